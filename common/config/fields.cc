@@ -209,6 +209,7 @@ const Field kFields[] = {
     {"model.moe.bias_update_rate", moe<&Moe::bias_update_rate>, NumberRange{0, 1}, "", "How far a step moves the bias of the selection towards an even load; 0 = it stays; deepseek-v3"},
     {"model.moe.seq_aux_loss_coeff", moe<&Moe::seq_aux_loss_coeff>, NumberRange{0, 1000}, "", "Weight of the balance loss of each sequence; deepseek-v3"},
     {"model.moe.aux_loss_coeff", moe<&Moe::aux_loss_coeff>, NumberRange{0, 1000}, "", "Weight of the balance loss of each micro-batch over all layers; mixtral and qwen3-moe"},
+    {"model.moe.capacity_factor", moe<&Moe::capacity_factor>, NumberRange{0, 1000}, "", "In training an expert takes this many times its even share of the choices of each sequence, the earliest, and drops those after; 0 = it takes them all"},
 
     {"model.mla.q_lora_rank", mla<&Mla::q_lora_rank>, IntegerRange{0, 1 << 20}, "", "Width of the latent vector that queries are computed from; 0 = from the hidden state"},
     {"model.mla.kv_lora_rank", mla<&Mla::kv_lora_rank>, IntegerRange{1, 1 << 20}, "", "Width of the latent vector that keys and values are computed from"},

@@ -1,5 +1,5 @@
-// Rules of [model.moe], [model.mla] and [model.mtp]: E1 (experts), E2 (keys that the architecture
-// has no use for), E3 (latent attention).
+// Rules of [model.moe], [model.mla] and [model.mtp]: X1 (experts), X2 (keys that the architecture
+// has no use for), X3 (latent attention), X4 (capacity).
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,6 +11,9 @@
 namespace sortie::config {
 namespace {
 
+/// Below it most of what the router chooses is dropped whatever it chooses: a slip, no setting.
+constexpr double kLeastCapacity = 0.25;
+
 /// Which of the keys an architecture reads.
 bool reads(const Architecture& architecture, std::string_view key) {
   using namespace std::string_view_literals;
@@ -18,7 +21,8 @@ bool reads(const Architecture& architecture, std::string_view key) {
     return key != "model.moe.layer_step" && key != "model.moe.aux_loss_coeff";
   if (!architecture.mixture) return false;
   static constexpr std::string_view kCommon[] = {"model.moe.num_experts"sv, "model.moe.topk"sv,
-                                                 "model.moe.aux_loss_coeff"sv};
+                                                 "model.moe.aux_loss_coeff"sv,
+                                                 "model.moe.capacity_factor"sv};
   static constexpr std::string_view kOwn[] = {
       "model.moe.ffn_hidden_size"sv, "model.moe.layer_step"sv, "model.moe.normalize_topk"sv};
   return std::ranges::find(kCommon, key) != std::end(kCommon) ||
@@ -59,6 +63,13 @@ void check_mixture(const ModelConfig& model, std::vector<Violation>& found) {
            fmt::format("a token can choose among {} experts, not {} of them; use {} or less", most,
                        moe.topk, most)});
   }
+  if (architecture.mixture && model.moe.capacity_factor > 0 &&
+      model.moe.capacity_factor < kLeastCapacity)
+    found.push_back(
+        {"X4",
+         {"model.moe.capacity_factor"},
+         fmt::format("experts would take at most {} of the choices; use {} or more, or 0 for all",
+                     model.moe.capacity_factor, kLeastCapacity)});
   if (architecture.latent && model.mla.qk_rope_head_dim % 2 != 0)
     found.push_back({"X3",
                      {"model.mla.qk_rope_head_dim"},

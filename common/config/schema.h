@@ -183,7 +183,6 @@ struct TopologyConfig {
 /// [optimizer]: AdamW with decoupled decay on matrices only.
 struct OptimizerConfig {
   std::string name = "adamw";   // adamw | demo
-  std::string moments = "f32";  // f32 | bf16: how AdamW's two moments are kept
   double momentum = 0.999;      // demo: what is left of the momentum after a step
   std::int64_t chunk = 64;      // demo: values per side of a block that is transformed
   std::int64_t top_k = 32;      // demo: coefficients of a block that are sent
@@ -292,7 +291,8 @@ struct MoeConfig {
   std::int64_t group_topk = 1;
   double bias_update_rate = 0.0;
   double seq_aux_loss_coeff = 0.0;
-  double aux_loss_coeff = 0.0;  // mixtral and qwen3-moe
+  double aux_loss_coeff = 0.0;   // mixtral and qwen3-moe
+  double capacity_factor = 0.0;  // of an even load of each expert; 0 = experts take every choice
 };
 
 /// [model.mla]: deepseek-v3

@@ -54,6 +54,7 @@ void visit(auto&& member,
   member("consumed_tokens", e.consumed_tokens);
   member("balance_loss", e.balance_loss);
   member("mtp_loss", e.mtp_loss);
+  member("dropped_choices", e.dropped_choices);
   member("batch_size", e.batch_size);
 }
 

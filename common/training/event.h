@@ -61,7 +61,9 @@ struct StepEvent {
   bool skipped = false;                 // no update: gradients were not finite, or an outlier
   std::int64_t consumed_tokens = 0;     // since step 0
   std::optional<double> balance_loss, mtp_loss;  // of routers; of multi-token prediction
-  std::optional<std::int64_t> batch_size;        // sequences, while it ramps up
+  std::optional<double>
+      dropped_choices;  // share of the routers' choices, where experts have a capacity
+  std::optional<std::int64_t> batch_size;  // sequences, while it ramps up
 };
 
 /// A validation.

@@ -30,10 +30,12 @@ std::string line_of(const StartEvent& e) {
 std::string line_of(const StepEvent& e) {
   return fmt::format(
       "step {:>6}/{}  loss {:7.4f}  lr {:.2e}  grad {:6.3f}  {:>6} tokens/s  {:>6}FLOP/s  {:5.0f} "
-      "ms  ETA {}{}",
+      "ms  ETA {}{}{}",
       e.step, e.steps, e.loss, e.lr, e.grad_norm,
       short_number(std::isfinite(e.mean_tokens_per_s) ? e.mean_tokens_per_s : e.tokens_per_s),
-      short_number(e.flops), e.step_ms, short_time(e.eta_s), e.skipped ? "  SKIPPED" : "");
+      short_number(e.flops), e.step_ms, short_time(e.eta_s),
+      e.dropped_choices ? fmt::format("  dropped {:.1f} %", *e.dropped_choices * 100.0) : "",
+      e.skipped ? "  SKIPPED" : "");
 }
 
 std::string line_of(const EvalEvent& e) {

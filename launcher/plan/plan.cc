@@ -282,7 +282,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   put(plan.master_addr);
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
   put(plan.interface);
-  if (!plan.tunnel.empty()) (put("tunnel"), put(plan.tunnel));
+  if (!plan.tunnel.empty()) put("tunnel " + plan.tunnel);
   put(plan.trainer_config);
   for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
   if (plan.container) {

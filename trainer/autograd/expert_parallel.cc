@@ -13,7 +13,7 @@ std::vector<std::int64_t> rows_by_expert(ExecutionContext& context, const ops::E
   const auto experts = static_cast<std::size_t>(rows.experts);
   std::vector<std::int64_t> counts(experts);
   if (context.device().kind == DeviceKind::meta) {
-    const std::int64_t choices = rows.tokens * rows.top_k;
+    const std::int64_t choices = rows.most;
     for (std::size_t e = 0; e < experts; ++e)
       counts[e] =
           choices / rows.experts + (static_cast<std::int64_t>(e) < choices % rows.experts ? 1 : 0);

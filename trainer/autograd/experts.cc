@@ -127,7 +127,8 @@ Var products(Graph& graph, const Var& sorted, const SharedRows& rows,
 Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
             std::span<Parameter* const> down) {
   const auto rows = std::make_shared<const ops::ExpertRows>(ops::sort_by_expert(
-      graph.context(), routed.experts, static_cast<std::int64_t>(gate_up.size())));
+      graph.context(), routed.experts, static_cast<std::int64_t>(gate_up.size()),
+      ops::kExpertRowUnit, routed.most));
   const Var out = products(graph, dispatch(graph, x, rows), rows, gate_up, down);
   return combine(graph, out, routed.weights, rows);
 }
@@ -137,9 +138,11 @@ Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Paramete
             const std::function<void()>& meanwhile) {
   ExecutionContext& context = graph.context();
   const auto own = static_cast<std::int64_t>(gate_up.size());
-  const auto sent = std::make_shared<const ops::ExpertRows>(
-      ops::sort_by_expert(context, routed.experts, own * group.size(), /*unit=*/1));
-  const auto exchange = std::make_shared<const RowExchange>(agree_on_rows(context, *sent, group));
+  ops::ExpertRows chosen = ops::sort_by_expert(context, routed.experts, own * group.size(),
+                                               /*unit=*/1, routed.most);
+  const auto exchange = std::make_shared<const RowExchange>(agree_on_rows(context, chosen, group));
+  chosen.capacity = exchange->sent;  // what is sent is no more than there is
+  const auto sent = std::make_shared<const ops::ExpertRows>(std::move(chosen));
   MovingRows moving(graph, dispatch(graph, x, sent), group, exchange);
   if (meanwhile) meanwhile();
   const Var here = moving.arrive();

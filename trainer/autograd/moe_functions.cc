@@ -23,6 +23,15 @@ Tensor& started(ExecutionContext& context, Tensor& sums, std::int64_t count) {
   return sums;
 }
 
+/// Experts of `routed` that keep `capacity` choices of each sequence.
+void limit(ExecutionContext& context, std::int64_t experts, std::int64_t sequences,
+           std::int64_t capacity, Tensor dropped, Routed& routed) {
+  Tensor kept = context.empty(DType::i32, routed.experts.shape());
+  ops::limit_choices(context, routed.experts, experts, sequences, capacity, kept, dropped);
+  routed.experts = kept;
+  routed.most = experts * sequences * std::min(capacity, routed.experts.elements());
+}
+
 }  // namespace
 
 Var f32_linear(Graph& graph, const Var& x, Parameter& weight) {
@@ -52,14 +61,15 @@ Var f32_linear(Graph& graph, const Var& x, Parameter& weight) {
 }
 
 Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const Tensor& bias,
-             const RouterLosses& losses, std::int64_t sequences, std::int64_t index,
-             RouterPass& pass) {
+             const RouterLosses& losses, std::int64_t sequences, std::int64_t capacity,
+             std::int64_t index, RouterPass& pass) {
   ExecutionContext& context = graph.context();
   const std::int64_t rows = logits.data.size(0);
   const auto place = static_cast<std::size_t>(index);
   Tensor scores = context.empty(DType::f32, logits.data.shape());
   Routed routed{graph.value(context.empty(DType::f32, {rows, spec.top_k})),
                 context.empty(DType::i32, {rows, spec.top_k})};
+  const Tensor chosen = routed.experts;
   SORTIE_CHECK(pass.replay.empty() || place < pass.replay.size(), "no selection for mixture {}",
                index);
   ops::route_forward(context, spec, logits.data, bias,
@@ -77,12 +87,16 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
       pass.group->communicator.all_reduce_async(counts, ReduceOp::sum, context.record())
           ->wait_on(context);
   }
-  if (graph.mode() == Graph::Mode::record || graph.mode() == Graph::Mode::reserve) {
+  const bool first = graph.mode() == Graph::Mode::record || graph.mode() == Graph::Mode::reserve;
+  if (capacity > 0)
+    limit(context, spec.experts, sequences, capacity,
+          first ? started(context, pass.dropped, 1) : context.zeros(DType::f64, {1}), routed);
+  if (first) {
     pass.choices.resize(std::max(pass.choices.size(), place + 1));
-    pass.choices[place] = routed.experts;
+    pass.choices[place] = chosen;
     pass.counts.resize(pass.choices.size());
     pass.counts[place] = context.empty(DType::f64, {spec.experts});
-    ops::count_choices(context, routed.experts, pass.counts[place]);
+    ops::count_choices(context, chosen, pass.counts[place]);
     if (losses.sequence > 0.0)
       ops::sequence_balance(context, scores, counts, spec.top_k, sequence_coefficient,
                             started(context, pass.sequence_loss, 1));
@@ -92,9 +106,9 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
       pass.rows += static_cast<double>(rows) * parts;
     }
   }
-  graph.record([&graph, &context, &pass, spec, losses, sequence_coefficient, scores, counts, routed,
-                logits] {
-    Tensor dweights = std::move(routed.weights.grad->tensor);
+  graph.record([&graph, &context, &pass, spec, losses, sequence_coefficient, scores, counts, chosen,
+                weights_grad = routed.weights.grad, logits] {
+    Tensor dweights = std::move(weights_grad->tensor);
     Tensor dscores;
     if (counts.defined()) {
       dscores = context.zeros(DType::f32, scores.shape());
@@ -109,7 +123,7 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
     }
     if (!dweights.defined() && !dscores.defined()) return;
     Tensor dlogits = context.empty(DType::f32, scores.shape());
-    ops::route_backward(context, spec, scores, routed.experts, dweights, dscores, dlogits);
+    ops::route_backward(context, spec, scores, chosen, dweights, dscores, dlogits);
     graph.add_grad(*logits.grad, std::move(dlogits));
   });
   return routed;

@@ -28,7 +28,8 @@ struct RouterPass {
   // Left behind by the first forward pass of training, not by its recomputation. What is not
   // computed is undefined.
   std::vector<Tensor> choices = {};  // i32 [M, k] per mixture
-  std::vector<Tensor> counts = {};   // f64 [E]: rows sent to each expert, per mixture
+  std::vector<Tensor> counts = {};   // f64 [E]: how often each expert was chosen, per mixture
+  Tensor dropped = {};               // f64 [1]: choices over an expert's capacity, of all mixtures
   /// f64 [E] of load_balance, summed over mixtures: assignments of the rows of all ranks of the
   /// group, scores of this rank's.
   Tensor assigned = {}, scores = {};
@@ -48,13 +49,17 @@ struct RouterLosses {
 
 struct Routed {
   Var weights;     // f32 [M, k]
-  Tensor experts;  // i32 [M, k]
+  Tensor experts;  // i32 [M, k]; -1: dropped, where experts have a capacity
+  /// The most choices that are not dropped. They keep the weights that the router gave them.
+  std::int64_t most = ops::kEveryChoice;
 };
 /// Routes the rows of `sequences` sequences by f32 logits [M, E] as mixture number `index` of the
-/// pass. The gradients of the losses enter at the logits. `bias` f32 [E] may be undefined.
+/// pass. The gradients of the losses enter at the logits. `bias` f32 [E] may be undefined. An
+/// expert takes `capacity` choices of each sequence at most, 0 = all; losses and counts are of all
+/// choices.
 Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const Tensor& bias,
-             const RouterLosses& losses, std::int64_t sequences, std::int64_t index,
-             RouterPass& pass);
+             const RouterLosses& losses, std::int64_t sequences, std::int64_t capacity,
+             std::int64_t index, RouterPass& pass);
 /// After the last router of a pass: the load-balancing loss over all of them.
 void finish_routing(ExecutionContext& context, double load_coefficient, RouterPass& pass);
 

@@ -150,6 +150,7 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
   event.consumed_tokens = progress.consumed_samples * job_.model.sequence_length;
   event.balance_loss = report.balance_loss;
   event.mtp_loss = report.mtp_loss;
+  event.dropped_choices = report.dropped_choices;
   if (batch_.rampup_share > 0) event.batch_size = report.samples;
   events_.send(training::to_json(event));
   say(report, event);

@@ -26,6 +26,8 @@ struct StepReport {
   // Of models with mixtures or multi-token prediction; no part of `loss`.
   std::optional<double> balance_loss;  // of the routers, coefficient included
   std::optional<double> mtp_loss;
+  std::optional<double>
+      dropped_choices;  // share of the routers' choices, where experts have a capacity
   bool skipped = false;
   StepTrouble trouble = StepTrouble::none;  // of a step that was skipped
   std::string skip_reason;                  // "gradients are not finite"

@@ -229,9 +229,9 @@ void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targe
   std::copy(sums.begin() + 1, sums.end(), flags.begin());
 }
 
-/// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss,
-/// which are a part of it, are added to `losses` f64 [2]. What is in flight is over when the host
-/// has read these.
+/// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss
+/// and the dropped choices, which are a part of it, are added to `losses` f64 [3]. What is in flight
+/// is over when the host has read these.
 std::vector<Communicator::Handle> TrainingStep::sum_routing(Tensor& losses) {
   std::vector<Communicator::Handle> in_flight;
   if (!routing_.any()) return in_flight;
@@ -239,7 +239,7 @@ std::vector<Communicator::Handle> TrainingStep::sum_routing(Tensor& losses) {
     in_flight.push_back(group.all_reduce_async(values, ReduceOp::sum, context_.record()));
     in_flight.back()->wait_on(context_);
   };
-  const Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 2);
+  const Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 3);
   sum(layout_.replicas(), sums);
   sum(layout_.pipeline(), own_losses);  // losses arise on their own stages
   ops::accumulate(context_, own_losses, losses);
@@ -336,10 +336,10 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
   // What the host has to know of the step: loss, counted targets, squared norm, losses beside the
-  // loss. Read once: it waits for the device for nothing else.
-  const Tensor sums = context_.zeros(DType::f64, {5});
+  // loss, dropped choices. Read once: it waits for the device for nothing else.
+  const Tensor sums = context_.zeros(DType::f64, {6});
   Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
-  Tensor other_losses = sums.slice(0, 3, 2);
+  Tensor other_losses = sums.slice(0, 3, 3);
   expect_routing();
   SORTIE_TRY(pass_all(micro_steps, std::move(batches), targets, loss));
   {
@@ -368,6 +368,12 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
     if (routing_.any()) {
       report.balance_loss = read[3] / static_cast<double>(micro_steps * replicas());
       report.mtp_loss = read[4] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+      if (job_.model.moe.capacity_factor > 0) {
+        double choices = routing_.choices();  // of the mixtures of this rank's stage
+        layout_.replicas().all_reduce_sum({&choices, 1});
+        layout_.pipeline().all_reduce_sum({&choices, 1});
+        report.dropped_choices = read[5] / std::max(choices, 1.0);
+      }
     }
   }
   update_under_way_ = true;

@@ -1,6 +1,7 @@
 #include "trainer/models/mixture.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/config/architectures.h"
 #include "trainer/autograd/expert_parallel.h"
@@ -30,9 +31,16 @@ MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& sh
   spec.shared_ffn = moe.num_shared_experts * spec.ffn;
   spec.bias = score == ops::RouterScore::sigmoid;
   spec.losses = {.sequence = moe.seq_aux_loss_coeff, .load = moe.aux_loss_coeff};
+  spec.capacity_factor = moe.capacity_factor;
   spec.std_dev = config.init_std;
   spec.out_std = residual_std(config.init_std, shape.layers);
   return spec;
+}
+
+std::int64_t expert_capacity(const MixtureSpec& spec, std::int64_t tokens) {
+  const auto choices = static_cast<double>(tokens * spec.router.top_k);
+  return static_cast<std::int64_t>(
+      std::ceil(spec.capacity_factor * choices / static_cast<double>(spec.router.experts)));
 }
 
 MixtureModule::MixtureModule(ParameterStore& store, const std::string& name,
@@ -83,8 +91,10 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
   const Var logits = gather_rows(graph, f32_linear(graph, x, *router_), group_);
   RouterLosses losses = spec_.losses;
   if (!context.training) losses.sequence = 0.0;
+  const std::int64_t capacity =
+      context.training ? expert_capacity(spec_, logits.data.size(0) / context.batch) : 0;
   Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(), losses,
-                        context.batch, index_, context.routers);
+                        context.batch, capacity, index_, context.routers);
   // A rank has a part of each expert's width, so a part of the sums that a row's weights meet.
   routed.weights = sum_gradient(graph, routed.weights, group_);
   const Var rows = enter(graph, x, group_);
@@ -101,7 +111,7 @@ Var MixtureModule::mix_apart(Graph& graph, const Var& rows, const Routed& routed
   const ExpertGroup& group = *expert_group_;
   const auto [first, count] = group.own_rows(rows.data.size(0));
   const Routed own{slice_rows(graph, routed.weights, first, count),
-                   routed.experts.slice(0, first, count)};
+                   routed.experts.slice(0, first, count), routed.most};
   const auto own_experts = gate_up_.size() / static_cast<std::size_t>(group.size());
   const auto part = [&](const std::vector<Parameter*>& all) {
     return std::span(all).subspan(own_experts * static_cast<std::size_t>(group.rank()),
@@ -159,14 +169,14 @@ void StepRouting::expect(ExecutionContext& context, std::int64_t mixtures, std::
   if (sums_.defined()) return;
   sizes_.assign(static_cast<std::size_t>(mixtures), experts);
   seen_.assign(sizes_.size(), false);
-  sums_ = context.zeros(DType::f64, {2 + mixtures * experts});
+  sums_ = context.zeros(DType::f64, {kCounts + mixtures * experts});
 }
 
 void StepRouting::add(ExecutionContext& context, const ForwardContext& forward) {
   const RouterPass& pass = forward.routers;
   if (pass.counts.empty() && !forward.mtp_loss.defined()) return;
   if (!sums_.defined()) {
-    std::int64_t all = 2;
+    std::int64_t all = kCounts;
     for (const Tensor& counts : pass.counts) {
       sizes_.push_back(counts.elements());
       all += counts.elements();
@@ -184,11 +194,13 @@ void StepRouting::add(ExecutionContext& context, const ForwardContext& forward) 
     add_at(0, balance);
   }
   if (forward.mtp_loss.defined()) add_at(1, forward.mtp_loss.slice(0, 0, 1));
+  if (pass.dropped.defined()) add_at(2, pass.dropped);
   seen_.resize(sizes_.size());
-  std::int64_t place = 2;
+  std::int64_t place = kCounts;
   for (std::size_t i = 0; i < pass.counts.size(); ++i) {
     if (pass.counts[i].defined()) {  // else of another stage, or another run of this one
       add_at(place, pass.counts[i]);
+      choices_ += static_cast<double>(pass.choices[i].elements());
       seen_[i] = true;
     }
     place += sizes_[i];
@@ -200,7 +212,7 @@ void StepRouting::balance(ParameterStore& store, double rate) const {
   const auto own = static_cast<std::size_t>(std::ranges::count(seen_, true));
   SORTIE_CHECK(biases.size() == own, "{} biases of {} mixtures", biases.size(), own);
   auto next = biases.begin();
-  std::int64_t place = 2;
+  std::int64_t place = kCounts;
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     if (seen_[i]) {
       Tensor bias = (*next++)->weight();
@@ -213,6 +225,7 @@ void StepRouting::balance(ParameterStore& store, double rate) const {
 
 void StepRouting::clear(ExecutionContext& context) {
   if (sums_.defined()) ops::fill(context, 0.0, sums_);
+  choices_ = 0.0;
 }
 
 }  // namespace sortie::trainer

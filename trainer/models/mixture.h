@@ -19,8 +19,12 @@ struct MixtureSpec {
   std::int64_t shared_ffn = 0;  // of the shared expert; 0 = none
   bool bias = false;            // a correction bias of the selection, kept as state
   RouterLosses losses;
+  double capacity_factor = 0.0;  // in training; 0 = experts take every choice
   double std_dev = 0.0, out_std = 0.0;
 };
+/// How many choices of a sequence of so many tokens an expert takes: ceil(factor * tokens * top_k /
+/// experts), 0 = all.
+std::int64_t expert_capacity(const MixtureSpec& spec, std::int64_t tokens);
 MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& shape);
 
 class MixtureModule {
@@ -75,9 +79,13 @@ class StepRouting {
   /// False for models without mixtures and multi-token prediction.
   bool any() const { return sums_.defined(); }
   /// Everything as one row f64, to be summed over ranks in place: the routers' balance losses,
-  /// summed over micro-batches; the loss of multi-token prediction, summed over tokens; then the
-  /// counts, mixture by mixture.
+  /// summed over micro-batches; the loss of multi-token prediction, summed over tokens; how many
+  /// choices were dropped; then, from kCounts on, how often each expert was chosen, mixture by
+  /// mixture.
   Tensor& sums() { return sums_; }
+  static constexpr std::int64_t kCounts = 3;
+  /// Of the rows of this rank, dropped ones among them.
+  double choices() const { return choices_; }
 
   /// Moves the biases of the routers by `rate` towards an even load.
   void balance(ParameterStore& store, double rate) const;
@@ -87,6 +95,7 @@ class StepRouting {
   Tensor sums_;
   std::vector<std::int64_t> sizes_;  // experts of each mixture
   std::vector<bool> seen_;           // by mixture: this rank has it
+  double choices_ = 0.0;
 };
 
 }  // namespace sortie::trainer

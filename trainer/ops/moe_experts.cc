@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "trainer/ops/copy.h"
 #include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
@@ -30,10 +31,10 @@ void check_weights(const ExpertRows& rows, const Tensor& weights, const char* na
   SORTIE_CHECK(weights.dense(), "{} must be dense", name);
 }
 
-/// Of the rows that were chosen; products of padding are not counted.
+/// Of the rows that are chosen at most; products of padding are not counted.
 void count_products(ExecutionContext& context, const ExpertRows& rows, std::int64_t n,
                     std::int64_t k) {
-  context.count_flop(2 * rows.tokens * rows.top_k * n * k);
+  context.count_flop(2 * rows.most * n * k);
 }
 
 void check_products(const ExpertRows& rows, const Tensor& narrow, const Tensor& wide,
@@ -51,15 +52,18 @@ void check_products(const ExpertRows& rows, const Tensor& narrow, const Tensor& 
 }  // namespace
 
 ExpertRows sort_by_expert(ExecutionContext& context, const Tensor& experts,
-                          std::int64_t expert_count, std::int64_t unit) {
+                          std::int64_t expert_count, std::int64_t unit, std::int64_t most) {
   SORTIE_CHECK(experts.dtype() == DType::i32 && experts.dense() && experts.shape().dims() == 2 &&
-                   expert_count > 0 && unit > 0,
+                   expert_count > 0 && unit > 0 && most >= kEveryChoice,
                "experts {} {}", dtype_name(experts.dtype()), experts.shape().to_string());
   ExpertRows rows;
   rows.tokens = experts.size(0);
   rows.top_k = experts.size(1);
   rows.experts = expert_count;
-  const std::int64_t choices = experts.elements();
+  const std::int64_t choices =
+      most == kEveryChoice ? experts.elements() : std::min(most, experts.elements());
+  rows.most = choices;
+  rows.limited = most != kEveryChoice;
   rows.unit = unit;
   rows.capacity = padded(choices + std::min(choices, expert_count) * (unit - 1), unit);
   rows.begin = context.empty(DType::i64, {expert_count + 1});
@@ -95,6 +99,7 @@ void combine_backward(ExecutionContext& context, const ExpertRows& rows, const T
   check_rows(rows, dsorted, dy);
   check_weights(rows, weights, "weights");
   check_weights(rows, dweights, "dweights");
+  if (rows.limited) fill(context, 0.0, dweights);
   dispatch<&Backend::combine_backward>(context, rows, dy, sorted, weights, dsorted, dweights);
 }
 

@@ -18,31 +18,38 @@ inline constexpr std::int64_t kExpertRowUnit = 16;
 struct ExpertRows {
   std::int64_t tokens = 0, top_k = 0, experts = 0;
   std::int64_t capacity = 0;  // the most rows, with padding, for these sizes
+  std::int64_t most = 0;      // the most choices that have a row
+  bool limited = false;       // there may be choices without one
   std::int64_t unit = kExpertRowUnit;
   Tensor begin;   // i64 [E + 1], multiples of `unit`; the last one: all rows
-  Tensor row_of;  // i32 [M, k]
+  Tensor row_of;  // i32 [M, k]; -1 for a choice without a row
   Tensor source;  // i32 [capacity]: m * k + j, or -1 for padding
 
   /// i64 [1]: how many of the `capacity` rows there are.
   Tensor row_count() const { return begin.slice(0, experts, 1); }
 };
+/// Any number of choices: each has a row.
+inline constexpr std::int64_t kEveryChoice = -1;
+
 /// experts i32 [M, k], all in [0, expert_count). With a `unit` of 1 there is no padding, for rows
-/// that are sent away: products take kExpertRowUnit alone.
+/// that are sent away: products take kExpertRowUnit alone. With `most` some may be -1, the choices
+/// that ops::limit_choices() drops: they have no row, and at most so many others have one.
 ExpertRows sort_by_expert(ExecutionContext& context, const Tensor& experts,
-                          std::int64_t expert_count, std::int64_t unit = kExpertRowUnit);
+                          std::int64_t expert_count, std::int64_t unit = kExpertRowUnit,
+                          std::int64_t most = kEveryChoice);
 
 /// sorted [capacity, C] = x [M, C] by token, padding zero.
 void dispatch_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,
                       Tensor& sorted);
-/// dx [M, C] = sum of a token's k rows of dsorted, in the order of its choices.
+/// dx [M, C] = sum of a token's rows of dsorted, k or fewer, in the order of its choices.
 void dispatch_backward(ExecutionContext& context, const ExpertRows& rows, const Tensor& dsorted,
                        Tensor& dx);
 
 /// y [M, C] = sum over a token's choices j of weights [M, k]_j (f32) * its row of sorted [capacity,
-/// C].
+/// C]; a choice without a row adds nothing.
 void combine_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& sorted,
                      const Tensor& weights, Tensor& y);
-/// dsorted = weight * dy (padding zero), dweights = dot(dy, row).
+/// dsorted = weight * dy (padding zero), dweights = dot(dy, row), 0 for a choice without a row.
 void combine_backward(ExecutionContext& context, const ExpertRows& rows, const Tensor& dy,
                       const Tensor& sorted, const Tensor& weights, Tensor& dsorted,
                       Tensor& dweights);

@@ -96,6 +96,19 @@ void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& cou
   dispatch<&Backend::count_choices>(context, experts, counts);
 }
 
+void limit_choices(ExecutionContext& context, const Tensor& experts, std::int64_t expert_count,
+                   std::int64_t sequences, std::int64_t capacity, Tensor& kept, Tensor& dropped) {
+  check_choices(experts, {experts.size(0), experts.size(-1)}, "experts");
+  check_choices(kept, experts.shape(), "kept");
+  check_sums(dropped, 1, "dropped");
+  SORTIE_CHECK(
+      expert_count > 0 && capacity > 0 && sequences > 0 && experts.size(0) % sequences == 0,
+      "{} rows of {} sequences, {} experts that take {}", experts.size(0), sequences, expert_count,
+      capacity);
+  dispatch<&Backend::limit_choices>(context, experts, expert_count, sequences, capacity, kept,
+                                    dropped);
+}
+
 void column_sums(ExecutionContext& context, const Tensor& matrix, Tensor& sums) {
   check_f32(matrix, {matrix.size(0), matrix.size(-1)}, "matrix");
   check_sums(sums, matrix.size(1), "sums");

@@ -37,6 +37,13 @@ void route_backward(ExecutionContext& context, const RouterSpec& spec, const Ten
 /// counts f64 [E] (overwritten): how often each expert is in `experts` i32 [M, k].
 void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& counts);
 
+/// An expert takes the first `capacity` choices of each of `sequences` equal parts of experts i32
+/// [M, k], by token, then by choice, so that no token depends on a later one (GShard, Lepikhin et
+/// al. 2020, with a sequence as the group): kept i32 [M, k] = experts, or -1 for a choice that came
+/// later. dropped f64 [1] += how many those are.
+void limit_choices(ExecutionContext& context, const Tensor& experts, std::int64_t expert_count,
+                   std::int64_t sequences, std::int64_t capacity, Tensor& kept, Tensor& dropped);
+
 /// counts [S, E] f32 (overwritten): how often an expert is among the top_k of the scores alone
 /// (neither bias nor groups), per sequence of M / S rows.
 void count_top_experts(ExecutionContext& context, const Tensor& scores, std::int64_t top_k,

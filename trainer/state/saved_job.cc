@@ -33,6 +33,7 @@ const Keys& training_keys_of_model() {
                             "model.moe.bias_update_rate",
                             "model.moe.seq_aux_loss_coeff",
                             "model.moe.aux_loss_coeff",
+                            "model.moe.capacity_factor",
                             "model.mtp.loss_coeff"};
   return keys;
 }

@@ -461,6 +461,19 @@ TEST_CASE("each rule names the numbers and what to do") {
          job.model.moe.topk = 3;
        },
        "X1 model.moe.topk: a token can choose among 2 experts, not 3 of them; use 2 or less"},
+      {[](JobConfig& job) { job.model.moe.capacity_factor = 1.25; },
+       "X2 model.moe.capacity_factor: llama has no use for it; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "mixtral";
+         job.model.moe.capacity_factor = 1.25;
+       },
+       ""},
+      {[](JobConfig& job) {
+         job.model.architecture = "mixtral";
+         job.model.moe.capacity_factor = 0.125;
+       },
+       "X4 model.moe.capacity_factor: experts would take at most 0.125 of the choices; use 0.25 "
+       "or more, or 0 for all"},
       {[](JobConfig& job) {
          job.model.architecture = "deepseek-v3";
          job.model.mla.qk_rope_head_dim = 7;

@@ -47,6 +47,7 @@ std::vector<Event> samples() {
   step.skipped = true;
   step.consumed_tokens = 245760;
   step.balance_loss = 0.25;
+  step.dropped_choices = 0.125;
   step.batch_size = 8;
   DoneEvent done;
   done.step = done.steps = 2000;
@@ -87,6 +88,7 @@ TEST_CASE("numbers that are not known travel as null and come back as such") {
   const json there = json::parse(to_json(StepEvent{}).dump());
   CHECK(there["loss"].is_null());
   CHECK_FALSE(there.contains("balance_loss"));
+  CHECK_FALSE(there.contains("dropped_choices"));
   const auto back = read_event(there);
   REQUIRE(back);
   CHECK(std::isnan(std::get<StepEvent>(*back).loss));
@@ -121,7 +123,7 @@ TEST_CASE("the lines of a log") {
         "tokens a step; steps 101 to 2000; checkpoints in /c");
   CHECK(event_line(events[1]) ==
         "step    120/2000  loss  2.3457  lr 1.00e-03  grad  0.500   12.3k tokens/s    321GFLOP/s  "
-        "   83 ms  ETA 1m05s  SKIPPED");
+        "   83 ms  ETA 1m05s  dropped 12.5 %  SKIPPED");
   CHECK(event_line(events[2]) == "step    200  validation loss 2.2500  (the lowest so far)");
   CHECK(event_line(EvalEvent{300, 2.5, 1.5, 2.25, 200}) ==
         "step    300  validation loss 2.5000  (lowest: 2.2500 at step 200)");

@@ -116,6 +116,28 @@ TEST_CASE("experts of tensor-parallel groups have rows from each of their ranks"
   }
 }
 
+TEST_CASE("experts with a capacity drop the same choices in every layout") {
+  for (const char* architecture : {"mixtral", "deepseek-v3"}) {
+    config::JobConfig job = experts_job(architecture);
+    job.model.moe.capacity_factor = 1.0;
+    REQUIRE(smallest_gap(job) > 1e-5);
+    check_experts(job,
+                  {{.replicas = 2},
+                   {.tensor = 2, .sequence = true},
+                   {.pipeline = 2, .replicas = 2},
+                   {.experts = 2, .replicas = 2},
+                   {.experts = 4, .replicas = 4, .sharded = true},
+                   {.experts = 4, .tensor = 2, .expert_tensor = 1, .replicas = 2},
+                   {.experts = 2, .tensor = 2, .expert_tensor = 2, .replicas = 2}},
+                  4);
+    const LayoutRun limited = run_layout(job, 1, 1, DType::f32);
+    job.model.moe.capacity_factor = 0.0;
+    CHECK(run_layout(job, 1, 1, DType::f32).losses != limited.losses);
+    REQUIRE(limited.dropped.size() == 1);
+    CHECK(limited.dropped[0] > 0.0);
+  }
+}
+
 TEST_CASE("stages have experts on ranks of their own, and replicas a share of the optimizer") {
   config::JobConfig job = experts_job("deepseek-v3");
   job.model.num_layers = 3;

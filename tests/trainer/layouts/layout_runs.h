@@ -23,6 +23,7 @@ using WholeTensors = std::map<std::string, std::vector<float>>;  // by global na
 
 struct LayoutRun {
   std::vector<double> losses, norms;  // by step
+  std::vector<double> dropped;        // by step, where experts have a capacity
   WholeTensors weights;               // after the last step
   WholeTensors gradients;             // of step 1, before clipping
   std::string wrong;                  // ranks that hold one element and differ; empty = none
@@ -96,12 +97,13 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
           const std::lock_guard lock(mutex);
           extras.started(*training.trainer);
         }
-        std::vector<double> losses, norms;
+        std::vector<double> losses, norms, dropped;
         for (int step = 0; step < steps; ++step) {
           const auto report = training.trainer->step();
           SORTIE_CHECK(report.has_value(), "{}", report ? "" : report.error().message);
           losses.push_back(report->loss);
           norms.push_back(report->grad_norm);
+          if (report->dropped_choices) dropped.push_back(*report->dropped_choices);
           if (step > 0) continue;
           // Not with the lock: that takes the other ranks.
           training.trainer->store().await_values();
@@ -117,8 +119,9 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
         if (run.losses.empty()) {
           run.losses = losses;
           run.norms = norms;
-        } else if (run.losses != losses || run.norms != norms) {
-          run.wrong = "rank " + std::to_string(world.rank()) + " has other losses or norms";
+          run.dropped = dropped;
+        } else if (run.losses != losses || run.norms != norms || run.dropped != dropped) {
+          run.wrong = "rank " + std::to_string(world.rank()) + " has other losses, norms or drops";
         }
       },
       delays);
@@ -163,6 +166,7 @@ inline double relative_difference(const std::vector<float>& a, const std::vector
 inline void check_equal(const LayoutRun& run, const LayoutRun& alone, double loss_limit = 1e-5,
                         double gradient_limit = 1e-5) {
   CHECK(run.wrong == "");
+  CHECK(run.dropped == alone.dropped);
   REQUIRE(run.losses.size() == alone.losses.size());
   for (std::size_t i = 0; i < run.losses.size(); ++i) {
     CAPTURE(i);

@@ -1,6 +1,7 @@
 // Training of mixtures of experts: the same invariants as for dense models, and the balancing bias.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <numeric>
@@ -19,7 +20,7 @@ const std::vector<std::string> kFamilies = {"mixtral", "qwen3-moe", "deepseek-v3
 
 /// Everything that a step reports and the biases after all of them.
 struct Course {
-  std::vector<double> losses, balance, mtp;
+  std::vector<double> losses, balance, mtp, dropped;
   std::vector<float> biases;
   bool operator==(const Course&) const = default;
 };
@@ -40,6 +41,7 @@ void take_steps(TinyTraining& training, int steps, Course& course) {
     course.losses.push_back(report->loss);
     course.balance.push_back(report->balance_loss.value());
     course.mtp.push_back(report->mtp_loss.value());
+    if (report->dropped_choices) course.dropped.push_back(*report->dropped_choices);
   }
   course.biases = biases_of(training.trainer->store());
 }
@@ -124,6 +126,89 @@ TEST_CASE("accumulation equals one large micro-batch, with the same biases") {
   check_all_close(pieces.balance, whole.balance, 1e-5);
   check_all_close(pieces.mtp, whole.mtp, 1e-5);
   CHECK(pieces.biases == whole.biases);
+}
+
+namespace {
+
+config::JobConfig limited_job(const std::string& family, double factor = 1.0) {
+  config::JobConfig job = mixture_job(family);
+  job.model.moe.capacity_factor = factor;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("experts with a capacity drop the same choices recomputed, accumulated and in replicas") {
+  for (const std::string& family : kFamilies) {
+    CAPTURE(family);
+    config::JobConfig job = limited_job(family);
+    const Course one = course_of(job, 8);
+    for (const double dropped : one.dropped) {
+      CHECK(dropped > 0.0);
+      CHECK(dropped < 0.5);
+    }
+    CHECK(one.losses != course_of(mixture_job(family), 8).losses);
+    for (const int ranks : {2, 4}) {
+      const Course several = course_of(job, 8, ranks);
+      check_all_close(one.losses, several.losses, 1e-5);
+      CHECK(one.dropped == several.dropped);
+      CHECK(one.biases == several.biases);
+    }
+    job.topology.activation_checkpointing_type = "every_layer";
+    CHECK(course_of(job, 8) == one);
+    job.model.moe.aux_loss_coeff = 0.0;  // which is of each micro-batch
+    const Course pieces = course_of(job, 8);
+    job.topology.micro_batch_size = 8;
+    const Course whole = course_of(job, 8);
+    check_all_close(pieces.losses, whole.losses, 1e-5);
+    CHECK(pieces.dropped == whole.dropped);
+  }
+}
+
+TEST_CASE("experts with room for every choice train with the bits of those without a capacity") {
+  for (const std::string& family : kFamilies) {
+    CAPTURE(family);
+    const Course limited = course_of(limited_job(family, 3.0), 4);  // 3 * 2 of 6 experts: all rows
+    CHECK(limited.dropped == std::vector<double>(4, 0.0));
+    Course without = course_of(mixture_job(family), 4);
+    CHECK(without.dropped.empty());
+    without.dropped = limited.dropped;
+    CHECK(limited == without);
+  }
+}
+
+TEST_CASE(
+    "a capacity holds in training alone, and drops what the chosen experts have no room for") {
+  const auto communicator = make_single_communicator();
+  for (const std::string& family : kFamilies) {
+    CAPTURE(family);
+    const auto losses_of = [&](const config::JobConfig& job) {
+      TinyTraining training(job, *communicator);
+      const TinyTraining::Batch batch = training.first_rows(8);
+      std::vector<double> losses;
+      for (const bool trains : {true, false}) {
+        ForwardContext context;
+        context.training = trains;
+        Graph graph(training.trainer->context(),
+                    trains ? Graph::Mode::record : Graph::Mode::inference);
+        const Tensor loss =
+            training.trainer->model().loss(graph, batch.tokens, batch.targets, 1.0f, context);
+        losses.push_back(ops::copy_to_host<double>(training.trainer->context(), loss)[0]);
+        if (!trains) CHECK_FALSE(context.routers.dropped.defined());
+      }
+      return losses;
+    };
+    const std::vector<double> all = losses_of(mixture_job(family));
+    const std::vector<double> limited = losses_of(limited_job(family, 0.5));
+    CHECK(limited[0] != all[0]);
+    CHECK(limited[1] == all[1]);
+  }
+  // 0.25 of an even load of 20 * 2 / 6 choices: two of each expert and sequence are left of 40.
+  config::JobConfig job = limited_job("mixtral", 0.25);
+  job.model.sequence_length = 20;
+  const double dropped = course_of(job, 1).dropped.at(0);
+  CHECK(dropped >= 1.0 - 12.0 / 40.0);
+  CHECK(dropped < 0.9);
 }
 
 TEST_CASE("the bias moves by the rate each step and is left alone without one") {

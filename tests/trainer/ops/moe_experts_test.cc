@@ -53,12 +53,15 @@ Tensor make_choice_tensor(ExecutionContext& context, const ExpertsSize& s, const
 struct Inputs {
   Choices chosen;
   Values x, w, weights, dy;
+  std::int64_t most = ops::kEveryChoice;  // else some choices are -1
 };
 Inputs make_inputs(DType dtype, const ExpertsSize& s) {
-  return {make_choices(s), random_values(dtype, 1, s.tokens * s.in),
+  return {make_choices(s),
+          random_values(dtype, 1, s.tokens * s.in),
           random_values(dtype, 2, s.experts * s.out * s.in),
           random_values(DType::f32, 3, s.tokens * s.top_k),
-          random_values(dtype, 4, s.tokens * s.out)};
+          random_values(dtype, 4, s.tokens * s.out),
+          ops::kEveryChoice};
 }
 
 struct Run {
@@ -67,8 +70,8 @@ struct Run {
 /// Forward and backward of dispatch, one grouped product, combine; dw starts at `dw_start`.
 Run run_mixture(ExecutionContext& context, DType dtype, const ExpertsSize& s, const Inputs& in,
                 double dw_start, std::int64_t gap) {
-  const auto rows =
-      ops::sort_by_expert(context, make_choice_tensor(context, s, in.chosen), s.experts);
+  const auto rows = ops::sort_by_expert(context, make_choice_tensor(context, s, in.chosen),
+                                        s.experts, ops::kExpertRowUnit, in.most);
   REQUIRE(ops::read_scalar<std::int64_t>(context, rows.row_count()) <= rows.capacity);
   std::vector<ops::PackedWeight> packed;
   std::vector<const ops::PackedWeight*> weights;
@@ -91,7 +94,8 @@ Run run_mixture(ExecutionContext& context, DType dtype, const ExpertsSize& s, co
   Tensor xs = sorted(s.in), ys = sorted(s.out), dys = sorted(s.out), dxs = sorted(s.in);
   Tensor y = make_tensor(context, dtype, {s.tokens, s.out}, {}, gap);
   Tensor dx = make_tensor(context, dtype, {s.tokens, s.in}, {}, gap);
-  Tensor dgates = context.empty(DType::f32, {s.tokens, s.top_k});
+  Tensor dgates = make_tensor(context, DType::f32, {s.tokens, s.top_k},
+                              Values(static_cast<std::size_t>(s.tokens * s.top_k), 7.0));
   ops::dispatch_forward(context, rows, x, xs);
   ops::grouped_linear_forward(context, rows, xs, weights, ys);
   ops::combine_forward(context, rows, ys, gates, y);
@@ -127,6 +131,81 @@ TEST_CASE("a mixture equals the reference forward and backward") {
       CHECK(relative_error(run.dweights, g.dweights) <= 2 * v.tolerance);
     }
   });
+}
+
+namespace {
+
+/// Every third choice is dropped, all of the second token, and of many experts all of the first.
+std::vector<bool> drops_of(const ExpertsSize& s, const Choices& chosen) {
+  std::vector<bool> drops(chosen.size());
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    drops[i] = i % 3 == 2 || static_cast<std::int64_t>(i) / s.top_k == 1 ||
+               (s.experts > 3 && chosen[i] == 0);
+  return drops;
+}
+
+}  // namespace
+
+TEST_CASE("dropped choices have no row, add nothing and get no gradient") {
+  for_each_variant(true, [](const Variant& v) {
+    for (const ExpertsSize& s : kExpertsSizes) {
+      CAPTURE(s.tokens);
+      CAPTURE(s.experts);
+      Inputs in = make_inputs(v.dtype, s);
+      const Choices all = in.chosen;
+      const std::vector<bool> drops = drops_of(s, all);
+      Values weights = in.weights;
+      for (std::size_t i = 0; i < drops.size(); ++i) {
+        if (!drops[i]) continue;
+        in.chosen[i] = -1;
+        weights[i] = 0.0;
+      }
+      in.most = std::ranges::count(drops, false);
+      const Run run = run_mixture(v.context, v.dtype, s, in, 0.5, gap_of(s));
+      // The same as with weights of zero, but for the gradients of these.
+      CHECK(relative_error(run.y, reference::mixture(in.x, in.w, all, weights, s.tokens, s.top_k,
+                                                     s.out, s.in)) <= v.tolerance);
+      auto g = reference::mixture_backward(in.dy, in.x, in.w, all, weights, s.tokens, s.top_k,
+                                           s.out, s.in);
+      CHECK(relative_error(run.dx, g.dx) <= 2 * v.tolerance);
+      for (double& value : g.dw) value += 0.5;
+      CHECK(relative_error(run.dw, g.dw) <= 2 * v.tolerance);
+      bool all_zero = true;
+      for (std::size_t i = 0; i < drops.size(); ++i) {
+        if (!drops[i]) continue;
+        all_zero = all_zero && run.dweights[i] == 0.0;
+        g.dweights[i] = 0.0;
+      }
+      CHECK(all_zero);
+      CHECK(relative_error(run.dweights, g.dweights) <= 2 * v.tolerance);
+    }
+  });
+}
+
+TEST_CASE("choices that are left are sorted without the dropped ones") {
+  ExecutionContext context(2, test::device());
+  const ExpertsSize s{2500, 2, 40, 1, 1};  // more than one chunk of choices
+  Choices chosen = make_choices(s);
+  const std::vector<bool> drops = drops_of(s, chosen);
+  std::vector<std::vector<std::int32_t>> of_expert(static_cast<std::size_t>(s.experts));
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (drops[i]) chosen[i] = -1;
+    if (!drops[i])
+      of_expert[static_cast<std::size_t>(chosen[i])].push_back(static_cast<std::int32_t>(i));
+  }
+  const std::int64_t most = std::ranges::count(drops, false);
+  const auto rows =
+      ops::sort_by_expert(context, make_choice_tensor(context, s, chosen), s.experts, 1, most);
+  CHECK(rows.capacity == most);
+  Choices source, row_of(chosen.size(), -1);
+  for (const auto& own : of_expert)
+    for (const std::int32_t choice : own) {
+      row_of[static_cast<std::size_t>(choice)] = static_cast<std::int32_t>(source.size());
+      source.push_back(choice);
+    }
+  CHECK(ops::copy_to_host<std::int32_t>(context, rows.row_of) == row_of);
+  CHECK(ops::copy_to_host<std::int32_t>(context, rows.source) == source);
+  CHECK(ops::read_scalar<std::int64_t>(context, rows.row_count()) == most);
 }
 
 TEST_CASE("an expert without tokens has no rows and its gradient stays what it was") {

@@ -209,6 +209,84 @@ TEST_CASE("choices are counted over many rows") {
 
 namespace {
 
+struct LimitedSize {
+  std::int64_t rows, top_k, experts, sequences, capacity;
+};
+
+/// Uneven: low experts are chosen most.
+Choices uneven_choices(const LimitedSize& s) {
+  Choices chosen;
+  for (const double draw : random_values(DType::f32, 11, s.rows * s.top_k))
+    chosen.push_back(
+        static_cast<std::int32_t>(draw * draw * 0.999 * static_cast<double>(s.experts)));
+  return chosen;
+}
+
+struct Limited {
+  Choices kept;
+  double dropped = 0.0;
+  bool operator==(const Limited&) const = default;
+};
+Limited limited(ExecutionContext& context, const LimitedSize& s, const Choices& chosen,
+                double dropped_before = 0.0) {
+  Tensor kept = context.empty(DType::i32, {s.rows, s.top_k});
+  Tensor dropped = ops::tensor_from_host<double>(context, Values{dropped_before}, {1});
+  ops::limit_choices(context,
+                     ops::tensor_from_host<std::int32_t>(context, chosen, {s.rows, s.top_k}),
+                     s.experts, s.sequences, s.capacity, kept, dropped);
+  return {ops::copy_to_host<std::int32_t>(context, kept),
+          ops::read_scalar<double>(context, dropped)};
+}
+
+/// By the definition: a choice stays when fewer than `capacity` before it in its sequence are
+/// alike.
+Limited limited_by_definition(const LimitedSize& s, const Choices& chosen) {
+  Limited all;
+  const std::size_t length = chosen.size() / static_cast<std::size_t>(s.sequences);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const auto first = chosen.begin() + static_cast<std::ptrdiff_t>(i / length * length);
+    const bool stays =
+        std::count(first, chosen.begin() + static_cast<std::ptrdiff_t>(i), chosen[i]) < s.capacity;
+    all.kept.push_back(stays ? chosen[i] : -1);
+    all.dropped += stays ? 0.0 : 1.0;
+  }
+  return all;
+}
+
+// One row, no choice over the capacity, one per expert, several chunks of a sequence, a sequence
+// that ends within a warp's choices, so many experts that a block is one warp.
+constexpr LimitedSize kLimitedSizes[] = {{1, 1, 1, 1, 1},    {12, 2, 4, 3, 100},
+                                         {40, 2, 6, 5, 1},   {4200, 2, 7, 2, 300},
+                                         {111, 3, 16, 3, 9}, {1400, 3, 1100, 2, 2}};
+
+}  // namespace
+
+TEST_CASE("an expert with a capacity takes the earliest choices of each sequence") {
+  ExecutionContext context(2, test::device());
+  for (const LimitedSize& s : kLimitedSizes) {
+    CAPTURE(s.rows);
+    const Choices chosen = uneven_choices(s);
+    const Limited expected = limited_by_definition(s, chosen);
+    CHECK((expected.dropped > 0) == (s.rows > 12));
+    CHECK(limited(context, s, chosen) == expected);
+    CHECK(limited(context, s, chosen, 5.0).dropped == expected.dropped + 5.0);
+  }
+}
+
+TEST_CASE("a capacity lets no token depend on a later one, or on another sequence") {
+  ExecutionContext context(1, test::device());
+  const LimitedSize s{60, 2, 5, 3, 6};
+  Choices chosen = uneven_choices(s);
+  const Choices before = limited(context, s, chosen).kept;
+  for (std::size_t i = 60; i < 80; ++i) chosen[i] = 0;  // the second half of the second sequence
+  const Choices after = limited(context, s, chosen).kept;
+  CHECK(before != after);
+  CHECK(std::equal(before.begin(), before.begin() + 60, after.begin()));
+  CHECK(std::equal(before.begin() + 80, before.end(), after.begin() + 80));
+}
+
+namespace {
+
 Tensor sums(ExecutionContext& context, const Values& values) {
   return ops::tensor_from_host<double>(context, values, {static_cast<std::int64_t>(values.size())});
 }

@@ -133,6 +133,21 @@ TEST_CASE("what fine-tuning leaves out takes no memory, as planned") {
     }
 }
 
+TEST_CASE("experts that take a part of the choices have memory for no more, as planned") {
+  for (const char* architecture : {"mixtral", "deepseek-v3"}) {
+    config::JobConfig job = sized_job(architecture);
+    const auto activations = [&] {
+      const auto plan = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size});
+      REQUIRE(plan.has_value());
+      return plan->memory.activations;
+    };
+    const std::int64_t all = activations();
+    job.model.moe.capacity_factor = 0.5;
+    CHECK(activations() < all);
+    check_memory(job, DType::f32);
+  }
+}
+
 TEST_CASE("the copy of the state that background saves write is in the plan") {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = sized_job("llama");

@@ -30,6 +30,7 @@ void gather_sum(ExecutionContext& context, const ExpertRows& rows, const Tensor&
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (std::int64_t j = 0; j < rows.top_k; ++j) {
         const std::int64_t choice = token * rows.top_k + j;
+        if (row_of[choice] < 0) continue;
         kernels.add_scaled_to_f32(sum.data(), row_at(sorted, row_of[choice]), cols, factor(choice));
       }
       kernels.from_f32(sum.data(), row_at(out, token), cols);
@@ -49,6 +50,7 @@ void CpuBackend::sort_by_expert(ExecutionContext&, const Tensor& experts, Expert
   const auto* chosen = experts.data<std::int32_t>();
   std::vector<std::int64_t> next(static_cast<std::size_t>(rows.experts));  // counts first
   for (std::int64_t i = 0; i < choices; ++i) {
+    if (rows.limited && chosen[i] == -1) continue;
     SORTIE_CHECK(chosen[i] >= 0 && chosen[i] < rows.experts, "expert {} of {}", chosen[i],
                  rows.experts);
     ++next[static_cast<std::size_t>(chosen[i])];
@@ -63,6 +65,10 @@ void CpuBackend::sort_by_expert(ExecutionContext&, const Tensor& experts, Expert
   auto* row_of = rows.row_of.data<std::int32_t>();
   std::fill_n(source, begin[rows.experts], -1);
   for (std::int64_t i = 0; i < choices; ++i) {
+    if (chosen[i] < 0) {
+      row_of[i] = -1;
+      continue;
+    }
     const std::int64_t row = next[static_cast<std::size_t>(chosen[i])]++;
     row_of[i] = static_cast<std::int32_t>(row);
     source[row] = static_cast<std::int32_t>(i);

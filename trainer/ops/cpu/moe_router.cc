@@ -1,4 +1,5 @@
 // Routers: every row by itself, the order of all sums given by the row.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -236,6 +237,27 @@ void CpuBackend::count_choices(ExecutionContext&, const Tensor& experts, Tensor&
   double* count = counts.data<double>();
   std::fill_n(count, counts.elements(), 0.0);
   for (std::int64_t i = 0; i < experts.elements(); ++i) count[chosen[i]] += 1.0;
+}
+
+void CpuBackend::limit_choices(ExecutionContext&, const Tensor& experts, std::int64_t expert_count,
+                               std::int64_t sequences, std::int64_t capacity, Tensor& kept,
+                               Tensor& dropped) {
+  const auto* chosen = experts.data<std::int32_t>();
+  auto* out = kept.data<std::int32_t>();
+  std::vector<std::int64_t> taken(static_cast<std::size_t>(expert_count));
+  const std::int64_t length = experts.elements() / sequences;
+  std::int64_t late = 0;
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    std::ranges::fill(taken, 0);
+    for (std::int64_t i = sequence * length; i < (sequence + 1) * length; ++i) {
+      SORTIE_CHECK(chosen[i] >= 0 && chosen[i] < expert_count, "expert {} of {}", chosen[i],
+                   expert_count);
+      const bool takes = taken[static_cast<std::size_t>(chosen[i])]++ < capacity;
+      out[i] = takes ? chosen[i] : -1;
+      late += takes ? 0 : 1;
+    }
+  }
+  *dropped.data<double>() += static_cast<double>(late);
 }
 
 void CpuBackend::column_sums(ExecutionContext&, const Tensor& matrix, Tensor& sums) {

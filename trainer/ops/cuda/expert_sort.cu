@@ -40,7 +40,8 @@ struct WarpChoices {
     for (int step = 0; step < kSteps; ++step) {
       const bool there = in_segment + step * kWarp < length;
       mine[step] = there ? choices.data[first + step * kWarp] : -1;
-      if (there && (mine[step] < 0 || mine[step] >= choices.experts)) __trap();
+      if (there && (mine[step] < (choices.limited ? -1 : 0) || mine[step] >= choices.experts))
+        __trap();
     }
   }
 };
@@ -97,6 +98,59 @@ __global__ void total_kernel(const std::int32_t* counts, std::int64_t chunks, Fl
   totals.data[i] = static_cast<T>(sum);
 }
 
+/// starts [segments, chunks, E]: how many choices of the expert are in earlier chunks of the segment;
+/// late [segments, E]: how many its capacity leaves out.
+__global__ void segment_starts_kernel(const std::int32_t* counts, std::int64_t chunks, int experts,
+                                      int capacity, std::int32_t* starts, Flat<std::int32_t> late) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= late.size) return;
+  const std::int64_t first = i / experts * chunks * experts + i % experts;
+  int sum = 0;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    starts[first + chunk * experts] = sum;
+    sum += counts[first + chunk * experts];
+  }
+  late.data[i] = sum > capacity ? sum - capacity : 0;
+}
+
+/// One block: whole numbers, so that the order in which they are added does not matter.
+__global__ void add_late_kernel(Flat<const std::int32_t> late, double* dropped) {
+  double sum = 0.0;
+  for (std::int64_t i = threadIdx.x; i < late.size; i += blockDim.x) sum += late.data[i];
+  sum = block_sum(sum, shared_memory<double>());
+  if (threadIdx.x == 0) *dropped += sum;
+}
+
+/// counters [warps, E] from counts to how many come before the warp's: `before`(e) of them before
+/// the block.
+template <class Before>
+__device__ __forceinline__ void start_counters(int experts, int* counters, const Before& before) {
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
+    int next = before(e);
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
+      int& counter = counters[warp * experts + e];
+      const int count = counter;
+      counter = next;
+      next += count;
+    }
+  }
+}
+
+/// Every choice learns how many of its expert came earlier in the segment.
+__global__ void keep_kernel(const Choices choices, std::int64_t chunks, int capacity,
+                            const std::int32_t* starts, std::int32_t* kept) {
+  const WarpChoices mine(choices, chunks);
+  auto* counters = shared_memory<int>();
+  count_by_warp(mine, choices.experts, counters);
+  __syncthreads();
+  const std::int32_t* own = starts + std::int64_t{blockIdx.x} * choices.experts;
+  start_counters(choices.experts, counters, [&](int e) { return own[e]; });
+  __syncthreads();
+  count_in_order(mine, counters + warp_of_thread() * choices.experts, [&](int step, int earlier) {
+    kept[mine.first + step * kWarp] = earlier < capacity ? mine.mine[step] : -1;
+  });
+}
+
 /// One block: begin, the padding's sources, and starts [chunks, E], how many choices of the expert
 /// are in earlier chunks. Shared memory: [E] counts.
 __global__ void begin_kernel(const std::int32_t* __restrict__ counts, std::int64_t chunks,
@@ -142,23 +196,21 @@ __global__ void place_kernel(const Choices choices, const SortedRows rows,
   auto* counters = shared_memory<int>();
   count_by_warp(mine, choices.experts, counters);
   __syncthreads();
-  for (int e = static_cast<int>(threadIdx.x); e < choices.experts;
-       e += static_cast<int>(blockDim.x)) {
-    int next =
-        static_cast<int>(rows.begin[e]) + starts[std::int64_t{blockIdx.x} * choices.experts + e];
-    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
-      int& counter = counters[warp * choices.experts + e];
-      const int count = counter;
-      counter = next;
-      next += count;
-    }
-  }
+  const std::int32_t* own = starts + std::int64_t{blockIdx.x} * choices.experts;
+  start_counters(choices.experts, counters,
+                 [&](int e) { return static_cast<int>(rows.begin[e]) + own[e]; });
   __syncthreads();
   count_in_order(mine, counters + warp_of_thread() * choices.experts, [&](int step, int row) {
     const std::int64_t choice = mine.first + step * kWarp;
     rows.row_of[choice] = row;
     rows.source[row] = static_cast<std::int32_t>(choice);
   });
+  if (!choices.limited) return;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t choice = mine.first + step * kWarp;
+    if (mine.mine[step] < 0 && choice < choices.count) rows.row_of[choice] = -1;
+  }
 }
 
 }  // namespace
@@ -175,6 +227,22 @@ void count_experts(cudaStream_t stream, const Choices& choices, std::int32_t* ch
 }
 template void count_experts(cudaStream_t, const Choices&, std::int32_t*, float*);
 template void count_experts(cudaStream_t, const Choices&, std::int32_t*, double*);
+
+void limit_experts(cudaStream_t stream, const Choices& choices, int capacity,
+                   std::int32_t* chunk_counts, std::int32_t* starts, std::int32_t* late,
+                   std::int32_t* kept, double* dropped) {
+  constexpr int kThreads = 256;
+  const std::int64_t chunks = chunks_per_segment(choices);
+  const std::int64_t counters = choices.segments * choices.experts;
+  launch(count_kernel, grid_of_chunks(choices), stream, choices, chunks, chunk_counts);
+  launch(segment_starts_kernel, {.blocks = blocks_for(counters, kThreads), .threads = kThreads},
+         stream, chunk_counts, chunks, choices.experts, capacity, starts,
+         Flat<std::int32_t>{late, counters});
+  launch(add_late_kernel,
+         {.blocks = 1, .threads = kThreads, .shared_bytes = kThreads / kWarp * sizeof(double)},
+         stream, Flat<const std::int32_t>{late, counters}, dropped);
+  launch(keep_kernel, grid_of_chunks(choices), stream, choices, chunks, capacity, starts, kept);
+}
 
 void sort_choices(cudaStream_t stream, const Choices& choices, const SortedRows& rows,
                   std::int32_t* chunk_counts, std::int32_t* starts) {

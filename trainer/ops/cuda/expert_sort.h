@@ -10,11 +10,12 @@
 namespace sortie::trainer::ops::cuda {
 
 /// Experts that were chosen, in `segments` parts of equal length. An expert that does not exist
-/// ends the use of the GPU with an error.
+/// ends the use of the GPU with an error; -1 where `limited`: a choice that no expert takes.
 struct Choices {
   const std::int32_t* data = nullptr;
   std::int64_t count = 0, segments = 1;
   int experts = 0;
+  bool limited = false;
 };
 /// Choices are counted in chunks of each segment: the counts of all chunks are so many numbers,
 /// which callers have scratch memory for.
@@ -26,6 +27,12 @@ inline std::int64_t chunk_counts_of(const Choices& choices) {
 template <class T>
 void count_experts(cudaStream_t stream, const Choices& choices, std::int32_t* chunk_counts,
                    T* counts);
+
+/// kept = choices, or -1 for those that an expert's first `capacity` of a segment do not include;
+/// *dropped += how many. `starts` is scratch like chunk_counts, `late` of [segments * E].
+void limit_experts(cudaStream_t stream, const Choices& choices, int capacity,
+                   std::int32_t* chunk_counts, std::int32_t* starts, std::int32_t* late,
+                   std::int32_t* kept, double* dropped);
 
 /// ExpertRows, as kernels are told.
 struct SortedRows {

@@ -23,7 +23,7 @@ SortedRows sorted_rows(const ExpertRows& rows) {
 
 void CudaBackend::sort_by_expert(Context& context, const Tensor& experts, ExpertRows& rows) {
   const Choices choices{address<const std::int32_t>(experts), experts.elements(), 1,
-                        static_cast<int>(rows.experts)};
+                        static_cast<int>(rows.experts), rows.limited};
   const Tensor counts = context.empty(DType::i32, {2, chunk_counts_of(choices)});
   sort_choices(current_stream(context), choices, sorted_rows(rows),
                address<std::int32_t>(counts.slice(0, 0, 1)),

@@ -60,8 +60,9 @@ __global__ void combine_kernel(const SortedRows rows, Rows<const T> sorted, cons
   for (std::int64_t col = lane_of_thread() * N; col < y.cols; col += kWarp * N) {
     float sums[N] = {};
     for (int j = 0; j < rows.top_k; ++j) {
-      const auto pack =
-          read_pack<Pack<T, N>>(sorted.data + rows.row_of[first + j] * sorted.stride + col);
+      const int row = rows.row_of[first + j];
+      if (row < 0) continue;  // the whole warp has the same token
+      const auto pack = read_pack<Pack<T, N>>(sorted.data + row * sorted.stride + col);
       const float weight = weights != nullptr ? weights[first + j] : 1.0f;
 #pragma unroll
       for (int i = 0; i < N; ++i) sums[i] += weight * to_float(pack.values[i]);
