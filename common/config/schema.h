@@ -182,10 +182,10 @@ struct TopologyConfig {
 
 /// [optimizer]: AdamW with decoupled decay on matrices only.
 struct OptimizerConfig {
-  std::string name = "adamw";   // adamw | demo
-  double momentum = 0.999;      // demo: what is left of the momentum after a step
-  std::int64_t chunk = 64;      // demo: values per side of a block that is transformed
-  std::int64_t top_k = 32;      // demo: coefficients of a block that are sent
+  std::string name = "adamw";  // adamw | demo
+  double momentum = 0.999;     // demo: what is left of the momentum after a step
+  std::int64_t chunk = 64;     // demo: values per side of a block that is transformed
+  std::int64_t top_k = 32;     // demo: coefficients of a block that are sent
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;

@@ -230,8 +230,8 @@ void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targe
 }
 
 /// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss
-/// and the dropped choices, which are a part of it, are added to `losses` f64 [3]. What is in flight
-/// is over when the host has read these.
+/// and the dropped choices, which are a part of it, are added to `losses` f64 [3]. What is in
+/// flight is over when the host has read these.
 std::vector<Communicator::Handle> TrainingStep::sum_routing(Tensor& losses) {
   std::vector<Communicator::Handle> in_flight;
   if (!routing_.any()) return in_flight;

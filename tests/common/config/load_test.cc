@@ -225,8 +225,9 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     CHECK(value_text(field, loaded->job) == value_text(field, job));
     const bool as_before =
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
-        field.key == "runner.network.tunnel" || field.key == "runner.ssh.command" || field.key == "runner.ssh.persist" ||
-        field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
+        field.key == "runner.network.tunnel" || field.key == "runner.ssh.command" ||
+        field.key == "runner.ssh.persist" || field.key == "model.rotary_percentage" ||
+        field.key == "trainer.load_weights_from" ||
         field.key == "trainer.memory_checkpoint_interval" || field.key == "optimizer.name" ||
         field.key == "optimizer.momentum" || field.key == "optimizer.chunk" ||
         field.key == "optimizer.top_k" ||             // of DeMo, below
