@@ -81,6 +81,7 @@ void TrainingStep::rehearse() {
   Batch batch;
   batch.tokens = batch.targets = ops::tensor_from_host<std::int32_t>(context_, tokens, shape);
   Tensor loss = context_.zeros(DType::f64, {2});
+  expect_routing();
   for (const PipelineAction& action : passes_->begin_training(1, shape.elements())) {
     if (passes_->several_stages()) passes_->await(action);
     if (action.kind == PipelineAction::Kind::forward)
@@ -89,6 +90,7 @@ void TrainingStep::rehearse() {
       (void)passes_->backward(action);
   }
   passes_->finish();
+  routing_.clear(context_);
   store_.zero_gradients();
   context_.synchronize();
 }

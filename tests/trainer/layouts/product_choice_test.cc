@@ -8,6 +8,7 @@
 
 #include "tests/support/emulated.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_mixture.h"
 #include "tests/trainer/layouts/layout_runs.h"
 #include "trainer/ops/linear.h"
 #include "trainer/ops/products.h"
@@ -145,6 +146,28 @@ TEST_CASE("on a GPU: a resume computes products as before, whatever is timed now
   CHECK(resumed[0].choices == whole[0].choices);
   CHECK(resumed[0].state == whole[0].state);
   CHECK(resumed[1].state == whole[1].state);
+}
+
+TEST_CASE("on a GPU: what was timed before the first step has no part in it" *
+          doctest::skip(no_gpu_is_tested())) {
+  config::JobConfig job = mixture_job("deepseek-v3");
+  job.model.sequence_length = 16;
+  const auto first_step = [&](int timed) {
+    StepReport first;
+    run_thread_ranks(1, [&](Communicator& world) {
+      RankContext rank;
+      rank.timed_products = timed;
+      TinyTraining training(job, world, DType::f32, 1, nullptr, rank);
+      const auto report = training.trainer->step();
+      SORTIE_CHECK(report.has_value(), "{}", report ? "" : report.error().message);
+      first = *report;
+    });
+    return first;
+  };
+  const StepReport without = first_step(1), with = first_step(kTimed);
+  CHECK(without.balance_loss > 0);
+  CHECK(with.balance_loss == doctest::Approx(without.balance_loss).epsilon(1e-4));
+  CHECK(with.grad_norm == doctest::Approx(without.grad_norm).epsilon(1e-4));
 }
 
 }  // namespace sortie::trainer::test
