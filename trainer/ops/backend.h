@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "common/base/check.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/demo.h"
 #include "trainer/ops/dropout.h"
@@ -161,11 +162,16 @@ class Backend {
   virtual void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) = 0;
   virtual void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
                      Tensor& m, Tensor& v, Tensor& compute) = 0;
-  /// Devices that do not have these two are refused before training (Optimizer::check_device).
+  /// Devices that do not have these two are refused before training (Optimizer::prepare). Defined
+  /// here: a class that has none of its methods elsewhere is whole in every module of a device.
   virtual void demo_send(Context&, const DemoSend&, const DemoBlocks&, const Tensor&, Tensor&,
-                         Tensor&);
+                         Tensor&) {
+    SORTIE_CHECK(false, "this device has no DeMo");
+  }
   virtual void demo_move(Context&, const DemoMove&, const DemoBlocks&, const Tensor&, Tensor&,
-                         Tensor&);
+                         Tensor&) {
+    SORTIE_CHECK(false, "this device has no DeMo");
+  }
 };
 
 /// Of the device's kind; `threads` compute threads.

@@ -19,15 +19,6 @@ void check_blocks(const DemoBlocks& blocks) {
 
 }  // namespace
 
-void Backend::demo_send(Context&, const DemoSend&, const DemoBlocks&, const Tensor&, Tensor&,
-                        Tensor&) {
-  SORTIE_CHECK(false, "this device has no DeMo");
-}
-void Backend::demo_move(Context&, const DemoMove&, const DemoBlocks&, const Tensor&, Tensor&,
-                        Tensor&) {
-  SORTIE_CHECK(false, "this device has no DeMo");
-}
-
 void demo_send(ExecutionContext& context, const DemoSend& step, const DemoBlocks& blocks,
                const Tensor& grad, Tensor& momentum, Tensor& message) {
   check_blocks(blocks);
