@@ -11,7 +11,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "common/base/fd.h"
+#include "common/base/pipe.h"
 #include "runner/process/process_tree.h"
 
 namespace sortie::runner::check {
@@ -82,19 +82,16 @@ void end_all_children() {
 Result<ChildOutput> run_child(const std::string& path, const std::vector<std::string>& argv,
                               const std::vector<std::string>& extra_env, milliseconds limit,
                               const ProcessDefaults& defaults) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return std::unexpected(os_error(errno, "pipe", ErrorCode::spawn));
-  const Fd read_end(ends[0]);
-  Fd write_end(ends[1]);
+  SORTIE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
   const auto deadline = Clock::now() + limit;
   const pid_t pid = ::fork();
   if (pid < 0) return std::unexpected(os_error(errno, "fork", ErrorCode::spawn));
-  if (pid == 0) become(path, argv, extra_env, write_end.get(), defaults);
-  write_end.reset();
+  if (pid == 0) become(path, argv, extra_env, pipe.write.get(), defaults);
+  pipe.write.reset();
   ChildOutput output;
   int status = 0;
-  const bool ended = read_all(read_end.get(), deadline, output.text) && reap(pid, deadline, status);
+  const bool ended =
+      read_all(pipe.read.get(), deadline, output.text) && reap(pid, deadline, status);
   end_all_children();
   if (!ended)
     return fail(ErrorCode::timeout, fmt::format("{}: no end within {} ms", path, limit.count()));

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "common/asio/spawn.h"
-#include "common/base/fd.h"
+#include "common/base/pipe.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -28,17 +28,6 @@ constexpr std::size_t kMaxErr = 64u << 10;
 constexpr std::size_t kMaxLine = 4096;
 constexpr milliseconds kCallLook{100};
 constexpr milliseconds kKillLimit{2000};
-
-struct Pipe {
-  Fd read, write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return std::unexpected(os_error(errno, "pipe", ErrorCode::spawn));
-  return Pipe{Fd(ends[0]), Fd(ends[1])};
-}
 
 /// The runner's variables with some replaced: an engine's client is the user's own tool.
 std::vector<std::string> environment_with(const std::vector<std::string>& variables) {

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "common/base/pipe.h"
 #include "common/base/process_status.h"
 #include "runner/process/process_tree.h"
 
@@ -50,17 +51,6 @@ constexpr std::string_view kFolders =
   for (const std::string& entry : variables) ::putenv(const_cast<char*>(entry.c_str()));
   ::execv(words[0], words.data());
   ::_exit(127);
-}
-
-struct Pipe {
-  Fd read, write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return std::unexpected(os_error(errno, "pipe", ErrorCode::spawn));
-  return Pipe{Fd(ends[0]), Fd(ends[1])};
 }
 
 /// Feeds stdin and reads both outputs to their end; false at the deadline.

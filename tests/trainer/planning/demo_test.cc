@@ -4,32 +4,16 @@
 #include <atomic>
 #include <mutex>
 
-#include "tests/support/tiny_training.h"
+#include "tests/trainer/planning/planned_job.h"
 #include "trainer/parallel/thread_ranks.h"
-#include "trainer/planning/rank_plan.h"
 
 namespace sortie::trainer::test {
 namespace {
 
 config::JobConfig planned_demo_job(const char* optimizer) {
-  config::JobConfig job = tiny_job();
-  job.model.vocab_size = 5003;
-  job.model.hidden_size = 192;
-  job.model.num_layers = 4;
-  job.model.num_attention_heads = 8;
-  job.model.ffn_hidden_size = 512;
-  job.model.sequence_length = 64;
+  config::JobConfig job = planned_job();
   job.optimizer.name = optimizer;
   return job;
-}
-
-RankPlan demo_plan(const config::JobConfig& job, std::int64_t ranks) {
-  auto plan = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size,
-                              .world_size = ranks,
-                              .rank = 1,
-                              .dtype = DType::f32});
-  REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
-  return *std::move(plan);
 }
 
 double all_sent(const RankPlan& plan) {
@@ -40,7 +24,8 @@ double all_sent(const RankPlan& plan) {
 
 TEST_CASE("DeMo keeps 4 bytes a parameter, and its plan is what members take and send") {
   const config::JobConfig job = planned_demo_job("demo");
-  const RankPlan plan = demo_plan(job, 4), adamw = demo_plan(planned_demo_job("adamw"), 4);
+  const RankPlan plan = planned(job, 4, DType::f32, /*rank=*/1),
+                 adamw = planned(planned_demo_job("adamw"), 4, DType::f32, /*rank=*/1);
   CHECK(plan.memory.optimizer * 2 == adamw.memory.optimizer);
   std::mutex mutex;
   std::vector<std::pair<int, MemoryUse>> measured;
@@ -78,7 +63,7 @@ TEST_CASE("DeMo keeps 4 bytes a parameter, and its plan is what members take and
 TEST_CASE("DeMo sends all others 82 bytes of a block of 4096 gradients") {
   for (const int ranks : {2, 4, 8}) {
     CAPTURE(ranks);
-    const RankPlan plan = demo_plan(planned_demo_job("demo"), ranks);
+    const RankPlan plan = planned(planned_demo_job("demo"), ranks, DType::f32, /*rank=*/1);
     const double each = all_sent(plan) / (ranks - 1) / static_cast<double>(plan.parameters.total);
     // The tables' 5003 rows have blocks of 63 and 64; vectors' blocks send half of their values.
     CHECK(each == doctest::Approx(82.0 / 4096).epsilon(0.05));

@@ -4,33 +4,17 @@
 #include <atomic>
 #include <mutex>
 
-#include "tests/support/tiny_training.h"
+#include "tests/trainer/planning/planned_job.h"
 #include "trainer/parallel/thread_ranks.h"
-#include "trainer/planning/rank_plan.h"
 
 namespace sortie::trainer::test {
 namespace {
 
 config::JobConfig sharded_job(const char* sharding, std::int64_t bucket = 100'000) {
-  config::JobConfig job = tiny_job();
-  job.model.vocab_size = 5003;
-  job.model.hidden_size = 192;
-  job.model.num_layers = 4;
-  job.model.num_attention_heads = 8;
-  job.model.ffn_hidden_size = 512;
-  job.model.sequence_length = 64;
+  config::JobConfig job = planned_job();
   job.topology.parameter_sharding = sharding;
   job.optimizer.allreduce_bucket_size = bucket;
   return job;
-}
-
-RankPlan planned(const config::JobConfig& job, std::int64_t ranks, DType dtype, int rank = 0) {
-  auto plan = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size,
-                              .world_size = ranks,
-                              .rank = rank,
-                              .dtype = dtype});
-  REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
-  return *std::move(plan);
 }
 
 /// Of weights, gradients and moments, a parameter.
