@@ -61,6 +61,10 @@ Result<int> gpu_of_place(const DevicePlace& place, int gpus) {
 Result<ComputeDevice> choose_device(const std::string& wanted, const DevicePlace& place,
                                     std::string_view key) {
   if (wanted == "cpu") return ComputeDevice{};
+  if (wanted == "auto" && !may_have_gpus()) {
+    log::debug("{} = \"auto\": cpu: there is no NVIDIA driver", key);
+    return ComputeDevice{};
+  }
   Result<ComputeDevice> gpu = open_gpu(place);
   if (gpu) return gpu;
   if (wanted == "auto") {

@@ -57,6 +57,13 @@ Result<DeviceModule*> load_cuda_module() {
   return loaded().module;
 }
 
+bool may_have_gpus() {
+  if (std::getenv("SORTIE_CUDA_MODULE") != nullptr) return true;
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver != nullptr) dlclose(driver);
+  return driver != nullptr;
+}
+
 DeviceModule& cuda_module() {
   std::lock_guard lock(loaded().mutex);
   SORTIE_CHECK(loaded().module != nullptr, "a CUDA device before its module was loaded");

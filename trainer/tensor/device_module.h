@@ -65,6 +65,9 @@ using MakeDeviceModule = DeviceModule* (*)(const char* build);
 /// Loads the module from beside the program, or from where SORTIE_CUDA_MODULE says; once.
 /// ErrorCode::unsupported says which file could not be loaded and why.
 Result<DeviceModule*> load_cuda_module();
+/// Whether load_cuda_module() may find GPUs: there is a driver, or SORTIE_CUDA_MODULE names a
+/// module. Without one the module need not be loaded, whose libraries take 160 MB of each process.
+bool may_have_gpus();
 /// The module, which load_cuda_module() has found.
 DeviceModule& cuda_module();
 

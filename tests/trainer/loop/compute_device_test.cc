@@ -1,6 +1,10 @@
 // Which device a rank gets, and what it is told where there is none.
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "tests/support/tiny_training.h"
 #include "trainer/loop/compute_device.h"
 #include "trainer/loop/device_room.h"
@@ -34,6 +38,15 @@ class Variable {
 };
 
 }  // namespace
+
+TEST_CASE("a process without a GPU does not carry CUDA's libraries") {
+  const auto chosen = choose_device("auto", {}, "trainer.device");
+  REQUIRE(chosen);
+  std::ifstream maps("/proc/self/maps");
+  const std::string mapped((std::istreambuf_iterator<char>(maps)), {});
+  CHECK(mapped.find("libc.so") != mapped.npos);
+  CHECK((chosen->gpu.has_value() || mapped.find("libcublasLt") == mapped.npos));
+}
 
 TEST_CASE("a rank has the GPU that the runner shows it, or its own of all") {
   // The runner shows each rank one.
