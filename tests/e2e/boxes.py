@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
-from harness import BED_ID, BUILD, HOSTS, ROOT, HostBed, Run, check, executable_of, testbed
+from harness import BED_ID, BUILD, HOSTS, ROOT, HostBed, Run, check, executable_of, run_to_end, testbed
 
 import engine  # of scripts/testbed.d, as harness has put it into the path
 
@@ -25,8 +24,8 @@ RUNNING, ALL = ("ps", "--quiet"), ("ps", "--all", "--quiet")
 
 def build_image():
     """Of the programs of this build; nothing is done where nothing has changed."""
-    done = subprocess.run([ROOT / "scripts/build-image", "--test", "--no-build", "--output", ARCHIVE], text=True,
-                          capture_output=True, env={**os.environ, "SORTIE_BUILD": str(BUILD)}, timeout=120)
+    done = run_to_end(ROOT / "scripts/build-image", "--test", "--no-build", "--output", ARCHIVE, seconds=120,
+                  env={**os.environ, "SORTIE_BUILD": str(BUILD)})
     check(done.returncode == 0, f"scripts/build-image: {done.stderr}")
     return json.loads(ARCHIVE.with_suffix(".json").read_text())["id"]
 
@@ -34,8 +33,7 @@ def build_image():
 class ContainerBed(HostBed):
     def docker(self, host, *arguments, okay=True):
         """stdout of Debian's docker, which talks to the engine of a host."""
-        done = subprocess.run(engine.docker_argv(self.bed, host, *arguments), text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=60)
+        done = run_to_end(*engine.docker_argv(self.bed, host, *arguments))
         check(not okay or done.returncode == 0, f"{host}: docker {' '.join(map(str, arguments))}: {done.stderr}")
         return done.stdout
 
@@ -118,8 +116,8 @@ class SmallBed:
         self.kind, self.count, self.id = kind, count, SMALL_BEDS[kind] + BED_ID[1:]
 
     def command(self, *arguments):
-        done = subprocess.run([ROOT / "scripts/testbed", *map(str, arguments)], text=True, capture_output=True,
-                              env={**os.environ, "SORTIE_TESTBED_ID": self.id}, timeout=120)
+        done = run_to_end(ROOT / "scripts/testbed", *arguments, seconds=120,
+                      env={**os.environ, "SORTIE_TESTBED_ID": self.id})
         check(done.returncode == 0, f"testbed {' '.join(map(str, arguments))}: {done.stderr}")
         return done.stdout
 

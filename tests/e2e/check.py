@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import look
-from harness import HOSTS, ROOT, SORTIE, TRAINER, check, equal, wait_until
+from harness import HOSTS, PATIENCE, ROOT, SORTIE, TRAINER, check, equal, run_to_end, wait_until
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 PREFIX = "/tmp/tokens"  # every host has a /tmp of its own
@@ -25,8 +25,7 @@ class Checked:
         argv = [SORTIE, "check", *arguments, "--ssh-config", ssh_config or bed.ssh_config, "--json"]
         argv += ["--hosts", hosts] if hosts else []
         started = time.monotonic()
-        done = subprocess.run([str(word) for word in argv], text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=seconds)
+        done = run_to_end(*argv, seconds=seconds)
         self.seconds = time.monotonic() - started
         self.code = done.returncode
         check(done.stdout.startswith("{"), f"{argv}: {done.returncode}: {done.stdout[-500:]}{done.stderr[-2000:]}")
@@ -139,7 +138,7 @@ def scenario_host_down_data_differs_shm_small(bed):
         result.expect("h03", "shm", "fail", "free of 1.0 MiB for 2 ranks")
         result.expect("h04", "ssh", "fail", "connect: ")
         result.expect("h01", "network", "pass", "2 hosts")
-        check(result.seconds < 15, f"{result.seconds:.1f} s with one dead host")
+        check(result.seconds < 15 * PATIENCE, f"{result.seconds:.1f} s with one dead host")
 
 
 def scenario_blocked_link_unwritable_save_dir_port_taken(bed):
@@ -172,7 +171,7 @@ def scenario_large_packets_vanish_and_a_slow_link(bed):
 
 def scenario_program_that_is_not_there(bed):
     argv = [str(word) for word in (SORTIE, "check", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "/no/such")]
-    done = subprocess.run(argv, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
+    done = run_to_end(*argv, seconds=30)
     equal(done.returncode, 2, "exit code")
     check("FAIL program: h[01-02] (2): /no/such: No such file or directory" in done.stdout, done.stdout)
     check("fix: " in done.stdout and "\x1b" not in done.stdout, done.stdout)
@@ -215,7 +214,7 @@ def scenario_sites_are_measured_for_the_plan_and_a_dead_pair_is_named(bed):
         equal(result.code, 0, f"exit code ({result.failed()})")
         for way in (result.way("oslo", "rome"), result.way("rome", "oslo")):
             check(30 < way["mbit_s"] < 41 and way["reached"] and way["port"] == 52100, f"40 Mbit/s were measured as {way}")
-        plan = subprocess.run([str(SORTIE), "plan", f"{folder}/sites.toml", "--json"], text=True, capture_output=True)
+        plan = run_to_end(SORTIE, "plan", f"{folder}/sites.toml", "--json")
         between = json.loads(plan.stdout)["between"]
         check(30 < between["mbit_s"] < 41 and not between["not_measured"], f"the plan has {between}")
         dead = f"{bed.address('h03')}/32"
@@ -246,8 +245,7 @@ def scenario_comm_of_all_ranks_and_for_people(bed):
     argv = [SORTIE, "check", "--hosts", "h[01-04]", "--slots", "2", "--ssh-config", bed.ssh_config, "--comm", "--comm-bytes",
             "256KB"]
     with shaped(bed, RATES):
-        done = subprocess.run([str(word) for word in argv], text=True, capture_output=True, stdin=subprocess.DEVNULL,
-                              timeout=120)
+        done = run_to_end(*argv, seconds=120)
         equal(done.returncode, 3, f"exit code ({done.stdout}{done.stderr})")
         check("\nFAIL comm: h03: links at 0.0" in done.stdout and "0.7 of what is usual here" in done.stdout, done.stdout)
         check("\n     fix: see the speed and errors of its interface" in done.stdout and "\x1b" not in done.stdout, done.stdout)
@@ -255,8 +253,7 @@ def scenario_comm_of_all_ranks_and_for_people(bed):
             return  # the rest is slow: scripts/ci_long
         # All ranks, and a floor that even the slow link reaches.
         argv += ["--comm-ranks", "slots", "--comm-floor", "100kbit/s"]
-        done = subprocess.run([str(word) for word in argv], text=True, capture_output=True, stdin=subprocess.DEVNULL,
-                              timeout=120)
+        done = run_to_end(*argv, seconds=120)
         check(done.returncode in (0, 1), f"{done.returncode}: {done.stdout}{done.stderr}")
         check("links of 4 hosts, 8 ranks, Open MPI" in done.stdout, done.stdout)
         check("comm: PASS: every link reaches 0.0001 Gbit/s" in done.stdout, done.stdout)
@@ -275,7 +272,7 @@ def scenario_comm_has_a_deadline_and_says_what_is_missing(bed):
             shutil.copy2(SORTIE.parent / name, folder)
         argv = [str(word) for word in (Path(folder, "sortie"), "check", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config,
                                        "--comm")]
-        done = subprocess.run(argv, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+        done = run_to_end(*argv)
     equal(done.returncode, 2, "exit code")
     check(f"FAIL program: h[01-02] (2): {folder}/sortie-train: No such file or directory" in done.stdout, done.stdout)
     check("FAIL comm: not measured: no job can start on these hosts" in done.stdout, done.stdout)

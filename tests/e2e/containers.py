@@ -4,10 +4,9 @@ host, this machine without SSH, the other engines, an image that is pushed."""
 import os
 import re
 import shutil
-import subprocess
 
 from boxes import ALL, AWAKE, IMAGE, RUNNING, ContainerBed, SmallBed, boxed, config_with_table, folder, table
-from harness import HOSTS, PROGRAMS, SORTIE, Run, check, equal, wait_until
+from harness import HOSTS, PROGRAMS, SORTIE, Run, check, equal, run_to_end, wait_until
 from training import CONFIG, build_tokens, losses
 
 __all__ = ["ContainerBed"]  # run.py asks for it
@@ -134,7 +133,7 @@ def scenario_image_appears_on_all_hosts(bed):
         argv = [SORTIE, "image", "push", IMAGE, "--hosts", "h[02-04]", "--ssh-config", bed.ssh_config,
                 "--set", f"logger.log_dir={where}"]
         environment = {**os.environ, "DOCKER_HOST": bed.docker_host("h01"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
-        pushed = subprocess.run(list(map(str, argv)), env=environment, text=True, capture_output=True, timeout=60)
+        pushed = run_to_end(*argv, env=environment)
         equal(pushed.returncode, 0, f"exit code of image push ({pushed.stdout}{pushed.stderr})")
     ids = {bed.docker(host, "images", "--no-trunc", "--quiet", IMAGE).strip() for host in HOSTS}
     equal(len(ids), 1, f"ids of the image ({ids})")

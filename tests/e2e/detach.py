@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import PROGRAMS, SORTIE, check, equal, wait_until
+from harness import PATIENCE, PROGRAMS, SORTIE, check, equal, run_to_end, wait_until
 
 COUNTER = ("/usr/bin/python3", "-S", PROGRAMS / "counter.py")
 # Who looks at what becomes of a run without a supervisor has no watcher that starts another one.
@@ -54,8 +54,7 @@ class Detached:
         return [str(word) for word in (SORTIE, *argv)]
 
     def sortie(self, *argv, seconds=40):
-        return subprocess.run(self.words(argv), env=self.environment, text=True,
-                              capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL)
+        return run_to_end(SORTIE, *argv, seconds=seconds, env=self.environment)
 
     def start(self, *argv):
         return subprocess.Popen(self.words(argv), env=self.environment, text=True,
@@ -98,7 +97,7 @@ class Detached:
 
 
 def ended(process, seconds, code):
-    output, _ = process.communicate(timeout=seconds)
+    output, _ = process.communicate(timeout=seconds * PATIENCE)
     equal(process.returncode, code, f"exit code ({output[-600:]})")
     return output
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import HOSTS, PROGRAMS, SORTIE, check, equal, ssh_config_variant, wait_until
+from harness import HOSTS, PATIENCE, PROGRAMS, SORTIE, check, equal, run_to_end, ssh_config_variant, wait_until
 
 
 class Exec:
@@ -119,7 +119,7 @@ def scenario_argv_byte_for_byte(bed):
     script = "import os,sys; print(b'|'.join(map(os.fsencode, sys.argv[1:])).hex())"
     argv = [os.fsencode(word) for word in (str(SORTIE), "exec", "--hosts", "h[01-04]", "--no-prefix", "--ssh-config",
                                            str(bed.ssh_config), "--", "python3", "-c", script)]
-    done = subprocess.run([*argv, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    done = run_to_end(*argv, *arguments, seconds=30, text=False)
     equal(done.returncode, 0, f"exit code ({done.stderr})")
     equal(done.stdout.decode().split(), [b"|".join(arguments).hex()] * 4, "arguments")
     with Exec(bed, "echo $((6 * 7)) | tr 2 3", options=["--shell", "--no-prefix"]) as run:
@@ -180,8 +180,7 @@ def scenario_a_reader_that_goes_ends_all(bed):
     """`sortie exec -- yes | head -1`: what nobody reads is not run on."""
     with Exec(bed, "true") as probe:
         probe.wait(15)
-    head = subprocess.run(["sh", "-c", '"$@" | head -n 1', "sh", *probe.argv[:-1], "yes"], capture_output=True, text=True,
-                          timeout=30, stdin=subprocess.DEVNULL)
+    head = run_to_end("sh", "-c", '"$@" | head -n 1', "sh", *probe.argv[:-1], "yes", seconds=30)
     check(re.fullmatch(r"\[h0[1-4]\] y\n", head.stdout), head)
     bed.expect_nothing_left(8)
 
@@ -193,7 +192,7 @@ def scenario_a_slow_reader_loses_nothing(bed):
     process = subprocess.Popen([*probe.argv[:-1], "sh", "-c", "yes 0123456789012345678901234567890 | head -n 80000"],
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     time.sleep(1.5)
-    data, _ = process.communicate(timeout=60)
+    data, _ = process.communicate(timeout=60 * PATIENCE)
     equal(process.returncode, 0, "exit code")
     equal(data.count(b"\n"), 320_000, "lines")
 

@@ -5,11 +5,10 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 
 import training
-from harness import PROGRAMS, ROOT, SORTIE, Run, check, equal, wait_until, whole_events
+from harness import PROGRAMS, ROOT, SORTIE, Run, check, equal, run_to_end, wait_until, whole_events
 
 HANG = 6
 LIMIT = 5
@@ -43,13 +42,13 @@ def wait_for_steps(run, steps=8):
 
 
 def status(run):
-    done = subprocess.run([SORTIE, "status", run.id(), "--log-dir", run.folder, "--json"], text=True, capture_output=True)
+    done = run_to_end(SORTIE, "status", run.id(), "--log-dir", run.folder, "--json")
     equal(done.returncode, 0, f"exit code of status ({done.stderr})")
     return json.loads(done.stdout)
 
 
 def report(run):
-    done = subprocess.run([SORTIE, "report", run.id(), "--log-dir", run.folder], text=True, capture_output=True)
+    done = run_to_end(SORTIE, "report", run.id(), "--log-dir", run.folder)
     equal(done.returncode, 0, f"exit code of report ({done.stderr})")
     return done.stdout
 

@@ -55,6 +55,22 @@ def wait_until(condition, seconds, what):
         time.sleep(0.03)
 
 
+def in_time(began, seconds, what):
+    """Fails where more than `seconds` have passed since `began` (time.monotonic())."""
+    took = time.monotonic() - began
+    check(took <= seconds * PATIENCE, f"{what}: took {took:.1f} s, not {seconds}")
+
+
+def run_to_end(*words, seconds=60, text=True, **options):
+    """What subprocess.run() returns of a program that has to end within `seconds`; its output is text unless told
+    otherwise, it is kept unless `stdout` says where it goes, and there is nothing to read unless `stdin` or `input` is given."""
+    if "stdout" not in options:
+        options["capture_output"] = True
+    if "input" not in options:
+        options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run([str(word) for word in words], text=text, timeout=seconds * PATIENCE, **options)
+
+
 @contextlib.contextmanager
 def own_store():
     """The store of cordoned hosts is the user's: each scenario has one of its own."""
@@ -122,8 +138,7 @@ class HostBed:
         return self.bed.address(self.bed.number(host))
 
     def run_in(self, host, *argv, as_root=False):
-        done = subprocess.run(look.enter_argv(self.bed, host, argv, as_root), text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=30 * PATIENCE)
+        done = run_to_end(*look.enter_argv(self.bed, host, argv, as_root), seconds=30)
         check(done.returncode == 0, f"{host}: {argv}: {done.stderr}")
         return done.stdout
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import subprocess
 
-from harness import SORTIE, Gates, Run, check, equal, wait_until, whole_events
+from harness import SORTIE, Gates, Run, check, equal, run_to_end, wait_until, whole_events
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -36,7 +36,7 @@ def health_events(run, host, kind):
 
 
 def ask(run, verb, *options):
-    done = subprocess.run([SORTIE, verb, str(run.folder_of_run()), *options], text=True, capture_output=True, timeout=30)
+    done = run_to_end(SORTIE, verb, run.folder_of_run(), *options, seconds=30)
     equal(done.returncode, 0, f"the exit code of {verb} ({done.stderr})")
     return done.stdout
 

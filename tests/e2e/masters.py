@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from harness import HOSTS, SORTIE, Gates, Run, check, equal, wait_until
+from harness import HOSTS, SORTIE, Gates, Run, check, equal, run_to_end, wait_until
 
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s"}
 
@@ -32,8 +32,7 @@ class Masters:
         self.without_key.write_text(re.sub(r"(?m)^  IdentityFile .*$", f"  IdentityFile {nobody}", with_key))
 
     def ssh(self, host, *options):
-        return subprocess.run(["ssh", "-F", self.with_key, *options, host], stdin=subprocess.DEVNULL, text=True,
-                              capture_output=True, timeout=30)
+        return run_to_end("ssh", "-F", self.with_key, *options, host, seconds=30)
 
     def start(self):
         for host in self.hosts:
@@ -53,7 +52,7 @@ class Masters:
 
     def sortie(self, verb, *arguments, hosts="h[01-04]", config=None, stdin=subprocess.DEVNULL):
         words = (SORTIE, verb, "--ssh-config", config or self.without_key, "--hosts", hosts, *arguments)
-        return subprocess.run([str(word) for word in words], stdin=stdin, capture_output=True, timeout=60)
+        return run_to_end(*words, text=False, stdin=stdin)
 
 
 @contextlib.contextmanager
@@ -88,8 +87,7 @@ def scenario_every_verb_without_a_sign_in(bed):
             back = [path for path in Path(own, "back").rglob("*") if path.is_file()]
             equal([path.read_bytes() == data for path in back], [True] * 4, f"files that came back ({back})")
             masters.sortie("exec", "--", "rm", "/tmp/sent")
-        done = subprocess.run([SORTIE, "ssh", "--ssh-config", masters.without_key, "h03", "hostname; exit 6"], capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=60)
+        done = run_to_end(SORTIE, "ssh", "--ssh-config", masters.without_key, "h03", "hostname; exit 6", text=False)
         equal((done.returncode, done.stdout.decode()), (6, "h03\n"), f"sortie ssh ({done.stderr})")
         done = masters.sortie("check", "--json")
         found = {host["host"]: host for host in json.loads(done.stdout)["hosts"]}

@@ -7,11 +7,10 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 
 from detach import Detached
-from harness import SORTIE, Run, check, environment_of, equal, executable_of, parent_of, wait_until, whole_events
+from harness import SORTIE, Run, check, environment_of, equal, executable_of, parent_of, run_to_end, wait_until, whole_events
 from restart import RESTART, events, weights
 from training import CONFIG, ENDLESS, compare, losses, settings
 from watcher import kill_supervisor
@@ -108,7 +107,7 @@ def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(be
         equal(run.wait(120), 0, "exit code")
         seen = losses(run)
         equal(set(events(run, "attempt")[-1]["hosts"]), {"h02", "h03", "h04"}, "hosts of the last attempt")
-        report = subprocess.run([SORTIE, "report", run.id(), "--log-dir", run.folder], text=True, capture_output=True)
+        report = run_to_end(SORTIE, "report", run.id(), "--log-dir", run.folder)
         check(report.stdout.count(" in memory (") == 2, report.stdout)
         bed.link("h01", "up")
         expect_no_memory(bed, run.id(), 5)
@@ -137,7 +136,7 @@ def scenario_nothing_of_the_memory_outlives_the_run(bed):
     options = {**settings(bed, trainer__train_iterations=100000, trainer__save_dir=bed.shared / "memory-ends"), **MEMORY}
 
     def stop(run):
-        subprocess.run([SORTIE, "stop", f"{run.folder}/runs/{run.id()}"], check=True, capture_output=True, timeout=30)
+        run_to_end(SORTIE, "stop", f"{run.folder}/runs/{run.id()}", seconds=30, check=True)
 
     def lose_holders_then_interrupt(run):
         kept = {host: memory_on(bed, host, run.id()) for host in ("h01", "h02")}

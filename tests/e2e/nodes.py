@@ -4,17 +4,15 @@ says that they are well."""
 import json
 import os
 import signal
-import subprocess
 
-from harness import SORTIE, Run, check, equal
+from harness import SORTIE, Run, check, equal, run_to_end
 from restart import RESTART, events, ranks_of
 
 SLEEP = ("sh", "-c", "exec sleep 1000")
 
 
 def sortie(*arguments):
-    done = subprocess.run([SORTIE, *map(str, arguments)], text=True, capture_output=True, stdin=subprocess.DEVNULL,
-                          timeout=60)
+    done = run_to_end(SORTIE, *arguments)
     return done.returncode, done.stdout + done.stderr
 
 

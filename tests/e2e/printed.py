@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from harness import BUILD, ROOT, SORTIE, check, equal
+from harness import BUILD, ROOT, SORTIE, check, equal, run_to_end
 
 SHORT = ["--set", "trainer.train_iterations=60", "--set", "trainer.save_interval=20", "--set", "trainer.eval_interval=30",
          "--set", "runner.grace=1s"]
@@ -28,8 +28,8 @@ class Newcomer:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def call(self, *argv, seconds=300):
-        return subprocess.run([str(word) for word in argv], cwd=ROOT, env=self.environment, text=True, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds)
+        return run_to_end(*argv, seconds=seconds, cwd=ROOT, env=self.environment,
+                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def good(self, *argv, code=0, seconds=300):
         done = self.call(*argv, seconds=seconds)
@@ -118,7 +118,7 @@ class Help:
 
     def of(self, program, *verb):
         if (program, *verb) not in self.texts:
-            done = subprocess.run([BUILD / "bin" / program, *verb, "--help"], text=True, capture_output=True)
+            done = run_to_end(BUILD / "bin" / program, *verb, "--help")
             self.texts[(program, *verb)] = done.stdout if done.returncode == 0 else ""
         return self.texts[(program, *verb)]
 

@@ -13,7 +13,7 @@ import termios
 import time
 from pathlib import Path
 
-from harness import SORTIE, Failure, check, equal, wait_until
+from harness import PATIENCE, SORTIE, Failure, check, equal, run_to_end, wait_until
 
 
 class Terminal:
@@ -57,7 +57,7 @@ class Terminal:
 
     def expect(self, pattern, seconds=20):
         """The match, after what was expected before."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while True:
             if found := re.compile(pattern).search(self.said, self.read_to):
                 self.read_to = found.end()
@@ -66,7 +66,7 @@ class Terminal:
             self.take(0.05)
 
     def wait(self, seconds=20):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while (code := self.process.poll()) is None:
             if time.monotonic() > deadline:
                 raise Failure(f"still runs after {seconds} s")
@@ -132,14 +132,14 @@ def scenario_ssh_gives_the_terminal_back(bed):
 
 def scenario_ssh_runs_a_command_without_a_terminal(bed):
     data = os.urandom(300_000)
-    done = subprocess.run(ssh(bed, "test", "-t", "0", "||", "cat;", "echo", "$0", "$((6*7))", ">&2;", "exit", "9"), input=data,
-                          capture_output=True, timeout=30)
+    done = run_to_end(*ssh(bed, "test", "-t", "0", "||", "cat;", "echo", "$0", "$((6*7))", ">&2;", "exit", "9"),
+                  seconds=30, text=False, input=data)
     equal(done.returncode, 9, f"exit code ({done.stderr})")
     equal(done.stdout == data, True, "every byte came back")
     check(done.stderr.endswith(b" 42\n"), done.stderr)
-    done = subprocess.run(ssh(bed, "kill -15 $$"), stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    done = run_to_end(*ssh(bed, "kill -15 $$"), seconds=30, text=False)
     equal(done.returncode, 143, "exit code of a signal there")
-    done = subprocess.run(ssh(bed, "-t", "tty; stty size"), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    done = run_to_end(*ssh(bed, "-t", "tty; stty size"), seconds=30)
     check(re.fullmatch(r"/dev/pts/\d+\n24 80\n", done.stdout), done)
     with Terminal(*ssh(bed, "-t", "stty size; exit 4")) as person:
         equal(person.wait(), 4, "exit code of a command in a terminal")
@@ -238,7 +238,7 @@ def scenario_shell_goes_on_without_a_host_that_dies(bed):
 
 def scenario_shell_runs_a_script(bed):
     def run(text, *options, code, hosts="h[01-04]"):
-        done = subprocess.run(shell(bed, *options, hosts=hosts), input=text, capture_output=True, text=True, timeout=60)
+        done = run_to_end(*shell(bed, *options, hosts=hosts), input=text)
         equal(done.returncode, code, f"exit code ({done.stderr})")
         return done
 
@@ -285,10 +285,9 @@ def scenario_a_users_defaults_reach_hosts(bed):
         file.chmod(0o600)
         with_file = {**os.environ, "SORTIE_USER_CONFIG": str(file)}
         for verb in (["exec", "--hosts", "h01", "--no-prefix", "--", "echo", "reached"], ["ssh", "h01", "echo", "reached"]):
-            done = subprocess.run([SORTIE, *verb], env=with_file, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=30)
+            done = run_to_end(SORTIE, *verb, seconds=30, env=with_file)
             equal((done.returncode, done.stdout), (0, "reached\n"), f"{verb} ({done.stderr})")
         file.chmod(0o660)
-        done = subprocess.run([SORTIE, "ssh", "h01", "true"], env=with_file, capture_output=True, text=True, timeout=30)
+        done = run_to_end(SORTIE, "ssh", "h01", "true", seconds=30, env=with_file)
         equal(done.returncode, 2, "exit code")
         check("chmod go-w it" in done.stderr, done.stderr)

@@ -5,7 +5,7 @@ import contextlib
 import json
 import subprocess
 
-from harness import BUILD, HOSTS, PROGRAMS, SORTIE, Run, check, equal, whole_events
+from harness import BUILD, HOSTS, PROGRAMS, SORTIE, Run, check, equal, run_to_end, whole_events
 
 RING = BUILD / "bin/e2e_mpi_ring"
 THREADS = BUILD / "bin/e2e_mpi_threads"
@@ -133,9 +133,8 @@ def scenario_ranks_are_bound(bed):
 
 def scenario_plan_asks_the_hosts(bed):
     def plan(hosts, *options, json_output=True):
-        return subprocess.run([SORTIE, "plan", *(["--json"] if json_output else []), *options, "--ssh-config",
-                               bed.ssh_config, "--hosts", hosts, "--slots", "2", "--", "true"], capture_output=True,
-                              text=True, check=False)
+        return run_to_end(SORTIE, "plan", *(["--json"] if json_output else []), *options, "--ssh-config",
+                      bed.ssh_config, "--hosts", hosts, "--slots", "2", "--", "true")
     blind, asked = (json.loads(plan("h[01-02]", *options).stdout) for options in ((), ("--connect",)))
     equal(asked["hash"], blind["hash"], "hash")
     check(asked["master"].startswith(bed.address("h01") + ":"), asked["master"])

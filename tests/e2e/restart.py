@@ -8,11 +8,10 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
 import time
 
 from detach import Detached, ended
-from harness import SORTIE, Gates, Run, check, environment_of, equal, parent_of, wait_until
+from harness import SORTIE, Gates, Run, check, environment_of, equal, in_time, parent_of, run_to_end, wait_until
 from training import CONFIG, compare, losses, settings
 
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "2s"}
@@ -72,10 +71,9 @@ def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
         check(first[0] == 0 and all(step > 0 for step in first[1:]), f"attempts began at {first}")
         run.expect("attempt 1 has failed; restart after")
         for attempt in (1, 2, 3, 4):
-            logs = subprocess.run([SORTIE, "logs", "--attempt", str(attempt), run.id(), "--log-dir", run.folder],
-                                  text=True, capture_output=True)
+            logs = run_to_end(SORTIE, "logs", "--attempt", str(attempt), run.id(), "--log-dir", run.folder)
             equal(logs.returncode, 0, f"logs --attempt {attempt}: {logs.stderr}")
-        report = subprocess.run([SORTIE, "report", run.id(), "--log-dir", run.folder], text=True, capture_output=True)
+        report = run_to_end(SORTIE, "report", run.id(), "--log-dir", run.folder)
         check("attempt 4" in report.stdout and "class software" in report.stdout, report.stdout)
         bed.expect_nothing_left(3)
     compare(seen, whole, "the run that was restarted")
@@ -122,14 +120,12 @@ def scenario_exit_code_restarts_and_stop_exit_code_does_not(bed):
         equal(run.wait(60), 77, "exit code")
         equal(attempts(run), [1, 2, 3], "attempts")
         for number in (1, 2, 3):
-            logs = subprocess.run([SORTIE, "logs", "--attempt", str(number), "--rank", "1", run.id(), "--log-dir",
-                                   run.folder], text=True, capture_output=True)
+            logs = run_to_end(SORTIE, "logs", "--attempt", str(number), "--rank", "1", run.id(), "--log-dir", run.folder)
             check(f"attempt {number} count {number - 1} of 5" in logs.stdout, logs.stdout)
-        newest = subprocess.run([SORTIE, "logs", "--rank", "1", run.id(), "--log-dir", run.folder], text=True,
-                                capture_output=True)
+        newest = run_to_end(SORTIE, "logs", "--rank", "1", run.id(), "--log-dir", run.folder)
         check("attempt 3 count 2" in newest.stdout and "attempt 1" not in newest.stdout, newest.stdout)
         run.expect("recovery.stop_exit_codes")
-        status = subprocess.run([SORTIE, "status", run.id(), "--log-dir", run.folder], text=True, capture_output=True)
+        status = run_to_end(SORTIE, "status", run.id(), "--log-dir", run.folder)
         check("3 (2 restarts)" in status.stdout, status.stdout)
         bed.expect_nothing_left(3)
 
@@ -183,7 +179,7 @@ def scenario_ctrl_c_in_the_pause(bed):
             began = time.monotonic()
             run.signal(number)
             equal(run.wait(5), 128 + number, "exit code")
-            check(time.monotonic() - began < 3, "it took its time")
+            in_time(began, 3, "the end")
             equal(attempts(run), [1], "attempts")
             bed.expect_nothing_left(3)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import BUILD, HOSTS, ROOT, SORTIE, TRAINER, Failure, Run, check, equal, wait_until, whole_events
+from harness import BUILD, HOSTS, PATIENCE, ROOT, SORTIE, TRAINER, Failure, Run, check, equal, run_to_end, wait_until, whole_events
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 ENDLESS = 1_000_000  # steps: the scenario ends it
@@ -22,9 +22,8 @@ def build_tokens(bed):
     """Token files of the project's own sources, at the same path on all hosts."""
     prefix = bed.shared / "tokens"
     if not (bed.shared / "tokens.idx").exists():
-        done = subprocess.run([TRAINER, "data", "build", "--tokenizer", "byte", "--output", prefix, "--overwrite",
-                               "--include", "*.h", "--include", "*.cc", ROOT / "common", ROOT / "launcher"],
-                              text=True, capture_output=True)
+        done = run_to_end(TRAINER, "data", "build", "--tokenizer", "byte", "--output", prefix, "--overwrite",
+                      "--include", "*.h", "--include", "*.cc", ROOT / "common", ROOT / "launcher")
         check(done.returncode == 0, f"data build: {done.stderr}")
         for path in bed.shared.glob("tokens.*"):
             path.chmod(0o644)
@@ -103,13 +102,13 @@ def scenario_killed_again_and_again_equals_uninterrupted(bed):
         last = losses(run)
     compare(last, whole, "last run")
     check(steps in last, "the last run did not reach the last step")
-    verify = subprocess.run([TRAINER, "checkpoint", "verify", checkpoints], text=True, capture_output=True)
+    verify = run_to_end(TRAINER, "checkpoint", "verify", checkpoints)
     equal(verify.returncode, 0, f"checkpoint verify ({verify.stdout}{verify.stderr})")
 
 
 def wait_or_steps(run, seconds, steps):
     """Waits `seconds`, or until the run has done `steps`: a fast machine must not finish before the last kill."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while time.monotonic() < deadline and len(losses(run)) < steps:
         time.sleep(0.002)
 
@@ -126,7 +125,7 @@ def scenario_interrupted_then_resumed(bed):
     shutil.rmtree(checkpoints, ignore_errors=True)
     options = settings(bed, trainer__train_iterations=300, trainer__save_dir=checkpoints, trainer__save_interval=5)
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * PATIENCE
         while len(losses(run)) < 12:
             check(time.monotonic() < deadline, "12 steps take more than 60 s")
             time.sleep(0.05)
@@ -153,7 +152,7 @@ def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
                        trainer__save_dir=fork)
     with Run(bed, config=CONFIG, settings=options, **job) as run:
         ranks = run.wait_for_ranks(2, seconds=30)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * PATIENCE
         while len(losses(run)) < 5:
             check(time.monotonic() < deadline, "5 steps take more than 60 s")
             time.sleep(0.02)
@@ -196,9 +195,8 @@ def tensorboard_python():
     python = folder / "bin/python"
     if subprocess.run([python, "-c", "import tensorboard"], capture_output=True).returncode if python.exists() else 1:
         shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=60)
-        done = subprocess.run([python, "-m", "pip", "install", "--quiet", "tensorboard"], text=True,
-                              capture_output=True, timeout=300)
+        run_to_end(sys.executable, "-m", "venv", folder, check=True)
+        done = run_to_end(python, "-m", "pip", "install", "--quiet", "tensorboard", seconds=300)
         check(done.returncode == 0, f"pip install tensorboard, which this scenario needs: {done.stderr[-1000:]}")
     return python
 
@@ -209,8 +207,7 @@ def scenario_tensorboard_reads_the_events(bed):
     with Run(bed, config=CONFIG, hosts="h01", slots=1, settings=options) as run:
         equal(run.wait(60), 0, "exit code")
         metrics = run.metrics()
-        read = subprocess.run([tensorboard_python(), ROOT / "tests/e2e/tensorboard_scalars.py",
-                               run.folder_of_run() / "tensorboard"], text=True, capture_output=True, timeout=120)
+        read = run_to_end(tensorboard_python(), ROOT / "tests/e2e/tensorboard_scalars.py", run.folder_of_run() / "tensorboard", seconds=120)
     equal(read.returncode, 0, f"tensorboard_scalars.py ({read.stderr[-2000:]})")
     scalars = json.loads(read.stdout)
     for kind, prefix in (("step", "train"), ("eval", "validation")):
@@ -269,8 +266,7 @@ def scenario_readable_log(bed):
         equal(training["loss"], losses(run)[20], "loss in ps")
         check("20 of 20" in sortie("status", *asked, run.id()), "status does not know the step")
         check("20 of 20" in sortie("report", *asked, run.id()), "report does not know the step")
-    rows = json.loads(subprocess.run([TRAINER, "checkpoint", "ls", "--json", bed.shared / "readable"], text=True, capture_output=True,
-                                     check=True).stdout)
+    rows = json.loads(run_to_end(TRAINER, "checkpoint", "ls", "--json", bed.shared / "readable", check=True).stdout)
     evals = [row["validation_loss"] for row in rows if row["validation_loss"] is not None]
     equal(len(evals), len(rows), "checkpoints with a validation loss")
     equal([row["best"] for row in rows].count(True), 1, "best checkpoints")
@@ -278,7 +274,7 @@ def scenario_readable_log(bed):
 
 
 def sortie(*argv):
-    done = subprocess.run([str(word) for word in (SORTIE, *argv)], text=True, capture_output=True, timeout=60)
+    done = run_to_end(SORTIE, *argv)
     equal(done.returncode, 0, f"exit code of {argv} ({done.stderr})")
     return done.stdout
 
@@ -307,7 +303,7 @@ def scenario_the_printed_command_goes_on(bed):
             equal(json.loads((second / "run.json").read_text())["name"], "tiny", "name")
             os.kill(again.pid, signal.SIGKILL)
             bed.expect_nothing_left(20)
-            attached = subprocess.run([SORTIE, "attach", second], text=True, capture_output=True, timeout=60)
+            attached = run_to_end(SORTIE, "attach", second)
             equal(attached.returncode, 5, "exit code of attach to a lost run")
             lost_step, lost_command = commands_to_go_on(attached.stderr)
             check(lost_step > step and str(second) in lost_command, attached.stderr)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from harness import SORTIE, Failure, check, environment_of, equal, wait_until
+from harness import PATIENCE, SORTIE, Failure, check, environment_of, equal, run_to_end, wait_until
 from training import CONFIG
 
 
@@ -65,8 +65,7 @@ class TrainingRun:
                     print(f"--- {name}\n" + (self.path / name).read_text(errors="replace")[-4000:])
 
     def sortie(self, *argv, seconds=40):
-        return subprocess.run([str(word) for word in (SORTIE, *argv)], env=self.environment, text=True, capture_output=True,
-                              timeout=seconds, stdin=subprocess.DEVNULL)
+        return run_to_end(SORTIE, *argv, seconds=seconds, env=self.environment)
 
     def events(self, name, since=0.0, **members):
         return [event for event in self.journal.read() if event["event"] == name and event["time"] >= since
@@ -101,7 +100,7 @@ class TrainingRun:
     def until(self, condition, seconds, what):
         """The first true value of `condition`, while the run goes on. Only a look that begins after the deadline says that it was too
         late: on a busy machine one takes seconds."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while True:
             last = time.monotonic() > deadline
             if value := condition():

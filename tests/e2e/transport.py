@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from boxes import AWAKE, IMAGE, ContainerBed, engine
-from harness import HOSTS, SORTIE, Gates, Run, check, equal, wait_until
+from harness import HOSTS, SORTIE, Gates, Run, check, equal, run_to_end, wait_until
 from restart import RESTART, attempts, ranks_of
 
 __all__ = ["ContainerBed"]  # run.py asks for it
@@ -48,8 +48,7 @@ class Boxes:
         options = ["--hosts", hosts]
         for key, value in self.settings().items():
             options += ["--set", f"{key}={value}"]
-        return subprocess.run([str(word) for word in (SORTIE, verb, *options, *arguments)], text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=seconds)
+        return run_to_end(SORTIE, verb, *options, *arguments, seconds=seconds)
 
     def processes(self):
         """What runs in the boxes beside their `sleep` and docker's init."""

@@ -5,7 +5,7 @@ import re
 import time
 
 import ranks
-from harness import Run, check, equal, ssh_config_variant
+from harness import PATIENCE, Run, check, equal, ssh_config_variant
 
 THREE = ["h01", "h02", "h03"]
 PORT = 51820
@@ -66,7 +66,7 @@ def traces(bed):
 
 
 def expect_no_trace(bed, seconds):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while left := traces(bed):
         check(time.monotonic() < deadline, f"still there after {seconds} s:\n  " + "\n  ".join(left))
         time.sleep(0.05)

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from harness import PROGRAMS, SORTIE, Run, environment_of, executable_of, parent_of
+from harness import PATIENCE, PROGRAMS, SORTIE, Run, environment_of, executable_of, parent_of, run_to_end
 
 FAMILY = ("/usr/bin/python3", "-ISE", PROGRAMS / "family.py")
 DAEMONS = 3
@@ -33,8 +33,7 @@ class DetachedRun(Run):
             time.sleep(0.3)
 
     def interrupt(self):
-        subprocess.run([str(SORTIE), "stop", str(self.folder_of_run())], stdin=subprocess.DEVNULL,
-                       stdout=self.output_file, stderr=subprocess.STDOUT, timeout=30)
+        run_to_end(SORTIE, "stop", self.folder_of_run(), seconds=30, stdout=self.output_file, stderr=subprocess.STDOUT)
 
     def supervisor(self):
         facts = sorted(self.folder_of_run().glob("supervisor-*[0-9]"))
@@ -206,7 +205,7 @@ def sorties_of(run):
 
 def wait_for(condition, seconds, pause=0.15):
     """True when `condition` came true in time; looks less often than harness.wait_until: many rows look at once."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while True:
         # Only a look that begins after the deadline says that it was too late: on a busy machine one takes a second.
         last = time.monotonic() > deadline
