@@ -68,7 +68,8 @@ def run_to_end(*words, seconds=60, text=True, **options):
         options["capture_output"] = True
     if "input" not in options:
         options.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.run([str(word) for word in words], text=text, timeout=seconds * PATIENCE, **options)
+    argv = [word if isinstance(word, bytes) else str(word) for word in words]
+    return subprocess.run(argv, text=text, timeout=seconds * PATIENCE, **options)
 
 
 @contextlib.contextmanager
