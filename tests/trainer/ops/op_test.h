@@ -97,10 +97,12 @@ inline std::vector<std::byte> memory_of(const Tensor& tensor) {
   for (int dim = 0; dim < tensor.shape().dims(); ++dim)
     elements += (tensor.size(dim) - 1) * tensor.stride(dim);
   std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * dtype_bytes(tensor.dtype()));
-  if (memory_is_apart(tensor.device()))
+  if (memory_is_apart(tensor.device())) {
     cuda_module().memory(tensor.device())->read(tensor.raw(), bytes);
-  else
+  } else {
+    const OpenMemory open(tensor.device());
     std::memcpy(bytes.data(), tensor.raw(), bytes.size());
+  }
   return bytes;
 }
 
