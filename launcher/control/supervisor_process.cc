@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "common/base/pipe.h"
 #include "launcher/control/detach.h"
 
 namespace sortie::launcher {
@@ -26,11 +27,10 @@ void note_signal(int number) {
 
 Result<ChildProcessWithNotice> fork_apart(const std::function<void(Fd)>& body,
                                           const sigset_t& mask) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
+  SORTIE_ASSIGN_OR_RETURN(Pipe notice, make_pipe(ErrorCode::io));
   ChildProcessWithNotice child;
-  child.notice.reset(ends[0]);
-  Fd write_end(ends[1]);
+  child.notice = std::move(notice.read);
+  Fd write_end = std::move(notice.write);
   child.pid = ::fork();
   if (child.pid < 0) return std::unexpected(os_error(errno, "fork"));
   if (child.pid > 0) return child;

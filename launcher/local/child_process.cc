@@ -18,6 +18,7 @@
 
 #include "common/asio/spawn.h"
 #include "common/base/fd.h"
+#include "common/base/pipe.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -25,24 +26,6 @@ namespace {
 
 constexpr std::chrono::seconds kUntilKill{1};
 using Descriptor = asio::posix::stream_descriptor;
-
-struct Pipe {
-  Fd read, write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return std::unexpected(os_error(errno, "pipe; raise `ulimit -n`", ErrorCode::channel));
-  return Pipe{Fd(ends[0]), Fd(ends[1])};
-}
-
-Result<Pipe> make_socket_pair() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    return std::unexpected(os_error(errno, "socketpair; raise `ulimit -n`", ErrorCode::channel));
-  return Pipe{Fd(ends[0]), Fd(ends[1])};
-}
 
 Result<pid_t> start_program(std::vector<std::string>& words, int input, int output, int error) {
   posix_spawn_file_actions_t actions;
@@ -95,9 +78,9 @@ ChildProcess::~ChildProcess() {
 Result<std::shared_ptr<ChildProcess>> ChildProcess::start(asio::any_io_executor executor,
                                                           std::vector<std::string> argv,
                                                           OnClose on_close) {
-  SORTIE_ASSIGN_OR_RETURN(Pipe input, make_socket_pair());
-  SORTIE_ASSIGN_OR_RETURN(Pipe output, make_pipe());
-  SORTIE_ASSIGN_OR_RETURN(Pipe error, make_pipe());
+  SORTIE_ASSIGN_OR_RETURN(Pipe input, make_socket_pair(ErrorCode::channel));
+  SORTIE_ASSIGN_OR_RETURN(Pipe output, make_pipe(ErrorCode::channel));
+  SORTIE_ASSIGN_OR_RETURN(Pipe error, make_pipe(ErrorCode::channel));
   SORTIE_ASSIGN_OR_RETURN(const pid_t pid, start_program(argv, input.read.get(), output.write.get(),
                                                          error.write.get()));
   const auto child = std::make_shared<ChildProcess>(executor);

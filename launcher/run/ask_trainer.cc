@@ -1,6 +1,5 @@
 #include "launcher/run/ask_trainer.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <spawn.h>
@@ -15,6 +14,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/fd.h"
+#include "common/base/pipe.h"
 #include "common/base/process_status.h"
 
 namespace sortie::launcher {
@@ -52,20 +52,17 @@ class TrainerProcess {
   }
 
   Result<> start(const std::vector<std::string>& arguments, const Fd& input) {
-    int out[2], error[2];
-    if (::pipe2(out, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
-    Fd out_write(out[1]);
-    output_.reset(out[0]);
-    if (::pipe2(error, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
-    Fd error_write(error[1]);
-    errors_.reset(error[0]);
+    SORTIE_ASSIGN_OR_RETURN(Pipe out, make_pipe(ErrorCode::io));
+    SORTIE_ASSIGN_OR_RETURN(Pipe error, make_pipe(ErrorCode::io));
+    output_ = std::move(out.read);
+    errors_ = std::move(error.read);
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawnattr_init(&attributes);
     ::posix_spawn_file_actions_adddup2(&actions, input.get(), 0);
-    ::posix_spawn_file_actions_adddup2(&actions, out_write.get(), 1);
-    ::posix_spawn_file_actions_adddup2(&actions, error_write.get(), 2);
+    ::posix_spawn_file_actions_adddup2(&actions, out.write.get(), 1);
+    ::posix_spawn_file_actions_adddup2(&actions, error.write.get(), 2);
     ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     std::vector<char*> argv;
     for (const std::string& argument : arguments)

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/base/fd.h"
+#include "common/base/pipe.h"
 #include "common/base/process_status.h"
 #include "common/health/finding.h"
 #include "runner/helper/health_binary.h"
@@ -58,9 +59,8 @@ void HealthHelper::start() {
 }
 
 Result<> HealthHelper::launch() {
-  int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
-  Fd mine(pipe[0]), its(pipe[1]);
+  SORTIE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
+  Fd mine = std::move(pipe.read), its = std::move(pipe.write);
   if (::fcntl(mine.get(), F_SETFL, O_NONBLOCK) != 0)
     return std::unexpected(os_error(errno, "O_NONBLOCK"));
   Fd program;

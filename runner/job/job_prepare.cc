@@ -1,16 +1,15 @@
 // Everything of a Job that happens between JobSpec and JobReady.
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 
 #include "common/asio/spawn.h"
 #include "common/base/boot_clock.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/pipe.h"
 #include "common/wire/node_list.h"
 #include "runner/cleanup/shared_memory.h"
 #include "runner/cleanup/stale.h"
@@ -65,8 +64,10 @@ std::string no_pmix_inside(const wire::JobSpec& job) {
   return {};
 }
 
-Error pipe_error(int error) {
-  return os_error(error, "no pipe for the output of a rank (raise `ulimit -n`)", ErrorCode::spawn);
+Result<Pipe> output_pipe() {
+  Result<Pipe> pipe = make_pipe();
+  if (!pipe) return std::unexpected(with_context(pipe.error(), "output of a rank"));
+  return pipe;
 }
 
 /// Global ranks are the running count over the hosts.
@@ -217,14 +218,11 @@ Result<> Job::prepare_rank(Rank& rank) {
       io_, fmt::format("rank {}", number),
       [this, &rank](std::string line) { on_event(rank, std::move(line)); });
   SORTIE_TRY(rank.events->open(rank.socket_path));
-  int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0) return std::unexpected(pipe_error(errno));
-  Fd out_read(out[0]);
-  rank.out.reset(out[1]);
-  if (::pipe2(err, O_CLOEXEC) != 0) return std::unexpected(pipe_error(errno));
-  Fd err_read(err[0]);
-  rank.err.reset(err[1]);
-  pump_.add(number, std::move(out_read), std::move(err_read));
+  SORTIE_ASSIGN_OR_RETURN(Pipe out, output_pipe());
+  SORTIE_ASSIGN_OR_RETURN(Pipe err, output_pipe());
+  rank.out = std::move(out.write);
+  rank.err = std::move(err.write);
+  pump_.add(number, std::move(out.read), std::move(err.read));
   if (spec_.input_window > 0) {
     rank.input = std::make_unique<InputFeed>(
         io_, spec_.input_window, [this](const wire::InputCredit& credit) { link_.send(credit); });

@@ -6,21 +6,21 @@
 
 #include <cerrno>
 
+#include "common/base/pipe.h"
+
 namespace sortie::runner {
 
 Result<Fd> InputFeed::open() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return std::unexpected(
-        os_error(errno, "no pipe for the stdin of a rank (raise `ulimit -n`)", ErrorCode::spawn));
-  Fd theirs(ends[0]), ours(ends[1]);
+  Result<Pipe> pipe = make_pipe();
+  if (!pipe) return std::unexpected(with_context(pipe.error(), "stdin of a rank"));
+  auto& [theirs, ours] = *pipe;
   // Only our end: the rank's end is another file description and stays blocking.
   ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);
   boost::system::error_code error;
   pipe_.assign(ours.get(), error);
   if (error) return fail(ErrorCode::spawn, "epoll: " + error.message());
   ours.release();
-  return theirs;
+  return std::move(theirs);
 }
 
 Result<> InputFeed::take(const wire::Input& input) {
