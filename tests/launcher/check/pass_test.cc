@@ -11,6 +11,7 @@
 #include "launcher/check/sites.h"
 #include "tests/launcher/check/reports.h"
 #include "tests/support/fake_hosts.h"
+#include "tests/support/patience.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
@@ -20,7 +21,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kLimit{400};
+const milliseconds kLimit = test::patient(milliseconds(400));
 
 void answer(FakeRunner& runner, const nlohmann::json& part) {
   runner.send(wire::CheckReport{part.dump()});
@@ -240,9 +241,9 @@ TEST_CASE("pass: silent, flooding, lying and dying hosts cost no one else anythi
   checked.transport.host("garbage").script = garbage;
   checked.transport.host("dies").script = dies;
   checked.transport.host("refused").connect_error = Error{ErrorCode::auth, "no key"};
-  checked.transport.host("slow").connect_delay = milliseconds(5000);
+  checked.transport.host("slow").connect_delay = test::patient(milliseconds(5000));
   const auto results = checked.run();
-  CHECK(checked.took < milliseconds(4500));
+  CHECK(checked.took < test::patient(milliseconds(4500)));
   const auto code = [&](std::size_t i) {
     return results[i].error ? error_code_name(results[i].error->code) : "fine";
   };

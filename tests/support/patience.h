@@ -1,0 +1,24 @@
+// How much longer things may take in a test than in the release build on a machine of its own.
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+
+namespace sortie::test {
+
+/// SORTIE_TEST_PATIENCE, which is above 1 for programs with a sanitizer (tests/CMakeLists.txt).
+inline int patience() {
+  static const int factor = [] {
+    const char* text = std::getenv("SORTIE_TEST_PATIENCE");
+    const int number = text ? std::atoi(text) : 1;
+    return number > 0 ? number : 1;
+  }();
+  return factor;
+}
+
+/// A deadline, or a pause that has to be longer than one.
+inline std::chrono::milliseconds patient(std::chrono::milliseconds time) {
+  return time * patience();
+}
+
+}  // namespace sortie::test
