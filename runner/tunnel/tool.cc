@@ -61,11 +61,14 @@ bool exchange(Fd in, std::string_view input, const Fd& out, const Fd& error, Clo
   std::string* texts[3] = {nullptr, &output, &complaint};
   while (waiting[1].fd >= 0 || waiting[2].fd >= 0) {
     const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-    if (left <= 0 || ::poll(waiting, 3, static_cast<int>(left)) <= 0) return false;
+    if (left <= 0) return false;
+    const int ready = ::poll(waiting, 3, static_cast<int>(left));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
     if (waiting[0].revents != 0) {
       const ssize_t count = ::write(in.get(), input.data(), input.size());
       if (count > 0) input.remove_prefix(static_cast<std::size_t>(count));
-      if (input.empty() || (count < 0 && errno != EAGAIN)) {
+      if (input.empty() || (count < 0 && errno != EAGAIN && errno != EINTR)) {
         in.reset();
         waiting[0].fd = -1;
       }
@@ -74,7 +77,7 @@ bool exchange(Fd in, std::string_view input, const Fd& out, const Fd& error, Clo
       if (waiting[i].fd < 0 || waiting[i].revents == 0) continue;
       char buffer[4096];
       const ssize_t count = ::read(waiting[i].fd, buffer, sizeof buffer);
-      if (count <= 0) waiting[i].fd = -1;
+      if (count == 0 || (count < 0 && errno != EINTR)) waiting[i].fd = -1;
       if (count > 0 && texts[i]->size() < kMaxOutput)
         texts[i]->append(buffer, static_cast<std::size_t>(count));
     }
