@@ -9,6 +9,7 @@
 #include "common/base/exit_code.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
+#include "tests/support/patience.h"
 
 namespace sortie::launcher {
 namespace {
@@ -43,7 +44,7 @@ TEST_CASE("a run in which every rank exits 0") {
   CHECK(verdict.exit_code == 0);
   CHECK(verdict.text.empty());
   CHECK(verdict.ended_after == 0);
-  CHECK(launch.took < milliseconds(4000));
+  CHECK(launch.took < test::patient(milliseconds(4000)));
   for (const char* name : {"h1", "h2"}) {
     const FakeRunner& runner = launch.runner(name);
     CHECK(std::holds_alternative<wire::Hello>(runner.received[0].second));
@@ -166,7 +167,7 @@ TEST_CASE("the first rank to fail decides, and all hosts are told at once") {
   CHECK(causes[0]["last_lines"] == nlohmann::json({"starting", "Traceback:", "\x1b[31mno memory"}));
   for (const auto& event : launch.events_named("rank_exited"))
     CHECK(event["consequence"] == (event["rank"] != 1));
-  CHECK(launch.took < milliseconds(4000));
+  CHECK(launch.took < test::patient(milliseconds(4000)));
 }
 
 TEST_CASE("a rank that a signal ended gives 128 + its number") {

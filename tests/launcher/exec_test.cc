@@ -12,6 +12,7 @@
 #include "launcher/exec/exec_run.h"
 #include "launcher/exec/sinks.h"
 #include "tests/support/fake_hosts.h"
+#include "tests/support/patience.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {
@@ -135,7 +136,7 @@ TEST_CASE("a job that starts by itself: one round trip, output with the host bef
   CHECK(exec.table.empty());
   CHECK(exec.shown.find("[a] one\n[a] two\n") != exec.shown.npos);
   CHECK(exec.shown.find("[b] three\n") != exec.shown.npos);
-  CHECK(exec.took < milliseconds(4000));
+  CHECK(exec.took < test::patient(milliseconds(4000)));
   for (const char* name : {"a", "b"}) {
     CHECK(exec.on(name).job.autostart == 1);
     CHECK(exec.on(name).job.mpi == 0);
@@ -194,7 +195,7 @@ TEST_CASE("a timeout is for each host alone: TERM, and given up on when nothing 
   CHECK(exec.on("slow").all<wire::Stop>().at(0).grace_ms == 100);
   CHECK(exec.outcome("stuck").kind == Kind::lost);
   CHECK(exec.outcome("stuck").reason.find("a process there may be stuck") != std::string::npos);
-  CHECK(exec.took < milliseconds(5000));
+  CHECK(exec.took < test::patient(milliseconds(5000)));
 }
 
 TEST_CASE("Ctrl-C: what runs is ended, what connects is let go, the rest is not begun") {
@@ -218,7 +219,7 @@ TEST_CASE("Ctrl-C: what runs is ended, what connects is let go, the rest is not 
   CHECK(exec.outcome("waits").kind == Kind::skipped);
   CHECK(!exec.transport.has_runner("waits"));
   CHECK(exec.on("runs").all<wire::Stop>().at(0).grace_ms == 100);
-  CHECK(exec.took < milliseconds(4000));
+  CHECK(exec.took < test::patient(milliseconds(4000)));
 }
 
 TEST_CASE("Ctrl-C twice leaves no grace; while a host gets ready its answer is waited for") {

@@ -5,6 +5,7 @@
 #include "common/base/exit_code.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
+#include "tests/support/patience.h"
 
 namespace sortie::launcher {
 namespace {
@@ -42,7 +43,7 @@ TEST_CASE("hosts that can not be reached are grouped by stage and message; no ra
     CHECK(launch.runner(name).all<wire::JobSpec>().empty());
     CHECK(launch.runner(name).closed_by_launcher);  // EOF: the runner ends
   }
-  CHECK(launch.took < milliseconds(4000));
+  CHECK(launch.took < test::patient(milliseconds(4000)));
 }
 
 TEST_CASE("exit codes of the stages") {
@@ -136,7 +137,7 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     CHECK(launch.runner("good").all<wire::Start>().empty());
     CHECK(launch.runner("good").closed_by_launcher);
     CHECK(launch.events_named("swept").size() == (row.swept ? 1 : 0));
-    CHECK(launch.took < milliseconds(5000));
+    CHECK(launch.took < test::patient(milliseconds(5000)));
   }
 }
 
@@ -222,7 +223,7 @@ TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are
     CHECK(launch.runner("good").all<wire::Stop>().size() == 1);
     CHECK(launch.runner("good").all<wire::Goodbye>().size() == 1);
     CHECK(launch.runner("bad").closed_by_launcher);
-    CHECK(launch.took < milliseconds(5000));
+    CHECK(launch.took < test::patient(milliseconds(5000)));
   }
 }
 
@@ -270,7 +271,7 @@ TEST_CASE("a host whose ranks do not end is given up after grace and slack, by n
         std::string::npos);
   CHECK(launch.events_named("unconfirmed").size() == 1);
   CHECK(launch.took >= milliseconds(600));
-  CHECK(launch.took < milliseconds(5000));
+  CHECK(launch.took < test::patient(milliseconds(5000)));
 }
 
 TEST_CASE("a host can not speak for the ranks of another") {
