@@ -99,7 +99,8 @@ void on_report(const std::shared_ptr<Running>& call, const KeeperReport& report)
     case KeeperReport::Kind::gone:
       call->gone = true;
       call->changed.notify();
-      boost::asio::post(call->out.get_executor(), [call] { call->self.reset(); });
+      // Not now: `process` is what calls this. Where the loop ends first, it goes with the handler.
+      boost::asio::post(call->out.get_executor(), [last = std::move(call->self)] {});
       break;
     default:
       break;

@@ -28,6 +28,7 @@ PROGRAMS = ROOT / "tests/e2e/programs"
 HOSTS = ["h01", "h02", "h03", "h04"]
 BED_ID = os.environ.get("SORTIE_E2E_BED", "e2e")
 PATIENCE = float(os.environ.get("SORTIE_TEST_PATIENCE", 1))  # of programs with a sanitizer: deadlines are so many times longer
+SANITIZED = PATIENCE > 1  # AddressSanitizer keeps memory that was freed: no bound of memory is judged
 os.environ["SORTIE_USER_CONFIG"] = "none"  # no scenario depends on the developer's own defaults
 
 

@@ -7,7 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from harness import BUILD, HOSTS, Run, check, equal, testbed
+from harness import BUILD, HOSTS, SANITIZED, Run, check, equal, testbed
 
 RING = BUILD / "bin/e2e_mpi_ring"
 
@@ -108,7 +108,7 @@ def scenario_output_in_full(bed):
         equal(run.wait(60), 0, "exit code")
         for rank in range(8):
             equal(len(run.log(rank)), 5 * 1000001, f"bytes of rank {rank}")
-        check(peak < 150_000, f"the launcher grew to {peak} KiB")
+        check(SANITIZED or peak < 150_000, f"the launcher grew to {peak} KiB")
 
 
 def scenario_prefix_names_rank_and_host(bed):

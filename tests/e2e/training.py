@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import BUILD, HOSTS, PATIENCE, ROOT, SORTIE, TRAINER, Failure, Run, check, equal, run_to_end, wait_until, whole_events
+from harness import BUILD, HOSTS, PATIENCE, ROOT, SANITIZED, SORTIE, TRAINER, Failure, Run, check, equal, run_to_end, wait_until, whole_events
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 ENDLESS = 1_000_000  # steps: the scenario ends it
@@ -369,7 +369,7 @@ def scenario_memory_is_within_a_tenth_of_the_plan(bed):
         planned, measured = plan["total"], done["peak_memory_bytes"]
         print(f"{slots} ranks: planned {planned / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB", flush=True)
         check(measured > 500 * 2**20, f"a model too small to tell: {measured} bytes")
-        check(abs(planned - measured) <= 0.1 * measured, f"planned {plan}, measured {done['memory']}")
+        check(SANITIZED or abs(planned - measured) <= 0.1 * measured, f"planned {plan}, measured {done['memory']}")
 
 
 def scenario_quickstart_in_bf16_ends_within_1_percent_of_f32(bed):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from detach import COUNTER, Detached, ended
-from harness import Gates, check, equal, wait_until
+from harness import SANITIZED, Gates, check, equal, wait_until
 from restart import detached_events
 
 WATCHED = {"recovery.supervisor_restarts": 10}
@@ -201,6 +201,6 @@ def scenario_watcher_costs_next_to_nothing(bed):
         wait_until(lambda: detached_events(run, "adopted"), 20, "an adoption")
         after = memory()
         print(f"watcher: KiB {json.dumps(idle)}, after a death {json.dumps(after)}, {ticks()} clock ticks in all", flush=True)
-        check(after["Private_Dirty"] + after["Private_Clean"] <= 4096, f"memory of the watcher's own: {after} KiB")
+        check(SANITIZED or after["Private_Dirty"] + after["Private_Clean"] <= 4096, f"memory of the watcher's own: {after} KiB")
         gates.open("end")
         equal(run.sortie("attach", run.id).returncode, 0, "exit code")
