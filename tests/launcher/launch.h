@@ -112,6 +112,7 @@ class Launch {
                                    std::make_unique<Borrowed>(transport)};
   config::JobConfig job;
   std::vector<config::HostSlots> spares;
+  launcher::RunLoop::Parts::Fitness fitness;
   std::chrono::seconds limit{8};
   bool terminal = false;  // as if the console were one
   std::string shown;      // the console, both streams
@@ -128,7 +129,12 @@ class Launch {
           return launcher::make_plan(changed, hosts, {});
         },
         hosts_,
-        spares};
+        spares,
+        {},
+        0,
+        {},
+        {},
+        fitness};
   }
 
   boost::asio::awaitable<void> watch_state() {

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "common/base/exit_code.h"
+#include "launcher/view/run_view.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
 #include "tests/support/text.h"
@@ -47,6 +48,11 @@ Doing sweeps_and_is_clear(FakeRunner& runner) {
   runner.send(wire::Hello{});
   runner.send(wire::Swept{});
   co_await runner.until<wire::Goodbye>();
+}
+
+/// Reached no more.
+Doing sweeps_nothing(FakeRunner& runner) {
+  co_await runner.until<wire::Sweep>();
 }
 
 /// Dead air once its ranks run.
@@ -294,6 +300,84 @@ TEST_CASE("a host that was lost and is clear again is used again") {
   CHECK(launch.run().exit_code == 0);
   CHECK(launch.events_named("swept").size() == 1);
   CHECK(launch.events_named("attempt").at(1)["hosts"] == nlohmann::json({"h1", "h2"}));
+}
+
+/// Runs until it is told to stop; says that a step is committed as soon as `now` returns true.
+test::FakeHost::Script commits_when(std::function<bool()> now) {
+  return [now = std::move(now)](FakeRunner& runner) -> Doing {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    while (!now()) co_await runner.sleep(milliseconds(5));
+    wire::RankEvent event;
+    event.rank = runner.job.ranks[0].rank;
+    event.json = R"({"type":"checkpoint","path":"/c","step":50})";
+    runner.send(event);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
+}
+
+/// Three hosts, of which the second one is lost at once and is fit when `checks` were made.
+struct Shrinking : Restarting {
+  explicit Shrinking(const std::string& grow_at)
+      : Restarting({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}}) {
+    job.recovery.min_hosts = 2;
+    job.recovery.grow_at = grow_at;
+    job.recovery.fit_interval = milliseconds(20);
+    job.runner.grace = milliseconds(50);
+    limit = std::chrono::seconds(20);
+    fitness = [this](const config::JobConfig&, const LaunchPlan&,
+                     config::HostSlots host) -> boost::asio::awaitable<Result<>> {
+      checked.push_back(host.name);
+      if (checked.size() < 3) co_return fail(ErrorCode::connect, "no route");
+      co_return Result<>{};
+    };
+  }
+  std::vector<std::string> checked;
+};
+
+TEST_CASE("fewer hosts: one that is fit again is taken in after the next commit") {
+  Shrinking launch("checkpoint");
+  const auto is_fit = [&launch] { return launch.checked.size() >= 4; };
+  in_turn(launch.host("h1"), {run_until_stopped, commits_when(is_fit), succeed});
+  in_turn(launch.host("h2"), {freezes, sweeps_nothing, succeed});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  const auto attempts = launch.events_named("attempt");
+  REQUIRE(attempts.size() == 3);
+  CHECK(attempts[1]["hosts"] == nlohmann::json({"h1", "h3"}));
+  CHECK(attempts[2]["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
+  const auto ends = launch.events_named("attempt_end");
+  CHECK(ends.at(1)["class"] == "planned");
+  CHECK(ends.at(1)["committed_step"] == 50);
+  CHECK(launch.events_named("host_fit").size() == 1);
+  CHECK(launch.events_named("planned").size() == 1);
+  CHECK(contains(launch.shown, "h2 is fit again"));
+  CHECK(contains(launch.shown, "attempt 2 has ended; planned restart, not counted"));
+  CHECK(contains(read_journal(launch.run_folder).fit_again.at(0), "h2: checked at"));
+  for (const std::string& host : launch.checked) CHECK(host == "h2");
+}
+
+TEST_CASE("fewer hosts: by default one that is fit again waits for a restart that comes anyhow") {
+  Shrinking launch("restart");
+  const auto is_fit = [&launch] { return launch.checked.size() >= 5; };
+  const auto fails_then = [&](FakeRunner& runner) -> Doing {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    while (!is_fit()) co_await runner.sleep(milliseconds(5));
+    runner.exit_rank(runner.job.ranks[0].rank, 1);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
+  in_turn(launch.host("h1"), {run_until_stopped, fails_then, succeed});
+  in_turn(launch.host("h2"), {freezes, sweeps_nothing, succeed});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(launch.events_named("planned").empty());
+  CHECK(launch.events_named("attempt_end").at(1)["class"] == "app");
+  CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
 }
 
 /// sortie-train with checkpoints in memory: the first runner of each host is its holder.
