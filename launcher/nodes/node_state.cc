@@ -105,8 +105,11 @@ RunCordon cordon_by_run(NodeState& state, const Cordon& one,
 
 void note_blames(NodeState& state, const std::string& run, const std::vector<Blame>& blames,
                  double now) {
+  const auto told = [&](const Blame& one) {
+    return one.run == run && std::ranges::find(blames, one.host, &Blame::host) != blames.end();
+  };
   std::erase_if(state.blames, [&](const Blame& one) {
-    return one.run == run || one.time < now - kBlamesKeptSeconds || one.time > now;
+    return told(one) || one.time < now - kBlamesKeptSeconds || one.time > now;
   });
   for (const Blame& one : blames)
     if (one.times > 0 && !one.host.empty() && state.blames.size() < kMostBlames)

@@ -74,7 +74,8 @@ enum class RunCordon {
 RunCordon cordon_by_run(NodeState& state, const Cordon& cordon,
                         const std::vector<std::string>& hosts);
 
-/// Takes the blames of a run in the place of those that it had noted before, and forgets old ones.
+/// Takes what a run has against hosts in the place of what it had against the same ones before
+/// (`times` 0: nothing any more), and forgets old blames.
 void note_blames(NodeState& state, const std::string& run, const std::vector<Blame>& blames,
                  double now);
 /// Hosts that `runs` runs within `window` seconds blame; none for 0 runs.

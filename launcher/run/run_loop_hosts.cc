@@ -120,28 +120,32 @@ boost::asio::awaitable<bool> RunLoop::joiners_are_fit(const Decision& decision) 
 /// attempt that could not be set up says nothing: the config may be wrong.
 void RunLoop::note_blames() {
   if (!parts_.note_blames || first_job_.recovery.cordon_runs == 0) return;
+  if (!cordoned_here_.empty()) pool();  // what was uncordoned meanwhile is forgiven
   std::map<std::string, Blame> by_host;
   for (std::size_t i = 0; i < history_.size(); ++i) {
     const AttemptEnd& end = history_[i];
+    const std::string& host = end.blamed_host;
     const FailureClass failure = class_of(history_, i);
-    if (end.blamed_host.empty() || failure == FailureClass::setup) continue;
-    const std::size_t times = blames_of(history_, end.blamed_host);
-    const auto before = forgiven_.find(end.blamed_host);
-    const std::size_t forgiven = before == forgiven_.end() ? 0 : before->second;
-    if (times <= forgiven) continue;
-    by_host[end.blamed_host] = {end.blamed_host,
-                                "",
-                                std::string(failure_class_name(failure)),
-                                end.cause,
-                                static_cast<std::uint32_t>(times - forgiven),
-                                end.ended};
+    if (host.empty() || failure == FailureClass::setup) continue;
+    const auto before = forgiven_.find(host);
+    const std::size_t times = blames_of(history_, host);
+    const std::size_t forgiven = before == forgiven_.end() ? 0 : std::min(times, before->second);
+    by_host[host] = {host,
+                     "",
+                     std::string(failure_class_name(failure)),
+                     end.cause,
+                     static_cast<std::uint32_t>(times - forgiven),
+                     end.ended};
   }
   if (by_host.empty()) return;
   std::vector<Blame> blames;
-  for (auto& [host, blame] : by_host) blames.push_back(std::move(blame));
+  for (const auto& [host, blame] : by_host) blames.push_back(blame);
   auto chronic = parts_.note_blames(std::move(blames));
   if (!chronic) return parts_.attempt.console.error(chronic.error().message);
-  std::erase_if(*chronic, [&](const auto& entry) { return !by_host.contains(entry.first); });
+  std::erase_if(*chronic, [&](const auto& entry) {
+    const auto known = by_host.find(entry.first);
+    return known == by_host.end() || known->second.times == 0;
+  });
   chronic_ = std::move(*chronic);
 }
 

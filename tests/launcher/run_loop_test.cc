@@ -380,6 +380,94 @@ TEST_CASE("fewer hosts: by default one that is fit again waits for a restart tha
   CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
 }
 
+/// Ends like sortie-train that was asked to end; or with 0, as one that had come to its end just then.
+test::FakeHost::Script ends_when_asked(int code) {
+  return [code](FakeRunner& runner) -> Doing {
+    const bool started = co_await runner.start();
+    const bool told = started && co_await runner.until<wire::Stop>();
+    if (!told) co_return;
+    runner.exit_rank(runner.job.ranks[0].rank, code);
+    runner.send(wire::Finished{});
+  };
+}
+
+TEST_CASE("a planned restart asks sortie-train to save where no commit comes, and no other program") {
+  for (const bool trainer : {true, false}) {
+    CAPTURE(trainer);
+    Shrinking launch("checkpoint");
+    launch.job.recovery.commit_wait = milliseconds(20);
+    if (trainer) {
+      launch.job.runner.program.clear();
+      launch.job.data.data_prefixes = {"/tokens"};
+      launch.job.trainer.save_dir = "/c";
+      launch.job.topology.micro_batch_size = 1;
+      launch.job.topology.global_batch_size = 6;
+    }
+    const auto long_after = [&](FakeRunner& runner) -> Doing {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      while (launch.checked.size() < 8) co_await runner.sleep(milliseconds(5));
+      runner.exit_rank(runner.job.ranks[0].rank, 9);
+      const bool told = co_await runner.until<wire::Stop>();
+      if (told) co_await runner.finish(true, SIGTERM);
+    };
+    in_turn(launch.host("h1"),
+            {run_until_stopped, trainer ? ends_when_asked(75) : long_after, succeed});
+    in_turn(launch.host("h2"), {freezes, sweeps_nothing, succeed});
+    in_turn(launch.host("h3"), {run_until_stopped, ends_when_asked(75), succeed});
+    const Verdict verdict = launch.run();
+    CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+    const auto ends = launch.events_named("attempt_end");
+    REQUIRE(ends.size() == 3);
+    CHECK(ends[1]["class"] == (trainer ? "planned" : "app"));
+    CHECK(launch.events_named("planned").size() == 1);
+    CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
+  }
+}
+
+TEST_CASE("a run whose ranks have all exited with 0 when a planned restart comes is done") {
+  Shrinking launch("checkpoint");
+  const auto commits_and_ends = [&](FakeRunner& runner) -> Doing {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    while (launch.checked.size() < 4) co_await runner.sleep(milliseconds(5));
+    wire::RankEvent event;
+    event.rank = runner.job.ranks[0].rank;
+    event.json = R"({"type":"checkpoint","path":"/c","step":50})";
+    runner.send(event);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (!told) co_return;
+    runner.exit_rank(event.rank, 0);
+    runner.send(wire::Finished{});
+  };
+  in_turn(launch.host("h1"), {run_until_stopped, commits_and_ends});
+  in_turn(launch.host("h2"), {freezes, sweeps_nothing});
+  in_turn(launch.host("h3"), {run_until_stopped, ends_when_asked(0)});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.text.empty());
+  CHECK(launch.events_named("attempt").size() == 2);
+  CHECK(launch.events_named("attempt_end").at(1)["exit_code"] == 0);
+}
+
+TEST_CASE("who is not fit when the restart comes is left out, and the run goes on as it was") {
+  Shrinking launch("checkpoint");
+  launch.fitness = [&launch](const config::JobConfig&, const LaunchPlan&,
+                             config::HostSlots host) -> boost::asio::awaitable<Result<>> {
+    launch.checked.push_back(host.name);
+    if (launch.checked.size() > 1) co_return fail(ErrorCode::connect, "no route");
+    co_return Result<>{};
+  };
+  const auto found = [&launch] { return !launch.checked.empty(); };
+  in_turn(launch.host("h1"), {run_until_stopped, commits_when(found), succeed});
+  in_turn(launch.host("h2"), {freezes, sweeps_nothing});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(contains(launch.shown, "h2 is not fit: no route"));
+  CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h3"}));
+}
+
 /// sortie-train with checkpoints in memory: the first runner of each host is its holder.
 struct Remembering : Restarting {
   using Restarting::Restarting;

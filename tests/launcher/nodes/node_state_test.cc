@@ -86,6 +86,12 @@ TEST_CASE("hosts that several runs blame within a window of days") {
   const std::string text = blames_text(state.blames_of("h1", 0), 14 * kDay, now + 60);
   CHECK(contains(text, "blamed by 2 runs within"));
   CHECK(contains(text, "hang (3 times), software; last 1m00s ago: rank 3 ended by signal 9"));
+  // Another site of the same run knows other hosts; nothing any more against one removes it.
+  NodeState sites = state;
+  note(sites, "r2", {blame("h9", now)}, now);
+  CHECK(sites.blames_of("h1", 0).size() == 2);
+  note(sites, "r2", {blame("h1", now, "hang", 0)}, now);
+  CHECK(sites.blames_of("h1", 0).size() == 1);
   // Read back, and from a file of an earlier version.
   const auto again = parse_node_state(to_json(state).dump());
   REQUIRE(again);
