@@ -380,7 +380,8 @@ TEST_CASE("fewer hosts: by default one that is fit again waits for a restart tha
   CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
 }
 
-/// Ends like sortie-train that was asked to end; or with 0, as one that had come to its end just then.
+/// Ends like sortie-train that was asked to end; or with 0, as one that had come to its end just
+/// then.
 test::FakeHost::Script ends_when_asked(int code) {
   return [code](FakeRunner& runner) -> Doing {
     const bool started = co_await runner.start();
@@ -391,7 +392,8 @@ test::FakeHost::Script ends_when_asked(int code) {
   };
 }
 
-TEST_CASE("a planned restart asks sortie-train to save where no commit comes, and no other program") {
+TEST_CASE(
+    "a planned restart asks sortie-train to save where no commit comes, and no other program") {
   for (const bool trainer : {true, false}) {
     CAPTURE(trainer);
     Shrinking launch("checkpoint");
