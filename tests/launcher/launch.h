@@ -112,6 +112,7 @@ class Launch {
                                    std::make_unique<Borrowed>(transport)};
   config::JobConfig job;
   std::vector<config::HostSlots> spares;
+  std::function<Result<launcher::RunLoop::KnownHosts>()> known_hosts;
   launcher::RunLoop::Parts::Fitness fitness;
   std::chrono::seconds limit{8};
   bool terminal = false;  // as if the console were one
@@ -132,7 +133,7 @@ class Launch {
         spares,
         {},
         0,
-        {},
+        known_hosts,
         {},
         fitness};
   }

@@ -28,6 +28,9 @@ void first_rank_is_killed(FakeRunner& runner) {
   test::say(runner, runner.job.ranks[0].rank, "last words\n");
   runner.exit_rank(runner.job.ranks[0].rank, SIGKILL, true);
 }
+void first_rank_exits_1(FakeRunner& runner) {
+  runner.exit_rank(runner.job.ranks[0].rank, 1);
+}
 void first_rank_exits_2(FakeRunner& runner) {
   runner.exit_rank(runner.job.ranks[0].rank, 2);
 }
@@ -48,11 +51,6 @@ Doing sweeps_and_is_clear(FakeRunner& runner) {
   runner.send(wire::Hello{});
   runner.send(wire::Swept{});
   co_await runner.until<wire::Goodbye>();
-}
-
-/// Reached no more.
-Doing sweeps_nothing(FakeRunner& runner) {
-  co_await runner.until<wire::Sweep>();
 }
 
 /// Dead air once its ranks run.
@@ -317,15 +315,22 @@ test::FakeHost::Script commits_when(std::function<bool()> now) {
   };
 }
 
-/// Three hosts, of which the second one is lost at once and is fit when `checks` were made.
+/// Three hosts, of which the second one is cordoned at first, so that two go on after a failure,
+/// and is fit from the third check on.
 struct Shrinking : Restarting {
   explicit Shrinking(const std::string& grow_at)
       : Restarting({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}}) {
     job.recovery.min_hosts = 2;
     job.recovery.grow_at = grow_at;
-    job.recovery.fit_interval = milliseconds(20);
-    job.runner.grace = milliseconds(50);
-    limit = std::chrono::seconds(20);
+    job.recovery.fit_interval = milliseconds(10);
+    job.runner.grace = milliseconds(1000);
+    job.runner.heartbeat_timeout = milliseconds(4000);
+    limit = std::chrono::seconds(30);
+    // Asked for each decision, and before each check: later than by the one about attempt 1.
+    known_hosts = [this]() -> Result<RunLoop::KnownHosts> {
+      return RunLoop::KnownHosts{
+          ++asked < 6 ? std::set<std::string>{"h2"} : std::set<std::string>{}, false};
+    };
     fitness = [this](const config::JobConfig&, const LaunchPlan&,
                      config::HostSlots host) -> boost::asio::awaitable<Result<>> {
       checked.push_back(host.name);
@@ -333,14 +338,15 @@ struct Shrinking : Restarting {
       co_return Result<>{};
     };
   }
+  int asked = 0;
   std::vector<std::string> checked;
 };
 
 TEST_CASE("fewer hosts: one that is fit again is taken in after the next commit") {
   Shrinking launch("checkpoint");
   const auto is_fit = [&launch] { return launch.checked.size() >= 4; };
-  in_turn(launch.host("h1"), {run_until_stopped, commits_when(is_fit), succeed});
-  in_turn(launch.host("h2"), {freezes, sweeps_nothing, succeed});
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_when(is_fit), succeed});
+  in_turn(launch.host("h2"), {run_until_stopped, succeed});
   in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
   const Verdict verdict = launch.run();
   CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
@@ -370,8 +376,8 @@ TEST_CASE("fewer hosts: by default one that is fit again waits for a restart tha
     const bool told = co_await runner.until<wire::Stop>();
     if (told) co_await runner.finish(true, SIGTERM);
   };
-  in_turn(launch.host("h1"), {run_until_stopped, fails_then, succeed});
-  in_turn(launch.host("h2"), {freezes, sweeps_nothing, succeed});
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), fails_then, succeed});
+  in_turn(launch.host("h2"), {run_until_stopped, succeed});
   in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
   const Verdict verdict = launch.run();
   CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
@@ -389,6 +395,7 @@ test::FakeHost::Script ends_when_asked(int code) {
     if (!told) co_return;
     runner.exit_rank(runner.job.ranks[0].rank, code);
     runner.send(wire::Finished{});
+    co_await runner.until<wire::Goodbye>();
   };
 }
 
@@ -414,8 +421,8 @@ TEST_CASE(
       if (told) co_await runner.finish(true, SIGTERM);
     };
     in_turn(launch.host("h1"),
-            {run_until_stopped, trainer ? ends_when_asked(75) : long_after, succeed});
-    in_turn(launch.host("h2"), {freezes, sweeps_nothing, succeed});
+            {after_start(first_rank_exits_1), trainer ? ends_when_asked(75) : long_after, succeed});
+    in_turn(launch.host("h2"), {run_until_stopped, succeed});
     in_turn(launch.host("h3"), {run_until_stopped, ends_when_asked(75), succeed});
     const Verdict verdict = launch.run();
     CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
@@ -441,9 +448,10 @@ TEST_CASE("a run whose ranks have all exited with 0 when a planned restart comes
     if (!told) co_return;
     runner.exit_rank(event.rank, 0);
     runner.send(wire::Finished{});
+    co_await runner.until<wire::Goodbye>();
   };
-  in_turn(launch.host("h1"), {run_until_stopped, commits_and_ends});
-  in_turn(launch.host("h2"), {freezes, sweeps_nothing});
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_and_ends});
+  in_turn(launch.host("h2"), {run_until_stopped});
   in_turn(launch.host("h3"), {run_until_stopped, ends_when_asked(0)});
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == 0);
@@ -461,8 +469,8 @@ TEST_CASE("who is not fit when the restart comes is left out, and the run goes o
     co_return Result<>{};
   };
   const auto found = [&launch] { return !launch.checked.empty(); };
-  in_turn(launch.host("h1"), {run_until_stopped, commits_when(found), succeed});
-  in_turn(launch.host("h2"), {freezes, sweeps_nothing});
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_when(found), succeed});
+  in_turn(launch.host("h2"), {run_until_stopped});
   in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
   const Verdict verdict = launch.run();
   CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
