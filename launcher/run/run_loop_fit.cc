@@ -81,7 +81,7 @@ void RunLoop::take_in_if_larger() {
 
 /// A spare that is fit has to be there before anything is stopped.
 asio::awaitable<void> RunLoop::swap_slow_host(std::shared_ptr<bool> over, std::string host) {
-  if (!recovers() || first_job_.recovery.slow_swaps == 0) co_return;
+  if (*over || !recovers() || first_job_.recovery.slow_swaps == 0) co_return;
   while (!*over && !stop_order_) {
     const auto spare = swap_for_slow(first_job_.recovery, history_, pool(), leaving_, host);
     if (!spare) {
