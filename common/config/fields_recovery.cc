@@ -50,6 +50,19 @@ const Field kRecoveryFields[] = {
     {"recovery.supervisor_restarts", recovery<&Recovery::supervisor_restarts>, IntegerRange{0, 1000}, "",
      "Supervisors in a row that a detached run starts by itself in the place of one that died (SIGKILL, a crash, lack of memory) within 10 s; "
      "one that lived longer begins a new row. Needs on_launcher_loss = \"hold T\" or max_restarts above 0. 0 = `sortie attach --adopt` starts them", kUser},
+    {"recovery.grow_at", recovery<&Recovery::grow_at>, Choices{{"never", "restart", "checkpoint"}}, "",
+     "When a run that went on with fewer hosts (min_hosts) takes hosts in again that are fit: restart = when it restarts anyhow; "
+     "checkpoint = by a restart after the next commit, which no budget counts"},
+    {"recovery.fit_interval", recovery<&Recovery::fit_interval>, DurationRange{"1s", "24h"}, "",
+     "Time between two checks of hosts and spares that a run with fewer hosts had to leave: one host at a time", kUser},
+    {"recovery.commit_wait", recovery<&Recovery::commit_wait>, DurationRange{"0s", "24h"}, "",
+     "Longest time that a planned restart (grow_at, slow_swaps) waits for the next commit; then ranks of sortie-train are asked to save"},
+    {"recovery.slow_swaps", recovery<&Recovery::slow_swaps>, IntegerRange{0, 1000}, "hosts",
+     "Hosts that are named as slow (watchdog.straggler_ratio) and leave the run for a spare at the next commit, at most so many; 0 = they are only named"},
+    {"recovery.cordon_runs", recovery<&Recovery::cordon_runs>, IntegerRange{0, 1000}, "runs",
+     "A host that failures of so many runs of this user within blame_window speak against is cordoned, also where each run blames it once; 0 = each run counts alone", kUser},
+    {"recovery.blame_window", recovery<&Recovery::blame_window>, DurationRange{"1h", "2160h"}, "",
+     "For how long blames of a host are remembered over runs", kUser},
 
     {"watchdog.hangs", watchdog<&Watchdog::hangs>, {}, "", "Find ranks whose progress has stopped, end them all and treat it as a failure of class hang; needs a program that reports progress"},
     {"watchdog.hang_minimum", watchdog<&Watchdog::hang_minimum>, DurationRange{"1s", "24h"}, "",

@@ -125,6 +125,13 @@ struct RecoveryConfig {
   bool cordon = true;                   // hosts that are blamed twice are used by no run
   std::string progress_file;  // on the first host: its first number is the last committed step
   std::int64_t supervisor_restarts = 10;  // in a row, of a detached run; 0 = none
+  // When a run that went on with fewer hosts takes fit ones in again: never | restart | checkpoint.
+  std::string grow_at = "restart";
+  Milliseconds fit_interval{300'000};  // between two checks of hosts that a run had to leave
+  Milliseconds commit_wait{600'000};   // of a planned restart, for a commit that comes by itself
+  std::int64_t slow_swaps = 0;         // hosts that are slow and leave for a spare; 0 = named only
+  std::int64_t cordon_runs = 3;        // runs with a blame within blame_window; 0 = only this run's
+  Milliseconds blame_window{1'209'600'000};  // 14 days
 };
 
 /// [watchdog]: how ranks that do nothing any more, or too little, are found.

@@ -131,6 +131,31 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                                runner.env.contains(name) ? "runner.env" : "runner.secret_env"));
 }
 
+/// Rules W1 and W2: what a run does about its hosts by itself, it does by restarts.
+void check_recovery(const JobConfig& job, Rules& rules) {
+  const RecoveryConfig& recovery = job.recovery;
+  if (recovery.slow_swaps > 0) {
+    const char* const missing = recovery.max_restarts == 0            ? "recovery.max_restarts"
+                                : job.watchdog.straggler_ratio == 0.0 ? "watchdog.straggler_ratio"
+                                                                      : nullptr;
+    if (missing)
+      rules.broken("W1", {"recovery.slow_swaps", missing},
+                   fmt::format("a slow host leaves by a restart, once it was named, and {} is 0; "
+                               "set it",
+                               missing));
+  }
+  if (recovery.grow_at == "checkpoint") {
+    const char* const missing = recovery.max_restarts == 0 ? "recovery.max_restarts"
+                                : recovery.min_hosts == 0  ? "recovery.min_hosts"
+                                                           : nullptr;
+    if (missing)
+      rules.broken("W2", {"recovery.grow_at", missing},
+                   fmt::format("only a run that restarts with fewer hosts can take hosts in again, "
+                               "and {} is 0; set it",
+                               missing));
+  }
+}
+
 }  // namespace
 
 std::vector<Violation> validate(const JobConfig& job) {
@@ -143,6 +168,7 @@ std::vector<Violation> validate(const JobConfig& job) {
     }
   if (!in_range) return rules.take();  // the rules below divide by what the table says is not 0
   check_runner(job.runner, rules);
+  check_recovery(job, rules);
   for (Violation& violation : check_batch(job.topology)) rules.add(std::move(violation));
   for (Violation& violation : check_layout(job)) rules.add(std::move(violation));
   for (Violation& violation : check_training(job)) rules.add(std::move(violation));

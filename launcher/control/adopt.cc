@@ -112,6 +112,7 @@ SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::Job
   for (const AttemptView& attempt : view.attempts)
     if (attempt.ended) story.history.push_back(attempt.end);
   const auto first = read_run(record.path, 1);
+  if (first) story.places = hosts_of(*first);
   story.configured_ranks = first ? first->world_size : record.world_size;
   const TrainingView training = read_training(record.path);
   AttemptEnd now;
@@ -182,6 +183,7 @@ Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const conf
       continue;
     }
     SuperviseParts::Adopted story = adopted_story(part, job, site.folder);
+    for (config::HostSlots& place : story.places) place.site = name;
     story.no_plan = no_plan;
     site.adopt = [story = std::move(story)](RunLoop::Parts& parts) { adopt_into(parts, story); };
   }

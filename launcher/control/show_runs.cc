@@ -138,6 +138,8 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
   row("stop", view.stop_reason);
   row("hang", view.hang);
   for (const std::string& slow : view.stragglers) row("slow host", slow);
+  for (const std::string& host : view.fit_again) row("fit again", host);
+  if (record.alive()) row("planned", view.planned);
   row("round", rounds_text(view, unix_time()));
   if (view.adoptions > 0) row("adopted", fmt::format("{} times", view.adoptions));
   row("folder", record.path.string());
@@ -324,6 +326,8 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
   out["hosts"] = hosts;
   out["hang"] = view.hang.empty() ? Json(nullptr) : Json(view.hang);
   out["stragglers"] = view.stragglers;
+  out["fit_again"] = view.fit_again;
+  out["planned"] = view.planned.empty() ? Json() : Json(view.planned);
   if (!record.sites.empty()) {
     out["rounds"] = rounds_json(view);
     out["sites"] = sites;

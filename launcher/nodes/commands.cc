@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/base/printable.h"
 #include "common/base/quantity.h"
@@ -29,10 +30,27 @@ std::string breaker_text(const NodeState& state, double now) {
       short_time(std::max(0.0, now - *state.breaker_open)));
 }
 
+/// Hosts that runs blame for failures, cordoned or not: "blamed lately".
+std::string history_text(const NodeState& state, double now) {
+  std::set<std::string> hosts;
+  std::size_t width = 0;
+  for (const Blame& one : state.blames)
+    if (one.time >= now - kBlamesKeptSeconds && hosts.insert(one.host).second)
+      width = std::max(width, printable(one.host).size());
+  if (hosts.empty()) return {};
+  std::string out = "blamed for failures:\n";
+  for (const std::string& host : hosts)
+    out += fmt::format(
+        "  {:<{}}  {}\n", printable(host), width,
+        blames_text(state.blames_of(host, now - kBlamesKeptSeconds), kBlamesKeptSeconds, now));
+  return out;
+}
+
 }  // namespace
 
 std::string nodes_text(const NodeState& state, double now) {
-  if (state.cordons.empty()) return "no host is cordoned\n" + breaker_text(state, now);
+  const std::string rest = history_text(state, now) + breaker_text(state, now);
+  if (state.cordons.empty()) return "no host is cordoned\n" + rest;
   std::size_t width = 4, by = 2;
   const auto who = [](const Cordon& one) { return printable(one.run.empty() ? one.by : one.run); };
   for (const Cordon& one : state.cordons) {
@@ -45,7 +63,7 @@ std::string nodes_text(const NodeState& state, double now) {
     out += fmt::format("{:<{}}  {:>7}  {:<{}}  {:>6}  {}\n", printable(one.host), width,
                        short_time(std::max(0.0, now - one.time)), who(one), by,
                        one.blames == 0 ? "-" : std::to_string(one.blames), printable(one.reason));
-  return out + breaker_text(state, now);
+  return out + rest;
 }
 
 std::string nodes_json(const NodeState& state, const NodeStore& store, double now) {

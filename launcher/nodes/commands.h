@@ -8,7 +8,8 @@
 
 namespace sortie::launcher {
 
-/// Cordoned hosts and the breaker, as a table or as JSON (schema sortie/nodes/1).
+/// Cordoned hosts, the breaker, and hosts that runs blame, as a table or as JSON (schema
+/// sortie/nodes/1).
 std::string nodes_text(const NodeState& state, double now);
 std::string nodes_json(const NodeState& state, const NodeStore& store, double now);
 

@@ -108,6 +108,21 @@ Result<CordonOutcome> cordon_hosts_of_run(
   return outcome;
 }
 
+Result<std::map<std::string, std::string>> note_blames_of_run(const NodeStore& store,
+                                                              const std::string& run,
+                                                              std::vector<Blame> blames,
+                                                              std::int64_t runs, double window) {
+  for (Blame& one : blames) one.run = run;
+  std::map<std::string, std::string> chronic;
+  SORTIE_TRY(store.change([&](NodeState& state) {
+    const double now = unix_time();
+    note_blames(state, run, blames, now);
+    for (const std::string& host : chronic_hosts(state, runs, window, now))
+      chronic[host] = blames_text(state.blames_of(host, now - window), window, now);
+  }));
+  return chronic;
+}
+
 std::string this_user() {
   std::array<char, 4096> buffer{};
   passwd entry{};

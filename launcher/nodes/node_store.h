@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,13 @@ Result<CordonOutcome> cordon_hosts_of_run(
     const NodeStore& store, const std::string& run, const std::vector<std::string>& hosts,
     const std::function<std::pair<std::string, std::uint32_t>(const std::string&)>& reason_of,
     const std::vector<std::string>& all);
+
+/// For the loop of a run: what it has against hosts by now (Blame::run is not looked at). Returns
+/// those that so many runs blame within the window (chronic_hosts), with the reason for a cordon.
+Result<std::map<std::string, std::string>> note_blames_of_run(const NodeStore& store,
+                                                              const std::string& run,
+                                                              std::vector<Blame> blames,
+                                                              std::int64_t runs, double window);
 
 /// "ana@bastion": who cordons.
 std::string this_user();

@@ -62,6 +62,7 @@ Fields event_fields(const AttemptEnd& end) {
   if (!end.blamed_host.empty()) fields["blamed"] = end.blamed_host;
   if (!end.unusable_hosts.empty()) fields["unusable"] = end.unusable_hosts;
   if (end.broken) fields["broken"] = true;
+  if (!end.slow_hosts.empty()) fields["slow"] = end.slow_hosts;
   if (end.committed_step) fields["committed_step"] = *end.committed_step;
   if (end.begun_at_step) fields["begun_at_step"] = *end.begun_at_step;
   if (end.reached_step) fields["reached_step"] = *end.reached_step;
@@ -82,6 +83,7 @@ AttemptEnd read_attempt_end(const Json& event) {
   end.blamed_host = text(event, "blamed");
   for (std::string& host : texts(event, "unusable")) end.unusable_hosts.insert(std::move(host));
   end.broken = flag(event, "broken");
+  for (std::string& host : texts(event, "slow")) end.slow_hosts.insert(std::move(host));
   end.committed_step = maybe(event, "committed_step");
   end.begun_at_step = maybe(event, "begun_at_step");
   end.reached_step = maybe(event, "reached_step");

@@ -23,7 +23,7 @@ FailureClass of_exit(const Cause& cause) {
 }
 
 // clang-format off
-constexpr std::array<FailureClassText, 8> kTexts = {{
+constexpr std::array<FailureClassText, 9> kTexts = {{
     {FailureClass::app, "A rank ended with an exit code of its own, or called MPI_Abort",
      "Restarted and counted; exit codes in recovery.stop_exit_codes end the run. Read the rank's last lines"},
     {FailureClass::software, "A rank died of a signal, a runner gave up, or something did not end in time",
@@ -39,6 +39,8 @@ constexpr std::array<FailureClassText, 8> kTexts = {{
     {FailureClass::user, "Ctrl-C or `sortie stop`", "Never restarted"},
     {FailureClass::setup, "No rank had run yet: hosts that were not reached or lack something, or the config",
      "Not restarted. Where ranks had run before it is a failure of that host (hardware)"},
+    {FailureClass::planned, "No failure: the run ended its ranks after a commit, to go on with hosts that are fit again, or without a slow one",
+     "Restarted at once, not counted. See recovery.grow_at and recovery.slow_swaps"},
 }};
 // clang-format on
 
@@ -77,6 +79,8 @@ FailureClass classify(const Cause& cause) {
       return FailureClass::setup;
     case What::interrupted:
       return FailureClass::user;
+    case What::planned:
+      return FailureClass::planned;
   }
   return FailureClass::software;
 }
@@ -97,6 +101,7 @@ std::string blamed_host(const Cause& cause) {
     case What::mpi_abort:
     case What::timeout:
     case What::interrupted:
+    case What::planned:
       return "";
   }
   return "";

@@ -25,12 +25,14 @@ bool names_class(const std::vector<std::string>& names, FailureClass failure) {
 }
 
 bool was_healthy(const RecoveryConfig& recovery, const AttemptEnd& attempt) {
-  return attempt.ended - attempt.begun >= seconds(recovery.healthy_after);
+  return attempt.failure == FailureClass::planned ||
+         attempt.ended - attempt.begun >= seconds(recovery.healthy_after);
 }
 
 /// Whether the restart after this attempt counts for max_restarts. One after an attempt that ran no
 /// rank always does: no_progress_limit knows nothing of it.
 bool is_counted(const RecoveryConfig& recovery, const History& history, std::size_t attempt) {
+  if (history[attempt].failure == FailureClass::planned) return false;
   return !history[attempt].started || names_class(recovery.counted, class_of(history, attempt));
 }
 
@@ -45,6 +47,7 @@ std::int64_t spent(const RecoveryConfig& recovery, const History& history) {
 
 std::chrono::milliseconds pause_of(const RecoveryConfig& recovery, const History& history,
                                    double chance) {
+  if (history.back().failure == FailureClass::planned) return {};
   double pause = seconds(recovery.backoff);
   const double longest = seconds(recovery.backoff_max);
   // Doubled for each attempt before the last one, back to one that was healthy.
@@ -64,6 +67,7 @@ std::string reason_to_stop(const RecoveryConfig& recovery, const History& histor
   if (failure == FailureClass::user) return "it was asked to end";
   if (recovery.max_restarts == 0) return "recovery.max_restarts is 0";
   if (failure == FailureClass::setup) return "no rank had run: a restart would fail likewise";
+  if (failure == FailureClass::planned) return {};
   if (last.rank_code && config::names_exit_code(recovery.stop_exit_codes, *last.rank_code))
     return fmt::format("exit code {} is one of recovery.stop_exit_codes", *last.rank_code);
   const bool asked_for =
@@ -110,7 +114,7 @@ std::int64_t without_progress(const RecoveryConfig& recovery, const History& his
     newest = std::max(newest, step);
     if (further)
       row = 0;
-    else if (end.started)
+    else if (end.started && end.failure != FailureClass::planned)
       ++row;
   }
   return row;
@@ -144,7 +148,8 @@ Decision decide(const RecoveryConfig& recovery, const History& history, const Ho
   if (std::string why = reason_to_stop(recovery, history); !why.empty())
     return stop(std::move(why));
   const std::int64_t row = without_progress(recovery, history);
-  if (recovery.no_progress_limit > 0 && row >= recovery.no_progress_limit) {
+  const bool planned = last.failure == FailureClass::planned;
+  if (!planned && recovery.no_progress_limit > 0 && row >= recovery.no_progress_limit) {
     decision.no_progress = true;
     return stop(fmt::format(
         "{} attempts in a row ended without a newer committed step (recovery.no_progress_limit)",
@@ -164,6 +169,11 @@ Decision decide(const RecoveryConfig& recovery, const History& history, const Ho
   decision.replaced = std::move(placement.replaced);
   decision.cordon = std::move(placement.cordon);
   decision.pause = pause_of(recovery, history, chance);
+  if (planned) {
+    decision.reason = fmt::format("planned restart, not counted; {}",
+                                  placement.text.empty() ? "same hosts" : placement.text);
+    return decision;
+  }
   decision.reason =
       fmt::format("restart after a failure of class {} ({}); {}; pause {:.1f} s",
                   failure_class_name(class_of(history, history.size() - 1)),

@@ -33,6 +33,8 @@ struct AttemptEnd {
   /// The blamed host reported a fault that a person has to mend: it is cordoned without a second
   /// blame.
   bool broken = false;
+  /// Hosts that were named as slow in it and are to leave the run for spares (slow_swaps).
+  std::set<std::string> slow_hosts;
   std::optional<std::uint64_t> committed_step;  // newest that is known to be committed
   /// Where this run began, of its first attempt: a checkpoint of an earlier run. None = step 0.
   std::optional<std::uint64_t> begun_at_step;
@@ -51,19 +53,28 @@ struct HostPool {
   std::vector<std::string> spares;  // that are free, in the order of recovery.spares
   std::set<std::string> cordoned;   // by anybody
   bool breaker_open = false;        // too many cordons lately: no further ones
-  /// Of hosts and spares; one that is not named has as many as any. A spare needs as many as the
-  /// host that it replaces.
+  std::vector<std::string>
+      places;  // hosts of the job as configured, in rank order; empty = `hosts`
+  /// Hosts and spares that this run had to leave, and that were checked and found fit since.
+  std::set<std::string> fit;
+  /// Hosts that failures of recovery.cordon_runs runs within blame_window speak against.
+  std::set<std::string> chronic;
+  /// Blames in this run that no longer count, by host: a person has uncordoned it since.
+  std::map<std::string, std::size_t> forgiven;
+  /// Of hosts, places and spares; one that is not named has as many as any. A spare needs as many
+  /// as the host that it replaces.
   std::map<std::string, std::size_t> slots;
   /// Whether the job can go on with exactly these of `hosts`, the global batch as configured
-  /// (shrink.h); asked of fewer hosts alone, and of a spare by the name of the host whose place it
-  /// takes. Empty = with any.
+  /// (shrink.h), or of `places`; asked of a spare by the name of the host whose place it takes.
+  /// Empty = with any.
   std::function<bool(const std::vector<std::string>&)> legal;
 };
 
 struct Decision {
   enum class Action { restart, stop };
   Action action = Action::stop;
-  /// Of the next attempt, in rank order: the same, with spares in the places of hosts, or fewer.
+  /// Of the next attempt, in rank order: the same, with spares in the places of hosts, fewer, or
+  /// more again.
   std::vector<std::string> hosts;
   std::map<std::string, std::string> replaced;  // by spare: the host whose place it takes
   std::chrono::milliseconds pause{0};           // before it, jitter included

@@ -20,10 +20,11 @@ enum class FailureClass {
   preempted,  // the host is taken away, or asked its ranks to end: TERM, HUP, exit code 75
   user,       // Ctrl-C, `sortie stop`: never restarted
   setup,      // before any rank ran: hosts unreachable or not ready, errors of the config
+  planned,    // no failure: the run itself ended its ranks, to go on with other hosts
 };
 
-inline constexpr std::array<std::string_view, 8> kFailureClassNames = {
-    "app", "software", "hardware", "hang", "oom", "preempted", "user", "setup"};
+inline constexpr std::array<std::string_view, 9> kFailureClassNames = {
+    "app", "software", "hardware", "hang", "oom", "preempted", "user", "setup", "planned"};
 
 constexpr std::string_view failure_class_name(FailureClass failure) {
   return kFailureClassNames[static_cast<std::size_t>(failure)];

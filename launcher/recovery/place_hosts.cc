@@ -4,7 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
+
+#include "launcher/recovery/grow_hosts.h"
 
 namespace sortie::launcher {
 namespace {
@@ -29,6 +30,9 @@ class Placing {
     find_leavers();
     replace(must_go_);
     replace(ought_to_go_);
+    replace(may_go_);
+    for (const std::string& host : may_go_)
+      changes_.push_back(fmt::format("{} is slow, but no spare is left: it stays", host));
     Placement out;
     if (!drop()) {
       out.text = fmt::format(
@@ -37,6 +41,7 @@ class Placing {
           fmt::join(must_go_, ", "), must_go_.size() == 1 ? "it" : "them", recovery_.min_hosts);
       return out;
     }
+    take_in();
     out.cordon = to_cordon();
     for (const std::string& host : out.cordon)
       changes_.push_back(fmt::format("{} is cordoned", host));
@@ -49,7 +54,19 @@ class Placing {
 
  private:
   bool is_sick(const std::string& host) const {
-    return blames_of(history_, host) >= kBlamesOfASickHost;
+    const auto forgiven = pool_.forgiven.find(host);
+    const std::size_t before = forgiven == pool_.forgiven.end() ? 0 : forgiven->second;
+    return blames_of(history_, host) >= kBlamesOfASickHost + before;
+  }
+
+  /// Sick by this run, or by several.
+  bool ought_to_go(const std::string& host) const {
+    return is_sick(host) || pool_.chronic.contains(host);
+  }
+
+  bool was_slow(const std::string& host) const {
+    return std::ranges::any_of(
+        history_, [&](const AttemptEnd& end) { return end.slow_hosts.contains(host); });
   }
 
   bool is_broken(const std::string& host) const {
@@ -60,6 +77,7 @@ class Placing {
     const AttemptEnd& last = history_.back();
     // Where it failed before its ranks ran, it is the host that did not answer.
     const bool not_set_up = last.failure == FailureClass::setup && last.blamed_host == host;
+    if (pool_.fit.contains(host)) return false;
     return last.unusable_hosts.contains(host) || not_set_up;
   }
 
@@ -67,33 +85,47 @@ class Placing {
     for (const std::string& host : hosts_) {
       if (is_unusable(host) || pool_.cordoned.contains(host))
         must_go_.push_back(host);
-      else if (is_sick(host))
+      else if (ought_to_go(host))
         ought_to_go_.push_back(host);
+      else if (history_.back().slow_hosts.contains(host))
+        may_go_.push_back(host);
     }
   }
 
   std::string why(const std::string& host) const {
     if (is_unusable(host)) return "can not be used";
-    return pool_.cordoned.contains(host) ? "is cordoned" : "was blamed twice";
+    if (pool_.cordoned.contains(host)) return "is cordoned";
+    if (is_sick(host)) return "was blamed twice";
+    return pool_.chronic.contains(host) ? "was blamed in several runs" : "is slow";
   }
 
-  bool fits(const std::string& spare, const std::string& host) const {
-    if (pool_.cordoned.contains(spare) || is_unusable(spare) || is_sick(spare) ||
-        holds(hosts_, spare) || holds(pool_.hosts, spare))
-      return false;
-    const auto has = pool_.slots.find(spare), needs = pool_.slots.find(host);
-    return has == pool_.slots.end() || needs == pool_.slots.end() || has->second >= needs->second;
+  bool may_join(const std::string& host) const {
+    return !pool_.cordoned.contains(host) && !is_unusable(host) && !ought_to_go(host) &&
+           !was_slow(host) && !holds(hosts_, host) && !holds(pool_.hosts, host);
+  }
+
+  /// Spares, and hosts of the job that are fit again: those where grow_at lets them come back.
+  Names joiners() const {
+    Names out;
+    for (const std::string& spare : pool_.spares)
+      if (may_join(spare)) out.push_back(spare);
+    if (recovery_.grow_at == "never") return out;
+    for (const std::string& host : pool_.places)
+      if (pool_.fit.contains(host) && !holds(out, host) && may_join(host)) out.push_back(host);
+    return out;
   }
 
   /// Puts spares in the places of `leavers`; those without one stay in the list.
   void replace(Names& leavers) {
     std::erase_if(leavers, [&](const std::string& host) {
+      const Names free = joiners();
       const auto spare = std::ranges::find_if(
-          pool_.spares, [&](const std::string& name) { return fits(name, host); });
-      if (spare == pool_.spares.end()) return false;
+          free, [&](const std::string& name) { return fits_place(pool_, name, host); });
+      if (spare == free.end()) return false;
       *std::ranges::find(hosts_, host) = *spare;
       replaced_[*spare] = host;
-      changes_.push_back(fmt::format("{} {}: spare {} takes its place", host, why(host), *spare));
+      changes_.push_back(fmt::format("{} {}: {}{} takes its place", host, why(host),
+                                     holds(pool_.spares, *spare) ? "spare " : "", *spare));
       return true;
     });
   }
@@ -131,8 +163,8 @@ class Placing {
     if (left.empty() && !must_go_.empty()) return false;
     for (const std::string& host : ought_to_go_)
       if (left.empty() || holds(left, host))
-        changes_.push_back(fmt::format(
-            "{} was blamed twice, but no spare is left and the run needs it: it stays", host));
+        changes_.push_back(fmt::format("{} {}, but no spare is left and the run needs it: it stays",
+                                       host, why(host)));
     if (left.empty()) return true;
     for (const std::string& host : all)
       changes_.push_back(fmt::format("{} {} and no spare is left", host, why(host)));
@@ -141,11 +173,25 @@ class Placing {
     return true;
   }
 
+  void take_in() {
+    if (recovery_.grow_at == "never") return;
+    Growth growth = grow_hosts(pool_, places_of(hosts_), hosts_, joiners());
+    if (growth.joined.empty()) return;
+    for (const auto& [host, place] : growth.joined) {
+      const bool is_spare = holds(pool_.spares, host);
+      changes_.push_back(fmt::format("{}{} is fit and takes part{}", is_spare ? "spare " : "", host,
+                                     is_spare ? "" : " again"));
+      if (host != place) replaced_[host] = place;
+    }
+    hosts_ = std::move(growth.hosts);
+    changes_.push_back(fmt::format("{} of {} hosts go on", hosts_.size(), pool_.places.size()));
+  }
+
   Names to_cordon() const {
     Names out;
     if (!recovery_.cordon || pool_.breaker_open) return out;
     for (const std::string& host : pool_.hosts)
-      if ((is_sick(host) || is_broken(host)) && !holds(hosts_, host) &&
+      if ((ought_to_go(host) || is_broken(host)) && !holds(hosts_, host) &&
           !pool_.cordoned.contains(host) && host != kThisMachine)
         out.push_back(host);
     return out;
@@ -154,7 +200,7 @@ class Placing {
   const config::RecoveryConfig& recovery_;
   const std::vector<AttemptEnd>& history_;
   const HostPool& pool_;
-  Names hosts_, must_go_, ought_to_go_;
+  Names hosts_, must_go_, ought_to_go_, may_go_;
   std::map<std::string, std::string> replaced_;
   std::vector<std::string> changes_;
 };
@@ -164,6 +210,37 @@ class Placing {
 Placement place_hosts(const config::RecoveryConfig& recovery,
                       const std::vector<AttemptEnd>& history, const HostPool& pool) {
   return Placing(recovery, history, pool).place();
+}
+
+std::optional<Placement> larger(const config::RecoveryConfig& recovery,
+                                const std::vector<AttemptEnd>& history, const HostPool& pool) {
+  // As if the attempt that runs had ended by itself, with nothing wrong.
+  std::vector<AttemptEnd> then = history;
+  AttemptEnd end;
+  end.failure = FailureClass::planned;
+  then.push_back(end);
+  Placement placement = place_hosts(recovery, then, pool);
+  if (placement.hosts.size() <= pool.hosts.size()) return std::nullopt;
+  return placement;
+}
+
+std::optional<std::string> swap_for_slow(const config::RecoveryConfig& recovery,
+                                         const std::vector<AttemptEnd>& history,
+                                         const HostPool& pool, const std::set<std::string>& leaving,
+                                         const std::string& host) {
+  std::set<std::string> slow = leaving;
+  for (const AttemptEnd& end : history) slow.insert(end.slow_hosts.begin(), end.slow_hosts.end());
+  if (slow.contains(host) || static_cast<std::int64_t>(slow.size()) >= recovery.slow_swaps)
+    return std::nullopt;
+  std::vector<AttemptEnd> then = history;
+  AttemptEnd end;
+  end.failure = FailureClass::planned;
+  end.slow_hosts = leaving;
+  end.slow_hosts.insert(host);
+  then.push_back(end);
+  for (const auto& [spare, place] : place_hosts(recovery, then, pool).replaced)
+    if (place == host) return spare;
+  return std::nullopt;
 }
 
 }  // namespace sortie::launcher

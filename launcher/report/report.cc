@@ -120,6 +120,7 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   }
   out += list_of("hosts that failed before the start:", report.failed_hosts);
   out += list_of("hosts slower than the others:", report.stragglers);
+  out += list_of("hosts that were fit again after the run had left them:", report.fit_again);
   out += list_of("connections that broke while the run went on:", report.gaps);
   out += list_of("hosts that were lost:", report.lost);
   out += health_report(report.health);
@@ -172,6 +173,7 @@ nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& tra
   json["leftovers_killed"] = report.leftovers_killed;
   json["failed_hosts"] = report.failed_hosts;
   json["stragglers"] = report.stragglers;
+  json["fit_again"] = report.fit_again;
   json["hang"] = report.hang_at ? Ordered{{"at_s", *report.hang_at},
                                           {"text", report.hang},
                                           {"stacks", report.hang_stacks}}

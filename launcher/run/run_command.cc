@@ -23,6 +23,7 @@
 #include "launcher/control/run_record.h"
 #include "launcher/copy/progress.h"
 #include "launcher/host/transport_router.h"
+#include "launcher/nodes/acceptance.h"
 #include "launcher/nodes/job_hosts.h"
 #include "launcher/nodes/node_store.h"
 #include "launcher/plan/secrets.h"
@@ -232,6 +233,7 @@ void adopt_into(RunLoop::Parts& parts, const SuperviseParts::Adopted& adopted) {
   parts.history = adopted.history;
   parts.between_attempts = adopted.between_attempts;
   parts.configured_ranks = adopted.configured_ranks;
+  parts.places = adopted.places;
   parts.before = adopted.before;
   if (adopted.no_plan)
     parts.replan = [why = *adopted.no_plan](const auto&, const auto&) {
@@ -248,7 +250,19 @@ RunLoop::Parts loop_parts(const SuperviseParts& with, Console& console, RunFolde
                        with.hosts,
                        with.spares};
   parts.known_hosts = hosts_that_are_known;
-  parts.acceptance = std::chrono::seconds(20);
+  parts.fitness = [executor, &transport, &binary = with.binary](const config::JobConfig& job,
+                                                                const LaunchPlan& plan,
+                                                                config::HostSlots host) {
+    constexpr std::chrono::seconds kLimit{20};
+    return accept_spare(executor, transport, {job, plan, binary}, std::move(host), kLimit);
+  };
+  parts.note_blames = [id = with.folder.id(),
+                       recovery = with.job.recovery](std::vector<Blame> blames) {
+    const auto store = NodeStore::open();
+    if (!store) return Result<std::map<std::string, std::string>>();
+    const double window = static_cast<double>(recovery.blame_window.count()) / 1000;
+    return note_blames_of_run(*store, id, std::move(blames), recovery.cordon_runs, window);
+  };
   parts.cordon = [id = with.folder.id()](
                      const std::vector<std::string>& hosts, const RunLoop::ReasonOf& reason_of,
                      const std::vector<std::string>& all) -> Result<CordonOutcome> {

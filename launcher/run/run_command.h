@@ -72,8 +72,9 @@ struct SuperviseParts {
     std::vector<AttemptEnd> history;
     bool between_attempts = false;
     std::uint32_t configured_ranks = 0;
-    std::optional<AttemptEnd> before;  // of the attempt that goes on
-    std::optional<Error> no_plan;      // why no further attempt can be planned
+    std::vector<config::HostSlots> places = {};  // RunLoop::Parts::places
+    std::optional<AttemptEnd> before;            // of the attempt that goes on
+    std::optional<Error> no_plan;                // why no further attempt can be planned
   };
   std::optional<Adopted> adopted = {};
   /// Of a run over several sites; `hosts` and `spares` are then those of all. Taken from here.

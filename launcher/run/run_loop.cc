@@ -31,7 +31,9 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       history_(parts_.history),
       between_(parts_.between_attempts),
       plan_is_partial_(parts_.attempt.adopts || parts_.between_attempts),
-      pause_(parts_.attempt.executor) {
+      pause_(parts_.attempt.executor),
+      fit_timer_(parts_.attempt.executor) {
+  if (parts_.places.empty()) parts_.places = hosts_;
   if (!keeps_memory(first_job_)) return;
   const auto say = [this](const std::string& text) { parts_.attempt.console.error(text); };
   memory_ = std::make_unique<MemoryHolders>(MemoryHolders::Parts{
@@ -39,7 +41,9 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       parts_.attempt.folder.id(), parts_.attempt.epoch, say});
 }
 
-RunLoop::~RunLoop() = default;
+RunLoop::~RunLoop() {
+  if (attempt_over_) *attempt_over_ = true;
+}
 
 bool RunLoop::recovers() const {
   return first_job_.recovery.max_restarts > 0;
@@ -81,6 +85,7 @@ asio::awaitable<Verdict> RunLoop::run() {
   for (const auto& started : started_) co_await started->attempt->swept();
   // Whoever has the run now takes the memory over.
   if (memory_ && !superseded) co_await memory_->release();
+  if (!superseded) cordon_chronic();
   between_ = false;
   ended_ = true;
   folder.event(JournalEvent::end, {{"exit_code", verdict.exit_code},
@@ -110,11 +115,21 @@ asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
   parts.adopts = adopts;
   if (!adopts) parts.cgroups.clear();
   if (!history_.empty()) parts.reached_before = history_.back().reached_step;
+  const auto over = attempt_over_ = std::make_shared<bool>(false);
+  for (const HostPlan& host : plan_.hosts) fit_.erase(host.name);
+  leaving_.clear();
+  growing_ = false;
+  parts.on_slow = [this, over](const std::string& host) {
+    spawn(parts_.attempt.executor, swap_slow_host(over, host));
+  };
   started.attempt = std::make_unique<Attempt>(std::move(parts), started.job, started.plan);
   started_.push_back(std::move(entry));
   between_ = false;
   if (parts_.on_attempt) parts_.on_attempt(started.plan.attempt);
+  spawn(parts_.attempt.executor, look_for_fit_hosts(over));
   Verdict verdict = co_await started.attempt->run();
+  *over = true;
+  fit_timer_.cancel();
   if (parts_.on_attempt_end) parts_.on_attempt_end();
   co_return verdict;
 }
@@ -130,6 +145,7 @@ AttemptEnd RunLoop::end_of_attempt(const Started& started, const Verdict& verdic
   end.attempt = started.plan.attempt;
   end.exit_code = verdict.exit_code;
   end.unusable_hosts = attempt.unusable_hosts();
+  end.slow_hosts = leaving_;
   if (const auto evidence = attempt.hardware_evidence()) {
     const auto& [host, why] = *evidence;
     end.failure = FailureClass::hardware;
@@ -175,6 +191,7 @@ asio::awaitable<void> RunLoop::learn_of_end(Started& started, const Verdict& ver
     history_.back().ended = ended;
   }
   parts_.attempt.folder.event(JournalEvent::attempt_end, event_fields(history_.back()));
+  note_blames();
 }
 
 /// After an attempt: true when the next one is to start, with plan_ for it. Else `verdict` is the
@@ -202,7 +219,7 @@ asio::awaitable<bool> RunLoop::go_on(Verdict& verdict) {
   co_return true;
 }
 
-/// Decides, until all spares that were chosen are fit. Nothing: the run ends.
+/// Decides, until all hosts that are to join are fit. Nothing: the run ends.
 asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
   for (;;) {
     Decision decision = decide_now();
@@ -213,7 +230,7 @@ asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
       co_return std::nullopt;
     }
     say_restart(decision, verdict);
-    const bool fit = co_await spares_are_fit(decision);
+    const bool fit = co_await joiners_are_fit(decision);
     if (fit) {
       // Not before: a host that stays because no spare is fit must not be refused to its own run.
       cordon(decision.cordon);
@@ -258,7 +275,7 @@ std::optional<config::TopologyConfig> RunLoop::topology_on(std::int64_t ranks) c
 Result<> RunLoop::plan_next(const Decision& decision) {
   const std::uint32_t number = history_.back().attempt + 1;
   std::vector<config::HostSlots> hosts =
-      with_slots(decision.hosts, hosts_, parts_.spares, decision.replaced);
+      with_slots(decision.hosts, with_places(), parts_.spares, decision.replaced);
   if (hosts != hosts_ || plan_is_partial_) {
     if (!parts_.replan) return fail(ErrorCode::unsupported, "other hosts can not be planned for");
     std::int64_t ranks = 0;

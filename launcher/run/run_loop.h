@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -41,6 +42,8 @@ class RunLoop : public SupervisedRun {
     Replan replan;           // empty: restarts are on the same hosts only
     std::vector<config::HostSlots> hosts = {};   // of `plan`
     std::vector<config::HostSlots> spares = {};  // of recovery.spares
+    /// Of the job as configured, which a run with fewer hosts takes in again; empty = `hosts`.
+    std::vector<config::HostSlots> places = {};
     /// Ranks that the job was configured for; 0 = those of `plan`.
     std::uint32_t configured_ranks = 0;
     /// Asked before each decision; an error is told and counts as "nothing is known". Empty = none.
@@ -50,8 +53,15 @@ class RunLoop : public SupervisedRun {
                                         const ReasonOf& reason_of,
                                         const std::vector<std::string>& all)>
         cordon = {};
-    /// How long it may take to find out whether a spare is fit; 0: they are taken as they are.
-    std::chrono::milliseconds acceptance{0};
+    /// Whether a host is fit to take part in the job with this plan: ends within seconds. Empty:
+    /// hosts are taken as they are, and none that the run had to leave is taken again.
+    using Fitness = std::function<boost::asio::awaitable<Result<>>(
+        const config::JobConfig& job, const LaunchPlan& plan, config::HostSlots host)>;
+    Fitness fitness = {};
+    /// Notes for all runs of this user what failures of this one say against hosts (Blame::run is
+    /// left empty). Returns those that enough runs blame, with the reason. Empty = nowhere.
+    std::function<Result<std::map<std::string, std::string>>(std::vector<Blame> blames)>
+        note_blames = {};
     /// Of a run that is adopted: the attempts that have ended, as the journal has them.
     std::vector<AttemptEnd> history = {};
     /// What the supervisors before have learnt of the attempt that is adopted.
@@ -111,7 +121,14 @@ class RunLoop : public SupervisedRun {
   bool needs_sweeps(const Started& started, const Decision& decision) const;
   boost::asio::awaitable<bool> go_on(Verdict& verdict);
   boost::asio::awaitable<std::optional<Decision>> choose(Verdict& verdict);
-  boost::asio::awaitable<bool> spares_are_fit(const Decision& decision);
+  boost::asio::awaitable<bool> joiners_are_fit(const Decision& decision);
+  boost::asio::awaitable<void> look_for_fit_hosts(std::shared_ptr<bool> over);
+  boost::asio::awaitable<void> swap_slow_host(std::shared_ptr<bool> over, std::string host);
+  std::vector<config::HostSlots> hosts_to_check(HostPool pool) const;
+  void take_in_if_larger();
+  void note_blames();
+  void cordon_chronic();
+  std::vector<config::HostSlots> with_places() const;
   void cordon(const std::vector<std::string>& hosts);
   boost::asio::awaitable<bool> pause(std::chrono::steady_clock::time_point until, Verdict& verdict);
   Result<> plan_next(const Decision& decision);
@@ -131,12 +148,19 @@ class RunLoop : public SupervisedRun {
   std::vector<config::HostSlots> hosts_;
   std::vector<AttemptEnd> history_;
   std::set<std::string> unfit_;                  // spares that a check has refused
+  std::set<std::string> fit_;                    // hosts that were left, and passed a check since
+  std::map<std::string, std::string> chronic_;   // hosts that several runs blame, and why
+  std::set<std::string> cordoned_here_;          // by this run
+  std::map<std::string, std::size_t> forgiven_;  // HostPool::forgiven
+  std::set<std::string> leaving_;                // slow hosts of the attempt that runs
+  bool growing_ = false;                         // it was asked to end, to take hosts in
+  std::shared_ptr<bool> attempt_over_;           // of the attempt that runs
   std::list<std::unique_ptr<Started>> started_;  // that still do something; the last is current
   bool between_ = false;                         // no attempt is under way
   bool plan_is_partial_ = false;  // as adopters have it: enough to go on, not to start
   bool ended_ = false;
   std::optional<StopOrder> stop_order_;
-  boost::asio::steady_timer pause_;
+  boost::asio::steady_timer pause_, fit_timer_;
   std::unique_ptr<MemoryHolders> memory_;  // where the job keeps checkpoints in memory
 };
 

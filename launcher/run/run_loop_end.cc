@@ -28,6 +28,9 @@ void RunLoop::conclude(const Decision& decision, Verdict& verdict) {
 
 void RunLoop::say_restart(const Decision& decision, const Verdict& verdict) {
   Console& console = parts_.attempt.console;
+  if (history_.back().failure == FailureClass::planned)
+    return console.message(
+        fmt::format("attempt {} has ended; {}", history_.back().attempt, decision.reason));
   if (!verdict.shown && !verdict.text.empty()) console.error(verdict.text);
   if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
   console.message(

@@ -43,7 +43,7 @@ Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& pl
               [this](std::size_t host, const wire::Message& order) {
                 hosts_[host].session->send(order);
               },
-              [this](Cause cause) { blame(std::move(cause)); }},
+              [this](Cause cause) { blame(std::move(cause)); }, parts.on_slow},
              job, plan),
       hold_(config::launcher_hold(job.runner.on_launcher_loss)),
       host_work_(parts.executor),
@@ -51,7 +51,8 @@ Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& pl
       stall_timer_(parts.executor),
       changed_(parts.executor),
       settle_timer_(parts.executor),
-      links_timer_(parts.executor) {
+      links_timer_(parts.executor),
+      commit_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
   if (hold_.count() > 0) {
     relay_.keep_ended_fences();
@@ -212,6 +213,7 @@ asio::awaitable<Verdict> Attempt::run() {
   co_await let_runners_go();
   *left = true;
   stall_timer_.cancel();
+  commit_timer_.cancel();
   co_return make_verdict();
 }
 

@@ -69,6 +69,8 @@ class Attempt {
     std::map<std::string, std::string> cgroups = {};
     // The last step that the attempt before has done; none = not known, or there was none.
     std::optional<std::uint64_t> reached_before = {};
+    // A host was named as slow (watchdog.straggler_ratio). May be empty.
+    std::function<void(const std::string& host)> on_slow = {};
     // Takes what leaders of sites ask (common/training/outer.h). Empty: it is refused.
     std::function<void(std::uint32_t rank, const nlohmann::json& question)> on_outer = {};
     // Takes messages of streams between hosts (wire::ForwardOpen ...). Empty: hosts that send them
@@ -116,6 +118,10 @@ class Attempt {
   void interrupt(int signal_number);
   /// `sortie stop`: stops with the grace, or at once; the run then ends as after TERM.
   void stop(bool now);
+  /// After the next commit, or within recovery.commit_wait where ranks of sortie-train can be asked
+  /// to save, all ranks are asked to end, with the grace; the cause is then `planned`. False where
+  /// it is not running, or is ending already. `why`: one line; a second one is added to the first.
+  bool end_for_restart(const std::string& why);
   /// "starting", "running" or "stopping".
   const char* state() const;
   /// Where the ranks are in their training (RankWatch::status).
@@ -230,6 +236,8 @@ class Attempt {
   void on_heartbeat(const Host& host, const wire::Heartbeat& beat);
   void note_training(const training::Event& event);
   void note_committed(std::uint64_t step);
+  void await_commit();
+  void end_as_planned();
   void on_output(Host& host, wire::Output output);
   void on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces);
   void on_event(const Host& host, const wire::RankEvent& event);
@@ -312,6 +320,8 @@ class Attempt {
   // Cancelled whenever a waiting condition may have become true.
   boost::asio::steady_timer changed_;
   boost::asio::steady_timer settle_timer_, links_timer_;
+  boost::asio::steady_timer commit_timer_;  // of a planned restart
+  std::string planned_;                     // why there will be one; empty = there will be none
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

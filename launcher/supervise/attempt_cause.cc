@@ -53,8 +53,9 @@ void Attempt::blame(Cause failure) {
                       return known.rank == failure.rank;
                     });
   const bool first = failures_.empty();
-  const bool final =
-      failure.what == Cause::What::interrupted || failure.what == Cause::What::unreachable;
+  const bool final = failure.what == Cause::What::interrupted ||
+                     failure.what == Cause::What::unreachable ||
+                     failure.what == Cause::What::planned;
   if (told || (final && !first)) return;
   failures_.push_back(std::move(failure));
   if (!first) return;
@@ -86,7 +87,9 @@ void Attempt::settle() {
 }
 
 void Attempt::say_what_is_awaited() {
-  if (ended_ || running_ == 0 || cause_->what == Cause::What::interrupted) return;
+  if (ended_ || running_ == 0 || cause_->what == Cause::What::interrupted ||
+      cause_->what == Cause::What::planned)
+    return;
   const std::string text = cause_text(*cause_);
   parts_.console.message(
       fmt::format("{}; stopping the other ranks (TERM, then KILL after {:.3g} s)",
@@ -114,6 +117,10 @@ Verdict Attempt::make_verdict() const {
     return verdict;
   }
   if (!cause_) return verdict;
+  // All had come to their end before the order did.
+  const bool done = std::ranges::all_of(
+      ranks_, [](const Rank& rank) { return rank.status && rank.status->success(); });
+  if (cause_->what == Cause::What::planned && done) return verdict;
   verdict.exit_code = cause_->exit_code;
   verdict.text = cause_text(*cause_);
   verdict.shown = cause_->shown;

@@ -210,7 +210,9 @@ void Attempt::on_heartbeat(const Host& host, const wire::Heartbeat& beat) {
 }
 
 void Attempt::note_committed(std::uint64_t step) {
-  committed_step_ = std::max(committed_step_.value_or(0), step);
+  const bool newer = !committed_step_ || step > *committed_step_;
+  if (newer) committed_step_ = step;
+  if (newer && !planned_.empty()) end_as_planned();
 }
 
 /// Once for each rank, since a program that speaks another dialect does so at every step; and not

@@ -37,6 +37,8 @@ std::string_view cause_name(Cause::What what) {
       return "interrupted";
     case Cause::What::hang:
       return "hang";
+    case Cause::What::planned:
+      return "planned";
   }
   return "?";
 }
@@ -100,6 +102,7 @@ int weight(const Cause& cause) {
   switch (cause.what) {
     case What::interrupted:
     case What::unreachable:
+    case What::planned:
       return 0;
     case What::oom:
       return 1;

@@ -28,6 +28,7 @@ struct Cause {
     unreachable,  // before any rank started: a host could not be reached or was not ready
     interrupted,  // Ctrl-C, TERM, HUP
     hang,         // ranks made no progress (watchdog/watchdog.h); no host where none is suspected
+    planned,      // the run itself ends the ranks, to start them on other hosts
   };
   What what = What::exit;
   std::string host;                   // empty: the launcher itself
@@ -66,7 +67,8 @@ inline constexpr std::chrono::milliseconds kSettleTime{200};
 ///     processes do to themselves when a peer is gone (exit codes, SIGABRT, SIGPIPE, MPI_Abort);
 ///  2. of equals the earliest, by clocks that were corrected for their host's deviation;
 ///  3. of equals the lowest rank.
-/// An interrupt of the user's, or a host that could not be reached at all, is never outweighed.
+/// An interrupt of the user's, a planned restart, or a host that could not be reached at all, is
+/// never outweighed.
 std::size_t first_cause(std::span<const Cause> failures);
 
 /// How the other ranks ended: "60 by signal 15 (SIGTERM), 3 with exit code 1"; the most frequent

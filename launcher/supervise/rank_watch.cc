@@ -94,6 +94,7 @@ void RankWatch::name_stragglers() {
         "{}: its own work takes {:.1f} ms a step, {:.2f} times the median of all hosts; see what "
         "slows it down (watchdog.straggler_ratio)",
         name, slow.own_ms, slow.ratio()));
+    if (parts_.on_slow) parts_.on_slow(name);
   }
 }
 

@@ -37,6 +37,7 @@ class RankWatch {
     std::function<bool()> ending;  // nothing is judged any more: the ranks are being stopped
     std::function<void(std::size_t host, const wire::Message&)> send;
     std::function<void(Cause)> blame;
+    std::function<void(const std::string& host)> on_slow = {};  // it was named; may be empty
   };
 
   /// All references must outlive it.

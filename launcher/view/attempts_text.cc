@@ -15,6 +15,7 @@ using Ordered = nlohmann::ordered_json;
 std::string how_it_ended(const AttemptView& attempt) {
   if (!attempt.ended) return attempt.all_running ? "it runs" : "its ranks are being started";
   if (attempt.end.exit_code == 0) return "every rank exited 0";
+  if (attempt.end.failure == FailureClass::planned) return attempt.end.cause;
   return fmt::format("{} (class {}, exit code {})", attempt.end.cause,
                      failure_class_name(attempt.end.failure), attempt.end.exit_code);
 }

@@ -40,6 +40,8 @@ enum class JournalEvent {
   hang,
   straggler,
   stalled,
+  host_fit,
+  planned,
   attempt_end,
   decision,
   site,
@@ -48,14 +50,17 @@ enum class JournalEvent {
 };
 
 /// In the order of the enumeration; the only spelling of each.
-inline constexpr std::array<std::string_view, 35> kJournalEvents = {
-    "begin",         "attempt",         "connected", "staged",        "image",
-    "ready",         "tunnel",          "master",    "started",       "rank_started",
-    "rank_exited",   "notice",          "resumed",   "cause",         "stop",
-    "host_failed",   "host_lost",       "link_lost", "link_restored", "health",
-    "event_refused", "metrics_dropped", "not_ended", "swept",         "unconfirmed",
-    "adopted",       "fault",           "hang",      "straggler",     "stalled",
-    "attempt_end",   "decision",        "site",      "round",         "end",
+inline constexpr std::array<std::string_view, 37> kJournalEvents = {
+    "begin",         "attempt",         "connected",     "staged",
+    "image",         "ready",           "tunnel",        "master",
+    "started",       "rank_started",    "rank_exited",   "notice",
+    "resumed",       "cause",           "stop",          "host_failed",
+    "host_lost",     "link_lost",       "link_restored", "health",
+    "event_refused", "metrics_dropped", "not_ended",     "swept",
+    "unconfirmed",   "adopted",         "fault",         "hang",
+    "straggler",     "stalled",         "host_fit",      "planned",
+    "attempt_end",   "decision",        "site",          "round",
+    "end",
 };
 static_assert(kJournalEvents.size() == static_cast<std::size_t>(JournalEvent::end) + 1);
 

@@ -92,6 +92,7 @@ void RunReducer::begin_attempt(const Json& event, double at) {
     view_.image_at = view_.started = view_.all_running = view_.cause_at = view_.stop_at =
         std::nullopt;
     view_.cause.clear();
+    view_.planned.clear();
     view_.cause_what.clear();
     view_.cause_json.clear();
     view_.stop_reason.clear();
@@ -281,6 +282,12 @@ void RunReducer::journal(const Json& event) {
       add(view_.stragglers, event,
           fmt::format("own work {:.2f} times the median of all hosts, since +{:.1f} s",
                       number(event, "ratio"), at));
+      break;
+    case JournalEvent::host_fit:
+      add(view_.fit_again, event, fmt::format("checked at +{:.1f} s", at));
+      break;
+    case JournalEvent::planned:
+      view_.planned += (view_.planned.empty() ? "" : "; ") + text(event, "reason");
       break;
     case JournalEvent::site: {
       SiteView& known = site(text(event, "site"));

@@ -88,6 +88,8 @@ struct RunView {
   std::vector<std::string> unconfirmed;  // "h03: 77 dd (state D)"
   std::vector<std::string> failed_hosts;
   std::vector<std::string> stragglers;  // "h03: 1.31 times the median of all hosts (+812.4 s)"
+  std::vector<std::string> fit_again;   // "h03: checked at +912.4 s"
+  std::string planned;                  // why the attempt that runs will be restarted; empty = no
   std::optional<double> hang_at;        // of the last hang
   std::string hang, hang_stacks;        // what it was; the folder of its evidence
   std::optional<int> exit_code;

@@ -5,9 +5,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 
-from boxes import AWAKE, IMAGE, ContainerBed, config_with_table, engine
-from harness import HOSTS, Run, check, equal, wait_until
+from boxes import AWAKE, IMAGE, ContainerBed, SmallBed, config_with_table, engine, folder
+from containers import run_here
+from harness import HOSTS, ROOT, Run, check, equal, wait_until
 from memory import kill_at_once, memory_on
 from restart import RESTART, attempts, events, ranks_of, weights
 from training import CONFIG, build_tokens, losses
@@ -100,6 +102,52 @@ def scenario_killed_twice_and_restarted(bed):
     equal({step: seen.get(step) for step in whole_losses}, whole_losses, "losses")
     equal(restarted, whole, "hashes of the last checkpoint")
     check(engine.listens(bed.bed, PLACES[0], engine.DOCKER_SOCKET), "the engine is gone")
+
+
+def scenario_killed_and_restarted_in_containerd(bed):
+    """ctr: what attempt 1 and somebody before it have left is removed before the container of attempt 2 is made, by containerd's own journal."""
+    with SmallBed("containerd", 1) as small, folder() as where:
+        inside = ("exec", "--root", "h01")
+        small.command(*inside, "ctr", "image", "import", small.archive())
+        image = small.command(*inside, "ctr", "image", "ls", "--quiet").split()[0]
+        words = [ROOT / "scripts/testbed", *inside]
+        environment = {**os.environ, "SORTIE_TESTBED_ID": small.id}
+        with open(where / "journal", "wb") as journal, open(where / "output", "wb") as output:
+            watch = subprocess.Popen([*words, "ctr", "events"], env=environment, stdout=journal, stdin=subprocess.DEVNULL)
+            run = subprocess.Popen([*words, "env", "HOME=/tmp", *run_here({"engine": "containerd", "image": image, "user": "1000:1000"}),
+                                    "--set", "runner.mpi=off", "--set", "recovery.max_restarts=3", "--set", "recovery.backoff=0s", "--", "sh", "-c",
+                                    'test "$SORTIE_ATTEMPT" = 2 || exec sleep 1000'],
+                                   env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+            try:
+                pids = wait_until(lambda: (found := small.command(*inside, "sh", "-c", "pgrep -x -f 'sleep 1000' || true").split())
+                                  and len(found) == 2 and found, 60, "two ranks")
+                first = small.command(*inside, "ctr", "container", "ls", "--quiet").split()
+                equal(len(first), 1, f"containers of attempt 1 ({first})")
+                labels = json.loads(small.command(*inside, "ctr", "container", "info", first[0]))["Labels"]
+                stale = {name: labels[name] for name in ("sortie.run", "sortie.attempt", "sortie.node", "sortie.uid")}
+                stale["sortie.folder"] = "/tmp/sortie-gone/1"
+                options = [word for name, value in stale.items() for word in ("--label", f"{name}={value}")]
+                small.command(*inside, "ctr", "run", "--detach", "--null-io", *options, image, "stale", "sleep", "2000")
+                small.command(*inside, "kill", "-KILL", pids[0])
+                equal(run.wait(60), 0, f"exit code ({(where / 'output').read_text()[-2000:]})")
+                wait_until(lambda: not small.command(*inside, "ctr", "container", "ls", "--quiet").strip(), 5, "no container left")
+            except BaseException:
+                print((where / "output").read_text()[-4000:], flush=True)
+                raise
+            finally:
+                for process in (run, watch):
+                    process.kill()
+                    process.wait()
+        lines = (where / "journal").read_text().splitlines()
+
+        def line_of(what, name):
+            found = [at for at, line in enumerate(lines) if f" /containers/{what} " in line and f'"{name}"' in line]
+            equal(len(found), 1, f"/containers/{what} of {name} in containerd's journal")
+            return found[0]
+        made = [json.loads(line[line.index("{"):])["id"] for line in lines if " /containers/create " in line]
+        equal(len(made), 3, f"containers that were made ({made})")
+        for name in (first[0], "stale"):
+            check(line_of("delete", name) < line_of("create", made[-1]), f"{name} was still there when {made[-1]} was made: {lines}")
 
 
 def scenario_all_ranks_killed_at_once_and_the_memory_of_the_hosts_is_enough(bed):

@@ -92,13 +92,14 @@ def scenario_save_dir_without_room(bed):
 
 
 def scenario_host_lost_and_fewer_go_on(bed):
-    """No spare, recovery.min_hosts: three hosts instead of four share the same global batch; losses within 1e-7."""
+    """No spare, recovery.min_hosts: three hosts instead of four share the same global batch; when the fourth one is back, all go on after a
+    commit. Losses within 1e-7."""
     folder = bed.shared / "fewer"
     shutil.rmtree(folder, ignore_errors=True)
     # At tiny.toml's learning rate the rounding of another order of sums grows by a quarter a step and passes 1e-5 in 20 steps.
     options = {"topology__global_batch_size": 12, "learning_rate_scheduler__learning_rate": 1e-4}
     chosen = {**settings(bed, trainer__save_dir=folder, trainer__save_interval=10, trainer__train_iterations=ENDLESS, **options),
-              **RESTART, "recovery.min_hosts": 2}
+              **RESTART, "recovery.min_hosts": 2, "recovery.grow_at": "checkpoint", "recovery.fit_interval": "1s"}
     with Run(bed, config=CONFIG, hosts=HOSTS, slots=1, settings=chosen) as run:
         ranks_of(run, 1, 4)
         wait_until(lambda: len(losses(run)) >= 15, 60, "15 steps")
@@ -108,10 +109,18 @@ def scenario_host_lost_and_fewer_go_on(bed):
         equal(events(run, "attempt_end")[0]["class"], "hardware", "class")
         begun = events(run, "attempt")[1]["time"]
         wait_until(lambda: sum(e["type"] == "step" and e["time"] > begun for e in run.metrics()) >= 20, 60, "20 steps of attempt 2")
+        bed.link("h03", "up")
+        wait_until(lambda: events(run, "attempt")[2:], 60, "attempt 3")
+        equal(events(run, "attempt")[2]["hosts"], ["h01", "h02", "h03", "h04"], "hosts of attempt 3")
+        planned = events(run, "attempt_end")[1]
+        equal(planned["class"], "planned", "class of the second end")
+        resumed = wait_until(lambda: events(run, "resumed")[2:], 60, "where attempt 3 goes on")[0]
+        equal(resumed["lost_steps"], 0, f"steps that the planned restart has cost ({resumed})")
+        begun = events(run, "attempt")[2]["time"]
+        wait_until(lambda: sum(e["type"] == "step" and e["time"] > begun for e in run.metrics()) >= 20, 60, "20 steps of attempt 3")
         run.signal(2)
         equal(run.wait(30), 130, "exit code")
         seen = losses(run)
-        bed.link("h03", "up")
         bed.expect_nothing_left(20)
     steps = max(seen)
     with Run(bed, config=CONFIG, hosts=HOSTS, slots=1, settings=settings(bed, trainer__train_iterations=steps, **options)) as run:

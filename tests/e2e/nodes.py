@@ -63,3 +63,22 @@ def scenario_spare_that_is_not_fit_does_not_join(bed):
         for host in ("h01", "h02", "h04"):
             bed.run_in(host, "rm", "-f", program)
     bed.expect_nothing_left(5)
+
+
+def scenario_host_blamed_in_two_runs_is_cordoned(bed):
+    """One failure in each, and neither restarts: a host that fails again and again over weeks."""
+    chosen = {"runner.grace": "1s", "recovery.cordon_runs": 2}
+    for number in (1, 2):
+        with Run(bed, *SLEEP, hosts="h[01-02]", slots=1, settings=chosen) as run:
+            kill_rank(run, 1, "h02", 2)
+            equal(run.wait(20), 137, "exit code")
+            store = json.loads(sortie("nodes", "ls", "--json")[1])
+            equal([(one["host"], one["class"], one["times"]) for one in store["blames"]], [("h02", "software", 1)] * number, "blames")
+            equal([one["host"] for one in store["cordoned"]], ["h02"] * (number - 1), "cordoned hosts")
+    text = sortie("nodes", "ls")[1]
+    check("blamed by 2 runs within" in text, text)
+    code, text = sortie("run", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "true")
+    equal(code, 2, "exit code of a run on a cordoned host")
+    equal(sortie("nodes", "uncordon", "h02")[0], 0, "uncordon")
+    equal(json.loads(sortie("nodes", "ls", "--json")[1])["blames"], [], "blames of a host that is well")
+    bed.expect_nothing_left(5)

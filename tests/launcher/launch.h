@@ -112,6 +112,8 @@ class Launch {
                                    std::make_unique<Borrowed>(transport)};
   config::JobConfig job;
   std::vector<config::HostSlots> spares;
+  std::function<Result<launcher::RunLoop::KnownHosts>()> known_hosts;
+  launcher::RunLoop::Parts::Fitness fitness;
   std::chrono::seconds limit{8};
   bool terminal = false;  // as if the console were one
   std::string shown;      // the console, both streams
@@ -128,7 +130,12 @@ class Launch {
           return launcher::make_plan(changed, hosts, {});
         },
         hosts_,
-        spares};
+        spares,
+        {},
+        0,
+        known_hosts,
+        {},
+        fitness};
   }
 
   boost::asio::awaitable<void> watch_state() {

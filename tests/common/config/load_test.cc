@@ -120,6 +120,7 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "trainer.on_replica_mismatch",
                                                     "trainer.scrub_interval",
                                                     "trainer.memory_checkpoint_interval",
+                                                    "recovery.slow_swaps",
                                                     "topology.sequence_parallel",
                                                     "topology.pipeline_interleave",
                                                     "topology.pipeline_stage_layers",

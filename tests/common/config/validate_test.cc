@@ -264,6 +264,19 @@ TEST_CASE("each rule names the numbers and what to do") {
        },
        "C8 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
        "replicas have alike, and here no rank has the whole state; set it to 0"},
+      {[](JobConfig& job) {
+         job.recovery.slow_swaps = 1;
+         job.recovery.max_restarts = 1;
+         job.watchdog.straggler_ratio = 0;
+       },
+       "W1 recovery.slow_swaps: a slow host leaves by a restart, once it was named, and "
+       "watchdog.straggler_ratio is 0; set it"},
+      {[](JobConfig& job) {
+         job.recovery.grow_at = "checkpoint";
+         job.recovery.max_restarts = 1;
+       },
+       "W2 recovery.grow_at: only a run that restarts with fewer hosts can take hosts in again, "
+       "and recovery.min_hosts is 0; set it"},
       {[](JobConfig& job) { job.optimizer.top_k = 8; },
        "O2 optimizer.top_k: optimizer.name = \"adamw\" has no such setting; remove it, or set "
        "optimizer.name = \"demo\""},

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/text.h"
 
@@ -55,6 +56,60 @@ TEST_CASE(
   state.breaker_open.reset();
   state.recent.clear();
   CHECK(cordon_by_run(state, by_run("h3", 99999), fleet(8)) == RunCordon::done);
+}
+
+Blame blame(const std::string& host, double time, const std::string& failure = "software",
+            std::uint32_t times = 1) {
+  return {host, "", failure, "rank 3 ended by signal 9", times, time};
+}
+
+void note(NodeState& state, const std::string& run, std::vector<Blame> blames, double now) {
+  for (Blame& one : blames) one.run = run;
+  note_blames(state, run, blames, now);
+}
+
+TEST_CASE("hosts that several runs blame within a window of days") {
+  constexpr double kDay = 86400;
+  NodeState state;
+  double now = 100 * kDay;
+  // One run counts once, however often it blames; what it says later replaces what it said.
+  note(state, "r1", {blame("h1", now)}, now);
+  note(state, "r1", {blame("h1", now + 5, "hang", 3), blame("h2", now + 5)}, now + 5);
+  CHECK(state.blames.size() == 2);
+  CHECK(chronic_hosts(state, 2, 14 * kDay, now + 5).empty());
+  now += 10 * kDay;
+  note(state, "r2", {blame("h1", now)}, now);
+  CHECK(chronic_hosts(state, 2, 14 * kDay, now) == std::set<std::string>{"h1"});
+  CHECK(chronic_hosts(state, 3, 14 * kDay, now).empty());
+  CHECK(chronic_hosts(state, 2, 9 * kDay, now).empty());
+  CHECK(chronic_hosts(state, 0, 14 * kDay, now).empty());
+  const std::string text = blames_text(state.blames_of("h1", 0), 14 * kDay, now + 60);
+  CHECK(contains(text, "blamed by 2 runs within"));
+  CHECK(contains(text, "hang (3 times), software; last 1m00s ago: rank 3 ended by signal 9"));
+  // Another site of the same run knows other hosts; nothing any more against one removes it.
+  NodeState sites = state;
+  note(sites, "r2", {blame("h9", now)}, now);
+  CHECK(sites.blames_of("h1", 0).size() == 2);
+  note(sites, "r2", {blame("h1", now, "hang", 0)}, now);
+  CHECK(sites.blames_of("h1", 0).size() == 1);
+  // Read back, and from a file of an earlier version.
+  const auto again = parse_node_state(to_json(state).dump());
+  REQUIRE(again);
+  CHECK(*again == state);
+  auto old = to_json(state);
+  old.erase("blames");
+  REQUIRE(parse_node_state(old.dump()));
+  CHECK(parse_node_state(old.dump())->blames.empty());
+  // Cordoned, it keeps them; who says that it is well forgets them.
+  cordon(state, {"h1", "fan", "ana@b", "", now, 0});
+  CHECK(state.blames_of("h1", 0).size() == 2);
+  CHECK(uncordon(state, "h1"));
+  CHECK(state.blames_of("h1", 0).empty());
+  CHECK(state.blames_of("h2", 0).size() == 1);
+  // Old ones go with the next note.
+  note(state, "r3", {blame("h3", now + 91 * kDay)}, now + 91 * kDay);
+  REQUIRE(state.blames.size() == 1);
+  CHECK(state.blames[0].host == "h3");
 }
 
 TEST_CASE("ten minutes later the count begins anew") {

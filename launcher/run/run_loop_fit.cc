@@ -1,0 +1,116 @@
+// The run's loop: hosts that are fit again, and slow ones that leave. What is found while an
+// attempt runs is at most asked of it: it ends by itself after a commit.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/asio/token.h"
+#include "launcher/recovery/place_hosts.h"
+#include "launcher/run/run_loop.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+
+namespace {
+
+bool among(const std::vector<config::HostSlots>& hosts, const std::string& name) {
+  return std::ranges::find(hosts, name, &config::HostSlots::name) != hosts.end();
+}
+
+}  // namespace
+
+/// Hosts of the job that the run does without, and spares that it had to leave. None that a cordon
+/// or its being slow keeps out. Empty while all places are taken and no spare was left.
+std::vector<config::HostSlots> RunLoop::hosts_to_check(HostPool pool) const {
+  std::vector<config::HostSlots> out;
+  const bool grows = first_job_.recovery.grow_at != "never" && hosts_.size() < parts_.places.size();
+  for (const auto* list : {&parts_.places, &parts_.spares})
+    for (const config::HostSlots& host : *list) {
+      const bool left = std::ranges::any_of(
+          history_, [&](const AttemptEnd& end) { return end.unusable_hosts.contains(host.name); });
+      const bool was_slow = std::ranges::any_of(
+          history_, [&](const AttemptEnd& end) { return end.slow_hosts.contains(host.name); });
+      const bool wanted = grows || (list == &parts_.spares && (left || unfit_.contains(host.name)));
+      if (wanted && !was_slow && !among(hosts_, host.name) && !among(out, host.name) &&
+          !pool.cordoned.contains(host.name))
+        out.push_back(host);
+    }
+  return out;
+}
+
+/// One host each recovery.fit_interval, over and over. `over`: the attempt has ended, and perhaps
+/// the loop: a check may outlive both.
+asio::awaitable<void> RunLoop::look_for_fit_hosts(std::shared_ptr<bool> over) {
+  if (!parts_.fitness || !recovers()) co_return;
+  for (std::size_t turn = 0;; ++turn) {
+    fit_timer_.expires_after(first_job_.recovery.fit_interval);
+    co_await fit_timer_.async_wait(kToken);
+    if (*over) co_return;
+    if (history_.empty()) continue;  // all hosts that there ever were take part
+    const std::vector<config::HostSlots> hosts = hosts_to_check(pool());
+    if (hosts.empty()) continue;
+    config::HostSlots host = hosts[turn % hosts.size()];
+    const std::string name = host.name;
+    // The attempt that comes changes its own.
+    const auto job = std::make_shared<config::JobConfig>(job_);
+    const auto plan = std::make_shared<LaunchPlan>(plan_);
+    const Result<> accepted = co_await parts_.fitness(*job, *plan, std::move(host));
+    if (*over) co_return;
+    if (!accepted) {
+      fit_.erase(name);
+      continue;
+    }
+    if (fit_.insert(name).second) {
+      unfit_.erase(name);
+      parts_.attempt.folder.event(JournalEvent::host_fit, {{"host", name}});
+      parts_.attempt.console.message(fmt::format("{} is fit again", name));
+    }
+    take_in_if_larger();
+  }
+}
+
+/// Where the user wants no waiting for a failure.
+void RunLoop::take_in_if_larger() {
+  if (first_job_.recovery.grow_at != "checkpoint" || stop_order_ || started_.empty()) return;
+  HostPool known = pool();
+  // Those that nobody has looked at could turn out to be unfit when the ranks have ended.
+  std::erase_if(known.spares, [&](const std::string& spare) { return !fit_.contains(spare); });
+  if (const auto placement = larger(first_job_.recovery, history_, known))
+    if (!growing_) growing_ = started_.back()->attempt->end_for_restart(placement->text);
+}
+
+/// A spare that is fit has to be there before anything is stopped.
+asio::awaitable<void> RunLoop::swap_slow_host(std::shared_ptr<bool> over, std::string host) {
+  if (*over || !recovers() || first_job_.recovery.slow_swaps == 0) co_return;
+  while (!*over && !stop_order_) {
+    const auto spare = swap_for_slow(first_job_.recovery, history_, pool(), leaving_, host);
+    if (!spare) {
+      parts_.attempt.console.message(fmt::format(
+          "{} stays: no spare is left for it, or recovery.slow_swaps hosts have left", host));
+      co_return;
+    }
+    leaving_.insert(host);
+    Result<> accepted;
+    std::vector<config::HostSlots> known = with_places();
+    known.insert(known.begin(), parts_.spares.begin(), parts_.spares.end());
+    const auto slots = std::ranges::find(known, *spare, &config::HostSlots::name);
+    if (parts_.fitness && slots != known.end()) {
+      const auto job = std::make_shared<config::JobConfig>(job_);
+      const auto plan = std::make_shared<LaunchPlan>(plan_);
+      accepted = co_await parts_.fitness(*job, *plan, *slots);
+      if (*over) co_return;
+    }
+    if (accepted) {
+      started_.back()->attempt->end_for_restart(
+          fmt::format("{} is slow: {} takes its place", host, *spare));
+      co_return;
+    }
+    leaving_.erase(host);
+    unfit_.insert(*spare);
+    fit_.erase(*spare);
+    parts_.attempt.console.error(
+        fmt::format("{} is not fit: {}", *spare, accepted.error().message));
+  }
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,86 @@
+"""`sortie chaos` in runs of every kind: cut links, ranks that are stopped, a supervisor that is killed while hosts are missing.
+`tests/bench/soak` makes its faults by itself; `sites.chaos_reaches_the_ranks_of_sites` has killed ranks."""
+
+import os
+import signal
+import subprocess
+from types import SimpleNamespace
+
+from detach import Detached
+from harness import PROGRAMS, SORTIE, Run, check, equal, wait_until
+from regrow import WAIT_THEN_END, hosts_of, report
+from restart import RESTART, detached_events, events, ranks_of
+
+ONCE = ("--every", "1s", "--count", "1", "--yes")
+
+
+def chaos(run, *words):
+    done = subprocess.run([SORTIE, "chaos", run.id(), "--log-dir", run.folder, *ONCE, *words], text=True, capture_output=True, timeout=60)
+    equal(done.returncode, 0, f"exit code of chaos ({done.stdout}{done.stderr})")
+    return done.stdout
+
+
+def scenario_cuts_a_link(bed):
+    """Held ranks do not notice; without a hold the host is lost, and swept when it is back."""
+    two = ("sh", "-c", 'test "$SORTIE_ATTEMPT" = 2 || exec sleep 1000')
+    with Run(bed, *two, hosts="h[01-02]", slots=1, settings={**RESTART, "runner.on_launcher_loss": "hold 60s"}) as run:
+        ranks = ranks_of(run, 1, 2)
+        said = chaos(run, "--faults", "link", "--link-down", "4s", "--seed", "3")
+        check("link to h0" in said and "cut for 4s" in said, said)
+        wait_until(lambda: events(run, "link_restored"), 30, "the link is back")
+        equal(ranks_of(run, 1, 2), ranks, "ranks")
+        equal(len(events(run, "fault")), 1, "faults in the journal")
+        check("`sortie chaos` cut the link" in report(run), report(run))
+        run.signal(signal.SIGINT)
+        equal(run.wait(20), 130, "exit code")
+        bed.expect_nothing_left(5)
+    with Run(bed, *two, hosts="h[01-02]", slots=1, settings=RESTART) as run:
+        ranks_of(run, 1, 2)
+        chaos(run, "--faults", "link", "--link-down", "3s", "--seed", "4")
+        equal(run.wait(60), 0, f"exit code ({run.text()[-2000:]})")
+        end = events(run, "attempt_end")[0]
+        equal((end["class"], end["blamed"]), ("hardware", events(run, "fault")[0]["host"]), "class, and who is blamed")
+        equal(hosts_of(run)[1], ["h01", "h02"], "hosts of attempt 2")
+        bed.expect_nothing_left(8)
+
+
+def scenario_stops_a_rank(bed):
+    """A rank that stands still is a hang, and the next attempt comes to the end."""
+    committed = bed.shared / "chaos-committed"
+    with Run(bed, "python3", PROGRAMS / "slow_rank.py", committed, hosts="h[01-02]", slots=1,
+             settings={**RESTART, "watchdog.hang_timeout": "4s", "watchdog.dump_timeout": "1s"}) as run:
+        ranks_of(run, 1, 2)
+        wait_until(lambda: committed.exists(), 20, "steps")
+        said = chaos(run, "--faults", "stop", "--seed", "1")
+        check("stop rank" in said, said)
+        equal(run.wait(60), 0, f"exit code ({run.text()[-2000:]})")
+        equal([event.get("class") for event in events(run, "attempt_end")], ["hang", None], "classes")
+        bed.expect_nothing_left(5)
+
+
+def pids(bed, attempt, count):
+    """{rank: (host, pid)} of an attempt of a detached run, which is the only run on the bed."""
+    return ranks_of(SimpleNamespace(bed=bed, process=SimpleNamespace(poll=lambda: None)), attempt, count)
+
+
+def scenario_kills_the_supervisor_while_a_host_is_missing(bed):
+    """The next supervisor knows which hosts the job has, checks the one that is missing, and takes it in at the next restart."""
+    chosen = {**RESTART, "recovery.supervisor_restarts": 10, "recovery.min_hosts": 2, "recovery.fit_interval": "1s",
+              "runner.on_launcher_loss": "hold 8s"}
+    with Detached(bed, *WAIT_THEN_END, hosts="h[01-03]", settings=chosen) as run:
+        pids(bed, 1, 3)
+        bed.link("h02", "down")
+        wait_until(lambda: len(detached_events(run, "attempt")) == 2, 60, "attempt 2")
+        ranks = pids(bed, 2, 2)
+        done = run.sortie("chaos", run.id, "--faults", "supervisor", *ONCE)
+        equal(done.returncode, 0, f"exit code of chaos ({done.stdout}{done.stderr})")
+        wait_until(lambda: detached_events(run, "adopted"), 40, "another supervisor")
+        bed.link("h02", "up")
+        wait_until(lambda: detached_events(run, "host_fit"), 40, "h02 is found fit")
+        equal(pids(bed, 2, 2), ranks, "ranks of attempt 2")
+        os.kill(ranks[0][1], signal.SIGKILL)
+        wait_until(lambda: run.status()["state"] == "ended", 60, "the end")
+        equal(run.status()["exit_code"], 0, "exit code")
+        equal([event["hosts"] for event in detached_events(run, "attempt")],
+              [["h01", "h02", "h03"], ["h01", "h03"], ["h01", "h02", "h03"]], "hosts of the attempts")
+        bed.expect_nothing_left(10)

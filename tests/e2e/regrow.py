@@ -1,0 +1,56 @@
+"""Runs that change their hosts by themselves: fewer, and all again when a host is back; a slow one leaves for a spare."""
+
+import json
+import os
+import signal
+import subprocess
+
+from harness import PROGRAMS, SORTIE, Run, check, equal, wait_until
+from restart import RESTART, events, ranks_of
+
+WAIT_THEN_END = ("sh", "-c", 'test "$SORTIE_ATTEMPT" = 3 || exec sleep 1000')
+
+
+def hosts_of(run):
+    return [event["hosts"] for event in events(run, "attempt")]
+
+
+def report(run):
+    return subprocess.run([SORTIE, "report", run.id(), "--log-dir", run.folder], text=True, capture_output=True).stdout
+
+
+def scenario_lost_host_is_back_and_takes_part_at_the_next_restart(bed):
+    """A program of its own, so any number of ranks will do; nothing but a failure restarts it."""
+    chosen = {**RESTART, "recovery.min_hosts": 2, "recovery.fit_interval": "1s"}
+    with Run(bed, *WAIT_THEN_END, hosts="h[01-03]", slots=1, settings=chosen) as run:
+        ranks_of(run, 1, 3)
+        bed.link("h02", "down")
+        ranks = ranks_of(run, 2, 2)
+        bed.link("h02", "up")
+        wait_until(lambda: events(run, "host_fit"), 30, "h02 is found fit")
+        equal(len(events(run, "attempt")), 2, "attempts: nothing restarts for that")
+        os.kill(ranks[0][1], signal.SIGKILL)
+        equal(run.wait(30), 0, f"exit code ({run.text()[-2000:]})")
+        equal(hosts_of(run), [["h01", "h02", "h03"], ["h01", "h03"], ["h01", "h02", "h03"]], "hosts of the attempts")
+        run.expect("h02 is fit again")
+        check("h02 is fit and takes part again; 3 of 3 hosts go on" in report(run), report(run))
+        bed.expect_nothing_left(8)
+
+
+def scenario_slow_host_leaves_for_a_spare_after_a_commit(bed):
+    """The first spare is not fit: nothing is stopped before one is."""
+    committed = bed.shared / "slow-committed"
+    committed.unlink(missing_ok=True)
+    chosen = {**RESTART, "recovery.spares": '["nowhere slots=1", "h04 slots=1"]', "recovery.slow_swaps": 1,
+              "recovery.progress_file": committed, "watchdog.straggler_windows": 1}
+    with Run(bed, "python3", PROGRAMS / "slow_rank.py", committed, hosts="h[01-03]", slots=1, settings=chosen) as run:
+        equal(run.wait(60), 0, f"exit code ({run.text()[-2000:]})")
+        equal(hosts_of(run), [["h01", "h02", "h03"], ["h01", "h04", "h03"]], "hosts of the attempts")
+        end = events(run, "attempt_end")[0]
+        equal((end["class"], end["slow"]), ("planned", ["h02"]), "class, and who was slow")
+        check(end["committed_step"] > 100, f"{end}")
+        run.expect("nowhere is not fit")
+        check("h02 is slow: spare h04 takes its place" in report(run), report(run))
+        store = json.loads(subprocess.run([SORTIE, "nodes", "ls", "--json"], text=True, capture_output=True).stdout)
+        equal(store["cordoned"], [], "cordoned hosts")
+        bed.expect_nothing_left(5)
