@@ -92,7 +92,7 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
   RouterLosses losses = spec_.losses;
   if (!context.training) losses.sequence = 0.0;
   const std::int64_t capacity =
-      context.training ? expert_capacity(spec_, logits.data.size(0) / context.batch) : 0;
+      context.training ? expert_capacity(spec_, context.whole_tokens()) : 0;
   Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(), losses,
                         context.batch, capacity, index_, context.routers);
   // A rank has a part of each expert's width, so a part of the sums that a row's weights meet.
