@@ -28,6 +28,16 @@ void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds) {
     steps_.pop_back();  // frees what the step had saved
     context_.poll();
   }
+  do_postponed(postponed_.size());
+}
+
+void Graph::do_postponed(std::size_t count) {
+  for (; count > 0; --count) {
+    const std::function<void()> work = std::move(postponed_.front());
+    postponed_.pop_front();
+    work();
+    context_.poll();
+  }
 }
 
 std::vector<Var> recompute(

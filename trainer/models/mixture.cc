@@ -99,7 +99,8 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
   routed.weights = sum_gradient(graph, routed.weights, group_);
   const Var rows = enter(graph, x, group_);
   if (expert_group_ != nullptr) return leave(graph, mix_apart(graph, rows, routed), group_);
-  const Var mixed = experts(graph, rows, routed, gate_up_, down_);
+  const Var mixed = experts(graph, rows, routed, gate_up_, down_,
+                            /*beside_exchanges=*/group_ != nullptr);
   return leave(graph,
                spec_.shared_ffn > 0 ? add(graph, mixed, shared_.product(graph, rows)) : mixed,
                group_);

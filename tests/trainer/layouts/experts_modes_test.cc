@@ -81,6 +81,30 @@ TEST_CASE("experts apart give the same bits twice, however late ops and messages
   }
 }
 
+TEST_CASE("weight gradients of experts apart are computed while gradients of rows come back") {
+  const config::JobConfig job =
+      with_experts_on(experts_job("mixtral"), {.experts = 2, .replicas = 2});
+  std::mutex mutex;
+  std::vector<std::int64_t> beside;
+  run_thread_ranks(2, [&](Communicator& world) {
+    TinyTraining training(job, world);
+    const ExpertGroup* group = training.trainer->store().expert_group();
+    std::int64_t polls = 0;
+    training.trainer->context().set_poll([&] {
+      polls += group->under_way != nullptr ? 1 : 0;
+      group->poll();
+    });
+    training.losses(1);
+    const std::lock_guard lock(mutex);
+    beside.push_back(polls);
+  });
+  // Of each mixture: gate and up, down. Without a shared expert nothing else is beside a journey.
+  const std::int64_t products =
+      2 * job.model.num_layers * job.topology.global_batch_size / job.topology.micro_batch_size / 2;
+  REQUIRE(beside.size() == 2);
+  for (const std::int64_t polls : beside) CHECK(polls >= products);
+}
+
 TEST_CASE("a sharded optimizer gives experts apart the weights of a whole one") {
   config::JobConfig job = with_experts_on(
       experts_job("deepseek-v3"), {.experts = 2, .tensor = 2, .expert_tensor = 1, .replicas = 2});
