@@ -19,7 +19,8 @@ void Graph::add_grad(Grad& into, Tensor grad) {
   into.tensor = std::move(sum);
 }
 
-void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds) {
+void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds,
+                     const std::function<void()>& inputs_done) {
   SORTIE_CHECK(recording(), "backward of a graph that records nothing");
   for (auto& [var, grad] : seeds) add_grad(*var.grad, std::move(grad));
   seeds.clear();
@@ -28,6 +29,7 @@ void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds) {
     steps_.pop_back();  // frees what the step had saved
     context_.poll();
   }
+  if (inputs_done) inputs_done();
   do_postponed(postponed_.size());
 }
 

@@ -89,8 +89,10 @@ class Graph {
   void add_grad(Grad& into, Tensor grad);
 
   /// Runs all steps in reverse with these gradients at the outputs. Gradients of inputs (values
-  /// made with value()) are then found in Var::grad.
-  void backward(std::vector<std::pair<Var, Tensor>> seeds);
+  /// made with value()) are then found in Var::grad, by `inputs_done` too, which is called, where
+  /// there is one, before what is left of what was put off.
+  void backward(std::vector<std::pair<Var, Tensor>> seeds,
+                const std::function<void()>& inputs_done = {});
 
  private:
   ExecutionContext& context_;

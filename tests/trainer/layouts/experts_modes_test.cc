@@ -81,6 +81,26 @@ TEST_CASE("experts apart give the same bits twice, however late ops and messages
   }
 }
 
+TEST_CASE("choices of shared sequences are dropped alike, however late ops and messages are") {
+  config::JobConfig job = with_experts_on(experts_job("mixtral"), {.experts = 2, .context = 2});
+  job.model.moe.capacity_factor = 1.0;
+  job.topology.activation_checkpointing_type = "every_layer";
+  const LayoutRun once = run_layout(job, 2, 2);
+  CHECK(once.wrong == "");
+  REQUIRE(once.dropped.size() == 2);
+  CHECK(once.dropped[0] > 0.0);
+  const auto check_same = [&](const LayoutRun& again) {
+    CHECK(again.wrong == "");
+    CHECK(again.losses == once.losses);
+    CHECK(again.dropped == once.dropped);
+    CHECK(again.weights == once.weights);
+  };
+  check_same(run_layout(job, 2, 2, DType::f32, {std::chrono::microseconds(200), 5}));
+  if (device().kind != DeviceKind::cpu) return;
+  check_same(
+      run_layout(job, 2, 2, DType::f32, {std::chrono::microseconds(100), 6}, {.late_seed = 7}));
+}
+
 TEST_CASE("weight gradients of experts apart are computed while gradients of rows come back") {
   const config::JobConfig job =
       with_experts_on(experts_job("mixtral"), {.experts = 2, .replicas = 2});
