@@ -20,15 +20,15 @@ Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, Linea
       ops::linear_backward_data(context, dy, weight.packed(), dx);
       graph.add_grad(*x.grad, std::move(dx));
     }
-    const bool trains = weight.trained() || (bias && bias->trained());
+    const bool trains = dy.defined() && (weight.trained() || (bias && bias->trained()));
     auto settle = [&context, &weight, bias, trains, x = x.data, dy = std::move(dy)] {
       Tensor none;
-      if (dy.defined() && trains)
+      if (trains)
         ops::linear_backward_weight(context, dy, x, weight.grad(), bias ? bias->grad() : none);
       if (bias) bias->use_done();
       weight.use_done();
     };
-    if (options.beside_exchanges && trains && dy.defined())
+    if (options.beside_exchanges && trains)
       graph.postpone(std::move(settle));
     else
       settle();
