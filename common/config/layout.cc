@@ -1,4 +1,4 @@
-// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3, G5, G6 and G8 to G10).
+// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3, G5, G6, G8 and G9).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -45,7 +45,6 @@ class LayoutRules {
     if (topology_.context_parallel_size > 1) check_context();
     check_stages();
     check_experts();
-    check_capacity();
     return std::move(found_);
   }
 
@@ -187,14 +186,6 @@ class LayoutRules {
         "G5", {kContext, "model.sequence_length"},
         fmt::format("{} tokens can not be cut into {}; use a sequence length of {}",
                     model_.sequence_length, why, nearest_multiples(model_.sequence_length, unit)));
-  }
-
-  /// Which choices an expert takes depends on all earlier tokens of the sequence.
-  void check_capacity() {
-    if (topology_.context_parallel_size > 1 && model_.moe.capacity_factor > 0)
-      broken("G10", {"model.moe.capacity_factor", kContext},
-             "experts with a capacity need the whole sequence on a rank; use 0, or remove "
-             "context_parallel_size");
   }
 
   void check_stages() {

@@ -6,53 +6,21 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <string_view>
 
-#include "tests/bench/random_source.h"
-#include "trainer/loop/trainer.h"
-#include "trainer/parallel/communicator.h"
+#include "tests/bench/median.h"
+#include "tests/bench/trainers_beside.h"
 
 namespace {
 
 using namespace sortie;
 using namespace sortie::trainer;
 
-/// A trainer of one kind, with what it refers to.
-struct Side {
-  Side(const config::JobConfig& job_config, Communicator& world, int threads, DType dtype)
-      : job(job_config), source(job.model.vocab_size), events(EventSink::open("").value()) {
-    rank.rank = world.rank();
-    rank.world_size = world.size();
-    rank.threads = threads;
-    const auto batch = config::resolve_batch(job.topology, world.size());
-    trainer = std::make_unique<Trainer>(job, batch.plan, rank, world, events, source,
-                                        std::vector<ValidationSet>{}, cpu_facts(), dtype, "bench");
-  }
-  config::JobConfig job;
-  bench::RandomSource source;
-  EventSink events;
-  RankContext rank;
-  std::unique_ptr<Trainer> trainer;
-};
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-int number(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? 0 : std::atoi(text);
-}
-
 Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
-  SORTIE_ASSIGN_OR_RETURN(const auto world, make_mpi_communicator(number("OMPI_COMM_WORLD_RANK"),
-                                                                  number("OMPI_COMM_WORLD_SIZE")));
+  SORTIE_ASSIGN_OR_RETURN(const auto world, bench::mpi_world());
   const auto self = make_single_communicator();
-  Side alone(job, *self, threads, dtype);
+  bench::TimedTrainer alone(job, *self, threads, dtype);
   const bool experts = job.model.architecture == "mixtral";
   if (experts) {
     job.topology.expert_parallel_size = world->size();
@@ -60,21 +28,18 @@ Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
     job.topology.tensor_parallel_size = world->size();
     job.topology.sequence_parallel = true;
   }
-  Side shared(job, *world, threads, dtype);
+  bench::TimedTrainer shared(job, *world, threads, dtype);
   std::vector<double> seconds[2];
-  SORTIE_TRY(alone.trainer->start());
-  SORTIE_TRY(shared.trainer->start());
+  SORTIE_TRY(alone.training->start());
+  SORTIE_TRY(shared.training->start());
   for (int round = -1; round < rounds; ++round)  // the first one is for plans and memory
     for (const int kind : {0, 1}) {
-      world->barrier();
-      const auto begin = std::chrono::steady_clock::now();
-      SORTIE_TRY((kind == 0 ? alone : shared).trainer->step());
-      world->barrier();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (round >= 0) seconds[kind].push_back(taken.count());
+      SORTIE_ASSIGN_OR_RETURN(const double taken,
+                              bench::timed_step(*world, *(kind == 0 ? alone : shared).training));
+      if (round >= 0) seconds[kind].push_back(taken);
     }
   if (world->rank() != 0) return {};
-  const double one = median(seconds[0]), all = median(seconds[1]);
+  const double one = bench::median(seconds[0]), all = bench::median(seconds[1]);
   fmt::print("{{\"ranks\": {}, \"alone\": [{:.4f}], \"shared\": [{:.4f}], \"ratio\": {:.3f}}}\n",
              world->size(), fmt::join(seconds[0], ", "), fmt::join(seconds[1], ", "),
              one / (experts ? all : all * world->size()));  // replicas have a batch each

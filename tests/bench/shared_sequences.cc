@@ -7,87 +7,49 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <string_view>
 
-#include "tests/bench/random_source.h"
-#include "trainer/loop/trainer.h"
+#include "tests/bench/median.h"
+#include "tests/bench/trainers_beside.h"
 #include "trainer/metrics/memory.h"
-#include "trainer/parallel/communicator.h"
 
 namespace {
 
 using namespace sortie;
 using namespace sortie::trainer;
 
-/// A trainer of one kind, with what it refers to.
-struct Side {
-  Side(const config::JobConfig& job_config, Communicator& world, int threads, DType dtype)
-      : job(job_config), source(job.model.vocab_size), events(EventSink::open("").value()) {
-    rank.rank = world.rank();
-    rank.world_size = world.size();
-    rank.threads = threads;
-    const auto batch = config::resolve_batch(job.topology, world.size());
-    trainer = std::make_unique<Trainer>(job, batch.plan, rank, world, events, source,
-                                        std::vector<ValidationSet>{}, cpu_facts(), dtype, "bench");
-  }
-  config::JobConfig job;
-  bench::RandomSource source;
-  EventSink events;
-  RankContext rank;
-  std::unique_ptr<Trainer> trainer;
-};
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-int number(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? 0 : std::atoi(text);
-}
-
-/// Seconds of a step that all ranks take together.
-Result<double> timed_step(Communicator& world, Trainer& trainer) {
-  world.barrier();
-  const auto begin = std::chrono::steady_clock::now();
-  SORTIE_TRY(trainer.step());
-  world.barrier();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
-  SORTIE_ASSIGN_OR_RETURN(const auto world, make_mpi_communicator(number("OMPI_COMM_WORLD_RANK"),
-                                                                  number("OMPI_COMM_WORLD_SIZE")));
+  SORTIE_ASSIGN_OR_RETURN(const auto world, bench::mpi_world());
   const auto self = make_single_communicator();
-  std::unique_ptr<Side> alone;
+  std::unique_ptr<bench::TimedTrainer> alone;
   if (rounds > 0) {
-    alone = std::make_unique<Side>(job, *self, threads, dtype);
-    SORTIE_TRY(alone->trainer->start());
+    alone = std::make_unique<bench::TimedTrainer>(job, *self, threads, dtype);
+    SORTIE_TRY(alone->training->start());
   }
   job.topology.context_parallel_size = world->size();
-  Side shared(job, *world, threads, dtype);
-  SORTIE_TRY(shared.trainer->start());
+  bench::TimedTrainer shared(job, *world, threads, dtype);
+  SORTIE_TRY(shared.training->start());
   std::vector<double> seconds[2];
   for (int round = rounds > 0 ? -1 : 0; round < std::max(rounds, 1); ++round) {
     // The first one of several is for plans and memory.
     for (const int kind : {0, 1}) {
       if (kind == 0 && !alone) continue;
-      SORTIE_ASSIGN_OR_RETURN(const double taken,
-                              timed_step(*world, kind == 0 ? *alone->trainer : *shared.trainer));
+      SORTIE_ASSIGN_OR_RETURN(
+          const double taken,
+          bench::timed_step(*world, kind == 0 ? *alone->training : *shared.training));
       if (round >= 0) seconds[kind].push_back(taken);
     }
   }
   const MemoryUse use =
-      tensor_memory(shared.trainer->store(), shared.trainer->context().allocator());
+      tensor_memory(shared.training->store(), shared.training->context().allocator());
   const auto all = world->all_gather(
       fmt::format("{:.1f} {:.1f}", static_cast<double>(use.activations) / 1048576.0,
                   static_cast<double>(peak_memory_bytes()) / 1048576.0));
   if (world->rank() != 0) return {};
-  const double ratio =
-      alone ? median(seconds[0]) / (median(seconds[1]) * world->size()) : std::nan("");
+  const double ratio = alone
+                           ? bench::median(seconds[0]) / (bench::median(seconds[1]) * world->size())
+                           : std::nan("");
   fmt::print(
       "{{\"ranks\": {}, \"tokens\": {}, \"alone\": [{:.4f}], \"shared\": [{:.4f}], "
       "\"ratio\": {:.3f}, \"activations and peak MiB by rank\": [\"{}\"]}}\n",

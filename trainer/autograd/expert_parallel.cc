@@ -123,7 +123,9 @@ MovingRows::MovingRows(Graph& graph, const Var& rows, const ExpertGroup& group,
       journey_(std::make_shared<Journey>(graph.context(), group, std::move(exchange))) {
   journey_->start(rows.data, /*back=*/false);
   graph.record([&graph, journey = journey_, rows_grad = rows.grad] {
-    if (journey->handle) graph.add_grad(*rows_grad, journey->land());
+    if (!journey->handle) return;
+    graph.do_postponed(graph.postponed());
+    graph.add_grad(*rows_grad, journey->land());
   });
 }
 

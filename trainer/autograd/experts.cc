@@ -45,24 +45,34 @@ Var dispatch(Graph& graph, const Var& x, const SharedRows& rows) {
   return out;
 }
 
+/// What is done with the gradients of weights.
+enum class WeightGradients : std::uint8_t { at_once, beside_exchanges };
+
 Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
-                   std::span<Parameter* const> weights) {
+                   std::span<Parameter* const> weights, WeightGradients when) {
   ExecutionContext& context = graph.context();
   Tensor y = sorted_rows(context, *rows, x.data.dtype(), weights[0]->weight().size(0));
   ops::grouped_linear_forward(context, *rows, x.data, packed(weights), y);
   Var out = graph.value(y);
   use(graph, weights);
-  graph.record([&graph, &context, rows, weights, x, grad = out.grad] {
-    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
-      Tensor dx = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
-      ops::grouped_linear_backward_data(context, *rows, dy, packed(weights), dx);
-      graph.add_grad(*x.grad, std::move(dx));
+  graph.record([&graph, &context, rows, weights, when, x, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return use_done(weights);
+    Tensor dx = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
+    ops::grouped_linear_backward_data(context, *rows, dy, packed(weights), dx);
+    graph.add_grad(*x.grad, std::move(dx));
+    auto settle = [&context, rows, weights, x = x.data, dy = std::move(dy)] {
       std::vector<Tensor> dw;
       for (Parameter* weight : weights) dw.push_back(weight->grad());
       if (std::ranges::any_of(dw, &Tensor::defined))
-        ops::grouped_linear_backward_weight(context, *rows, dy, x.data, dw);
-    }
-    use_done(weights);
+        ops::grouped_linear_backward_weight(context, *rows, dy, x, dw);
+      use_done(weights);
+    };
+    const bool trains = std::ranges::any_of(weights, &Parameter::trained);
+    if (trains && when == WeightGradients::beside_exchanges)
+      graph.postpone(std::move(settle));
+    else
+      settle();
   });
   return out;
 }
@@ -117,19 +127,22 @@ Var unsort(Graph& graph, const Var& sorted, const SharedRows& rows) {
 
 /// down_e(silu(gate_e x) * up_e x) of sorted rows.
 Var products(Graph& graph, const Var& sorted, const SharedRows& rows,
-             std::span<Parameter* const> gate_up, std::span<Parameter* const> down) {
-  const Var inner = grouped_linear(graph, sorted, rows, gate_up);
-  return grouped_linear(graph, sorted_swiglu(graph, inner, rows), rows, down);
+             std::span<Parameter* const> gate_up, std::span<Parameter* const> down,
+             WeightGradients when) {
+  const Var inner = grouped_linear(graph, sorted, rows, gate_up, when);
+  return grouped_linear(graph, sorted_swiglu(graph, inner, rows), rows, down, when);
 }
 
 }  // namespace
 
 Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
-            std::span<Parameter* const> down) {
+            std::span<Parameter* const> down, bool beside_exchanges) {
   const auto rows = std::make_shared<const ops::ExpertRows>(ops::sort_by_expert(
       graph.context(), routed.experts, static_cast<std::int64_t>(gate_up.size()),
       ops::kExpertRowUnit, routed.most));
-  const Var out = products(graph, dispatch(graph, x, rows), rows, gate_up, down);
+  const Var out =
+      products(graph, dispatch(graph, x, rows), rows, gate_up, down,
+               beside_exchanges ? WeightGradients::beside_exchanges : WeightGradients::at_once);
   return combine(graph, out, routed.weights, rows);
 }
 
@@ -148,7 +161,8 @@ Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Paramete
   const Var here = moving.arrive();
   const auto rows =
       std::make_shared<const ops::ExpertRows>(ops::sort_by_expert(context, exchange->experts, own));
-  const Var out = products(graph, dispatch(graph, here, rows), rows, gate_up, down);
+  const Var out = products(graph, dispatch(graph, here, rows), rows, gate_up, down,
+                           WeightGradients::beside_exchanges);
   const auto back = std::make_shared<const RowExchange>(exchange->reversed());
   const Var home = MovingRows(graph, unsort(graph, out, rows), group, back).arrive();
   return combine(graph, home, routed.weights, sent);

@@ -16,9 +16,15 @@ struct ContextGroup;
 Var embedding(Graph& graph, const Tensor& tokens, Parameter& table,
               const ops::TablePart& part = {});
 
-/// [M, K] -> [M, N], with the weight's low-rank update where it has one; bias may be null. A bias
-/// that another rank adds to the sum has its gradient here all the same.
-Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, bool adds_bias = true);
+struct LinearOptions {
+  /// A bias that another rank adds to the sum has its gradient here all the same.
+  bool adds_bias = true;
+  /// The gradients of the weight and the bias are put off to the next exchanges between ranks.
+  bool beside_exchanges = false;
+};
+/// [M, K] -> [M, N], with the weight's low-rank update where it has one; bias may be null.
+Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
+           LinearOptions options = {});
 
 struct NormParameters {
   ops::NormKind kind;

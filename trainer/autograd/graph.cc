@@ -19,13 +19,25 @@ void Graph::add_grad(Grad& into, Tensor grad) {
   into.tensor = std::move(sum);
 }
 
-void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds) {
+void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds,
+                     const std::function<void()>& inputs_done) {
   SORTIE_CHECK(recording(), "backward of a graph that records nothing");
   for (auto& [var, grad] : seeds) add_grad(*var.grad, std::move(grad));
   seeds.clear();
   while (!steps_.empty()) {
     steps_.back()();
     steps_.pop_back();  // frees what the step had saved
+    context_.poll();
+  }
+  if (inputs_done) inputs_done();
+  do_postponed(postponed_.size());
+}
+
+void Graph::do_postponed(std::size_t count) {
+  for (; count > 0; --count) {
+    const std::function<void()> work = std::move(postponed_.front());
+    postponed_.pop_front();
+    work();
     context_.poll();
   }
 }

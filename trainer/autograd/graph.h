@@ -3,6 +3,7 @@
 // may be alive.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -60,6 +61,14 @@ class Graph {
   void record(std::function<void()> backward) {
     if (recording() && flows_) steps_.push_back(std::move(backward));
   }
+  /// Work of a backward step that nothing else of the pass waits for, as the gradient of a weight.
+  /// It is done beside the next exchanges between ranks, at the latest at the end of backward(), in
+  /// the order in which it came. What it holds is kept until then.
+  void postpone(std::function<void()> work) { postponed_.push_back(std::move(work)); }
+  std::size_t postponed() const { return postponed_.size(); }
+  /// The first `count` of them.
+  void do_postponed(std::size_t count);
+
   /// Whether something trained was used so far. What comes before that needs no gradient: it is
   /// neither kept nor recorded, so frozen first layers cost a forward pass alone.
   bool flows() const { return flows_; }
@@ -80,8 +89,10 @@ class Graph {
   void add_grad(Grad& into, Tensor grad);
 
   /// Runs all steps in reverse with these gradients at the outputs. Gradients of inputs (values
-  /// made with value()) are then found in Var::grad.
-  void backward(std::vector<std::pair<Var, Tensor>> seeds);
+  /// made with value()) are then found in Var::grad, by `inputs_done` too, which is called, where
+  /// there is one, before what is left of what was put off.
+  void backward(std::vector<std::pair<Var, Tensor>> seeds,
+                const std::function<void()>& inputs_done = {});
 
  private:
   ExecutionContext& context_;
@@ -89,6 +100,7 @@ class Graph {
   KvCache* cache_ = nullptr;
   bool flows_ = false;
   std::vector<std::function<void()>> steps_;
+  std::deque<std::function<void()>> postponed_;
   std::function<void(std::string_view, const Tensor&)> observer_;
 };
 

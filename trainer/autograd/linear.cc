@@ -4,26 +4,34 @@
 
 namespace sortie::trainer {
 
-Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, bool adds_bias) {
+Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, LinearOptions options) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
   ops::linear_forward(context, x.data, weight.packed(),
-                      bias && adds_bias ? bias->weight() : Tensor(), y);
+                      bias && options.adds_bias ? bias->weight() : Tensor(), y);
   graph.observe(weight, y);
   Var out = graph.value(y);
   graph.use(weight);
   if (bias) graph.use(*bias);
-  graph.record([&graph, &context, &weight, bias, x, grad = out.grad] {
-    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
+  graph.record([&graph, &context, &weight, bias, options, x, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (dy.defined()) {
       Tensor dx = context.empty(x.data.dtype(), x.data.shape());
       ops::linear_backward_data(context, dy, weight.packed(), dx);
       graph.add_grad(*x.grad, std::move(dx));
-      Tensor none;
-      if (weight.trained() || (bias && bias->trained()))
-        ops::linear_backward_weight(context, dy, x.data, weight.grad(), bias ? bias->grad() : none);
     }
-    if (bias) bias->use_done();
-    weight.use_done();
+    const bool trains = dy.defined() && (weight.trained() || (bias && bias->trained()));
+    auto settle = [&context, &weight, bias, trains, x = x.data, dy = std::move(dy)] {
+      Tensor none;
+      if (trains)
+        ops::linear_backward_weight(context, dy, x, weight.grad(), bias ? bias->grad() : none);
+      if (bias) bias->use_done();
+      weight.use_done();
+    };
+    if (options.beside_exchanges && trains)
+      graph.postpone(std::move(settle));
+    else
+      settle();
   });
   if (!weight.low_rank()) return out;
   const LowRank& low = *weight.low_rank();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/latent.h"
 #include "trainer/parallel/context_group.h"
@@ -23,11 +24,44 @@ Tensor& started(ExecutionContext& context, Tensor& sums, std::int64_t count) {
   return sums;
 }
 
-/// Experts of `routed` that keep `capacity` choices of each sequence.
+/// f64 [2, sequences, E]: how often each expert was chosen in front of each of this rank's two
+/// chunks of a sequence, by all ranks that have a part of that. Collective.
+Tensor chosen_before(ExecutionContext& context, const Tensor& chosen, std::int64_t experts,
+                     std::int64_t sequences, const ContextGroup& group) {
+  Tensor counts = context.empty(DType::f32, {2 * sequences, experts});
+  ops::count_choices_of_parts(context, chosen, counts);
+  Tensor all[2];  // [ranks, sequences * E] of the earlier and the later chunks
+  Communicator::Handle handles[2];
+  for (const int half : {0, 1}) {
+    Tensor mine = context.empty(DType::f32, {sequences, experts});
+    ops::copy(context, counts.view({sequences, 2 * experts}).slice(1, half * experts, experts),
+              mine);
+    all[half] = context.empty(DType::f32, {group.size(), sequences * experts});
+    handles[half] = group.communicator.all_gather_async(mine, all[half], context.record());
+  }
+  for (Communicator::Handle& handle : handles) handle->wait_on(context);
+  // In front of the earlier chunk are those of lower ranks; in front of the later one all earlier
+  // chunks, and the later ones of higher ranks.
+  Tensor before = context.zeros(DType::f64, {2, sequences, experts});
+  const auto add = [&](int to, const Tensor& chunks, std::int64_t first, std::int64_t count) {
+    Tensor sums = before.slice(0, to, 1);
+    if (count > 0) ops::column_sums(context, chunks.slice(0, first, count), sums);
+  };
+  add(0, all[0], 0, group.rank());
+  add(1, all[0], 0, group.size());
+  add(1, all[1], group.rank() + 1, group.size() - 1 - group.rank());
+  return before;
+}
+
+/// Experts of `routed` that keep `capacity` choices of each sequence; of those of a group, each
+/// rank has two chunks.
 void limit(ExecutionContext& context, std::int64_t experts, std::int64_t sequences,
-           std::int64_t capacity, Tensor dropped, Routed& routed) {
+           std::int64_t capacity, const ContextGroup* group, Tensor dropped, Routed& routed) {
+  ops::ChoiceLimit limit{.capacity = capacity, .sequences = sequences};
+  if (group != nullptr)
+    limit.before = chosen_before(context, routed.experts, experts, sequences, *group);
   Tensor kept = context.empty(DType::i32, routed.experts.shape());
-  ops::limit_choices(context, routed.experts, experts, sequences, capacity, kept, dropped);
+  ops::limit_choices(context, routed.experts, experts, limit, kept, dropped);
   routed.experts = kept;
   routed.most = experts * sequences * std::min(capacity, routed.experts.elements());
 }
@@ -89,7 +123,7 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
   }
   const bool first = graph.mode() == Graph::Mode::record || graph.mode() == Graph::Mode::reserve;
   if (capacity > 0)
-    limit(context, spec.experts, sequences, capacity,
+    limit(context, spec.experts, sequences, capacity, pass.group,
           first ? started(context, pass.dropped, 1) : context.zeros(DType::f64, {1}), routed);
   if (first) {
     pass.choices.resize(std::max(pass.choices.size(), place + 1));

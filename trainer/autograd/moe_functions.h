@@ -64,15 +64,16 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
 void finish_routing(ExecutionContext& context, double load_coefficient, RouterPass& pass);
 
 /// y [M, C] = sum_j weights_j * down_e(silu(gate_e x) * up_e x) over a row's experts e. gate_up [2
-/// F, C] and down [C, F] per expert; those without rows get zero gradient.
+/// F, C] and down [C, F] per expert; those without rows get zero gradient. The gradients of weights
+/// may be put off to the next exchanges between ranks.
 Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
-            std::span<Parameter* const> down);
+            std::span<Parameter* const> down, bool beside_exchanges = false);
 
 /// The same where each rank of the group has the next experts, as many as these, and rows of its
 /// own [M, C], of which there may be none; routed.experts count all. Rows travel to the ranks of
 /// their experts and back (Lepikhin et al. 2020); `meanwhile`, which may be empty, is called while
-/// they go there, and its backward steps run while their gradients come back. Collective: in the
-/// backward pass, too.
+/// they go there, and its backward steps run, and the gradients of weights are computed, while
+/// their gradients come back. Collective: in the backward pass, too.
 Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
             std::span<Parameter* const> down, const ExpertGroup& group,
             const std::function<void()>& meanwhile);

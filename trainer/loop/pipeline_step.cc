@@ -136,14 +136,17 @@ std::unique_ptr<PipelineStep::Pass> PipelineStep::backward(const PipelineAction&
   StageParcel parcel = std::move(arrived_);
   arrived_ = {};
   const double tokens = static_cast<double>(pass->context.batch * pass->context.whole_tokens());
+  // The stage before waits for it: it goes ahead of the weight gradients that are still to be done.
+  const auto send_gradient = [&] {
+    if (pass->in && exchange_->gives_gradient(action.run))
+      exchange_->send(action, {std::move(pass->in->tensor), pass->context.routers.assigned});
+  };
   if (last_run(action.run)) {
-    pass->graph.backward({});
+    pass->graph.backward({}, send_gradient);
   } else {
     balance_over_stages(*pass, action, std::move(parcel.sums), tokens);
-    pass->graph.backward({{std::move(pass->out), std::move(parcel.hidden)}});
+    pass->graph.backward({{std::move(pass->out), std::move(parcel.hidden)}}, send_gradient);
   }
-  if (pass->in && exchange_->gives_gradient(action.run))
-    exchange_->send(action, {std::move(pass->in->tensor), pass->context.routers.assigned});
   return pass;
 }
 

@@ -62,6 +62,7 @@ void TrainingStep::allocate(DType precision) {
     gatherer_->poll();
     passes_->poll();
     if (layout_.expert_group() != nullptr) layout_.expert_group()->poll();
+    if (layout_.tensor_group() != nullptr) layout_.tensor_group()->poll();
   });
 }
 

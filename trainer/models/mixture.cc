@@ -92,14 +92,15 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
   RouterLosses losses = spec_.losses;
   if (!context.training) losses.sequence = 0.0;
   const std::int64_t capacity =
-      context.training ? expert_capacity(spec_, logits.data.size(0) / context.batch) : 0;
+      context.training ? expert_capacity(spec_, context.whole_tokens()) : 0;
   Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(), losses,
                         context.batch, capacity, index_, context.routers);
   // A rank has a part of each expert's width, so a part of the sums that a row's weights meet.
   routed.weights = sum_gradient(graph, routed.weights, group_);
   const Var rows = enter(graph, x, group_);
   if (expert_group_ != nullptr) return leave(graph, mix_apart(graph, rows, routed), group_);
-  const Var mixed = experts(graph, rows, routed, gate_up_, down_);
+  const Var mixed = experts(graph, rows, routed, gate_up_, down_,
+                            /*beside_exchanges=*/group_ != nullptr);
   return leave(graph,
                spec_.shared_ffn > 0 ? add(graph, mixed, shared_.product(graph, rows)) : mixed,
                group_);

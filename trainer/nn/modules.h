@@ -29,7 +29,9 @@ struct LinearModule {
   /// Of an x that has entered; a part of the sum where inputs are cut.
   Var product(Graph& graph, const Var& x) const {
     const bool first = cut != LinearCut::inputs || group == nullptr || group->rank() == 0;
-    return linear(graph, x, *weight, bias, /*adds_bias=*/first);
+    return linear(
+        graph, x, *weight, bias,
+        {.adds_bias = first, .beside_exchanges = cut != LinearCut::none && group != nullptr});
   }
 };
 

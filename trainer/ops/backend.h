@@ -121,9 +121,9 @@ class Backend {
                               const Tensor& experts, const Tensor& dweights, const Tensor& dscores,
                               Tensor& dlogits) = 0;
   virtual void count_choices(Context& context, const Tensor& experts, Tensor& counts) = 0;
+  virtual void count_choices_of_parts(Context& context, const Tensor& experts, Tensor& counts) = 0;
   virtual void limit_choices(Context& context, const Tensor& experts, std::int64_t expert_count,
-                             std::int64_t sequences, std::int64_t capacity, Tensor& kept,
-                             Tensor& dropped) = 0;
+                             const ChoiceLimit& limit, Tensor& kept, Tensor& dropped) = 0;
   virtual void count_top_experts(Context& context, const Tensor& scores, std::int64_t top_k,
                                  Tensor& counts) = 0;
   virtual void sequence_balance(Context& context, const Tensor& scores, const Tensor& counts,

@@ -96,17 +96,27 @@ void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& cou
   dispatch<&Backend::count_choices>(context, experts, counts);
 }
 
+void count_choices_of_parts(ExecutionContext& context, const Tensor& experts, Tensor& counts) {
+  constexpr std::int64_t kMost = 1 << 24;  // whole numbers up to this one are f32
+  check_choices(experts, {experts.size(0), experts.size(-1)}, "experts");
+  check_f32(counts, {counts.size(0), counts.size(-1)}, "counts");
+  SORTIE_CHECK(counts.size(0) > 0 && experts.size(0) % counts.size(0) == 0 &&
+                   experts.elements() / counts.size(0) <= kMost,
+               "{} choices in {} parts", experts.elements(), counts.size(0));
+  dispatch<&Backend::count_choices_of_parts>(context, experts, counts);
+}
+
 void limit_choices(ExecutionContext& context, const Tensor& experts, std::int64_t expert_count,
-                   std::int64_t sequences, std::int64_t capacity, Tensor& kept, Tensor& dropped) {
+                   const ChoiceLimit& limit, Tensor& kept, Tensor& dropped) {
   check_choices(experts, {experts.size(0), experts.size(-1)}, "experts");
   check_choices(kept, experts.shape(), "kept");
   check_sums(dropped, 1, "dropped");
-  SORTIE_CHECK(
-      expert_count > 0 && capacity > 0 && sequences > 0 && experts.size(0) % sequences == 0,
-      "{} rows of {} sequences, {} experts that take {}", experts.size(0), sequences, expert_count,
-      capacity);
-  dispatch<&Backend::limit_choices>(context, experts, expert_count, sequences, capacity, kept,
-                                    dropped);
+  const std::int64_t parts = limit.sequences * limit.parts();
+  SORTIE_CHECK(expert_count > 0 && limit.capacity > 0 && parts > 0 && experts.size(0) % parts == 0,
+               "{} rows of {} sequences in {} parts, {} experts that take {}", experts.size(0),
+               limit.sequences, limit.parts(), expert_count, limit.capacity);
+  if (limit.before.defined()) check_sums(limit.before, parts * expert_count, "before");
+  dispatch<&Backend::limit_choices>(context, experts, expert_count, limit, kept, dropped);
 }
 
 void column_sums(ExecutionContext& context, const Tensor& matrix, Tensor& sums) {

@@ -36,13 +36,26 @@ void route_backward(ExecutionContext& context, const RouterSpec& spec, const Ten
 
 /// counts f64 [E] (overwritten): how often each expert is in `experts` i32 [M, k].
 void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& counts);
+/// counts f32 [S, E] (overwritten): the same of each of S equal parts of the rows, which have at
+/// most 2^24 choices.
+void count_choices_of_parts(ExecutionContext& context, const Tensor& experts, Tensor& counts);
 
-/// An expert takes the first `capacity` choices of each of `sequences` equal parts of experts i32
-/// [M, k], by token, then by choice, so that no token depends on a later one (GShard, Lepikhin et
-/// al. 2020, with a sequence as the group): kept i32 [M, k] = experts, or -1 for a choice that came
-/// later. dropped f64 [1] += how many those are.
+/// How many choices of each sequence an expert takes.
+struct ChoiceLimit {
+  std::int64_t capacity = 0;
+  std::int64_t sequences = 1;  // equal parts of the rows
+  /// Where a sequence lies in several places: the rows of one here are `parts` equal parts, and
+  /// before f64 [parts, sequences, E] says how many choices of each expert the sequence has in
+  /// front of each part. Undefined: none, and one part.
+  Tensor before = {};
+  std::int64_t parts() const { return before.defined() ? before.size(0) : 1; }
+};
+/// An expert takes the first choices of each sequence of experts i32 [M, k], by token, then by
+/// choice, so that no token depends on a later one (GShard, Lepikhin et al. 2020, with a sequence
+/// as the group): kept i32 [M, k] = experts, or -1 for a choice that came later. dropped f64 [1] +=
+/// how many those are.
 void limit_choices(ExecutionContext& context, const Tensor& experts, std::int64_t expert_count,
-                   std::int64_t sequences, std::int64_t capacity, Tensor& kept, Tensor& dropped);
+                   const ChoiceLimit& limit, Tensor& kept, Tensor& dropped);
 
 /// counts [S, E] f32 (overwritten): how often an expert is among the top_k of the scores alone
 /// (neither bias nor groups), per sequence of M / S rows.

@@ -13,6 +13,12 @@ struct TensorGroup {
 
   int rank() const { return communicator.rank(); }
   int size() const { return communicator.size(); }
+
+  /// An exchange beside which others compute; null = none. Makes progress in poll().
+  mutable CollectiveHandle* under_way = nullptr;
+  void poll() const {
+    if (under_way != nullptr) (void)under_way->poll();
+  }
 };
 
 /// Whether the rows between shared products are a part of all.

@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "common/base/check.h"
 #include "tests/support/cuda/capture.h"
@@ -22,7 +20,6 @@ namespace {
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 thread_local int chosen = 0;
-thread_local cudaError_t last_error = cudaSuccess;
 
 /// What differs between GPUs: SORTIE_EMULATED_GPU=sm_86.
 struct Kind {
@@ -41,103 +38,7 @@ Kind kind() {
   return *found;
 }
 
-struct ErrorText {
-  cudaError_t error;
-  const char *name, *text;
-};
-const ErrorText& text_of(cudaError_t error) {
-#define SORTIE_ERROR(name, text) \
-  ErrorText {                    \
-    name, #name, text            \
-  }
-  static constexpr std::array kTexts{
-      SORTIE_ERROR(cudaSuccess, "no error"),
-      SORTIE_ERROR(cudaErrorInvalidValue, "invalid argument"),
-      SORTIE_ERROR(cudaErrorMemoryAllocation, "out of memory"),
-      SORTIE_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
-      SORTIE_ERROR(cudaErrorInsufficientDriver,
-                   "CUDA driver version is insufficient for CUDA runtime version"),
-      SORTIE_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
-      SORTIE_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
-      SORTIE_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-      SORTIE_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
-      SORTIE_ERROR(cudaErrorNotReady, "device not ready"),
-      SORTIE_ERROR(cudaErrorHostMemoryAlreadyRegistered,
-                   "part or all of the requested memory range is already mapped"),
-      SORTIE_ERROR(cudaErrorHostMemoryNotRegistered,
-                   "pointer does not correspond to a registered memory region"),
-      SORTIE_ERROR(cudaErrorStreamCaptureUnsupported,
-                   "operation not permitted when stream is capturing"),
-      SORTIE_ERROR(cudaErrorStreamCaptureInvalidated,
-                   "operation failed due to a previous error during capture"),
-      SORTIE_ERROR(cudaErrorStreamCaptureMerge,
-                   "operation would result in a merge of separate capture sequences"),
-      SORTIE_ERROR(cudaErrorStreamCaptureUnmatched,
-                   "capture was not ended in the same stream as "
-                   "it began"),
-      SORTIE_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
-      SORTIE_ERROR(cudaErrorStreamCaptureIsolation,
-                   "dependency created on uncaptured work in another stream"),
-      SORTIE_ERROR(cudaErrorCapturedEvent,
-                   "operation not permitted on an event last recorded in a capturing stream"),
-      SORTIE_ERROR(cudaErrorStreamCaptureWrongThread,
-                   "attempt to terminate a thread-local capture sequence from another thread"),
-  };
-#undef SORTIE_ERROR
-  const auto found = std::ranges::find(kTexts, error, &ErrorText::error);
-  SORTIE_CHECK(found != kTexts.end(), "CUDA's error {} has no text", static_cast<int>(error));
-  return *found;
-}
-
-/// Blocks of pinned memory.
-struct Pinned {
-  std::mutex mutex;
-  std::map<const std::byte*, std::size_t> blocks;
-  bool has(const void* address) {
-    std::lock_guard lock(mutex);
-    const auto* byte = static_cast<const std::byte*>(address);
-    auto after = blocks.upper_bound(byte);
-    if (after == blocks.begin()) return false;
-    --after;
-    return byte < after->first + after->second;
-  }
-};
-Pinned& pinned() {
-  static Pinned all;
-  return all;
-}
-
-/// Whether a copy's bytes on the stream's GPU are in one of its blocks.
-bool on_device(const Stream& stream, const void* address, std::size_t size) {
-  Device& it = device(stream.device);
-  Lock lock(it.mutex);
-  return size == 0 || it.memory.has(address, size);
-}
-
-cudaError_t copy(void* to, const void* from, std::size_t size, cudaMemcpyKind direction,
-                 Stream& stream) {
-  const bool from_host = direction == cudaMemcpyHostToDevice || direction == cudaMemcpyHostToHost;
-  const bool to_host = direction == cudaMemcpyDeviceToHost || direction == cudaMemcpyHostToHost;
-  if ((!from_host && !on_device(stream, from, size)) || (!to_host && !on_device(stream, to, size)))
-    return failed(cudaErrorInvalidValue);
-  const bool waits = (from_host && !pinned().has(from)) || (to_host && !pinned().has(to));
-  // CUDA's own rule for these is not clear.
-  if (waits && stream.capture) return refuse_in_capture(*stream.capture);
-  if (from_host && waits && !to_host) {
-    // Taken now, as CUDA does with memory that is not pinned.
-    auto bytes = std::make_shared<std::vector<std::byte>>(size);
-    std::memcpy(bytes->data(), from, size);
-    return add_work(stream, {.run = [=] { std::memcpy(to, bytes->data(), size); }});
-  }
-  const cudaError_t added = add_work(stream, {.run = [=] { std::memcpy(to, from, size); }});
-  return waits ? cudaStreamSynchronize(&stream) : added;
-}
-
 }  // namespace
-
-cudaError_t failed(cudaError_t error) {
-  return last_error = error;
-}
 
 cudaError_t add_work(Stream& stream, Work work) {
   Device& it = device(stream.device);
@@ -175,15 +76,6 @@ cudaError_t enqueue_when(cudaStream_t stream, std::function<bool()> ready,
 
 using namespace emulated_cuda;
 
-const char* cudaGetErrorName(cudaError_t error) {
-  return text_of(error).name;
-}
-const char* cudaGetErrorString(cudaError_t error) {
-  return text_of(error).text;
-}
-cudaError_t cudaGetLastError() {
-  return std::exchange(last_error, cudaSuccess);
-}
 cudaError_t cudaRuntimeGetVersion(int* version) {
   return *version = 13000, cudaSuccess;
 }
@@ -270,68 +162,6 @@ cudaError_t cudaFree(void* block) {
                "cudaFree of what is not, or no longer, a block of device memory");
   return cudaSuccess;
 }
-cudaError_t cudaMallocHost(void** block, std::size_t size) {
-  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
-  *block = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-  if (*block == nullptr) return failed(cudaErrorMemoryAllocation);
-  return cudaHostRegister(*block, size, 0);
-}
-cudaError_t cudaFreeHost(void* block) {
-  if (block == nullptr) return cudaSuccess;
-  const cudaError_t refused = refuse_in_captures();
-  if (refused != cudaSuccess) return refused;
-  if (cudaHostUnregister(block) != cudaSuccess) return failed(cudaErrorInvalidValue);
-  std::free(block);
-  return cudaSuccess;
-}
-cudaError_t cudaHostRegister(void* block, std::size_t size, unsigned) {
-  if (size == 0) return failed(cudaErrorInvalidValue);
-  std::lock_guard lock(pinned().mutex);
-  if (!pinned().blocks.emplace(static_cast<std::byte*>(block), size).second)
-    return failed(cudaErrorHostMemoryAlreadyRegistered);
-  return cudaSuccess;
-}
-cudaError_t cudaHostUnregister(void* block) {
-  std::lock_guard lock(pinned().mutex);
-  if (pinned().blocks.erase(static_cast<std::byte*>(block)) == 0)
-    return failed(cudaErrorHostMemoryNotRegistered);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind direction,
-                            cudaStream_t stream) {
-  SORTIE_CHECK(stream != nullptr, "a copy on the default stream");
-  return copy(to, from, size, direction, *stream);
-}
-/// On a stream of its own: the default one waits for no stream that is cudaStreamNonBlocking.
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind direction) {
-  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
-  cudaStream_t own = nullptr;
-  cudaError_t error = cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);
-  if (error == cudaSuccess) error = copy(to, from, size, direction, *own);
-  (void)cudaStreamDestroy(own);
-  return error;
-}
-cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
-                              std::size_t from_pitch, std::size_t width, std::size_t height,
-                              cudaMemcpyKind direction, cudaStream_t stream) {
-  SORTIE_CHECK(direction == cudaMemcpyDeviceToDevice, "a copy of rows between host and device");
-  if (height == 0 || width == 0) return cudaSuccess;
-  if (to_pitch < width || from_pitch < width ||
-      !on_device(*stream, to, (height - 1) * to_pitch + width) ||
-      !on_device(*stream, from, (height - 1) * from_pitch + width))
-    return failed(cudaErrorInvalidValue);
-  return add_work(*stream, {.run = [=] {
-    for (std::size_t row = 0; row < height; ++row)
-      std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,
-                  static_cast<const std::byte*>(from) + row * from_pitch, width);
-  }});
-}
-cudaError_t cudaMemsetAsync(void* block, int value, std::size_t size, cudaStream_t stream) {
-  if (!on_device(*stream, block, size)) return failed(cudaErrorInvalidValue);
-  return add_work(*stream, {.run = [=] { std::memset(block, value, size); }});
-}
-
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   SORTIE_CHECK(flags == cudaStreamNonBlocking, "a stream that the default one waits for");
   Device& it = device(chosen);

@@ -1,9 +1,8 @@
 // Sequences shared by ranks against one process: what a token's place decides, what goes from rank
 // to rank, and what each rank has a part of.
-#include "common/config/architectures.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/tiny_mixture.h"
+#include "tests/trainer/layouts/family_jobs.h"
 #include "tests/trainer/layouts/layout_runs.h"
 #include "trainer/models/families.h"
 
@@ -12,34 +11,10 @@ namespace {
 
 /// Of sequences that 2 and 4 ranks can share, in chunks of 5 tokens or more.
 config::JobConfig long_job(const std::string& architecture) {
-  config::ModelConfig model;
-  model.architecture = architecture;
-  const config::Architecture& traits = config::architecture_of(model);
-  config::JobConfig job = traits.mixture ? mixture_job(architecture) : tiny_job("llama");
-  job.model.architecture = architecture;
-  if (!traits.grouped) job.model.attention_num_kv_heads = 0;
-  if (traits.partial_rope && !traits.gated_mlp) job.model.rotary_percentage = 0.5;
-  job.model.sequence_length = 40;
-  job.topology.global_batch_size = 4;
-  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
-  return job;
+  return family_job(architecture, /*tokens=*/40);
 }
-
-/// The same with all that decides something by a token's or a head's place.
 config::JobConfig long_placed_job(const std::string& architecture) {
-  config::JobConfig job = long_job(architecture);
-  config::ModelConfig& model = job.model;
-  const config::Architecture& traits = config::architecture_of(model);
-  if (traits.windows) {
-    model.attention_layers = {"local", "global"};
-    model.attention_window = 7;
-  }
-  model.embedding_dropout = traits.latent ? 0.0 : 0.1;
-  model.attention_dropout = 0.2;
-  model.residual_dropout = traits.latent ? 0.0 : 0.1;
-  model.document_end_token = 7;
-  model.reset_positions = true;
-  return job;
+  return placed(long_job(architecture), /*window=*/7);
 }
 
 config::JobConfig sharing(config::JobConfig job, int ranks) {

@@ -11,7 +11,8 @@ namespace sortie::trainer::test {
 struct ExpertLayout {
   int experts = 1, tensor = 1, expert_tensor = 0, pipeline = 1, replicas = 1;
   bool sequence = false, sharded = false;
-  int ranks() const { return tensor * pipeline * replicas; }
+  int context = 1;
+  int ranks() const { return tensor * context * pipeline * replicas; }
 };
 
 /// Eight experts, which 2, 4 and 8 ranks share out evenly.
@@ -29,6 +30,7 @@ inline config::JobConfig with_experts_on(config::JobConfig job, const ExpertLayo
   job.topology.expert_tensor_parallel_size = layout.expert_tensor;
   job.topology.tensor_parallel_size = layout.tensor;
   job.topology.sequence_parallel = layout.sequence;
+  job.topology.context_parallel_size = layout.context;
   job.topology.pipeline_parallel_size = layout.pipeline;
   if (layout.sharded) job.topology.parameter_sharding = "optimizer";
   return job;

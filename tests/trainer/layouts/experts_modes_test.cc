@@ -81,6 +81,50 @@ TEST_CASE("experts apart give the same bits twice, however late ops and messages
   }
 }
 
+TEST_CASE("choices of shared sequences are dropped alike, however late ops and messages are") {
+  config::JobConfig job = with_experts_on(experts_job("mixtral"), {.experts = 2, .context = 2});
+  job.model.moe.capacity_factor = 1.0;
+  job.topology.activation_checkpointing_type = "every_layer";
+  const LayoutRun once = run_layout(job, 2, 2);
+  CHECK(once.wrong == "");
+  REQUIRE(once.dropped.size() == 2);
+  CHECK(once.dropped[0] > 0.0);
+  const auto check_same = [&](const LayoutRun& again) {
+    CHECK(again.wrong == "");
+    CHECK(again.losses == once.losses);
+    CHECK(again.dropped == once.dropped);
+    CHECK(again.weights == once.weights);
+  };
+  check_same(run_layout(job, 2, 2, DType::f32, {std::chrono::microseconds(200), 5}));
+  if (device().kind != DeviceKind::cpu) return;
+  check_same(
+      run_layout(job, 2, 2, DType::f32, {std::chrono::microseconds(100), 6}, {.late_seed = 7}));
+}
+
+TEST_CASE("weight gradients of experts apart are computed while gradients of rows come back") {
+  const config::JobConfig job =
+      with_experts_on(experts_job("mixtral"), {.experts = 2, .replicas = 2});
+  std::mutex mutex;
+  std::vector<std::int64_t> beside;
+  run_thread_ranks(2, [&](Communicator& world) {
+    TinyTraining training(job, world);
+    const ExpertGroup* group = training.trainer->store().expert_group();
+    std::int64_t polls = 0;
+    training.trainer->context().set_poll([&] {
+      polls += group->under_way != nullptr ? 1 : 0;
+      group->poll();
+    });
+    training.losses(1);
+    const std::lock_guard lock(mutex);
+    beside.push_back(polls);
+  });
+  // Of each mixture: gate and up, down. Without a shared expert nothing else is beside a journey.
+  const std::int64_t products =
+      2 * job.model.num_layers * job.topology.global_batch_size / job.topology.micro_batch_size / 2;
+  REQUIRE(beside.size() == 2);
+  for (const std::int64_t polls : beside) CHECK(polls >= products);
+}
+
 TEST_CASE("a sharded optimizer gives experts apart the weights of a whole one") {
   config::JobConfig job = with_experts_on(
       experts_job("deepseek-v3"), {.experts = 2, .tensor = 2, .expert_tensor = 1, .replicas = 2});

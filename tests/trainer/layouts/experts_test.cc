@@ -18,6 +18,7 @@ void check_experts(const config::JobConfig& job, const std::vector<ExpertLayout>
     CAPTURE(layout.replicas);
     CAPTURE(layout.sequence);
     CAPTURE(layout.sharded);
+    CAPTURE(layout.context);
     check_equal(
         run_layout(with_experts_on(job, layout), layout.ranks(), steps, DType::f32, {}, extras),
         alone);
@@ -128,7 +129,10 @@ TEST_CASE("experts with a capacity drop the same choices in every layout") {
                    {.experts = 2, .replicas = 2},
                    {.experts = 4, .replicas = 4, .sharded = true},
                    {.experts = 4, .tensor = 2, .expert_tensor = 1, .replicas = 2},
-                   {.experts = 2, .tensor = 2, .expert_tensor = 2, .replicas = 2}},
+                   {.experts = 2, .tensor = 2, .expert_tensor = 2, .replicas = 2},
+                   {.context = 2},
+                   {.tensor = 2, .sequence = true, .context = 2},
+                   {.experts = 2, .context = 2}},
                   4);
     const LayoutRun limited = run_layout(job, 1, 1, DType::f32);
     job.model.moe.capacity_factor = 0.0;

@@ -113,6 +113,39 @@ TEST_CASE("a group's steps are the same bits with messages that are late and ops
   }
 }
 
+TEST_CASE("a group's weight gradients are computed beside its exchanges") {
+  for (const bool sequence : {false, true}) {
+    for (const bool recomputes : {false, true}) {
+      CAPTURE(sequence);
+      CAPTURE(recomputes);
+      config::JobConfig job = in_group(modes_job(), 2, sequence);
+      if (recomputes) job.topology.activation_checkpointing_type = "every_layer";
+      std::mutex mutex;
+      std::vector<std::int64_t> beside;
+      run_thread_ranks(2, [&](Communicator& world) {
+        TinyTraining training(job, world);
+        const TensorGroup* group = training.trainer->store().tensor_group();
+        std::int64_t polls = 0;
+        training.trainer->context().set_poll([&] {
+          polls += group->under_way != nullptr ? 1 : 0;
+          group->poll();
+        });
+        training.losses(1);
+        const std::lock_guard lock(mutex);
+        beside.push_back(polls);
+      });
+      // Of each layer: query, key and value, output, gate and up, down. A recomputed layer ends
+      // before the next exchange, which the first one would wait for. The tape polls behind each
+      // product, and the CPU's products themselves.
+      const std::int64_t products = (sequence && recomputes ? 3 : 4) * job.model.num_layers *
+                                    job.topology.global_batch_size / job.topology.micro_batch_size;
+      const std::int64_t each = device().kind == DeviceKind::cuda ? 1 : 2;
+      REQUIRE(beside.size() == 2);
+      for (const std::int64_t polls : beside) CHECK(polls == each * products);
+    }
+  }
+}
+
 TEST_CASE(
     "a planned rank of a group takes what a real one takes, and tells the whole model's work") {
   for (const char* architecture : {"llama", "deepseek-v3"}) {

@@ -1,8 +1,7 @@
 // Layers shared by the ranks of a group against one process: the cuts, the sums over ranks, and
 // what each rank has to do alike.
-#include "common/config/architectures.h"
 #include "tests/support/every_case.h"
-#include "tests/support/tiny_mixture.h"
+#include "tests/trainer/layouts/family_jobs.h"
 #include "tests/trainer/layouts/layout_runs.h"
 #include "trainer/models/families.h"
 
@@ -11,34 +10,10 @@ namespace {
 
 /// Of a shape that 2 and 4 ranks can share: 2 key-value heads, so that 4 ranks have them in pairs.
 config::JobConfig shared_job(const std::string& architecture) {
-  config::ModelConfig model;
-  model.architecture = architecture;
-  const config::Architecture& traits = config::architecture_of(model);
-  config::JobConfig job = traits.mixture ? mixture_job(architecture) : tiny_job("llama");
-  job.model.architecture = architecture;
-  if (!traits.grouped) job.model.attention_num_kv_heads = 0;
-  if (traits.partial_rope && !traits.gated_mlp) job.model.rotary_percentage = 0.5;
-  job.model.sequence_length = 20;
-  job.topology.global_batch_size = 4;
-  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
-  return job;
+  return family_job(architecture, /*tokens=*/20);
 }
-
-/// The same with all that decides something by a token's or a head's place.
 config::JobConfig placed_job(const std::string& architecture) {
-  config::JobConfig job = shared_job(architecture);
-  config::ModelConfig& model = job.model;
-  const config::Architecture& traits = config::architecture_of(model);
-  if (traits.windows) {
-    model.attention_layers = {"local", "global"};
-    model.attention_window = 5;
-  }
-  model.embedding_dropout = traits.latent ? 0.0 : 0.1;
-  model.attention_dropout = 0.2;
-  model.residual_dropout = traits.latent ? 0.0 : 0.1;
-  model.document_end_token = 7;
-  model.reset_positions = true;
-  return job;
+  return placed(shared_job(architecture), /*window=*/5);
 }
 
 config::JobConfig on_ranks(config::JobConfig job, int size, bool sequence = false) {

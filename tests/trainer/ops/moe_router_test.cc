@@ -233,7 +233,7 @@ Limited limited(ExecutionContext& context, const LimitedSize& s, const Choices& 
   Tensor dropped = ops::tensor_from_host<double>(context, Values{dropped_before}, {1});
   ops::limit_choices(context,
                      ops::tensor_from_host<std::int32_t>(context, chosen, {s.rows, s.top_k}),
-                     s.experts, s.sequences, s.capacity, kept, dropped);
+                     s.experts, {s.capacity, s.sequences}, kept, dropped);
   return {ops::copy_to_host<std::int32_t>(context, kept),
           ops::read_scalar<double>(context, dropped)};
 }
@@ -270,6 +270,67 @@ TEST_CASE("an expert with a capacity takes the earliest choices of each sequence
     CHECK((expected.dropped > 0) == (s.rows > 12));
     CHECK(limited(context, s, chosen) == expected);
     CHECK(limited(context, s, chosen, 5.0).dropped == expected.dropped + 5.0);
+  }
+}
+
+TEST_CASE("places that have a part of each sequence drop the choices that one place drops") {
+  ExecutionContext context(2, test::device());
+  constexpr std::int64_t kPlaces = 2, kChunks = 2 * kPlaces;
+  for (const LimitedSize& s : {LimitedSize{24, 2, 5, 2, 3}, LimitedSize{4800, 2, 7, 3, 350},
+                               LimitedSize{2400, 3, 1100, 2, 3}}) {
+    CAPTURE(s.rows);
+    const Choices chosen = uneven_choices(s);
+    const Limited expected = limited_by_definition(s, chosen);
+    const auto length = static_cast<std::size_t>(s.rows * s.top_k / s.sequences / kChunks);
+    Choices kept(chosen.size());
+    double dropped = 0.0;
+    for (const std::int64_t place : {0, 1}) {
+      const std::size_t chunks[] = {static_cast<std::size_t>(place),
+                                    static_cast<std::size_t>(kChunks - 1 - place)};
+      Choices here;
+      Values before;  // by chunk, by sequence, by expert
+      std::vector<float> counts;
+      for (const std::size_t chunk : chunks)
+        for (std::int64_t sequence = 0; sequence < s.sequences; ++sequence)
+          for (std::int64_t expert = 0; expert < s.experts; ++expert) {
+            const auto first =
+                chosen.begin() + static_cast<std::ptrdiff_t>(length * kChunks) * sequence;
+            before.push_back(static_cast<double>(
+                std::count(first, first + static_cast<std::ptrdiff_t>(length * chunk), expert)));
+          }
+      for (std::size_t sequence = 0; sequence < static_cast<std::size_t>(s.sequences); ++sequence)
+        for (const std::size_t chunk : chunks) {
+          const auto first =
+              chosen.begin() + static_cast<std::ptrdiff_t>(length * (sequence * kChunks + chunk));
+          here.insert(here.end(), first, first + static_cast<std::ptrdiff_t>(length));
+          for (std::int64_t expert = 0; expert < s.experts; ++expert)
+            counts.push_back(static_cast<float>(
+                std::count(first, first + static_cast<std::ptrdiff_t>(length), expert)));
+        }
+      const Tensor experts =
+          ops::tensor_from_host<std::int32_t>(context, here, {s.rows / kPlaces, s.top_k});
+      Tensor counted = context.empty(DType::f32, {2 * s.sequences, s.experts});
+      ops::count_choices_of_parts(context, experts, counted);
+      CHECK(ops::copy_to_host<float>(context, counted) == counts);
+      Tensor own = context.empty(DType::i32, experts.shape());
+      Tensor late = context.zeros(DType::f64, {1});
+      ops::limit_choices(
+          context, experts, s.experts,
+          {s.capacity, s.sequences,
+           ops::tensor_from_host<double>(context, before, {2, s.sequences, s.experts})},
+          own, late);
+      dropped += ops::read_scalar<double>(context, late);
+      const Choices values = ops::copy_to_host<std::int32_t>(context, own);
+      for (std::size_t sequence = 0; sequence < static_cast<std::size_t>(s.sequences); ++sequence)
+        for (std::size_t half : {0, 1})
+          std::copy_n(
+              values.begin() + static_cast<std::ptrdiff_t>(length * (2 * sequence + half)), length,
+              kept.begin() +
+                  static_cast<std::ptrdiff_t>(length * (sequence * kChunks + chunks[half])));
+    }
+    CHECK(expected.dropped > 0.0);
+    CHECK(dropped == expected.dropped);
+    CHECK(kept == expected.kept);
   }
 }
 

@@ -117,9 +117,9 @@ class CpuBackend : public Backend {
                       const Tensor& experts, const Tensor& dweights, const Tensor& dscores,
                       Tensor& dlogits) override;
   void count_choices(Context& context, const Tensor& experts, Tensor& counts) override;
+  void count_choices_of_parts(Context& context, const Tensor& experts, Tensor& counts) override;
   void limit_choices(Context& context, const Tensor& experts, std::int64_t expert_count,
-                     std::int64_t sequences, std::int64_t capacity, Tensor& kept,
-                     Tensor& dropped) override;
+                     const ChoiceLimit& limit, Tensor& kept, Tensor& dropped) override;
   void count_top_experts(Context& context, const Tensor& scores, std::int64_t top_k,
                          Tensor& counts) override;
   void sequence_balance(Context& context, const Tensor& scores, const Tensor& counts,

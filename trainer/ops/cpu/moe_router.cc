@@ -239,20 +239,33 @@ void CpuBackend::count_choices(ExecutionContext&, const Tensor& experts, Tensor&
   for (std::int64_t i = 0; i < experts.elements(); ++i) count[chosen[i]] += 1.0;
 }
 
+void CpuBackend::count_choices_of_parts(ExecutionContext&, const Tensor& experts, Tensor& counts) {
+  const auto* chosen = experts.data<std::int32_t>();
+  float* count = counts.data<float>();
+  std::fill_n(count, counts.elements(), 0.0f);
+  const std::int64_t length = experts.elements() / counts.size(0);
+  for (std::int64_t part = 0; part < counts.size(0); ++part, count += counts.size(1))
+    for (std::int64_t i = part * length; i < (part + 1) * length; ++i) count[chosen[i]] += 1.0f;
+}
+
 void CpuBackend::limit_choices(ExecutionContext&, const Tensor& experts, std::int64_t expert_count,
-                               std::int64_t sequences, std::int64_t capacity, Tensor& kept,
-                               Tensor& dropped) {
+                               const ChoiceLimit& limit, Tensor& kept, Tensor& dropped) {
   const auto* chosen = experts.data<std::int32_t>();
   auto* out = kept.data<std::int32_t>();
   std::vector<std::int64_t> taken(static_cast<std::size_t>(expert_count));
-  const std::int64_t length = experts.elements() / sequences;
+  const std::int64_t parts = limit.parts(), length = experts.elements() / limit.sequences / parts;
+  const double* before = limit.before.defined() ? limit.before.data<double>() : nullptr;
   std::int64_t late = 0;
-  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    std::ranges::fill(taken, 0);
-    for (std::int64_t i = sequence * length; i < (sequence + 1) * length; ++i) {
+  for (std::int64_t piece = 0; piece < limit.sequences * parts; ++piece) {
+    const std::int64_t at = (piece % parts * limit.sequences + piece / parts) * expert_count;
+    for (std::size_t e = 0; e < taken.size(); ++e)
+      taken[e] = before == nullptr
+                     ? 0
+                     : static_cast<std::int64_t>(before[at + static_cast<std::int64_t>(e)]);
+    for (std::int64_t i = piece * length; i < (piece + 1) * length; ++i) {
       SORTIE_CHECK(chosen[i] >= 0 && chosen[i] < expert_count, "expert {} of {}", chosen[i],
                    expert_count);
-      const bool takes = taken[static_cast<std::size_t>(chosen[i])]++ < capacity;
+      const bool takes = taken[static_cast<std::size_t>(chosen[i])]++ < limit.capacity;
       out[i] = takes ? chosen[i] : -1;
       late += takes ? 0 : 1;
     }

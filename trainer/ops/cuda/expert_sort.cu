@@ -98,19 +98,27 @@ __global__ void total_kernel(const std::int32_t* counts, std::int64_t chunks, Fl
   totals.data[i] = static_cast<T>(sum);
 }
 
-/// starts [segments, chunks, E]: how many choices of the expert are in earlier chunks of the segment;
+/// starts [segments, chunks, E]: how many choices of the expert are earlier in the sequence;
 /// late [segments, E]: how many its capacity leaves out.
 __global__ void segment_starts_kernel(const std::int32_t* counts, std::int64_t chunks, int experts,
-                                      int capacity, std::int32_t* starts, Flat<std::int32_t> late) {
+                                      const ExpertLimit limit, std::int32_t* starts,
+                                      Flat<std::int32_t> late) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= late.size) return;
-  const std::int64_t first = i / experts * chunks * experts + i % experts;
-  int sum = 0;
+  const std::int64_t segment = i / experts, expert = i % experts;
+  const std::int64_t first = segment * chunks * experts + expert;
+  int before = 0;
+  if (limit.before != nullptr) {
+    const std::int64_t sequences = late.size / experts / limit.parts;
+    const std::int64_t place = segment % limit.parts * sequences + segment / limit.parts;
+    before = static_cast<int>(limit.before[place * experts + expert]);
+  }
+  int sum = before;
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
     starts[first + chunk * experts] = sum;
     sum += counts[first + chunk * experts];
   }
-  late.data[i] = sum > capacity ? sum - capacity : 0;
+  late.data[i] = max(sum - max(before, limit.capacity), 0);
 }
 
 /// One block: whole numbers, so that the order in which they are added does not matter.
@@ -228,7 +236,7 @@ void count_experts(cudaStream_t stream, const Choices& choices, std::int32_t* ch
 template void count_experts(cudaStream_t, const Choices&, std::int32_t*, float*);
 template void count_experts(cudaStream_t, const Choices&, std::int32_t*, double*);
 
-void limit_experts(cudaStream_t stream, const Choices& choices, int capacity,
+void limit_experts(cudaStream_t stream, const Choices& choices, const ExpertLimit& limit,
                    std::int32_t* chunk_counts, std::int32_t* starts, std::int32_t* late,
                    std::int32_t* kept, double* dropped) {
   constexpr int kThreads = 256;
@@ -236,12 +244,13 @@ void limit_experts(cudaStream_t stream, const Choices& choices, int capacity,
   const std::int64_t counters = choices.segments * choices.experts;
   launch(count_kernel, grid_of_chunks(choices), stream, choices, chunks, chunk_counts);
   launch(segment_starts_kernel, {.blocks = blocks_for(counters, kThreads), .threads = kThreads},
-         stream, chunk_counts, chunks, choices.experts, capacity, starts,
+         stream, chunk_counts, chunks, choices.experts, limit, starts,
          Flat<std::int32_t>{late, counters});
   launch(add_late_kernel,
          {.blocks = 1, .threads = kThreads, .shared_bytes = kThreads / kWarp * sizeof(double)},
          stream, Flat<const std::int32_t>{late, counters}, dropped);
-  launch(keep_kernel, grid_of_chunks(choices), stream, choices, chunks, capacity, starts, kept);
+  launch(keep_kernel, grid_of_chunks(choices), stream, choices, chunks, limit.capacity,
+         starts, kept);
 }
 
 void sort_choices(cudaStream_t stream, const Choices& choices, const SortedRows& rows,

@@ -28,9 +28,15 @@ template <class T>
 void count_experts(cudaStream_t stream, const Choices& choices, std::int32_t* chunk_counts,
                    T* counts);
 
-/// kept = choices, or -1 for those that an expert's first `capacity` of a segment do not include;
-/// *dropped += how many. `starts` is scratch like chunk_counts, `late` of [segments * E].
-void limit_experts(cudaStream_t stream, const Choices& choices, int capacity,
+/// How many choices of each sequence an expert takes; sequences are `parts` segments each.
+struct ExpertLimit {
+  std::int32_t capacity = 0;
+  const double* before = nullptr;  // [parts, segments / parts, E]: choices earlier in the sequence
+  std::int64_t parts = 1;
+};
+/// kept = choices, or -1 for those that come when an expert has all that it takes; *dropped += how
+/// many. `starts` is scratch like chunk_counts, `late` of [segments * E].
+void limit_experts(cudaStream_t stream, const Choices& choices, const ExpertLimit& limit,
                    std::int32_t* chunk_counts, std::int32_t* starts, std::int32_t* late,
                    std::int32_t* kept, double* dropped);
 

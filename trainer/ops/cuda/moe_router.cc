@@ -2,6 +2,7 @@
 #include "trainer/ops/cuda/moe_router.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "trainer/ops/cuda/cuda_backend.h"
 #include "trainer/ops/cuda/expert_sort.h"
@@ -68,18 +69,29 @@ void CudaBackend::count_choices(Context& context, const Tensor& experts, Tensor&
                 address<double>(counts));
 }
 
+void CudaBackend::count_choices_of_parts(Context& context, const Tensor& experts, Tensor& counts) {
+  const Choices choices{address<const std::int32_t>(experts), experts.elements(), counts.size(0),
+                        static_cast<int>(counts.size(1))};
+  const Tensor chunks = context.empty(DType::i32, {chunk_counts_of(choices)});
+  count_experts(current_stream(context), choices, address<std::int32_t>(chunks),
+                address<float>(counts));
+}
+
 void CudaBackend::limit_choices(Context& context, const Tensor& experts, std::int64_t expert_count,
-                                std::int64_t sequences, std::int64_t capacity, Tensor& kept,
-                                Tensor& dropped) {
-  const Choices choices{address<const std::int32_t>(experts), experts.elements(), sequences,
-                        static_cast<int>(expert_count)};
+                                const ChoiceLimit& limit, Tensor& kept, Tensor& dropped) {
+  const Choices choices{address<const std::int32_t>(experts), experts.elements(),
+                        limit.sequences * limit.parts(), static_cast<int>(expert_count)};
   const Tensor counts = context.empty(DType::i32, {2, chunk_counts_of(choices)});
-  const Tensor late = context.empty(DType::i32, {sequences * expert_count});
-  // No expert is chosen more often than there are choices, of which i32 holds the number.
-  limit_experts(
-      current_stream(context), choices, static_cast<int>(std::min(capacity, experts.elements())),
-      address<std::int32_t>(counts.slice(0, 0, 1)), address<std::int32_t>(counts.slice(0, 1, 1)),
-      address<std::int32_t>(late), address<std::int32_t>(kept), address<double>(dropped));
+  const Tensor late = context.empty(DType::i32, {choices.segments * expert_count});
+  const ExpertLimit each{
+      .capacity = static_cast<std::int32_t>(
+          std::min<std::int64_t>(limit.capacity, std::numeric_limits<std::int32_t>::max())),
+      .before = limit.before.defined() ? address<const double>(limit.before) : nullptr,
+      .parts = limit.parts()};
+  limit_experts(current_stream(context), choices, each,
+                address<std::int32_t>(counts.slice(0, 0, 1)),
+                address<std::int32_t>(counts.slice(0, 1, 1)), address<std::int32_t>(late),
+                address<std::int32_t>(kept), address<double>(dropped));
 }
 
 void CudaBackend::count_top_experts(Context& context, const Tensor& scores, std::int64_t top_k,

@@ -106,6 +106,21 @@ void GpuMetaBackend::count_choices(Context& context, const Tensor& experts, Tens
   (void)context.empty(DType::i32, {cuda::chunk_counts(experts.elements(), 1, counts.elements())});
 }
 
+void GpuMetaBackend::count_choices_of_parts(Context& context, const Tensor& experts,
+                                            Tensor& counts) {
+  (void)context.empty(DType::i32,
+                      {cuda::chunk_counts(experts.elements(), counts.size(0), counts.size(1))});
+}
+
+void GpuMetaBackend::limit_choices(Context& context, const Tensor& experts,
+                                   std::int64_t expert_count, const ChoiceLimit& limit, Tensor&,
+                                   Tensor&) {
+  const std::int64_t segments = limit.sequences * limit.parts();
+  const Tensor counts = context.empty(
+      DType::i32, {2, cuda::chunk_counts(experts.elements(), segments, expert_count)});
+  const Tensor late = context.empty(DType::i32, {segments * expert_count});
+}
+
 void GpuMetaBackend::count_top_experts(Context& context, const Tensor& scores, std::int64_t top_k,
                                        Tensor& counts) {
   const Tensor chosen = context.empty(DType::i32, {scores.size(0), top_k});

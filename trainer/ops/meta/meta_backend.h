@@ -58,7 +58,8 @@ class MetaBackend : public CpuBackend {
   void route_backward(Context&, const RouterSpec&, const Tensor&, const Tensor&, const Tensor&,
                       const Tensor&, Tensor&) override {}
   void count_choices(Context&, const Tensor&, Tensor&) override {}
-  void limit_choices(Context&, const Tensor&, std::int64_t, std::int64_t, std::int64_t, Tensor&,
+  void count_choices_of_parts(Context&, const Tensor&, Tensor&) override {}
+  void limit_choices(Context&, const Tensor&, std::int64_t, const ChoiceLimit&, Tensor&,
                      Tensor&) override {}
   void count_top_experts(Context&, const Tensor&, std::int64_t, Tensor&) override {}
   void sequence_balance(Context&, const Tensor&, const Tensor&, std::int64_t, double,

@@ -1,0 +1,199 @@
+// What a site exchanges with the others: gradients of plain steps, changes of fragments.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/outer/outer_loop.h"
+
+namespace sortie::trainer::outer {
+namespace {
+
+constexpr std::size_t kFewestNorms = 3, kMostNorms = 16;
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+}  // namespace
+
+/// Of a plain step. The mean loss travels as one more element behind the last fragment.
+Result<double> OuterLoop::mean_gradients(double loss, std::int64_t targets,
+                                         TrainingProgress& progress) {
+  const auto elements = static_cast<std::size_t>(map_.elements());
+  std::vector<float> gradients(elements);
+  map_.gather(PartValues::gradients, gradients);
+  double unfit =
+      std::isfinite(loss) &&
+              std::ranges::all_of(gradients, [](float value) { return std::isfinite(value); })
+          ? 0.0
+          : 1.0;
+  layout_.world().all_reduce_sum({&unfit, 1});
+  const std::size_t last = fragments_.size() - 1;
+  for (std::size_t i = 0; i <= last && leader_; ++i) {
+    ExchangeTask task{
+        .round = progress_.round + 1,
+        .fragment = static_cast<std::int64_t>(i),
+        .tokens = unfit > 0 || lacks_state_ ? 0 : targets,
+        .abstains = unfit > 0 || lacks_state_,
+        .reason = lacks_state_ ? "it copies the weights" : "its gradients are not finite",
+        .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges))),
+        .outer = false};
+    if (task.reason = task.abstains ? task.reason : ""; !task.abstains)
+      take_ranges(gradients, fragments_[i].ranges, task.change);
+    if (i == last) task.change.push_back(task.abstains ? 0.0f : static_cast<float>(loss));
+    leader_->start(std::move(task));
+  }
+  double mean_loss = 0.0, copied = 0.0;
+  for (std::size_t i = 0; i <= last; ++i) {
+    SORTIE_ASSIGN_OR_RETURN(auto outcome, next_answer<ExchangeOutcome>(progress));
+    if (!outcome) continue;
+    if (!outcome->copied_from.empty()) copied = 1.0;
+    if (i == last) {
+      mean_loss = outcome->values.back();
+      outcome->values.pop_back();
+    }
+    put_ranges(outcome->values, fragments_[i].ranges, gradients);
+    add_report(outcome->report);
+  }
+  layout_.world().all_reduce_sum({&copied, 1});
+  if (copied > 0) {
+    take_plain_state(progress);
+    lacks_state_ = false;
+    notes_.push_back(fmt::format("site {}: has the weights of round {} from another site",
+                                 site_.name, progress_.round));
+  }
+  map_.scatter(PartValues::gradients, gradients);
+  layout_.world().broadcast(std::as_writable_bytes(std::span(&mean_loss, 1)), 0);
+  return mean_loss;
+}
+
+/// The change of a fragment, to the leader's thread.
+Result<> OuterLoop::send(std::int64_t number) {
+  FragmentState& fragment = fragments_[static_cast<std::size_t>(number)];
+  vector_.resize(static_cast<std::size_t>(map_.elements()));
+  map_.gather(PartValues::weights, vector_);
+  const auto count = static_cast<std::size_t>(elements_of(fragment.ranges));
+  std::vector<float> change(count), own(count);
+  double square = 0.0;
+  if (leader_) {
+    take_ranges(state_.weights, fragment.ranges, change);
+    take_ranges(vector_, fragment.ranges, own);
+    for (std::size_t i = 0; i < count; ++i) {
+      change[i] -= own[i];
+      square += double{change[i]} * change[i];
+    }
+  }
+  layout_.world().all_reduce_sum({&square, 1});
+  const double norm = std::sqrt(square);
+  std::string reason;
+  if (!std::isfinite(norm))
+    reason = "the change of its weights is not finite";
+  else if (fragment.norms.size() >= kFewestNorms && norm > kOutlierNorm * median_of(fragment.norms))
+    reason = fmt::format(
+        "the norm {:.4g} of the change of its weights is more than {:.0f} times "
+        "the median of those before, {:.4g}",
+        norm, kOutlierNorm, median_of(fragment.norms));
+  fragment.abstains = !reason.empty();
+  fragment.abstained = fragment.abstains ? fragment.abstained + 1 : 0;
+  if (!fragment.abstains) {
+    fragment.norms.push_back(norm);
+    if (fragment.norms.size() > kMostNorms) fragment.norms.erase(fragment.norms.begin());
+  } else {
+    notes_.push_back(
+        fmt::format("round {}: site {} abstains: {}", work_.round, site_.name, reason));
+    std::ranges::fill(change, 0.0f);
+  }
+  if (fragment.abstained >= kMostAbstentions)
+    return fail(ErrorCode::diverged,
+                fmt::format("site {}: {} rounds in a row {}; lower "
+                            "learning_rate_scheduler.learning_rate, or look at the hosts and the "
+                            "data of this site",
+                            site_.name, fragment.abstained, reason));
+  fragment.sent = true;
+  if (leader_)
+    leader_->start(ExchangeTask{.round = work_.round,
+                                .fragment = number,
+                                .tokens = fragment.abstains ? 0 : tokens_,
+                                .abstains = fragment.abstains,
+                                .reason = std::move(reason),
+                                .change = std::move(change),
+                                .ranges = fragment.ranges});
+  return {};
+}
+
+Result<> OuterLoop::apply(std::int64_t number, const TrainingProgress& progress) {
+  FragmentState& fragment = fragments_[static_cast<std::size_t>(number)];
+  SORTIE_ASSIGN_OR_RETURN(const auto outcome, next_answer<ExchangeOutcome>(progress));
+  double copied = outcome && !outcome->copied_from.empty() ? 1.0 : 0.0;
+  layout_.world().all_reduce_sum({&copied, 1});
+  if (outcome) add_report(outcome->report);
+  // Alpha: the share of its own weights that a site keeps, where they are fit.
+  const auto keep = static_cast<float>(fragment.abstains ? 0.0 : site_.settings.mix);
+  const bool all_alike = copied > 0 || (fragments_.size() == 1 && keep == 0.0f);
+  vector_.resize(static_cast<std::size_t>(map_.elements()));
+  if (!all_alike) map_.gather(PartValues::weights, vector_);
+  if (leader_ && all_alike) {
+    vector_ = state_.weights;
+  } else if (leader_) {
+    std::vector<float> own(outcome->values.size());
+    take_ranges(vector_, fragment.ranges, own);
+    for (std::size_t i = 0; i < own.size(); ++i)
+      own[i] =
+          keep == 0.0f ? outcome->values[i] : keep * own[i] + (1.0f - keep) * outcome->values[i];
+    put_ranges(own, fragment.ranges, vector_);
+  }
+  map_.scatter(PartValues::weights, vector_);
+  weights_written();
+  fragment.applied = true;
+  return {};
+}
+
+/// What is due so many steps of the schedule after the begin of the round.
+Result<> OuterLoop::exchange_due(std::int64_t at, TrainingProgress& progress) {
+  const FragmentTimes times(site_.settings, steps_of(work_.round));
+  const auto exchanged = [&]() -> Result<> {
+    for (std::size_t i = 0; i < fragments_.size(); ++i) {
+      const auto number = static_cast<std::int64_t>(i);
+      if (!fragments_[i].sent && times.ready(number) <= at) SORTIE_TRY(send(number));
+    }
+    for (std::size_t i = 0; i < fragments_.size(); ++i) {
+      const auto number = static_cast<std::int64_t>(i);
+      if (fragments_[i].sent && !fragments_[i].applied && times.applied(number) <= at)
+        SORTIE_TRY(apply(number, progress));
+    }
+    return {};
+  }();
+  if (!exchanged) {
+    SORTIE_TRY(step_lost(exchanged.error()));
+    // The last step may have been taken: the loop goes on with what the run has by then.
+    while (!joined_ || (lacks_state_ && !plain(progress_.round + 1))) {
+      const Result<> back = !joined_ ? join(progress) : sit_out(progress);
+      if (!back) SORTIE_TRY(step_lost(back.error()));
+    }
+    return {};
+  }
+  if (done_ == total_) {
+    end_round(progress);
+    own_differs_ = fragments_.size() > 1 || site_.settings.mix > 0;
+  }
+  return {};
+}
+
+void OuterLoop::add_report(const ExchangeReport& report) {
+  event_.epoch = static_cast<std::int64_t>(report.epoch);
+  event_.sites = report.members;
+  event_.contributors = report.contributors;
+  event_.aborted += report.aborted;
+  event_.bytes_sent += static_cast<std::int64_t>(report.wire_sent);
+  event_.bytes_received += static_cast<std::int64_t>(report.wire_received);
+  event_.payload_bytes += static_cast<std::int64_t>(report.payload_sent + report.payload_received);
+  if (!std::isfinite(event_.exchange_seconds)) event_.exchange_seconds = 0.0;
+  event_.exchange_seconds += report.exchange_seconds;
+  signal_ += report.signal;
+  noise_ += report.noise;
+}
+
+}  // namespace sortie::trainer::outer
