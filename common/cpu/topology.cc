@@ -128,9 +128,13 @@ std::vector<Gpu> amd_gpus(const fs::path& root) {
 Topology read_topology(const fs::path& root, const CpuList& allowed) {
   Topology topology;
   topology.cores = read_cores(root, allowed);
-  topology.gpus = nvidia_gpus(root);
-  if (topology.gpus.empty()) topology.gpus = amd_gpus(root);
+  topology.gpus = read_gpus(root);
   return topology;
+}
+
+std::vector<Gpu> read_gpus(const fs::path& root) {
+  std::vector<Gpu> gpus = nvidia_gpus(root);
+  return gpus.empty() ? amd_gpus(root) : gpus;
 }
 
 }  // namespace sortie::cpu

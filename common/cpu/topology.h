@@ -30,5 +30,7 @@ struct Topology {
 /// Reads below `root` ("/", or a recorded tree). What can not be read is as on a plain machine: one
 /// node, a core per CPU, no GPU. Of two vendors the NVIDIA devices are taken.
 Topology read_topology(const std::filesystem::path& root, const CpuList& allowed);
+/// Its GPUs alone: no file is read for each CPU.
+std::vector<Gpu> read_gpus(const std::filesystem::path& root);
 
 }  // namespace sortie::cpu

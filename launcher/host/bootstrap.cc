@@ -3,11 +3,8 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <openssl/evp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -21,8 +18,8 @@
 #include <utility>
 
 #include "common/base/fd.h"
-#include "common/base/hex.h"
 #include "launcher/host/bootstrap_script.h"
+#include "launcher/host/runner_hashes.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -31,14 +28,8 @@ namespace {
 constexpr std::size_t kMaxNoise =
     64 * 1024;                            // what a host's shell start-up may print before the tag
 constexpr std::size_t kMaxAnswer = 1000;  // of what a host says in a message of ours
+constexpr std::size_t kKeptPiece = 8 * 1024;
 constexpr std::string_view kTag = "SORTIE ";
-
-std::string sha256_hex(std::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_sha256(), nullptr);
-  return hex({reinterpret_cast<const char*>(digest), length});
-}
 
 std::string machine_of(std::string_view bytes) {
   Elf64_Ehdr header;
@@ -156,6 +147,19 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> exec_when_free(Connection& con
   }
 }
 
+/// In small pieces where the connection is kept: what libssh buffers once it has for good.
+asio::awaitable<Result<>> send_binary(Channel& channel, const RunnerBinary& binary,
+                                      RunnerStays stays) {
+  std::string_view bytes = binary.bytes();
+  const std::size_t piece = stays == RunnerStays::yes ? kKeptPiece : bytes.size();
+  Result<> sent;
+  while (sent && !bytes.empty()) {
+    sent = co_await channel.write(bytes.substr(0, piece));
+    bytes.remove_prefix(std::min(bytes.size(), piece));
+  }
+  co_return sent;
+}
+
 }  // namespace
 
 Result<RunnerBinary> RunnerBinary::open(const std::filesystem::path& path) {
@@ -172,8 +176,9 @@ Result<RunnerBinary> RunnerBinary::open(const std::filesystem::path& path) {
   RunnerBinary binary;
   binary.path_ = path;
   binary.bytes_ = {static_cast<const char*>(bytes), size};
-  binary.sha256_ = sha256_hex(binary.bytes_);
-  binary.xxh3_ = fmt::format("{:016x}", XXH3_64bits(binary.bytes_.data(), binary.bytes_.size()));
+  RunnerHashes hashes = hashes_of_runner(binary.bytes_, status);
+  binary.sha256_ = std::move(hashes.sha256);
+  binary.xxh3_ = std::move(hashes.xxh3);
   binary.machine_ = machine_of(binary.bytes_);
   return binary;
 }
@@ -272,7 +277,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
     if (*answer == "SEND" && asked && !pushed) {
       pushed = true;
       if (on_push) on_push(true);
-      sent = co_await exchange->channel->write(binary.bytes());
+      sent = co_await send_binary(*exchange->channel, binary, stays);
       continue;
     }
     if (answer->starts_with("FAIL "))

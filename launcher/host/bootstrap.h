@@ -15,7 +15,7 @@
 
 namespace sortie::launcher {
 
-/// The runner's executable file, mapped and hashed once per process.
+/// The runner's executable file, mapped; its hashes are remembered (runner_hashes.h).
 class RunnerBinary {
  public:
   /// ErrorCode::not_found or io.

@@ -52,7 +52,8 @@ struct Routed {
   milliseconds patience;  // with a link that is cut
   std::string host;
   std::unique_ptr<Connection> connection;
-  bool untried = false;  // it was kept: nobody knows whether it still lives
+  bool untried = false;         // it was kept: nobody knows whether it still lives
+  bool brought_runner = false;  // and can have no other
   bool closed = false;
 };
 
@@ -76,6 +77,7 @@ class RoutedConnection : public Connection, public TerminalWay {
     if (routed_->closed || routed_->untried || !routed_->connection) return nullptr;
     auto runner = routed_->connection->take_runner();
     if (!runner) return nullptr;
+    routed_->brought_runner = true;
     return LinkFaults::guard(routed_->faults, routed_->host, routed_->executor, std::move(runner));
   }
   std::string peer_address() const override {
@@ -94,7 +96,7 @@ class RoutedConnection : public Connection, public TerminalWay {
   void release() override {
     if (std::exchange(routed_->closed, true) || !routed_->connection) return;
     const auto router = routed_->router.lock();
-    if (router && !routed_->untried)
+    if (router && !routed_->untried && !routed_->brought_runner)
       router->kept.emplace(routed_->host, std::move(routed_->connection));
     else
       routed_->connection->close();

@@ -19,8 +19,8 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/owned_channel.h"
 #include "launcher/host/stderr_tail.h"
-#include "launcher/host/transport.h"
 
 namespace sortie::launcher {
 
@@ -69,23 +69,6 @@ class ChildProcess : public std::enable_shared_from_this<ChildProcess> {
   bool closed_ = false;
 };
 
-class ProcessChannel : public Channel {
- public:
-  explicit ProcessChannel(std::shared_ptr<ChildProcess> process) : process_(std::move(process)) {}
-  ~ProcessChannel() override { process_->close(); }
-
-  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
-    return process_->read_some(buffer);
-  }
-  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
-    return process_->write(bytes);
-  }
-  std::string stderr_tail() const override { return process_->stderr_tail(); }
-  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return process_->wait(); }
-  void close() override { process_->close(); }
-
- private:
-  std::shared_ptr<ChildProcess> process_;
-};
+using ProcessChannel = OwnedChannel<ChildProcess>;
 
 }  // namespace sortie::launcher

@@ -22,7 +22,6 @@
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/copy/progress.h"
-#include "launcher/host/transport_router.h"
 #include "launcher/nodes/acceptance.h"
 #include "launcher/nodes/job_hosts.h"
 #include "launcher/nodes/node_store.h"
@@ -32,6 +31,7 @@
 #include "launcher/run/run_loop.h"
 #include "launcher/sites/site_runs.h"
 #include "launcher/view/training_text.h"
+#include "launcher/warm/warm_transport.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -356,7 +356,7 @@ int supervise(const SuperviseParts& with) {
   if (!with.sites) folder.track(job);
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
-  const auto transport = make_transport(io.get_executor(), job.runner);
+  const auto transport = make_run_transport(io.get_executor(), job.runner, with.binary);
   auto made = run_of(with, *transport, io.get_executor());
   if (!made) {
     console.error(made.error().message);

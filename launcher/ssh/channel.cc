@@ -12,9 +12,9 @@ namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
 
-// Handed to libssh at a time; it frames this and copies it to its buffer before the socket takes
-// it.
-constexpr std::size_t kWriteChunk = 128 * 1024;
+// Handed to libssh at a time; it frames this and copies it to buffers that never become smaller: a
+// connection that is kept has them as long as it lives.
+constexpr std::size_t kWriteChunk = 32 * 1024;
 
 // "KILL" -> 9; the names of RFC 4254 are the system's without "SIG".
 int signal_number(const char* name) {

@@ -10,9 +10,9 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/owned_channel.h"
 #include "launcher/host/stderr_tail.h"
 #include "launcher/host/terminal_channel.h"
-#include "launcher/host/transport.h"
 #include "launcher/ssh/session.h"
 
 struct ssh_channel_struct;
@@ -63,26 +63,9 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
   bool closed_ = false;
 };
 
-/// The Channel of the seam: owns a ChannelState and closes it.
-class SshChannel : public Channel {
- public:
-  explicit SshChannel(std::shared_ptr<ChannelState> state) : state_(std::move(state)) {}
-  ~SshChannel() override { state_->close(); }
-  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
-    return state_->read_some(buffer);
-  }
-  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
-    return state_->write(bytes);
-  }
-  std::string stderr_tail() const override { return state_->stderr_tail(); }
-  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return state_->wait(); }
-  void close() override { state_->close(); }
+using SshChannel = OwnedChannel<ChannelState>;
 
- private:
-  std::shared_ptr<ChannelState> state_;
-};
-
-/// The same for a person's session.
+/// Owns a ChannelState and closes it, for a person's session.
 class SshTerminal : public TerminalChannel {
  public:
   explicit SshTerminal(std::shared_ptr<ChannelState> state) : state_(std::move(state)) {}

@@ -16,6 +16,7 @@
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
 #include "common/asio/within.h"
+#include "common/base/pipe.h"
 
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
@@ -41,10 +42,9 @@ Result<MuxEnds> mux_input() {
 }
 
 Result<MuxEnds> mux_output() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return std::unexpected(os_error(errno, "pipe; raise `ulimit -n`", ErrorCode::channel));
-  return MuxEnds{Fd(ends[0]), Fd(ends[1])};
+  auto pipe = make_pipe();
+  if (!pipe) return fail(ErrorCode::channel, pipe.error().message + "; raise `ulimit -n`");
+  return MuxEnds{std::move(pipe->read), std::move(pipe->write)};
 }
 
 // Every login shell (sh, bash, zsh, csh, fish) reads this alike. `command` begins with a word.

@@ -17,8 +17,8 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/owned_channel.h"
 #include "launcher/host/stderr_tail.h"
-#include "launcher/host/transport.h"
 #include "launcher/ssh/mux_client.h"
 
 namespace sortie::launcher::ssh {
@@ -69,24 +69,6 @@ class MuxSession : public std::enable_shared_from_this<MuxSession> {
   std::uint64_t moved_ = 0;
 };
 
-/// The Channel of the seam: owns a MuxSession and closes it.
-class MuxChannel : public Channel {
- public:
-  explicit MuxChannel(std::shared_ptr<MuxSession> session) : session_(std::move(session)) {}
-  ~MuxChannel() override { session_->close(); }
-
-  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
-    return session_->read_some(buffer);
-  }
-  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
-    return session_->write(bytes);
-  }
-  std::string stderr_tail() const override { return session_->stderr_tail(); }
-  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return session_->wait(); }
-  void close() override { session_->close(); }
-
- private:
-  std::shared_ptr<MuxSession> session_;
-};
+using MuxChannel = OwnedChannel<MuxSession>;
 
 }  // namespace sortie::launcher::ssh

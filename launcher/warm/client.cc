@@ -15,7 +15,8 @@ namespace sortie::launcher::warm {
 namespace asio = boost::asio;
 
 namespace {
-constexpr std::size_t kCarriedBytes = 64u << 10;
+/// Grows each time it is full.
+constexpr std::size_t kLeastCarried = 4u << 10, kMostCarried = 64u << 10;
 /// From a client's end to that of its conversation: a runner gives its ranks 5 s, and has 15 more.
 constexpr std::chrono::milliseconds kEndingTime{25'000};
 }  // namespace
@@ -86,7 +87,7 @@ asio::awaitable<void> Talk::stopped() {
 /// conversation then, and any other ends its ranks, as at the end of its input.
 asio::awaitable<void> Talk::carry(std::shared_ptr<KeptRunner> runner) {
   const auto self = shared_from_this();
-  std::string buffer(kCarriedBytes, '\0');
+  std::string buffer(kLeastCarried, '\0');
   bool good = true;
   while (good) {
     const std::size_t count = co_await client->read_some(buffer);
@@ -99,6 +100,7 @@ asio::awaitable<void> Talk::carry(std::shared_ptr<KeptRunner> runner) {
     const auto written = co_await runner->write(words);
     good = written.has_value();
     said_goodbye = good && scan_.at_last();
+    if (count == buffer.size() && count < kMostCarried) buffer.resize(4 * count);
   }
   if (good && !said_goodbye && scan_.at_border() && !runner->is_over()) {
     const auto goodbye = std::make_shared<std::string>(wire::encode(wire::Goodbye{}));

@@ -1,6 +1,7 @@
 #include "launcher/warm/keeper.h"
 
 #include <fmt/core.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <utility>
@@ -24,6 +25,8 @@ constexpr milliseconds kSessionTime{5000};
 /// Signs of life of idle runners, as a multiple of the command's heartbeat timeout.
 constexpr int kPingTimeouts = 6;
 constexpr milliseconds kLeastPing{2000}, kMostPing{60'000};
+/// After the last client, and its settings: memory that is free goes back to the system.
+constexpr milliseconds kTidyAfter{6000};
 
 milliseconds ping_interval(const Want& want) {
   return std::clamp(kPingTimeouts * want.heartbeat_timeout, kLeastPing, kMostPing);
@@ -58,6 +61,7 @@ asio::awaitable<void> Keeper::serve(std::shared_ptr<Socket> socket) {
 
 asio::awaitable<void> Keeper::serve_want(std::shared_ptr<Client> client, Want want) {
   const bool ours = !retiring_ && want.build == parts_.build;
+  untidy_ = true;
   const auto first = std::make_shared<std::string>(record(ours ? Record::taken : Record::other));
   co_await client->write(first);
   if (!ours) co_return;
@@ -216,9 +220,12 @@ bool Keeper::look() {
   std::erase_if(sessions_, [&](const auto& entry) {
     return entry.second.users == 0 && now - entry.second.last_used > kSessionTime;
   });
+  // What sign-ins and conversations needed.
+  if (clients_ == 0 && now - last_busy_ > kTidyAfter && std::exchange(untidy_, false))
+    ::malloc_trim(0);
   const bool busy = clients_ > 0 || !runners_.empty();
-  if (busy) last_busy_ = now;
-  return busy || now - last_busy_ < parts_.linger;
+  if (busy) last_kept_ = now;
+  return busy || now - std::max(last_busy_, last_kept_) < parts_.linger;
 }
 
 void Keeper::close_all() {

@@ -37,7 +37,8 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
 
   /// One client, from its request to its end.
   boost::asio::awaitable<void> serve(std::shared_ptr<Socket> socket);
-  /// Every second: signs of life, times that are over. False: there is nothing left to do.
+  /// Every second: signs of life, times that are over, memory that is no longer needed. False:
+  /// there is nothing left to do.
   bool look();
   /// All connections: their runners see the end of the stream.
   void close_all();
@@ -68,7 +69,9 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
   std::map<std::string, Session> sessions_;
   int clients_ = 0;
   bool retiring_ = false;
-  Clock::time_point last_busy_ = Clock::now();
+  bool untidy_ = false;                         // since memory was last given back
+  Clock::time_point last_busy_ = Clock::now();  // with a client
+  Clock::time_point last_kept_ = Clock::now();  // or with a runner
 };
 
 }  // namespace sortie::launcher::warm

@@ -57,20 +57,25 @@ struct SpawnActions {
   posix_spawnattr_t attributes;
 };
 
+/// All that wait are taken at once: one by one each would wait for a step of every sign-in that is
+/// under way, and many for longer than they give the first record (kTakenTime).
 asio::awaitable<void> accept_clients(Acceptor& acceptor, Keeper& keeper) {
   const auto executor = acceptor.get_executor();
   asio::steady_timer pause(executor);
+  acceptor.non_blocking(true);
   for (;;) {
-    auto [error, socket] = co_await acceptor.async_accept(kToken);
-    if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
-    if (error) {
-      pause.expires_after(kAcceptPause);
-      co_await pause.async_wait(kToken);
-      continue;
+    const auto [unwatched] = co_await acceptor.async_wait(Acceptor::wait_read, kToken);
+    if (unwatched == asio::error::operation_aborted || !acceptor.is_open()) co_return;
+    boost::system::error_code error;
+    while (!error) {
+      Keeper::Socket socket(executor);
+      acceptor.accept(socket, error);
+      if (error || !check_peer(socket.native_handle())) continue;
+      spawn(executor, keeper.serve(std::make_shared<Keeper::Socket>(std::move(socket))));
     }
-    if (!check_peer(socket.native_handle())) continue;
-    const auto client = std::make_shared<Keeper::Socket>(std::move(socket));
-    spawn(executor, keeper.serve(client));
+    if (error == asio::error::would_block || error == asio::error::try_again) continue;
+    pause.expires_after(kAcceptPause);
+    co_await pause.async_wait(kToken);
   }
 }
 

@@ -12,8 +12,9 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// A runner that waits takes little memory here, one that converses what it needs.
-constexpr std::size_t kIdleRead = 256, kBusyRead = 64u << 10;
+/// A runner that waits takes little memory here, one that converses what it needs: its buffer grows
+/// each time it is full.
+constexpr std::size_t kIdleRead = 256, kBusyRead = 4u << 10, kMostRead = 64u << 10;
 /// For a pong. A link that is down is seen by then.
 constexpr milliseconds kPongTime{15'000};
 /// Beyond its time a runner ends by itself, and after so many pings that did not come.
@@ -64,8 +65,12 @@ void KeptRunner::close(const std::string& why) {
 asio::awaitable<void> KeptRunner::read_loop() {
   const auto self = shared_from_this();
   std::string buffer;
+  std::size_t wanted = kIdleRead;
   while (state_ != State::closed) {
-    const std::size_t wanted = state_ == State::busy ? kBusyRead : kIdleRead;
+    // Who has come to its end waits from here on.
+    const bool converses = state_ == State::busy && !end_;
+    if (!converses) wanted = kIdleRead;
+    if (converses && wanted < kBusyRead) wanted = kBusyRead;
     if (buffer.size() != wanted) std::string(wanted, '\0').swap(buffer);
     const auto count = co_await channel_->read_some(buffer);
     if (state_ == State::closed) co_return;
@@ -77,6 +82,7 @@ asio::awaitable<void> KeptRunner::read_loop() {
     heard_ = Clock::now();
     asked_.reset();
     line_->bytes += *count;
+    const bool was_full = *count == buffer.size();
     std::string_view bytes = std::string_view(buffer).substr(0, *count);
     while (!bytes.empty() && state_ != State::closed) {
       const auto said = std::make_shared<std::string>();
@@ -91,6 +97,7 @@ asio::awaitable<void> KeptRunner::read_loop() {
       const bool good = control && (!*control || take(**control));
       if (!good) close(control ? "it sent a frame out of turn" : control.error().message);
     }
+    if (was_full) wanted = std::min(kMostRead, 4 * wanted);
   }
 }
 

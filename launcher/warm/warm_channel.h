@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/wire/frame.h"
-#include "launcher/host/transport.h"
+#include "launcher/host/owned_channel.h"
 #include "launcher/warm/request.h"
 
 namespace sortie::launcher::warm {
@@ -46,22 +46,6 @@ class WarmStream : public std::enable_shared_from_this<WarmStream> {
   bool closed_ = false;
 };
 
-class WarmChannel : public Channel {
- public:
-  explicit WarmChannel(std::shared_ptr<WarmStream> stream) : stream_(std::move(stream)) {}
-  ~WarmChannel() override { stream_->close(); }
-  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
-    return stream_->read_some(buffer);
-  }
-  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
-    return stream_->write(bytes);
-  }
-  std::string stderr_tail() const override { return stream_->stderr_tail(); }
-  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return stream_->wait(); }
-  void close() override { stream_->close(); }
-
- private:
-  std::shared_ptr<WarmStream> stream_;
-};
+using WarmChannel = OwnedChannel<WarmStream>;
 
 }  // namespace sortie::launcher::warm

@@ -11,6 +11,7 @@
 
 #include "common/asio/token.h"
 #include "common/base/log.h"
+#include "common/config/forms.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/ssh/connection_key.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -212,6 +213,14 @@ std::unique_ptr<TransportRouter> make_fleet_transport(asio::any_io_executor exec
   auto remote = warm::make_warm_transport({executor, runner, binary.sha256(), binary.path()});
   return std::make_unique<TransportRouter>(std::move(remote), make_local_transport(executor),
                                            runner.ssh.connect_timeout);
+}
+
+std::unique_ptr<TransportRouter> make_run_transport(asio::any_io_executor executor,
+                                                    const config::RunnerConfig& runner,
+                                                    const RunnerBinary& binary) {
+  if (config::launcher_hold(runner.on_launcher_loss).count() == 0)
+    return make_transport(std::move(executor), runner);
+  return make_fleet_transport(std::move(executor), runner, binary);
 }
 
 }  // namespace sortie::launcher

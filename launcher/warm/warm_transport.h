@@ -31,9 +31,16 @@ std::unique_ptr<Transport> make_warm_transport(WarmParts parts);
 namespace sortie::launcher {
 
 /// make_transport() for commands that end soon: over kept connections where runner.ssh.persist asks
-/// for that. A long run signs in by itself: its ranks depend on no other process then.
+/// for that.
 std::unique_ptr<TransportRouter> make_fleet_transport(boost::asio::any_io_executor executor,
                                                       const config::RunnerConfig& runner,
                                                       const RunnerBinary& binary);
+
+/// For a run. With runner.on_launcher_loss = "hold T" its ranks outlive a connection, and so the
+/// process that keeps it: kept connections then, as above. Else it signs in by itself: its ranks
+/// depend on no other process.
+std::unique_ptr<TransportRouter> make_run_transport(boost::asio::any_io_executor executor,
+                                                    const config::RunnerConfig& runner,
+                                                    const RunnerBinary& binary);
 
 }  // namespace sortie::launcher

@@ -156,7 +156,11 @@ wire::JobReady Job::ready() const {
 }
 
 void Job::prepare_binding() {
-  topology_ = cpu::read_topology("/", cpu::allowed_cpus());
+  // Cores are several files each: not for a command that is not bound to any.
+  if (spec_.cpu_binding == wire::CpuBinding::none && !in_containers())
+    topology_.gpus = cpu::read_gpus("/");
+  else
+    topology_ = cpu::read_topology("/", cpu::allowed_cpus());
   std::vector<std::uint32_t> slots;
   for (const wire::RankSpec& rank : spec_.ranks) slots.push_back(rank.slot);
   binding_ = cpu::bind_ranks(topology_, policy_of(spec_.cpu_binding), slots);

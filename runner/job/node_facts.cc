@@ -11,7 +11,8 @@
 namespace sortie::runner {
 namespace {
 
-/// /etc/machine-id is copied with disk images; the boot id is the kernel's own.
+/// /etc/machine-id is copied with disk images; the boot id is the kernel's own. It never changes
+/// while a process lives.
 std::string read_machine_id() {
   const auto boot = read_file("/proc/sys/kernel/random/boot_id", 64);
   struct stat space {};
@@ -20,6 +21,11 @@ std::string read_machine_id() {
 }
 
 }  // namespace
+
+const std::string& machine_id() {
+  static const std::string id = read_machine_id();
+  return id;
+}
 
 NodeFacts read_node_facts() {
   NodeFacts facts;
@@ -31,7 +37,7 @@ NodeFacts read_node_facts() {
   }
   struct sysinfo info {};
   if (::sysinfo(&info) == 0) facts.memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
-  facts.machine_id = read_machine_id();
+  facts.machine_id = machine_id();
   return facts;
 }
 

@@ -17,5 +17,7 @@ struct NodeFacts {
 };
 
 NodeFacts read_node_facts();
+/// Read once: forks have it from the process that forked.
+const std::string& machine_id();
 
 }  // namespace sortie::runner

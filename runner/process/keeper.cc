@@ -39,7 +39,7 @@ class Keeper {
     while (!dead_) {
       wait_for_events(stopping_ ? kill_at_ : last_tick_ + kOomTick);
       if (Clock::now() - last_tick_ < kOomTick) continue;
-      oom_.tick();
+      oom_->tick();
       last_tick_ = Clock::now();
     }
     end_leftovers();
@@ -61,6 +61,7 @@ class Keeper {
     if (held_ == 0) exec_child(spec_, error_pipe[1], self, control_);
     ::close(error_pipe[1]);
     exec_error_ = error_pipe[0];
+    oom_.emplace();  // beside its start
     // stdin and stdout may be one socket; closing twice is harmless here.
     for (int fd : {spec_.stdin_fd, spec_.stdout_fd, spec_.stderr_fd, spec_.program_fd})
       if (fd > 2) ::close(fd);
@@ -164,9 +165,17 @@ class Keeper {
                 .pid = held_,
                 .wait_status = status_of(info),
                 .stopped = stopping_ ? 1u : 0u});
+      return;  // the others are seen to from here on (end_leftovers)
     }
+    if (!any_zombie()) return;
     for (pid_t child : direct_children())
       if (child != held_) reap(child);
+  }
+
+  /// Asked before the list of children, which takes several calls.
+  static bool any_zombie() {
+    siginfo_t info{};
+    return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
   }
 
   static int status_of(const siginfo_t& info) {
@@ -206,7 +215,6 @@ class Keeper {
         if (!held_reaped) {
           ::waitpid(held_, nullptr, 0);
           held_reaped = true;
-          continue;
         }
         if (::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return;
       }
@@ -242,7 +250,7 @@ class Keeper {
       if (cgroup::oom_kills(spec_.cgroup) > 0) evidence = oom::Evidence::rank;
       cgroup::remove(spec_.cgroup);
     }
-    if (evidence == oom::Evidence::none && killed_by_others_ && oom_.rose())
+    if (evidence == oom::Evidence::none && killed_by_others_ && oom_->rose())
       evidence = oom::Evidence::host;
     report({.kind = KeeperReport::Kind::gone, .leftovers = leftovers_, .oom = evidence});
     pollfd runner = {control_, POLLRDHUP, 0};
@@ -283,7 +291,7 @@ class Keeper {
   bool exec_failed_ = false;
   bool complained_ = false;
   bool killed_by_others_ = false;
-  oom::Watch oom_;
+  std::optional<oom::Watch> oom_;  // while there is a held process
   Clock::time_point last_tick_ = Clock::now();
   Clock::time_point kill_at_{}, killed_at_{};
   std::uint32_t leftovers_ = 0;

@@ -18,10 +18,10 @@ namespace {
 constexpr const char* kOomFile = "/proc/self/oom_score_adj";
 constexpr std::string_view kRunnerOomScore = "-900";
 
-void write_oom_score(std::string_view value) {
+/// False: the score stays as it is. Lowering it needs CAP_SYS_RESOURCE.
+bool write_oom_score(std::string_view value) {
   Fd file(::open(kOomFile, O_WRONLY | O_CLOEXEC));
-  // Lowering it needs CAP_SYS_RESOURCE; without it the score stays as it is.
-  if (file && ::write(file.get(), value.data(), value.size()) < 0) return;
+  return file && ::write(file.get(), value.data(), value.size()) >= 0;
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ ProcessDefaults become_runner() {
     ::setrlimit(RLIMIT_NOFILE, &raised);
   }
   defaults.oom_score_adj = read_file(kOomFile, 64).value_or(std::string());
-  write_oom_score(kRunnerOomScore);
+  if (!write_oom_score(kRunnerOomScore)) defaults.oom_score_adj.clear();  // nothing to restore
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, children would vanish unseen
   sigset_t all;

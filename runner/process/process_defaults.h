@@ -12,7 +12,7 @@ namespace sortie::runner {
 struct ProcessDefaults {
   mode_t umask = 022;
   rlimit open_files{};
-  std::string oom_score_adj;  // as read from /proc/self, empty when unknown
+  std::string oom_score_adj;  // as read from /proc/self; empty when it stayed, or is unknown
 };
 
 /// Remembers the defaults, then makes this process a runner: descriptors 0-2 open and all others

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +21,9 @@
 #include "common/base/log.h"
 #include "common/base/result.h"
 #include "common/wire/serving.h"
+#include "runner/job/node_facts.h"
 #include "runner/process/own_mounts.h"
+#include "runner/serve/rehearse.h"
 
 namespace sortie::runner {
 namespace {
@@ -32,6 +35,15 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstFrame{120'000};
 /// For a frame of ours to leave; who does not read it for so long is gone.
 constexpr milliseconds kAnswerTime{10'000};
+/// After a conversation: the process of the next one is made when others have had their turn.
+constexpr milliseconds kPrepareAfter{200};
+
+/// The process of a conversation. `word`: one byte to it lets it begin, if it has to wait; from it
+/// comes the exit code before it is gone, which takes longer.
+struct Child {
+  pid_t pid = -1;
+  Fd word;
+};
 
 class Server {
  public:
@@ -46,30 +58,41 @@ class Server {
     if (!signals_) return failed(os_error(errno, "signalfd").message);
     for (const int fd : {in_.get(), out_.get()})
       ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
-    own_mounts();  // conversations have them from here
+    own_mounts();  // conversations have these from here
+    machine_id();
     heard_ = last_used_ = Clock::now();
     while (!exit_code_) wait_once();
+    drop_next();
     return *exit_code_;
   }
 
  private:
   /// While a conversation is on, its process alone reads.
   void wait_once() {
-    pollfd polled[] = {{signals_.get(), POLLIN, 0}, {in_.get(), POLLIN, 0}};
+    const bool resting = child_.pid < 0;
+    pollfd polled[] = {{signals_.get(), POLLIN, 0},
+                       {resting       ? in_.get()
+                        : child_.word ? child_.word.get()
+                                      : -1,
+                        POLLIN, 0}};
     int limit = -1;
-    if (child_ < 0) {
-      const auto left = std::chrono::ceil<milliseconds>(deadline() - Clock::now()).count();
-      limit = static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
+    if (resting) {
+      const auto left =
+          std::chrono::ceil<milliseconds>(std::min(deadline(), prepare_at_) - Clock::now());
+      limit = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 3'600'000));
     }
-    const int ready = ::poll(polled, child_ < 0 ? 2 : 1, limit);
+    const int ready = ::poll(polled, 2, limit);
     if (ready < 0 && errno != EINTR) leave(failed(os_error(errno, "poll").message));
-    if (ready == 0 && child_ < 0 && Clock::now() >= deadline()) {
+    if (ready == 0 && resting && Clock::now() >= deadline()) {
       log::info("nobody has needed this runner for its time");
       leave(kExitOk);
+    } else if (ready == 0 && resting && Clock::now() >= prepare_at_) {
+      prepare_next();
     }
     if (ready <= 0) return;
+    if (!resting && polled[1].revents != 0) take_word();
     if (polled[0].revents != 0) take_signals();
-    if (child_ < 0 && !exit_code_ && polled[1].revents != 0) read_frame();
+    if (resting && child_.pid < 0 && !exit_code_ && polled[1].revents != 0) read_frame();
   }
 
   Clock::time_point deadline() const {
@@ -84,9 +107,9 @@ class Server {
       const int number = static_cast<int>(info.ssi_signo);
       if (number == SIGCHLD) {
         reap();
-      } else if (child_ > 0) {
+      } else if (child_.pid > 0) {
         signal_ = number;
-        ::kill(child_, number);
+        ::kill(child_.pid, number);
       } else {
         leave(128 + number);
       }
@@ -136,29 +159,79 @@ class Server {
   void begin() {
     say(wire::serving_frame(wire::Serving::begun));
     if (exit_code_) return;
+    prepare_at_ = Clock::time_point::max();
+    if (next_.pid > 0 && ::send(next_.word.get(), "", 1, MSG_NOSIGNAL) == 1) {
+      child_ = std::exchange(next_, {});
+      return;
+    }
+    next_ = {};
+    child_ = make_child(false);
+    if (child_.pid < 0) leave(failed(os_error(errno, "fork").message));
+  }
+
+  /// What takes a process time before its first message is done while nobody waits.
+  void prepare_next() {
+    prepare_at_ = Clock::time_point::max();
+    if (next_.pid < 0) next_ = make_child(true);
+  }
+
+  /// pid is -1 where there can be none.
+  Child make_child(bool waits) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return {};
+    Fd theirs(ends[1]);
+    Child child;
+    child.word.reset(ends[0]);
     const pid_t parent = ::getpid();
-    child_ = ::fork();
-    if (child_ < 0) return leave(failed(os_error(errno, "fork").message));
-    if (child_ > 0) return;
+    child.pid = ::fork();
+    if (child.pid != 0) return child;
+    child.word.reset();
+    signals_.reset();
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // is not inherited
     if (::getppid() != parent) ::_exit(kExitLost);
-    signals_.reset();
-    ::_exit(converse_(std::move(in_), std::move(out_)));
+    if (waits) {
+      rehearse();
+      char begin = 0;
+      // The end of the stream: whoever serves is gone.
+      if (::read(theirs.get(), &begin, 1) != 1) ::_exit(kExitLost);
+    }
+    const int code = converse_(std::move(in_), std::move(out_));
+    if (::send(theirs.get(), &code, sizeof code, MSG_NOSIGNAL) < 0) ::_exit(code);
+    ::_exit(code);
+  }
+
+  /// It is gone at once: it waits for no more than the end of this stream.
+  void drop_next() {
+    next_.word.reset();
+    if (next_.pid > 0) ::waitpid(next_.pid, nullptr, 0);
+    next_ = {};
+  }
+
+  /// The conversation has ended in order; its process is about to.
+  void take_word() {
+    int code = 0;
+    if (::recv(child_.word.get(), &code, sizeof code, MSG_DONTWAIT) == sizeof code)
+      ended(code, false);
+    else
+      child_.word.reset();  // it was killed: its status says how
   }
 
   /// The conversation's process, and what a killed one has left to this process.
   void reap() {
     int status = 0;
-    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
-      if (pid == child_) ended(status);
+    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+      if (pid == next_.pid) next_ = {};
+      if (pid != child_.pid) continue;
+      const bool signaled = WIFSIGNALED(status);
+      ended(signaled ? WTERMSIG(status) : WEXITSTATUS(status), signaled);
+    }
   }
 
-  void ended(int status) {
-    child_ = -1;
+  void ended(int code, bool signaled) {
+    child_ = {};
     heard_ = last_used_ = Clock::now();
-    const bool signaled = WIFSIGNALED(status);
-    const int code = signaled ? WTERMSIG(status) : WEXITSTATUS(status);
+    prepare_at_ = last_used_ + kPrepareAfter;
     // First the word: what comes after disorder is a new runner.
     say(wire::serving_frame(
         wire::ConversationEnd{static_cast<std::uint32_t>(code), signaled ? 1u : 0u}));
@@ -193,7 +266,9 @@ class Server {
   wire::ServeTerms terms_;
   std::string frame_;  // as far as it has come
   Clock::time_point heard_, last_used_;
-  pid_t child_ = -1;
+  Clock::time_point prepare_at_ = Clock::time_point::max();
+  Child child_;     // converses
+  Child next_;      // waits to
   int signal_ = 0;  // came while a conversation was on: the end follows its end
   std::optional<int> exit_code_;
 };

@@ -6,6 +6,7 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -35,6 +36,61 @@ class BedOf:
 
     def __exit__(self, *_):
         subprocess.run([TESTBED, "down"], env=self.environment, check=True)
+
+
+class Keeper:
+    """The background process of commands with runner.ssh.persist, in a place of its own; it ends with the block."""
+
+    def __init__(self, environment):
+        self.folder = tempfile.TemporaryDirectory(prefix="sortie-bench-")
+        self.environment = {**environment, "XDG_RUNTIME_DIR": self.folder.name}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+        self.folder.cleanup()
+
+    def close(self):
+        subprocess.run([SORTIE, "connections", "close"], env=self.environment, check=True, stdout=subprocess.DEVNULL)
+        while any(path.is_socket() for path in Path(self.folder.name).rglob("*")):
+            time.sleep(0.05)
+
+    def pid(self):
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and b"keep-connections" in (entry / "cmdline").read_bytes() and \
+                        f"XDG_RUNTIME_DIR={self.folder.name}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    return int(entry.name)
+            except OSError:
+                continue
+        raise SystemExit("no background process keeps connections")
+
+    def cpu(self):
+        """Seconds so far. schedstat has nanoseconds; /proc/PID/stat counts ticks of 10 ms."""
+        return int(Path(f"/proc/{self.pid()}/schedstat").read_text().split()[0]) / 1e9
+
+    def own_kib(self):
+        """Memory of its own."""
+        status = Path(f"/proc/{self.pid()}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in status if line.startswith("RssAnon:")))
+
+    def wait_idle(self, count):
+        """Until all are idle, and the hosts have made ready for the next command (0.2 s)."""
+        while True:
+            text = subprocess.run([SORTIE, "connections", "ls", "--json"], env=self.environment, text=True,
+                                  capture_output=True, check=True).stdout
+            if '"state": "busy"' not in text and text.count('"idle"') >= count:
+                return time.sleep(0.4)
+            time.sleep(0.05)
+
+    def timed(self, argv, count):
+        """Of a command that finds its connections: wall, and CPU of the client and of the background process."""
+        self.wait_idle(count)
+        before = self.cpu()
+        wall, cpu = timed(argv, self.environment)
+        return wall, cpu + self.cpu() - before
 
 
 def shape(device, rate, netns=None):

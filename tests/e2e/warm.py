@@ -12,6 +12,7 @@ from pathlib import Path
 from harness import HOSTS, SORTIE, check, equal, executable_of, in_time, parent_of, run_to_end, wait_until
 
 STAY = {"runner.ssh.persist": "60s"}
+HELD = {"runner.on_launcher_loss": "hold 30s"}
 
 
 class Warm:
@@ -72,6 +73,16 @@ class Warm:
         return sorted(pid for number in range(1, len(HOSTS) + 1) for pid in pids.get(self.bed.bed.netns(number), [])
                       if executable_of(pid) == "sshd")
 
+    def runners(self):
+        """That stay: each has, a moment after a command, a process beside it that waits for the next one. Nothing else is there."""
+        wait_until(lambda: len(self.bed.leftovers()) == 2 * len(HOSTS), 10, f"two processes on each host ({self.bed.leftovers()})")
+        return [self.bed.runner(host) for host in HOSTS]
+
+    def waiting(self, host):
+        """The process on a host that waits for a conversation, or holds one."""
+        runner = self.bed.runner(host)
+        return next(pid for pid, *_ in self.bed.processes(host) if parent_of(pid) == runner)
+
     def files(self):
         return sorted(path.name for path in Path(self.folder.name).rglob("*") if path.is_socket())
 
@@ -81,8 +92,7 @@ def scenario_every_verb_without_another_sign_in(bed):
         equal(warm.exec("echo", "first").count("first"), 4, "lines")
         warm.wait_idle(HOSTS)
         equal(len(warm.keepers()), 1, "background processes")
-        runners = bed.leftovers()
-        equal(len(runners), 4, f"runners that stay ({runners})")
+        runners = warm.runners()
         before = warm.signs_in()
         said = warm.exec("sh", "-c", "echo $SORTIE_RUN_ID; tr '\\0' '\\n' < /proc/$PPID/environ | grep -c XDG_RUNTIME || true")
         equal(said.splitlines().count("0"), 4, f"hosts that know nothing of the keeper's environment ({said})")
@@ -100,11 +110,13 @@ def scenario_every_verb_without_another_sign_in(bed):
         warm.exec("no-such-program", code=127)
         warm.wait_idle(HOSTS)
         equal(warm.signs_in(), before, "sshd processes after all verbs")
-        equal(bed.leftovers(), runners, "runners after all verbs")
-        # A run signs in by itself; its runners go with it.
-        done = run_to_end(*warm.argv("run", "--slots", "1", "--", "true"), env=warm.environment)
-        equal(done.returncode, 0, f"exit code of run ({done.stderr})")
-        equal(bed.leftovers(), runners, "runners after a run")
+        equal(warm.runners(), runners, "runners after all verbs")
+        # Its ranks outlive a connection. Any other run signs in by itself, and its runners go with it.
+        warm.run("run", "--slots", "1", "--", "true", **HELD)
+        warm.wait_idle(HOSTS)
+        equal(warm.signs_in(), before, "sshd processes after a run that may use them")
+        warm.run("run", "--slots", "1", "--", "true", seconds=60)
+        equal(warm.runners(), runners, "runners after runs")
         done = run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
         equal(done.stdout, "4 connections closed\n", "answer of close")
         bed.expect_nothing_left(5)
@@ -118,11 +130,13 @@ def scenario_kill_matrix(bed):
             return warm.keepers()
 
         victims = {"background process": all_keepers, "runner": lambda: [bed.runner("h02")],
+                   "process of a conversation": lambda: [warm.waiting("h02")],
                    "sshd of a connection": lambda: [parent_of(bed.runner("h03"))]}
         for busy in (False, True):
             for name, pids in victims.items():
                 warm.exec("true")
                 warm.wait_idle(HOSTS)
+                warm.runners()
                 command = None
                 if busy:
                     command = subprocess.Popen(warm.argv("exec", "--", "sh", "-c", "echo up; setsid sleep 1000 & sleep 1000"),
@@ -141,7 +155,7 @@ def scenario_kill_matrix(bed):
                     bed.expect_nothing_left(10)
                 equal(warm.exec("echo", "next").count("next"), 4, f"lines after the {name} was killed (busy: {busy})")
                 warm.wait_idle(HOSTS)
-                equal(len(bed.leftovers()), 4, f"processes on the hosts ({bed.leftovers()})")
+                warm.runners()
         run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
         bed.expect_nothing_left(5)
 
@@ -182,4 +196,31 @@ def scenario_their_time_is_over(bed):
         command.kill()
         command.wait()
         command.stdout.close()
+        bed.expect_nothing_left(15)
+
+
+def scenario_a_run_outlives_its_background_process(bed):
+    """With a hold a run uses kept connections; who is killed costs it no rank and no line."""
+    with Warm(bed) as warm:
+        warm.exec("true")
+        warm.wait_idle(HOSTS)
+        before = warm.signs_in()
+        script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo down"
+        run = subprocess.Popen(warm.argv("run", "--slots", "1", "--", "sh", "-c", script, **HELD), env=warm.environment,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in HOSTS:
+            check("up" in run.stdout.readline(), "a rank did not start")
+        equal(warm.signs_in(), before, "sshd processes while the run is on")
+        ranks = bed.ranks()
+        for pid in warm.keepers():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(warm.connections()) == 4, 30, "connections of a new background process")
+        equal(bed.ranks(), ranks, "the ranks")
+        for host in HOSTS:
+            bed.run_in(host, "touch", "/tmp/go")
+        said, errors = run.communicate(timeout=60)
+        equal((run.returncode, said.count("down")), (0, 4), f"exit code, and lines of the end ({said}{errors})")
+        for host in HOSTS:
+            bed.run_in(host, "rm", "/tmp/go")
+        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
         bed.expect_nothing_left(15)

@@ -25,6 +25,7 @@
 #include "launcher/warm/place.h"
 #include "launcher/warm/warm_transport.h"
 #include "tests/support/patience.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher::warm {
@@ -34,25 +35,6 @@ namespace asio = boost::asio;
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-/// A variable of this process's environment for a time.
-class WarmVariable {
- public:
-  WarmVariable(const char* name, const std::string& value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    ::setenv(name, value.c_str(), 1);
-  }
-  ~WarmVariable() {
-    if (before_)
-      ::setenv(name_, before_->c_str(), 1);
-    else
-      ::unsetenv(name_);
-  }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
 
 fs::path runner_file() {
   return fs::path(SORTIE_BINARY).parent_path() / "sortie-runner";
@@ -90,8 +72,9 @@ class CountedTransport : public Transport {
 
 struct WarmWorld {
   test::ScopedTempDir dir;
-  WarmVariable home{"HOME", dir.str("home")};
-  WarmVariable runtime{"XDG_RUNTIME_DIR", (fs::create_directory(dir / "run"), dir.str("run"))};
+  test::ScopedVariable home{"HOME", dir.str("home")};
+  test::ScopedVariable runtime{"XDG_RUNTIME_DIR",
+                               (fs::create_directory(dir / "run"), dir.str("run"))};
   asio::io_context io{1};
   RunnerBinary binary = std::move(RunnerBinary::open(runner_file()).value());
   std::string build = build_of(binary.sha256());
@@ -204,6 +187,35 @@ TEST_CASE("the second command finds the connection and the runner of the first")
   CHECK(shown["ends_in_s"].get<double>() > 50);
 }
 
+TEST_CASE("a connection that brought its runner is not kept by the command: it can have no other") {
+  WarmWorld world;
+  TransportRouter router(world.command(), make_local_transport(world.io.get_executor()),
+                         seconds(5));
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    auto connection = world.finish(router.connect("h1"));
+    REQUIRE(connection);
+    auto channel = world.finish(start_runner(**connection, world.binary));
+    REQUIRE_MESSAGE(channel, channel.error().message);
+    (*channel)->close();
+    (*connection)->release();
+    CHECK(router.idle() == 0);
+  }
+}
+
+TEST_CASE("a run uses kept connections where its ranks outlive one") {
+  WarmWorld world;
+  for (const std::string held : {"kill", "hold 30s"}) {
+    CAPTURE(held);
+    world.runner.on_launcher_loss = held;
+    world.runner.ssh.control = "no";
+    world.runner.ssh.connect_timeout = milliseconds(300);
+    const auto transport = make_run_transport(world.io.get_executor(), world.runner, world.binary);
+    // By itself it looks for a host of that name.
+    const auto connection = world.finish(transport->connect("h1.invalid"));
+    CHECK(connection.has_value() == (held != "kill"));
+  }
+}
+
 TEST_CASE("two commands at once have two runners on one connection; one of them stays") {
   WarmWorld world;
   const auto one = world.command(), other = world.command();
@@ -297,7 +309,7 @@ TEST_CASE("another build's process ends when it is told to, and serves nobody of
 
 TEST_CASE("a folder that others may enter is refused") {
   test::ScopedTempDir dir;
-  const WarmVariable runtime("XDG_RUNTIME_DIR", dir.path().string());
+  const test::ScopedVariable runtime("XDG_RUNTIME_DIR", dir.path().string());
   REQUIRE(Place::open());
   ::chmod(dir.str("sortie").c_str(), 0755);
   const auto place = Place::open();

@@ -4,11 +4,14 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <iterator>
+#include <sstream>
 
 #include "common/base/exit_code.h"
 #include "common/wire/serving.h"
@@ -138,6 +141,38 @@ wire::JobSpec shell_job(const std::string& script) {
   return make_job({"sh", "-c", script});
 }
 
+/// Processes that this one has started and not yet reaped.
+std::vector<pid_t> children_of(pid_t pid) {
+  std::istringstream text(read_text(fmt::format("/proc/{0}/task/{0}/children", pid)));
+  return {std::istream_iterator<pid_t>(text), {}};
+}
+
+/// The process that waits for the next conversation, once it is there; `before` held the last one.
+/// That, and a keeper of it, may not be gone yet.
+pid_t waiting_child(pid_t runner, pid_t before) {
+  const auto until = steady_clock::now() + std::chrono::seconds(10);
+  while (steady_clock::now() < until) {
+    for (const pid_t child : children_of(runner))
+      if (child != before &&
+          !read_text(fmt::format("/proc/{}/comm", child)).starts_with("sortie-keep"))
+        return child;
+    ::usleep(5000);
+  }
+  FAIL("no process waits for a conversation");
+  return -1;
+}
+
+/// Within 10 s; as a zombie it has.
+bool ends(pid_t pid) {
+  const auto until = steady_clock::now() + std::chrono::seconds(10);
+  while (steady_clock::now() < until) {
+    const std::string stat = read_text(fmt::format("/proc/{}/stat", pid));
+    if (stat.empty() || stat.contains(") Z") || stat.contains(") X")) return true;
+    ::usleep(5000);
+  }
+  return false;
+}
+
 /// The process that converses: the parent of the keeper of the job's rank.
 pid_t conversing(const wire::JobSpec& job) {
   const auto ranks = processes_with("SORTIE_RUN_ID=" + job.run_id);
@@ -174,6 +209,48 @@ TEST_CASE("a runner that stays holds one conversation after another, and keeps n
 
   runner.end_input();
   CHECK(runner.exit_code() == kExitOk);
+}
+
+TEST_CASE("the next conversation's process waits already; without it there is a new one") {
+  ServedRunner runner;
+  const wire::JobSpec first = shell_job("echo up; exec sleep 0.2"),
+                      second = shell_job("echo up; exec sleep 0.2"), third = shell_job("echo done");
+  runner.start(first, "up");
+  const pid_t begun = conversing(first);
+  REQUIRE(runner.finish());
+  const pid_t waits = waiting_child(runner.pid(), begun);
+
+  runner.start(second, "up");
+  CHECK(conversing(second) == waits);
+  REQUIRE(runner.finish());
+
+  const pid_t other = waiting_child(runner.pid(), waits);
+  ::kill(other, SIGKILL);
+  CHECK(ends(other));
+  CHECK(runner.start(third, "done") == "done\n");
+  const auto end = runner.finish();
+  REQUIRE(end);
+  CHECK(end->code == 0);
+  runner.end_input();
+  CHECK(runner.exit_code() == kExitOk);
+}
+
+TEST_CASE("the process that waits for a conversation ends with the one that serves") {
+  for (const bool killed : {true, false}) {
+    CAPTURE(killed);
+    ServedRunner runner;
+    const wire::JobSpec job = shell_job("echo up; exec sleep 0.2");
+    runner.start(job, "up");
+    const pid_t begun = conversing(job);
+    REQUIRE(runner.finish());
+    const pid_t waits = waiting_child(runner.pid(), begun);
+    if (killed)
+      ::kill(runner.pid(), SIGKILL);
+    else
+      runner.end_input();
+    CHECK(runner.exit_code() == (killed ? 128 + SIGKILL : kExitOk));
+    CHECK(ends(waits));
+  }
 }
 
 TEST_CASE("a runner that stays ends with its input; ranks end with it") {

@@ -1,0 +1,36 @@
+// A Channel that owns a command which coroutines share, and closes it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "launcher/host/transport.h"
+
+namespace sortie::launcher {
+
+/// `Session` has the functions of Channel. Whoever is inside one of them keeps it alive; the last
+/// word is this owner's.
+template <class Session>
+class OwnedChannel : public Channel {
+ public:
+  explicit OwnedChannel(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  ~OwnedChannel() override { session_->close(); }
+
+  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
+    return session_->read_some(buffer);
+  }
+  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
+    return session_->write(bytes);
+  }
+  std::string stderr_tail() const override { return session_->stderr_tail(); }
+  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return session_->wait(); }
+  void close() override { session_->close(); }
+
+ private:
+  std::shared_ptr<Session> session_;
+};
+
+}  // namespace sortie::launcher

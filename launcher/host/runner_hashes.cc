@@ -1,0 +1,94 @@
+#include "launcher/host/runner_hashes.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <openssl/evp.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+
+#include "common/base/fd.h"
+#include "common/base/hex.h"
+
+namespace sortie::launcher {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::size_t kSha256Letters = 64, kXxh3Letters = 16, kMaxLine = 512;
+/// Beyond the grain of a file system's clock.
+constexpr std::time_t kSettled = 2;
+
+/// Empty: nowhere.
+fs::path remembered_path() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache == '/')
+    return fs::path(cache) / "sortie/runner-hashes";
+  if (const char* home = std::getenv("HOME"); home && *home == '/')
+    return fs::path(home) / ".cache/sortie/runner-hashes";
+  return {};
+}
+
+std::string identity(const struct stat& info) {
+  return fmt::format("{} {} {} {}.{:09} {}.{:09} ", info.st_dev, info.st_ino, info.st_size,
+                     info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec,
+                     info.st_ctim.tv_nsec);
+}
+
+std::optional<RunnerHashes> remembered(const fs::path& path, const std::string& identity) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info {};
+  if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      info.st_uid != ::geteuid() || (info.st_mode & 022) != 0)
+    return std::nullopt;
+  char bytes[kMaxLine];
+  const ssize_t count = ::read(file.get(), bytes, sizeof bytes);
+  std::string_view line(bytes, count > 0 ? static_cast<std::size_t>(count) : 0);
+  if (!line.starts_with(identity)) return std::nullopt;
+  line.remove_prefix(identity.size());
+  const bool whole = line.size() == kSha256Letters + 1 + kXxh3Letters + 1 && line.ends_with('\n') &&
+                     line[kSha256Letters] == ' ';
+  const std::string_view letters = "0123456789abcdef ";
+  if (!whole || line.find_first_not_of(letters) != line.size() - 1) return std::nullopt;
+  return RunnerHashes{std::string(line.substr(0, kSha256Letters)),
+                      std::string(line.substr(kSha256Letters + 1, kXxh3Letters))};
+}
+
+/// Without fsync: of a broken file nothing is taken.
+void remember(const fs::path& path, const std::string& line) {
+  ::mkdir(path.parent_path().parent_path().c_str(), 0700);
+  ::mkdir(path.parent_path().c_str(), 0700);
+  const std::string temporary = fmt::format("{}.tmp-{}", path.string(), ::getpid());
+  const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return;
+  const bool written =
+      ::write(file.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) ::unlink(temporary.c_str());
+}
+
+std::string sha256_hex(std::string_view bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_sha256(), nullptr);
+  return hex({reinterpret_cast<const char*>(digest), length});
+}
+
+}  // namespace
+
+RunnerHashes hashes_of_runner(std::string_view bytes, const struct stat& info) {
+  const fs::path path = remembered_path();
+  const std::string of_file = identity(info);
+  if (!path.empty())
+    if (auto known = remembered(path, of_file)) return std::move(*known);
+  RunnerHashes hashes{sha256_hex(bytes),
+                      fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()))};
+  if (!path.empty() && std::time(nullptr) > info.st_ctim.tv_sec + kSettled)
+    remember(path, fmt::format("{}{} {}\n", of_file, hashes.sha256, hashes.xxh3));
+  return hashes;
+}
+
+}  // namespace sortie::launcher

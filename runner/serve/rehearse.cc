@@ -1,0 +1,60 @@
+#include "runner/serve/rehearse.h"
+
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+namespace sortie::runner {
+namespace {
+
+constexpr std::size_t kStackBytes = 32u << 10, kHeapBytes = 128u << 10;
+// <linux/mman.h> of older systems lacks them.
+constexpr int kPopulateRead = 22, kPopulateWrite = 23;
+
+/// The segments of the program itself, which comes first.
+int populate_program(dl_phdr_info* object, std::size_t, void*) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  std::uintptr_t read_only_end = 0;  // of what was written at the start alone
+  for (int i = 0; i < object->dlpi_phnum; ++i)
+    if (const auto& part = object->dlpi_phdr[i]; part.p_type == PT_GNU_RELRO)
+      read_only_end = object->dlpi_addr + part.p_vaddr + part.p_memsz;
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const auto& part = object->dlpi_phdr[i];
+    // Constants are brought in as they are needed: most are programs that the runner carries.
+    if (part.p_type != PT_LOAD || (part.p_flags & (PF_W | PF_X)) == 0) continue;
+    const bool writable = (part.p_flags & PF_W) != 0;
+    std::uintptr_t from = object->dlpi_addr + part.p_vaddr;
+    const std::uintptr_t to = (from + part.p_memsz + page - 1) / page * page;
+    if (writable) from = std::max(from, read_only_end);
+    from = from / page * page;
+    // An error costs nothing but the faults later.
+    if (from < to)
+      (void)::madvise(reinterpret_cast<void*>(from), to - from,
+                      writable ? kPopulateWrite : kPopulateRead);
+  }
+  return 1;
+}
+
+void touch(volatile char* bytes, std::size_t count) {
+  for (std::size_t at = 0; at < count; at += 4096) bytes[at] = 0;
+}
+
+}  // namespace
+
+void rehearse() {
+  ::dl_iterate_phdr(populate_program, nullptr);
+  char stack[kStackBytes];
+  touch(stack, sizeof stack);
+  // It stays at the heap's end (keep_freed_pieces() in common/base/heap.h).
+  if (void* piece = std::malloc(kHeapBytes)) {
+    touch(static_cast<char*>(piece), kHeapBytes);
+    std::free(piece);
+  }
+}
+
+}  // namespace sortie::runner
