@@ -60,7 +60,7 @@ const Field kRecoveryFields[] = {
     {"recovery.slow_swaps", recovery<&Recovery::slow_swaps>, IntegerRange{0, 1000}, "hosts",
      "Hosts that are named as slow (watchdog.straggler_ratio) and leave the run for a spare at the next commit, at most so many; 0 = they are only named"},
     {"recovery.cordon_runs", recovery<&Recovery::cordon_runs>, IntegerRange{0, 1000}, "runs",
-     "A host that failures of so many runs of this user within blame_window speak against is cordoned, also where each run blames it once; 0 = each run counts alone", kUser},
+     "A host that failures of so many runs of this user within blame_window speak against is cordoned by a run that may restart, also where each run blames it once; 0 = each run counts alone", kUser},
     {"recovery.blame_window", recovery<&Recovery::blame_window>, DurationRange{"1h", "2160h"}, "",
      "For how long blames of a host are remembered over runs", kUser},
 

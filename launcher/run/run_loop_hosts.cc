@@ -149,9 +149,10 @@ void RunLoop::note_blames() {
   chronic_ = std::move(*chronic);
 }
 
-/// Hosts that several runs blame and that this one could not do without: it has ended.
+/// Hosts that several runs blame and that this one could not do without: it has ended. A run that
+/// never restarts notes whom it blames, and cordons nobody: it may have been ended by hand.
 void RunLoop::cordon_chronic() {
-  if (!first_job_.recovery.cordon) return;
+  if (!first_job_.recovery.cordon || !recovers()) return;
   std::vector<std::string> hosts;
   for (const auto& [host, why] : chronic_)
     if (host != "localhost" && !cordoned_here_.contains(host)) hosts.push_back(host);

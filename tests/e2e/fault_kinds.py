@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endings import MEMORY_GROUPS
-from harness import PATIENCE, Failure, check, parent_of, run_to_end
+from harness import PATIENCE, SANITIZED, Failure, check, parent_of, run_to_end
 from reconnect import fill
 
 # What the kinds below are made for: a limit for hangs, a hold, restarts without pause and without end.
 HANG_LIMIT = 5
 HOLD = 15
-MOST_MEMORY = 1 << 30  # of a group whose memory is taken: nobody else may be in it
+MOST_MEMORY = (4 if SANITIZED else 1) << 30  # of a group whose memory is taken: nobody else may be in it
 SETTINGS = {"runner.grace": "3s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s",
             "runner.ssh.connect_timeout": "4s", "runner.on_launcher_loss": f'"hold {HOLD}s"', "watchdog.hang_timeout": f"{HANG_LIMIT}s",
             "recovery.max_restarts": 200, "recovery.backoff": "0s", "recovery.no_progress_limit": 5, "recovery.cordon": "false",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from endings import memory_limit
 from fault_kinds import SETTINGS, Scene, make
-from harness import Gates, Run, check, equal, wait_until
+from harness import SANITIZED, Gates, Run, check, equal, wait_until
 from health import XID, KernelLog, health_events
 from nodes import kill_rank, sortie
 from reconnect import fill
@@ -24,7 +24,7 @@ HOSTS, SLOTS = "h[01-04]", 2
 # One of each class that restarts, but for `app`: restart.exit_code_restarts_and_stop_exit_code_does_not.
 OF_EACH_CLASS = ("kill", "stop", "oom", "term", "runner")
 THE_OTHERS = ("crash", "hang", "link", "lost", "supervisor")
-HOST_MEMORY = 512 << 20
+HOST_MEMORY = (2048 if SANITIZED else 512) << 20
 
 
 def scenario_faults_in_turn_and_the_same_weights(bed):

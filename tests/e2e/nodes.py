@@ -65,18 +65,28 @@ def scenario_spare_that_is_not_fit_does_not_join(bed):
     bed.expect_nothing_left(5)
 
 
-def scenario_host_blamed_in_two_runs_is_cordoned(bed):
-    """One failure in each, and neither restarts: a host that fails again and again over weeks."""
+def expect_blames(runs, cordoned):
+    store = json.loads(sortie("nodes", "ls", "--json")[1])
+    equal([(one["host"], one["class"], one["times"]) for one in store["blames"]], [("h02", "software", 1)] * runs, "blames")
+    equal([one["host"] for one in store["cordoned"]], cordoned, "cordoned hosts")
+
+
+def scenario_host_blamed_in_several_runs_is_cordoned(bed):
+    """One failure in each: a host that fails again and again over weeks. Runs that never restart only note it."""
     chosen = {"runner.grace": "1s", "recovery.cordon_runs": 2}
     for number in (1, 2):
         with Run(bed, *SLEEP, hosts="h[01-02]", slots=1, settings=chosen) as run:
             kill_rank(run, 1, "h02", 2)
             equal(run.wait(20), 137, "exit code")
-            store = json.loads(sortie("nodes", "ls", "--json")[1])
-            equal([(one["host"], one["class"], one["times"]) for one in store["blames"]], [("h02", "software", 1)] * number, "blames")
-            equal([one["host"] for one in store["cordoned"]], ["h02"] * (number - 1), "cordoned hosts")
+            expect_blames(number, cordoned=[])
+    with Run(bed, *SLEEP, hosts="h[01-02]", slots=1, settings={**RESTART, **chosen}) as run:
+        kill_rank(run, 1, "h02", 2)
+        ranks_of(run, 2, 2)  # it has no other host
+        run.signal(signal.SIGINT)
+        equal(run.wait(20), 130, "exit code")
+        expect_blames(3, cordoned=["h02"])
     text = sortie("nodes", "ls")[1]
-    check("blamed by 2 runs within" in text, text)
+    check("blamed by 3 runs within" in text, text)
     code, text = sortie("run", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "true")
     equal(code, 2, "exit code of a run on a cordoned host")
     equal(sortie("nodes", "uncordon", "h02")[0], 0, "uncordon")
