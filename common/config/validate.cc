@@ -139,7 +139,7 @@ void check_recovery(const JobConfig& job, Rules& rules) {
                                 : job.watchdog.straggler_ratio == 0.0 ? "watchdog.straggler_ratio"
                                                                       : nullptr;
     if (missing)
-      rules.broken("W1", {"recovery.slow_swaps", missing},
+      rules.broken("H1", {"recovery.slow_swaps", missing},
                    fmt::format("a slow host leaves by a restart, once it was named, and {} is 0; "
                                "set it",
                                missing));
@@ -149,7 +149,7 @@ void check_recovery(const JobConfig& job, Rules& rules) {
                                 : recovery.min_hosts == 0  ? "recovery.min_hosts"
                                                            : nullptr;
     if (missing)
-      rules.broken("W2", {"recovery.grow_at", missing},
+      rules.broken("H2", {"recovery.grow_at", missing},
                    fmt::format("only a run that restarts with fewer hosts can take hosts in again, "
                                "and {} is 0; set it",
                                missing));

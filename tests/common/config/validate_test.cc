@@ -115,13 +115,13 @@ TEST_CASE("each rule of hosts, runners and restarts names the numbers and what t
          job.recovery.max_restarts = 1;
          job.watchdog.straggler_ratio = 0;
        },
-       "W1 recovery.slow_swaps: a slow host leaves by a restart, once it was named, and "
+       "H1 recovery.slow_swaps: a slow host leaves by a restart, once it was named, and "
        "watchdog.straggler_ratio is 0; set it"},
       {[](JobConfig& job) {
          job.recovery.grow_at = "checkpoint";
          job.recovery.max_restarts = 1;
        },
-       "W2 recovery.grow_at: only a run that restarts with fewer hosts can take hosts in again, "
+       "H2 recovery.grow_at: only a run that restarts with fewer hosts can take hosts in again, "
        "and recovery.min_hosts is 0; set it"},
   };
   check_rules(rows);
