@@ -1,10 +1,13 @@
 // The I/O thread of TcpLinks.
 #include <fmt/core.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "common/base/log.h"
@@ -30,6 +33,16 @@ constexpr milliseconds kAsleep{2000};
 constexpr milliseconds kStale{2000};
 constexpr std::size_t kMostUnproven = 256;
 constexpr std::size_t kPiecesAtOnce = 8;
+/// Of connections that are being left: between two looks, and in all.
+constexpr milliseconds kLook{100}, kLongestLinger{60000};
+
+/// What the sockets have taken and nobody has acknowledged.
+std::int64_t bytes_on_their_way(const std::vector<LinkConnection*>& connections) {
+  std::int64_t sum = 0;
+  for (const LinkConnection* connection : connections)
+    if (int bytes = 0; ::ioctl(connection->fd(), SIOCOUTQ, &bytes) == 0) sum += bytes;
+  return sum;
+}
 
 }  // namespace
 
@@ -364,11 +377,13 @@ void TcpLinks::Engine::remove_ended() {
   ended_.clear();
 }
 
-/// Everything that was handed to the sockets arrives, unless the other end is gone: closing a
-/// socket in which something is unread would throw it away.
+/// Everything that was handed to the sockets arrives, unless the other end is gone or takes nothing
+/// for kLinger: closing a socket in which something is unread would throw it away.
 void TcpLinks::Engine::say_bye() {
   const auto drop = [](const RecordHead&, std::span<const std::byte>) { return true; };
-  const auto deadline = Clock::now() + kLinger;
+  const auto longest = Clock::now() + kLongestLinger;
+  auto deadline = Clock::now() + kLinger;
+  std::int64_t on_its_way = -1;
   std::vector<LinkConnection*> open;
   for (const Connection& connection : connections_)
     if (connection->state() == LinkConnection::State::up && connection->send(RecordKind::bye))
@@ -384,8 +399,14 @@ void TcpLinks::Engine::say_bye() {
       const int out = connection->wants_output() ? POLLOUT : 0;
       polled.push_back({connection->fd(), static_cast<short>(POLLIN | out), 0});
     }
-    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-    if (::poll(polled.data(), polled.size(), std::max(0, static_cast<int>(left))) <= 0) return;
+    const auto left = std::min(std::chrono::ceil<milliseconds>(deadline - Clock::now()), kLook);
+    const int ready =
+        ::poll(polled.data(), polled.size(), std::max(0, static_cast<int>(left.count())));
+    if (ready < 0 && errno != EINTR) return;
+    if (ready < 0) continue;
+    const std::int64_t unacknowledged = bytes_on_their_way(open);
+    if (unacknowledged != std::exchange(on_its_way, unacknowledged))
+      deadline = std::min(Clock::now() + kLinger, longest);
     std::vector<LinkConnection*> still_open;
     for (std::size_t i = 0; i < open.size(); ++i) {
       const short events = polled[i].revents;
