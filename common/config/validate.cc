@@ -131,7 +131,7 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                                runner.env.contains(name) ? "runner.env" : "runner.secret_env"));
 }
 
-/// Rules W1 and W2: what a run does about its hosts by itself, it does by restarts.
+/// Rules H1 and H2: what a run does about its hosts by itself, it does by restarts.
 void check_recovery(const JobConfig& job, Rules& rules) {
   const RecoveryConfig& recovery = job.recovery;
   if (recovery.slow_swaps > 0) {

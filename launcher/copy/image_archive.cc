@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,9 +15,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/base/check.h"
 #include "common/base/fd.h"
 #include "common/base/hex.h"
+#include "launcher/host/sha256.h"
 #include "launcher/local/child_process.h"
 
 namespace sortie::launcher {
@@ -93,11 +92,9 @@ Result<> write_all(int fd, std::string_view bytes) {
   return {};
 }
 
-std::string sha256(std::string_view text) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  SORTIE_CHECK(EVP_Digest(text.data(), text.size(), digest, &length, EVP_sha256(), nullptr) == 1);
-  return "sha256:" + hex({reinterpret_cast<const char*>(digest), length});
+/// As images name their parts.
+std::string digest_of(std::string_view text) {
+  return "sha256:" + hex(sha256(text));
 }
 
 std::unexpected<Error> no_image(std::string_view why) {
@@ -239,7 +236,7 @@ Result<> ImageArchive::read_manifest() {
   if (config == manifest[0].end() || !config->is_string())
     return no_image("its manifest names no configuration");
   SORTIE_ASSIGN_OR_RETURN(const std::string config_text, content_of(config->get<std::string>()));
-  image_id_ = sha256(config_text);
+  image_id_ = digest_of(config_text);
   const json parsed = json::parse(config_text, nullptr, false);
   if (parsed.is_object() && parsed.contains("rootfs") && parsed["rootfs"].is_object())
     diff_ids_ = strings(parsed["rootfs"], "diff_ids");

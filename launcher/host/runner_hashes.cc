@@ -2,19 +2,19 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <openssl/evp.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <optional>
 
+#include "common/base/atomic_file.h"
 #include "common/base/fd.h"
 #include "common/base/hex.h"
+#include "launcher/host/sha256.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;
@@ -58,23 +58,10 @@ std::optional<RunnerHashes> remembered(const fs::path& path, const std::string& 
                       std::string(line.substr(kSha256Letters + 1, kXxh3Letters))};
 }
 
-/// Without fsync: of a broken file nothing is taken.
 void remember(const fs::path& path, const std::string& line) {
   ::mkdir(path.parent_path().parent_path().c_str(), 0700);
   ::mkdir(path.parent_path().c_str(), 0700);
-  const std::string temporary = fmt::format("{}.tmp-{}", path.string(), ::getpid());
-  const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return;
-  const bool written =
-      ::write(file.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) ::unlink(temporary.c_str());
-}
-
-std::string sha256_hex(std::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_sha256(), nullptr);
-  return hex({reinterpret_cast<const char*>(digest), length});
+  (void)write_file_atomic(path, line, 0600);  // else they are computed again the next time
 }
 
 }  // namespace
@@ -84,7 +71,7 @@ RunnerHashes hashes_of_runner(std::string_view bytes, const struct stat& info) {
   const std::string of_file = identity(info);
   if (!path.empty())
     if (auto known = remembered(path, of_file)) return std::move(*known);
-  RunnerHashes hashes{sha256_hex(bytes),
+  RunnerHashes hashes{hex(sha256(bytes)),
                       fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()))};
   if (!path.empty() && std::time(nullptr) > info.st_ctim.tv_sec + kSettled)
     remember(path, fmt::format("{}{} {}\n", of_file, hashes.sha256, hashes.xxh3));

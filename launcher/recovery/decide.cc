@@ -103,6 +103,19 @@ std::size_t blames_of(const History& history, const std::string& host) {
   return count;
 }
 
+std::size_t blames_left(const History& history, const std::string& host,
+                        const std::map<std::string, std::size_t>& forgiven) {
+  const std::size_t all = blames_of(history, host);
+  const auto before = forgiven.find(host);
+  return before == forgiven.end() ? all : all - std::min(all, before->second);
+}
+
+std::set<std::string> slow_hosts_of(const History& history) {
+  std::set<std::string> out;
+  for (const AttemptEnd& end : history) out.insert(end.slow_hosts.begin(), end.slow_hosts.end());
+  return out;
+}
+
 std::int64_t without_progress(const RecoveryConfig& recovery, const History& history) {
   const bool told = std::ranges::any_of(
       history, [](const AttemptEnd& end) { return end.committed_step.has_value(); });

@@ -53,8 +53,8 @@ struct HostPool {
   std::vector<std::string> spares;  // that are free, in the order of recovery.spares
   std::set<std::string> cordoned;   // by anybody
   bool breaker_open = false;        // too many cordons lately: no further ones
-  std::vector<std::string>
-      places;  // hosts of the job as configured, in rank order; empty = `hosts`
+  /// Hosts of the job as configured, in rank order; empty = no host is taken in again.
+  std::vector<std::string> places;
   /// Hosts and spares that this run had to leave, and that were checked and found fit since.
   std::set<std::string> fit;
   /// Hosts that failures of recovery.cordon_runs runs within blame_window speak against.
@@ -92,6 +92,12 @@ FailureClass class_of(const std::vector<AttemptEnd>& history, std::size_t attemp
 /// How often evidence speaks against a host. What follows a rank from host to host is the program's
 /// and does not count.
 std::size_t blames_of(const std::vector<AttemptEnd>& history, const std::string& host);
+/// The same without those that are forgiven (HostPool::forgiven).
+std::size_t blames_left(const std::vector<AttemptEnd>& history, const std::string& host,
+                        const std::map<std::string, std::size_t>& forgiven);
+
+/// Hosts that have left the run for being slow; none of them comes back.
+std::set<std::string> slow_hosts_of(const std::vector<AttemptEnd>& history);
 
 /// Attempts in a row, up to the last one, that ran ranks and ended without a newer committed step
 /// than any before. Of a program that never told of a step, one that lasted healthy_after did.

@@ -8,10 +8,6 @@ namespace {
 
 using HostNames = std::vector<std::string>;
 
-bool among(const HostNames& hosts, const std::string& name) {
-  return std::ranges::find(hosts, name) != hosts.end();
-}
-
 std::optional<std::size_t> slots_of(const HostPool& pool, const std::string& host) {
   const auto known = pool.slots.find(host);
   return known == pool.slots.end() ? std::nullopt : std::optional(known->second);
@@ -42,10 +38,14 @@ HostNames holders(const HostPool& pool, const HostNames& held, const HostNames& 
 
 }  // namespace
 
+bool holds(const HostNames& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 bool fits_place(const HostPool& pool, const std::string& host, const std::string& place) {
   const auto has = slots_of(pool, host), needs = slots_of(pool, place);
   if (!has || !needs) return true;
-  return among(pool.places, host) ? *has == *needs : *has >= *needs;
+  return holds(pool.places, host) ? *has == *needs : *has >= *needs;
 }
 
 Growth grow_hosts(const HostPool& pool, const HostNames& held, const HostNames& hosts,

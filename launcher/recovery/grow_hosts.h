@@ -10,6 +10,8 @@
 
 namespace sortie::launcher {
 
+bool holds(const std::vector<std::string>& names, const std::string& name);
+
 /// Whether `host` can take the place of `place`: a spare with at least as many slots, a host of the
 /// job with exactly as many. Hosts whose slots are not known fit everywhere.
 bool fits_place(const HostPool& pool, const std::string& host, const std::string& place);

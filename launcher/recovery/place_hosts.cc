@@ -16,15 +16,15 @@ constexpr std::string_view kThisMachine = "localhost";
 
 using Names = std::vector<std::string>;
 
-bool holds(const Names& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 class Placing {
  public:
   Placing(const config::RecoveryConfig& recovery, const std::vector<AttemptEnd>& history,
           const HostPool& pool)
-      : recovery_(recovery), history_(history), pool_(pool), hosts_(pool.hosts) {}
+      : recovery_(recovery),
+        history_(history),
+        pool_(pool),
+        slow_(slow_hosts_of(history)),
+        hosts_(pool.hosts) {}
 
   Placement place() {
     find_leavers();
@@ -54,19 +54,12 @@ class Placing {
 
  private:
   bool is_sick(const std::string& host) const {
-    const auto forgiven = pool_.forgiven.find(host);
-    const std::size_t before = forgiven == pool_.forgiven.end() ? 0 : forgiven->second;
-    return blames_of(history_, host) >= kBlamesOfASickHost + before;
+    return blames_left(history_, host, pool_.forgiven) >= kBlamesOfASickHost;
   }
 
   /// Sick by this run, or by several.
   bool ought_to_go(const std::string& host) const {
     return is_sick(host) || pool_.chronic.contains(host);
-  }
-
-  bool was_slow(const std::string& host) const {
-    return std::ranges::any_of(
-        history_, [&](const AttemptEnd& end) { return end.slow_hosts.contains(host); });
   }
 
   bool is_broken(const std::string& host) const {
@@ -101,7 +94,7 @@ class Placing {
 
   bool may_join(const std::string& host) const {
     return !pool_.cordoned.contains(host) && !is_unusable(host) && !ought_to_go(host) &&
-           !was_slow(host) && !holds(hosts_, host) && !holds(pool_.hosts, host);
+           !slow_.contains(host) && !holds(hosts_, host) && !holds(pool_.hosts, host);
   }
 
   /// Spares, and hosts of the job that are fit again: those where grow_at lets them come back.
@@ -200,10 +193,21 @@ class Placing {
   const config::RecoveryConfig& recovery_;
   const std::vector<AttemptEnd>& history_;
   const HostPool& pool_;
+  const std::set<std::string> slow_;  // have left, or are to
   Names hosts_, must_go_, ought_to_go_, may_go_;
   std::map<std::string, std::string> replaced_;
   std::vector<std::string> changes_;
 };
+
+/// As if the attempt that runs had ended by itself, with nothing wrong but slow hosts.
+Placement place_now(const config::RecoveryConfig& recovery, std::vector<AttemptEnd> history,
+                    const HostPool& pool, std::set<std::string> slow_hosts) {
+  AttemptEnd end;
+  end.failure = FailureClass::planned;
+  end.slow_hosts = std::move(slow_hosts);
+  history.push_back(std::move(end));
+  return place_hosts(recovery, history, pool);
+}
 
 }  // namespace
 
@@ -214,12 +218,7 @@ Placement place_hosts(const config::RecoveryConfig& recovery,
 
 std::optional<Placement> larger(const config::RecoveryConfig& recovery,
                                 const std::vector<AttemptEnd>& history, const HostPool& pool) {
-  // As if the attempt that runs had ended by itself, with nothing wrong.
-  std::vector<AttemptEnd> then = history;
-  AttemptEnd end;
-  end.failure = FailureClass::planned;
-  then.push_back(end);
-  Placement placement = place_hosts(recovery, then, pool);
+  Placement placement = place_now(recovery, history, pool, {});
   if (placement.hosts.size() <= pool.hosts.size()) return std::nullopt;
   return placement;
 }
@@ -228,17 +227,14 @@ std::optional<std::string> swap_for_slow(const config::RecoveryConfig& recovery,
                                          const std::vector<AttemptEnd>& history,
                                          const HostPool& pool, const std::set<std::string>& leaving,
                                          const std::string& host) {
-  std::set<std::string> slow = leaving;
-  for (const AttemptEnd& end : history) slow.insert(end.slow_hosts.begin(), end.slow_hosts.end());
+  std::set<std::string> slow = slow_hosts_of(history);
+  slow.insert(leaving.begin(), leaving.end());
   if (slow.contains(host) || static_cast<std::int64_t>(slow.size()) >= recovery.slow_swaps)
     return std::nullopt;
-  std::vector<AttemptEnd> then = history;
-  AttemptEnd end;
-  end.failure = FailureClass::planned;
-  end.slow_hosts = leaving;
-  end.slow_hosts.insert(host);
-  then.push_back(end);
-  for (const auto& [spare, place] : place_hosts(recovery, then, pool).replaced)
+  std::set<std::string> leave_now = leaving;
+  leave_now.insert(host);
+  const Placement placement = place_now(recovery, history, pool, std::move(leave_now));
+  for (const auto& [spare, place] : placement.replaced)
     if (place == host) return spare;
   return std::nullopt;
 }

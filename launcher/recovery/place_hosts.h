@@ -19,13 +19,11 @@ struct Placement {
 };
 
 /// 1. A host that can not be used, or is cordoned, has to go. One that is blamed twice, or in
-/// several
-///    runs, ought to; one that is slow may.
+///    several runs, ought to; one that is slow may.
 /// 2. The first spare with enough slots takes its place, or a host that is fit again.
 /// 3. Without one the job goes on with fewer hosts, where min_hosts and `pool.legal` allow that.
 /// 4. Else a host that only ought to go, or may, stays, and is not cordoned; for one that has to
-/// there
-///    is nothing.
+///    there is nothing.
 /// 5. Places that have been empty since an earlier attempt are taken again (grow_hosts.h).
 Placement place_hosts(const config::RecoveryConfig& recovery,
                       const std::vector<AttemptEnd>& history, const HostPool& pool);

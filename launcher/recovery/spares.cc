@@ -34,6 +34,10 @@ std::string site_of_spare(const config::HostSlots& spare, const Hosts& hosts) {
 
 }  // namespace
 
+bool holds(const Hosts& hosts, const std::string& name) {
+  return std::ranges::find(hosts, name, &config::HostSlots::name) != hosts.end();
+}
+
 Result<Hosts> job_spares(const config::JobConfig& job, const Hosts& hosts) {
   const std::vector<std::string>& lines = job.recovery.spares;
   config::HostGroups groups;

@@ -16,6 +16,8 @@ namespace sortie::launcher {
 Result<std::vector<config::HostSlots>> job_spares(const config::JobConfig& job,
                                                   const std::vector<config::HostSlots>& hosts);
 
+bool holds(const std::vector<config::HostSlots>& hosts, const std::string& name);
+
 /// The place of `host` taken by `spare`: as many of its slots, the first ones.
 config::HostSlots in_place_of(const config::HostSlots& host, const config::HostSlots& spare);
 

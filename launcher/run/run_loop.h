@@ -122,6 +122,7 @@ class RunLoop : public SupervisedRun {
   boost::asio::awaitable<bool> go_on(Verdict& verdict);
   boost::asio::awaitable<std::optional<Decision>> choose(Verdict& verdict);
   boost::asio::awaitable<bool> joiners_are_fit(const Decision& decision);
+  boost::asio::awaitable<Result<>> check_fitness(config::HostSlots host);
   boost::asio::awaitable<void> look_for_fit_hosts(std::shared_ptr<bool> over);
   boost::asio::awaitable<void> swap_slow_host(std::shared_ptr<bool> over, std::string host);
   std::vector<config::HostSlots> hosts_to_check(HostPool pool) const;

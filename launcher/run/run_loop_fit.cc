@@ -6,33 +6,34 @@
 
 #include "common/asio/token.h"
 #include "launcher/recovery/place_hosts.h"
+#include "launcher/recovery/spares.h"
 #include "launcher/run/run_loop.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
 
-namespace {
-
-bool among(const std::vector<config::HostSlots>& hosts, const std::string& name) {
-  return std::ranges::find(hosts, name, &config::HostSlots::name) != hosts.end();
+/// With copies: a check may outlive the loop, and the attempt that comes changes what this has.
+asio::awaitable<Result<>> RunLoop::check_fitness(config::HostSlots host) {
+  const Parts::Fitness fitness = parts_.fitness;
+  const config::JobConfig job = job_;
+  const LaunchPlan plan = plan_;
+  if (!fitness) co_return Result<>();
+  co_return co_await fitness(job, plan, std::move(host));
 }
-
-}  // namespace
 
 /// Hosts of the job that the run does without, and spares that it had to leave. None that a cordon
 /// or its being slow keeps out. Empty while all places are taken and no spare was left.
 std::vector<config::HostSlots> RunLoop::hosts_to_check(HostPool pool) const {
   std::vector<config::HostSlots> out;
+  const std::set<std::string> slow = slow_hosts_of(history_);
   const bool grows = first_job_.recovery.grow_at != "never" && hosts_.size() < parts_.places.size();
   for (const auto* list : {&parts_.places, &parts_.spares})
     for (const config::HostSlots& host : *list) {
       const bool left = std::ranges::any_of(
           history_, [&](const AttemptEnd& end) { return end.unusable_hosts.contains(host.name); });
-      const bool was_slow = std::ranges::any_of(
-          history_, [&](const AttemptEnd& end) { return end.slow_hosts.contains(host.name); });
       const bool wanted = grows || (list == &parts_.spares && (left || unfit_.contains(host.name)));
-      if (wanted && !was_slow && !among(hosts_, host.name) && !among(out, host.name) &&
-          !pool.cordoned.contains(host.name))
+      if (wanted && !slow.contains(host.name) && !holds(hosts_, host.name) &&
+          !holds(out, host.name) && !pool.cordoned.contains(host.name))
         out.push_back(host);
     }
   return out;
@@ -51,10 +52,7 @@ asio::awaitable<void> RunLoop::look_for_fit_hosts(std::shared_ptr<bool> over) {
     if (hosts.empty()) continue;
     config::HostSlots host = hosts[turn % hosts.size()];
     const std::string name = host.name;
-    // The attempt that comes changes its own.
-    const auto job = std::make_shared<config::JobConfig>(job_);
-    const auto plan = std::make_shared<LaunchPlan>(plan_);
-    const Result<> accepted = co_await parts_.fitness(*job, *plan, std::move(host));
+    const Result<> accepted = co_await check_fitness(std::move(host));
     if (*over) co_return;
     if (!accepted) {
       fit_.erase(name);
@@ -94,10 +92,8 @@ asio::awaitable<void> RunLoop::swap_slow_host(std::shared_ptr<bool> over, std::s
     std::vector<config::HostSlots> known = with_places();
     known.insert(known.begin(), parts_.spares.begin(), parts_.spares.end());
     const auto slots = std::ranges::find(known, *spare, &config::HostSlots::name);
-    if (parts_.fitness && slots != known.end()) {
-      const auto job = std::make_shared<config::JobConfig>(job_);
-      const auto plan = std::make_shared<LaunchPlan>(plan_);
-      accepted = co_await parts_.fitness(*job, *plan, *slots);
+    if (slots != known.end()) {
+      accepted = co_await check_fitness(*slots);
       if (*over) co_return;
     }
     if (accepted) {

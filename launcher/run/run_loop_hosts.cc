@@ -54,8 +54,7 @@ HostPool RunLoop::pool() {
 std::vector<config::HostSlots> RunLoop::with_places() const {
   std::vector<config::HostSlots> out = hosts_;
   for (const config::HostSlots& place : parts_.places)
-    if (std::ranges::find(out, place.name, &config::HostSlots::name) == out.end())
-      out.push_back(place);
+    if (!holds(out, place.name)) out.push_back(place);
   return out;
 }
 
@@ -96,21 +95,18 @@ void RunLoop::cordon(const std::vector<std::string>& hosts) {
 }
 
 boost::asio::awaitable<bool> RunLoop::joiners_are_fit(const Decision& decision) {
-  if (!parts_.fitness) co_return true;
   bool fit = true;
   for (config::HostSlots& host :
        with_slots(decision.hosts, with_places(), parts_.spares, decision.replaced)) {
     const std::string name = host.name;
-    if (std::ranges::find(hosts_, name, &config::HostSlots::name) != hosts_.end() || stop_order_)
-      continue;
-    const Result<> accepted = co_await parts_.fitness(job_, plan_, std::move(host));
+    if (holds(hosts_, name) || stop_order_) continue;
+    const Result<> accepted = co_await check_fitness(std::move(host));
     if (accepted) continue;
     fit = false;
     unfit_.insert(name);
     fit_.erase(name);
-    const bool is_place =
-        std::ranges::find(parts_.places, name, &config::HostSlots::name) != parts_.places.end();
-    parts_.attempt.console.error(fmt::format("{}{} is not fit: {}", is_place ? "" : "spare ", name,
+    parts_.attempt.console.error(fmt::format("{}{} is not fit: {}",
+                                             holds(parts_.places, name) ? "" : "spare ", name,
                                              accepted.error().message));
   }
   co_return fit;
@@ -127,14 +123,11 @@ void RunLoop::note_blames() {
     const std::string& host = end.blamed_host;
     const FailureClass failure = class_of(history_, i);
     if (host.empty() || failure == FailureClass::setup) continue;
-    const auto before = forgiven_.find(host);
-    const std::size_t times = blames_of(history_, host);
-    const std::size_t forgiven = before == forgiven_.end() ? 0 : std::min(times, before->second);
     by_host[host] = {host,
                      "",
                      std::string(failure_class_name(failure)),
                      end.cause,
-                     static_cast<std::uint32_t>(times - forgiven),
+                     static_cast<std::uint32_t>(blames_left(history_, host, forgiven_)),
                      end.ended};
   }
   if (by_host.empty()) return;

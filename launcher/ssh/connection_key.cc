@@ -1,10 +1,10 @@
 #include "launcher/ssh/connection_key.h"
 
 #include <fmt/core.h>
-#include <openssl/evp.h>
 #include <sys/stat.h>
 
 #include "common/base/hex.h"
+#include "launcher/host/sha256.h"
 
 namespace sortie::launcher::ssh {
 namespace {
@@ -76,11 +76,7 @@ Result<ConnectionKey> ConnectionKeys::key_of(const std::string& host) {
   Gathered all;
   add_value(all.text, ssh_.control);  // whether it may be a master's
   SORTIE_TRY(add(all, spec, 0));
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  EVP_Digest(all.text.data(), all.text.size(), digest, &length, EVP_sha256(), nullptr);
-  return ConnectionKey{hex({reinterpret_cast<const char*>(digest), length}),
-                       std::move(all.address)};
+  return ConnectionKey{hex(sha256(all.text)), std::move(all.address)};
 }
 
 }  // namespace sortie::launcher::ssh

@@ -11,6 +11,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "launcher/host/sha256.h"
 #include "launcher/ssh/base64.h"
 #include "launcher/ssh/pattern.h"
 
@@ -50,10 +51,7 @@ bool hashed_name_is(std::string_view hashed, std::string_view name) {
 }  // namespace
 
 std::string fingerprint(const HostKey& key) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  EVP_Digest(key.blob.data(), key.blob.size(), digest, &length, EVP_sha256(), nullptr);
-  std::string text = base64_encode({reinterpret_cast<char*>(digest), length});
+  std::string text = base64_encode(sha256(key.blob));
   while (text.ends_with('=')) text.pop_back();
   return "SHA256:" + text;
 }

@@ -53,9 +53,7 @@ void Attempt::blame(Cause failure) {
                       return known.rank == failure.rank;
                     });
   const bool first = failures_.empty();
-  const bool final = failure.what == Cause::What::interrupted ||
-                     failure.what == Cause::What::unreachable ||
-                     failure.what == Cause::What::planned;
+  const bool final = is_wanted(failure.what) || failure.what == Cause::What::unreachable;
   if (told || (final && !first)) return;
   failures_.push_back(std::move(failure));
   if (!first) return;
@@ -87,9 +85,7 @@ void Attempt::settle() {
 }
 
 void Attempt::say_what_is_awaited() {
-  if (ended_ || running_ == 0 || cause_->what == Cause::What::interrupted ||
-      cause_->what == Cause::What::planned)
-    return;
+  if (ended_ || running_ == 0 || is_wanted(cause_->what)) return;
   const std::string text = cause_text(*cause_);
   parts_.console.message(
       fmt::format("{}; stopping the other ranks (TERM, then KILL after {:.3g} s)",

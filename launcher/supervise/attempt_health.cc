@@ -42,9 +42,7 @@ void Attempt::on_health(Host& host, const wire::HealthEvent& event) {
 }
 
 std::optional<std::pair<std::string, HardwareEvidence>> Attempt::hardware_evidence() const {
-  using What = Cause::What;
-  if (!cause_ || cause_->what == What::interrupted || cause_->what == What::planned)
-    return std::nullopt;
+  if (!cause_ || is_wanted(cause_->what)) return std::nullopt;
   const double failed_at = static_cast<double>(cause_->at_ms) / 1000;
   // The host that the first cause names, then the others: a rank often ends because of a peer's.
   std::vector<std::string> names = {cause_->host};

@@ -43,6 +43,10 @@ std::string_view cause_name(Cause::What what) {
   return "?";
 }
 
+bool is_wanted(Cause::What what) {
+  return what == Cause::What::interrupted || what == Cause::What::planned;
+}
+
 Cause::What cause_of_error(ErrorCode code) {
   switch (code) {
     case ErrorCode::spawn:

@@ -58,6 +58,9 @@ std::string cause_text(const Cause& cause);
 /// The fields of the event `cause`.
 nlohmann::ordered_json cause_json(const Cause& cause);
 
+/// Whether somebody wanted the end: a person, or the run itself. No failure then.
+bool is_wanted(Cause::What what);
+
 /// How long after the first failure others may still turn out to be the cause. The order to stop
 /// does not wait for it.
 inline constexpr std::chrono::milliseconds kSettleTime{200};

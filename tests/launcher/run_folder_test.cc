@@ -9,11 +9,11 @@
 
 #include <boost/asio/io_context.hpp>
 #include <csignal>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/support/patience.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {
@@ -40,19 +40,6 @@ std::size_t open_files() {
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/fd")) ++count;
   return count;
 }
-
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    value ? ::setenv(name, value, 1) : ::unsetenv(name);
-  }
-  ~ScopedVariable() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 TEST_CASE("all files of a run are there and for its owner only") {
   const test::ScopedTempDir state;
@@ -372,15 +359,16 @@ TEST_CASE("what throws while it is written is trouble of the folder, not the end
 }
 
 TEST_CASE("where the state folder is") {
-  const ScopedVariable home("HOME", "/home/u");
+  const test::ScopedVariable home("HOME", "/home/u");
   {
-    const ScopedVariable state("XDG_STATE_HOME", "/state");
+    const test::ScopedVariable state("XDG_STATE_HOME", "/state");
     CHECK(*state_folder("/logs") == "/logs");
     CHECK(*state_folder("") == "/state/sortie");
   }
-  const ScopedVariable state("XDG_STATE_HOME", "relative");  // not allowed by its specification
+  const test::ScopedVariable state("XDG_STATE_HOME",
+                                   "relative");  // not allowed by its specification
   CHECK(*state_folder("") == "/home/u/.local/state/sortie");
-  const ScopedVariable no_home("HOME", nullptr);
+  const test::ScopedVariable no_home("HOME", std::nullopt);
   REQUIRE_FALSE(state_folder(""));
   CHECK(state_folder("").error().message.find("logger.log_dir") != std::string::npos);
 }

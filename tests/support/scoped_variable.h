@@ -9,20 +9,23 @@ namespace sortie::test {
 
 class ScopedVariable {
  public:
-  ScopedVariable(const char* name, const std::string& value) : name_(name) {
+  /// Without a value there is no such variable meanwhile.
+  ScopedVariable(const char* name, const std::optional<std::string>& value) : name_(name) {
     if (const char* before = std::getenv(name)) before_ = before;
-    ::setenv(name, value.c_str(), 1);
+    set(value);
   }
   ScopedVariable(const ScopedVariable&) = delete;
   ScopedVariable& operator=(const ScopedVariable&) = delete;
-  ~ScopedVariable() {
-    if (before_)
-      ::setenv(name_, before_->c_str(), 1);
+  ~ScopedVariable() { set(before_); }
+
+ private:
+  void set(const std::optional<std::string>& value) {
+    if (value)
+      ::setenv(name_, value->c_str(), 1);
     else
       ::unsetenv(name_);
   }
 
- private:
   const char* name_;
   std::optional<std::string> before_;
 };

@@ -4,12 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "common/config/describe.h"
 #include "common/config/fields.h"
 #include "common/config/load.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::config {
@@ -18,20 +18,6 @@ namespace {
 const UserFile kMine{"/u/config.toml",
                      "[runner]\ngrace = \"3s\"\nheartbeat_timeout = \"20s\"\n"
                      "[runner.ssh]\nuser = \"ann\"\nport = 2222\n"};
-
-/// A variable of the environment, as it was at its end.
-class UserVariable {
- public:
-  UserVariable(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
-  }
-  ~UserVariable() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 TEST_CASE("a user's defaults lie between what is built in and the job's config") {
   const auto loaded = load_job_text("[runner]\ngrace = \"4s\"\n[runner.ssh]\nport = 3333\n",
@@ -112,10 +98,10 @@ TEST_CASE("a user's file is found, is the user's own, and is written by nobody e
   const test::ScopedTempDir dir;
   std::filesystem::create_directories(dir / "xdg/sortie");
   const std::string path = dir.str("xdg/sortie/config.toml");
-  const UserVariable named(kUserFileVariable, nullptr);
-  const UserVariable home("HOME", dir.str("home").c_str());
+  const test::ScopedVariable named(kUserFileVariable, std::nullopt);
+  const test::ScopedVariable home("HOME", dir.str("home"));
   {
-    const UserVariable xdg("XDG_CONFIG_HOME", dir.str("xdg").c_str());
+    const test::ScopedVariable xdg("XDG_CONFIG_HOME", dir.str("xdg"));
     const auto none = read_user_file();
     REQUIRE(none);
     CHECK_FALSE(none->has_value());
@@ -132,12 +118,12 @@ TEST_CASE("a user's file is found, is the user's own, and is written by nobody e
       REQUIRE_FALSE(open);
       CHECK_MESSAGE(open.error().message.ends_with("chmod go-w it"), open.error().message);
     }
-    const UserVariable off(kUserFileVariable, "none");
+    const test::ScopedVariable off(kUserFileVariable, "none");
     const auto left_out = read_user_file();
     REQUIRE(left_out);
     CHECK_FALSE(left_out->has_value());
   }
-  const UserVariable no_xdg("XDG_CONFIG_HOME", nullptr);
+  const test::ScopedVariable no_xdg("XDG_CONFIG_HOME", std::nullopt);
   std::filesystem::create_directories(dir / "home/.config/sortie");
   test::write_text(dir.str("home/.config/sortie/config.toml"), "# mine\n");
   const auto at_home = read_user_file();
@@ -149,7 +135,7 @@ TEST_CASE("a user's file is found, is the user's own, and is written by nobody e
     REQUIRE_FALSE(foreign);
     CHECK(foreign.error().message.find("belongs to uid 12345") != std::string::npos);
   }
-  const UserVariable gone(kUserFileVariable, dir.str("nowhere.toml").c_str());
+  const test::ScopedVariable gone(kUserFileVariable, dir.str("nowhere.toml"));
   CHECK_FALSE(read_user_file());  // named, and not there
 }
 

@@ -104,20 +104,8 @@ TEST_CASE("choices of shared sequences are dropped alike, however late ops and m
 TEST_CASE("weight gradients of experts apart are computed while gradients of rows come back") {
   const config::JobConfig job =
       with_experts_on(experts_job("mixtral"), {.experts = 2, .replicas = 2});
-  std::mutex mutex;
-  std::vector<std::int64_t> beside;
-  run_thread_ranks(2, [&](Communicator& world) {
-    TinyTraining training(job, world);
-    const ExpertGroup* group = training.trainer->store().expert_group();
-    std::int64_t polls = 0;
-    training.trainer->context().set_poll([&] {
-      polls += group->under_way != nullptr ? 1 : 0;
-      group->poll();
-    });
-    training.losses(1);
-    const std::lock_guard lock(mutex);
-    beside.push_back(polls);
-  });
+  const std::vector<std::int64_t> beside =
+      polls_beside_exchanges(job, [](ParameterStore& store) { return store.expert_group(); });
   // Of each mixture: gate and up, down. Without a shared expert nothing else is beside a journey.
   const std::int64_t products =
       2 * job.model.num_layers * job.topology.global_batch_size / job.topology.micro_batch_size / 2;

@@ -181,4 +181,26 @@ inline void check_equal(const LayoutRun& run, const LayoutRun& alone, double los
   }
 }
 
+/// One step of training on two ranks: how often each polled while its group, `group_of` a
+/// ParameterStore, had an exchange under way.
+template <class GroupOf>
+std::vector<std::int64_t> polls_beside_exchanges(const config::JobConfig& job,
+                                                 const GroupOf& group_of) {
+  std::mutex mutex;
+  std::vector<std::int64_t> beside;
+  run_thread_ranks(2, [&](Communicator& world) {
+    TinyTraining training(job, world);
+    const auto* group = group_of(training.trainer->store());
+    std::int64_t polls = 0;
+    training.trainer->context().set_poll([&] {
+      polls += group->under_way != nullptr ? 1 : 0;
+      group->poll();
+    });
+    training.losses(1);
+    const std::lock_guard lock(mutex);
+    beside.push_back(polls);
+  });
+  return beside;
+}
+
 }  // namespace sortie::trainer::test

@@ -120,20 +120,8 @@ TEST_CASE("a group's weight gradients are computed beside its exchanges") {
       CAPTURE(recomputes);
       config::JobConfig job = in_group(modes_job(), 2, sequence);
       if (recomputes) job.topology.activation_checkpointing_type = "every_layer";
-      std::mutex mutex;
-      std::vector<std::int64_t> beside;
-      run_thread_ranks(2, [&](Communicator& world) {
-        TinyTraining training(job, world);
-        const TensorGroup* group = training.trainer->store().tensor_group();
-        std::int64_t polls = 0;
-        training.trainer->context().set_poll([&] {
-          polls += group->under_way != nullptr ? 1 : 0;
-          group->poll();
-        });
-        training.losses(1);
-        const std::lock_guard lock(mutex);
-        beside.push_back(polls);
-      });
+      const std::vector<std::int64_t> beside =
+          polls_beside_exchanges(job, [](ParameterStore& store) { return store.tensor_group(); });
       // Of each layer: query, key and value, output, gate and up, down. A recomputed layer ends
       // before the next exchange, which the first one would wait for. The tape polls behind each
       // product, and the CPU's products themselves.

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 
+#include "tests/support/scoped_variable.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/loop/compute_device.h"
 #include "trainer/loop/device_room.h"
@@ -17,25 +18,6 @@ namespace {
 bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
-
-/// A variable of the environment for one case.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) before_ = old;
-    ::setenv(name, value, 1);
-  }
-  ~Variable() {
-    if (before_)
-      ::setenv(name_, before_->c_str(), 1);
-    else
-      ::unsetenv(name_);
-  }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
 
 }  // namespace
 
@@ -83,7 +65,7 @@ TEST_CASE("bf16 is what a GPU multiplies") {
 }
 
 TEST_CASE("what does not fit on a GPU is an error before memory is taken") {
-  const config::JobConfig job = test::tiny_job();
+  const config::JobConfig job = trainer::test::tiny_job();
   const PlanOptions options{.micro_batch_size = 2, .gpu = true};
   ComputeDevice gpu{
       .device = {.kind = DeviceKind::cuda},
@@ -109,8 +91,8 @@ TEST_CASE("what does not fit on a GPU is an error before memory is taken") {
 }
 
 TEST_CASE("without a GPU auto is the CPU and cuda an error with its cause" *
-          doctest::skip(!test::no_gpu_is_tested())) {
-  const Variable missing("SORTIE_CUDA_MODULE", "/nowhere/libsortie-cuda.so");
+          doctest::skip(!trainer::test::no_gpu_is_tested())) {
+  const sortie::test::ScopedVariable missing("SORTIE_CUDA_MODULE", "/nowhere/libsortie-cuda.so");
   CHECK_FALSE(choose_device("auto", {}, "trainer.device").value().gpu);
   CHECK(choose_device("auto", {}, "trainer.device").value().name() == "cpu");
   const auto wanted = choose_device("cuda", {}, "trainer.device");
@@ -120,7 +102,7 @@ TEST_CASE("without a GPU auto is the CPU and cuda an error with its cause" *
 }
 
 TEST_CASE("on a GPU: auto and cuda choose it, cpu does not" *
-          doctest::skip(test::no_gpu_is_tested())) {
+          doctest::skip(trainer::test::no_gpu_is_tested())) {
   for (const char* wanted : {"auto", "cuda"}) {
     CAPTURE(wanted);
     const auto chosen =

@@ -1,9 +1,9 @@
 // Collectives between GPUs, on emulated ones: every rank is a thread with a GPU of its own.
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <numeric>
 
+#include "tests/support/scoped_variable.h"
 #include "tests/trainer/parallel/on_ranks.h"
 #include "tests/trainer/parallel/socket_ranks.h"
 #include "trainer/ops/elementwise.h"
@@ -14,15 +14,6 @@ using namespace sortie::trainer;
 using namespace sortie::trainer::test;
 
 namespace {
-
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Variable() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 Tensor on_gpu_of(ExecutionContext& context, int rank, std::int64_t elements) {
   std::vector<float> values(static_cast<std::size_t>(elements));
@@ -186,7 +177,7 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     }
   };
   SUBCASE("an error of the library's own") {
-    const Variable fault("SORTIE_EMULATED_NCCL_FAULT", "error:1:1");
+    const sortie::test::ScopedVariable fault("SORTIE_EMULATED_NCCL_FAULT", "error:1:1");
     const RankErrors errors = run_gpu_ranks(3, sum_of_all);
     INFO(errors[1]);
     CHECK(errors[1].find("all-reduce 7 of group world (3 ranks): NCCL ") == 0);
@@ -194,8 +185,8 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     for (const std::string& error : errors) CHECK(!error.empty());
   }
   SUBCASE("a collective that goes nowhere") {
-    const Variable fault("SORTIE_EMULATED_NCCL_FAULT", "hang:2:2");
-    const Variable limit("SORTIE_COMM_TIMEOUT", "0.5");
+    const sortie::test::ScopedVariable fault("SORTIE_EMULATED_NCCL_FAULT", "hang:2:2");
+    const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", "0.5");
     const RankErrors errors = run_gpu_ranks(3, sum_of_all);
     // Who gives up first ends the wait of the others.
     CHECK(std::ranges::any_of(errors, [](const std::string& error) {
@@ -221,7 +212,7 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     }
   }
   SUBCASE("ranks that ask for different things, in the debug mode") {
-    const Variable debug("SORTIE_COMM_DEBUG", "1");
+    const sortie::test::ScopedVariable debug("SORTIE_COMM_DEBUG", "1");
     const RankErrors errors = run_gpu_ranks(2, [](Communicator& world, ExecutionContext& context) {
       Tensor values = on_gpu_of(context, world.rank(), 100 + world.rank());
       world.all_reduce_async(values, ReduceOp::sum, context.record())->wait();

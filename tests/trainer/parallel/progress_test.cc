@@ -1,8 +1,8 @@
 // What is in flight at the same time: orders, groups of groups, and how collectives break.
 #include <atomic>
-#include <cstdlib>
 #include <thread>
 
+#include "tests/support/scoped_variable.h"
 #include "tests/trainer/parallel/on_ranks.h"
 #include "trainer/ops/copy.h"
 #include "trainer/parallel/communicator.h"
@@ -11,16 +11,6 @@ using namespace sortie::trainer;
 using namespace sortie::trainer::test;
 
 namespace {
-
-/// A variable of the environment for one case.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Setting() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 /// What the ranks' own exceptions said, by rank.
 std::vector<std::string> errors_of(int ranks, const std::function<void(Communicator&)>& body) {
@@ -234,7 +224,7 @@ TEST_CASE("an exception of one rank reaches the caller, and the others learn who
 }
 
 TEST_CASE("who waits too long says for what, in which group and for whom") {
-  const Setting limit("SORTIE_COMM_TIMEOUT", "0.2");
+  const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", "0.2");
   std::atomic<int> waiting = 0;
   const auto errors = errors_of(4, [&](Communicator& world) {
     const auto half = world.split(world.rank() / 2, 0, "half");
@@ -253,7 +243,7 @@ TEST_CASE("who waits too long says for what, in which group and for whom") {
   });
   CHECK(contains(errors[2], "all-reduce 0 of group half (2 ranks): nothing has arrived for 0.2 s"));
   CHECK(contains(errors[2], "rank 3 of the run did not answer"));
-  const Setting wrong("SORTIE_COMM_TIMEOUT", "soon");
+  const sortie::test::ScopedVariable wrong("SORTIE_COMM_TIMEOUT", "soon");
   CHECK_THROWS_WITH(
       make_single_communicator(),
       "environment: SORTIE_COMM_TIMEOUT='soon': a number of seconds is expected (0: no limit)");
@@ -268,7 +258,7 @@ TEST_CASE("another size than expected is an error, not a short or a long message
 }
 
 TEST_CASE("the debug mode names the rank that issues something else") {
-  const Setting debug("SORTIE_COMM_DEBUG", "1");
+  const sortie::test::ScopedVariable debug("SORTIE_COMM_DEBUG", "1");
   SUBCASE("another count") {
     const auto errors = errors_of(4, [](Communicator& communicator) {
       communicator.barrier();
