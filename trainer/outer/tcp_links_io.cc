@@ -1,13 +1,10 @@
 // The I/O thread of TcpLinks.
 #include <fmt/core.h>
-#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "common/base/log.h"
@@ -24,8 +21,6 @@ constexpr milliseconds kDialAgain{500};
 constexpr milliseconds kSecondDials{1000};
 /// For a connection that does not work yet: to be made, and to prove that it has the key.
 constexpr milliseconds kGreetingLimit{10000};
-/// For what was sent to arrive when this end leaves.
-constexpr milliseconds kLinger{2000};
 /// A loop that takes longer than that was stopped: what others said meanwhile is not read yet.
 constexpr milliseconds kAsleep{2000};
 /// A connection that turns out to be broken so soon after an order, before anything went over it,
@@ -33,16 +28,6 @@ constexpr milliseconds kAsleep{2000};
 constexpr milliseconds kStale{2000};
 constexpr std::size_t kMostUnproven = 256;
 constexpr std::size_t kPiecesAtOnce = 8;
-/// Of connections that are being left: between two looks, and in all.
-constexpr milliseconds kLook{100}, kLongestLinger{60000};
-
-/// What the sockets have taken and nobody has acknowledged.
-std::int64_t bytes_on_their_way(const std::vector<LinkConnection*>& connections) {
-  std::int64_t sum = 0;
-  for (const LinkConnection* connection : connections)
-    if (int bytes = 0; ::ioctl(connection->fd(), SIOCOUTQ, &bytes) == 0) sum += bytes;
-  return sum;
-}
 
 }  // namespace
 
@@ -375,49 +360,6 @@ void TcpLinks::Engine::remove_ended() {
   }
   std::erase_if(connections_, [this](const Connection& one) { return has_ended(*one); });
   ended_.clear();
-}
-
-/// Everything that was handed to the sockets arrives, unless the other end is gone or takes nothing
-/// for kLinger: closing a socket in which something is unread would throw it away.
-void TcpLinks::Engine::say_bye() {
-  const auto drop = [](const RecordHead&, std::span<const std::byte>) { return true; };
-  const auto longest = Clock::now() + kLongestLinger;
-  auto deadline = Clock::now() + kLinger;
-  std::int64_t on_its_way = -1;
-  std::vector<LinkConnection*> open;
-  for (const Connection& connection : connections_)
-    if (connection->state() == LinkConnection::State::up && connection->send(RecordKind::bye))
-      open.push_back(connection.get());
-  std::vector<const LinkConnection*> shut;
-  while (!open.empty() && Clock::now() < deadline) {
-    std::vector<pollfd> polled;
-    for (const LinkConnection* connection : open) {
-      if (!connection->wants_output() && std::ranges::find(shut, connection) == shut.end()) {
-        ::shutdown(connection->fd(), SHUT_WR);
-        shut.push_back(connection);
-      }
-      const int out = connection->wants_output() ? POLLOUT : 0;
-      polled.push_back({connection->fd(), static_cast<short>(POLLIN | out), 0});
-    }
-    const auto left = std::min(std::chrono::ceil<milliseconds>(deadline - Clock::now()), kLook);
-    const int ready =
-        ::poll(polled.data(), polled.size(), std::max(0, static_cast<int>(left.count())));
-    if (ready < 0 && errno != EINTR) return;
-    if (ready < 0) continue;
-    const std::int64_t unacknowledged = bytes_on_their_way(open);
-    if (unacknowledged != std::exchange(on_its_way, unacknowledged))
-      deadline = std::min(Clock::now() + kLinger, longest);
-    std::vector<LinkConnection*> still_open;
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      const short events = polled[i].revents;
-      bool works = (events & POLLOUT) == 0 || open[i]->write_some();
-      if (works && open[i]->paused()) works = open[i]->resume(drop).has_value();
-      if (works && (events & (POLLIN | POLLHUP | POLLERR)) != 0)
-        works = open[i]->read_some(identity_, drop).has_value();
-      if (works) still_open.push_back(open[i]);
-    }
-    open = std::move(still_open);
-  }
 }
 
 }  // namespace sortie::trainer::outer

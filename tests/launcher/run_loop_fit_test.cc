@@ -1,0 +1,206 @@
+// Runs that take hosts in again, and slow hosts that leave, over hosts in memory.
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "common/base/exit_code.h"
+#include "launcher/run/run_loop.h"
+#include "launcher/view/run_view.h"
+#include "tests/launcher/launch.h"
+#include "tests/launcher/restarting.h"
+#include "tests/launcher/scripts.h"
+#include "tests/support/text.h"
+
+namespace sortie::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using test::after_start;
+using test::contains;
+using test::FakeRunner;
+using test::first_rank_exits_1;
+using test::in_turn;
+using test::Restarting;
+using test::run_until_stopped;
+using test::succeed;
+
+/// Runs until it is told to stop; says that a step is committed as soon as `now` returns true.
+test::FakeHost::Script commits_when(std::function<bool()> now) {
+  return [now = std::move(now)](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    while (!now()) co_await runner.sleep(milliseconds(5));
+    wire::RankEvent event;
+    event.rank = runner.job.ranks[0].rank;
+    event.json = R"({"type":"checkpoint","path":"/c","step":50})";
+    runner.send(event);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
+}
+
+/// Three hosts, of which the second one is cordoned at first, so that two go on after a failure,
+/// and is fit from the third check on.
+struct Shrinking : Restarting {
+  explicit Shrinking(const std::string& grow_at)
+      : Restarting({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}}) {
+    job.recovery.min_hosts = 2;
+    job.recovery.grow_at = grow_at;
+    job.recovery.fit_interval = milliseconds(10);
+    job.runner.grace = milliseconds(1000);
+    job.runner.heartbeat_timeout = milliseconds(4000);
+    limit = std::chrono::seconds(30);
+    // Asked for each decision, and before each check: later than by the one about attempt 1.
+    known_hosts = [this]() -> Result<RunLoop::KnownHosts> {
+      return RunLoop::KnownHosts{
+          ++asked < 6 ? std::set<std::string>{"h2"} : std::set<std::string>{}, false};
+    };
+    fitness = [this](const config::JobConfig&, const LaunchPlan&,
+                     config::HostSlots host) -> boost::asio::awaitable<Result<>> {
+      checked.push_back(host.name);
+      if (checked.size() < 3) co_return fail(ErrorCode::connect, "no route");
+      co_return Result<>{};
+    };
+  }
+  int asked = 0;
+  std::vector<std::string> checked;
+};
+
+TEST_CASE("fewer hosts: one that is fit again is taken in after the next commit") {
+  Shrinking launch("checkpoint");
+  const auto is_fit = [&launch] { return launch.checked.size() >= 4; };
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_when(is_fit), succeed});
+  in_turn(launch.host("h2"), {run_until_stopped, succeed});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  const auto attempts = launch.events_named("attempt");
+  REQUIRE(attempts.size() == 3);
+  CHECK(attempts[1]["hosts"] == nlohmann::json({"h1", "h3"}));
+  CHECK(attempts[2]["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
+  const auto ends = launch.events_named("attempt_end");
+  CHECK(ends.at(1)["class"] == "planned");
+  CHECK(ends.at(1)["committed_step"] == 50);
+  CHECK(launch.events_named("host_fit").size() == 1);
+  CHECK(launch.events_named("planned").size() == 1);
+  CHECK(contains(launch.shown, "h2 is fit again"));
+  CHECK(contains(launch.shown, "attempt 2 has ended; planned restart, not counted"));
+  CHECK(contains(read_journal(launch.run_folder).fit_again.at(0), "h2: checked at"));
+  for (const std::string& host : launch.checked) CHECK(host == "h2");
+}
+
+TEST_CASE("fewer hosts: by default one that is fit again waits for a restart that comes anyhow") {
+  Shrinking launch("restart");
+  const auto is_fit = [&launch] { return launch.checked.size() >= 5; };
+  const auto fails_then = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    while (!is_fit()) co_await runner.sleep(milliseconds(5));
+    runner.exit_rank(runner.job.ranks[0].rank, 1);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), fails_then, succeed});
+  in_turn(launch.host("h2"), {run_until_stopped, succeed});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(launch.events_named("planned").empty());
+  CHECK(launch.events_named("attempt_end").at(1)["class"] == "app");
+  CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
+}
+
+/// Ends like sortie-train that was asked to end; or with 0, as one that had come to its end just
+/// then.
+test::FakeHost::Script ends_when_asked(int code) {
+  return [code](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    const bool told = started && co_await runner.until<wire::Stop>();
+    if (!told) co_return;
+    runner.exit_rank(runner.job.ranks[0].rank, code);
+    runner.send(wire::Finished{});
+    co_await runner.until<wire::Goodbye>();
+  };
+}
+
+TEST_CASE(
+    "a planned restart asks sortie-train to save where no commit comes, and no other program") {
+  for (const bool trainer : {true, false}) {
+    CAPTURE(trainer);
+    Shrinking launch("checkpoint");
+    launch.job.recovery.commit_wait = milliseconds(20);
+    if (trainer) {
+      launch.job.runner.program.clear();
+      launch.job.data.data_prefixes = {"/tokens"};
+      launch.job.trainer.save_dir = "/c";
+      launch.job.topology.micro_batch_size = 1;
+      launch.job.topology.global_batch_size = 6;
+    }
+    const auto long_after = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      while (launch.checked.size() < 8) co_await runner.sleep(milliseconds(5));
+      runner.exit_rank(runner.job.ranks[0].rank, 9);
+      const bool told = co_await runner.until<wire::Stop>();
+      if (told) co_await runner.finish(true, SIGTERM);
+    };
+    in_turn(launch.host("h1"),
+            {after_start(first_rank_exits_1), trainer ? ends_when_asked(75) : long_after, succeed});
+    in_turn(launch.host("h2"), {run_until_stopped, succeed});
+    in_turn(launch.host("h3"), {run_until_stopped, ends_when_asked(75), succeed});
+    const Verdict verdict = launch.run();
+    CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+    const auto ends = launch.events_named("attempt_end");
+    REQUIRE(ends.size() == 3);
+    CHECK(ends[1]["class"] == (trainer ? "planned" : "app"));
+    CHECK(launch.events_named("planned").size() == 1);
+    CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
+  }
+}
+
+TEST_CASE("a run whose ranks have all exited with 0 when a planned restart comes is done") {
+  Shrinking launch("checkpoint");
+  const auto commits_and_ends = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    while (launch.checked.size() < 4) co_await runner.sleep(milliseconds(5));
+    wire::RankEvent event;
+    event.rank = runner.job.ranks[0].rank;
+    event.json = R"({"type":"checkpoint","path":"/c","step":50})";
+    runner.send(event);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (!told) co_return;
+    runner.exit_rank(event.rank, 0);
+    runner.send(wire::Finished{});
+    co_await runner.until<wire::Goodbye>();
+  };
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_and_ends});
+  in_turn(launch.host("h2"), {run_until_stopped});
+  in_turn(launch.host("h3"), {run_until_stopped, ends_when_asked(0)});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.text.empty());
+  CHECK(launch.events_named("attempt").size() == 2);
+  CHECK(launch.events_named("attempt_end").at(1)["exit_code"] == 0);
+}
+
+TEST_CASE("who is not fit when the restart comes is left out, and the run goes on as it was") {
+  Shrinking launch("checkpoint");
+  launch.fitness = [&launch](const config::JobConfig&, const LaunchPlan&,
+                             config::HostSlots host) -> boost::asio::awaitable<Result<>> {
+    launch.checked.push_back(host.name);
+    if (launch.checked.size() > 1) co_return fail(ErrorCode::connect, "no route");
+    co_return Result<>{};
+  };
+  const auto found = [&launch] { return !launch.checked.empty(); };
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_when(found), succeed});
+  in_turn(launch.host("h2"), {run_until_stopped});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(contains(launch.shown, "h2 is not fit: no route"));
+  CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h3"}));
+}
+
+}  // namespace
+}  // namespace sortie::launcher
