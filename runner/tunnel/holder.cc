@@ -135,6 +135,10 @@ class Holder {
       const Result<> done = up(order);
       return done ? json{{"up", true}} : error_json(done.error());
     }
+    if (what == "keep") {
+      const Result<> done = keep_alive();
+      return done ? json{{"keep", true}} : error_json(done.error());
+    }
     if (what == "look") return look();
     return error_json({ErrorCode::protocol, "tunnel: an unknown order"});
   }
@@ -190,7 +194,7 @@ class Holder {
   }
 
   Result<> up(const json& order) {
-    SORTIE_ASSIGN_OR_RETURN(const UpOrder wanted, read_up_order(order));
+    SORTIE_ASSIGN_OR_RETURN(UpOrder wanted, read_up_order(order));
     // From stdin: a key is on no command line and in no file.
     std::string config = config_text(keys_, wanted.port, wanted.peers);
     const auto set = run_tool({wg_, "setconf", name_, "/dev/stdin"}, config);
@@ -198,7 +202,17 @@ class Holder {
     if (!set) return std::unexpected(set.error());
     SORTIE_TRY(configure_device(name_, wanted.address, wanted.prefix, wanted.mtu));
     if (wanted.forward) SORTIE_TRY(forward_packets_of(name_));
+    peers_ = std::move(wanted.peers);
     return {};
+  }
+
+  Result<> keep_alive() const {
+    const auto words = keepalive_words(name_, peers_);
+    if (words.empty()) return {};
+    std::vector<std::string> command{wg_};
+    command.insert(command.end(), words.begin(), words.end());
+    const auto set = run_tool(command, "");
+    return set ? Result<>() : std::unexpected(set.error());
   }
 
   json look() const {
@@ -229,6 +243,7 @@ class Holder {
   std::string wg_, via_, said_;
   Fd lease_;
   KeyPair keys_;
+  std::vector<Peer> peers_;
   Service service_;
 };
 

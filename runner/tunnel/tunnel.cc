@@ -220,6 +220,10 @@ asio::awaitable<Tunnel::Answer> Tunnel::prove(json order) {
   std::vector<std::size_t> sizes(1, full);
   const auto outcomes =
       co_await inside_->probe(std::move(*peers), std::move(sizes), milliseconds(*limit));
+  json keep;
+  keep["do"] = "keep";
+  auto kept = co_await holder_->ask(std::move(keep));
+  if (!kept) co_return kept;
   json look;
   look["do"] = "look";
   auto answer = co_await holder_->ask(std::move(look));

@@ -105,9 +105,20 @@ std::string config_text(const KeyPair& keys, std::uint16_t port, const std::vect
     text += fmt::format("[Peer]\nPublicKey = {}\nAllowedIPs = {}/32\n", peer.key,
                         fmt::join(peer.allowed, "/32, "));
     if (!peer.endpoint.empty()) text += fmt::format("Endpoint = {}\n", peer.endpoint);
-    if (peer.keepalive_s > 0) text += fmt::format("PersistentKeepalive = {}\n", peer.keepalive_s);
   }
   return text;
+}
+
+std::vector<std::string> keepalive_words(const std::string& device,
+                                         const std::vector<Peer>& peers) {
+  std::vector<std::string> words;
+  for (const Peer& peer : peers) {
+    if (peer.keepalive_s == 0) continue;
+    if (words.empty()) words = {"set", device};
+    words.insert(words.end(),
+                 {"peer", peer.key, "persistent-keepalive", std::to_string(peer.keepalive_s)});
+  }
+  return words;
 }
 
 Result<std::vector<PeerState>> parse_dump(std::string_view text) {

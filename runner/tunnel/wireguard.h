@@ -35,7 +35,11 @@ struct Peer {
 /// Error: a field that wg(8) would not take, or that could be more than one line.
 Result<> check_peer(const Peer& peer);
 
+/// Without keepalives: WireGuard sends the first one as soon as it is told of it, and with that
+/// begins a handshake.
 std::string config_text(const KeyPair& keys, std::uint16_t port, const std::vector<Peer>& peers);
+/// Of `wg`: the keepalives of those that have one. Empty when none has.
+std::vector<std::string> keepalive_words(const std::string& device, const std::vector<Peer>& peers);
 
 struct PeerState {
   std::string key, endpoint;

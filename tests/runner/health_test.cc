@@ -59,7 +59,8 @@ wire::JobSpec watched_job() {
 pid_t helper_of(pid_t runner) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const pid_t pid = std::atoi(entry.path().filename().c_str());
-    if (pid <= 0 || parent_of(pid) != runner) continue;
+    if (pid <= 0 || parent_if_alive(pid) != runner)
+      continue;  // others come and go while /proc is read
     const std::string command = read_text(entry.path() / "cmdline");
     if (command.starts_with(std::string("sortie-health") + '\0')) return pid;
   }

@@ -39,9 +39,12 @@ TEST_CASE("the configuration of a tunnel has exactly one address per peer, or th
         "[Peer]\nPublicKey = " +
             kKey +
             "\nAllowedIPs = 10.70.1.2/32\n"
-            "Endpoint = 192.0.2.1:51820\nPersistentKeepalive = 25\n"
+            "Endpoint = 192.0.2.1:51820\n"
             "[Peer]\nPublicKey = " +
             kKey + "\nAllowedIPs = 10.70.1.3/32, 10.70.1.4/32\n");
+  CHECK(keepalive_words("sortie-0", peers) ==
+        std::vector<std::string>{"set", "sortie-0", "peer", kKey, "persistent-keepalive", "25"});
+  CHECK(keepalive_words("sortie-0", {peers[1]}).empty());
 }
 
 TEST_CASE("a holder takes no peer that could be more than it seems") {

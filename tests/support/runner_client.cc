@@ -26,10 +26,17 @@ const std::string& public_helper() {
   return path;
 }
 
-pid_t parent_of(pid_t pid) {
+std::optional<pid_t> parent_if_alive(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   const std::string text((std::istreambuf_iterator<char>(stat)), {});
-  return std::stoi(text.substr(text.rfind(')') + 4));  // state, then the parent
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  return std::stoi(text.substr(name_end + 4));  // state, then the parent
+}
+
+pid_t parent_of(pid_t pid) {
+  if (const auto parent = parent_if_alive(pid)) return *parent;
+  throw std::runtime_error("process " + std::to_string(pid) + " is gone");
 }
 
 wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks) {

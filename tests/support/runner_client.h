@@ -22,8 +22,10 @@ namespace sortie::test {
 inline const std::string kHelper = SORTIE_RANK_HELPER;
 /// A copy of it that other users may execute.
 const std::string& public_helper();
-/// Of a live process.
+/// Throws when the process is gone: tests signal what this returns, and kill(0) or kill(-1) would
+/// reach themselves.
 pid_t parent_of(pid_t pid);
+std::optional<pid_t> parent_if_alive(pid_t pid);
 
 /// A job of `ranks` ranks that run `argv`, with short times; world size = ranks.
 wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks = 1);
