@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "common/config/architectures.h"
 #include "trainer/models/hf_format.h"
@@ -21,11 +22,11 @@ const Json* find(const Json& json, std::string_view key) {
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
-/// Sets `out` from a number; false when it is something else.
+/// Sets `out` from a number, a whole one from a whole one; false when it is something else.
 template <class T>
 bool number(const Json* value, T& out) {
   if (value == nullptr) return true;
-  if (!value->is_number()) return false;
+  if (std::is_integral_v<T> ? !value->is_number_integer() : !value->is_number()) return false;
   out = value->get<T>();
   return true;
 }
@@ -198,7 +199,7 @@ Result<> read_gpt_neo_layers(const Json& json, ModelConfig& model) {
                                                local.size(), model.num_layers)));
   model.attention_window = 256;
   if (!number(find(json, "window_size"), model.attention_window) || model.attention_window < 1)
-    return std::unexpected(problem("window_size is no positive number"));
+    return std::unexpected(problem("window_size is no positive whole number"));
   model.attention_layers.clear();
   if (local_layers(model) != local)
     for (const bool one : local) model.attention_layers.emplace_back(one ? "local" : "global");
@@ -222,7 +223,7 @@ Result<> read_sliding_window(const Json& json, ModelConfig& model) {
   model.attention_layers.clear();
   model.attention_window = json.contains("sliding_window") ? 0 : 4096;
   if (!number(find(json, "sliding_window"), model.attention_window) || model.attention_window < 0)
-    return std::unexpected(problem("sliding_window is neither null nor a number"));
+    return std::unexpected(problem("sliding_window is neither null nor a whole number"));
   return {};
 }
 

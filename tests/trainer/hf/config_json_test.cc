@@ -267,6 +267,15 @@ TEST_CASE("what is not implemented or not well formed is refused, all of it at o
                                "\": " + layers + ", \"use_sliding_window\": true}";
       CHECK(error_of(text.c_str()).find("model.num_layers") != std::string::npos);
     }
+  // Numbers that no integer holds, or that are none.
+  for (const char* window : {"1e300", "-1e300", "18446744073709551615", "7.5", "true"}) {
+    CAPTURE(window);
+    const std::string end = std::string(window) + ", \"use_sliding_window\": true}";
+    for (const char* begin : {R"({"model_type": "gpt_neo", "window_size": )",
+                              R"({"model_type": "mistral", "sliding_window": )",
+                              R"({"model_type": "qwen2", "sliding_window": )"})
+      CHECK(error_of((begin + end).c_str()).find("window") != std::string::npos);
+  }
   CHECK(
       error_of(R"({"model_type": "llama", "head_dim": 65536, "max_position_embeddings": 16777216})")
           .find("more than a RoPE table holds") != std::string::npos);
