@@ -6,11 +6,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import look
 from harness import HOSTS, PATIENCE, ROOT, SORTIE, TRAINER, check, equal, run_to_end, wait_until
+from machine_clock import now
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 PREFIX = "/tmp/tokens"  # every host has a /tmp of its own
@@ -24,9 +24,9 @@ class Checked:
     def __init__(self, bed, *arguments, hosts="h[01-04]", seconds=30, ssh_config=None):
         argv = [SORTIE, "check", *arguments, "--ssh-config", ssh_config or bed.ssh_config, "--json"]
         argv += ["--hosts", hosts] if hosts else []
-        started = time.monotonic()
+        started = now()
         done = run_to_end(*argv, seconds=seconds)
-        self.seconds = time.monotonic() - started
+        self.seconds = now() - started
         self.code = done.returncode
         check(done.stdout.startswith("{"), f"{argv}: {done.returncode}: {done.stdout[-500:]}{done.stderr[-2000:]}")
         self.json = json.loads(done.stdout)

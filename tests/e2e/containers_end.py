@@ -14,6 +14,7 @@ from adopt import HOLD, adopt, all_say, lose_supervisor
 from boxes import RUNNING, ContainerBed, boxed, table
 from detach import Detached, ended
 from harness import HOSTS, PATIENCE, check, equal, executable_of, parent_of, wait_until
+from machine_clock import now
 
 import engine
 
@@ -129,18 +130,18 @@ def play(bed, row, hosts):
         run_id = run.id()
         ranks = bed.ranks(run_id)
         equal(len(ranks), 2 * slots, f"{row.name}: ranks")
-        began = time.monotonic()
+        began = now()
         row.victim(bed, run, ranks)
         code = run.wait(row.seconds + 10)
-        took = time.monotonic() - began
+        took = now() - began
         check(code == row.exit_code, f"{row.name}: exit code {code}, not {row.exit_code}:\n{run.text()[-1500:]}")
         check(took <= row.seconds * PATIENCE, f"{row.name}: took {took:.1f} s")
         check(not row.says or re.search(row.says, run.text()), f"{row.name}: no {row.says!r}:\n{run.text()[-1500:]}")
         # A launcher that lives has confirmed it; without one the hosts see to it themselves.
         patience = 10 if row.name.startswith("launcher KILL") or row.name == "runner STOP" else 2
-        deadline = time.monotonic() + patience * PATIENCE
+        deadline = now() + patience * PATIENCE
         while left := remains(bed, hosts, run_id):
-            check(time.monotonic() < deadline, f"{row.name}: left after {patience} s: {left}")
+            check(now() < deadline, f"{row.name}: left after {patience} s: {left}")
             time.sleep(0.1)
         return f"{row.name:40} exit code {code:3} after {took:4.1f} s"
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from harness import PATIENCE, PROGRAMS, SORTIE, check, equal, run_to_end, wait_until
+from machine_clock import communicate
 
 COUNTER = ("/usr/bin/python3", "-S", PROGRAMS / "counter.py")
 # Who looks at what becomes of a run without a supervisor has no watcher that starts another one.
@@ -97,7 +98,7 @@ class Detached:
 
 
 def ended(process, seconds, code):
-    output, _ = process.communicate(timeout=seconds * PATIENCE)
+    output, _ = communicate(process, seconds * PATIENCE)
     equal(process.returncode, code, f"exit code ({output[-600:]})")
     return output
 

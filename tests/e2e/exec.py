@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from harness import HOSTS, PATIENCE, PROGRAMS, SORTIE, check, equal, run_to_end, ssh_config_variant, wait_until
+from machine_clock import communicate, wait_for_end
 
 
 class Exec:
@@ -45,7 +46,8 @@ class Exec:
         return (Path(self.folder.name) / "err").read_text(errors="replace")
 
     def wait(self, seconds):
-        code = self.process.wait(seconds)
+        code = wait_for_end(self.process, seconds * PATIENCE)
+        check(code is not None, f"sortie exec still runs after {seconds} s")
         return code if code >= 0 else 128 - code
 
 
@@ -192,7 +194,7 @@ def scenario_a_slow_reader_loses_nothing(bed):
     process = subprocess.Popen([*probe.argv[:-1], "sh", "-c", "yes 0123456789012345678901234567890 | head -n 80000"],
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     time.sleep(1.5)
-    data, _ = process.communicate(timeout=60 * PATIENCE)
+    data, _ = communicate(process, 60 * PATIENCE)
     equal(process.returncode, 0, "exit code")
     equal(data.count(b"\n"), 320_000, "lines")
 

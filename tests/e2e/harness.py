@@ -18,6 +18,8 @@ sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts/testbed.d"))
 
+from machine_clock import communicate, now, wait_for_end  # noqa: E402
+
 import bed as testbed  # noqa: E402
 import look  # noqa: E402
 
@@ -47,18 +49,19 @@ def equal(actual, expected, what):
 
 def wait_until(condition, seconds, what):
     """The first true value of `condition`, within `seconds`."""
-    deadline = time.monotonic() + seconds * PATIENCE
+    deadline = now() + seconds * PATIENCE
     while True:
+        last = now() >= deadline  # only a look that begins after it says that it was too late
         value = condition()
         if value:
             return value
-        check(time.monotonic() < deadline, f"{what}: not within {seconds} s")
+        check(not last, f"{what}: not within {seconds} s")
         time.sleep(0.03)
 
 
 def in_time(began, seconds, what):
-    """Fails where more than `seconds` have passed since `began` (time.monotonic())."""
-    took = time.monotonic() - began
+    """Fails where more than `seconds` have passed since `began` (machine_clock.now())."""
+    took = now() - began
     check(took <= seconds * PATIENCE, f"{what}: took {took:.1f} s, not {seconds}")
 
 
@@ -70,7 +73,21 @@ def run_to_end(*words, seconds=60, text=True, **options):
     if "input" not in options:
         options.setdefault("stdin", subprocess.DEVNULL)
     argv = [word if isinstance(word, bytes) else str(word) for word in words]
-    return subprocess.run(argv, text=text, timeout=seconds * PATIENCE, **options)
+    given, must = options.pop("input", None), options.pop("check", False)
+    if given is not None:
+        options["stdin"] = subprocess.PIPE
+    if options.pop("capture_output", False):
+        options["stdout"] = options["stderr"] = subprocess.PIPE
+    with subprocess.Popen(argv, text=text, **options) as process:
+        try:
+            out, err = communicate(process, seconds * PATIENCE, given)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(argv, process.returncode, out, err)
+    if must:
+        done.check_returncode()
+    return done
 
 
 @contextlib.contextmanager
@@ -128,9 +145,12 @@ class HostBed:
         return [f"{host}: {pid} {command}" for host in hosts or self.hosts for pid, _, _, _, command in self.processes(host)]
 
     def expect_nothing_left(self, seconds, hosts=None):
-        deadline = time.monotonic() + seconds * PATIENCE
-        while left := self.leftovers(hosts):
-            check(time.monotonic() < deadline, f"still there after {seconds} s:\n  " + "\n  ".join(left))
+        deadline = now() + seconds * PATIENCE
+        while True:
+            last = now() >= deadline
+            if not (left := self.leftovers(hosts)):
+                return
+            check(not last, f"still there after {seconds} s:\n  " + "\n  ".join(left))
             time.sleep(0.05)
 
     def link(self, host, state):
@@ -257,10 +277,9 @@ class Run:
 
     def wait(self, seconds):
         """Exit code as a shell would show it."""
-        try:
-            code = self.process.wait(seconds * PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise Failure(f"sortie still runs after {seconds} s") from None
+        code = wait_for_end(self.process, seconds * PATIENCE)
+        if code is None:
+            raise Failure(f"sortie still runs after {seconds} s")
         return code if code >= 0 else 128 - code
 
     def elapsed(self):

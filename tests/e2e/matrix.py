@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import victims
 from harness import BED_ID, PATIENCE, ROOT, Failure, HostBed, check, equal, parent_of
+from machine_clock import now
 from victims import DAEMONS, VICTIMS, Traces, wait_for
 
 BED = "m" + BED_ID[1:]
@@ -109,7 +110,7 @@ def strike_while_starting(bed, run, row):
     os.kill(supervisor, STOP)
     if run.process.poll() is not None or bed.ranks(run.id()):
         raise TooLate(f"{row.name()}: it is not starting any more")
-    began = time.monotonic()
+    began = now()
     run.signal(row.signal)
     time.sleep(0.3)
     os.kill(supervisor, signal.SIGCONT)
@@ -134,7 +135,7 @@ def strike_while_running(bed, run, row):
     traces = Traces(bed, run, row.hosts, ranks)
     if row.mode == "detached":  # it says that it is there
         check(wait_for(lambda: "attached to" in run.text(), 10), f"{row.name()}: no viewer")
-    began = time.monotonic()
+    began = now()
     if row.how == "link":
         bed.link(row.hosts[1], "down")
     else:
@@ -165,7 +166,7 @@ def play(bed, row):
                 equal(run.exit_code(5), 128 + row.signal, f"{row.name()}: exit code of the viewer")
             if row.victim in ("viewer", "starter"):
                 run.watch_again()
-            began = time.monotonic()
+            began = now()
             run.interrupt()
         if row.how == "wakes":
             expect_no_traces(row, traces, 15)
@@ -173,14 +174,14 @@ def play(bed, row):
         if row.how == "link":
             expect_no_traces(row, traces, 20)
         code = run.wait(row.seconds + 5) if starts and not run.viewer else run.exit_code(row.seconds + 5)
-        took = time.monotonic() - began
+        took = now() - began
         equal(code, row.exit_code, f"{row.name()}: exit code")
         if row.says:
             run.expect(row.says)
         # A supervisor that lives has confirmed it; without one the hosts see to it themselves, and that is timed.
         killed = row.victim == "supervisor" and row.signal == KILL
         expect_no_traces(row, traces, row.seconds if killed else 1.5)
-        took = max(took, time.monotonic() - began) if killed else took
+        took = max(took, now() - began) if killed else took
         check(took <= row.seconds * PATIENCE, f"{row.name()}: took {took:.1f} s")
         check(wait_for(lambda: not run.supervisor(), 3), f"{row.name()}: the supervisor is still there")
         if not killed:  # that one leaves a dead socket in the run's folder, for `sortie prune`
@@ -229,7 +230,7 @@ def play_all(bed, table):
 
 
 def scenario_every_death(_):
-    began = time.monotonic()
+    began = now()
     testbed("up", "6", "--cgroup", "3")
     failures, lines = [], []
     try:
@@ -246,7 +247,7 @@ def scenario_every_death(_):
                 took, verdict = job.result()
                 lines.append(f"{row.name():34} exit code {row.exit_code:3} after {took:4.1f} s, nothing left; {verdict}")
         print("\n".join(sorted(lines)))
-        print(f"{len(lines)} rows in {time.monotonic() - began:.0f} s")
+        print(f"{len(lines)} rows in {now() - began:.0f} s")
         check(not failures, "\n".join(failures))
         bed.expect_nothing_left(5)
     finally:

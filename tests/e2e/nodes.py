@@ -38,7 +38,7 @@ def scenario_host_blamed_twice_is_cordoned_and_a_spare_takes_its_place(bed):
     bed.expect_nothing_left(5)
     code, text = sortie("run", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "true")
     equal(code, 2, "exit code of a run on a cordoned host")
-    check(f"h02 is cordoned by " in text and "ended by signal 9" in text, text)
+    check("h02 is cordoned by " in text and "ended by signal 9" in text, text)
     code, text = sortie("nodes", "test", "h02", "--ssh-config", bed.ssh_config)
     check(code in (0, 1), f"nodes test: {code}: {text}")
     equal(sortie("nodes", "uncordon", "h02")[0], 0, "uncordon")

@@ -10,10 +10,10 @@ import struct
 import subprocess
 import tempfile
 import termios
-import time
 from pathlib import Path
 
 from harness import PATIENCE, SORTIE, Failure, check, equal, run_to_end, wait_until
+from machine_clock import now
 
 
 class Terminal:
@@ -57,18 +57,18 @@ class Terminal:
 
     def expect(self, pattern, seconds=20):
         """The match, after what was expected before."""
-        deadline = time.monotonic() + seconds * PATIENCE
+        deadline = now() + seconds * PATIENCE
         while True:
             if found := re.compile(pattern).search(self.said, self.read_to):
                 self.read_to = found.end()
                 return found
-            check(time.monotonic() < deadline, f"{pattern!r} was not said within {seconds} s")
+            check(now() < deadline, f"{pattern!r} was not said within {seconds} s")
             self.take(0.05)
 
     def wait(self, seconds=20):
-        deadline = time.monotonic() + seconds * PATIENCE
+        deadline = now() + seconds * PATIENCE
         while (code := self.process.poll()) is None:
-            if time.monotonic() > deadline:
+            if now() > deadline:
                 raise Failure(f"still runs after {seconds} s")
             self.take(0.02)  # nobody waits for a reader
         self.take(0)

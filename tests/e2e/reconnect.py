@@ -12,6 +12,7 @@ from pathlib import Path
 from adopt import HOLD, all_say
 from detach import COUNTER, Detached, ended
 from harness import BUILD, Gates, Run, check, equal, executable_of, in_time, parent_of, wait_until, whole_events
+from machine_clock import now
 from victims import TIMING
 
 OUTAGE = 20  # seconds; TCP and the heartbeats of TIMING have long given up by then
@@ -143,7 +144,7 @@ def scenario_runner_killed_under_a_hold(bed):
     """The connection ends because there is no runner any more: nobody waits for the end of the hold."""
     with Detached(bed, "sleep", "1000", settings=HOLD) as run:
         wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
-        began = time.monotonic()
+        began = now()
         os.kill(bed.runner("h02"), signal.SIGKILL)
         output = ended(run.start("attach", run.id), 30, 5)
         check("h02: lost: " in output and "no runner holds this run here" in output, output)

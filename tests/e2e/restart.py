@@ -12,6 +12,7 @@ import time
 
 from detach import Detached, ended
 from harness import SORTIE, Gates, Run, check, environment_of, equal, in_time, parent_of, run_to_end, wait_until
+from machine_clock import now
 from training import CONFIG, compare, losses, settings
 
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "2s"}
@@ -176,7 +177,7 @@ def scenario_ctrl_c_in_the_pause(bed):
         with Run(bed, "sh", "-c", "exit 9", hosts="h[01-02]", slots=1,
                  settings={**RESTART, "recovery.backoff": "60s"}) as run:
             run.wait_for_text("attempt 1 has failed; restart")
-            began = time.monotonic()
+            began = now()
             run.signal(number)
             equal(run.wait(5), 128 + number, "exit code")
             in_time(began, 3, "the end")

@@ -8,13 +8,13 @@ import importlib
 import os
 import subprocess
 import sys
-import threading
 import time
 import traceback
 
 import matrix
 from boxes import SMALL_BEDS, ContainerBed, build_image
 from harness import BED_ID, HOSTS, ROOT, HostBed, own_store, testbed
+from machine_clock import CLOCK
 
 TRIES = 2
 STANDSTILL = 3.0  # seconds; heartbeats of the scenarios are lost after 3
@@ -57,11 +57,11 @@ def main():
     except testbed.TestbedError as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 1
-    watch = Watch()
+    CLOCK.longest_gap()
     for attempt in range(TRIES):
         if play(what, scenario, bed):
             return 0
-        still = watch.longest()
+        still = CLOCK.longest_gap()
         if attempt + 1 == TRIES or still < STANDSTILL:
             return 1
         print(f"e2e: for {still:.1f} s nothing ran on this machine, so nothing is known of Sortie; once more", flush=True)
@@ -82,28 +82,6 @@ def play(what, scenario, bed):
         return False
     print(f"ok: {what} in {time.monotonic() - started:.1f} s", flush=True)
     return True
-
-
-class Watch:
-    """How long this process, which asks for next to no CPU, did not run. Where MPI ranks of several containers wait
-    actively on two cores, whole seconds have been seen, in which timers of no process fire; up to 23 s."""
-
-    def __init__(self):
-        self.gap = 0.0
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def run(self):
-        last = time.monotonic()
-        while True:
-            time.sleep(0.05)
-            now = time.monotonic()
-            self.gap = max(self.gap, now - last)
-            last = now
-
-    def longest(self):
-        """Since it was asked last."""
-        gap, self.gap = self.gap, 0.0
-        return gap
 
 
 sys.exit(main())

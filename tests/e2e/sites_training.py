@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 
 from harness import Run, check, environment_of, equal, parent_of, wait_until
 from restart import weights

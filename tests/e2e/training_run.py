@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 
+import machine_clock
 from harness import PATIENCE, SORTIE, Failure, check, environment_of, equal, run_to_end, wait_until
 from training import CONFIG
 
@@ -100,9 +101,9 @@ class TrainingRun:
     def until(self, condition, seconds, what):
         """The first true value of `condition`, while the run goes on. Only a look that begins after the deadline says that it was too
         late: on a busy machine one takes seconds."""
-        deadline = time.monotonic() + seconds * PATIENCE
+        deadline = machine_clock.now() + seconds * PATIENCE
         while True:
-            last = time.monotonic() > deadline
+            last = machine_clock.now() > deadline
             if value := condition():
                 return value
             check(self.result() is None, f"{what}: the run has ended with exit code {self.result()}")

@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 from harness import HOSTS, PATIENCE, SORTIE, TRAINER, Failure, Run, check, equal, in_time, run_to_end, wait_until
+from machine_clock import now
 from training import CONFIG, build_tokens, losses
 
 MIB = 1 << 20
@@ -189,7 +189,7 @@ def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
         bed.link(victim, "down")
         full_speed(bed)
         try:
-            began = time.monotonic()
+            began = now()
             results, notes = finish(process, code=5, seconds=40)
             # Silence of a host counts after 10 s, of a neighbour after 5 s; the rest is the transfer.
             in_time(began, 25, "the push")

@@ -6,6 +6,7 @@ import time
 
 import ranks
 from harness import PATIENCE, Run, check, equal, ssh_config_variant
+from machine_clock import now
 
 THREE = ["h01", "h02", "h03"]
 PORT = 51820
@@ -67,9 +68,9 @@ def traces(bed):
 
 
 def expect_no_trace(bed, seconds):
-    deadline = time.monotonic() + seconds * PATIENCE
+    deadline = now() + seconds * PATIENCE
     while left := traces(bed):
-        check(time.monotonic() < deadline, f"still there after {seconds} s:\n  " + "\n  ".join(left))
+        check(now() < deadline, f"still there after {seconds} s:\n  " + "\n  ".join(left))
         time.sleep(0.05)
 
 

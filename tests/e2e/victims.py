@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from harness import PATIENCE, PROGRAMS, SORTIE, Run, environment_of, executable_of, parent_of, run_to_end
+from machine_clock import now
 
 FAMILY = ("/usr/bin/python3", "-ISE", PROGRAMS / "family.py")
 DAEMONS = 3
@@ -205,10 +206,10 @@ def sorties_of(run):
 
 def wait_for(condition, seconds, pause=0.15):
     """True when `condition` came true in time; looks less often than harness.wait_until: many rows look at once."""
-    deadline = time.monotonic() + seconds * PATIENCE
+    deadline = now() + seconds * PATIENCE
     while True:
         # Only a look that begins after the deadline says that it was too late: on a busy machine one takes a second.
-        last = time.monotonic() > deadline
+        last = now() > deadline
         if condition():
             return True
         if last:
