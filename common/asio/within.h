@@ -11,15 +11,18 @@
 #include <optional>
 #include <utility>
 
+#include "common/asio/give_up.h"
 #include "common/asio/spawn.h"
 
 namespace sortie {
 
-/// The value of `work`, or nothing when it has not ended after `limit`. It goes on then, and its
-/// value is dropped: it must share what it uses with nobody who may be gone by then.
+/// The value of `work`, or nothing when it has not ended after `limit`, or when `give_up` (may be
+/// null) says that nobody wants it. It goes on then, and its value is dropped: it must share what
+/// it uses with nobody who may be gone by then.
 template <typename Value>
 boost::asio::awaitable<std::optional<Value>> within(std::chrono::steady_clock::duration limit,
-                                                    boost::asio::awaitable<Value> work) {
+                                                    boost::asio::awaitable<Value> work,
+                                                    std::shared_ptr<GiveUp> give_up = nullptr) {
   struct Shared {
     explicit Shared(const boost::asio::any_io_executor& executor) : ended(executor) {}
     boost::asio::steady_timer ended;
@@ -33,8 +36,11 @@ boost::asio::awaitable<std::optional<Value>> within(std::chrono::steady_clock::d
     to->ended.cancel();
   };
   shared->ended.expires_after(limit);
+  if (give_up && give_up->given_up()) co_return std::nullopt;
+  std::optional<GiveUp::Listener> listener;
+  if (give_up) listener.emplace(give_up->listen([shared] { shared->ended.cancel(); }));
   spawn(executor, finish(shared, std::move(work)));
-  if (!shared->value)
+  if (!shared->value && !(give_up && give_up->given_up()))
     co_await shared->ended.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
   co_return std::move(shared->value);
 }

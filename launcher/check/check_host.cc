@@ -31,8 +31,9 @@ double unix_us() {
 
 }  // namespace
 
-CheckHost::CheckHost(asio::any_io_executor executor, std::string host, std::vector<int> slots)
-    : executor_(executor) {
+CheckHost::CheckHost(asio::any_io_executor executor, std::string host, std::vector<int> slots,
+                     std::shared_ptr<GiveUp> give_up)
+    : executor_(executor), give_up_(std::move(give_up)) {
   result.host = std::move(host);
   result.slots = std::move(slots);
 }
@@ -40,8 +41,10 @@ CheckHost::CheckHost(asio::any_io_executor executor, std::string host, std::vect
 /// The work may outlast this: a host that does not answer holds nobody up.
 asio::awaitable<void> CheckHost::bounded(Work work, Milliseconds limit) {
   const auto self = shared_from_this();
-  auto ended = co_await within(limit, std::move(work));
-  if (!ended) {
+  auto ended = co_await within(limit, std::move(work), give_up_);
+  if (!ended && give_up_ && give_up_->given_up()) {
+    ended = fail(ErrorCode::interrupted, "given up");
+  } else if (!ended) {
     std::string what =
         fmt::format("no answer within {} s", static_cast<double>(limit.count()) / 1000);
     if (!result.report.at.empty()) what += fmt::format(" (it was at: {})", result.report.at);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "common/asio/give_up.h"
 #include "launcher/check/evaluate.h"
 #include "launcher/host/bootstrap.h"
 #include "launcher/host/runner_client.h"
@@ -21,9 +22,12 @@ class CheckHost : public std::enable_shared_from_this<CheckHost> {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  CheckHost(boost::asio::any_io_executor executor, std::string host, std::vector<int> slots);
+  /// `give_up` (may be null) ends a step under way at once, with ErrorCode::interrupted.
+  CheckHost(boost::asio::any_io_executor executor, std::string host, std::vector<int> slots,
+            std::shared_ptr<GiveUp> give_up = nullptr);
 
-  /// Connects, starts the runner, compares clocks. References must outlive the object.
+  /// Connects, starts the runner, compares clocks. A connection that is still in the making when
+  /// this ends is closed as soon as it is there; neither reference is used after the end.
   boost::asio::awaitable<void> connect(Transport& transport, const RunnerBinary& binary,
                                        Milliseconds limit);
   /// Sends a request (JSON, README.md) and takes the reports in until it is answered in full.
@@ -47,6 +51,7 @@ class CheckHost : public std::enable_shared_from_this<CheckHost> {
   Work exchange_tunnel(std::string order, std::shared_ptr<std::string> report);
 
   boost::asio::any_io_executor executor_;
+  std::shared_ptr<GiveUp> give_up_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<RunnerClient> client_;  // once its runner has been started
   bool closed_ = false;

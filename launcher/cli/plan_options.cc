@@ -59,6 +59,8 @@ void add_suggest_options(CLI::App& app, AskedSuggestions& asked) {
   number("--host-rate", asked.host_rate, "GB/s that a rank sends to ranks of its host");
   number("--link-rate", asked.link_rate, "GB/s that a host sends to other hosts");
   number("--memory", asked.memory, "GiB of each host, where the hosts' are not known");
+  number("--gpu-memory", asked.gpu_memory,
+         "GiB of each GPU, where trainer.device is \"cuda\": what does not fit is left out");
 }
 
 Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& asked, bool json) {
@@ -75,7 +77,10 @@ Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& ask
   SORTIE_TRY(check_rates(rates));
   ProgressLine progress;
   constexpr double kGibibyte = 1 << 30;
-  const auto memory = static_cast<std::uint64_t>(asked.memory.value_or(0.0) * kGibibyte);
+  const auto bytes = [](std::optional<double> gibibytes) {
+    return static_cast<std::uint64_t>(gibibytes.value_or(0.0) * kGibibyte);
+  };
+  const KnownMemory memory{bytes(asked.memory), bytes(asked.gpu_memory)};
   SORTIE_ASSIGN_OR_RETURN(const Suggestions found,
                           suggest_layouts(job.loaded.job, job.hosts, job.facts, rates, memory,
                                           [&](std::size_t tried, std::size_t all) {

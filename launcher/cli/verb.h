@@ -71,7 +71,7 @@ void add_reliability_options(CLI::App& app, AskedReliability& asked);
 struct AskedSuggestions {
   bool wanted = false;
   std::string rates_file;
-  std::optional<double> gflops, host_rate, link_rate, memory;
+  std::optional<double> gflops, host_rate, link_rate, memory, gpu_memory;
 };
 void add_suggest_options(CLI::App& app, AskedSuggestions& asked);
 /// What `plan --suggest` answers, as text or JSON.

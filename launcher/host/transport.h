@@ -77,7 +77,8 @@ class Transport {
   /// Resolves, connects, checks the host key and authenticates, each with its own deadline. The
   /// error's code names the stage (resolve, connect, handshake, host_key, auth); its message does
   /// not repeat the host. Call it for all hosts at once: the transport bounds what they may cost at
-  /// the same time, and knows which of them merely wait.
+  /// the same time, and knows which of them merely wait. A call that nobody waits for any more may
+  /// go on when the transport has gone: it shares what it needs.
   virtual boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) = 0;
 };
 

@@ -33,13 +33,13 @@ std::vector<std::string> failures_of(const check::HostResult& host,
 
 asio::awaitable<Result<>> accept_spare(asio::any_io_executor executor, Transport& transport,
                                        AcceptanceJob job, config::HostSlots spare,
-                                       milliseconds limit) {
+                                       milliseconds limit, std::shared_ptr<GiveUp> give_up) {
   const auto until = Clock::now() + limit;
   PlannedJob planned;
   planned.loaded.job = job.job;
   planned.plan = job.plan;
   const check::Expectations expect = check::expectations(planned, /*only_hosts=*/false);
-  const auto host = std::make_shared<check::CheckHost>(executor, spare.name, spare.slots);
+  const auto host = std::make_shared<check::CheckHost>(executor, spare.name, spare.slots, give_up);
   co_await host->connect(transport, job.binary, limit);
   if (host->usable()) {
     const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
@@ -47,6 +47,8 @@ asio::awaitable<Result<>> accept_spare(asio::any_io_executor executor, Transport
     co_await host->ask("look", std::move(request), std::max(left, milliseconds(1)));
   }
   host->close();
+  if (give_up && give_up->given_up())
+    co_return fail(ErrorCode::interrupted, fmt::format("{}: the check was given up", spare.name));
   const std::vector<std::string> failures = failures_of(host->result, expect);
   if (failures.empty()) co_return Result<>{};
   co_return fail(ErrorCode::unsupported, fmt::format("{}: not fit to take a place in the job: {}",

@@ -5,7 +5,9 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
+#include <memory>
 
+#include "common/asio/give_up.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/bootstrap.h"
 #include "launcher/host/transport.h"
@@ -23,10 +25,13 @@ struct AcceptanceJob {
 /// Connects, starts the runner, asks it about the host (devices, folders, program, engine) and
 /// leaves: nothing is started or changed. ErrorCode::unsupported names what failed and what to do,
 /// for a person; warnings are no failure. Ends within `limit`, whatever the host does. Samples the
-/// job's local files first, which may wait for this machine's disk.
+/// job's local files first, which may wait for this machine's disk. `give_up` (may be null) ends it
+/// at once with ErrorCode::interrupted and closes its connection. Nothing that is referred to is
+/// used after the end.
 boost::asio::awaitable<Result<>> accept_spare(boost::asio::any_io_executor executor,
                                               Transport& transport, AcceptanceJob job,
                                               config::HostSlots spare,
-                                              std::chrono::milliseconds limit);
+                                              std::chrono::milliseconds limit,
+                                              std::shared_ptr<GiveUp> give_up = nullptr);
 
 }  // namespace sortie::launcher

@@ -88,6 +88,11 @@ const StepTraffic* of_precision(const std::vector<StepTraffic>& all, const std::
   return found == all.end() ? nullptr : &*found;
 }
 
+/// 0 of a rank that computes on none.
+std::int64_t on_gpu(const training::ModelCost::Memory& memory) {
+  return memory.total() - memory.on_host();
+}
+
 Suggestion predict(const config::JobConfig& job, const LaunchPlan& plan, std::size_t use,
                    const MeasuredRates& rates) {
   const config::TopologyConfig& topology = job.topology;
@@ -102,7 +107,8 @@ Suggestion predict(const config::JobConfig& job, const LaunchPlan& plan, std::si
                  .micro_batch_size = plan.batch->micro_batch_size,
                  .accumulation = plan.batch->gradient_accumulation_steps,
                  .replicas = plan.batch->data_parallel_size,
-                 .memory_bytes = cost.memory[use].total()};
+                 .memory_bytes = cost.memory[use].total(),
+                 .gpu_memory_bytes = on_gpu(cost.memory[use])};
   const double repeats = topology.activation_checkpointing_type == "every_layer" ? 4.0 / 3.0 : 1.0;
   const double work = repeats * cost.flops_per_token *
                       static_cast<double>(plan.model->tokens_per_step) /
@@ -150,7 +156,7 @@ std::string other_text(const Suggestion& one) {
 Result<Suggestions> suggest_layouts(const config::JobConfig& job,
                                     const std::vector<config::HostSlots>& hosts,
                                     const LauncherFacts& facts, const MeasuredRates& rates,
-                                    std::uint64_t memory_bytes,
+                                    KnownMemory known,
                                     const std::function<void(std::size_t, std::size_t)>& on_tried) {
   if (!job.runner.program.empty())
     return fail(ErrorCode::config,
@@ -199,11 +205,17 @@ Result<Suggestions> suggest_layouts(const config::JobConfig& job,
         std::ranges::find(memory, rates.precision, &training::ModelCost::Memory::precision);
     const auto use = static_cast<std::size_t>(named == memory.end() ? 0 : named - memory.begin());
     found.precision = memory[use].precision;
-    const double there = memory_of_rank(*plan, memory_bytes);
-    if (there > 0.0 && static_cast<double>(memory[use].total()) > there) {
+    const double there = memory_of_rank(*plan, known.host);
+    if (there > 0.0 && static_cast<double>(memory[use].on_host()) > there) {
       ++found.too_large;
       continue;
     }
+    const auto gpu_bytes = static_cast<std::uint64_t>(on_gpu(memory[use]));
+    if (known.gpu > 0 && gpu_bytes > known.gpu) {
+      ++found.too_large_for_gpu;
+      continue;
+    }
+    found.gpu_memory_unknown = gpu_bytes > 0 && known.gpu == 0;
     found.best.push_back(predict(changed, *plan, use, rates));
   }
   if (found.legal == 0)
@@ -217,31 +229,43 @@ Result<Suggestions> suggest_layouts(const config::JobConfig& job,
 }
 
 std::string suggestions_text(const Suggestions& suggestions) {
-  std::string out = fmt::format(
-      "{} legal layout{}{}, the fastest by prediction in {}\n\n", suggestions.legal,
-      suggestions.legal == 1 ? "" : "s",
-      suggestions.too_large == 0
-          ? ""
-          : fmt::format(", {} of them too large for the hosts' memory", suggestions.too_large),
-      suggestions.precision);
+  const bool on_gpus = std::ranges::any_of(
+      suggestions.best, [](const Suggestion& one) { return one.gpu_memory_bytes > 0; });
+  const auto too_large = [](std::size_t count, const char* whose) {
+    return count == 0 ? "" : fmt::format(", {} of them too large for the {} memory", count, whose);
+  };
+  std::string out =
+      fmt::format("{} legal layout{}{}{}, the fastest by prediction in {}\n", suggestions.legal,
+                  suggestions.legal == 1 ? "" : "s", too_large(suggestions.too_large, "hosts'"),
+                  too_large(suggestions.too_large_for_gpu, "GPUs'"), suggestions.precision);
+  if (suggestions.gpu_memory_unknown)
+    out +=
+        "the memory of the GPUs is not known: layouts that do not fit them are among these; give "
+        "--gpu-memory GIB\n";
+  if (suggestions.best.empty())
+    return out +
+           "none is left; set topology.activation_checkpointing_type = \"every_layer\", or give it "
+           "more hosts\n";
+  out += '\n';
   out += fmt::format("  {:>6}  {:>8}  {:>5}  {:>8}  {:<40}  {:>5}  {:>4}  {:>9}  {:>10}  {:>7}\n",
                      "tensor", "pipeline", "runs", "replicas", "sharding and more", "micro", "acc.",
-                     "s a step", "s waiting", "GiB");
+                     "s a step", "s waiting", on_gpus ? "GPU GiB" : "GiB");
   for (const Suggestion& one : suggestions.best)
     out += fmt::format(
         "  {:>6}  {:>8}  {:>5}  {:>8}  {:<40}  {:>5}  {:>4}  {:>9.4g}  {:>10.3g}  {:>7.2f}\n",
         one.tensor, one.pipeline, one.interleave, one.replicas, other_text(one),
         one.micro_batch_size, one.accumulation, one.seconds(), one.waits,
-        static_cast<double>(one.memory_bytes) / kBytesOfGib);
+        static_cast<double>(on_gpus ? one.gpu_memory_bytes : one.memory_bytes) / kBytesOfGib);
   return out;
 }
 
 nlohmann::ordered_json suggestions_json(const Suggestions& suggestions) {
   nlohmann::ordered_json out = {{"legal", suggestions.legal},
                                 {"too_large", suggestions.too_large},
+                                {"too_large_for_gpu", suggestions.too_large_for_gpu},
                                 {"precision", suggestions.precision},
                                 {"best", nlohmann::ordered_json::array()}};
-  for (const Suggestion& one : suggestions.best)
+  for (const Suggestion& one : suggestions.best) {
     out["best"].push_back({{"tensor_parallel_size", one.tensor},
                            {"sequence_parallel", one.sequence},
                            {"pipeline_parallel_size", one.pipeline},
@@ -255,6 +279,9 @@ nlohmann::ordered_json suggestions_json(const Suggestions& suggestions) {
                            {"step_seconds", one.seconds()},
                            {"waiting_seconds", one.waits},
                            {"rank_memory_bytes", one.memory_bytes}});
+    if (one.gpu_memory_bytes > 0)
+      out["best"].back()["rank_gpu_memory_bytes"] = one.gpu_memory_bytes;
+  }
   return out;
 }
 

@@ -30,7 +30,9 @@ struct Suggestion {
   std::string sharding = "none";
   std::int64_t micro_batch_size = 1, accumulation = 1;
   std::int64_t replicas = 1;
-  std::int64_t memory_bytes = 0;  // of the rank that takes the most
+  // Of the rank that takes the most.
+  std::int64_t memory_bytes = 0;      // of its host and its GPU together
+  std::int64_t gpu_memory_bytes = 0;  // of its GPU; 0: it computes on none
   // Seconds of a step.
   double compute = 0.0;  // products, and what a pipeline waits
   double waits = 0.0;    // for what ranks send each other and nothing hides
@@ -38,16 +40,24 @@ struct Suggestion {
 };
 
 struct Suggestions {
-  std::vector<Suggestion> best;  // the fastest first, ten at most
-  std::size_t legal = 0;         // layouts that the rules allow, with their batches
-  std::size_t too_large = 0;     // of them, those whose ranks need more memory than a host has
+  std::vector<Suggestion> best;       // the fastest first, ten at most
+  std::size_t legal = 0;              // layouts that the rules allow, with their batches
+  std::size_t too_large = 0;          // of them, those whose ranks need more memory than a host has
+  std::size_t too_large_for_gpu = 0;  // or, where the host has enough, than a GPU has
+  bool gpu_memory_unknown = false;    // nobody could tell which do not fit GPUs
   std::string precision;
+};
+
+/// Bytes; 0: as far as facts and hosts say, which may be nothing, and of GPUs is nothing.
+struct KnownMemory {
+  std::uint64_t host = 0;  // of each host
+  std::uint64_t gpu = 0;   // of each rank's GPU, where the job's device is one
 };
 
 /// The legal layouts of `job` on `hosts` with its global batch: tensor parallelism within hosts,
 /// stages, runs of a stage, sharding, micro-batches of 1, 2, 4 ... sequences; of context and expert
-/// parallelism what the job asks for, and none. `memory_bytes`: of
-/// each host; 0: as far as facts and hosts say, which may be nothing. Asks facts.ask_trainer for
+/// parallelism what the job asks for, and none. A layout has to fit the hosts, and of a job with
+/// trainer.device = "cuda" the GPUs, by the trainer's own count. Asks facts.ask_trainer for
 /// each (some tenths of a second), after which on_tried says how many of all have been tried.
 /// ErrorCode::config: the job is no training, or no layout is legal; ErrorCode::unsupported: nobody
 /// to ask.
@@ -58,7 +68,7 @@ struct Suggestions {
 /// the last micro-batch, with full sharding all. Times of links are bytes over rates, no latencies.
 Result<Suggestions> suggest_layouts(
     const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
-    const LauncherFacts& facts, const MeasuredRates& rates, std::uint64_t memory_bytes,
+    const LauncherFacts& facts, const MeasuredRates& rates, KnownMemory known,
     const std::function<void(std::size_t tried, std::size_t all)>& on_tried = {});
 
 /// A table for people.

@@ -250,11 +250,12 @@ RunLoop::Parts loop_parts(const SuperviseParts& with, Console& console, RunFolde
                        with.hosts,
                        with.spares};
   parts.known_hosts = hosts_that_are_known;
-  parts.fitness = [executor, &transport, &binary = with.binary](const config::JobConfig& job,
-                                                                const LaunchPlan& plan,
-                                                                config::HostSlots host) {
+  parts.fitness = [executor, &transport, &binary = with.binary](
+                      const config::JobConfig& job, const LaunchPlan& plan, config::HostSlots host,
+                      std::shared_ptr<GiveUp> give_up) {
     constexpr std::chrono::seconds kLimit{20};
-    return accept_spare(executor, transport, {job, plan, binary}, std::move(host), kLimit);
+    return accept_spare(executor, transport, {job, plan, binary}, std::move(host), kLimit,
+                        std::move(give_up));
   };
   parts.note_blames = [id = with.folder.id(),
                        recovery = with.job.recovery](std::vector<Blame> blames) {

@@ -32,7 +32,9 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       between_(parts_.between_attempts),
       plan_is_partial_(parts_.attempt.adopts || parts_.between_attempts),
       pause_(parts_.attempt.executor),
-      fit_timer_(parts_.attempt.executor) {
+      fit_timer_(parts_.attempt.executor),
+      looking_(parts_.attempt.executor),
+      give_up_(std::make_shared<GiveUp>()) {
   if (parts_.places.empty()) parts_.places = hosts_;
   if (!keeps_memory(first_job_)) return;
   const auto say = [this](const std::string& text) { parts_.attempt.console.error(text); };
@@ -41,9 +43,7 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       parts_.attempt.folder.id(), parts_.attempt.epoch, say});
 }
 
-RunLoop::~RunLoop() {
-  if (attempt_over_) *attempt_over_ = true;
-}
+RunLoop::~RunLoop() = default;
 
 bool RunLoop::recovers() const {
   return first_job_.recovery.max_restarts > 0;
@@ -115,21 +115,20 @@ asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
   parts.adopts = adopts;
   if (!adopts) parts.cgroups.clear();
   if (!history_.empty()) parts.reached_before = history_.back().reached_step;
-  const auto over = attempt_over_ = std::make_shared<bool>(false);
   for (const HostPlan& host : plan_.hosts) fit_.erase(host.name);
   leaving_.clear();
   growing_ = false;
-  parts.on_slow = [this, over](const std::string& host) {
-    spawn(parts_.attempt.executor, swap_slow_host(over, host));
+  parts.on_slow = [this, looking = give_up_](const std::string& host) {
+    const bool over = looking != give_up_;  // its hosts are swept, and another attempt may run
+    if (!over) looking_.spawn(swap_slow_host(host));
   };
   started.attempt = std::make_unique<Attempt>(std::move(parts), started.job, started.plan);
   started_.push_back(std::move(entry));
   between_ = false;
   if (parts_.on_attempt) parts_.on_attempt(started.plan.attempt);
-  spawn(parts_.attempt.executor, look_for_fit_hosts(over));
+  looking_.spawn(look_for_fit_hosts());
   Verdict verdict = co_await started.attempt->run();
-  *over = true;
-  fit_timer_.cancel();
+  co_await end_of_looking();
   if (parts_.on_attempt_end) parts_.on_attempt_end();
   co_return verdict;
 }

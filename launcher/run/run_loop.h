@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/give_up.h"
+#include "common/asio/task_group.h"
 #include "common/config/hostlist.h"
 #include "common/config/schema.h"
 #include "launcher/nodes/node_store.h"
@@ -53,10 +55,12 @@ class RunLoop : public SupervisedRun {
                                         const ReasonOf& reason_of,
                                         const std::vector<std::string>& all)>
         cordon = {};
-    /// Whether a host is fit to take part in the job with this plan: ends within seconds. Empty:
-    /// hosts are taken as they are, and none that the run had to leave is taken again.
+    /// Whether a host is fit to take part in the job with this plan: ends within seconds, and at
+    /// once when it is given up. Empty: hosts are taken as they are, and none that the run had to
+    /// leave is taken again.
     using Fitness = std::function<boost::asio::awaitable<Result<>>(
-        const config::JobConfig& job, const LaunchPlan& plan, config::HostSlots host)>;
+        const config::JobConfig& job, const LaunchPlan& plan, config::HostSlots host,
+        std::shared_ptr<GiveUp> give_up)>;
     Fitness fitness = {};
     /// Notes for all runs of this user what failures of this one say against hosts (Blame::run is
     /// left empty). Returns those that enough runs blame, with the reason. Empty = nowhere.
@@ -123,8 +127,9 @@ class RunLoop : public SupervisedRun {
   boost::asio::awaitable<std::optional<Decision>> choose(Verdict& verdict);
   boost::asio::awaitable<bool> joiners_are_fit(const Decision& decision);
   boost::asio::awaitable<Result<>> check_fitness(config::HostSlots host);
-  boost::asio::awaitable<void> look_for_fit_hosts(std::shared_ptr<bool> over);
-  boost::asio::awaitable<void> swap_slow_host(std::shared_ptr<bool> over, std::string host);
+  boost::asio::awaitable<void> look_for_fit_hosts();
+  boost::asio::awaitable<void> swap_slow_host(std::string host);
+  boost::asio::awaitable<void> end_of_looking();
   std::vector<config::HostSlots> hosts_to_check(HostPool pool) const;
   void take_in_if_larger();
   void note_blames();
@@ -155,13 +160,14 @@ class RunLoop : public SupervisedRun {
   std::map<std::string, std::size_t> forgiven_;  // HostPool::forgiven
   std::set<std::string> leaving_;                // slow hosts of the attempt that runs
   bool growing_ = false;                         // it was asked to end, to take hosts in
-  std::shared_ptr<bool> attempt_over_;           // of the attempt that runs
   std::list<std::unique_ptr<Started>> started_;  // that still do something; the last is current
   bool between_ = false;                         // no attempt is under way
   bool plan_is_partial_ = false;  // as adopters have it: enough to go on, not to start
   bool ended_ = false;
   std::optional<StopOrder> stop_order_;
   boost::asio::steady_timer pause_, fit_timer_;
+  TaskGroup looking_;                      // for hosts, beside the attempt that runs; ends with it
+  std::shared_ptr<GiveUp> give_up_;        // of the checks of hosts that are under way
   std::unique_ptr<MemoryHolders> memory_;  // where the job keeps checkpoints in memory
 };
 

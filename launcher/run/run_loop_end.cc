@@ -56,6 +56,7 @@ void RunLoop::interrupt(int signal_number) {
   const bool first = !stop_order_;
   if (first) stop_order_ = {128 + signal_number, "interrupted by " + signal_name(signal_number)};
   pause_.cancel();
+  give_up_->give_up();
   if (memory_) memory_->stop_waiting(!first);
   const auto act = [this, signal_number] {
     for (const auto& started : started_) started->attempt->interrupt(signal_number);
@@ -68,6 +69,7 @@ void RunLoop::stop(bool now) {
   const bool first = !stop_order_;
   if (first) stop_order_ = {128 + SIGTERM, "stopped by `sortie stop`"};
   pause_.cancel();
+  give_up_->give_up();
   if (memory_) memory_->stop_waiting(now);
   const auto act = [this, now] {
     for (const auto& started : started_) started->attempt->stop(now);

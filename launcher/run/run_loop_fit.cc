@@ -12,13 +12,20 @@
 namespace sortie::launcher {
 namespace asio = boost::asio;
 
-/// With copies: a check may outlive the loop, and the attempt that comes changes what this has.
+/// Waited for before the job or the plan changes, and before the run ends.
 asio::awaitable<Result<>> RunLoop::check_fitness(config::HostSlots host) {
-  const Parts::Fitness fitness = parts_.fitness;
-  const config::JobConfig job = job_;
-  const LaunchPlan plan = plan_;
-  if (!fitness) co_return Result<>();
-  co_return co_await fitness(job, plan, std::move(host));
+  if (!parts_.fitness) co_return Result<>();
+  co_return co_await parts_.fitness(job_, plan_, std::move(host), give_up_);
+}
+
+/// The attempt has ended: a check beside it is given up, and waited for. Nothing of it is under way
+/// when the run ends, and what it uses may go.
+asio::awaitable<void> RunLoop::end_of_looking() {
+  give_up_->give_up();
+  fit_timer_.cancel();
+  co_await looking_.wait();
+  give_up_ = std::make_shared<GiveUp>();
+  if (stop_order_) give_up_->give_up();
 }
 
 /// Hosts of the job that the run does without, and spares that it had to leave. None that a cordon
@@ -39,21 +46,21 @@ std::vector<config::HostSlots> RunLoop::hosts_to_check(HostPool pool) const {
   return out;
 }
 
-/// One host each recovery.fit_interval, over and over. `over`: the attempt has ended, and perhaps
-/// the loop: a check may outlive both.
-asio::awaitable<void> RunLoop::look_for_fit_hosts(std::shared_ptr<bool> over) {
+/// One host each recovery.fit_interval, over and over.
+asio::awaitable<void> RunLoop::look_for_fit_hosts() {
+  const auto over = give_up_;
   if (!parts_.fitness || !recovers()) co_return;
-  for (std::size_t turn = 0;; ++turn) {
+  for (std::size_t turn = 0; !over->given_up(); ++turn) {
     fit_timer_.expires_after(first_job_.recovery.fit_interval);
     co_await fit_timer_.async_wait(kToken);
-    if (*over) co_return;
+    if (over->given_up()) co_return;
     if (history_.empty()) continue;  // all hosts that there ever were take part
     const std::vector<config::HostSlots> hosts = hosts_to_check(pool());
     if (hosts.empty()) continue;
     config::HostSlots host = hosts[turn % hosts.size()];
     const std::string name = host.name;
     const Result<> accepted = co_await check_fitness(std::move(host));
-    if (*over) co_return;
+    if (over->given_up()) co_return;
     if (!accepted) {
       fit_.erase(name);
       continue;
@@ -78,9 +85,10 @@ void RunLoop::take_in_if_larger() {
 }
 
 /// A spare that is fit has to be there before anything is stopped.
-asio::awaitable<void> RunLoop::swap_slow_host(std::shared_ptr<bool> over, std::string host) {
-  if (*over || !recovers() || first_job_.recovery.slow_swaps == 0) co_return;
-  while (!*over && !stop_order_) {
+asio::awaitable<void> RunLoop::swap_slow_host(std::string host) {
+  const auto over = give_up_;
+  if (!recovers() || first_job_.recovery.slow_swaps == 0) co_return;
+  while (!over->given_up()) {
     const auto spare = swap_for_slow(first_job_.recovery, history_, pool(), leaving_, host);
     if (!spare) {
       parts_.attempt.console.message(fmt::format(
@@ -94,7 +102,7 @@ asio::awaitable<void> RunLoop::swap_slow_host(std::shared_ptr<bool> over, std::s
     const auto slots = std::ranges::find(known, *spare, &config::HostSlots::name);
     if (slots != known.end()) {
       accepted = co_await check_fitness(*slots);
-      if (*over) co_return;
+      if (over->given_up()) co_return;
     }
     if (accepted) {
       started_.back()->attempt->end_for_restart(

@@ -101,7 +101,7 @@ boost::asio::awaitable<bool> RunLoop::joiners_are_fit(const Decision& decision) 
     const std::string name = host.name;
     if (holds(hosts_, name) || stop_order_) continue;
     const Result<> accepted = co_await check_fitness(std::move(host));
-    if (accepted) continue;
+    if (accepted || stop_order_) continue;  // the run ends: nothing is said against the host
     fit = false;
     unfit_.insert(name);
     fit_.erase(name);

@@ -50,6 +50,7 @@ struct Reach::Attempt {
   std::shared_ptr<ServerGate::Pass> pass;
   Fd socket;
   std::shared_ptr<void> carrier;
+  std::string no_master;  // why that of the last jump host did not carry it; empty = it has none
   Reached reached;
   Result<> outcome;
   bool dropped = false;  // another try may do
@@ -157,9 +158,14 @@ asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Atte
   auto by_master = co_await dial_by_master(settings, attempt);
   if (!by_master) co_return std::unexpected(std::move(by_master).error());
   if (*by_master) co_return Result<>{};
+  // A jump host with a master may be one that can not be signed in to: then this is the reason.
+  const auto failed = [&attempt](Error error) {
+    if (!attempt.no_master.empty()) error.message += "; " + attempt.no_master;
+    return std::unexpected(std::move(error));
+  };
   for (int tries = 0;; ++tries) {
     auto ride = co_await reach_jump(settings.jumps);
-    if (!ride) co_return std::unexpected(std::move(ride).error());
+    if (!ride) co_return failed(std::move(ride).error());
     const auto deadline = Clock::now() + ssh_.connect_timeout;
     const auto core = (*ride)->core();
     auto dialled = co_await dial_through(core, settings.host_name, settings.port, deadline);
@@ -171,8 +177,8 @@ asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Atte
     // It carries as much as it can, or has broken: another connection to it may do.
     const bool another = (*ride)->is_full(dialled.error()) || core->closed() || core->broken();
     if (another && tries < 3) continue;
-    co_return std::unexpected(with_context(std::move(dialled).error(),
-                                           fmt::format("jump host {}", settings.jumps.back())));
+    co_return failed(with_context(std::move(dialled).error(),
+                                  fmt::format("jump host {}", settings.jumps.back())));
   }
 }
 
@@ -187,13 +193,18 @@ asio::awaitable<Result<bool>> Reach::dial_by_master(const HostSettings& settings
   if (!found)
     co_return std::unexpected(
         with_context(std::move(found).error(), fmt::format("jump host {}", settings.jumps.back())));
-  if (!found->master) co_return false;
+  if (!found->master) {
+    attempt.no_master = std::move(found->why_not);
+    co_return false;
+  }
   const auto client = found->master->client;
   auto stream = co_await forward_through(client, settings.host_name, settings.port,
                                          Clock::now() + ssh_.connect_timeout);
   if (!stream) {
-    log::debug("{}: the ssh master of the jump host {}: {}", settings.host_name,
-               settings.jumps.back(), stream.error().message);
+    attempt.no_master = fmt::format("its ssh master at {} opens no connection to {}:{}: {}",
+                                    found->master->socket.string(), settings.host_name,
+                                    settings.port, stream.error().message);
+    log::debug("jump host {}: {}", settings.jumps.back(), attempt.no_master);
     co_return false;
   }
   attempt.socket = std::move(*stream);

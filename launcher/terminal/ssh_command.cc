@@ -16,9 +16,11 @@
 #include "launcher/console/output_options.h"
 #include "launcher/host/terminal_channel.h"
 #include "launcher/host/transport_router.h"
+#include "launcher/run/run_command.h"
 #include "launcher/ssh/argv_transport.h"
 #include "launcher/ssh/system_ssh.h"
 #include "launcher/terminal/terminal_client.h"
+#include "launcher/warm/warm_terminal.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -122,19 +124,51 @@ int code_of(const TerminalClient::Ended& ended, const std::string& host) {
   return kExitLost;
 }
 
-asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& transport,
-                                  Session& session) {
-  auto connection = co_await transport.connect(session.host);
-  if (connection) session.master = (*connection)->through();
-  if (!session.master.empty()) co_return;  // its ssh knows how to speak to it
+TerminalRequest request_of(const Session& session) {
   TerminalRequest request;
   request.command = joined(session.options.command);
   request.terminal = session.terminal;
   const char* term = std::getenv("TERM");
   request.term = term != nullptr && *term != '\0' ? term : "dumb";
   request.size = window_size().value_or(WindowSize{});
+  return request;
+}
+
+asio::awaitable<void> join(asio::any_io_executor executor, std::unique_ptr<TerminalChannel> channel,
+                           Session& session) {
+  const bool here = session.terminal && ::isatty(STDIN_FILENO) == 1;
+  RawTerminal raw;
+  TerminalClient client(executor, std::move(channel), here ? &raw : nullptr,
+                        here && !session.options.no_escapes);
+  const TerminalClient::Ended ended = co_await client.run();
+  session.exit_code = code_of(ended, session.host);
+}
+
+/// On a connection that is kept, where one lives.
+asio::awaitable<std::unique_ptr<TerminalChannel>> kept_terminal(asio::any_io_executor executor,
+                                                                const Session& session) {
+  if (session.runner.ssh.persist.count() == 0) co_return nullptr;
+  const auto binary = open_runner_binary();
+  if (!binary) co_return nullptr;
+  config::RunnerConfig runner = session.runner;
+  TerminalRequest request = request_of(session);
+  co_return co_await warm::open_kept_terminal(executor, std::move(runner), binary->sha256(),
+                                              session.host, std::move(request));
+}
+
+asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& transport,
+                                  Session& session) {
+  auto kept = co_await kept_terminal(executor, session);
+  if (kept) {
+    co_await join(executor, std::move(kept), session);
+    co_return;
+  }
+  auto connection = co_await transport.connect(session.host);
+  if (connection) session.master = (*connection)->through();
+  if (!session.master.empty()) co_return;  // its ssh knows how to speak to it
   Result<std::unique_ptr<TerminalChannel>> channel =
       fail(ErrorCode::lost, "the connection is closed");
+  TerminalRequest request = request_of(session);
   if (connection) channel = co_await open_terminal(**connection, std::move(request));
   if (!connection || !channel) {
     TerminalClient::Ended ended;
@@ -143,12 +177,7 @@ asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& tra
     co_return;
   }
   (*connection)->settled();
-  const bool here = session.terminal && ::isatty(STDIN_FILENO) == 1;
-  RawTerminal raw;
-  TerminalClient client(executor, std::move(*channel), here ? &raw : nullptr,
-                        here && !session.options.no_escapes);
-  const TerminalClient::Ended ended = co_await client.run();
-  session.exit_code = code_of(ended, session.host);
+  co_await join(executor, std::move(*channel), session);
 }
 
 /// The ssh that speaks to its own master.

@@ -61,6 +61,11 @@ asio::awaitable<void> Client::write(std::shared_ptr<std::string> bytes) {
   if (error) gone_ = true;
 }
 
+asio::awaitable<void> Client::hung_up() {
+  const auto self = shared_from_this();
+  if (!gone_) co_await socket_->async_wait(Socket::wait_error, kToken);
+}
+
 void Client::close() {
   gone_ = true;
   boost::system::error_code ignored;

@@ -25,6 +25,9 @@ class Client : public std::enable_shared_from_this<Client> {
   /// One at a time. Nothing happens when the client is gone.
   boost::asio::awaitable<void> write(std::shared_ptr<std::string> bytes);
   bool gone() const { return gone_; }
+  /// Returns when the client has closed its end, or this one is closed here; also while it is not
+  /// read from.
+  boost::asio::awaitable<void> hung_up();
   void close();
 
  private:

@@ -43,6 +43,8 @@ asio::awaitable<void> Keeper::serve(std::shared_ptr<Socket> socket) {
   auto request = co_await client->request();
   if (request && request->kind == Request::Kind::want) {
     co_await serve_want(client, std::move(request->want));
+  } else if (request && request->kind == Request::Kind::terminal) {
+    co_await serve_terminal(client, std::move(*request));
   } else if (request) {
     std::string text = "{}";
     if (request->kind == Request::Kind::list) text = list();

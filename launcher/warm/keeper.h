@@ -52,6 +52,7 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
   using Found = std::shared_ptr<KeptRunner>;
 
   boost::asio::awaitable<void> serve_want(std::shared_ptr<Client> client, Want want);
+  boost::asio::awaitable<void> serve_terminal(std::shared_ptr<Client> client, Request request);
   boost::asio::awaitable<Result<Found>> find(std::shared_ptr<Talk> talk, const Want& want,
                                              Ready& ready);
   boost::asio::awaitable<Result<Found>> start_on(std::shared_ptr<Line> line, const Want& want,

@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr const char* kKinds[] = {"want", "list", "close", "retire"};
+constexpr const char* kKinds[] = {"want", "list", "close", "retire", "terminal"};
 
 std::string to_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -111,7 +111,14 @@ std::unexpected<Error> garbled(const std::exception& why) {
 
 std::string request_frame(const Request& request) {
   Json json = {{"op", kKinds[static_cast<std::size_t>(request.kind)]}};
-  if (request.kind == Request::Kind::want) json["want"] = want_json(request.want);
+  if (request.kind == Request::Kind::want || request.kind == Request::Kind::terminal)
+    json["want"] = want_json(request.want);
+  if (request.kind == Request::Kind::terminal)
+    json["terminal"] = {{"command", wide(request.terminal.command)},
+                        {"terminal", request.terminal.terminal},
+                        {"term", wide(request.terminal.term)},
+                        {"columns", request.terminal.size.columns},
+                        {"rows", request.terminal.size.rows}};
   if (request.kind == Request::Kind::close) {
     json["hosts"] = Json::array();
     for (const std::string& host : request.hosts) json["hosts"].push_back(wide(host));
@@ -127,7 +134,15 @@ Result<Request> read_request(const std::string& payload) try {
   if (known == std::end(kKinds))
     return fail(ErrorCode::protocol, "warm connections: no such request: " + kind);
   request.kind = static_cast<Request::Kind>(known - kKinds);
-  if (request.kind == Request::Kind::want) request.want = read_want(json.at("want"));
+  if (request.kind == Request::Kind::want || request.kind == Request::Kind::terminal)
+    request.want = read_want(json.at("want"));
+  if (request.kind == Request::Kind::terminal) {
+    const Json& terminal = json.at("terminal");
+    request.terminal = {narrow(terminal.at("command").get<std::string>()),
+                        terminal.at("terminal").get<bool>(),
+                        narrow(terminal.at("term").get<std::string>()),
+                        {terminal.at("columns").get<int>(), terminal.at("rows").get<int>()}};
+  }
   if (request.kind == Request::Kind::close)
     for (const Json& host : json.at("hosts"))
       request.hosts.push_back(narrow(host.get<std::string>()));

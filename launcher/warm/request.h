@@ -1,6 +1,7 @@
 // What a command and the background process that keeps connections say to each other, over one
 // Unix stream per host: frames (common/wire/frame.h). The command asks once; what follows the
-// answer "ready" is the conversation with a runner: plain frames towards it, and back as records.
+// answer "ready" is the conversation with a runner: plain frames towards it, and back as records;
+// or a person's session (terminal_words.h).
 #pragma once
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include "common/base/process_status.h"
 #include "common/base/result.h"
 #include "common/config/schema.h"
+#include "launcher/host/terminal_channel.h"
 #include "launcher/host/transport.h"
 #include "launcher/ssh/user_environment.h"
 
@@ -24,14 +26,15 @@ inline constexpr std::size_t kMaxRequest = 1u << 20;
 
 /// Types of the frames that come back.
 enum class Record : std::uint8_t {
-  taken = 1,   // the request is being seen to; within kTakenTime
-  other = 2,   // this process does not serve it: another build's, or about to end
-  ready = 3,   // Ready; the conversation follows
-  failed = 4,  // an Error: the host could not be reached
-  data = 5,    // bytes of the runner's frames
-  errors = 6,  // what it has written to stderr (its end)
-  ended = 7,   // a ProcessStatus; the end of the stream follows
-  answer = 8,  // JSON, to "ls" and "close"
+  taken = 1,       // the request is being seen to; within kTakenTime
+  other = 2,       // this process does not serve it: another build's, or about to end
+  ready = 3,       // Ready; the conversation follows
+  failed = 4,      // an Error: the host could not be reached
+  data = 5,        // bytes of the runner's frames
+  errors = 6,      // what it has written to stderr (its end)
+  ended = 7,       // a ProcessStatus; the end of the stream follows
+  answer = 8,      // JSON, to "ls" and "close"
+  error_data = 9,  // of a person's session: bytes of its stderr
 };
 /// For the first record. A background process that is stopped costs no more than that.
 inline constexpr std::chrono::milliseconds kTakenTime{3000};
@@ -47,8 +50,9 @@ struct Want {
 };
 
 struct Request {
-  enum class Kind { want, list, close, retire } kind = Kind::list;
-  Want want;                       // of kind want
+  enum class Kind { want, list, close, retire, terminal } kind = Kind::list;
+  Want want;                       // of kind want; of kind terminal build, host, key and address
+  TerminalRequest terminal;        // of kind terminal
   std::vector<std::string> hosts;  // of kind close; empty = all
 };
 

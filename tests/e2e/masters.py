@@ -12,7 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from harness import HOSTS, SORTIE, Gates, Run, check, equal, run_to_end, wait_until
+from connect import ssh_peers
+from harness import HOSTS, SORTIE, Gates, Run, check, equal, run_to_end, ssh_config_variant, wait_until
 
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s"}
 
@@ -148,6 +149,31 @@ def scenario_eleven_sessions_on_one_master(bed):
             if code:
                 check("MaxSessions" in text(), text())
         bed.expect_nothing_left(5)
+
+
+def scenario_a_jump_host_that_only_a_person_signs_in_to(bed):
+    """As with two factors: h01's master carries all hosts behind it; without it nothing goes there, and why is said."""
+    with Masters(bed, "h01") as masters:
+        behind = {host: {"ProxyJump": "h01"} for host in HOSTS[1:]}
+        gate = {"IdentityFile": masters.folder / "nobody", "ControlPath": f"{masters.folder}/%h"}
+        behind["h03"]["ProxyJump"] = "h01,h02"  # a chain: its first hop is by the master
+        config = ssh_config_variant(bed, masters.folder, h01=gate, **behind)
+        hosts = "h[02-04]"
+        done = masters.sortie("exec", "--", "true", hosts=hosts, config=config)
+        equal(done.returncode, 4, f"exit code without a master ({done.stderr})")
+        check(b"jump host h01: " in done.stderr, done.stderr)
+        masters.start()
+        before = len(ssh_peers(bed, "h01"))
+        done = masters.sortie("exec", "--", "sh", "-c", "echo $SORTIE_HOST is $(hostname)", hosts=hosts, config=config)
+        equal(sorted(done.stdout.decode().splitlines()), [f"[{host}] {host} is {host}" for host in HOSTS[1:]], f"output ({done.stderr})")
+        with Run(bed, "sleep", "1000", hosts=hosts, slots=1, ssh_config=config, settings=QUICK) as run:
+            run.wait_for_ranks(3)
+            equal(len(ssh_peers(bed, "h01")), before, "connections to the sshd of h01: the master's")
+            equal(set(ssh_peers(bed, "h04")), {bed.address("h01")}, "who is connected to the sshd of h04")
+            equal(set(ssh_peers(bed, "h03")), {bed.address("h02")}, "who is connected to the sshd of h03")
+            os.kill(masters.pid("h01"), signal.SIGKILL)
+            equal(run.wait(30), 5, f"exit code when the master is gone ({run.text()[-2000:]})")
+            bed.expect_nothing_left(15)
 
 
 def scenario_masters_that_are_made(bed):

@@ -14,20 +14,21 @@ from pathlib import Path
 
 from harness import PATIENCE, SORTIE, Failure, check, equal, run_to_end, wait_until
 from machine_clock import now
+from warm import Warm
 
 
 class Terminal:
     """A program at a terminal of its own; as a context manager it never outlives the scenario."""
 
-    def __init__(self, *argv, rows=31, columns=97):
+    def __init__(self, *argv, rows=31, columns=97, environment=None):
         self.master, self.slave = os.openpty()
         self.resize(rows, columns)
         self.before = termios.tcgetattr(self.slave)
         self.said = ""
         self.read_to = 0
         self.argv = [str(word) for word in argv]
-        environment = {**os.environ, "TERM": "vt220", "EDITRC": "/dev/null", "LC_ALL": "C.UTF-8"}
-        self.process = subprocess.Popen(self.argv, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=environment,
+        own = {"TERM": "vt220", "EDITRC": "/dev/null", "LC_ALL": "C.UTF-8", **(environment or {})}
+        self.process = subprocess.Popen(self.argv, stdin=self.slave, stdout=self.slave, stderr=self.slave, env={**os.environ, **own},
                                         start_new_session=True,
                                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
 
@@ -76,8 +77,49 @@ class Terminal:
         return code if code >= 0 else 128 - code
 
 
-def ssh(bed, *words, host="h01"):
-    return [SORTIE, "ssh", "--ssh-config", bed.ssh_config, host, *words]
+class Way:
+    """`sortie ssh` to h01 by a sign-in of its own, or on a connection that the background process keeps."""
+
+    def __init__(self, bed, warm=None):
+        self.bed, self.warm = bed, warm
+        self.environment = {"XDG_RUNTIME_DIR": warm.folder.name} if warm else {}
+
+    def __enter__(self):
+        """What is kept is there; nobody signs in from here on."""
+        if self.warm:
+            self.warm.exec("true", hosts="h01")
+            self.warm.wait_idle(["h01"])
+        self.before = self.signs_in()
+        return self
+
+    def __exit__(self, kind, _error, _trace):
+        if self.warm and not kind:
+            wait_until(lambda: self.signs_in() == self.before, 10, f"the sshd processes of before ({self.before}, {self.signs_in()})")
+
+    def signs_in(self):
+        return self.warm.signs_in() if self.warm else []
+
+    def ssh(self, *words):
+        options = ["--set", "runner.ssh.persist=60s"] if self.warm else []
+        return [SORTIE, "ssh", "--ssh-config", self.bed.ssh_config, *options, "h01", *words]
+
+    def person(self, *words):
+        return Terminal(*self.ssh(*words), environment=self.environment)
+
+    def run(self, *words, **more):
+        return run_to_end(*self.ssh(*words), seconds=30, env={**os.environ, **self.environment}, **more)
+
+    def nothing_left(self):
+        if not self.warm:
+            return self.bed.expect_nothing_left(10, ["h01"])
+        self.warm.wait_idle(["h01"])
+        wait_until(lambda: not any("sleep" in line for line in self.bed.leftovers(["h01"])), 10, "the end of what ran in the terminal")
+
+
+def both_ways(bed):
+    yield Way(bed)
+    with Warm(bed) as warm:
+        yield Way(bed, warm)
 
 
 def shell(bed, *options, hosts="h[01-04]"):
@@ -85,7 +127,13 @@ def shell(bed, *options, hosts="h[01-04]"):
 
 
 def scenario_ssh_is_a_terminal_on_a_host(bed):
-    with Terminal(*ssh(bed)) as person:
+    for way in both_ways(bed):
+        with way:
+            is_a_terminal(bed, way)
+
+
+def is_a_terminal(bed, way):
+    with way.person() as person:
         person.type("stty size; echo $TERM at $((40+2))\r")
         person.expect(r"31 97\r\nvt220 at 42\r\n")
         person.resize(44, 55)
@@ -102,46 +150,76 @@ def scenario_ssh_is_a_terminal_on_a_host(bed):
 
 
 def scenario_ssh_gives_the_terminal_back(bed):
-    with Terminal(*ssh(bed)) as person:  # ~.
+    for way in both_ways(bed):
+        with way:
+            gives_the_terminal_back(way)
+        way.__enter__()
+        loses_the_connection(way)
+
+
+def gives_the_terminal_back(way):
+    with way.person() as person:  # ~.
         person.type("echo here $((1+1))\r")
         person.expect(r"here 2\r\n")
         person.type("\r~?")
         person.expect("end the connection")
         person.type("~.")
         equal(person.wait(), 130, "exit code after ~.")
-    bed.expect_nothing_left(5, ["h01"])
+    way.nothing_left()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        with Terminal(*ssh(bed)) as person:
+        with way.person() as person:
             person.type("echo here $((1+1))\r")
             person.expect(r"here 2\r\n")
             person.process.send_signal(number)
             equal(person.wait(), 128 + number, "exit code after a signal")
-    with Terminal(*ssh(bed)) as person:  # the connection is lost
+    with way.person() as person:  # what is killed here is hung up there
+        person.type("echo here $((1+1)); sleep 1000\r")
+        person.expect(r"here 2\r\n")
+        person.process.kill()
+        person.process.wait()
+        way.nothing_left()
+
+
+def loses_the_connection(way):
+    with way.person() as person:
         person.type("echo here $((1+1))\r")
         person.expect(r"here 2\r\n")
         person.type("kill -9 $PPID\r")
         equal(person.wait(), 5, "exit code without the connection")
         person.expect("sortie: h01: lost: ")
-    with Terminal(*ssh(bed)) as person:  # what is killed here is hung up there
-        person.type("echo here $((1+1)); sleep 1000\r")
+    if not way.warm:
+        return
+    way.__enter__()
+    with way.person() as person:
+        person.type("echo here $((1+1))\r")
         person.expect(r"here 2\r\n")
-        person.process.kill()
-        person.process.wait()
-        bed.expect_nothing_left(10, ["h01"])
+        for pid in way.warm.keepers():
+            os.kill(pid, signal.SIGKILL)
+        equal(person.wait(), 5, "exit code without the background process")
+        person.expect("sortie: h01: lost: ")
+    way.bed.expect_nothing_left(10, ["h01"])
+    with way.person("echo signed in anew") as person:
+        equal(person.wait(), 0, "exit code when nothing is kept")
+    equal(way.warm.keepers(), [], "background processes: sortie ssh starts none")
 
 
 def scenario_ssh_runs_a_command_without_a_terminal(bed):
+    for way in both_ways(bed):
+        with way:
+            runs_a_command(way)
+
+
+def runs_a_command(way):
     data = os.urandom(300_000)
-    done = run_to_end(*ssh(bed, "test", "-t", "0", "||", "cat;", "echo", "$0", "$((6*7))", ">&2;", "exit", "9"),
-                  seconds=30, text=False, input=data)
+    done = way.run("test", "-t", "0", "||", "cat;", "echo", "$0", "$((6*7))", ">&2;", "exit", "9", text=False, input=data)
     equal(done.returncode, 9, f"exit code ({done.stderr})")
     equal(done.stdout == data, True, "every byte came back")
     check(done.stderr.endswith(b" 42\n"), done.stderr)
-    done = run_to_end(*ssh(bed, "kill -15 $$"), seconds=30, text=False)
+    done = way.run("kill -15 $$", text=False)
     equal(done.returncode, 143, "exit code of a signal there")
-    done = run_to_end(*ssh(bed, "-t", "tty; stty size"), seconds=30)
+    done = way.run("-t", "tty; stty size")
     check(re.fullmatch(r"/dev/pts/\d+\n24 80\n", done.stdout), done)
-    with Terminal(*ssh(bed, "-t", "stty size; exit 4")) as person:
+    with way.person("-t", "stty size; exit 4") as person:
         equal(person.wait(), 4, "exit code of a command in a terminal")
         person.expect("31 97\r\n")
 

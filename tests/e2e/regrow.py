@@ -4,8 +4,9 @@ import json
 import os
 import signal
 import subprocess
+import time
 
-from harness import PROGRAMS, SORTIE, Run, check, equal, wait_until
+from harness import PATIENCE, PROGRAMS, SORTIE, Run, check, equal, wait_until
 from restart import RESTART, events, ranks_of
 
 WAIT_THEN_END = ("sh", "-c", 'test "$SORTIE_ATTEMPT" = 3 || exec sleep 1000')
@@ -35,6 +36,22 @@ def scenario_lost_host_is_back_and_takes_part_at_the_next_restart(bed):
         run.expect("h02 is fit again")
         check("h02 is fit and takes part again; 3 of 3 hosts go on" in report(run), report(run))
         bed.expect_nothing_left(8)
+
+
+def scenario_run_that_ends_in_the_middle_of_a_check(bed):
+    """The host that was lost does not answer, so that its check lasts; the run does not."""
+    chosen = {**RESTART, "recovery.min_hosts": 2, "recovery.fit_interval": "1s", "logger.log_level": "debug"}
+    with Run(bed, "sleep", "1000", hosts="h[01-03]", slots=1, settings=chosen) as run:
+        ranks_of(run, 1, 3)
+        bed.link("h02", "down")
+        ranks_of(run, 2, 2)
+        time.sleep(2)  # longer than fit_interval: a check is under way, or the next one is near
+        begun = time.monotonic()
+        run.signal(signal.SIGINT)
+        equal(run.wait(30), 130, f"exit code ({run.text()[-2000:]})")
+        check(time.monotonic() - begun < 8 * PATIENCE, f"the end took {time.monotonic() - begun:.1f} s")
+        bed.link("h02", "up")
+        bed.expect_nothing_left(15)
 
 
 def scenario_slow_host_leaves_for_a_spare_after_a_commit(bed):

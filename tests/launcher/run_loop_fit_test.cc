@@ -3,6 +3,7 @@
 
 #include <csignal>
 
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "launcher/run/run_loop.h"
 #include "launcher/view/run_view.h"
@@ -55,8 +56,8 @@ struct Shrinking : Restarting {
       return RunLoop::KnownHosts{
           ++asked < 6 ? std::set<std::string>{"h2"} : std::set<std::string>{}, false};
     };
-    fitness = [this](const config::JobConfig&, const LaunchPlan&,
-                     config::HostSlots host) -> boost::asio::awaitable<Result<>> {
+    fitness = [this](const config::JobConfig&, const LaunchPlan&, config::HostSlots host,
+                     std::shared_ptr<GiveUp>) -> boost::asio::awaitable<Result<>> {
       checked.push_back(host.name);
       if (checked.size() < 3) co_return fail(ErrorCode::connect, "no route");
       co_return Result<>{};
@@ -186,8 +187,8 @@ TEST_CASE("a run whose ranks have all exited with 0 when a planned restart comes
 
 TEST_CASE("who is not fit when the restart comes is left out, and the run goes on as it was") {
   Shrinking launch("checkpoint");
-  launch.fitness = [&launch](const config::JobConfig&, const LaunchPlan&,
-                             config::HostSlots host) -> boost::asio::awaitable<Result<>> {
+  launch.fitness = [&launch](const config::JobConfig&, const LaunchPlan&, config::HostSlots host,
+                             std::shared_ptr<GiveUp>) -> boost::asio::awaitable<Result<>> {
     launch.checked.push_back(host.name);
     if (launch.checked.size() > 1) co_return fail(ErrorCode::connect, "no route");
     co_return Result<>{};
@@ -200,6 +201,84 @@ TEST_CASE("who is not fit when the restart comes is left out, and the run goes o
   CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
   CHECK(contains(launch.shown, "h2 is not fit: no route"));
   CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h3"}));
+}
+
+/// Checks that find nothing out: each ends a moment after it was given up.
+struct Endless {
+  explicit Endless(Shrinking& launch) {
+    launch.fitness = [this, &launch](
+                         const config::JobConfig&, const LaunchPlan&, config::HostSlots host,
+                         std::shared_ptr<GiveUp> give_up) -> boost::asio::awaitable<Result<>> {
+      begun.push_back(host.name);
+      if (on_begin) on_begin();
+      boost::asio::steady_timer timer(launch.io, std::chrono::steady_clock::time_point::max());
+      const auto listener = give_up->listen([&timer] { timer.cancel(); });
+      if (!give_up->given_up()) co_await timer.async_wait(kToken);
+      timer.expires_after(milliseconds(20));
+      co_await timer.async_wait(kToken);
+      ended.push_back(host.name);
+      co_return fail(ErrorCode::interrupted, "given up");
+    };
+  }
+  std::vector<std::string> begun, ended;
+  std::function<void()> on_begin;
+};
+
+TEST_CASE("an attempt that ends in the middle of a check: the check ends before the next one") {
+  Shrinking launch("restart");
+  Endless checks(launch);
+  std::size_t ended_before = 0;
+  const auto fails_in_check = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    while (checks.begun.empty()) co_await runner.sleep(milliseconds(5));
+    runner.exit_rank(runner.job.ranks[0].rank, 1);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
+  const auto last = [&](FakeRunner& runner) {
+    ended_before = checks.ended.size();
+    return succeed(runner);
+  };
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), fails_in_check, last});
+  in_turn(launch.host("h2"), {run_until_stopped, succeed});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(ended_before == 1);
+  CHECK(checks.ended == checks.begun);
+  CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h3"}));
+  CHECK_FALSE(launch.shown.contains("not fit"));
+}
+
+TEST_CASE("a run that is ended in the middle of a check waits for no more than the check's end") {
+  Shrinking launch("checkpoint");
+  Endless checks(launch);
+  checks.on_begin = [&launch] { launch.interrupt(SIGINT); };
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1), run_until_stopped});
+  in_turn(launch.host("h2"), {run_until_stopped});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 130);
+  CHECK(checks.begun == std::vector<std::string>{"h2"});
+  CHECK(checks.ended == checks.begun);
+  CHECK(launch.events_named("host_fit").empty());
+}
+
+TEST_CASE("a run that is ended while a spare is checked before a restart ends at once") {
+  Shrinking launch("restart");
+  Endless checks(launch);
+  launch.spares = {{"s1", {0}}};
+  checks.on_begin = [&launch] { launch.interrupt(SIGINT); };
+  in_turn(launch.host("h1"), {after_start(first_rank_exits_1)});
+  in_turn(launch.host("h2"), {run_until_stopped});
+  in_turn(launch.host("h3"), {run_until_stopped});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 130);
+  CHECK(contains(verdict.text, "before the next attempt"));
+  CHECK(checks.begun == std::vector<std::string>{"s1"});
+  CHECK(checks.ended == checks.begun);
+  CHECK_FALSE(launch.shown.contains("not fit"));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ LauncherFacts with_fake_trainer() {
 const MeasuredRates kRates{1e12, 10e9, 10e9, "bf16"};
 
 TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing hides") {
-  const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates, 0);
+  const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
   CHECK(found->too_large == 0);
   CHECK(found->best.size() == 10);
@@ -87,7 +87,7 @@ TEST_CASE("context parallelism that the job asks for is tried, beside none") {
   config::JobConfig job = training_of_16();
   job.topology.context_parallel_size = 2;
   job.topology.micro_batch_size = 4;
-  const auto found = suggest_layouts(job, kHosts, with_fake_trainer(), kRates, 0);
+  const auto found = suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
   std::set<std::int64_t> contexts;
   for (const Suggestion& one : found->best) {
@@ -101,7 +101,7 @@ TEST_CASE("context parallelism that the job asks for is tried, beside none") {
 
 TEST_CASE("layouts that take more than a host has are counted and left out") {
   const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates,
-                                     std::uint64_t{9} << 30);
+                                     {std::uint64_t{9} << 30, 0});
   REQUIRE(found);
   CHECK(found->too_large > 0);
   CHECK(found->too_large < found->legal);
@@ -109,18 +109,57 @@ TEST_CASE("layouts that take more than a host has are counted and left out") {
   CHECK(has(suggestions_text(*found), "of them too large for the hosts' memory"));
 }
 
+TEST_CASE("of a job on GPUs layouts have to fit those, and the hosts with what is left to them") {
+  LauncherFacts facts = with_fake_trainer();
+  facts.ask_trainer = [ask = facts.ask_trainer](const CostQuestion& question) {
+    auto cost = ask(question);
+    if (cost)
+      cost->memory[0].parts.insert(
+          cost->memory[0].parts.end(),
+          {{"device", std::int64_t{1} << 30}, {"process", std::int64_t{2} << 30}});
+    return cost;
+  };
+  // 8 GiB / stages and 1 on a GPU, 2 on the host: 4 of a host for its two ranks.
+  const std::uint64_t gib = std::uint64_t{1} << 30;
+  const auto all = suggest_layouts(training_of_16(), kHosts, facts, kRates, {4 * gib, 0});
+  REQUIRE(all);
+  CHECK(all->too_large == 0);
+  CHECK(all->too_large_for_gpu == 0);
+  CHECK(has(suggestions_text(*all), "the memory of the GPUs is not known"));
+  CHECK(has(suggestions_text(*all), "GPU GiB\n"));
+  const auto some = suggest_layouts(training_of_16(), kHosts, facts, kRates, {4 * gib, 6 * gib});
+  REQUIRE(some);
+  CHECK(some->too_large == 0);
+  CHECK(some->too_large_for_gpu > 0);
+  CHECK(some->too_large_for_gpu < some->legal);
+  for (const Suggestion& one : some->best) {
+    CHECK(one.pipeline >= 2);
+    CHECK(one.gpu_memory_bytes == (std::int64_t{8} << 30) / one.pipeline + (std::int64_t{1} << 30));
+  }
+  const std::string text = suggestions_text(*some);
+  CHECK(has(text, "of them too large for the GPUs' memory"));
+  CHECK_FALSE(has(text, "hosts' memory"));
+  CHECK_FALSE(has(text, "not known"));
+  CHECK(suggestions_json(*some)["best"][0]["rank_gpu_memory_bytes"] ==
+        some->best[0].gpu_memory_bytes);
+  const auto none = suggest_layouts(training_of_16(), kHosts, facts, kRates, {3 * gib, 6 * gib});
+  REQUIRE(none);
+  CHECK(none->too_large == none->legal);
+  CHECK(has(suggestions_text(*none), "none is left"));
+}
+
 TEST_CASE("what is missing for a suggestion is said") {
   config::JobConfig job = training_of_16();
   job.topology.global_batch_size = 7;
   job.topology.micro_batch_size = 0;
-  const auto odd = suggest_layouts(job, {{"h1", {0, 1}}}, with_fake_trainer(), kRates, 0);
+  const auto odd = suggest_layouts(job, {{"h1", {0, 1}}}, with_fake_trainer(), kRates, {});
   REQUIRE(odd);  // stages and tensor groups of two ranks do, replicas do not
   for (const Suggestion& one : odd->best) CHECK(one.replicas == 1);
   LauncherFacts nobody = with_fake_trainer();
   nobody.ask_trainer = {};
-  CHECK(has(suggest_layouts(job, kHosts, nobody, kRates, 0).error().message, "no sortie-train"));
+  CHECK(has(suggest_layouts(job, kHosts, nobody, kRates, {}).error().message, "no sortie-train"));
   job.runner.program = {"./mine"};
-  CHECK(has(suggest_layouts(job, kHosts, with_fake_trainer(), kRates, 0).error().message,
+  CHECK(has(suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {}).error().message,
             "a program of its own"));
   CHECK(has(check_rates({}).error().message, "give --gflops, or --rates FILE"));
   CHECK(has(check_rates({1e12, 0, 0, ""}).error().message, "--host-rate"));

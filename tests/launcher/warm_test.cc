@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
@@ -23,7 +24,10 @@
 #include "launcher/warm/connections_command.h"
 #include "launcher/warm/keeper.h"
 #include "launcher/warm/place.h"
+#include "launcher/warm/terminal_words.h"
+#include "launcher/warm/warm_terminal.h"
 #include "launcher/warm/warm_transport.h"
+#include "tests/support/fake_hosts.h"
 #include "tests/support/patience.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
@@ -55,19 +59,92 @@ std::vector<pid_t> kept_runners() {
   return pids;
 }
 
-/// Counts the connections that are made.
-class CountedTransport : public Transport {
+/// A session that says what it is told, on `out`, until its input ends.
+struct FakeTerminal {
+  explicit FakeTerminal(const asio::any_io_executor& executor) : out(executor), err(executor) {}
+  test::ByteStream out, err;
+  std::string typed;
+  TerminalRequest asked;
+  WindowSize size;
+  bool closed = false;
+};
+class FakeTerminalChannel : public TerminalChannel {
  public:
-  CountedTransport(asio::any_io_executor executor, int& count)
-      : local_(make_local_transport(std::move(executor))), count_(count) {}
-  asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) override {
-    ++count_;
-    return local_->connect(std::move(host));
+  explicit FakeTerminalChannel(std::shared_ptr<FakeTerminal> of) : of_(std::move(of)) {}
+  ~FakeTerminalChannel() override { FakeTerminalChannel::close(); }
+  asio::awaitable<Result<std::size_t>> read_some(Output output, std::span<char> buffer) override {
+    return output == Output::out ? of_->out.read(buffer) : of_->err.read(buffer);
+  }
+  asio::awaitable<Result<>> write(std::string_view bytes) override {
+    of_->typed += bytes;
+    of_->out.put(bytes);
+    co_return Result<>{};
+  }
+  void end_input() override {
+    of_->err.put("over");
+    of_->out.end();
+    of_->err.end();
+  }
+  void resize(WindowSize size) override { of_->size = size; }
+  asio::awaitable<Result<ProcessStatus>> wait() override {
+    co_return ProcessStatus{ProcessStatus::Kind::exited, 7, false};
+  }
+  void close() override {
+    of_->closed = true;
+    of_->out.fail("closed");
+    of_->err.fail("closed");
   }
 
  private:
+  std::shared_ptr<FakeTerminal> of_;
+};
+
+/// What connections of a test have in common.
+struct Counted {
+  int connections = 0;
+  bool terminals = true;  // they carry some
+  std::shared_ptr<FakeTerminal> terminal;
+};
+
+class CountedConnection : public Connection, public TerminalWay {
+ public:
+  CountedConnection(asio::any_io_executor executor, std::unique_ptr<Connection> local,
+                    Counted& counted)
+      : executor_(std::move(executor)), local_(std::move(local)), counted_(counted) {}
+  asio::awaitable<Result<std::unique_ptr<Channel>>> exec(std::string command) override {
+    return local_->exec(std::move(command));
+  }
+  std::string peer_address() const override { return local_->peer_address(); }
+  void close() override { local_->close(); }
+  asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_terminal(
+      TerminalRequest request) override {
+    if (!counted_.terminals) co_return fail(ErrorCode::channel, "no more sessions");
+    counted_.terminal = std::make_shared<FakeTerminal>(executor_);
+    counted_.terminal->asked = std::move(request);
+    co_return std::make_unique<FakeTerminalChannel>(counted_.terminal);
+  }
+
+ private:
+  asio::any_io_executor executor_;
+  std::unique_ptr<Connection> local_;
+  Counted& counted_;
+};
+
+class CountedTransport : public Transport {
+ public:
+  CountedTransport(asio::any_io_executor executor, Counted& counted)
+      : executor_(executor), local_(make_local_transport(executor)), counted_(counted) {}
+  asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) override {
+    ++counted_.connections;
+    auto local = co_await local_->connect(std::move(host));
+    if (!local) co_return local;
+    co_return std::make_unique<CountedConnection>(executor_, std::move(*local), counted_);
+  }
+
+ private:
+  asio::any_io_executor executor_;
   std::unique_ptr<Transport> local_;
-  int& count_;
+  Counted& counted_;
 };
 
 struct WarmWorld {
@@ -80,11 +157,12 @@ struct WarmWorld {
   std::string build = build_of(binary.sha256());
   Place place = std::move(Place::open().value());
   Fd lock = std::move(place.lock(build).value());
-  int connected = 0;
+  Counted counted;
+  int& connected = counted.connections;
   std::shared_ptr<Keeper> keeper = std::make_shared<Keeper>(
       Keeper::Parts{io.get_executor(), binary, build,
                     [this](const Want&) {
-                      return std::make_unique<CountedTransport>(io.get_executor(), connected);
+                      return std::make_unique<CountedTransport>(io.get_executor(), counted);
                     },
                     milliseconds(0)});
   asio::local::stream_protocol::acceptor acceptor{io, asio::local::stream_protocol(),
@@ -145,6 +223,31 @@ struct WarmWorld {
     const auto greeted = finish(client->greet(binary.sha256()));
     CHECK_MESSAGE(greeted, greeted.error().message);
     return client;
+  }
+  std::unique_ptr<TerminalChannel> terminal(const std::string& host) {
+    return finish(open_kept_terminal(io.get_executor(), runner, binary.sha256(), host,
+                                     {"vi x", true, "vt220", {97, 31}}));
+  }
+  bool has_terminal(const std::string& host) { return terminal(host) != nullptr; }
+  /// What an output has said when it has ended.
+  Result<std::string> all_of(TerminalChannel& channel, TerminalChannel::Output output) {
+    const auto read = [&]() -> asio::awaitable<Result<std::string>> {
+      std::string all;
+      std::array<char, 5> buffer;
+      for (;;) {
+        const auto count = co_await channel.read_some(output, buffer);
+        if (!count) co_return std::unexpected(count.error());
+        if (*count == 0) co_return all;
+        all.append(buffer.data(), *count);
+      }
+    };
+    return finish(read());
+  }
+  /// A command has used the host; its connection is kept.
+  void warm_up(const std::string& host) {
+    const auto first = command();
+    talk(*first, host)->close();
+    REQUIRE(all_idle(1));
   }
   nlohmann::json connections() {
     std::optional<std::string> text;
@@ -315,6 +418,107 @@ TEST_CASE("a folder that others may enter is refused") {
   const auto place = Place::open();
   REQUIRE_FALSE(place);
   CHECK(place.error().message.contains("no other user may enter"));
+}
+
+TEST_CASE("a person's session on a kept connection: input, size of the window, outputs, status") {
+  WarmWorld world;
+  CHECK_FALSE(world.has_terminal("h1"));  // nothing is kept yet, and that keeps nothing
+  CHECK(world.connected == 0);
+  world.warm_up("h1");
+  const auto channel = world.terminal("h1");
+  REQUIRE(channel != nullptr);
+  CHECK(world.connected == 1);
+  const std::shared_ptr<FakeTerminal> there = world.counted.terminal;
+  CHECK(there->asked.command == "vi x");
+  CHECK(there->asked.terminal);
+  CHECK(there->asked.term == "vt220");
+  CHECK(there->asked.size == WindowSize{97, 31});
+  channel->resize({55, 44});
+  const std::string typed(300'000, 'x');
+  CHECK(world.finish(channel->write(typed)));
+  CHECK(world.until([&] { return there->typed.size() == typed.size(); }));
+  CHECK(there->size == WindowSize{55, 44});
+  channel->end_input();
+  CHECK(world.all_of(*channel, TerminalChannel::Output::out) == typed);
+  CHECK(world.all_of(*channel, TerminalChannel::Output::err) == "over");
+  const auto status = world.finish(channel->wait());
+  REQUIRE(status);
+  CHECK(status->kind == ProcessStatus::Kind::exited);
+  CHECK(status->code == 7);
+  CHECK(world.until([&] { return there->closed; }));
+  CHECK(world.all_idle(1));
+  CHECK_FALSE(world.has_terminal("h2"));
+  CHECK(world.connected == 1);
+}
+
+TEST_CASE("a person who goes takes the session along, and the connection stays") {
+  WarmWorld world;
+  world.warm_up("h1");
+  auto channel = world.terminal("h1");
+  REQUIRE(channel != nullptr);
+  channel.reset();
+  CHECK(world.until([&] { return world.counted.terminal->closed; }));
+  CHECK(world.all_idle(1));
+  CHECK(world.has_terminal("h1"));
+}
+
+TEST_CASE("a session whose connection breaks says so") {
+  WarmWorld world;
+  world.warm_up("h1");
+  auto channel = world.terminal("h1");
+  REQUIRE(channel != nullptr);
+  world.counted.terminal->out.fail("the link is down");
+  world.counted.terminal->err.fail("the link is down");
+  const auto said = world.all_of(*channel, TerminalChannel::Output::out);
+  REQUIRE_FALSE(said);
+  CHECK(said.error().code == ErrorCode::lost);
+  CHECK(said.error().message.contains("the link is down"));
+  CHECK_FALSE(world.finish(channel->wait()));
+}
+
+TEST_CASE("a connection that carries no further session: the host is signed in to") {
+  WarmWorld world;
+  world.warm_up("h1");
+  world.counted.terminals = false;
+  CHECK_FALSE(world.has_terminal("h1"));
+  CHECK(world.all_idle(1));
+}
+
+TEST_CASE("a connection stays as long as a session on it, when its time is over, too") {
+  WarmWorld world;
+  world.runner.ssh.persist = milliseconds(1);
+  const auto first = world.command();
+  const auto client = world.talk(*first, "h1");  // in use
+  const auto channel = world.terminal("h1");
+  REQUIRE(channel != nullptr);
+  client->close();
+  CHECK(world.until([&] {
+    world.keeper->look();
+    return world.connections().empty();
+  }));
+  CHECK_FALSE(world.counted.terminal->closed);
+  channel->end_input();
+  const auto status = world.finish(channel->wait());
+  CHECK(status);
+  CHECK(world.until([] { return kept_runners().empty(); }));
+}
+
+TEST_CASE("words of a session") {
+  const std::string frame = resize_word({300, 5});
+  CHECK(read_resize(std::string_view(frame).substr(wire::kFrameHeaderBytes)) == WindowSize{300, 5});
+  CHECK_FALSE(read_resize("abc"));
+  Request request;
+  request.kind = Request::Kind::terminal;
+  request.want.key = "k";
+  request.terminal = {"echo \xff", false, "xterm", {80, 24}};
+  const auto back = read_request(request_frame(request).substr(wire::kFrameHeaderBytes));
+  REQUIRE(back);
+  CHECK(back->kind == Request::Kind::terminal);
+  CHECK(back->want.key == "k");
+  CHECK(back->terminal.command == "echo \xff");
+  CHECK_FALSE(back->terminal.terminal);
+  CHECK(back->terminal.size == WindowSize{80, 24});
+  CHECK_FALSE(read_request(R"({"op":"terminal"})"));
 }
 
 TEST_CASE("a request goes through JSON unchanged, also with bytes that are no UTF-8") {

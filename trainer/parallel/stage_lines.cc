@@ -2,24 +2,17 @@
 
 #include <fmt/core.h>
 
-#include <set>
-
 #include "common/base/check.h"
 #include "trainer/parallel/device_communicator.h"
+#include "trainer/parallel/stage_pairs.h"
 
 namespace sortie::trainer {
 
 StageLines::StageLines(Communicator& stages) : stages_(stages) {
   const int count = stages.size();
-  std::set<std::pair<int, int>> pairs;
-  for (int stage = 0; count > 1 && stage < count; ++stage) {
-    const int next = (stage + 1) % count;
-    pairs.insert({stage, next});
-    pairs.insert({next, stage});
-  }
   if (!sends_between_devices(stages)) return;
   direct_ = count > 1;
-  for (const auto& [from, to] : pairs)
+  for (const auto& [from, to] : stage_pairs(count))
     if (auto line = make_line(stages, from, to)) lines_[{from, to}] = std::move(line);
 }
 

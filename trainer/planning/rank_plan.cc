@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "common/config/architectures.h"
@@ -19,6 +18,7 @@
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/partial_gradients.h"
+#include "trainer/parallel/stage_pairs.h"
 #include "trainer/parallel/weight_gatherer.h"
 #include "trainer/planning/part_parameters.h"
 
@@ -216,13 +216,24 @@ class MetaRank {
       sent_[to] += more / static_cast<double>(added) * static_cast<double>(micro_steps_ - planned);
     }
   }
-  /// NCCL's groups, where the collectives of GPUs are its own.
+  /// NCCL's groups, where the collectives of GPUs are its own: every group of the layout is made,
+  /// and each line between stages is one.
   std::int64_t groups() const {
     if (job_.topology.backend == "mpi") return 0;
-    std::set<const Communicator*> groups = {
-        &layout_.world(),    &layout_.tensor(), &layout_.context(),        &layout_.pipeline(),
-        &layout_.replicas(), &layout_.model(),  &layout_.expert_replicas()};
-    return std::ranges::count_if(groups, [](const auto* group) { return group->size() > 1; });
+    std::int64_t shared = 0;
+    const auto count = [&shared](const std::vector<int>& ranks, const std::string&) {
+      if (ranks.size() > 1) ++shared;
+      return make_single_communicator();
+    };
+    const auto world = static_cast<int>(options_.world_size);
+    if (world > 1) ++shared;
+    if (layout_.size(Axis::data) != world || layout_.experts_apart())
+      MeshGroups(layout_.mesh(), options_.rank, count);
+    const int stage = layout_.coordinate(Axis::pipeline);
+    return shared +
+           std::ranges::count_if(stage_pairs(layout_.size(Axis::pipeline)), [&](const auto& pair) {
+             return pair.first == stage || pair.second == stage;
+           });
   }
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.
@@ -321,8 +332,10 @@ Result<std::vector<RankPlan>> plan_stages(const config::JobConfig& job, PlanOpti
 }
 
 RankPlan whole_plan(const std::vector<RankPlan>& stages) {
-  RankPlan whole = *std::ranges::max_element(
-      stages, {}, [](const RankPlan& plan) { return plan.memory.total(); });
+  // Where they compute on GPUs, those are what is short.
+  RankPlan whole = *std::ranges::max_element(stages, {}, [](const RankPlan& plan) {
+    return plan.memory.device > 0 ? plan.memory.on_gpu() : plan.memory.total();
+  });
   whole.parameters = {};
   whole.flop_per_token = 0.0;
   for (const RankPlan& stage : stages) {

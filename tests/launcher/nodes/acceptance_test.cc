@@ -61,7 +61,8 @@ struct Spare {
     const auto ask = [&]() -> boost::asio::awaitable<void> {
       AcceptanceJob what{job, plan, *binary};
       config::HostSlots spare{"s1", {0, 1}};
-      out = co_await accept_spare(io.get_executor(), transport, what, std::move(spare), limit);
+      out = co_await accept_spare(io.get_executor(), transport, what, std::move(spare), limit,
+                                  give_up);
     };
     boost::asio::co_spawn(io, ask(), [this](std::exception_ptr) { io.stop(); });
     io.run_for(std::chrono::seconds(20));
@@ -74,8 +75,15 @@ struct Spare {
   test::FakeTransport transport{io.get_executor()};
   config::JobConfig job;
   LaunchPlan plan;
+  std::shared_ptr<GiveUp> give_up = std::make_shared<GiveUp>();
   milliseconds took{};
 };
+
+/// From within the spare's conversation, or after `time`.
+void give_up_after(Spare& spare, milliseconds time) {
+  const auto timer = std::make_shared<boost::asio::steady_timer>(spare.io, time);
+  timer->async_wait([timer, give_up = spare.give_up](auto) { give_up->give_up(); });
+}
 
 const json kProgramFound = {
     {"part", "program"}, {"name", "./train"}, {"work_dir", true}, {"found", "/work/train"}};
@@ -112,6 +120,40 @@ TEST_CASE("a spare that does not answer holds the run up no longer than it is to
   REQUIRE_FALSE(accepted);
   CHECK(contains(accepted.error().message, "no answer within"));
   CHECK(spare.took < test::patient(std::chrono::seconds(3)));
+}
+
+TEST_CASE("a check that nobody wants any more ends at once, and its connection with it") {
+  Spare spare;
+  bool closed = false;
+  spare.transport.host("s1").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    give_up_after(spare, milliseconds(1));
+    std::vector<json> none;
+    co_await looked_at(runner, std::move(none), true);
+    closed = true;
+  };
+  const auto accepted = spare.accept(std::chrono::minutes(10));
+  REQUIRE_FALSE(accepted);
+  CHECK(accepted.error().code == ErrorCode::interrupted);
+  spare.io.restart();
+  spare.io.run_for(std::chrono::seconds(20));  // until nothing is left to do
+  CHECK(closed);
+}
+
+TEST_CASE("a check that is given up while it connects: the connection comes to nothing") {
+  Spare spare;
+  spare.transport.host("s1").connect_delay = milliseconds(100);
+  spare.transport.host("s1").script = [](FakeRunner& runner) {
+    return looked_at(runner, {}, false);
+  };
+  give_up_after(spare, milliseconds(1));
+  const auto accepted = spare.accept(std::chrono::minutes(10));
+  REQUIRE_FALSE(accepted);
+  CHECK(accepted.error().code == ErrorCode::interrupted);
+  CHECK_FALSE(spare.transport.has_runner("s1"));
+  spare.io.restart();
+  spare.io.run_for(std::chrono::seconds(20));
+  CHECK(spare.transport.connected == 1);
+  CHECK_FALSE(spare.transport.has_runner("s1"));
 }
 
 TEST_CASE("a spare that is not reached") {

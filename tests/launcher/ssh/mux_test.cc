@@ -73,6 +73,38 @@ struct MuxWorld : World {
   std::unique_ptr<Transport> transport_;
 };
 
+// A target behind a jump host that takes a stranger's key alone, and has a master that the stranger
+// has signed in.
+struct BehindMaster : MuxWorld {
+  explicit BehindMaster(const SshdOptions& options = {})
+      : jump(folder / "jump", stranger.public_key, options) {
+    know(server.known_hosts_line() + jump.known_hosts_line());
+    configure(hosts(stranger.home() / "id_ed25519", "jump"));
+    const auto started = run(words({"-M", "-N", "-f", "-n", "-E", "/dev/null"}));
+    REQUIRE_MESSAGE(started.code == 0, started.output);
+    configure(hosts(home() / "id_ed25519", "jump"));
+  }
+  ~BehindMaster() { run(words({"-O", "exit"})); }
+
+  // `key`: for the jump host.
+  std::string hosts(const std::filesystem::path& key, const std::string& jumps) const {
+    return fmt::format(
+        "Host jump\n HostName 127.0.0.1\n Port {}\n ControlPath {}\n IdentityFile {}\n"
+        " UserKnownHostsFile {}\n IdentitiesOnly yes\n"
+        "Host target\n HostName 127.0.0.1\n Port {}\n ProxyJump {}\n IdentityFile {}\n",
+        jump.port(), socket().string(), key.string(), (home() / "known_hosts").string(),
+        server.port(), jumps, (home() / "id_ed25519").string());
+  }
+  std::vector<std::string> words(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"ssh", "-F", (home() / "config").string()});
+    more.push_back("jump");
+    return more;
+  }
+
+  World stranger;
+  Sshd jump;
+};
+
 // Says what it is told to whoever connects, one after another.
 class FalseMaster {
  public:
@@ -307,29 +339,48 @@ TEST_SUITE("launcher") {
   }
 
   TEST_CASE("a jump host with a master is not signed in to") {
-    World stranger;  // whose key the jump host takes
-    MuxWorld world;
-    const Sshd jump(world.folder / "jump", stranger.public_key);
-    world.know(world.server.known_hosts_line() + jump.known_hosts_line());
-    const auto configure = [&](const std::filesystem::path& key) {
-      world.configure(fmt::format(
-          "Host jump\n HostName 127.0.0.1\n Port {}\n ControlPath {}\n IdentityFile {}\n"
-          " UserKnownHostsFile {}\n IdentitiesOnly yes\n"
-          "Host target\n HostName 127.0.0.1\n Port {}\n ProxyJump jump\n IdentityFile {}\n",
-          jump.port(), world.socket().string(), key.string(),
-          (world.home() / "known_hosts").string(), world.server.port(),
-          (world.home() / "id_ed25519").string()));
-    };
-    configure(stranger.home() / "id_ed25519");
-    const auto started = run({"ssh", "-F", (world.home() / "config").string(), "-M", "-N", "-f",
-                              "-n", "-E", "/dev/null", "jump"});
-    REQUIRE_MESSAGE(started.code == 0, started.output);
-    configure(world.home() / "id_ed25519");
+    BehindMaster world;
     const auto connection = world.reach();
+    CHECK(connection->through().empty());  // the sign-in at the target is ours
     const auto ran = world.run_command(*connection, "head -c 1000000 /dev/zero");
     REQUIRE(ran);
     CHECK(ran->output == std::string(1'000'000, '\0'));
-    run({"ssh", "-F", (world.home() / "config").string(), "-O", "exit", "jump"});
+  }
+
+  TEST_CASE("through the master of a jump host the target's host key is checked as ever") {
+    BehindMaster world;
+    world.know(world.jump.known_hosts_line());
+    const auto refused = world.connect("target", world.ssh());
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::host_key);
+  }
+
+  TEST_CASE("a chain of jump hosts: the master of the first, and the others are signed in to") {
+    BehindMaster world;
+    SshdOptions verbose;
+    verbose.config = {"LogLevel VERBOSE"};
+    const Sshd second(world.folder / "second", world.public_key, verbose);
+    world.know(world.known() + second.known_hosts_line());
+    world.configure(fmt::format("Host second\n HostName 127.0.0.1\n Port {}\n IdentityFile {}\n",
+                                second.port(), (world.home() / "id_ed25519").string()) +
+                    world.hosts(world.home() / "id_ed25519", "jump,second"));
+    const auto connection = world.reach();
+    const auto ran = world.run_command(*connection, "echo there");
+    REQUIRE(ran);
+    CHECK(ran->output == "there\n");
+    CHECK(second.log().contains("Accepted publickey"));
+  }
+
+  TEST_CASE("the master of a jump host that does not get there: the jump host is signed in to") {
+    BehindMaster world({.config = {"AllowTcpForwarding no"}});
+    const auto refused = world.connect("target", world.ssh());
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::auth);
+    const std::string& why = refused.error().message;
+    CHECK_MESSAGE(why.contains("jump host jump: "), why);
+    CHECK_MESSAGE(why.contains("its ssh master at " + world.socket().string() +
+                               " opens no connection to 127.0.0.1:"),
+                  why);
   }
 
   TEST_CASE("masters that are none: the host is signed in to, and waits for nobody") {

@@ -253,4 +253,29 @@ TEST_CASE("of a GPU a plan has other parts than of a CPU") {
   CHECK(one.on_gpu() == one.tensors() + one.cached + one.device);
 }
 
+TEST_CASE("every group of ranks and every line between stages takes memory of a GPU") {
+  const auto groups = [](std::int64_t tensor, std::int64_t pipeline, std::int64_t ranks,
+                         const char* backend = "auto") {
+    config::JobConfig job = sized_job("llama");
+    job.model.num_layers = 4;
+    job.topology.tensor_parallel_size = tensor;
+    job.topology.pipeline_parallel_size = pipeline;
+    job.topology.backend = backend;
+    const auto device = [&](const config::JobConfig& of, std::int64_t world) {
+      const auto plan = plan_rank(of, {.micro_batch_size = 1, .world_size = world, .gpu = true});
+      REQUIRE(plan.has_value());
+      return plan->memory.device;
+    };
+    const std::int64_t alone = device(sized_job("llama"), 1);
+    return (device(job, ranks) - alone) / (std::int64_t{256} << 20);
+  };
+  CHECK(groups(1, 1, 2) == 1);  // the world alone
+  // World, tensor, model, and as experts lie where the rest does, their tensor group.
+  CHECK(groups(2, 1, 2) == 4);
+  // World, pipeline and model, and a line each way: two stages are neighbours once, four twice.
+  CHECK(groups(1, 2, 2) == 3 + 2);
+  CHECK(groups(1, 4, 4) == 3 + 4);
+  CHECK(groups(1, 4, 4, "mpi") == 0);
+}
+
 }  // namespace sortie::trainer::test
