@@ -247,6 +247,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
                                 fmt::join(note.members, ", ")));
       break;
     case Kind::paused:
+      if (stopped_ || too_few_) break;  // nobody waits
       console.message(
           fmt::format("{}; the others wait for at most {:.0f} s", note.text, note.seconds));
       break;

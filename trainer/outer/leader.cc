@@ -340,12 +340,12 @@ Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
     outcome.report.payload_received = after.payload_received - before.payload_received;
     outcome.report.wire_sent = after.wire_sent - before.wire_sent;
     outcome.report.wire_received = after.wire_received - before.wire_received;
-    outcome.values = mean_;
-    if (task.outer) {
-      const std::lock_guard lock(state_mutex_);
-      committed_ =
-          Committed{task.round, task.fragment, task.ranges, mean_, feeds && !task.abstains};
+    if (!task.outer) {
+      outcome.values = mean_;
+      return outcome;
     }
+    const std::lock_guard lock(state_mutex_);
+    committed_ = Committed{task.round, task.fragment, task.ranges, mean_, feeds && !task.abstains};
     return outcome;
   }
 }

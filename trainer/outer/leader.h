@@ -47,7 +47,7 @@ struct ExchangeReport {
 
 struct ExchangeOutcome {
   ExchangeReport report;
-  std::vector<float> values;  // of the ranges: the mean of the changes, or of the gradients
+  std::vector<float> values;  // the mean of the gradients; of outer weights see Leader::apply()
   std::string copied_from;    // the state of that site was taken; empty = own
 };
 

@@ -141,7 +141,8 @@ Result<> OuterLoop::apply(std::int64_t number, const TrainingProgress& progress)
     const auto held = leader_->hold_state();
     vector_ = state_.weights;
   } else if (leader_) {
-    std::vector<float> own(outcome->values.size()), outer(own.size());
+    std::vector<float> own(static_cast<std::size_t>(elements_of(fragment.ranges))),
+        outer(own.size());
     take_ranges(vector_, fragment.ranges, own);
     take_ranges(state_.weights, fragment.ranges, outer);
     for (std::size_t i = 0; i < own.size(); ++i)
