@@ -43,7 +43,7 @@ def scenario_one_of_three_sites_is_killed_20_times(bed):
         for _ in range(KILLS):
             site = choice.choice(run.names)
             rank = wait_until(lambda: run.rank_of(site), 40, f"the rank of {site}")
-            time.sleep(choice.uniform(0, 1))
+            time.sleep(choice.uniform(1, 5))
             killed = time.time()
             os.kill(rank, signal.SIGKILL)
             def others():
