@@ -98,6 +98,14 @@ void check_one_world_keys(const JobConfig& job, Violations& found) {
         fmt::format("\"{}\" exchanges its messages between the ranks of one world, and every site "
                     "has a world of its own; use \"adamw\", or one site",
                     job.optimizer.name));
+  if (job.trainer.memory_checkpoint_interval > 0)
+    refuse("trainer.memory_checkpoint_interval",
+           "the memory of one site's hosts lacks the momentum of the outer weights; set it to 0: a "
+           "site that was lost copies the state of another one");
+  if (job.model.moe.bias_update_rate > 0)
+    refuse("model.moe.bias_update_rate",
+           "the biases of the routers follow the tokens of one site and would differ; set it to 0, "
+           "and balance experts by model.moe's balance loss");
   if (!job.runner.master_addr.empty())
     refuse("runner.master_addr",
            "every site has a first host of its own; remove it, and each site finds its address");

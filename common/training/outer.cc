@@ -115,6 +115,7 @@ void visit(auto&& m, Is<OuterJoin> auto& e) {
   m.whole("position", e.position, 0, kMostCount);
   m.whole("elements", e.elements, 0, kMostCount);
   m.template text<Address>("address", e.address, true);
+  m.whole("steps_in_vain", e.steps_in_vain, 0, kMostCount);
 }
 void visit(auto&& m, Is<OuterJoined> auto& e) {
   m.whole("round", e.round, 0, kMostCount);
@@ -380,7 +381,8 @@ Result<NumberedAnswer> parse_outer_answer(const nlohmann::json& object) {
   NumberedAnswer out;
   Error error = outer_json::read("the coordinator's answer", object, out.number, out.answer);
   const bool unasked = std::holds_alternative<OuterAbort>(out.answer);
-  if (error.message.empty() && unasked != (out.number == 0))
+  const bool either = std::holds_alternative<OuterRefused>(out.answer);
+  if (error.message.empty() && !either && unasked != (out.number == 0))
     error.message =
         fmt::format("the coordinator's answer: number: {} with {}", out.number,
                     unasked ? "an abort, which nobody asks for" : "what answers a question");

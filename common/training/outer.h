@@ -34,6 +34,7 @@ struct OuterJoin {
   /// Where it listens: "10.0.0.1:40000", numeric; "launcher/HOST:40000" by way of the launcher,
   /// HOST as that one calls it; empty = nowhere.
   std::string address;
+  std::int64_t steps_in_vain = 0;  // since it was in: inner steps that are in no round
 };
 /// Begin from own state (`donors` is empty), or get that of `round` from one of `donors`, in their
 /// order.
@@ -105,7 +106,10 @@ struct OuterAbort {
   std::uint64_t epoch = 0;
   std::string reason;
 };
-/// An answer to any question: it can not be granted, and asking again does not help.
+/// An answer to any question: it can not be granted, and asking again does not help. To one that is
+/// answered already: what was granted is taken back, as the run has gone on without the site. So it
+/// hears of that before it asks for anything, and does no more steps that come to nothing. Number
+/// 0: whatever was asked last (of another supervisor).
 struct OuterRefused {
   std::string reason;
 };

@@ -279,7 +279,8 @@ Json site_json(const std::string& name, const RunView& whole, const RunRecord& p
   Json json = {{"site", name},
                {"state", said.state == "removed" ? "removed" : run_state_name(part.state)},
                {"attempt", part.attempt},
-               {"joined", said.joined}};
+               {"joined", said.joined},
+               {"steps_in_vain", said.steps_in_vain}};
   if (said.exit_code) json["exit_code"] = *said.exit_code;
   if (!said.text.empty()) json["text"] = said.text;
   json["training"] = training_json(view.training, part.training_run(), unix_time());
@@ -312,9 +313,11 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
     part_view.training = read_training(part->path);
     HostRows rows = host_rows(*part, part_view, nullptr);
     Json entry = site_json(site, view, *part, part_view, std::move(rows.hosts));
-    table += fmt::format("\nsite {}  {}{}\n", site,
+    const auto in_vain = entry["steps_in_vain"].get<std::int64_t>();
+    table += fmt::format("\nsite {}  {}{}{}\n", site,
                          entry["state"] == "removed" ? "removed" : part->state_text(),
-                         part->attempt > 1 ? fmt::format(", attempt {}", part->attempt) : "");
+                         part->attempt > 1 ? fmt::format(", attempt {}", part->attempt) : "",
+                         in_vain > 0 ? fmt::format(", {} steps in vain", in_vain) : "");
     table += attempts_text(part_view) + rows.table.substr(1);
     sites.push_back(std::move(entry));
   }

@@ -11,6 +11,13 @@
 namespace sortie::launcher {
 using namespace sortie::training;
 
+namespace {
+
+/// The link to a site that was left out may be the reason for it.
+constexpr OuterCoordinator::Time kTellSiteAgain{5'000};
+
+}  // namespace
+
 OuterCoordinator::OuterCoordinator(Settings settings, NewKey new_key)
     : settings_(std::move(settings)), new_key_(std::move(new_key)) {
   fragments_.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, settings_.outer.fragments)));
@@ -55,6 +62,7 @@ void OuterCoordinator::answer_all(Site& site, const OuterAnswer& what) {
 void OuterCoordinator::lose(Site& site, const std::string& why) {
   const std::size_t index = static_cast<std::size_t>(site.index);
   site.in = site.copying = site.late = false;
+  site.left_out.clear();
   site.parts = 0;
   site.leaders.clear();
   site.ready_at.reset();
@@ -120,6 +128,22 @@ void OuterCoordinator::watch_pause() {
                       count_in(), wanted, std::chrono::duration<double>(settings_.rejoin).count())};
 }
 
+/// Sites that a round was committed without go on training for it until they ask for something:
+/// their leaders hear of it before.
+void OuterCoordinator::tell_left_out() {
+  for (Site& site : sites_) {
+    const bool some_work = std::ranges::any_of(
+        site.leaders, [](const auto& entry) { return !entry.second.asked.has_value(); });
+    if (site.left_out.empty() || site.in || site.left || !site.up || !some_work) continue;
+    if (!site.told_at || now_ >= *site.told_at + kTellSiteAgain) {
+      site.told_at = now_;
+      for (auto& [part, leader] : site.leaders)
+        if (!leader.asked) answer(site, leader, OuterRefused{site.left_out});
+    }
+    due(*site.told_at + kTellSiteAgain);
+  }
+}
+
 /// What can be done now is done, whatever came.
 OuterCoordinator::Step OuterCoordinator::settle(Time now) {
   now_ = std::max(now_, now);
@@ -130,6 +154,7 @@ OuterCoordinator::Step OuterCoordinator::settle(Time now) {
     admit_joiners();
     grant_work();
     order_exchanges();
+    tell_left_out();
     watch_pause();
   }
   return std::exchange(step_, Step());
@@ -247,15 +272,16 @@ std::vector<OuterCoordinator::SiteState> OuterCoordinator::sites() const {
   std::vector<SiteState> out;
   for (const Site& site : sites_) {
     const bool asks = !site.leaders.empty();
-    const char* const state = site.left      ? "left"
-                              : site.failed  ? "failed"
-                              : !site.up     ? "down"
-                              : site.copying ? "copying"
-                              : site.late    ? "late"
-                              : site.in      ? "in"
-                              : asks         ? "joining"
-                                             : "coming";
-    out.push_back({site.name, state, std::ranges::min(site.done), site.step_seconds});
+    const char* const state = site.left                             ? "left"
+                              : site.failed                         ? "failed"
+                              : !site.up                            ? "down"
+                              : site.copying                        ? "copying"
+                              : site.late || !site.left_out.empty() ? "late"
+                              : site.in                             ? "in"
+                              : asks                                ? "joining"
+                                                                    : "coming";
+    out.push_back(
+        {site.name, state, std::ranges::min(site.done), site.step_seconds, site.steps_in_vain});
   }
   return out;
 }

@@ -4,7 +4,8 @@
 //
 // One exchange per fragment is under way at a time; it is of the round after the last one of that
 // fragment that was committed. A site that a round was committed without has other weights than the
-// rest: it is refused until it has joined again.
+// rest: it is told so at once, and again until it asks for something, and is refused until it has
+// joined again.
 #pragma once
 
 #include <chrono>
@@ -51,6 +52,7 @@ class OuterCoordinator {
     std::vector<std::string> members{};
     double seconds = 0;  // committed: from the order to the last vote; paused: how long at most
     double waited = 0;   // committed: from the first site that was ready to the order
+    std::int64_t steps_in_vain = 0;  // joined: of the site, as it says
     std::string text{};
   };
   struct End {
@@ -101,6 +103,7 @@ class OuterCoordinator {
     std::string name, state;  // coming, joining, copying, in, late, down, left, failed
     std::int64_t round = 0;   // that it has, or works on
     double step_seconds = 0;
+    std::int64_t steps_in_vain = 0;  // since this supervisor has the run
   };
   std::vector<SiteState> sites() const;
 
@@ -128,9 +131,12 @@ class OuterCoordinator {
     std::int64_t at = 0;                     // the newest round that it has work of
     std::vector<std::int64_t> done;          // of each fragment: the round that it has
     double step_seconds = 0;
-    std::optional<Time> ready_at;  // all parts have asked OuterReady
-    bool late = false;             // the order under way is without it
-    bool mixed = false;            // its fragments are of different rounds: it has no round
+    std::optional<Time> ready_at;   // all parts have asked OuterReady
+    bool late = false;              // the order under way is without it
+    bool mixed = false;             // its fragments are of different rounds: it has no round
+    std::string left_out{};         // why it is in no more, as long as leaders of it may not know
+    std::optional<Time> told_at{};  // when they were told last
+    std::int64_t steps_in_vain = 0;
   };
   struct Order {
     std::uint64_t epoch = 0;
@@ -174,6 +180,7 @@ class OuterCoordinator {
   void leave(Site& site, const std::string& why);
   Step settle(Time now);
   void due(Time when);
+  void tell_left_out();
   void watch_pause();
   void call_off_unheard(const Site& site, const training::OuterReady& ready);
   std::int64_t wanted_sites() const;

@@ -54,6 +54,7 @@ std::string OuterCoordinator::misfit(const Site& site, const OuterJoin& join) co
 
 void OuterCoordinator::take_join(Site& site, std::uint32_t rank, const NumberedQuestion& question) {
   const OuterJoin& join = join_of(question.question);
+  site.left_out.clear();
   if (site.in) {  // it has lost its state: so have, for the run, its other parts
     answer_all(site, OuterRefused{fmt::format("rank {} of site {} joins again; join again", rank,
                                               site.name)});
@@ -230,9 +231,13 @@ void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors,
                    {"attempt", site.attempt},
                    {"round", round()},
                    {"leaders", leaders}}));
-  answer_all(site, said);
   Note told{Note::Kind::joined, site.name, round()};
   told.members = said.donors;
+  // All leaders of a site do the same steps.
+  for (const auto& [part, leader] : site.leaders)
+    told.steps_in_vain = std::max(told.steps_in_vain, join_of(*leader.asked).steps_in_vain);
+  site.steps_in_vain += told.steps_in_vain;
+  answer_all(site, said);
   note(std::move(told));
 }
 

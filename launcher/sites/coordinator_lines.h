@@ -1,6 +1,9 @@
-// Lines of outer.log, the coordinator's memory over supervisors.
+// Lines of outer.log, the coordinator's memory over supervisors, and what sites are told.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -8,6 +11,10 @@ namespace sortie::launcher {
 
 inline std::string outer_line(const nlohmann::ordered_json& fields) {
   return fields.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+inline std::string left_out_text(std::int64_t round, const std::string& site) {
+  return fmt::format("round {} was committed without site {}; join again", round, site);
 }
 
 }  // namespace sortie::launcher

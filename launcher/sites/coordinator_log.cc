@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/sites/coordinator.h"
+#include "launcher/sites/coordinator_lines.h"
 
 namespace sortie::launcher {
 
@@ -59,6 +60,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
       site.attempt = json.at("attempt");
       site.in = site.copying = true;  // until it has done something
       site.left = false;
+      site.left_out.clear();
       site.at = json.at("round");
       std::ranges::fill(site.done, site.at);
       site.leaders.clear();
@@ -97,6 +99,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
           site.done[number] = commit.round;
           site.copying = false;
         } else {
+          if (site.in) site.left_out = left_out_text(commit.round, site.name);
           site.in = false;
         }
       }

@@ -150,6 +150,8 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
       site.done[static_cast<std::size_t>(number)] = order.round;
       site.copying = site.late = false;
     }
+    const bool all_hear = std::ranges::all_of(
+        site.leaders, [](const auto& entry) { return entry.second.asked.has_value(); });
     for (auto& [part, leader] : site.leaders) {
       if (!leader.asked || !std::holds_alternative<OuterVote>(*leader.asked)) continue;
       answer(site, leader,
@@ -157,8 +159,9 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
                            has ? "" : "its mean is not that of most sites; join again"});
     }
     if (has) continue;
-    answer_all(site, OuterRefused{fmt::format("round {} was committed without site {}; join again",
-                                              order.round, site.name)});
+    site.left_out = left_out_text(order.round, site.name);
+    site.told_at = all_hear ? std::optional(now_) : std::nullopt;
+    answer_all(site, OuterRefused{site.left_out});
     site.in = site.copying = site.late = false;
     site.ready_at.reset();
   }

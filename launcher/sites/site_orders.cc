@@ -31,6 +31,7 @@ SiteJson SiteRuns::site_list() const {
       entry["rounds"] = known->state;
       entry["round"] = known->round;
       if (known->step_seconds > 0) entry["step_seconds"] = known->step_seconds;
+      if (known->steps_in_vain > 0) entry["steps_in_vain"] = known->steps_in_vain;
     }
     if (site.verdict) entry["exit_code"] = site.verdict->exit_code;
     list.push_back(std::move(entry));

@@ -214,6 +214,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
     fields["seconds"] = note.seconds;
     fields["waited"] = note.waited;
   }
+  if (note.steps_in_vain > 0) fields["steps_in_vain"] = note.steps_in_vain;
   if (!note.text.empty()) fields["text"] = note.text;
   parts_.folder.event(JournalEvent::round, fields);
   Console& console = parts_.console;
@@ -225,8 +226,13 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
       break;
     case Kind::joined:
       if (!note.members.empty())
-        console.message(fmt::format("site {} joins at round {}, with the weights of {}", note.site,
-                                    note.round, note.members.front()));
+        console.message(
+            fmt::format("site {} joins at round {}, with the weights of {}{}", note.site,
+                        note.round, note.members.front(),
+                        note.steps_in_vain > 0
+                            ? fmt::format("; it had done {} step{} in vain", note.steps_in_vain,
+                                          note.steps_in_vain == 1 ? "" : "s")
+                            : ""));
       break;
     case Kind::aborted:
       console.message(
@@ -241,6 +247,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
                                 fmt::join(note.members, ", ")));
       break;
     case Kind::paused:
+      if (stopped_ || too_few_) break;  // nobody waits
       console.message(
           fmt::format("{}; the others wait for at most {:.0f} s", note.text, note.seconds));
       break;

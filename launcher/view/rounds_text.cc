@@ -31,6 +31,7 @@ std::string sites_text(const RunView& view) {
     out += fmt::format("  {:<16} {}", printable(name), printable(site.state));
     if (site.exit_code) out += fmt::format(" {}", *site.exit_code);
     out += fmt::format(", joined {} time{}", site.joined, site.joined == 1 ? "" : "s");
+    if (site.steps_in_vain > 0) out += fmt::format(", {} steps in vain", site.steps_in_vain);
     if (!site.text.empty())
       out += ": " + printable(std::string_view(site.text).substr(0, site.text.find('\n')));
     out += '\n';
@@ -39,11 +40,14 @@ std::string sites_text(const RunView& view) {
 }
 
 nlohmann::ordered_json rounds_json(const RunView& view) {
+  std::int64_t in_vain = 0;
+  for (const auto& [name, site] : view.sites) in_vain += site.steps_in_vain;
   return {{"round", view.rounds.round},
           {"commits", view.rounds.commits},
           {"sites", view.rounds.members},
           {"called_off", view.rounds.aborts},
           {"without_a_site", view.rounds.excluded},
+          {"steps_in_vain", in_vain},
           {"exchange_s", view.rounds.exchanging},
           {"wait_s", view.rounds.waiting}};
 }

@@ -15,7 +15,8 @@ std::string rounds_text(const RunView& view, double now);
 /// A line for each site: its state, and how it ended; empty without sites.
 std::string sites_text(const RunView& view);
 
-/// {"round", "commits", "sites", "called_off", "without_a_site", "exchange_s", "wait_s"}.
+/// {"round", "commits", "sites", "called_off", "without_a_site", "steps_in_vain", "exchange_s",
+/// "wait_s"}.
 nlohmann::ordered_json rounds_json(const RunView& view);
 
 }  // namespace sortie::launcher

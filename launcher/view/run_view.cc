@@ -149,7 +149,10 @@ void RunReducer::round(const Json& event, double at) {
     rounds.round = static_cast<std::int64_t>(std::clamp(number(event, "round"), 0.0, 9e15));
     rounds.trouble.clear();
   } else if (what == "joined") {
-    ++site(text(event, "site")).joined;
+    SiteView& joined = site(text(event, "site"));
+    ++joined.joined;
+    joined.steps_in_vain +=
+        static_cast<std::int64_t>(std::clamp(number(event, "steps_in_vain"), 0.0, 9e15));
   } else if (what == "aborted") {
     ++rounds.aborts;
     rounds.trouble = text(event, "text");

@@ -51,8 +51,9 @@ struct AttemptView {
 struct SiteView {
   std::string state;  // begun, added, removed, ended
   std::optional<int> exit_code;
-  std::string text;        // why it ended; empty = nothing was wrong
-  std::size_t joined = 0;  // times that it came into the rounds
+  std::string text;                // why it ended; empty = nothing was wrong
+  std::size_t joined = 0;          // times that it came into the rounds
+  std::int64_t steps_in_vain = 0;  // that it did after the others had gone on without it
 };
 /// The rounds of such a run.
 struct RoundsView {

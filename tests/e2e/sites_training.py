@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 
-from harness import Run, check, environment_of, equal, parent_of, wait_until
+from harness import SORTIE, Run, check, environment_of, equal, parent_of, run_to_end, wait_until, whole_events
 from restart import weights
 from training import CONFIG, ENDLESS, losses, settings
 
@@ -14,14 +14,18 @@ QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.hea
 
 
 class SitesRun:
-    """`sortie run` over two sites of `hosts_each` hosts with a slot each, with folders of its own."""
+    """`sortie run` over sites of `hosts_each` hosts (or of so many each, in their order) with `slots` slots, with folders
+    of its own. `goes_on`: from the checkpoints of the run of that name."""
 
-    def __init__(self, bed, name, sites=2, hosts_each=1, steps=20, **options):
-        self.bed, self.names = bed, [f"s{number}" for number in range(sites)]
+    def __init__(self, bed, name, sites=2, hosts_each=1, slots=1, steps=20, goes_on=False, **options):
+        counts = [hosts_each] * sites if isinstance(hosts_each, int) else hosts_each
+        self.bed, self.names = bed, [f"s{number}" for number in range(len(counts))]
         self.folder = bed.shared / f"sites-{name}"
-        shutil.rmtree(self.folder, ignore_errors=True)
-        hosts = [f'"h{site * hosts_each + number + 1:02d} slots=1 site={self.names[site]}"'
-                 for site in range(sites) for number in range(hosts_each)]
+        if not goes_on:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        of_hosts = [site for site, count in zip(self.names, counts) for _ in range(count)]
+        self.hosts = {site: [f"h{number + 1:02d}" for number, one in enumerate(of_hosts) if one == site] for site in self.names}
+        hosts = [f'"{host} slots={slots} site={site}"' for site in self.names for host in self.hosts[site]]
         job = settings(bed, **{"trainer__save_dir": self.folder, "trainer__train_iterations": steps,
                                "trainer__save_interval": steps, "topology__global_batch_size": 8, **options})
         self.run = Run(bed, config=CONFIG, hosts="", slots=1,
@@ -35,12 +39,11 @@ class SitesRun:
         return self.run.__exit__(*error)
 
     def events(self, site, kind):
-        path = self.run.folder_of_run() / "sites" / site / "metrics.jsonl"
+        folder = self.run.folder_of_run()
         try:
-            lines = path.read_text().splitlines()
-        except OSError:
+            return [event for event in whole_events(folder / "sites" / site / "metrics.jsonl") if event["type"] == kind]
+        except (OSError, TypeError):
             return []
-        return [event for event in map(json.loads, lines) if event["type"] == kind]
 
     def losses(self, site):
         return {event["step"]: event["loss"] for event in self.events(site, "step")}
@@ -48,14 +51,25 @@ class SitesRun:
     def rounds(self, site):
         return {event["round"]: event for event in self.events(site, "round")}
 
-    def commits(self):
-        """{round: sites that exchanged it}, as the coordinator has it on disk."""
+    def log_lines(self):
+        """What the coordinator has on disk."""
         folder = self.run.folder_of_run()
         if folder is None or not (folder / "outer.log").exists():
-            return {}
-        text = (folder / "outer.log").read_text()
-        lines = [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
-        return {line["round"]: line["members"] for line in lines if line["do"] == "commit"}
+            return []
+        return whole_events(folder / "outer.log")
+
+    def commits(self):
+        """{round: sites that exchanged it}."""
+        return {line["round"]: line["members"] for line in self.log_lines() if line["do"] == "commit"}
+
+    def journal(self, event):
+        """Of the run as a whole."""
+        return [one for one in whole_events(self.run.folder_of_run() / "events.jsonl") if one["event"] == event]
+
+    def attempts(self):
+        """{site: attempt}."""
+        done = run_to_end(SORTIE, "status", self.run.id(), "--log-dir", self.run.folder, "--json")
+        return {site["site"]: site["attempt"] for site in json.loads(done.stdout)["sites"]}
 
     def weights(self, site, step):
         return weights(self.folder / f"site-{site}", step)

@@ -34,6 +34,10 @@ class OuterHub::Connection final : public trainer::outer::Coordinator {
     const std::lock_guard lock(hub_.mutex_);
     return hub_.aborted_epochs_.contains(epoch);
   }
+  std::string left_out() override {
+    const std::lock_guard lock(hub_.mutex_);
+    return hub_.sites_[site_].left_out ? "the run goes on without this site" : "";
+  }
   void cancel() override {
     const std::lock_guard lock(hub_.mutex_);
     Site& site = hub_.sites_[site_];
@@ -119,9 +123,13 @@ Result<OuterAnswer> OuterHub::ask(const std::string& name, std::int64_t part,
     if (dead()) return gone();
     if (const auto* join = std::get_if<OuterJoin>(&question)) {
       if (site.in) remove(name);
+      site.left_out = false;
+      site.in_vain += join->steps_in_vain;
       site.parts = join->parts;
       site.leaders[part].address = join->address;
     }
+    if (!site.in && !std::holds_alternative<OuterJoin>(question))
+      return OuterRefused{name + " is no member; join again"};
     Leader& leader = site.leaders[part];
     leader.answer.reset();
     leader.asked = std::move(question);
@@ -248,7 +256,9 @@ void OuterHub::order() {
   std::optional<OuterReady> first;
   for (auto& [name, site] : sites_) {
     if (!site.in) continue;
-    if (!all_ask<OuterReady>(site)) return;  // it is waited for
+    const bool ready_here = all_ask<OuterReady>(site);
+    if (!ready_here && settings_.leaves_out && settings_.leaves_out(name, round() + 1)) continue;
+    if (!ready_here) return;  // it is waited for
     const OuterReady& ready = std::get<OuterReady>(*site.leaders.begin()->second.asked);
     const auto at = static_cast<std::size_t>(ready.fragment);
     if (ready.round != committed_[at] + 1 || ready.round != site.done[at] + 1) {
@@ -345,6 +355,15 @@ void OuterHub::judge() {
   if (done) {
     committed_[static_cast<std::size_t>(order_->fragment)] = order_->round;
     commits_.push_back({order_->round, order_->fragment, hashes.front(), order_->members});
+    for (auto& [name, site] : sites_) {
+      if (!site.in || std::ranges::find(order_->members, name) != order_->members.end()) continue;
+      site.in = false;
+      site.left_out = true;
+      for (auto& [part, leader] : site.leaders) {
+        if (leader.asked) leader.answer = OuterRefused{"the run goes on without " + name};
+        leader.asked.reset();
+      }
+    }
   }
   order_.reset();
 }
@@ -352,6 +371,12 @@ void OuterHub::judge() {
 std::vector<OuterHub::Commit> OuterHub::commits() const {
   const std::lock_guard lock(mutex_);
   return commits_;
+}
+
+std::int64_t OuterHub::steps_in_vain(const std::string& site) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sites_.find(site);
+  return found == sites_.end() ? 0 : found->second.in_vain;
 }
 
 std::int64_t OuterHub::aborted() const {

@@ -33,6 +33,8 @@ struct OuterHubSettings {
   std::function<std::int64_t(const std::string& site)> steps{};
   /// Whether the change of a site counts in a round; unset: always.
   std::function<bool(const std::string& site, std::int64_t round)> counts{};
+  /// Whether a round goes on without a site, which hears of it when the round is committed.
+  std::function<bool(const std::string& site, std::int64_t round)> leaves_out{};
   /// Before a question of a site is taken, and before its answer is given: true kills the site.
   std::function<bool(const std::string& site, const std::string& what, std::int64_t round,
                      bool answered)>
@@ -59,6 +61,8 @@ class OuterHub {
   };
   std::vector<Commit> commits() const;
   std::int64_t aborted() const;
+  /// Steps in vain that a site has told of, of all its parts together.
+  std::int64_t steps_in_vain(const std::string& site) const;
   /// [first, end) of every grant.
   std::vector<std::pair<std::int64_t, std::int64_t>> grants() const;
 
@@ -71,7 +75,8 @@ class OuterHub {
     std::uint64_t incarnation = 0;
   };
   struct Site {
-    bool dead = false, in = false, left = false;
+    bool dead = false, in = false, left = false, left_out = false;
+    std::int64_t in_vain = 0;
     std::uint64_t incarnation = 0;
     std::int64_t parts = 0;
     std::map<std::int64_t, Leader> leaders;

@@ -14,6 +14,7 @@
 #include "tests/support/memory_links.h"
 #include "tests/support/outer_hub.h"
 #include "tests/support/tiny_training.h"
+#include "tests/trainer/layouts/layout_runs.h"
 #include "trainer/parallel/thread_ranks.h"
 
 namespace sortie::trainer::test {
@@ -27,7 +28,10 @@ inline std::string site_name(std::size_t index) {
 struct SiteRun {
   std::vector<double> losses;                    // by step, those that rank 0 has taken
   std::map<std::int64_t, std::uint64_t> hashes;  // of part 0's outer state, by round
-  std::vector<float> weights;                    // of part 0: the outer ones, or the site's
+  std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t> part_hashes;  // by round and part
+  std::vector<float> weights;  // of part 0: the outer ones, or the site's
+  WholeTensors whole;          // the site's model, by name
+  std::string wrong;           // ranks that hold one element and differ
   std::vector<training::RoundEvent> rounds;
   std::string error;     // that ended it; empty = none
   bool differs = false;  // ranks of the site have other losses
@@ -37,6 +41,7 @@ struct SitesJob {
   config::JobConfig job = tiny_job();  // global_batch_size is that of all sites
   config::OuterSettings outer;
   std::size_t sites = 2;
+  DType precision = DType::f32;
   int ranks = 1;  // of each site
   std::function<int(std::size_t site)> ranks_of{};
   testing::OuterHubSettings hub{};  // sites, every, batch, fragments are filled in
@@ -99,8 +104,9 @@ class Sites {
     if (job_.change) job = job_.change(index, job);
     const int ranks = job_.ranks_of ? job_.ranks_of(index) : job_.ranks;
     std::mutex mutex;
+    Assembled whole;
     run_thread_ranks(ranks, [&](Communicator& world) {
-      TinyTraining training(job, world, DType::f32, 1, nullptr, {}, &site);
+      TinyTraining training(job, world, job_.precision, 1, nullptr, {}, &site);
       Trainer& trainer = *training.trainer;
       std::vector<double> losses;
       std::string error;
@@ -118,6 +124,9 @@ class Sites {
         const std::lock_guard lock(mutex);
         if (world.rank() == 0 && trainer.outer()->at_border() && trainer.outer()->hash() != 0)
           run.hashes[trainer.progress().outer.round] = trainer.outer()->hash();
+        if (trainer.outer()->at_border() && trainer.outer()->map().leads())
+          run.part_hashes[{trainer.progress().outer.round, trainer.outer()->map().part()}] =
+              trainer.outer()->hash();
         double go = 1.0;
         if (world.rank() == 0 && job_.after_step && !job_.after_step(index, trainer)) go = 0.0;
         if (job_.after_step && ranks == 1) goes_on = go > 0;
@@ -127,8 +136,11 @@ class Sites {
         outer::PartMap map(trainer.store(), trainer.layout());
         weights.resize(static_cast<std::size_t>(map.elements()));
         map.gather(outer::PartValues::weights, weights);
+        trainer.store().await_values();
+        trainer.context().synchronize();
       }
       const std::lock_guard lock(mutex);
+      if (error.empty()) whole.add(world.rank(), trainer.store(), "model.");
       if (world.rank() == 0) {
         run.losses.insert(run.losses.end(), losses.begin(), losses.end());
         run.error = error;
@@ -137,6 +149,8 @@ class Sites {
       if (world.rank() != 0 && losses.size() == run.losses.size() && losses != run.losses)
         run.differs = true;
     });
+    run.whole = whole.tensors();
+    run.wrong = whole.wrong();
   }
 
   SitesJob job_;

@@ -155,6 +155,11 @@ void Trainer::keep_profile() {
 }
 
 Error Trainer::stopped_by_signal() const {
+  if (not_saved_)
+    return {ErrorCode::interrupted,
+            fmt::format("stopped by SIGTERM before it had the weights of another site; the newest "
+                        "checkpoint in {} is as it was; start it again to go on",
+                        job_.trainer.save_dir)};
   return {
       ErrorCode::interrupted,
       fmt::format("stopped by SIGTERM after step {}, with a checkpoint in {}; start it again to "
@@ -225,7 +230,7 @@ Result<> Trainer::after_step(const StepReport& report) {
 }
 
 /// What the ranks tell each other with a step's loss.
-enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kNotSealed, kStepFlags };
+enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kNotSealed, kLeftOut, kStepFlags };
 
 Result<StepReport> Trainer::take_step(const TrainingStep::TellFlags& tell,
                                       TrainingStep::Flags flags) {
@@ -233,9 +238,9 @@ Result<StepReport> Trainer::take_step(const TrainingStep::TellFlags& tell,
   while (true) {
     SORTIE_ASSIGN_OR_RETURN(const StepOrder order, outer_->next_step(progress_));
     auto report = step_.take(progress_, tell, flags, &order);
-    if (report) SORTIE_TRY(outer_->step_taken(*report, progress_));
+    if (report) SORTIE_TRY(outer_->step_taken(*report, progress_, flags[kLeftOut] > 0));
     if (report) return report;
-    SORTIE_TRY(outer_->step_lost(report.error()));
+    SORTIE_TRY(outer_->step_lost(report.error(), progress_));
   }
 }
 
@@ -254,6 +259,7 @@ Result<StepReport> Trainer::step() {
     flags[kSave] = signals_ && signals_->take_save_request();
     flags[kWritten] = checkpointer_.has_written();
     flags[kNotSealed] = !checkpointer_.memory_sealed();
+    flags[kLeftOut] = outer_ && outer_->left_out();
   };
   double flags[kStepFlags] = {};
   SORTIE_ASSIGN_OR_RETURN(StepReport report, take_step(tell, flags));

@@ -105,7 +105,8 @@ class Trainer {
   std::unique_ptr<outer::OuterLoop> outer_;         // with several sites
   std::int64_t step_before_ = 0;                    // the last one that after_step() has seen
   bool evaluation_due_ = false, save_due_ = false;  // at the end of a round
-  std::unique_ptr<SaveSignals> signals_;            // of run(), where checkpoints are written
+  bool not_saved_ = false;                // what was to be saved last: the site lacked the state
+  std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
   bool started_ = false;
   bool whole_ = false;           // the state is that of progress_, between two steps
   std::int64_t last_equal_ = 0;  // the step after which all replicas were equal

@@ -34,6 +34,13 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
 
 Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& series) {
   if (job_.trainer.save_dir.empty() || series.empty()) return {};
+  not_saved_ = outer_ && outer_->lacks_state();
+  if (not_saved_) {  // it would pass for the state of the round that it is to copy
+    report_.note(
+        fmt::format("step {}: no checkpoint: this site is to take the weights of another one first",
+                    progress_.step));
+    return {};
+  }
   const auto begin = std::chrono::steady_clock::now();
   if (outer_) outer_->show_outer_weights(progress_);
   if (signals_) signals_->expect(last ? save_seconds_ : stall_seconds_.value_or(save_seconds_));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/base/result.h"
 #include "common/training/outer.h"
@@ -22,6 +23,9 @@ class Coordinator {
   virtual void leave(const training::OuterLeave& leave) = 0;
   /// Whether the exchange of that epoch was called off. From any thread.
   virtual bool aborted(std::uint64_t epoch) = 0;
+  /// Why the newest answer was taken back (OuterRefused): the run goes on without this site, which
+  /// is to join again. Until the next call; empty = it holds. From any thread.
+  virtual std::string left_out() = 0;
   /// Ends a call that waits, and all later ones. From any thread.
   virtual void cancel() = 0;
 };

@@ -108,10 +108,31 @@ void Leader::restore_error(std::size_t fragment, std::span<const float> error) {
 }
 
 void Leader::set_lacks_state(std::vector<std::string> donors) {
+  drop_committed();
   const std::lock_guard lock(mutex_);
   for (ErrorFeedback& feedback : feedback_) feedback.reset();
   lacks_state_ = true;
   donors_ = std::move(donors);
+}
+
+void Leader::drop_committed() {
+  const std::lock_guard lock(state_mutex_);
+  committed_.reset();
+}
+
+void Leader::apply(const ExchangeOutcome& outcome) {
+  const std::lock_guard lock(state_mutex_);
+  if (committed_ && committed_->round == outcome.report.round &&
+      committed_->fragment == outcome.report.fragment)
+    apply_committed();
+}
+
+/// With the lock.
+void Leader::apply_committed() {
+  if (!committed_) return;
+  parts_.state.apply(parts_.site.settings, committed_->ranges, committed_->mean);
+  if (committed_->feeds) feedback_[static_cast<std::size_t>(committed_->fragment)].commit();
+  committed_.reset();
 }
 
 void Leader::leave(const std::string& reason) {
@@ -269,6 +290,10 @@ Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
                                                       .abstains = task.abstains,
                                                       .reason = task.reason}));
     outcome.report.wait_seconds += seconds_since(asked);
+    {  // all leaders of the site have asked for this one, so they all know that the last one counts
+      const std::lock_guard lock(state_mutex_);
+      apply_committed();
+    }
     const auto begun = Clock::now();
     const auto member =
         std::ranges::find(order.members, parts_.site.name, &training::OuterMember::site);
@@ -303,7 +328,6 @@ Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
       return fail(ErrorCode::config, fmt::format("coordinator: round {} was committed without this "
                                                  "site, which had voted against it",
                                                  task.round));
-    if (feeds && !task.abstains) feedback_[number].commit();
     outcome.report.signal = figures_.signal;
     outcome.report.noise = figures_.noise;
     outcome.report.epoch = order.epoch;
@@ -320,9 +344,8 @@ Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
       outcome.values = mean_;
       return outcome;
     }
-    parts_.state.apply(parts_.site.settings, task.ranges, mean_);
-    outcome.values.resize(mean_.size());
-    take_ranges(parts_.state.weights, task.ranges, outcome.values);
+    const std::lock_guard lock(state_mutex_);
+    committed_ = Committed{task.round, task.fragment, task.ranges, mean_, feeds && !task.abstains};
     return outcome;
   }
 }

@@ -2,6 +2,7 @@
 // other sites, one after the other, until the coordinator has committed each of them.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -46,7 +47,7 @@ struct ExchangeReport {
 
 struct ExchangeOutcome {
   ExchangeReport report;
-  std::vector<float> values;  // of the ranges: the new outer weights, or the mean of the gradients
+  std::vector<float> values;  // the mean of the gradients; of outer weights see Leader::apply()
   std::string copied_from;    // the state of that site was taken; empty = own
 };
 
@@ -64,7 +65,7 @@ struct LeaderParts {
   const Site& site;
   Coordinator& coordinator;
   SiteLinks& links;
-  OuterState& state;  // the thread's, as long as a task is under way
+  OuterState& state;  // the thread's, as long as exchanges are under way
   LeaderMemory& memory;
   int threads = 1;  // for encoding
 };
@@ -99,6 +100,19 @@ class Leader {
   bool wants_state() const;
   void give_state(CopiedState state);
 
+  /// What the exchange that was taken has come to becomes a part of the state, unless it is by now:
+  /// the thread does that itself when the next exchange is ordered. Till then a site whose other
+  /// leaders have not heard that the exchange counts can be saved as if it had not been.
+  void apply(const ExchangeOutcome& outcome);
+  /// Whether the state is being copied from another site, or is to be.
+  bool lacks_state() const { return lacks_state_; }
+  /// What was committed and not applied is as if it had not been: the site takes another state.
+  void drop_committed();
+  /// While it is held the thread applies nothing to the state.
+  std::unique_lock<std::mutex> hold_state() { return std::unique_lock(state_mutex_); }
+
+  /// Coordinator::left_out().
+  std::string left_out() const { return parts_.coordinator.left_out(); }
   void leave(const std::string& reason);
   /// Ends what is under way and all that follows, with ErrorCode::interrupted.
   void cancel();
@@ -113,7 +127,18 @@ class Leader {
                    ExchangeOutcome& outcome);
   Result<CopiedState> state_to_copy(const ExchangeTask& task);
 
+  /// A mean that is committed and not applied.
+  struct Committed {
+    std::int64_t round = 0, fragment = 0;
+    std::vector<PartRange> ranges;
+    std::vector<float> mean;
+    bool feeds = false;  // what the encoding has lost is kept
+  };
+  void apply_committed();
+
   LeaderParts parts_;
+  std::mutex state_mutex_;
+  std::optional<Committed> committed_;  // with the lock of the state
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<LeaderTask> tasks_;
@@ -123,7 +148,7 @@ class Leader {
   std::deque<Result<LeaderAnswer>> answers_;
   // Of the thread.
   LeaderTask current_;  // with the change, which is on its way until the links are opened again
-  bool lacks_state_ = false;
+  std::atomic<bool> lacks_state_ = false;
   std::vector<std::string> donors_;
   std::vector<float> mean_;
   std::vector<ErrorFeedback> feedback_;  // by fragment; none where it is off

@@ -156,6 +156,7 @@ Result<std::optional<T>> OuterLoop::next_answer(const TrainingProgress& progress
     else
       outcome = std::unexpected(taken.error());
   }
+  --pending_;
   SORTIE_TRY(share_failure_of_any(layout_.world(), outcome));
   return answer;
 }
@@ -165,6 +166,34 @@ template Result<std::optional<ExchangeOutcome>> OuterLoop::next_answer(
     const TrainingProgress& progress);
 template Result<std::optional<training::OuterWork>> OuterLoop::next_answer(
     const TrainingProgress& progress);
+
+/// The same on all ranks at the same points, leaders or not.
+void OuterLoop::start(LeaderTask task) {
+  ++pending_;
+  if (leader_) leader_->start(std::move(task));
+}
+
+/// What is under way is of a round that the site is not in any more: its answers are no answers to
+/// what is asked next. The coordinator refuses what a site asks that is not in.
+Result<> OuterLoop::drop_answers(const TrainingProgress& progress) {
+  for (; pending_ > 0; --pending_) {
+    await_leaders(progress);
+    if (leader_) (void)leader_->take();
+  }
+  if (leader_) leader_->drop_committed();
+  if (cancelled_) return fail(ErrorCode::interrupted, "the exchange between sites was ended");
+  return {};
+}
+
+bool OuterLoop::left_out() const {
+  return leader_ && work_.steps > 0 && !plain(work_.round) && !leader_->left_out().empty();
+}
+
+bool OuterLoop::lacks_state() const {
+  double lacks = lacks_state_ || (leader_ && leader_->lacks_state()) ? 1.0 : 0.0;
+  layout_.world().all_reduce_sum({&lacks, 1});
+  return lacks > 0;
+}
 
 Result<StepOrder> OuterLoop::next_step(TrainingProgress& progress) {
   while (work_.steps == 0) {
@@ -178,7 +207,7 @@ Result<StepOrder> OuterLoop::next_step(TrainingProgress& progress) {
       if (lacks_state_ && !plain(progress_.round + 1)) return sit_out(progress);
       return ask_for_work(progress);
     }();
-    if (!got) SORTIE_TRY(step_lost(got.error()));
+    if (!got) SORTIE_TRY(step_lost(got.error(), progress));
   }
   const std::int64_t round = progress_.round + 1;
   const std::int64_t steps = steps_of(round);
@@ -196,7 +225,8 @@ Result<StepOrder> OuterLoop::next_step(TrainingProgress& progress) {
   return order;
 }
 
-Result<> OuterLoop::step_taken(const StepReport& report, TrainingProgress& progress) {
+Result<> OuterLoop::step_taken(const StepReport& report, TrainingProgress& progress,
+                               bool left_out) {
   const double seconds = seconds_since(step_begun_);
   const std::int64_t round = work_.round;
   ++done_;
@@ -215,6 +245,11 @@ Result<> OuterLoop::step_taken(const StepReport& report, TrainingProgress& progr
   progress_.first_sample = work_.first_sample;
   progress_.step = report.step;
   progress.outer = progress_;
+  if (left_out)
+    return join_again({ErrorCode::config, fmt::format("coordinator: round {} was committed without "
+                                                      "this site",
+                                                      round)},
+                      progress);
   return exchange_due(report.step - first_step_of(round), progress);
 }
 
@@ -252,6 +287,7 @@ void OuterLoop::tell_round(const TrainingProgress& progress) {
 
 void OuterLoop::show_outer_weights(TrainingProgress& progress) {
   if (!own_differs_) return;
+  if (leader_) held_ = leader_->hold_state();
   SORTIE_CHECK(!shows_outer_, "the outer weights are shown");
   shown_.resize(static_cast<std::size_t>(map_.elements()));
   map_.gather(PartValues::weights, shown_);
@@ -267,6 +303,7 @@ void OuterLoop::show_own_weights(TrainingProgress& progress) {
   map_.scatter(PartValues::weights, shown_);
   weights_written();
   shows_outer_ = false;
+  if (leader_) held_.unlock();
 }
 
 void OuterLoop::leave(const std::string& reason) {

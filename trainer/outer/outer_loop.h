@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,14 +51,22 @@ class OuterLoop {
   /// The next step's work; joins and waits for other sites where that is due, and brings `progress`
   /// to where the site goes on. Collective. ErrorCode::interrupted where a rank was told to stop.
   Result<StepOrder> next_step(TrainingProgress& progress);
-  /// After that step. Collective.
-  Result<> step_taken(const StepReport& report, TrainingProgress& progress);
-  /// A step that failed with ErrorCode::config: the run has gone on without this site, which joins
+  /// Whether this rank has heard that the run goes on without this site: the round that it works
+  /// at comes to nothing.
+  bool left_out() const;
+  /// After that step. Collective. `left_out`: some rank has heard so before it; the site joins
   /// again with the next one.
-  Result<> step_lost(const Error& error);
+  Result<> step_taken(const StepReport& report, TrainingProgress& progress, bool left_out = false);
+  /// A step that failed with ErrorCode::config: the run has gone on without this site, which joins
+  /// again with the next one. Collective.
+  Result<> step_lost(const Error& error, TrainingProgress& progress);
 
   /// Between two rounds: what is saved now goes on with the bits of a run that never stopped.
   bool at_border() const { return work_.steps == 0 || done_ == 0; }
+
+  /// Whether the weights here are not those of any round that this site could name: it has them of
+  /// an older one, and is told to take those of another site. Nothing is saved then. Collective.
+  bool lacks_state() const;
 
   /// Has the store show the outer weights, as after a round, and then what it had before; between
   /// the two nobody trains. Collective.
@@ -99,6 +108,9 @@ class OuterLoop {
   /// Of this rank's leader, where it is one; the first error of any of them, alike on all ranks.
   template <class T>
   Result<std::optional<T>> next_answer(const TrainingProgress& progress);
+  void start(LeaderTask task);
+  Result<> drop_answers(const TrainingProgress& progress);
+  Result<> join_again(const Error& error, TrainingProgress& progress);
   Result<> join(TrainingProgress& progress);
   Result<> sit_out(TrainingProgress& progress);
   Result<> ask_for_work(TrainingProgress& progress);
@@ -131,7 +143,10 @@ class OuterLoop {
   std::unique_ptr<SiteLinks> links_;
   std::unique_ptr<Leader> leader_;  // null: this rank leads no part
   bool fresh_ = false, joined_ = false, lacks_state_ = false, cancelled_ = false;
-  std::int64_t refusals_ = 0;  // in a row
+  std::int64_t refusals_ = 0;          // in a row
+  std::int64_t pending_ = 0;           // tasks of the leaders whose answers were not taken
+  std::int64_t steps_in_vain_ = 0;     // since the site was in
+  std::unique_lock<std::mutex> held_;  // while the outer weights are shown
   std::int64_t warm_steps_ = 0;
   training::OuterWork work_;           // of the round under way; steps 0 = none
   OuterProgress progress_, resumed_;   // the latter: of the checkpoint, until it is made use of

@@ -32,7 +32,7 @@ Result<double> OuterLoop::mean_gradients(double loss, std::int64_t targets,
           : 1.0;
   layout_.world().all_reduce_sum({&unfit, 1});
   const std::size_t last = fragments_.size() - 1;
-  for (std::size_t i = 0; i <= last && leader_; ++i) {
+  for (std::size_t i = 0; i <= last; ++i) {
     ExchangeTask task{
         .round = progress_.round + 1,
         .fragment = static_cast<std::int64_t>(i),
@@ -44,7 +44,7 @@ Result<double> OuterLoop::mean_gradients(double loss, std::int64_t targets,
     if (task.reason = task.abstains ? task.reason : ""; !task.abstains)
       take_ranges(gradients, fragments_[i].ranges, task.change);
     if (i == last) task.change.push_back(task.abstains ? 0.0f : static_cast<float>(loss));
-    leader_->start(std::move(task));
+    start(std::move(task));
   }
   double mean_loss = 0.0, copied = 0.0;
   for (std::size_t i = 0; i <= last; ++i) {
@@ -113,14 +113,13 @@ Result<> OuterLoop::send(std::int64_t number) {
                             "data of this site",
                             site_.name, fragment.abstained, reason));
   fragment.sent = true;
-  if (leader_)
-    leader_->start(ExchangeTask{.round = work_.round,
-                                .fragment = number,
-                                .tokens = fragment.abstains ? 0 : tokens_,
-                                .abstains = fragment.abstains,
-                                .reason = std::move(reason),
-                                .change = std::move(change),
-                                .ranges = fragment.ranges});
+  start(ExchangeTask{.round = work_.round,
+                     .fragment = number,
+                     .tokens = fragment.abstains ? 0 : tokens_,
+                     .abstains = fragment.abstains,
+                     .reason = std::move(reason),
+                     .change = std::move(change),
+                     .ranges = fragment.ranges});
   return {};
 }
 
@@ -129,20 +128,25 @@ Result<> OuterLoop::apply(std::int64_t number, const TrainingProgress& progress)
   SORTIE_ASSIGN_OR_RETURN(const auto outcome, next_answer<ExchangeOutcome>(progress));
   double copied = outcome && !outcome->copied_from.empty() ? 1.0 : 0.0;
   layout_.world().all_reduce_sum({&copied, 1});
-  if (outcome) add_report(outcome->report);
+  if (outcome) {
+    leader_->apply(*outcome);
+    add_report(outcome->report);
+  }
   // Alpha: the share of its own weights that a site keeps, where they are fit.
   const auto keep = static_cast<float>(fragment.abstains ? 0.0 : site_.settings.mix);
   const bool all_alike = copied > 0 || (fragments_.size() == 1 && keep == 0.0f);
   vector_.resize(static_cast<std::size_t>(map_.elements()));
   if (!all_alike) map_.gather(PartValues::weights, vector_);
   if (leader_ && all_alike) {
+    const auto held = leader_->hold_state();
     vector_ = state_.weights;
   } else if (leader_) {
-    std::vector<float> own(outcome->values.size());
+    std::vector<float> own(static_cast<std::size_t>(elements_of(fragment.ranges))),
+        outer(own.size());
     take_ranges(vector_, fragment.ranges, own);
+    take_ranges(state_.weights, fragment.ranges, outer);
     for (std::size_t i = 0; i < own.size(); ++i)
-      own[i] =
-          keep == 0.0f ? outcome->values[i] : keep * own[i] + (1.0f - keep) * outcome->values[i];
+      own[i] = keep == 0.0f ? outer[i] : keep * own[i] + (1.0f - keep) * outer[i];
     put_ranges(own, fragment.ranges, vector_);
   }
   map_.scatter(PartValues::weights, vector_);
@@ -166,15 +170,7 @@ Result<> OuterLoop::exchange_due(std::int64_t at, TrainingProgress& progress) {
     }
     return {};
   }();
-  if (!exchanged) {
-    SORTIE_TRY(step_lost(exchanged.error()));
-    // The last step may have been taken: the loop goes on with what the run has by then.
-    while (!joined_ || (lacks_state_ && !plain(progress_.round + 1))) {
-      const Result<> back = !joined_ ? join(progress) : sit_out(progress);
-      if (!back) SORTIE_TRY(step_lost(back.error()));
-    }
-    return {};
-  }
+  if (!exchanged) return join_again(exchanged.error(), progress);
   if (done_ == total_) {
     end_round(progress);
     own_differs_ = fragments_.size() > 1 || site_.settings.mix > 0;

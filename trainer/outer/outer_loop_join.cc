@@ -88,14 +88,21 @@ void OuterLoop::take_plain_state(TrainingProgress& progress) {
 }
 
 /// What only the run's progress can heal: the site joins again. Others end it.
-Result<> OuterLoop::step_lost(const Error& error) {
+Result<> OuterLoop::step_lost(const Error& error, TrainingProgress& progress) {
   if (error.code != ErrorCode::config || cancelled_) return std::unexpected(error);
   if (++refusals_ > kMostRefusals)
     return fail(ErrorCode::lost,
                 fmt::format("site {}: refused {} times in a row, the last time: {}; see what the "
                             "other sites say",
                             site_.name, refusals_, error.message));
-  notes_.push_back(fmt::format("site {}: {}", site_.name, error.message));
+  const std::int64_t in_vain = work_.steps == 0 ? 0 : plain(work_.round) ? 1 : done_;
+  notes_.push_back(fmt::format(
+      "site {}: {}{}", site_.name, error.message,
+      in_vain == 0   ? ""
+      : in_vain == 1 ? fmt::format("; a step of round {} was in vain", work_.round)
+                     : fmt::format("; {} steps of round {} were in vain", in_vain, work_.round)));
+  steps_in_vain_ += in_vain;
+  SORTIE_TRY(drop_answers(progress));
   joined_ = false;
   work_ = {};
   done_ = 0;
@@ -104,24 +111,37 @@ Result<> OuterLoop::step_lost(const Error& error) {
   return {};
 }
 
+/// Before the next step, or at once where the last one was taken: then the loop goes on with what
+/// the run has by then.
+Result<> OuterLoop::join_again(const Error& error, TrainingProgress& progress) {
+  SORTIE_TRY(step_lost(error, progress));
+  if (progress.step < job_.trainer.train_iterations) return {};
+  while (!joined_ || (lacks_state_ && !plain(progress_.round + 1))) {
+    const Result<> back = !joined_ ? join(progress) : sit_out(progress);
+    if (!back) SORTIE_TRY(step_lost(back.error(), progress));
+  }
+  return {};
+}
+
 Result<> OuterLoop::join(TrainingProgress& progress) {
   const bool is_plain = plain(progress_.round + 1);
   if (!is_plain) make_outer_state();
   if (is_plain) gather_plain_state(progress);
-  if (leader_) {
-    const std::uint64_t hash =
+  training::OuterJoin question{.site = site_.name,
+                               .part = map_.part(),
+                               .parts = map_.parts(),
+                               .round = lacks_state_ ? 0 : progress_.round,
+                               .hash = 0,
+                               .fresh = fresh_,
+                               .position = progress_.position,
+                               .elements = map_.elements(),
+                               .address = leader_ ? links_->address() : "",
+                               .steps_in_vain = steps_in_vain_};
+  if (leader_)
+    question.hash =
         is_plain ? hash_with(second_moments_, hash_with(first_moments_, hash_with(vector_, 0)))
                  : state_.hash();
-    leader_->start(training::OuterJoin{.site = site_.name,
-                                       .part = map_.part(),
-                                       .parts = map_.parts(),
-                                       .round = lacks_state_ ? 0 : progress_.round,
-                                       .hash = hash,
-                                       .fresh = fresh_,
-                                       .position = progress_.position,
-                                       .elements = map_.elements(),
-                                       .address = links_->address()});
-  }
+  start(std::move(question));
   SORTIE_ASSIGN_OR_RETURN(const auto joined, next_answer<training::OuterJoined>(progress));
   struct {
     std::int64_t round = 0, lacks = 0;
@@ -129,6 +149,7 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
   if (joined) told = {joined->round, joined->donors.empty() ? 0 : 1};
   layout_.world().broadcast(std::as_writable_bytes(std::span(&told, 1)), 0);
   joined_ = true;
+  steps_in_vain_ = 0;
   lacks_state_ = told.lacks != 0;
   if (!lacks_state_ && told.round != progress_.round)
     return fail(ErrorCode::protocol,
@@ -161,17 +182,18 @@ Result<> OuterLoop::sit_out(TrainingProgress& progress) {
   round_begun_ = std::chrono::steady_clock::now();
   seconds_in_steps_ = seconds_waited_ = 0.0;
   for (std::size_t i = 0; i < fragments_.size(); ++i)
-    if (leader_)
-      leader_->start(ExchangeTask{
-          .round = round,
-          .fragment = static_cast<std::int64_t>(i),
-          .abstains = true,
-          .reason = "it copies the outer weights",
-          .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges))),
-          .ranges = fragments_[i].ranges});
+    start(ExchangeTask{
+        .round = round,
+        .fragment = static_cast<std::int64_t>(i),
+        .abstains = true,
+        .reason = "it copies the outer weights",
+        .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges))),
+        .ranges = fragments_[i].ranges});
   for (std::size_t i = 0; i < fragments_.size(); ++i) {
     SORTIE_ASSIGN_OR_RETURN(const auto outcome, next_answer<ExchangeOutcome>(progress));
-    if (outcome) add_report(outcome->report);
+    if (!outcome) continue;
+    leader_->apply(*outcome);
+    add_report(outcome->report);
   }
   lacks_state_ = false;
   map_.scatter(PartValues::weights, state_.weights);
@@ -187,9 +209,7 @@ Result<> OuterLoop::sit_out(TrainingProgress& progress) {
 
 Result<> OuterLoop::ask_for_work(TrainingProgress& progress) {
   const std::int64_t round = progress_.round + 1;
-  if (leader_)
-    leader_->start(
-        training::OuterNext{.round = round, .step_seconds = step_seconds_.value_or(0.0)});
+  start(training::OuterNext{.round = round, .step_seconds = step_seconds_.value_or(0.0)});
   SORTIE_ASSIGN_OR_RETURN(const auto granted, next_answer<training::OuterWork>(progress));
   training::OuterWork work = granted.value_or(training::OuterWork{});
   layout_.world().broadcast(std::as_writable_bytes(std::span(&work, 1)), 0);

@@ -91,7 +91,7 @@ std::vector<std::vector<PartPiece>> PartMap::tell_pieces() {
   for (const std::string& text : layout_.world().all_gather(text_of(pieces_)))
     leaders.push_back(pieces_from(text));
   for (std::size_t rank = 0; rank < leaders.size(); ++rank) {
-    if (leaders[rank].empty()) continue;
+    if (leaders[rank].empty() && rank > 0) continue;
     if (static_cast<int>(rank) == world.rank()) part_ = parts_;
     ++parts_;
   }

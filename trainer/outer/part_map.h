@@ -38,11 +38,12 @@ class PartMap {
   /// Of a finalized store. Collective over layout.world(). Both must outlive it.
   PartMap(ParameterStore& store, const Layout& layout);
 
-  /// Whether this rank leads a part; rank 0 leads part 0.
+  /// Whether this rank leads a part; rank 0 leads part 0, which is empty where nothing of it is
+  /// trained.
   bool leads() const { return part_ >= 0; }
   std::int64_t part() const { return part_; }          // -1: none
   std::int64_t parts() const { return parts_; }        // of the model
-  std::int64_t elements() const { return elements_; }  // of this rank's vector; 0: none
+  std::int64_t elements() const { return elements_; }  // of this rank's vector
   /// Of this rank's vector, in its order: they tile it.
   const std::vector<PartPiece>& pieces() const { return pieces_; }
 

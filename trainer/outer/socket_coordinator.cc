@@ -96,6 +96,11 @@ bool SocketCoordinator::aborted(std::uint64_t epoch) {
   return aborted_.contains(epoch);
 }
 
+std::string SocketCoordinator::left_out() {
+  const std::lock_guard lock(mutex_);
+  return left_out_;
+}
+
 void SocketCoordinator::cancel() {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
@@ -106,6 +111,8 @@ template <class Answer>
 Result<Answer> SocketCoordinator::ask(const training::OuterQuestion& question) {
   std::unique_lock lock(mutex_);
   answer_.reset();
+  left_out_.clear();
+  asking_ = true;
   const std::string line = to_json(question, ++number_).dump();
   auto pause = times_.repeat;
   const auto asked_at = std::chrono::steady_clock::now();
@@ -124,6 +131,7 @@ Result<Answer> SocketCoordinator::ask(const training::OuterQuestion& question) {
                    std::chrono::duration_cast<std::chrono::seconds>(silence).count());
     }
   }
+  asking_ = false;
   if (said) log::info("the coordinator has answered");
   if (const auto* refused = std::get_if<training::OuterRefused>(&*answer_))
     return fail(ErrorCode::config, "coordinator: " + refused->reason);
@@ -176,6 +184,9 @@ void SocketCoordinator::take_line(const std::string& line) {
   if (const auto* abort = std::get_if<training::OuterAbort>(&parsed->answer)) {
     aborted_[abort->epoch] = abort->reason;
     if (aborted_.size() > kKeptAborts) aborted_.erase(aborted_.begin());
+  } else if (const auto* refused = std::get_if<training::OuterRefused>(&parsed->answer);
+             refused && !asking_ && (parsed->number == number_ || parsed->number == 0)) {
+    left_out_ = refused->reason;
   } else if (parsed->number == number_) {  // else to an earlier question
     answer_ = std::move(parsed->answer);
   }

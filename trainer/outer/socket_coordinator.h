@@ -40,6 +40,7 @@ class SocketCoordinator : public Coordinator {
   Result<training::OuterDecision> vote(const training::OuterVote& vote) override;
   void leave(const training::OuterLeave& leave) override;
   bool aborted(std::uint64_t epoch) override;
+  std::string left_out() override;
   void cancel() override;
 
  private:
@@ -58,6 +59,8 @@ class SocketCoordinator : public Coordinator {
   std::condition_variable changed_;
   std::uint64_t number_;                          // of the last question
   std::optional<training::OuterAnswer> answer_;   // to it
+  bool asking_ = false;                           // and it is waited for
+  std::string left_out_;                          // why the answer was taken back
   std::map<std::uint64_t, std::string> aborted_;  // epochs that were called off
   bool cancelled_ = false, gone_ = false, stopping_ = false;
   std::thread reader_;

@@ -19,15 +19,15 @@ using nlohmann::json;
 const std::string kOuterKey(64, 'a');
 
 std::vector<OuterQuestion> outer_questions() {
-  return {
-      OuterJoin{"berlin", 1, 4, 17, 0xfedcba9876543210, true, 4096, 1'000'000, "10.0.0.1:40000"},
-      OuterJoin{"b", 0, 1, 0, 0, false, 0, 0, ""},
-      OuterNext{18, 0.25},
-      OuterReady{18, 3, 1 << 20, false, ""},
-      OuterReady{18, 0, 0, true, "not finite"},
-      OuterVote{18, 3, 77, true, 0x0123456789abcdef, "", ""},
-      OuterVote{18, 3, 77, false, 0, "a link broke", "paris-2"},
-      OuterLeave{"told to"}};
+  return {OuterJoin{"berlin", 1, 4, 17, 0xfedcba9876543210, true, 4096, 1'000'000, "10.0.0.1:40000",
+                    37},
+          OuterJoin{"b", 0, 1, 0, 0, false, 0, 0, ""},
+          OuterNext{18, 0.25},
+          OuterReady{18, 3, 1 << 20, false, ""},
+          OuterReady{18, 0, 0, true, "not finite"},
+          OuterVote{18, 3, 77, true, 0x0123456789abcdef, "", ""},
+          OuterVote{18, 3, 77, false, 0, "a link broke", "paris-2"},
+          OuterLeave{"told to"}};
 }
 
 std::vector<OuterAnswer> outer_answers() {
@@ -63,6 +63,7 @@ TEST_CASE("questions of leaders come back as they were") {
   CHECK(told.hash == 0xfedcba9876543210);
   CHECK(told.fresh);
   CHECK(told.address == "10.0.0.1:40000");
+  CHECK(told.steps_in_vain == 37);
 }
 
 TEST_CASE("answers of the coordinator come back as they were") {
@@ -78,6 +79,9 @@ TEST_CASE("answers of the coordinator come back as they were") {
   const auto abort = parse_outer_answer(to_json(OuterAbort{77, "paris is gone"}, 0));
   REQUIRE(abort);
   CHECK(std::get<OuterAbort>(abort->answer).epoch == 77);
+  const auto left_out = parse_outer_answer(to_json(OuterRefused{"join again"}, 0));
+  REQUIRE(left_out);
+  CHECK(left_out->number == 0);
   const auto exchange = parse_outer_answer(to_json(outer_answers()[3], 1));
   REQUIRE(exchange);
   const auto& order = std::get<OuterExchange>(exchange->answer);
@@ -135,6 +139,7 @@ TEST_CASE("a question that is malformed or out of range is refused, and its memb
       {"fresh", 0, [](json& q) { q["fresh"] = 1; }},
       {"position", 0, [](json& q) { q["position"] = -1; }},
       {"elements", 0, [](json& q) { q["elements"] = 1e19; }},
+      {"steps_in_vain", 0, [](json& q) { q["steps_in_vain"] = -1; }},
       {"address", 0, [](json& q) { q["address"] = "host:80"; }},
       {"address", 0, [](json& q) { q["address"] = "10.0.0.1:0"; }},
       {"address", 0, [](json& q) { q["address"] = "10.0.0.1:70000"; }},

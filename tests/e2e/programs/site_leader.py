@@ -82,7 +82,7 @@ class Site:
 
     def join(self):
         joined = self.asks.ask(do="join", site=SITE, part=0, parts=1, round=self.round, hash=self.weights,
-                               fresh=self.round == 0, position=self.position, elements=1, address="")
+                               fresh=self.round == 0, position=self.position, elements=1, address="", steps_in_vain=0)
         for donor in joined["donors"]:
             state = FOLDER / f"state-{donor}-{joined['round']}"
             if state.exists():

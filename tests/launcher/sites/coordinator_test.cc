@@ -199,6 +199,54 @@ TEST_CASE("sites: one that is late is left out after the learned deadline, and j
   CHECK(table.told<OuterJoined>("c").donors.size() == 2);
 }
 
+TEST_CASE("sites: one that is left out hears of it before it asks for anything, and till it does") {
+  Table table;
+  table.join_all();
+  for (std::int64_t round = 1; round <= 4; ++round) table.round(round);
+  for (const char* site : {"a", "b", "c"}) table.next(site, 5);
+  CHECK(table.told<OuterWork>("c").round == 5);
+  table.now += Ms(60'000);
+  table.ready("a", 5);
+  table.ready("b", 5);
+  table.wait(Ms(7000));
+  const std::size_t before = table.said["c"].size();
+  table.vote("a", 5, table.coordinator->epoch(), 3);
+  CHECK(table.said["c"].size() == before);  // it could still be that the exchange fails
+  table.vote("b", 5, table.coordinator->epoch(), 3);
+  // Of the question that it had asked last: the work of round 5 is taken back.
+  CHECK(table.told<OuterRefused>("c").reason == "round 5 was committed without site c; join again");
+  CHECK(table.said["c"].back().number == table.numbers["c"]);
+  CHECK(table.coordinator->sites()[2].state == "late");
+  CHECK(table.said["c"].size() == before + 1);
+  table.wait(Ms(4900));
+  CHECK(table.said["c"].size() == before + 1);
+  table.wait(Ms(200));
+  CHECK(table.said["c"].size() == before + 2);  // that may have been lost
+
+  // Another supervisor does not know what it had asked.
+  Table other;
+  other.coordinator->restore(table.log).value();
+  for (const char* site : {"a", "b", "c"})
+    other.take(other.coordinator->site_up(other.now, site, 1));
+  CHECK(other.told<OuterRefused>("c").reason == "round 5 was committed without site c; join again");
+  CHECK(other.said["c"].back().number == 0);
+  CHECK(other.said["a"].empty());
+
+  OuterJoin join;
+  join.site = "c";
+  join.round = 4;
+  join.elements = 5;
+  join.steps_in_vain = 7;
+  table.ask("c", join);
+  CHECK(table.told<OuterJoined>("c").round == 5);
+  CHECK(table.notes.back().kind == OuterKind::joined);
+  CHECK(table.notes.back().steps_in_vain == 7);
+  CHECK(table.coordinator->sites()[2].steps_in_vain == 7);
+  const std::size_t told = table.said["c"].size();
+  table.wait(Ms(20'000));
+  CHECK(table.said["c"].size() == told);
+}
+
 TEST_CASE("sites: what most have come to is committed, and who has not is named") {
   Table table;
   table.join_all();

@@ -387,6 +387,9 @@ void SiteWorld::deliver(const OuterCoordinator::Message& message, std::uint32_t 
     if (leader.order && leader.epoch == abort->epoch) vote(*site, leader, false, "");
     return;
   }
+  const bool taken_back = std::holds_alternative<OuterRefused>(message.answer) && !leader.asked &&
+                          (message.number == leader.number || message.number == 0);
+  if (taken_back && leader.round > 0) return join(*site, leader);
   if (message.number != leader.number || !leader.asked) return;
   // No state that anybody has: it starts again from its checkpoint.
   const bool no_way = std::holds_alternative<OuterJoin>(*leader.asked) &&

@@ -130,5 +130,32 @@ TEST_CASE("refusals, aborts, cancel and the runner's end") {
   CHECK_FALSE(SocketCoordinator::make(""));
 }
 
+TEST_CASE("an answer that was given is taken back, and no other one") {
+  FakeRunner runner;
+  auto asks = std::async(std::launch::async, [&] { return runner.coordinator->next({1, 0.5}); });
+  const std::uint64_t number = runner.question().number;
+  runner.answer(0, training::OuterRefused{"of no question"});  // while it is waited for
+  runner.answer(number, training::OuterWork{1, 50, 4, 400});
+  REQUIRE(asks.get());
+  CHECK(runner.coordinator->left_out() == "");
+  const auto wait_for = [&](const std::string& reason) {
+    for (int i = 0; i < 500 && runner.coordinator->left_out() != reason; ++i)
+      std::this_thread::sleep_for(milliseconds(10));
+    CHECK(runner.coordinator->left_out() == reason);
+  };
+  runner.answer(number - 1, training::OuterRefused{"of an earlier one"});
+  runner.answer(number, training::OuterRefused{"round 1 goes on"});
+  wait_for("round 1 goes on");
+  asks = std::async(std::launch::async, [&] { return runner.coordinator->next({2, 0.5}); });
+  std::uint64_t second = number;
+  while (second == number) second = runner.question().number;  // repeats under way
+  CHECK(runner.coordinator->left_out() == "");
+  runner.answer(second, training::OuterWork{2, 50, 4, 400});
+  REQUIRE(asks.get());
+  runner.answer(number, training::OuterRefused{"late"});
+  runner.answer(0, training::OuterRefused{"another supervisor"});
+  wait_for("another supervisor");
+}
+
 }  // namespace
 }  // namespace sortie::trainer::outer

@@ -1,5 +1,6 @@
 // Rounds: the same bits on all sites, whatever happens to some of them.
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include "tests/support/site_training.h"
@@ -103,6 +104,72 @@ TEST_CASE("a slower site does fewer steps of a round, by the same schedule") {
   CHECK(runs[1].losses.size() == 6);
   check_hashes(runs, 3);
   check_disjoint(sites.hub().grants());
+}
+
+TEST_CASE("a site that the others went on without does no further step of that round") {
+  SitesJob job = rounds_of(6, 2, 30);
+  std::int64_t parts = 1;
+  job.hub.whole_from = 4;
+  SUBCASE("one rank") {}
+  SUBCASE("two parts, and fragments") {
+    job.ranks = 2;
+    job.job.topology.tensor_parallel_size = 2;
+    job.outer.fragments = 2;
+    parts = 2;
+  }
+  job.hub.leaves_out = [](const std::string& site, std::int64_t round) {
+    return site == "b" && round == 2;
+  };
+  Sites* all = nullptr;
+  std::string notes;
+  std::atomic<bool> two_steps = false;
+  job.after_step = [&](std::size_t site, Trainer& trainer) {
+    const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+    const OuterProgress& at = trainer.progress().outer;
+    if (site == 0) {
+      while (at.round == 1 && at.done == 1 && !two_steps) pause();
+      return true;
+    }
+    for (const std::string& note : trainer.outer()->take_notes()) notes += note + "\n";
+    // Two of the six steps are done when the round is committed.
+    if (at.round == 1 && at.done == 2) two_steps = true;
+    while (at.round == 1 && at.done == 2 && all->hub().commits().back().round < 2) pause();
+    return true;
+  };
+  Sites sites(job);
+  all = &sites;
+  const auto runs = sites.run();
+  for (const SiteRun& run : runs) {
+    CHECK(run.error == "");
+    CHECK_FALSE(run.differs);
+  }
+  check_hashes(runs, 5);
+  CHECK(runs[0].losses.size() == 30);
+  // It hears of it with the third one, and takes the weights of the other in a later round.
+  CHECK(sites.hub().steps_in_vain("b") == 3 * parts);
+  CHECK(notes.find("3 steps of round 2 were in vain") != std::string::npos);
+  CHECK(notes.find("has the outer weights of round") != std::string::npos);
+  CHECK(runs[1].hashes.contains(1));
+  CHECK_FALSE(runs[1].hashes.contains(2));
+  CHECK(runs[1].hashes.contains(5));
+  check_disjoint(sites.hub().grants());
+}
+
+TEST_CASE("a site that is refused with several fragments under way begins the round anew") {
+  SitesJob job = rounds_of(4, 2, 16);
+  job.outer.fragments = 2;
+  job.hub.steps = [](const std::string& site) { return site == "a" ? 4 : 1; };
+  std::atomic<int> asked = 0;  // nobody's change counts in the first exchange of round 2
+  job.hub.counts = [&](const std::string&, std::int64_t round) {
+    return round != 2 || ++asked > 2;
+  };
+  Sites sites(job);
+  const auto runs = sites.run();
+  CHECK(runs[0].error == "");
+  CHECK(runs[1].error == "");
+  check_hashes(runs, 4);
+  CHECK(sites.hub().steps_in_vain("a") > 0);
+  CHECK(sites.hub().steps_in_vain("b") == 1);
 }
 
 TEST_CASE("the loss bears that half of the changes are dropped") {

@@ -5,6 +5,7 @@
 
 #include "tests/support/site_training.h"
 #include "tests/support/temp_dir.h"
+#include "tests/trainer/layouts/expert_runs.h"
 #include "trainer/outer/fragments.h"
 #include "trainer/outer/state_exchange.h"
 
@@ -56,6 +57,25 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
     job.ranks = 2;
     job.job.topology.parameter_sharding = "optimizer";
   }
+  SUBCASE("experts apart") {
+    const auto steps = job.job.trainer;
+    const auto rates = job.job.learning_rate_scheduler;
+    job.job = experts_job("mixtral");
+    job.job.trainer = steps;
+    job.job.learning_rate_scheduler = rates;
+    job.job.topology.expert_parallel_size = 2;
+    job.ranks = 2;
+  }
+  SUBCASE("stages with tied embeddings, each cut") {
+    job.ranks = 4;
+    job.job.model.weight_tying = true;
+    job.job.topology.pipeline_parallel_size = job.job.topology.tensor_parallel_size = 2;
+  }
+  SUBCASE("low-rank updates in the second of two stages") {
+    job.job.lora = {.rank = 4, .alpha = 8, .modules = {"layers.1.*"}};
+    job.ranks = 2;
+    job.job.topology.pipeline_parallel_size = 2;
+  }
   const auto unstopped = whole(job);
   SitesJob first = job;
   first.job.trainer.train_iterations = 9;
@@ -65,7 +85,9 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
     CHECK(unstopped[i].error == "");
     CHECK(resumed[i].error == "");
     CHECK(resumed[i].weights == unstopped[i].weights);
+    CHECK(resumed[i].whole == unstopped[i].whole);
   }
+  if (job.outer.fragments == 1) CHECK(resumed[0].whole == resumed[1].whole);
   if (job.outer.fragments == 1) CHECK(resumed[0].weights == resumed[1].weights);
 }
 
@@ -128,12 +150,20 @@ TEST_CASE("a site that comes into plain steps gets weights and moments") {
     job.ranks_of = [](std::size_t site) { return site == 0 ? 2 : 1; };
     job.job.topology.global_batch_size = 12;
   }
+  SUBCASE("experts apart") {
+    job.job = experts_job("mixtral");
+    job.job.trainer.train_iterations = 10;
+    job.job.topology.global_batch_size = 12;
+    job.job.topology.expert_parallel_size = 2;
+    job.ranks = 2;
+  }
   Sites sites(job);
   const auto runs = sites.run();
   CHECK(killed);
   for (const SiteRun& run : runs) {
     CHECK(run.error == "");
     CHECK(run.weights == runs[0].weights);
+    CHECK(run.whole == runs[0].whole);
   }
 }
 

@@ -1,0 +1,202 @@
+"""Sites that are stopped, killed or away in the middle of a round: no run hangs, checkpoints have the rounds that counted,
+and all sites go on with the same weights."""
+
+import json
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+from check import shaped
+from harness import SORTIE, check, equal, run_to_end, wait_until
+from sites_training import SitesRun, model_of
+from training import ENDLESS
+
+# An exchange of the tiny model takes seconds at this rate, and control messages pass all the same.
+SLOW = "2mbit"
+OPTIONS = {"steps": ENDLESS, "topology__gradient_compression": "medium", "outer__wire": "f32", "outer__every": 10,
+           "outer__deadline": "60s", "runner__grace": "10s"}
+
+
+def counters(run, site):
+    """{step: counters} of the site's checkpoints."""
+    manifests = (run.folder / f"site-{site}").glob("*/manifest.json")
+    found = [json.loads(path.read_text()) for path in manifests]
+    return {manifest["step"]: manifest["counters"] for manifest in found}
+
+
+def wait_for_all(run, after, seconds=60):
+    """Until all sites were in three rounds after that one: who comes back takes no step in its first."""
+    def rounds():
+        return sum(number > after and members == run.names for number, members in run.commits().items())
+    wait_until(lambda: rounds() >= 3, seconds, f"three rounds of {', '.join(run.names)} after round {after}")
+
+
+def newest(run, site):
+    return max(counters(run, site).items())
+
+
+def wait_for_exchange(run, rounds=1):
+    """Until an order of a later round is out and not committed."""
+    def under_way():
+        lines = [line for line in run.log_lines() if line["do"] in ("order", "commit")]
+        return bool(lines) and lines[-1]["do"] == "order" and lines[-1]["round"] > rounds
+    wait_until(under_way, 60, "an exchange")
+    time.sleep(0.3)  # into it
+
+
+def expect_whole_checkpoints(run):
+    """Of rounds that counted, and the same weights where sites have the same round. Returns the newest round."""
+    committed = max(run.commits())
+    rounds = {}
+    for site in run.names:
+        step, found = newest(run, site)
+        # A site may not have heard that the last one counts.
+        check(committed - 1 <= found["outer.round"] <= committed, f"{site}: round {found['outer.round']}, committed {committed}")
+        if not found["outer.done"]:
+            outer = {name: value for name, value in model_of(run.weights(site, step)).items() if "outer.own" not in name}
+            equal(rounds.setdefault(found["outer.round"], outer), outer, f"weights of {site} in round {found['outer.round']}")
+    return max(newest(run, site)[1]["outer.round"] for site in run.names)
+
+
+def finish(bed, name, first, **options):
+    """Goes on from the checkpoints for three rounds; all sites end alike."""
+    options = {**OPTIONS, **options, "steps": (first + 3) * 10}
+    with SitesRun(bed, name, goes_on=True, **options) as run:
+        equal(run.run.wait(120), 0, "exit code of the run that goes on")
+        begun = [line["round"] for line in run.log_lines() if line["do"] == "begin"]
+        equal(begun, [first], "round that the sites go on from")
+        equal(sorted(run.commits()), [first + 1, first + 2, first + 3], "rounds that were committed")
+        found = [model_of(run.weights(site, options["steps"])) for site in run.names]
+        check(len(found[0]) > 5 and all(one == found[0] for one in found), "different weights at the end")
+
+
+def stop_in_an_exchange(bed, name, number, asked=None, **options):
+    """`asked`: a site whose rank is asked to end in an earlier exchange, as in a preemption."""
+    with SitesRun(bed, name, **{**OPTIONS, **options}) as run:
+        wait_until(lambda: run.commits(), 60, "a round")
+        with shaped(bed, {"h01": SLOW}):
+            wait_for_exchange(run)
+            if asked:
+                os.kill(wait_until(lambda: run.rank_of(asked), 20, f"the rank of {asked}"), signal.SIGTERM)
+                wait_until(lambda: run.attempts()[asked] == 2, 40, f"attempt 2 of {asked}")
+                wait_for_all(run, max(run.commits()))
+                wait_for_exchange(run, max(run.commits()))
+            before = max(run.commits())
+            run.run.signal(number)
+            equal(run.run.wait(30), 128 + number, "exit code")
+            check(max(run.commits()) <= before + 1, f"rounds went on after the signal: {run.commits()}")
+        bed.expect_nothing_left(5)
+        first = expect_whole_checkpoints(run)
+    finish(bed, name, first, **options)
+
+
+def scenario_sigterm_in_an_exchange_of_two_sites_with_two_parts(bed):
+    stop_in_an_exchange(bed, "term", signal.SIGTERM, slots=2, topology__tensor_parallel_size=2)
+
+
+def scenario_sigint_in_an_exchange_of_three_sites(bed):
+    """After another one in which one site alone was asked to end, and came back."""
+    stop_in_an_exchange(bed, "int", signal.SIGINT, asked="s2", sites=3, topology__global_batch_size=6,
+                        recovery__max_restarts=5, recovery__backoff="0s")
+
+
+def scenario_a_host_of_a_site_dies_in_an_exchange(bed):
+    """Not the leader's: the others call the exchange off and repeat it without the site, which comes back."""
+    options = {"hosts_each": [1, 2], "recovery__max_restarts": 5, "recovery__backoff": "0s"}
+    with SitesRun(bed, "host", **{**OPTIONS, **options}) as run:
+        wait_until(lambda: run.commits(), 60, "a round")
+        with shaped(bed, {"h01": SLOW}):
+            wait_for_exchange(run)
+            for pid, *_ in bed.processes("h03"):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: ["s0"] in run.commits().values(), 30, "a round without s1")
+        wait_for_all(run, max(run.commits()))
+        run.run.signal(signal.SIGINT)
+        equal(run.run.wait(30), 130, "exit code")
+        rounds = sorted(number for number in run.commits())
+        equal(rounds, list(range(1, len(rounds) + 1)), "rounds that were committed")
+        first = expect_whole_checkpoints(run)
+    finish(bed, "host", first, **options)
+
+
+@contextmanager
+def stopped(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+
+
+def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
+    """It has none that it could name: it saves nothing, and the run goes on with those of the other site, though it is the
+    first in the config."""
+    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s"}
+    with SitesRun(bed, "copies", **{**OPTIONS, **options}) as run:
+        wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
+        donor = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
+        with stopped([donor]):
+            os.kill(wait_until(lambda: run.rank_of("s0"), 20, "the rank of s0"), signal.SIGKILL)
+            wait_until(lambda: any(one["what"] == "joined" and one["site"] == "s0" and one.get("sites") == ["s1"]
+                                   for one in run.journal("round")), 30, "that s0 is to copy")
+            run.run.signal(signal.SIGINT)
+            time.sleep(0.5)
+        equal(run.run.wait(30), 130, "exit code")
+        equal(counters(run, "s0"), {}, "checkpoints of s0")
+        check(any("no checkpoint: this site is to take the weights" in one["text"] for one in run.events("s0", "note")),
+              f"s0 does not say why: {run.events('s0', 'note')}")
+        first = newest(run, "s1")[1]["outer.round"]
+        check(first >= 3, f"s1 has saved round {first}")
+    finish(bed, "copies", first, **options)
+
+
+def scenario_a_site_that_comes_back_in_a_round_does_no_more_of_it(bed):
+    """All processes of a site are stopped for longer than the deadline, in a round that is long. When they go on the site
+    hears at once that the round was committed without it, and says how many of its steps were in vain."""
+    every = 1500  # more than are done until a process is stopped
+    with SitesRun(bed, "away", **{**OPTIONS, "outer__every": every, "outer__deadline": "1s",
+                                  "runner__heartbeat_timeout": "60s"}) as run:
+        wait_until(lambda: run.losses("s1"), 60, "steps of s1")
+        with stopped([pid for pid, *_ in bed.processes("h02")]):
+            wait_until(lambda: run.commits().get(1) == ["s0"], 60, "a round without s1")
+        joined = wait_until(lambda: [one for one in run.journal("round") if one["what"] == "joined" and one["site"] == "s1"
+                                     and "steps_in_vain" in one], 30, "s1 in the rounds again")[0]
+        equal(joined["sites"], ["s0"], "whose weights s1 takes")
+        in_vain = joined["steps_in_vain"]
+        check(0 < in_vain < every, f"{in_vain} steps in vain, of {every}")
+        note = wait_until(lambda: [one["text"] for one in run.events("s1", "note") if "in vain" in one["text"]], 30, "a note")[0]
+        check(f"{in_vain} steps of round 1 were in vain" in note and "committed without" in note, note)
+        run.run.expect(f"site s1 joins at round 1, with the weights of s0; it had done {in_vain} steps in vain")
+        status = run_to_end(SORTIE, "status", run.run.id(), "--log-dir", run.run.folder).stdout
+        check(f", {in_vain} steps in vain" in status, f"status: {status}")
+        listed = json.loads(run_to_end(SORTIE, "sites", "ls", "--json", run.run.id(), "--log-dir", run.run.folder).stdout)
+        equal([site.get("steps_in_vain", 0) for site in listed["sites"]], [0, in_vain], "sites ls")
+        run.run.signal(signal.SIGINT)
+        equal(run.run.wait(60), 130, "exit code")
+
+
+def scenario_a_site_that_was_lost_and_comes_back_commits_nothing(bed):
+    """Stopped for longer than the heartbeat's timeout, the site is started again in its place. What was stopped goes on for
+    a moment, and is in no round."""
+    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__deadline": "1s"}
+    with SitesRun(bed, "lost", **{**OPTIONS, **options}) as run:
+        wait_until(lambda: len(run.commits()) >= 2, 60, "two rounds")
+        old = [pid for pid, *_ in bed.processes("h02")]
+        with stopped(old):
+            wait_until(lambda: run.attempts().get("s1") == 2, 60, "attempt 2 of s1")
+            wait_for_all(run, max(run.commits()))
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in old), 20, "the end of what was stopped")
+        going = max(run.commits())
+        wait_until(lambda: max(run.commits()) > going + 3, 60, "more rounds")
+        check(all(run.commits()[number] == run.names for number in range(going + 1, going + 3)), f"rounds: {run.commits()}")
+        equal(run.attempts(), {"s0": 1, "s1": 2}, "attempts")
+        run.run.signal(signal.SIGINT)
+        equal(run.run.wait(30), 130, "exit code")
+        first = expect_whole_checkpoints(run)
+    finish(bed, "lost", first, **options)

@@ -1,0 +1,142 @@
+// A leader's thread with a coordinator that the test is: what is in the state, and when.
+#include "trainer/outer/leader.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+
+#include "tests/support/memory_links.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// One site alone, part by part: every order is of it, and counts. Orders wait until they are let.
+class LoneCoordinator final : public outer::Coordinator {
+ public:
+  Result<training::OuterJoined> join(const training::OuterJoin&) override {
+    return training::OuterJoined{};
+  }
+  Result<training::OuterWork> next(const training::OuterNext&) override {
+    return training::OuterWork{};
+  }
+  Result<training::OuterExchange> ready(const training::OuterReady& ready) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return cancelled_ || orders_ > 0; });
+    if (cancelled_) return fail(ErrorCode::interrupted, "called off");
+    --orders_;
+    return training::OuterExchange{ready.round, ready.fragment, ++epoch_, {{"a", "", 1.0}}, ""};
+  }
+  Result<training::OuterDecision> vote(const training::OuterVote& vote) override {
+    return training::OuterDecision{vote.round, vote.fragment, vote.epoch, true, ""};
+  }
+  void leave(const training::OuterLeave&) override {}
+  bool aborted(std::uint64_t) override { return false; }
+  std::string left_out() override { return ""; }
+  void cancel() override {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    changed_.notify_all();
+  }
+  void let(int orders) {
+    const std::lock_guard lock(mutex_);
+    orders_ += orders;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int orders_ = 0;
+  std::uint64_t epoch_ = 0;
+  bool cancelled_ = false;
+};
+
+struct Alone {
+  outer::Site site;
+  LoneCoordinator coordinator;
+  testing::MemoryNetwork network{{}};
+  std::unique_ptr<outer::SiteLinks> links = network.links("a", 0);
+  outer::OuterState state{0, {1.0f, 2.0f, 3.0f, 4.0f}, {0.0f, 0.0f, 0.0f, 0.0f}};
+  outer::LeaderMemory memory;
+  std::unique_ptr<outer::Leader> leader;
+
+  Alone() {
+    site.name = "a";
+    site.settings.learning_rate = 1.0;
+    site.settings.momentum = 0.0;
+    site.settings.wire = config::OuterWire::f32;
+    leader = std::make_unique<outer::Leader>(
+        outer::LeaderParts{site, coordinator, *links, state, memory, 1},
+        std::vector<std::int64_t>{2, 2});
+  }
+  void send(std::int64_t fragment) {
+    leader->start(outer::ExchangeTask{.round = 1,
+                                      .fragment = fragment,
+                                      .tokens = 10,
+                                      .abstains = false,
+                                      .reason = "",
+                                      .change = {0.5f, 0.5f},
+                                      .ranges = {{2 * fragment, 2 * fragment + 2}}});
+  }
+  void await_answer() {
+    while (!leader->has_answer()) leader->wait(100ms);
+  }
+  std::vector<float> weights() {
+    const auto held = leader->hold_state();
+    return state.weights;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a leader applies what counts when all leaders of its site know that it does") {
+  Alone alone;
+  const std::vector<float> before = alone.state.weights;
+  alone.coordinator.let(1);
+  alone.send(0);
+  alone.await_answer();
+  // Another leader of the site may have been stopped before it heard of it.
+  CHECK(alone.weights() == before);
+  const auto taken = alone.leader->take();
+  REQUIRE(taken);
+  CHECK(alone.weights() == before);
+  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));
+  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
+  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));  // once
+  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
+}
+
+TEST_CASE("a leader applies what counts before the next exchange, in which its hash is told") {
+  Alone alone;
+  alone.coordinator.let(2);
+  alone.send(0);
+  alone.send(1);
+  alone.await_answer();
+  const auto first = alone.leader->take();
+  alone.await_answer();
+  const auto second = alone.leader->take();
+  REQUIRE(first);
+  REQUIRE(second);
+  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
+  alone.leader->apply(std::get<outer::ExchangeOutcome>(*first));
+  alone.leader->apply(std::get<outer::ExchangeOutcome>(*second));
+  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 2.5f, 3.5f});
+}
+
+TEST_CASE("a leader forgets what counts where the site takes another state") {
+  Alone alone;
+  const std::vector<float> before = alone.state.weights;
+  alone.coordinator.let(1);
+  alone.send(0);
+  alone.await_answer();
+  const auto taken = alone.leader->take();
+  REQUIRE(taken);
+  alone.leader->set_lacks_state({"b"});
+  CHECK(alone.leader->lacks_state());
+  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));
+  CHECK(alone.weights() == before);
+}
