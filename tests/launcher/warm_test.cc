@@ -61,12 +61,15 @@ std::vector<pid_t> kept_runners() {
 
 /// A session that says what it is told, on `out`, until its input ends.
 struct FakeTerminal {
-  explicit FakeTerminal(const asio::any_io_executor& executor) : out(executor), err(executor) {}
+  explicit FakeTerminal(const asio::any_io_executor& executor)
+      : out(executor), err(executor), closing(executor, Clock::time_point::max()) {}
   test::ByteStream out, err;
   std::string typed;
   TerminalRequest asked;
   WindowSize size;
+  bool stuck = false;  // it takes no input
   bool closed = false;
+  asio::steady_timer closing;  // cancelled when it is closed
 };
 class FakeTerminalChannel : public TerminalChannel {
  public:
@@ -77,6 +80,8 @@ class FakeTerminalChannel : public TerminalChannel {
   }
   asio::awaitable<Result<>> write(std::string_view bytes) override {
     of_->typed += bytes;
+    while (of_->stuck && !of_->closed) co_await of_->closing.async_wait(kToken);
+    if (of_->closed) co_return fail(ErrorCode::lost, "closed");
     of_->out.put(bytes);
     co_return Result<>{};
   }
@@ -91,6 +96,7 @@ class FakeTerminalChannel : public TerminalChannel {
   }
   void close() override {
     of_->closed = true;
+    of_->closing.cancel();
     of_->out.fail("closed");
     of_->err.fail("closed");
   }
@@ -460,6 +466,20 @@ TEST_CASE("a person who goes takes the session along, and the connection stays")
   CHECK(world.until([&] { return world.counted.terminal->closed; }));
   CHECK(world.all_idle(1));
   CHECK(world.has_terminal("h1"));
+}
+
+TEST_CASE("a person who goes while the host takes no input takes the session along, too") {
+  WarmWorld world;
+  world.warm_up("h1");
+  auto channel = world.terminal("h1");
+  REQUIRE(channel != nullptr);
+  const auto there = world.counted.terminal;
+  there->stuck = true;
+  CHECK(world.finish(channel->write("typed ahead")));
+  CHECK(world.until([&] { return !there->typed.empty(); }));
+  channel.reset();
+  CHECK(world.until([&] { return there->closed; }));
+  CHECK(world.all_idle(1));
 }
 
 TEST_CASE("a session whose connection breaks says so") {
