@@ -13,6 +13,7 @@
 #include "launcher/exec/sinks.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/patience.h"
+#include "tests/support/run_within.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {
@@ -61,7 +62,7 @@ struct Exec {
         ended = !error;
         io.stop();
       });
-      io.run_for(std::chrono::seconds(10));
+      test::run_within(io, std::chrono::seconds(10));
       took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begun);
       current = nullptr;
       outcomes = run.outcomes();

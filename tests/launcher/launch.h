@@ -16,6 +16,7 @@
 #include "launcher/host/transport_router.h"
 #include "launcher/run/run_loop.h"
 #include "tests/support/fake_hosts.h"
+#include "tests/support/run_within.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::test {
@@ -71,7 +72,7 @@ class Launch {
                               io.stop();
                             });
       if (on_state_) spawn(io, watch_state());
-      io.run_for(limit);
+      test::run_within(io, limit);
       took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begun);
       loop_ = nullptr;
     }

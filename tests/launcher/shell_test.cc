@@ -15,6 +15,7 @@
 #include "launcher/terminal/escape.h"
 #include "tests/launcher/command_line.h"
 #include "tests/support/fake_hosts.h"
+#include "tests/support/run_within.h"
 
 namespace sortie::launcher {
 namespace {
@@ -223,7 +224,7 @@ struct Prompted {
       ended = !error;
       io.stop();
     });
-    io.run_for(std::chrono::seconds(10));
+    test::run_within(io, std::chrono::seconds(10));
     REQUIRE(ended);
   }
 

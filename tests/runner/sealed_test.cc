@@ -7,6 +7,7 @@
 
 #include "common/asio/spawn.h"
 #include "runner/files/sealed_stream.h"
+#include "tests/support/run_within.h"
 
 using namespace sortie;
 using namespace sortie::runner;
@@ -45,7 +46,7 @@ struct Pair {
     fetcher.set_deadline(std::chrono::milliseconds(2000));
     spawn(io, exchange(std::move(fetchers_key)));
     spawn(io, answer());
-    io.run_for(std::chrono::seconds(5));
+    test::run_within(io, std::chrono::seconds(5));
   }
 
   tcp::socket accepted() {

@@ -12,6 +12,7 @@
 #include "tests/launcher/check/reports.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/patience.h"
+#include "tests/support/run_within.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
@@ -157,7 +158,7 @@ struct Checked {
         done = !error;
         io.stop();
       });
-      io.run_for(std::chrono::seconds(8));
+      test::run_within(io, std::chrono::seconds(8));
       results = pass.results();
     }
     took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);

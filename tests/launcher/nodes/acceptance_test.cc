@@ -9,6 +9,7 @@
 
 #include "tests/support/fake_hosts.h"
 #include "tests/support/patience.h"
+#include "tests/support/run_within.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 
@@ -65,7 +66,7 @@ struct Spare {
                                   give_up);
     };
     boost::asio::co_spawn(io, ask(), [this](std::exception_ptr) { io.stop(); });
-    io.run_for(std::chrono::seconds(20));
+    test::run_within(io, std::chrono::seconds(20));
     took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
     return out;
   }
@@ -135,7 +136,7 @@ TEST_CASE("a check that nobody wants any more ends at once, and its connection w
   REQUIRE_FALSE(accepted);
   CHECK(accepted.error().code == ErrorCode::interrupted);
   spare.io.restart();
-  spare.io.run_for(std::chrono::seconds(20));  // until nothing is left to do
+  test::run_within(spare.io, std::chrono::seconds(20));  // until nothing is left to do
   CHECK(closed);
 }
 
@@ -151,7 +152,7 @@ TEST_CASE("a check that is given up while it connects: the connection comes to n
   CHECK(accepted.error().code == ErrorCode::interrupted);
   CHECK_FALSE(spare.transport.has_runner("s1"));
   spare.io.restart();
-  spare.io.run_for(std::chrono::seconds(20));
+  test::run_within(spare.io, std::chrono::seconds(20));
   CHECK(spare.transport.connected == 1);
   CHECK_FALSE(spare.transport.has_runner("s1"));
 }

@@ -11,6 +11,7 @@
 #include "launcher/host/bootstrap_script.h"
 #include "launcher/local/local_transport.h"
 #include "tests/launcher/ssh/fixture.h"
+#include "tests/support/run_within.h"
 #include "tests/support/text.h"
 
 using namespace sortie;
@@ -188,7 +189,7 @@ TEST_SUITE("launcher") {
                        if (++started == 8) world.io.stop();
                      });
     world.io.restart();
-    world.io.run_for(60s);
+    test::run_within(world.io, 60s);
     CHECK(started == 8);
     CHECK(world.files_in_cache() == 1);
   }

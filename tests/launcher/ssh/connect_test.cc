@@ -9,6 +9,7 @@
 
 #include "tests/launcher/ssh/fixture.h"
 #include "tests/support/patience.h"
+#include "tests/support/run_within.h"
 #include "tests/support/text.h"
 
 using namespace sortie;
@@ -400,7 +401,7 @@ TEST_SUITE("launcher") {
           });
     }
     world.io.restart();
-    world.io.run_for(60s);
+    test::run_within(world.io, 60s);
     CHECK(good == 32);
   }
 

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "launcher/ssh/ssh_transport.h"
+#include "tests/support/run_within.h"
 #include "tests/support/sshd.h"
 #include "tests/support/temp_dir.h"
 
@@ -35,7 +36,7 @@ T finish(boost::asio::io_context& io, boost::asio::awaitable<T> work,
     io.stop();
   });
   io.restart();
-  io.run_for(limit);
+  test::run_within(io, limit);
   if (thrown) std::rethrow_exception(thrown);
   if (!result) throw std::runtime_error("the coroutine did not end in time");
   return std::move(*result);

@@ -1,0 +1,18 @@
+// io_context::run_for for tests that bound how long something may take.
+#pragma once
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+
+namespace sortie::test {
+
+/// Runs until `io` is stopped or has no more to do, for `limit` of the time in which this process
+/// ran: where a machine stood still for seconds, nothing is known of the code under test.
+inline void run_within(boost::asio::io_context& io, std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kSlice{50};
+  for (auto left = limit; left.count() > 0 && !io.stopped(); left -= kSlice)
+    io.run_for(std::min(left, kSlice));
+}
+
+}  // namespace sortie::test
