@@ -80,10 +80,17 @@ asio::awaitable<void> HostSession::write_loop() {
 
 asio::awaitable<void> HostSession::watch_loop() {
   const auto self = shared_from_this();
+  auto heard = last_heard();
+  // Since then, in which this process did not run: where the machine is to blame, a runner on it
+  // did not run either.
+  Clock::duration excused{};
   for (std::uint64_t sequence = 1; !closed_; ++sequence) {
-    watch_timer_.expires_after(runner_.heartbeat_interval);
+    const Clock::time_point due = Clock::now() + runner_.heartbeat_interval;
+    watch_timer_.expires_at(due);
     co_await watch_timer_.async_wait(kToken);
     if (closed_) co_return;
+    excused = last_heard() == heard ? excused + (Clock::now() - due) : Clock::duration();
+    heard = last_heard();
     if (lost_patience()) {
       lost({ErrorCode::timeout,
             fmt::format("runner: alive, but without progress for {} s; see whether a disk or a "
@@ -95,13 +102,12 @@ asio::awaitable<void> HostSession::watch_loop() {
     beat.sequence = sequence;
     beat.events = events_taken_;
     send(beat);
-    if ((!listener_ && !reading_) || Clock::now() - last_heard() <= runner_.heartbeat_timeout)
+    if ((!listener_ && !reading_) || Clock::now() - heard - excused <= runner_.heartbeat_timeout)
       continue;
-    // Perhaps it was this process that slept: what has arrived meanwhile is read first.
-    const auto before = last_heard();
+    // What has arrived meanwhile is read first.
     watch_timer_.expires_after(std::chrono::milliseconds(500));
     co_await watch_timer_.async_wait(kToken);
-    if (closed_ || last_heard() != before) continue;
+    if (closed_ || last_heard() != heard) continue;
     lost({ErrorCode::lost,
           fmt::format(
               "no heartbeat for {} s (runner.heartbeat_timeout){}",

@@ -2,6 +2,8 @@
 // told, and nothing waits for ever.
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "common/base/exit_code.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
@@ -188,6 +190,29 @@ TEST_CASE("the error of a runner that sweeps is as short as any other") {
 void break_off(FakeRunner& runner) {
   test::say(runner, 0, "half a line");
   runner.cut("Connection reset by peer");
+}
+
+/// As on a machine that lets nothing run, neither this process nor the runner on it.
+struct StandsStill {
+  static awaitable<void> run(FakeRunner& runner) {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    runner.freeze();
+    co_await runner.sleep(milliseconds(100));  // what it has said is heard
+    std::this_thread::sleep_for(milliseconds(1800));
+    co_await runner.sleep(milliseconds(650));  // it takes its time to come back
+    runner.send(wire::Heartbeat{});
+    co_await runner.finish(false);
+  }
+};
+
+TEST_CASE("time in which the launcher did not run is no host's silence") {
+  Launch launch({{"here", {0}}});
+  launch.job.runner.heartbeat_timeout = milliseconds(1000);
+  launch.host("here").script = StandsStill::run;
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(launch.events_named("stalled").size() == 1);
 }
 
 TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are told") {
