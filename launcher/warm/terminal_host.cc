@@ -108,9 +108,11 @@ asio::awaitable<void> carry_terminal(asio::any_io_executor executor, std::shared
   carried->outputs.spawn(carry_output(*carried, TerminalChannel::Output::err));
   co_await carried->outputs.wait();
   Result<ProcessStatus> status = fail(ErrorCode::lost, "the connection is gone");
-  if (!carried->failed) status = co_await carried->channel->wait();
-  if (!status && !carried->failed) carried->failed = std::move(status).error();
-  std::string last = carried->failed ? failed_record(*carried->failed) : ended_record(*status);
+  if (carried->failed)
+    status = std::unexpected(*carried->failed);
+  else
+    status = co_await carried->channel->wait();
+  std::string last = status ? ended_record(*status) : failed_record(status.error());
   co_await tell_client(*carried, std::move(last));
   carried->channel->close();
   client->close();

@@ -187,11 +187,22 @@ TEST_CASE("a run whose ranks have all exited with 0 when a planned restart comes
 
 TEST_CASE("who is not fit when the restart comes is left out, and the run goes on as it was") {
   Shrinking launch("checkpoint");
+  // Fit at first; a check beside the attempt then lasts as long as that; one behind it fails.
   launch.fitness = [&launch](const config::JobConfig&, const LaunchPlan&, config::HostSlots host,
-                             std::shared_ptr<GiveUp>) -> boost::asio::awaitable<Result<>> {
+                             std::shared_ptr<GiveUp> give_up) -> boost::asio::awaitable<Result<>> {
     launch.checked.push_back(host.name);
-    if (launch.checked.size() > 1) co_return fail(ErrorCode::connect, "no route");
-    co_return Result<>{};
+    if (launch.checked.size() == 1) co_return Result<>{};
+    const auto gone = [&launch](const char* name) {
+      return !launch.runner(name).all<wire::Goodbye>().empty();
+    };
+    boost::asio::steady_timer timer(launch.io);
+    while (!give_up->given_up()) {
+      const bool over = gone("h1") && gone("h3");
+      timer.expires_after(milliseconds(50));
+      co_await timer.async_wait(kToken);
+      if (over && !give_up->given_up()) co_return fail(ErrorCode::connect, "no route");
+    }
+    co_return fail(ErrorCode::interrupted, "given up");
   };
   const auto found = [&launch] { return !launch.checked.empty(); };
   in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_when(found), succeed});
