@@ -66,11 +66,17 @@ int run_detached(const Supervise& supervise, const WatchOrder& watch, bool annou
     fmt::print(stderr, "sortie: {}\n", child.error().message);
     return kExitFailed;
   }
+  const Heard heard = listen_to(*child, before);
   const nlohmann::json said =
-      nlohmann::json::parse(listen_to(*child, before), nullptr, /*allow_exceptions=*/false);
+      nlohmann::json::parse(heard.line, nullptr, /*allow_exceptions=*/false);
   if (said.is_object() && said.value("started", false)) {
-    if (!announce) return kExitOk;
     const std::string id = said.value("run", "");
+    if (heard.passed_on != 0) {  // its ranks were started before it took the signal
+      fmt::print(stderr, "sortie: run {}: interrupted by {} while its ranks started\n", id,
+                 signal_name(heard.passed_on));
+      return 128 + heard.passed_on;
+    }
+    if (!announce) return kExitOk;
     fmt::print("{}\n", id);
     std::fflush(stdout);
     fmt::print(stderr,

@@ -70,14 +70,15 @@ sigset_t block_signals() {
   return before;
 }
 
-std::string listen_to(const ChildProcessWithNotice& child, const sigset_t& mask) {
+Heard listen_to(const ChildProcessWithNotice& child, const sigset_t& mask) {
   struct sigaction action {};
   action.sa_handler = note_signal;
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-  std::string text;
+  Heard heard;
   for (;;) {
     if (pending_signal != 0) {
-      ::kill(child.pid, pending_signal);
+      heard.passed_on = pending_signal;
+      ::kill(child.pid, heard.passed_on);
       pending_signal = 0;
     }
     pollfd polled = {child.notice.get(), POLLIN, 0};
@@ -85,9 +86,9 @@ std::string listen_to(const ChildProcessWithNotice& child, const sigset_t& mask)
     char buffer[4096];
     const ssize_t count = ::read(child.notice.get(), buffer, sizeof buffer);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return text;
-    text.append(buffer, static_cast<std::size_t>(count));
-    if (text.ends_with('\n')) return text;
+    if (count <= 0) return heard;
+    heard.line.append(buffer, static_cast<std::size_t>(count));
+    if (heard.line.ends_with('\n')) return heard;
   }
 }
 

@@ -34,8 +34,12 @@ Result<ChildProcessWithNotice> fork_apart(const std::function<void(Fd notice)>& 
 /// Blocks INT and TERM, so that none comes between a fork and who passes them on; the mask before.
 sigset_t block_signals();
 
+struct Heard {
+  std::string line;
+  int passed_on = 0;  // the last signal; 0: none
+};
 /// What `child` says, until the end of a line or of the stream. INT and TERM, which must be
 /// blocked, go on to it meanwhile; otherwise `mask` holds.
-std::string listen_to(const ChildProcessWithNotice& child, const sigset_t& mask);
+Heard listen_to(const ChildProcessWithNotice& child, const sigset_t& mask);
 
 }  // namespace sortie::launcher

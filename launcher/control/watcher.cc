@@ -171,7 +171,7 @@ void become_watcher(Fd notice_end, const Supervise& first, const WatchOrder& ord
     notice.failed(EXIT_FAILURE, child.error().message);
     ::_exit(EXIT_FAILURE);
   }
-  const std::string line = listen_to(*child, mask);
+  const std::string line = listen_to(*child, mask).line;
   child->notice.reset();
   const auto said = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!said.is_object() || !said.value("started", false)) {

@@ -15,7 +15,7 @@ from training import ENDLESS
 # An exchange of the tiny model takes seconds at this rate, and control messages pass all the same.
 SLOW = "2mbit"
 OPTIONS = {"steps": ENDLESS, "topology__gradient_compression": "medium", "outer__wire": "f32", "outer__every": 10,
-           "outer__deadline": "60s", "runner__grace": "10s"}
+           "outer__deadline": "60s", "runner__grace": "30s"}
 
 
 def counters(run, site):
@@ -33,7 +33,9 @@ def wait_for_all(run, after, seconds=60):
 
 
 def newest(run, site):
-    return max(counters(run, site).items())
+    found = counters(run, site)
+    check(found, f"{site} has saved nothing:\n{run.run.text()[-3000:]}")
+    return max(found.items())
 
 
 def wait_for_exchange(run, rounds=1):
@@ -84,7 +86,7 @@ def stop_in_an_exchange(bed, name, number, asked=None, **options):
                 wait_for_exchange(run, max(run.commits()))
             before = max(run.commits())
             run.run.signal(number)
-            equal(run.run.wait(30), 128 + number, "exit code")
+            equal(run.run.wait(60), 128 + number, "exit code")
             check(max(run.commits()) <= before + 1, f"rounds went on after the signal: {run.commits()}")
         bed.expect_nothing_left(5)
         first = expect_whole_checkpoints(run)
