@@ -94,7 +94,8 @@ class Way:
 
     def __exit__(self, kind, _error, _trace):
         if self.warm and not kind:
-            # Those of scenarios before may still be about to end.
+            # What was kept is kept, by the same sshd; those of scenarios before may still be about to end.
+            self.warm.wait_idle(["h01"])
             wait_until(lambda: set(self.signs_in()) <= set(self.before), 10, f"no sshd process but those of before ({self.before}, {self.signs_in()})")
 
     def signs_in(self):
