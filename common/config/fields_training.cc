@@ -67,6 +67,8 @@ const Field kTrainingFields[] = {
      "Stages of consecutive layers, each on ranks of its own; micro-batches go through them one after another", kCommon},
     {"topology.pipeline_interleave", topology<&Topology::pipeline_interleave>, IntegerRange{1, 1 << 10}, "",
      "Runs of layers that a stage has, taken in turns: more mean less idle time and more messages"},
+    {"topology.pipeline_schedule", topology<&Topology::pipeline_schedule>, Choices{{"1f1b", "zero_bubble"}}, "",
+     "When stages compute what: 1f1b = forward and backward passes in turns; zero_bubble = the gradients of weights when a stage would wait: less idle time, more memory on later stages"},
     {"topology.pipeline_stage_layers", topology<&Topology::pipeline_stage_layers>, kLayerCount, "",
      "Layers of each stage (with pipeline_interleave of each run, in the order of the layers); empty = balanced by the work and memory of layers"},
     {"topology.expert_parallel_size", topology<&Topology::expert_parallel_size>, IntegerRange{1, 1 << 16}, "ranks",

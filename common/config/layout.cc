@@ -1,4 +1,4 @@
-// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3, G5, G6, G8 and G9).
+// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3, G5, G6 and G8 to G10).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +7,7 @@
 
 #include "common/config/architectures.h"
 #include "common/config/forms.h"
+#include "common/config/mesh.h"
 #include "common/config/text.h"
 #include "common/config/validate.h"
 
@@ -22,6 +23,8 @@ constexpr const char* kExperts = "topology.expert_parallel_size";
 constexpr const char* kExpertTensor = "topology.expert_tensor_parallel_size";
 constexpr const char* kSharding = "topology.parameter_sharding";
 constexpr const char* kInterleave = "topology.pipeline_interleave";
+constexpr const char* kSchedule = "topology.pipeline_schedule";
+constexpr const char* kCheckpointing = "topology.activation_checkpointing_type";
 
 /// "1, 2, 5 and 10": the sizes up to `most` that fit.
 template <class Fits>
@@ -44,6 +47,7 @@ class LayoutRules {
     if (topology_.sequence_parallel) check_sequence();
     if (topology_.context_parallel_size > 1) check_context();
     check_stages();
+    if (has_zero_bubble(topology_)) check_zero_bubble();
     check_experts();
     return std::move(found_);
   }
@@ -214,6 +218,28 @@ class LayoutRules {
       broken("G8", {kStageLayers, "model.num_layers"},
              fmt::format("its numbers are {} layers in all, and the model has {}; make them equal",
                          sum, model_.num_layers));
+  }
+
+  /// The gradients of weights are put off one by one: there must be stages that wait, and
+  /// gradients that are there to be put off.
+  void check_zero_bubble() {
+    if (topology_.pipeline_parallel_size == 1)
+      broken("G10", {kSchedule, kStages},
+             "it fills the time in which stages wait, and there is no pipeline; remove it, or set "
+             "pipeline_parallel_size");
+    if (topology_.pipeline_interleave > 1)
+      broken("G10", {kSchedule, kInterleave},
+             "zero_bubble has one run of layers a stage; use pipeline_interleave = 1, or "
+             "pipeline_schedule = \"1f1b\"");
+    if (topology_.parameter_sharding == "full")
+      broken(
+          "G10", {kSchedule, kSharding},
+          "with \"full\" the gradients of a layer are summed when its pass ends, so they can not "
+          "be put off; use parameter_sharding = \"optimizer\", or pipeline_schedule = \"1f1b\"");
+    if (topology_.activation_checkpointing_type != "disabled")
+      broken("G10", {kSchedule, kCheckpointing},
+             "recomputed layers keep nothing for gradients that are put off; use "
+             "activation_checkpointing_type = \"disabled\", or pipeline_schedule = \"1f1b\"");
   }
 
   const ModelConfig& model_;

@@ -151,6 +151,7 @@ std::string layout_text(const TopologyConfig& topology) {
     parts.push_back(fmt::format("pipeline {}", topology.pipeline_parallel_size));
   if (topology.pipeline_interleave > 1)
     parts.push_back(fmt::format("interleaved {}", topology.pipeline_interleave));
+  if (has_zero_bubble(topology)) parts.emplace_back("zero bubble");
   if (!topology.pipeline_stage_layers.empty())
     parts.push_back(fmt::format("layers {}", fmt::join(topology.pipeline_stage_layers, "+")));
   if (topology.expert_parallel_size > 1)

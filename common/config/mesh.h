@@ -44,6 +44,10 @@ MeshSizes mesh_sizes(const TopologyConfig& topology, std::int64_t world_size);
 std::int64_t expert_tensor_size(const TopologyConfig& topology, std::int64_t world_size);
 /// Whether ranks hold the parts of one model, so that no rank has all of it.
 bool cuts_model(const TopologyConfig& topology);
+/// Whether the stages of its pipeline compute gradients of weights when they would wait.
+inline bool has_zero_bubble(const TopologyConfig& topology) {
+  return topology.pipeline_schedule == "zero_bubble";
+}
 /// "tensor 2, sequence, pipeline 4, sharded optimizer"; empty where every rank has the whole model.
 std::string layout_text(const TopologyConfig& topology);
 

@@ -168,6 +168,7 @@ struct TopologyConfig {
   std::int64_t context_parallel_size = 1;   // ranks that share the tokens of each sequence
   std::int64_t pipeline_parallel_size = 1;  // stages of consecutive layers
   std::int64_t pipeline_interleave = 1;     // parts of the layers that a stage has
+  std::string pipeline_schedule = "1f1b";   // 1f1b | zero_bubble
   std::vector<std::string> pipeline_stage_layers = {};  // of each part, upwards; empty = balanced
   std::int64_t expert_parallel_size = 1;                // ranks that have experts of their own
   std::int64_t expert_tensor_parallel_size = 0;         // ranks that share each expert; 0 = derived

@@ -85,8 +85,8 @@ Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& progr
   JobOptions simplest = options;
   for (const char* key :
        {"data_parallel_size=0", "tensor_parallel_size=1", "sequence_parallel=false",
-        "pipeline_parallel_size=1", "pipeline_interleave=1", "pipeline_stage_layers=[]",
-        "micro_batch_size=1", "gradient_accumulation_steps=0"})
+        "pipeline_parallel_size=1", "pipeline_interleave=1", "pipeline_schedule=1f1b",
+        "pipeline_stage_layers=[]", "micro_batch_size=1", "gradient_accumulation_steps=0"})
     simplest.overrides.push_back(std::string("topology.") + key);
   auto other = planned(simplest, program);
   return other ? std::move(other) : std::move(job);

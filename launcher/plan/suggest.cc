@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/config/mesh.h"
 #include "launcher/plan/plan_traffic.h"
 
 namespace sortie::launcher {
@@ -72,6 +73,10 @@ std::vector<config::TopologyConfig> candidates(const config::JobConfig& job,
             if (experts == 1) one.expert_tensor_parallel_size = 0;
             one.pipeline_parallel_size = pipeline;
             one.pipeline_interleave = interleave;
+            one.pipeline_schedule = "1f1b";
+            add_batches(one, world / shared, all);
+            if (pipeline == 1 || interleave > 1) continue;
+            one.pipeline_schedule = "zero_bubble";
             add_batches(one, world / shared, all);
           }
   return all;
@@ -100,6 +105,7 @@ Suggestion predict(const config::JobConfig& job, const LaunchPlan& plan, std::si
   Suggestion one{.tensor = topology.tensor_parallel_size,
                  .pipeline = topology.pipeline_parallel_size,
                  .interleave = topology.pipeline_interleave,
+                 .zero_bubble = config::has_zero_bubble(topology),
                  .context = topology.context_parallel_size,
                  .experts = topology.expert_parallel_size,
                  .sequence = topology.sequence_parallel,
@@ -146,6 +152,7 @@ double memory_of_rank(const LaunchPlan& plan, std::uint64_t memory_bytes) {
 std::string other_text(const Suggestion& one) {
   std::string text = one.sharding;
   if (one.sequence) text += ", sequence";
+  if (one.zero_bubble) text += ", zero bubble";
   if (one.context > 1) text += fmt::format(", context {}", one.context);
   if (one.experts > 1) text += fmt::format(", experts {}", one.experts);
   return text;
@@ -270,6 +277,7 @@ nlohmann::ordered_json suggestions_json(const Suggestions& suggestions) {
                            {"sequence_parallel", one.sequence},
                            {"pipeline_parallel_size", one.pipeline},
                            {"pipeline_interleave", one.interleave},
+                           {"pipeline_schedule", one.zero_bubble ? "zero_bubble" : "1f1b"},
                            {"context_parallel_size", one.context},
                            {"expert_parallel_size", one.experts},
                            {"parameter_sharding", one.sharding},

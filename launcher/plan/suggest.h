@@ -26,7 +26,7 @@ Result<> check_rates(const MeasuredRates& rates);
 
 struct Suggestion {
   std::int64_t tensor = 1, pipeline = 1, interleave = 1, context = 1, experts = 1;
-  bool sequence = false;
+  bool sequence = false, zero_bubble = false;
   std::string sharding = "none";
   std::int64_t micro_batch_size = 1, accumulation = 1;
   std::int64_t replicas = 1;

@@ -1,10 +1,12 @@
 // The idle share of a pipeline's stages: the real schedule, and messages of the real transport,
-// around passes that are timed sleeps. One line for each number of runs per stage.
+// around passes that are timed sleeps. One line for each number of runs per stage, and one for
+// gradients of weights that are put off (zero_bubble).
 //
 //   bench_pipeline_bubble [STAGES MICRO_BATCHES MILLISECONDS [BYTES]]
 //
 // Without ranks of a launcher the stages are threads of this process; as ranks of `sortie run` they
-// talk over MPI. MILLISECONDS: of a micro-batch forward through a stage; back it takes twice that.
+// talk over MPI. MILLISECONDS: of a micro-batch forward through a stage; back it takes twice that,
+// half of it for the gradients of weights.
 // BYTES: of a message.
 #include <fmt/core.h>
 
@@ -12,6 +14,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "trainer/parallel/stage_exchange.h"
 #include "trainer/parallel/thread_ranks.h"
@@ -54,11 +57,13 @@ double idle_share(Communicator& stages, const PipelineShape& shape, const Settin
   double busy = 0.0;
   for (const PipelineAction& action : training_schedule(shape, stages.rank())) {
     const int at = shape.global_run(stages.rank(), action.run);
-    const bool forward = action.kind == Kind::forward;
-    if (forward ? at > 0 : at + 1 < shape.runs()) (void)exchange.take(action);
-    const double takes = setting.forward_ms * (forward ? 1.0 : 2.0) / shape.interleave;
+    const bool forward = action.kind == Kind::forward, backward = action.kind == Kind::backward;
+    if ((forward && at > 0) || (backward && at + 1 < shape.runs())) (void)exchange.take(action);
+    const double parts = backward && !shape.zero_bubble ? 2.0 : 1.0;
+    const double takes = setting.forward_ms * parts / shape.interleave;
     work(exchange, takes);
     busy += takes;
+    if (action.kind == Kind::weights) continue;
     exchange.send(action, {context.empty(DType::f32, {1, setting.bytes / 4}), {}});
   }
   exchange.finish();
@@ -68,8 +73,8 @@ double idle_share(Communicator& stages, const PipelineShape& shape, const Settin
 }
 
 void measure(Communicator& stages, const Setting& setting) {
-  for (const int interleave : {1, 2}) {
-    const PipelineShape shape{stages.size(), interleave, setting.micro_batches};
+  for (const auto& [interleave, zero_bubble] : {std::pair(1, false), {2, false}, {1, true}}) {
+    const PipelineShape shape{stages.size(), interleave, setting.micro_batches, zero_bubble};
     (void)idle_share(stages, shape, setting);  // warm
     double idle = idle_share(stages, shape, setting);
     stages.all_reduce_sum({&idle, 1});
@@ -77,9 +82,9 @@ void measure(Communicator& stages, const Setting& setting) {
     const double formula = bubble_share(shape);
     if (stages.rank() == 0)
       fmt::print(
-          "stages {}, micro-batches {}, runs {}: idle {:.2f} %, (p-1)/(vm+p-1) = {:.2f} %, {:+.2f} "
-          "points\n",
-          shape.stages, shape.micro_batches, interleave, 100.0 * idle, 100.0 * formula,
+          "stages {}, micro-batches {}, runs {}{}: idle {:.2f} %, {} = {:.2f} %, {:+.2f} points\n",
+          shape.stages, shape.micro_batches, interleave, zero_bubble ? ", zero bubble" : "",
+          100.0 * idle, zero_bubble ? "(p-1)/(3m+p-1)" : "(p-1)/(vm+p-1)", 100.0 * formula,
           100.0 * (idle - formula));
   }
 }

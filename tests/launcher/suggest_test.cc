@@ -47,7 +47,9 @@ LauncherFacts with_fake_trainer() {
     cost.stages.assign(static_cast<std::size_t>(stages), {{"bf16", 0, sent}});
     const auto micro = static_cast<double>(topology.gradient_accumulation_steps);
     const auto waiting = static_cast<double>(stages - 1);
-    cost.bubble = waiting / (static_cast<double>(topology.pipeline_interleave) * micro + waiting);
+    const bool zero_bubble = topology.pipeline_schedule == "zero_bubble";
+    const auto parts = static_cast<double>(zero_bubble ? 3 : topology.pipeline_interleave);
+    cost.bubble = waiting / (parts * micro + waiting);
     return cost;
   };
   return facts;
@@ -81,6 +83,27 @@ TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing
   const std::string text = suggestions_text(*found);
   CHECK(has(text, "legal layouts, the fastest by prediction in bf16\n"));
   CHECK(suggestions_json(*found)["best"].size() == 10);
+}
+
+TEST_CASE("pipelines are tried with each schedule that the rules allow") {
+  config::JobConfig job = training_of_16();
+  job.topology.pipeline_schedule = "zero_bubble";  // without a pipeline it is no layout at all
+  const auto found = suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {});
+  REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
+  // What is ranked is the ten fastest: two stages are among them with the gradients of weights put
+  // off, which wait less, and no such layout shards its weights or interleaves its stages.
+  std::size_t put_off = 0, whole = 0;
+  for (const Suggestion& one : found->best) {
+    whole += one.pipeline == 1 ? 1 : 0;
+    if (!one.zero_bubble) continue;
+    ++put_off;
+    CHECK(one.pipeline > 1);
+    CHECK(one.interleave == 1);
+    CHECK(one.sharding != "full");
+  }
+  CHECK(put_off > 0);
+  CHECK(whole > 0);
+  CHECK(has(suggestions_text(*found), ", zero bubble"));
 }
 
 TEST_CASE("context parallelism that the job asks for is tried, beside none") {

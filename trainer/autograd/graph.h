@@ -64,10 +64,18 @@ class Graph {
   /// Work of a backward step that nothing else of the pass waits for, as the gradient of a weight.
   /// It is done beside the next exchanges between ranks, at the latest at the end of backward(), in
   /// the order in which it came. What it holds is kept until then.
-  void postpone(std::function<void()> work) { postponed_.push_back(std::move(work)); }
+  void postpone(std::function<void()> work) {
+    (leaves_weights_ ? left_ : postponed_).push_back(std::move(work));
+  }
   std::size_t postponed() const { return postponed_.size(); }
   /// The first `count` of them.
   void do_postponed(std::size_t count);
+
+  /// From here on backward() does nothing of what is put off, and neither do exchanges: the caller
+  /// takes it, in the order in which it came. Not for what a recomputation puts off.
+  void leave_weight_gradients() { leaves_weights_ = true; }
+  bool leaves_weight_gradients() const { return leaves_weights_; }
+  std::deque<std::function<void()>> take_weight_gradients() { return std::exchange(left_, {}); }
 
   /// Whether something trained was used so far. What comes before that needs no gradient: it is
   /// neither kept nor recorded, so frozen first layers cost a forward pass alone.
@@ -99,8 +107,9 @@ class Graph {
   Mode mode_;
   KvCache* cache_ = nullptr;
   bool flows_ = false;
+  bool leaves_weights_ = false;
   std::vector<std::function<void()>> steps_;
-  std::deque<std::function<void()>> postponed_;
+  std::deque<std::function<void()>> postponed_, left_;
   std::function<void(std::string_view, const Tensor&)> observer_;
 };
 

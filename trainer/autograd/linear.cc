@@ -28,7 +28,7 @@ Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, Linea
       if (bias) bias->use_done();
       weight.use_done();
     };
-    if (options.beside_exchanges && trains)
+    if ((options.beside_exchanges || graph.leaves_weight_gradients()) && trains)
       graph.postpone(std::move(settle));
     else
       settle();

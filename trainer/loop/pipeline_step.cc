@@ -10,7 +10,7 @@ using Kind = PipelineAction::Kind;
 }  // namespace
 
 PipelineStep::PipelineStep(ExecutionContext& context, const Layout& layout, ParameterStore& store,
-                           const LanguageModel& model, StageFacts facts)
+                           const LanguageModel& model, StageFacts facts, bool zero_bubble)
     : context_(context),
       store_(store),
       model_(model),
@@ -25,12 +25,14 @@ PipelineStep::PipelineStep(ExecutionContext& context, const Layout& layout, Para
   if (store.gathers()) gatherer_.emplace(store, layout.replicas());
   shape_.stages = layout.size(Axis::pipeline);
   shape_.interleave = static_cast<int>(model.part().runs.size());
+  shape_.zero_bubble = zero_bubble;
 }
 
 const std::vector<PipelineAction>& PipelineStep::begin(
     StageExchange::Pass pass, std::int64_t micro_batches,
     std::function<std::int64_t(std::int64_t micro_batch)> rows) {
-  SORTIE_CHECK(passes_.empty(), "{} passes of the last step are open", passes_.size());
+  SORTIE_CHECK(passes_.empty() && weights_left_.empty(), "{} passes of the last step are open",
+               passes_.size() + weights_left_.size());
   const bool trains = pass == StageExchange::Pass::training;
   kind_ = pass;
   shape_.micro_batches = micro_batches;
@@ -69,7 +71,7 @@ const std::vector<PipelineAction>& PipelineStep::begin_forward(
 }
 
 void PipelineStep::await(const PipelineAction& action) {
-  if (!exchange_) return;
+  if (!exchange_ || action.kind == Kind::weights) return;
   const bool receives =
       action.kind == Kind::forward ? !first_run(action.run) : exchange_->takes_gradient(action.run);
   if (receives) arrived_ = exchange_->take(action);
@@ -100,6 +102,7 @@ void PipelineStep::forward(const PipelineAction& action, const MicroBatch& batch
   const bool trains = kind_ == StageExchange::Pass::training;
   auto pass =
       std::make_unique<Pass>(context_, trains ? Graph::Mode::record : Graph::Mode::inference);
+  if (trains && shape_.zero_bubble) pass->graph.leave_weight_gradients();
   pass->context = context;
   pass->context.group = pass->context.routers.group = sharers_;
   StageParcel parcel = std::move(arrived_);
@@ -147,7 +150,20 @@ std::unique_ptr<PipelineStep::Pass> PipelineStep::backward(const PipelineAction&
     balance_over_stages(*pass, action, std::move(parcel.sums), tokens);
     pass->graph.backward({{std::move(pass->out), std::move(parcel.hidden)}}, send_gradient);
   }
+  if (shape_.zero_bubble) weights_left_[action.micro_batch] = pass->graph.take_weight_gradients();
   return pass;
+}
+
+void PipelineStep::weights(const PipelineAction& action) {
+  const auto found = weights_left_.find(action.micro_batch);
+  SORTIE_CHECK(found != weights_left_.end(), "micro-batch {} has not been back",
+               action.micro_batch);
+  std::deque<std::function<void()>> left = std::move(found->second);
+  weights_left_.erase(found);
+  for (; !left.empty(); left.pop_front()) {  // frees what it had saved
+    left.front()();
+    context_.poll();
+  }
 }
 
 void PipelineStep::finish() {

@@ -3,6 +3,8 @@
 // micro-batch after another.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -36,7 +38,7 @@ class PipelineStep {
   /// All references outlive it; the store is finalized. Of one that gathers its units all uses of
   /// weights are within steps from here on.
   PipelineStep(ExecutionContext& context, const Layout& layout, ParameterStore& store,
-               const LanguageModel& model, StageFacts facts = {});
+               const LanguageModel& model, StageFacts facts = {}, bool zero_bubble = false);
 
   /// Begins a step of training with micro-batches of `rows` tokens, those of other ranks that share
   /// the sequences among them; its actions in order. All ranks of a replica alike. The caller does
@@ -53,6 +55,8 @@ class PipelineStep {
                float grad_scale, Tensor& loss);
   /// What the pass leaves behind.
   std::unique_ptr<Pass> backward(const PipelineAction& action);
+  /// The gradients of weights that a pass backward has left, where the schedule has them apart.
+  void weights(const PipelineAction& action);
   /// An action whose micro-batch no later one of this stage takes forward.
   bool last_of_stage(const PipelineAction& action) const {
     return action.run + 1 == shape_.interleave;
@@ -107,6 +111,7 @@ class PipelineStep {
   std::int64_t forward_left_ = 0;
   StageParcel arrived_;                                                   // for the next action
   std::map<std::pair<std::int64_t, int>, std::unique_ptr<Pass>> passes_;  // by micro-batch and run
+  std::map<std::int64_t, std::deque<std::function<void()>>> weights_left_;  // by micro-batch
 };
 
 }  // namespace sortie::trainer

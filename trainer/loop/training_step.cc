@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common/base/elapsed.h"
+#include "common/config/mesh.h"
 #include "trainer/ops/copy.h"
 #include "trainer/planning/part_parameters.h"
 #include "trainer/random/random.h"
@@ -56,7 +57,8 @@ void TrainingStep::allocate(DType precision) {
       store_, layout_.replicas(), job_.optimizer.allreduce_bucket_size, &layout_.expert_replicas());
   gatherer_ =
       std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
-  passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_);
+  passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_,
+                                           config::has_zero_bubble(job_.topology));
   context_.set_poll([this] {
     reducer_->poll();
     gatherer_->poll();
@@ -87,8 +89,10 @@ void TrainingStep::rehearse() {
     if (passes_->several_stages()) passes_->await(action);
     if (action.kind == PipelineAction::Kind::forward)
       pass_forward(action, batch, 1, shape.elements(), loss);
-    else
+    else if (action.kind == PipelineAction::Kind::backward)
       (void)passes_->backward(action);
+    else
+      passes_->weights(action);
   }
   passes_->finish();
   routing_.clear(context_);
@@ -184,6 +188,7 @@ void TrainingStep::pass_forward(const PipelineAction& action, const Batch& batch
 
 void TrainingStep::pass_backward(const PipelineAction& action) {
   const Span span(*this, Part::backward);
+  if (action.kind == PipelineAction::Kind::weights) return passes_->weights(action);
   const auto pass = passes_->backward(action);
   routing_.add(context_, pass->context);
 }

@@ -34,9 +34,30 @@ PipelineAction pass(const PipelineShape& shape, Kind kind, std::int64_t index) {
 
 void check_shape(const PipelineShape& shape, int stage) {
   SORTIE_CHECK(shape.stages >= 1 && shape.interleave >= 1 && shape.micro_batches >= 1 &&
-                   stage >= 0 && stage < shape.stages,
+                   stage >= 0 && stage < shape.stages &&
+                   (!shape.zero_bubble || shape.interleave == 1),
                "stage {} of {}, {} runs each, {} micro-batches", stage, shape.stages,
                shape.interleave, shape.micro_batches);
+}
+
+/// ZB-H1: forward and backward passes as 1F1B has them. Stage s puts the gradients of weights off
+/// by s micro-batches while there are forward passes left, so that all stages have begun as many
+/// micro-batches; afterwards each fills the time until the next gradient of a later stage arrives.
+std::vector<PipelineAction> zero_bubble_schedule(const PipelineShape& shape, int stage) {
+  const std::int64_t passes = shape.micro_batches;
+  const std::int64_t ahead = warm_up(shape, stage);
+  std::vector<PipelineAction> actions;
+  actions.reserve(static_cast<std::size_t>(3 * passes));
+  for (std::int64_t i = 0; i < ahead; ++i) actions.push_back(pass(shape, Kind::forward, i));
+  std::int64_t weighed = 0;
+  for (std::int64_t i = 0; i < passes; ++i) {
+    const bool steady = ahead + i < passes;
+    if (steady) actions.push_back(pass(shape, Kind::forward, ahead + i));
+    actions.push_back(pass(shape, Kind::backward, i));
+    if (!steady || i >= stage) actions.push_back({Kind::weights, weighed++, 0});
+  }
+  while (weighed < passes) actions.push_back({Kind::weights, weighed++, 0});
+  return actions;
 }
 
 }  // namespace
@@ -45,6 +66,7 @@ std::vector<PipelineAction> training_schedule(const PipelineShape& shape, int st
   check_shape(shape, stage);
   SORTIE_CHECK(shape.interleave == 1 || shape.micro_batches % shape.stages == 0,
                "{} micro-batches in {} interleaved stages", shape.micro_batches, shape.stages);
+  if (shape.zero_bubble) return zero_bubble_schedule(shape, stage);
   const std::int64_t passes = shape.micro_batches * shape.interleave;
   const std::int64_t ahead = warm_up(shape, stage);
   std::vector<PipelineAction> actions;
@@ -66,17 +88,19 @@ std::vector<PipelineAction> forward_schedule(const PipelineShape& shape, int sta
 }
 
 std::int64_t most_in_flight(const PipelineShape& shape, int stage) {
+  if (shape.zero_bubble) return std::min<std::int64_t>(shape.stages, shape.micro_batches);
   return std::min(warm_up(shape, stage) + 1, shape.micro_batches * shape.interleave);
 }
 
 double bubble_share(const PipelineShape& shape) {
   const double idle = shape.stages - 1;
-  return idle /
-         (static_cast<double>(shape.interleave) * static_cast<double>(shape.micro_batches) + idle);
+  const double parts = shape.zero_bubble ? 3 : shape.interleave;
+  return idle / (parts * static_cast<double>(shape.micro_batches) + idle);
 }
 
 bool message_of(const PipelineShape& shape, int stage, const PipelineAction& action, int& to,
                 PipelineMessage& message) {
+  if (action.kind == Kind::weights) return false;
   const int from = shape.global_run(stage, action.run);
   const int target = action.kind == Kind::forward ? from + 1 : from - 1;
   if (target < 0 || target >= shape.runs()) return false;

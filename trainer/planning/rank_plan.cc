@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/config/architectures.h"
+#include "common/config/mesh.h"
 #include "common/config/validate.h"
 #include "trainer/loop/pipeline_step.h"
 #include "trainer/models/mixture.h"
@@ -115,7 +116,8 @@ class MetaRank {
                                                  &layout_.expert_replicas());
     gatherer_ =
         std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
-    passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, facts);
+    passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, facts,
+                                             config::has_zero_bubble(job_.topology));
     return {};
   }
 
@@ -160,7 +162,8 @@ class MetaRank {
       plan.memory.memory_checkpoints = 2 * (options_.world_size > 1 ? 2 : 1) * share_bytes();
     plan.sent = sent_;
     plan.bubble = bubble_share({layout_.size(Axis::pipeline),
-                                static_cast<int>(job_.topology.pipeline_interleave), micro_steps_});
+                                static_cast<int>(job_.topology.pipeline_interleave), micro_steps_,
+                                config::has_zero_bubble(job_.topology)});
     plan.memory.process = kProcessBytes;
     if (options_.world_size > 1)
       plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
@@ -185,6 +188,10 @@ class MetaRank {
     for (const PipelineAction& action :
          passes_->begin_training(micro_batches, options_.micro_batch_size * tokens_of_sequence())) {
       passes_->await(action);
+      if (action.kind == PipelineAction::Kind::weights) {
+        passes_->weights(action);
+        continue;
+      }
       if (action.kind == PipelineAction::Kind::backward) {
         const auto pass = passes_->backward(action);
         routing_.add(context_, pass->context);

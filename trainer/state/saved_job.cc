@@ -49,6 +49,7 @@ bool is_beside_the_course(std::string_view key) {
                             "topology.context_parallel_size",
                             "topology.pipeline_parallel_size",
                             "topology.pipeline_interleave",
+                            "topology.pipeline_schedule",
                             "topology.pipeline_stage_layers",
                             "topology.expert_parallel_size",
                             "topology.expert_tensor_parallel_size",

@@ -230,5 +230,36 @@ TEST_CASE("layers of stages may be given by hand") {
                                  "(pipeline_interleave); write one for each"});
 }
 
+TEST_CASE("gradients of weights can be put off where stages wait and keep what they need") {
+  JobConfig job;
+  job.model = small_model();
+  job.topology.pipeline_parallel_size = 2;
+  job.topology.pipeline_schedule = "zero_bubble";
+  CHECK(broken_by(job).empty());
+  job.topology.parameter_sharding = "optimizer";
+  CHECK(broken_by(job).empty());
+
+  job.topology.pipeline_parallel_size = 1;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G10 topology.pipeline_schedule: it fills the time in which "
+                                 "stages wait, and there is no pipeline; remove it, or set "
+                                 "pipeline_parallel_size"});
+  job.topology.pipeline_parallel_size = 2;
+  job.topology.pipeline_interleave = 2;
+  job.topology.parameter_sharding = "full";
+  job.topology.activation_checkpointing_type = "every_layer";
+  CHECK(
+      broken_by(job) ==
+      std::vector<std::string>{
+          "G10 topology.pipeline_schedule: zero_bubble has one run of layers a stage; use "
+          "pipeline_interleave = 1, or pipeline_schedule = \"1f1b\"",
+          "G10 topology.pipeline_schedule: with \"full\" the gradients of a layer are summed when "
+          "its pass ends, so they can not be put off; use parameter_sharding = \"optimizer\", or "
+          "pipeline_schedule = \"1f1b\"",
+          "G10 topology.pipeline_schedule: recomputed layers keep nothing for gradients that are "
+          "put off; use activation_checkpointing_type = \"disabled\", or pipeline_schedule = "
+          "\"1f1b\""});
+}
+
 }  // namespace
 }  // namespace sortie::config

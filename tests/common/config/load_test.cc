@@ -114,6 +114,7 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "recovery.slow_swaps",
                                                     "topology.sequence_parallel",
                                                     "topology.pipeline_interleave",
+                                                    "topology.pipeline_schedule",
                                                     "topology.pipeline_stage_layers",
                                                     "topology.expert_parallel_size",
                                                     "topology.expert_tensor_parallel_size",
@@ -223,6 +224,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
         field.key == "trainer.memory_checkpoint_interval" || field.key == "optimizer.name" ||
         field.key == "optimizer.momentum" || field.key == "optimizer.chunk" ||
         field.key == "optimizer.top_k" ||             // of DeMo, below
+        field.key == "topology.pipeline_schedule" ||  // without interleaved stages, below
         field.key.starts_with("topology.expert_") ||  // of models with experts, below
         section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
@@ -248,10 +250,13 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     for (const char* key :
          {"optimizer.name", "optimizer.momentum", "optimizer.chunk", "optimizer.top_k"})
       if (field.key == key) change(field, demo);
+  demo.topology.pipeline_parallel_size = 2;
+  demo.topology.pipeline_schedule = "zero_bubble";
   const auto of_demo = load_job_text(to_toml(demo), "job.toml");
   REQUIRE_MESSAGE(of_demo, (of_demo ? "" : of_demo.error().message));
   const OptimizerConfig& back = of_demo->job.optimizer;
   CHECK(back.name == "demo");
+  CHECK(of_demo->job.topology.pipeline_schedule == "zero_bubble");
   CHECK(back.momentum == demo.optimizer.momentum);
   CHECK((back.momentum != 0.999 && back.chunk != 64 && back.top_k != 32));
   CHECK((back.chunk == demo.optimizer.chunk && back.top_k == demo.optimizer.top_k));

@@ -93,13 +93,6 @@ TEST_CASE("shared sequences in bf16 stay near one process") {
   check_equal(run_layout(sharing(job, 2), 2, steps, DType::bf16), alone, 5e-3, 5e-2);
 }
 
-void check_same_course(const LayoutRun& first, const LayoutRun& other) {
-  CHECK(first.wrong == "");
-  CHECK(first.losses == other.losses);
-  CHECK(first.norms == other.norms);
-  CHECK(first.weights == other.weights);
-}
-
 config::JobConfig recomputed_sharing_job() {
   config::JobConfig job = sharing(long_placed_job("llama"), 4);
   job.topology.activation_checkpointing_type = "every_layer";

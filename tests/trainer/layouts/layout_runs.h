@@ -181,6 +181,13 @@ inline void check_equal(const LayoutRun& run, const LayoutRun& alone, double los
   }
 }
 
+inline void check_same_course(const LayoutRun& first, const LayoutRun& other) {
+  CHECK(first.wrong == "");
+  CHECK(first.losses == other.losses);
+  CHECK(first.norms == other.norms);
+  CHECK(first.weights == other.weights);
+}
+
 /// One step of training on two ranks: how often each polled while its group, `group_of` a
 /// ParameterStore, had an exchange under way.
 template <class GroupOf>

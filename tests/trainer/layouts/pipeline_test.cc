@@ -52,6 +52,36 @@ TEST_CASE("stages of a pipeline train as one process does") {
   }
 }
 
+TEST_CASE("gradients of weights that are put off are those of 1F1B, to the bit") {
+  for (const char* family : {"gpt2", "llama", "mixtral", "deepseek-v3"}) {
+    config::JobConfig job = deep_job(family);
+    job.topology.micro_batch_size = 1;
+    job.topology.global_batch_size = 6;
+    for (const int stages : {2, 4}) {
+      CAPTURE(family);
+      CAPTURE(stages);
+      config::JobConfig put_off = staged(job, stages);
+      put_off.topology.pipeline_schedule = "zero_bubble";
+      const LayoutRun one_after_another = run_layout(staged(job, stages), stages, 4);
+      check_same_course(run_layout(put_off, stages, 4), one_after_another);
+      if (!sortie::test::every_case()) break;
+    }
+  }
+  // Beside replicas whose gradients are reduced meanwhile, a sharded optimizer and shared layers.
+  config::JobConfig mixed = staged(deep_job(), 2);
+  mixed.topology.micro_batch_size = 1;
+  mixed.topology.global_batch_size = 6;
+  mixed.topology.tensor_parallel_size = 2;
+  mixed.topology.sequence_parallel = true;
+  mixed.model.sequence_length = 20;  // in two equal parts
+  for (const char* sharding : {"none", "optimizer"}) {
+    mixed.topology.parameter_sharding = sharding;
+    config::JobConfig put_off = mixed;
+    put_off.topology.pipeline_schedule = "zero_bubble";
+    check_same_course(run_layout(put_off, 8, 3), run_layout(mixed, 8, 3));
+  }
+}
+
 TEST_CASE("every family trains in stages") {
   check_one_step(deep_job("gpt2"), 2);
   check_one_step(deep_job("mixtral"), 4);

@@ -24,6 +24,9 @@ std::vector<PipelineShape> shapes_to_try() {
       if (stages == 1 && interleave > 1) continue;
       for (std::int64_t micro = 1; micro <= 3 * stages; ++micro)
         if (interleave == 1 || micro % stages == 0) shapes.push_back({stages, interleave, micro});
+      if (interleave > 1) continue;
+      for (std::int64_t micro = 1; micro <= 3 * stages; ++micro)
+        shapes.push_back({stages, 1, micro, /*zero_bubble=*/true});
     }
   return shapes;
 }
@@ -37,7 +40,11 @@ struct Simulated {
 /// Stages do their actions in order; a pass begins when the stage is free and the message that it
 /// needs is there. Receives take messages of a stage in the order in which that sent them.
 Simulated simulate(const PipelineShape& shape, const std::vector<Actions>& actions, double forward,
-                   double backward) {
+                   double backward, double weights = 1.0) {
+  const auto seconds = [&](Kind kind) {
+    if (kind == Kind::weights) return weights;
+    return (kind == Kind::forward ? forward : backward) / shape.interleave;
+  };
   const auto stages = static_cast<std::size_t>(shape.stages);
   std::map<std::pair<int, int>, std::deque<std::pair<PipelineMessage, double>>> sent;
   std::vector<std::size_t> next(stages, 0);
@@ -57,7 +64,9 @@ Simulated simulate(const PipelineShape& shape, const std::vector<Actions>& actio
       for (; next[s] < actions[s].size(); ++next[s]) {
         const PipelineAction& action = actions[s][next[s]];
         const int run = shape.global_run(stage, action.run);
-        const bool receives = action.kind == Kind::forward ? run > 0 : run + 1 < shape.runs();
+        const bool receives = action.kind == Kind::forward    ? run > 0
+                              : action.kind == Kind::backward ? run + 1 < shape.runs()
+                                                              : false;
         double start = free_at[s];
         if (receives) {
           const int from = (action.kind == Kind::forward ? run - 1 : run + 1) % shape.stages;
@@ -72,7 +81,7 @@ Simulated simulate(const PipelineShape& shape, const std::vector<Actions>& actio
           start = std::max(start, found->second);
           there[s].erase(found);
         }
-        const double takes = (action.kind == Kind::forward ? forward : backward) / shape.interleave;
+        const double takes = seconds(action.kind);
         free_at[s] = start + takes;
         result.busy[s] += takes;
         int to = 0;
@@ -107,6 +116,7 @@ TEST_CASE("a stage takes every micro-batch forward once, then backward once, thr
       CAPTURE(shape.micro_batches);
       CAPTURE(stage);
       std::set<std::pair<std::int64_t, int>> forward, backward;
+      std::int64_t weights = 0;
       std::vector<std::int64_t> last_micro(static_cast<std::size_t>(shape.interleave), -1);
       std::int64_t in_flight = 0, most = 0;
       bool ordered = true;
@@ -119,16 +129,23 @@ TEST_CASE("a stage takes every micro-batch forward once, then backward once, thr
           ordered = ordered && action.micro_batch == last + 1;
           last = action.micro_batch;
           most = std::max(most, ++in_flight);
-        } else {
+        } else if (action.kind == Kind::backward) {
           ordered = ordered && forward.contains(pass) && backward.insert(pass).second;
+          if (!shape.zero_bubble) --in_flight;
+        } else {  // in the order of the micro-batches, so that sums have the bits of 1F1B
+          ordered = ordered && shape.zero_bubble && backward.contains(pass) &&
+                    action.micro_batch == weights;
+          ++weights;
           --in_flight;
         }
       }
       CHECK(ordered);
       CHECK(static_cast<std::int64_t>(backward.size()) == shape.micro_batches * shape.interleave);
       CHECK(forward.size() == backward.size());
+      CHECK(weights == (shape.zero_bubble ? shape.micro_batches : 0));
       CHECK(most == most_in_flight(shape, stage));
-      if (shape.interleave == 1) CHECK(most <= shape.stages - stage);
+      if (shape.interleave == 1)
+        CHECK(most <= (shape.zero_bubble ? shape.stages : shape.stages - stage));
     }
 }
 
@@ -156,6 +173,7 @@ TEST_CASE("stages that block in their receives never wait for each other in a ci
     // A schedule that ends before the first run's last backward pass is seen as one.
     if (shape.stages == 1) continue;
     std::vector<Actions> cut = training_schedules(shape);
+    while (cut.back().back().kind == Kind::weights) cut.back().pop_back();  // nobody waits for them
     cut.back().pop_back();
     CHECK(!simulate(shape, cut, 1.0, 2.0).finished);
   }
@@ -175,7 +193,7 @@ TEST_CASE("forward schedules of any number of micro-batches end") {
 
 TEST_CASE("the idle share of a pipeline is (p - 1) / (v m + p - 1)") {
   for (const PipelineShape& shape : shapes_to_try()) {
-    if (shape.micro_batches < shape.stages) continue;
+    if (shape.micro_batches < shape.stages || shape.zero_bubble) continue;
     CAPTURE(shape.stages);
     CAPTURE(shape.interleave);
     CAPTURE(shape.micro_batches);
@@ -187,6 +205,23 @@ TEST_CASE("the idle share of a pipeline is (p - 1) / (v m + p - 1)") {
   }
   CHECK(bubble_share({4, 1, 16}) == doctest::Approx(3.0 / 19.0));
   CHECK(bubble_share({4, 2, 16}) == doctest::Approx(3.0 / 35.0));
+}
+
+TEST_CASE("a pipeline that puts gradients of weights off waits a third of the time") {
+  for (const PipelineShape& shape : shapes_to_try()) {
+    if (!shape.zero_bubble || shape.micro_batches < shape.stages) continue;
+    CAPTURE(shape.stages);
+    CAPTURE(shape.micro_batches);
+    const Simulated run = simulate(shape, training_schedules(shape), 1.0, 1.0, 1.0);
+    for (const double busy : run.busy)
+      CHECK(1.0 - busy / run.time == doctest::Approx(bubble_share(shape)).epsilon(1e-9));
+    // Where gradients of inputs take longer than those of weights, it is p - 1 times what the stage
+    // before has to wait for: a pass forward and one back, less the gradients that fill the time.
+    const Simulated uneven = simulate(shape, training_schedules(shape), 1.0, 1.2, 0.8);
+    CHECK(uneven.time == doctest::Approx(3.0 * static_cast<double>(shape.micro_batches) +
+                                         1.4 * (shape.stages - 1)));
+  }
+  CHECK(bubble_share({4, 1, 16, true}) == doctest::Approx(3.0 / 51.0));
 }
 
 TEST_CASE("messages of two stages come in the order of the sender's actions") {
