@@ -106,6 +106,8 @@ const Field kTrainingFields[] = {
     {"optimizer.beta1", optimizer<&Optimizer::beta1>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the gradients"},
     {"optimizer.beta2", optimizer<&Optimizer::beta2>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the squared gradients"},
     {"optimizer.eps", optimizer<&Optimizer::eps>, NumberRange{0, 1, true, false}, "", "Added to the root of the mean of the squared gradients"},
+    {"optimizer.moments", optimizer<&Optimizer::moments>, Choices{{"f32", "bf16"}}, "",
+     "What both means are kept in: bf16 = half of their memory and checkpoint bytes, computed in f32 and rounded up or down at random, so that no change is too small to count"},
     {"optimizer.weight_decay", optimizer<&Optimizer::weight_decay>, NumberRange{0, 10}, "", "Decoupled decay of matrices, times the learning rate per step", kCommon},
     {"optimizer.gradient_clipping", optimizer<&Optimizer::gradient_clipping>, NumberRange{0, 1e6}, "", "Largest global L2 norm of the gradients; 0 = off", kCommon},
     {"optimizer.allreduce_bucket_size", optimizer<&Optimizer::allreduce_bucket_size>, IntegerRange{1, kMaxInt32}, "f32 elements",

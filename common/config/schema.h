@@ -197,6 +197,7 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
+  std::string moments = "f32";  // f32 | bf16: what AdamW's moments are kept in
   double weight_decay = 0.1;
   double gradient_clipping = 1.0;                // global L2 norm; 0 = off
   std::int64_t allreduce_bucket_size = 8000000;  // f32 elements per bucket

@@ -85,7 +85,8 @@ void check_optimizer_keys(const OptimizerConfig& optimizer, Violations& found) {
   const std::pair<const char*, bool> of_adamw[] = {
       {"optimizer.beta1", optimizer.beta1 != defaults.beta1},
       {"optimizer.beta2", optimizer.beta2 != defaults.beta2},
-      {"optimizer.eps", optimizer.eps != defaults.eps}};
+      {"optimizer.eps", optimizer.eps != defaults.eps},
+      {"optimizer.moments", optimizer.moments != defaults.moments}};
   const auto check = [&](const auto& keys, const char* reader) {
     for (const auto& [key, set] : keys)
       if (set)

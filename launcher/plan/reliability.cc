@@ -15,12 +15,12 @@ namespace {
 
 constexpr double kDay = 86400, kHour = 3600;
 constexpr double kConfidence = 0.99;
-/// docs/training.md: a weight and two moments in f32, or a frozen weight.
-constexpr double kBytesTrained = 12, kBytesFrozen = 4;
-
-double checkpoint_bytes(const training::ModelCost& cost) {
-  const auto trained = static_cast<double>(cost.trained_parameters);
-  return kBytesTrained * trained + kBytesFrozen * (static_cast<double>(cost.parameters) - trained);
+/// docs/training.md: weights in f32, and two moments of those that are trained.
+double checkpoint_bytes(const training::ModelCost& cost, const config::OptimizerConfig& optimizer) {
+  constexpr double kWeight = 4;
+  const double moments = optimizer.moments == "bf16" ? 4 : 8;
+  return kWeight * static_cast<double>(cost.parameters) +
+         moments * static_cast<double>(cost.trained_parameters);
 }
 
 std::string assumed(bool it_is, const char* option) {
@@ -98,7 +98,7 @@ ReliabilityInputs reliability_inputs(const LaunchPlan& plan, const config::JobCo
   in.stall = options.save_time;
   in.step = options.step_time;
   if (plan.model) {
-    in.save_bytes = checkpoint_bytes(plan.model->cost);
+    in.save_bytes = checkpoint_bytes(plan.model->cost, job.optimizer);
     in.async_save = job.trainer.async_save;
     in.save_interval = job.trainer.save_interval;
   }

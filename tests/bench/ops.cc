@@ -214,6 +214,14 @@ class OpsBench {
     add(
         "adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); }, 0,
         (compute.defined() ? 30 : 28) * count);
+    ops::AdamWStep rounded = step;
+    rounded.rounding = {.key = 1, .columns = s.hidden, .stride = s.hidden};
+    Tensor narrow_m = context_.zeros(DType::bf16, {count});
+    Tensor narrow_v = context_.zeros(DType::bf16, {count});
+    add(
+        "adamw, moments in bf16", 0,
+        [&] { ops::adamw(context_, rounded, w, g, narrow_m, narrow_v, compute); }, 0,
+        (compute.defined() ? 22 : 20) * count);
     if (context_.device().kind == DeviceKind::cpu) add_demo(w, g, m, compute);
   }
 

@@ -128,6 +128,9 @@ TEST_CASE("of a training job the plan knows the checkpoint") {
   options.step_time = 2;
   const ReliabilityInputs in = reliability_inputs(plan, job, options);
   CHECK(*in.save_bytes == 900 * 12 + 100 * 4);
+  config::JobConfig narrow = job;
+  narrow.optimizer.moments = "bf16";
+  CHECK(*reliability_inputs(plan, narrow, options).save_bytes == 900 * 8 + 100 * 4);
   const Reliability found = reliability(in);
   CHECK(found.interval_set == 100);
   CHECK(found.useful_set);

@@ -1,15 +1,19 @@
 // A piece of a run's state on the host, for tests.
 #pragma once
 
+#include "trainer/checkpoint/weight_types.h"
 #include "trainer/state/state_view.h"
 
 namespace sortie::trainer::test {
 
-/// Its values, wherever they lie; the StateView that gave it lives.
+/// Its values in f32, wherever and in what they are kept; the StateView that gave it lives.
 inline std::vector<float> values_of(const StatePiece& piece) {
-  if (piece.memory == nullptr) return {piece.values.begin(), piece.values.end()};
-  std::vector<float> values(piece.values.size());
-  read_values({piece}, {std::span(values)});
+  std::vector<std::byte> bytes(piece.bytes.begin(),
+                               piece.memory == nullptr ? piece.bytes.end() : piece.bytes.begin());
+  bytes.resize(piece.bytes.size());
+  read_values({piece}, {std::span(bytes)});  // of a device
+  std::vector<float> values(static_cast<std::size_t>(piece.piece.elements()));
+  widen(piece.type, bytes.data(), piece.piece.elements(), values.data());
   return values;
 }
 

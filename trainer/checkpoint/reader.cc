@@ -67,17 +67,18 @@ Result<> CheckpointReader::read(const std::string& name, StorageType type, const
                       });
 }
 
-Result<> CheckpointReader::read_f32(const std::string& name, const Dims& shape, const Piece& piece,
-                                    std::span<float> out) {
+Result<> CheckpointReader::read_as(const std::string& name, StorageType type, const Dims& shape,
+                                   const Piece& piece, std::span<std::byte> out) {
   const Manifest::Tensor* tensor = find(name);
   if (tensor == nullptr || tensor->shape != shape || !is_weight_type(tensor->type))
-    return read(name, StorageType::f32, shape, piece, std::as_writable_bytes(out));  // says so
-  SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()), "tensor {}: {} elements",
-               name, out.size());
-  return for_each_run(*tensor, name, piece,
-                      [&](const std::byte* from, std::int64_t at, std::int64_t count) {
-                        widen(tensor->type, from, count, out.data() + at);
-                      });
+    return read(name, type, shape, piece, out);  // says so
+  const std::size_t size = storage_bytes(type);
+  SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()) * size,
+               "tensor {}: {} bytes", name, out.size());
+  return for_each_run(
+      *tensor, name, piece, [&](const std::byte* from, std::int64_t at, std::int64_t count) {
+        convert(tensor->type, from, count, type, out.data() + static_cast<std::size_t>(at) * size);
+      });
 }
 
 Result<std::span<const std::byte>> CheckpointReader::view(const std::string& name) {

@@ -35,9 +35,13 @@ class CheckpointReader {
   /// stored: else, and for an absent name, an Error with ErrorCode::checkpoint.
   Result<> read(const std::string& name, StorageType type, const Dims& shape, const Piece& piece,
                 std::span<std::byte> out);
-  /// The same of an F32, BF16 or F16 tensor, as f32.
+  /// The same of an F32, BF16 or F16 tensor, as another of these types (weight_types.h).
+  Result<> read_as(const std::string& name, StorageType type, const Dims& shape, const Piece& piece,
+                   std::span<std::byte> out);
   Result<> read_f32(const std::string& name, const Dims& shape, const Piece& piece,
-                    std::span<float> out);
+                    std::span<float> out) {
+    return read_as(name, StorageType::f32, shape, piece, std::as_writable_bytes(out));
+  }
   /// The bytes of a whole tensor where they lie in one place of a shard; empty where they do not.
   /// They are there as long as the reader.
   Result<std::span<const std::byte>> view(const std::string& name);

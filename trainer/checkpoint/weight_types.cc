@@ -1,5 +1,7 @@
 #include "trainer/checkpoint/weight_types.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "common/base/check.h"
@@ -49,6 +51,23 @@ void narrow(StorageType type, const float* from, std::int64_t count, std::byte* 
     narrow_as<bf16>(from, count, to);
   else
     narrow_as<_Float16>(from, count, to);
+}
+
+void convert(StorageType from_type, const std::byte* from, std::int64_t count, StorageType to_type,
+             std::byte* to) {
+  if (from_type == to_type) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * storage_bytes(to_type));
+    return;
+  }
+  std::array<float, 1024> wide;
+  constexpr std::int64_t kMost = wide.size();
+  for (std::int64_t done = 0; done < count; done += kMost) {
+    const std::int64_t here = std::min(count - done, kMost);
+    widen(from_type, from + static_cast<std::size_t>(done) * storage_bytes(from_type), here,
+          wide.data());
+    narrow(to_type, wide.data(), here,
+           to + static_cast<std::size_t>(done) * storage_bytes(to_type));
+  }
 }
 
 }  // namespace sortie::trainer

@@ -15,4 +15,9 @@ void widen(StorageType type, const std::byte* from, std::int64_t count, float* t
 /// f32 as elements of the type, rounded to nearest even. `to` may be unaligned.
 void narrow(StorageType type, const float* from, std::int64_t count, std::byte* to);
 
+/// Elements of one type as those of another, both of the above: rounded to nearest even where that
+/// is narrower. Both may be unaligned.
+void convert(StorageType from_type, const std::byte* from, std::int64_t count, StorageType to_type,
+             std::byte* to);
+
 }  // namespace sortie::trainer

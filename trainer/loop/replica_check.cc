@@ -35,8 +35,12 @@ std::string state_hash(ParameterStore& store, ReduceGroup group) {
     const OwnRun& run = parameter->own_runs().front();
     add(float(), store.master(), run.master, elements);
     if (!parameter->trained() || store.own_momentum()) continue;
-    add(float(), store.moment1(), run.moment, elements);
-    add(float(), store.moment2(), run.moment, elements);
+    for (const Tensor* moment : {&store.moment1(), &store.moment2()}) {
+      if (moment->dtype() == DType::bf16)
+        add(bf16(), *moment, run.moment, elements);
+      else
+        add(float(), *moment, run.moment, elements);
+    }
   }
   return fmt::format("{:016x}", hash);
 }

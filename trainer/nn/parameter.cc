@@ -185,9 +185,10 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
                              : sharded() ? own_begins_.back()
                                          : trained_elements_;
     gradients_ = context.zeros(DType::f32, {trained_elements_ / parts});
-    moment1_ = context.zeros(DType::f32, {own});
+    moment1_ = context.zeros(moment_dtype_, {own});
     SORTIE_CHECK(!own_momentum_ || !sharded(), "shares of a momentum that differs");
-    if (!own_momentum_) moment2_ = context.zeros(DType::f32, {own});
+    SORTIE_CHECK(!own_momentum_ || moment_dtype_ == DType::f32, "a momentum in bf16");
+    if (!own_momentum_) moment2_ = context.zeros(moment_dtype_, {own});
   }
   if (compute == DType::bf16)
     compute_copy_ = context.zeros(DType::bf16, {gathers() ? own_masters_ : flat_elements_});

@@ -1,12 +1,12 @@
 // Parameters and the flat buffers that own their memory.
 //
-// A parameter is (buffer, offset): f32 master weights, f32 gradients and the two AdamW moments lie
-// in four flat buffers of one layout; with bf16 compute a fifth holds the bf16 copies. The layout
-// is the order in which gradients become final (the reverse of the order of declaration), so that a
-// bucket of gradients is a contiguous range that fills up from its front during the backward pass.
-// What is not trained comes after all that is: the buffers of gradients and moments end before it.
-// Where routed experts are summed over ranks of their own (share(), expert_ranks), they are a range
-// by themselves behind the other parameters of their kind.
+// A parameter is (buffer, offset): f32 master weights, f32 gradients and the two AdamW moments, f32
+// or bf16, lie in four flat buffers of one layout; with bf16 compute a fifth holds the bf16 copies.
+// The layout is the order in which gradients become final (the reverse of the order of
+// declaration), so that a bucket of gradients is a contiguous range that fills up from its front
+// during the backward pass. What is not trained comes after all that is: the buffers of gradients
+// and moments end before it. Where routed experts are summed over ranks of their own (share(),
+// expert_ranks), they are a range by themselves behind the other parameters of their kind.
 //
 // A sharded store (shard()) has moments of this rank's share alone, and where it computes in bf16
 // f32 masters of that share alone: matrices then come first and what ops read as f32 behind them,
@@ -195,6 +195,9 @@ class ParameterStore {
   /// finalize(). Not of a sharded store.
   void keep_own_momentum(Member member) { own_momentum_ = member; }
   const std::optional<Member>& own_momentum() const { return own_momentum_; }
+  /// What moments are kept in, f32 or bf16; before finalize().
+  void keep_moments_in(DType dtype) { moment_dtype_ = dtype; }
+  DType moment_dtype() const { return moment_dtype_; }
   bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
   /// Of weights too: ops have them from units() that are gathered.
   bool gathers() const { return rules_.dense.count > 1 && rules_.dense.everything; }
@@ -272,7 +275,7 @@ class ParameterStore {
   /// Of finalize().
   ExecutionContext& context() { return *context_; }
   /// The flat buffers, f32 [elements] but for the bf16 copy, which is undefined when compute is
-  /// f32. Where the store is sharded, own_runs() tell what is where.
+  /// f32, and moments of moment_dtype(). Where the store is sharded, own_runs() tell what is where.
   Tensor& master() { return master_; }
   const Tensor& master() const { return master_; }
   Tensor& gradients() { return gradients_; }  // and moments: of what is trained
@@ -336,6 +339,7 @@ class ParameterStore {
   DType compute_ = DType::f32;
   ShareRules rules_;
   std::optional<Member> own_momentum_;
+  DType moment_dtype_ = DType::f32;
   std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
   std::vector<std::int64_t>

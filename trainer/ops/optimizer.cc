@@ -22,13 +22,20 @@ void sum_of_squares(ExecutionContext& context, const Tensor& values, Tensor& sum
 void adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
            Tensor& m, Tensor& v, Tensor& compute) {
   const std::int64_t count = w.elements();
+  const bool narrow = m.dtype() == DType::bf16;
+  const DType kept = narrow ? DType::bf16 : DType::f32;
   SORTIE_CHECK(is_range(w, DType::f32, count) && is_range(grad, DType::f32, count) &&
-                   is_range(m, DType::f32, count) && is_range(v, DType::f32, count) &&
+                   is_range(m, kept, count) && is_range(v, kept, count) &&
                    (!compute.defined() || is_range(compute, DType::bf16, count)),
                "ranges of {}, {}, {}, {}, {}", count, grad.elements(), m.elements(), v.elements(),
                compute.elements());
   SORTIE_CHECK(step.correction1 > 0.0f && step.correction2 > 0.0f, "corrections {}, {}",
                step.correction1, step.correction2);
+  const MomentRounding& rounding = step.rounding;
+  SORTIE_CHECK(!narrow || (rounding.columns > 0 && rounding.stride >= rounding.columns &&
+                           rounding.first >= 0 && rounding.begin >= 0),
+               "a block of {} of {} columns from {} on", rounding.columns, rounding.stride,
+               rounding.first);
   dispatch<&Backend::adamw>(context, step, w, grad, m, v, compute);
 }
 

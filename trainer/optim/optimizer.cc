@@ -7,13 +7,14 @@
 
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/ops/optimizer.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/random/portable_math.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 
 Result<> Optimizer::prepare(ExecutionContext& context, const Layout& layout) {
+  if (job_.optimizer.moments == "bf16") store_.keep_moments_in(DType::bf16);
   if (job_.optimizer.name != "demo") return {};
   if (context.device().kind == DeviceKind::cuda)
     return fail(
@@ -32,6 +33,11 @@ Result<> Optimizer::prepare(ExecutionContext& context, const Layout& layout) {
 void Optimizer::begin(ExecutionContext& context, const Layout& layout) {
   if (store_.own_momentum())
     demo_ = std::make_unique<DemoExchange>(context, job_.optimizer, store_, layout.replicas());
+  rounding_keys_.clear();
+  if (store_.moment_dtype() == DType::f32) return;
+  for (const auto& parameter : store_.parameters())
+    rounding_keys_.push_back(random_key(static_cast<std::uint64_t>(job_.trainer.seed),
+                                        "optimizer.moments." + parameter->spec().whole_name()));
 }
 
 Result<> Optimizer::assign_groups(Patterns matching) {
@@ -111,13 +117,34 @@ double Optimizer::learning_rate(std::int64_t step) const {
   return learning_rate_at(job_.learning_rate_scheduler, job_.trainer.train_iterations, step);
 }
 
-std::vector<std::pair<std::size_t, OwnRun>> Optimizer::runs_in_order() const {
-  std::vector<std::pair<std::size_t, OwnRun>> runs;
-  for (std::size_t i = 0; i < store_.parameters().size(); ++i)
-    if (store_.parameters()[i]->trained())
-      for (const OwnRun& run : store_.parameters()[i]->own_runs()) runs.emplace_back(i, run);
+std::vector<Optimizer::UpdateRun> Optimizer::runs_in_order(std::int64_t schedule_step) const {
+  std::vector<UpdateRun> runs;
+  const bool rounded = store_.moment_dtype() == DType::bf16;
+  SORTIE_CHECK(!rounded || rounding_keys_.size() == store_.parameters().size(),
+               "an optimizer that has not begun");
+  for (std::size_t i = 0; i < store_.parameters().size(); ++i) {
+    const Parameter& parameter = *store_.parameters()[i];
+    if (!parameter.trained()) continue;
+    if (!rounded)
+      for (const OwnRun& run : parameter.own_runs()) runs.push_back({i, run});
+    // Elements have numbers by blocks. What pads lies behind these, and stays zero without an
+    // update.
+    for (const OwnPart& part : rounded ? parameter.own_parts() : std::vector<OwnPart>()) {
+      const GlobalBlock& block = *part.block;
+      const Shape& shape = parameter.spec().shape;
+      const std::int64_t columns = shape.dims() == 2 ? shape[1] : 1;
+      runs.push_back(
+          {i,
+           part.run,
+           {.key = random_bits(rounding_keys_[i], static_cast<std::uint64_t>(schedule_step)),
+            .first = block.row * columns + block.column,
+            .begin = part.in_block,
+            .columns = block.columns,
+            .stride = columns}});
+    }
+  }
   std::ranges::stable_sort(runs, std::greater<>(),
-                           [](const auto& run) { return run.second.bucket; });
+                           [](const UpdateRun& one) { return one.run.bucket; });
   return runs;
 }
 
@@ -151,11 +178,11 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
   if (demo_)
     demo_->update(context, grad_scale, rates);
   else
-    update_adamw(context, rates, grad_scale, updated);
+    update_adamw(context, schedule_step, rates, grad_scale, updated);
   store_.weights_changed();
 }
 
-void Optimizer::update_adamw(ExecutionContext& context,
+void Optimizer::update_adamw(ExecutionContext& context, std::int64_t schedule_step,
                              const std::vector<DemoExchange::Rates>& rates, float grad_scale,
                              const std::function<void(std::size_t)>& updated) {
   const config::OptimizerConfig& config = job_.optimizer;
@@ -172,12 +199,13 @@ void Optimizer::update_adamw(ExecutionContext& context,
     while (waiting > bucket)
       if (--waiting; updated) updated(waiting);
   };
-  for (const auto& [index, run] : runs_in_order()) {
+  for (const auto& [index, run, rounding] : runs_in_order(schedule_step)) {
     const Parameter& parameter = *store_.parameters()[index];
     if (store_.sharded()) tell_down_to(run.bucket + 1);
     const std::int64_t count = run.flat.elements();
     step.lr = rates[index].lr;
     step.weight_decay = rates[index].weight_decay;
+    step.rounding = rounding;
     Tensor weights = store_.master().slice(0, run.master, count);
     Tensor first = store_.moment1().slice(0, run.moment, count);
     Tensor second = store_.moment2().slice(0, run.moment, count);

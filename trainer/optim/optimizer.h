@@ -11,6 +11,7 @@
 #include "common/config/training_groups.h"
 #include "trainer/nn/lora.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/ops/optimizer.h"
 #include "trainer/optim/demo_exchange.h"
 #include "trainer/parallel/layout.h"
 
@@ -59,19 +60,26 @@ class Optimizer {
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
  private:
-  /// Runs in the order of the update: by bucket from the last to the first, each with its
-  /// parameter's number.
-  std::vector<std::pair<std::size_t, OwnRun>> runs_in_order() const;
+  /// What is updated as one.
+  struct UpdateRun {
+    std::size_t parameter = 0;
+    OwnRun run;
+    ops::MomentRounding rounding{};  // of moments in bf16
+  };
+  /// Of a step of the schedule, in the order of the update: by bucket from the last to the first.
+  std::vector<UpdateRun> runs_in_order(std::int64_t schedule_step) const;
   /// Of a step of the schedule, by parameter.
   std::vector<DemoExchange::Rates> rates_of(std::int64_t schedule_step, double rate) const;
-  void update_adamw(ExecutionContext& context, const std::vector<DemoExchange::Rates>& rates,
-                    float grad_scale, const std::function<void(std::size_t bucket)>& updated);
+  void update_adamw(ExecutionContext& context, std::int64_t schedule_step,
+                    const std::vector<DemoExchange::Rates>& rates, float grad_scale,
+                    const std::function<void(std::size_t bucket)>& updated);
 
   const config::JobConfig& job_;
   ParameterStore& store_;
   std::vector<config::TrainingGroup> groups_;
-  std::vector<std::size_t> group_of_;   // by parameter: 0 = none, else 1 + index of the group
-  std::unique_ptr<DemoExchange> demo_;  // where that is the optimizer
+  std::vector<std::size_t> group_of_;         // by parameter: 0 = none, else 1 + index of the group
+  std::unique_ptr<DemoExchange> demo_;        // where that is the optimizer
+  std::vector<std::uint64_t> rounding_keys_;  // by parameter, of moments in bf16
   std::int64_t updates_ = 0;
 };
 

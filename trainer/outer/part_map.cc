@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "trainer/hf/open_model.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/elementwise.h"
 
 namespace sortie::trainer::outer {
 namespace {
@@ -189,10 +190,19 @@ Tensor& PartMap::buffer(PartValues values) {
   return store_.moment2();
 }
 
+/// In f32: the tensor itself, or a copy.
+Tensor PartMap::widened(const Tensor& kept) {
+  if (kept.dtype() == DType::f32) return kept;
+  Tensor wide = store_.context().empty(DType::f32, {kept.elements()});
+  ops::convert(store_.context(), kept, wide);
+  return wide;
+}
+
 void PartMap::gather(PartValues values, std::span<float> vector) {
   SORTIE_CHECK(static_cast<std::int64_t>(vector.size()) == elements_,
                "a part of {} elements, not {}", elements_, vector.size());
-  const ops::HostAccess<const float> own(store_.context(), buffer(values));
+  const Tensor wide = widened(buffer(values));
+  const ops::HostAccess<const float> own(store_.context(), wide);
   std::vector<float> sent, received(vector.size());
   for (const Run& run : in_.own) {
     const auto from = own.begin() + run.place(values);
@@ -210,7 +220,14 @@ void PartMap::gather(PartValues values, std::span<float> vector) {
 void PartMap::scatter(PartValues values, std::span<const float> vector) {
   SORTIE_CHECK(static_cast<std::int64_t>(vector.size()) == elements_,
                "a part of {} elements, not {}", elements_, vector.size());
-  const ops::HostAccess<float> own(store_.context(), buffer(values));
+  Tensor& kept = buffer(values);
+  Tensor wide = widened(kept);
+  put(values, vector, wide);
+  if (kept.dtype() != DType::f32) ops::convert(store_.context(), wide, kept);
+}
+
+void PartMap::put(PartValues values, std::span<const float> vector, Tensor& wide) {
+  const ops::HostAccess<float> own(store_.context(), wide);
   std::vector<float> sent;
   for (const Span& span : out_.led) {
     const auto from = vector.begin() + span.at;

@@ -47,10 +47,12 @@ class PartMap {
   /// Of this rank's vector, in its order: they tile it.
   const std::vector<PartPiece>& pieces() const { return pieces_; }
 
-  /// The site's values into the vectors of its leaders; `vector` has elements(). Collective.
+  /// The site's values into the vectors of its leaders, moments in bf16 widened; `vector` has
+  /// elements(). Collective.
   void gather(PartValues values, std::span<float> vector);
   /// The vectors into the buffers of all ranks that hold or repeat the values: of a sharded store
-  /// into the own shares alone, and of weights into the f32 masters alone. Collective.
+  /// into the own shares alone, and of weights into the f32 masters alone. Moments in bf16 are
+  /// rounded to the nearest: those that gather() has given are what they were. Collective.
   void scatter(PartValues values, std::span<const float> vector);
 
  private:
@@ -77,6 +79,8 @@ class PartMap {
   std::vector<std::vector<PartPiece>> tell_pieces();
   Way find_way(const std::vector<std::vector<PartPiece>>& leaders, bool copies);
   Tensor& buffer(PartValues values);
+  Tensor widened(const Tensor& kept);
+  void put(PartValues values, std::span<const float> vector, Tensor& wide);
   void spread_over_replicas(std::span<float> values);
 
   ParameterStore& store_;

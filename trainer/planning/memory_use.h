@@ -16,8 +16,8 @@ struct MemoryUse {
                                // of a sharded optimizer's masters this rank's share; where
                                // everything is sharded its share, and the layers gathered at a time
   std::int64_t gradients = 0;  // f32, of what is trained; the same
-  std::int64_t optimizer = 0;  // AdamW's two moments, f32, of what is trained, or its share of it;
-                               // of DeMo one momentum
+  std::int64_t optimizer = 0;  // AdamW's two moments, f32 or bf16, of what is trained, or its share
+                               // of it; of DeMo one momentum
   std::int64_t snapshot = 0;   // a copy of the state, or a rank's share of it, that is written to
                                // a checkpoint while training goes on
   std::int64_t memory_checkpoints = 0;  // files in the host's memory: two snapshots of its shares

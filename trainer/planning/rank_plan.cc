@@ -245,16 +245,19 @@ class MetaRank {
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.
   std::int64_t share_bytes() const {
-    std::int64_t dense = 0, experts = 0, alone = 0;
+    constexpr std::int64_t kMasterBytes = sizeof(float);
+    const auto moment = static_cast<std::int64_t>(dtype_bytes(store_.moment_dtype()));
+    std::int64_t dense = 0, experts = 0, alone = 0;  // bytes
     for (const auto& parameter : store_.parameters()) {
       const std::int64_t elements = own_elements(parameter->blocks());
-      const std::int64_t moments = parameter->trained() && !store_.own_momentum() ? 2 : 0;
+      const bool moments = parameter->trained() && !store_.own_momentum();
       (store_.held_by(*parameter) == ReduceGroup::expert ? experts : dense) +=
-          elements * (1 + moments);
-      if (parameter->trained() && store_.own_momentum()) alone += elements;
+          elements * (kMasterBytes + (moments ? 2 * moment : 0));
+      if (parameter->trained() && store_.own_momentum()) alone += elements * kMasterBytes;
     }
-    const auto share = [](std::int64_t elements, std::int64_t ranks) {
-      return (elements + ranks - 1) / ranks * static_cast<std::int64_t>(sizeof(float));
+    // To within an element.
+    const auto share = [](std::int64_t bytes, std::int64_t ranks) {
+      return (bytes + ranks * kMasterBytes - 1) / (ranks * kMasterBytes) * kMasterBytes;
     };
     return share(dense, layout_.replicas().size()) +
            share(experts, layout_.expert_replicas().size()) + share(alone, 1);

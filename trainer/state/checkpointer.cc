@@ -118,9 +118,11 @@ std::uint64_t Checkpointer::count_state_bytes() const {
     const bool apart = store_.held_by(*parameter) == ReduceGroup::expert;
     const Communicator& alike = apart ? layout_.expert_replicas() : layout_.replicas();
     if (!owns(*parameter)) continue;
-    const double own = static_cast<double>(own_elements(parameter->blocks())) * sizeof(float);
+    const double elements = static_cast<double>(own_elements(parameter->blocks()));
+    const double own = elements * sizeof(float);
     const bool moments = parameter->trained() && !store_.own_momentum();
-    if (alike.rank() == 0) bytes += own * (moments ? 3.0 : 1.0);
+    const double moment = elements * static_cast<double>(dtype_bytes(store_.moment_dtype()));
+    if (alike.rank() == 0) bytes += own + (moments ? 2.0 * moment : 0.0);
     if (parameter->trained() && store_.own_momentum()) bytes += own;
   }
   bytes += static_cast<double>(extras_.most) * sizeof(float);
@@ -180,6 +182,18 @@ int saved_members(const Manifest& manifest) {
   return members;
 }
 
+/// What a load does to AdamW's moments; "" = they come as they were saved, or there are none.
+std::string converted_moments(const Manifest& manifest, const ParameterStore& store) {
+  constexpr std::string_view kFirst = "optimizer.m.";
+  const auto saved = manifest.tensors.lower_bound(std::string(kFirst));
+  if (saved == manifest.tensors.end() || !saved->first.starts_with(kFirst)) return "";
+  const bool were_narrow = saved->second.type == StorageType::bf16;
+  const bool are_narrow = store.moment_dtype() == DType::bf16;
+  if (were_narrow == are_narrow) return "";
+  return are_narrow ? "optimizer.moments: was f32, is bf16: the moments are rounded to it"
+                    : "optimizer.moments: was bf16, is f32: the moments go on with those bits";
+}
+
 /// A member's own momentum. Where it was saved by another number of members, an equal part of the
 /// sum of theirs: what all members have together is as it was.
 Result<> read_momentum(CheckpointReader& reader, const StatePiece& piece,
@@ -189,10 +203,8 @@ Result<> read_momentum(CheckpointReader& reader, const StatePiece& piece,
   int saved = 0;
   while (reader.find(name_of(saved)) != nullptr) ++saved;
   if (saved == 0) return std::unexpected(never_trained(reader, piece));
-  return fill_values(piece, [&](std::int64_t first, std::span<float> values) -> Result<> {
-    Piece part = piece.piece;
-    part.begin += first;
-    part.end = part.begin + static_cast<std::int64_t>(values.size());
+  return fill_values(piece, [&](const Piece& part, std::span<std::byte> bytes) -> Result<> {
+    const std::span<float> values = floats_in(bytes);
     if (saved == member.count) return reader.read_f32(piece.name, piece.shape, part, values);
     std::ranges::fill(values, 0.0f);
     std::vector<float> one(values.size());
@@ -211,11 +223,8 @@ Result<> read_piece(CheckpointReader& reader, const StatePiece& piece) {
   const bool there = reader.find(piece.name) != nullptr;
   if (!there && !piece.moment && is_lora_name(piece.parameter->name())) return {};
   if (!there && piece.moment) return std::unexpected(never_trained(reader, piece));
-  return fill_values(piece, [&](std::int64_t first, std::span<float> values) {
-    Piece part = piece.piece;
-    part.begin += first;
-    part.end = part.begin + static_cast<std::int64_t>(values.size());
-    return reader.read_f32(piece.name, piece.shape, part, values);
+  return fill_values(piece, [&](const Piece& part, std::span<std::byte> bytes) {
+    return reader.read_as(piece.name, piece.type, piece.shape, part, bytes);
   });
 }
 
@@ -258,7 +267,8 @@ Result<std::vector<StatePiece>> Checkpointer::read_momenta(const std::filesystem
       SORTIE_CHECK(piece.memory == nullptr, "a momentum on a device");
       StatePiece& other = momenta.emplace_back(piece);
       other.name = momentum_prefix(member) + piece.parameter->name();
-      other.values = room.emplace_back(piece.values.size());
+      other.bytes =
+          std::as_writable_bytes(std::span(room.emplace_back(floats_in(piece.bytes).size())));
       if (!none) SORTIE_TRY(read_momentum(reader, other, {member, members()}));
     }
   return momenta;
@@ -294,15 +304,16 @@ Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weig
       if (!piece.alone && !(piece.moment && weights_alone))
         broadcast_values(communicator_, piece, 0);
     if (!for_members) return {};
-    const auto wrap = [](std::span<float> values) {
-      return Tensor::wrap(values.data(), DType::f32, {static_cast<std::int64_t>(values.size())});
+    const auto wrap = [](std::span<std::byte> momentum) {
+      return Tensor::wrap(momentum.data(), DType::f32,
+                          {static_cast<std::int64_t>(floats_in(momentum).size())});
     };
     auto next = momenta.begin();
     for (int member = 1; member < members(); ++member)
       for (const StatePiece& piece : all) {
         if (!piece.alone) continue;
-        if (communicator_.rank() == 0) communicator_.send(wrap((next++)->values), member);
-        if (communicator_.rank() == member) communicator_.receive(wrap(piece.values), 0);
+        if (communicator_.rank() == 0) communicator_.send(wrap((next++)->bytes), member);
+        if (communicator_.rank() == member) communicator_.receive(wrap(piece.bytes), 0);
       }
   }
   return {};
@@ -331,6 +342,8 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
       loaded.differences.push_back(
           fmt::format("momentum: those of {} members are added up, and {} have equal parts of it",
                       saved, members()));
+    if (const std::string text = converted_moments(manifest, store_); !text.empty())
+      loaded.differences.push_back(text);
   }
   return loaded;
 }

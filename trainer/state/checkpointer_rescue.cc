@@ -32,11 +32,11 @@ Result<std::optional<SavedCheckpoint>> Checkpointer::save_alone(const TrainingPr
   std::uint64_t bytes = 0;
   for (const StatePiece& piece : own) {
     pieces.push_back({.name = piece.name,
-                      .type = StorageType::f32,
+                      .type = piece.type,
                       .shape = piece.shape,
                       .piece = piece.piece,
-                      .data = std::as_bytes(piece.values)});
-    bytes += piece.values.size_bytes();
+                      .data = std::span<const std::byte>(piece.bytes)});
+    bytes += piece.bytes.size();
   }
   SORTIE_ASSIGN_OR_RETURN(const std::optional<fs::path> begun,
                           store.begin_alone(progress.step, bytes));

@@ -27,15 +27,11 @@ std::vector<PieceToWrite> pieces_to_write(const std::vector<StatePiece>& share) 
   std::vector<PieceToWrite> pieces;
   for (const StatePiece& piece : share)
     pieces.push_back({.name = piece.name,
-                      .type = StorageType::f32,
+                      .type = piece.type,
                       .shape = piece.shape,
                       .piece = piece.piece,
-                      .data = std::as_bytes(piece.values)});
+                      .data = std::span<const std::byte>(piece.bytes)});
   return pieces;
-}
-
-std::uint64_t bytes_of(const std::vector<StatePiece>& pieces) {
-  return static_cast<std::uint64_t>(elements_of(pieces)) * sizeof(float);
 }
 
 }  // namespace
@@ -74,19 +70,22 @@ std::vector<StatePiece> Checkpointer::gather_momenta(const std::vector<StatePiec
                                                      std::vector<std::vector<float>>& room) {
   std::vector<StatePiece> gathered;
   if (shared_ || members() == 1) return gathered;
-  const auto wrap = [](std::span<float> values) {
-    return Tensor::wrap(values.data(), DType::f32, {static_cast<std::int64_t>(values.size())});
+  const auto wrap = [](std::span<std::byte> momentum) {
+    return Tensor::wrap(momentum.data(), DType::f32,
+                        {static_cast<std::int64_t>(floats_in(momentum).size())});
   };
   for (int member = 1; member < members(); ++member)
     for (const StatePiece& piece : all) {
       if (!piece.alone) continue;
       SORTIE_CHECK(piece.memory == nullptr, "a momentum on a device");
-      if (communicator_.rank() == member) communicator_.send(wrap(piece.values), 0);
+      if (communicator_.rank() == member) communicator_.send(wrap(piece.bytes), 0);
       if (communicator_.rank() != 0) continue;
-      communicator_.receive(wrap(room.emplace_back(piece.values.size())), member);
+      const auto values =
+          std::as_writable_bytes(std::span(room.emplace_back(floats_in(piece.bytes).size())));
+      communicator_.receive(wrap(values), member);
       StatePiece& other = gathered.emplace_back(piece);
       other.name = momentum_prefix(member) + piece.parameter->name();
-      other.values = room.back();
+      other.bytes = values;
     }
   return gathered;
 }
@@ -162,7 +161,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
       share.push_back({.name = std::move(extra.name),
                        .shape = std::move(extra.shape),
                        .piece = std::move(extra.piece),
-                       .values = extra.values});
+                       .bytes = std::as_writable_bytes(extra.values)});
   flight.bytes = static_cast<std::int64_t>(state_bytes_);
 
   // Of each rank whether it has the memory for a copy; of rank 0 also the folders.

@@ -16,18 +16,14 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-std::uint64_t bytes_of_pieces(const std::vector<StatePiece>& pieces) {
-  return static_cast<std::uint64_t>(elements_of(pieces)) * sizeof(float);
-}
-
 ShardInfo describe_share(const ShareName& name, const std::vector<StatePiece>& pieces) {
   ShardInfo shard;
   shard.file = share_data_path("", name).string();
-  shard.bytes = bytes_of_pieces(pieces);
+  shard.bytes = bytes_of(pieces);
   for (const StatePiece& piece : pieces)
     shard.pieces.push_back({.key = fmt::format("{}@{}", piece.name, shard.pieces.size()),
                             .name = piece.name,
-                            .type = StorageType::f32,
+                            .type = piece.type,
                             .shape = piece.shape,
                             .piece = piece.piece});
   return shard;
@@ -86,7 +82,7 @@ Result<std::vector<MemoryCheckpoints::Part>> MemoryCheckpoints::take_parts(
     const auto [at, fresh] = memory_.try_emplace(name);
     if (fresh || !at->second.is_named()) {
       SORTIE_TRY(unseal_share(folder_, name));
-      auto taken = ShareMemory::take(folder_, name, bytes_of_pieces(pieces));
+      auto taken = ShareMemory::take(folder_, name, bytes_of(pieces));
       if (!taken) {
         memory_.erase(at);
         return std::unexpected(std::move(taken).error());
@@ -147,17 +143,17 @@ Result<> MemoryCheckpoints::reserve() {
 Result<> MemoryCheckpoints::copy(std::vector<Part>& parts, const std::vector<StatePiece>& all) {
   std::vector<ops::HostCopy> copies;
   std::vector<StatePiece> apart;
-  std::vector<std::span<float>> places;
+  std::vector<std::span<std::byte>> places;
   for (const Part& part : parts) {
     SORTIE_TRY(unseal_share(folder_, part.share.name));
     std::byte* at = part.memory->bytes().data();
     for (const StatePiece& piece : share_of(all, part.share.name.index, part.share.name.count)) {
-      const std::size_t bytes = piece.values.size_bytes();
+      const std::size_t bytes = piece.bytes.size();
       if (piece.memory == nullptr) {
-        copies.push_back({reinterpret_cast<const std::byte*>(piece.values.data()), at, bytes});
+        copies.push_back({piece.bytes.data(), at, bytes});
       } else {
         apart.push_back(piece);
-        places.emplace_back(reinterpret_cast<float*>(at), piece.values.size());
+        places.emplace_back(at, bytes);
       }
       at += bytes;
     }

@@ -18,8 +18,7 @@ namespace {
 
 bool same_pieces(const std::vector<StoredPiece>& stored, const std::vector<StatePiece>& pieces) {
   return std::ranges::equal(stored, pieces, [](const StoredPiece& a, const StatePiece& b) {
-    return a.name == b.name && a.shape == b.shape && a.piece == b.piece &&
-           a.type == StorageType::f32;
+    return a.name == b.name && a.shape == b.shape && a.piece == b.piece && a.type == b.type;
   });
 }
 
@@ -140,12 +139,12 @@ Result<> MemoryCheckpoints::read_share(std::size_t index, const std::vector<Stat
                             "sortie-train replaced during the run?",
                             path.string()));
   SORTIE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path, ErrorCode::checkpoint));
-  if (file.size() != static_cast<std::uint64_t>(elements_of(part)) * sizeof(float))
+  if (file.size() != bytes_of(part))
     return fail(ErrorCode::checkpoint, fmt::format("{}: has {} bytes", path.string(), file.size()));
   const std::byte* at = file.data();
   for (const StatePiece& piece : part) {
-    write_values(piece, 0, {reinterpret_cast<const float*>(at), piece.values.size()});
-    at += piece.values.size_bytes();
+    write_values(piece, 0, {at, piece.bytes.size()});
+    at += piece.bytes.size();
   }
   return {};
 }

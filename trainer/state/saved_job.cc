@@ -38,7 +38,8 @@ const Keys& training_keys_of_model() {
   return keys;
 }
 
-/// Keys that do not decide the bits of a step, or are recorded in another way (precision, ranks).
+/// Keys that do not decide the bits of a step, or are recorded in another way (precision, ranks,
+/// what moments are kept in).
 bool is_beside_the_course(std::string_view key) {
   static const Keys keys = {"model.preset",
                             "model.precision",
@@ -54,6 +55,7 @@ bool is_beside_the_course(std::string_view key) {
                             "topology.expert_parallel_size",
                             "topology.expert_tensor_parallel_size",
                             "topology.parameter_sharding",
+                            "optimizer.moments",
                             "data.validation_data_prefixes",
                             "data.validation_chat_files",
                             "data.tokenizer"};

@@ -59,21 +59,20 @@ Result<> Snapshot::allocate(std::uint64_t bytes, std::int64_t ranks_of_host, Dev
 
 void Snapshot::take(ExecutionContext& context, std::vector<StatePiece>& pieces) {
   std::vector<ops::HostCopy> copies;
-  std::vector<std::span<float>> places;
+  std::vector<std::span<std::byte>> places;
   std::byte* at = memory_.data();
   for (const StatePiece& piece : pieces) {
-    const std::size_t bytes = piece.values.size_bytes();
+    const std::size_t bytes = piece.bytes.size();
     SORTIE_CHECK(bytes <= static_cast<std::size_t>(memory_.data() + memory_.size() - at),
                  "a snapshot has {} bytes", memory_.size());
-    places.emplace_back(reinterpret_cast<float*>(at), piece.values.size());
-    if (piece.memory == nullptr)
-      copies.push_back({reinterpret_cast<const std::byte*>(piece.values.data()), at, bytes});
+    places.emplace_back(at, bytes);
+    if (piece.memory == nullptr) copies.push_back({piece.bytes.data(), at, bytes});
     at += bytes;
   }
   read_values(pieces, places);
   ops::copy_past_caches(context, copies);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    pieces[i].values = places[i];
+    pieces[i].bytes = places[i];
     pieces[i].memory = nullptr;
   }
 }
@@ -82,7 +81,7 @@ Result<> copy_to_host(ExecutionContext& context, std::vector<StatePiece>& pieces
                       Snapshot& snapshot, Snapshot& other) {
   if (std::ranges::all_of(pieces, [](const StatePiece& one) { return one.memory == nullptr; }))
     return {};
-  const std::uint64_t bytes = static_cast<std::uint64_t>(elements_of(pieces)) * sizeof(float);
+  const std::uint64_t bytes = bytes_of(pieces);
   const bool fits = bytes <= snapshot.bytes();
   if (!fits) SORTIE_TRY(other.allocate(bytes, /*ranks_of_host=*/1, context.device()));
   (fits ? snapshot : other).take(context, pieces);

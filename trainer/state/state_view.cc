@@ -14,14 +14,21 @@ namespace {
 /// A flat buffer, and the prefix of its tensors' names.
 struct NamedBuffer {
   std::string prefix;
-  std::span<float> values;
+  const Tensor& flat;
   bool moment = false;  // of what is trained; the rest has none
   bool alone = false;
 };
 
-std::span<float> values_in(const Tensor& flat) {
-  if (!flat.defined()) return {};
-  return {static_cast<float*>(flat.raw()), static_cast<std::size_t>(flat.elements())};
+StorageType storage_of(DType dtype) {
+  SORTIE_CHECK(dtype == DType::f32 || dtype == DType::bf16, "state in {}", dtype_name(dtype));
+  return dtype == DType::f32 ? StorageType::f32 : StorageType::bf16;
+}
+
+/// Elements of a buffer.
+std::span<std::byte> bytes_in(const Tensor& flat, std::int64_t first, std::int64_t count) {
+  const std::size_t size = dtype_bytes(flat.dtype());
+  return {static_cast<std::byte*>(flat.raw()) + static_cast<std::size_t>(first) * size,
+          static_cast<std::size_t>(count) * size};
 }
 
 /// Of a whole parameter of any shape the whole, so that it is stored under its plain name.
@@ -37,62 +44,70 @@ std::string momentum_prefix(int member) {
   return fmt::format("optimizer.momentum.{}.", member);
 }
 
-void read_values(const std::vector<StatePiece>& pieces, const std::vector<std::span<float>>& to) {
+std::span<float> floats_in(std::span<std::byte> bytes) {
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+void read_values(const std::vector<StatePiece>& pieces,
+                 const std::vector<std::span<std::byte>>& to) {
   SORTIE_CHECK(pieces.size() == to.size(), "{} pieces to {} places", pieces.size(), to.size());
   DeviceMemory* memory = nullptr;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].memory == nullptr || to[i].empty()) continue;
     memory = pieces[i].memory;
-    memory->begin_read(pieces[i].values.data(), std::as_writable_bytes(to[i]));
+    memory->begin_read(pieces[i].bytes.data(), to[i]);
   }
   if (memory != nullptr) memory->finish_copies();
 }
 
-void write_values(const StatePiece& piece, std::int64_t first, std::span<const float> from) {
-  const auto to = piece.values.subspan(static_cast<std::size_t>(first), from.size());
+void write_values(const StatePiece& piece, std::int64_t first, std::span<const std::byte> from) {
+  const auto to =
+      piece.bytes.subspan(static_cast<std::size_t>(first) * piece.element_bytes(), from.size());
   if (from.empty()) return;
   if (piece.memory == nullptr)
     std::ranges::copy(from, to.begin());
   else
-    piece.memory->write(std::as_bytes(from), to.data());
+    piece.memory->write(from, to.data());
 }
 
 namespace {
 
-/// Elements that are on their way to a device, or from it, at a time.
-constexpr std::size_t kAtOnce = std::size_t{4} << 20;
+/// Bytes that are on their way to a device, or from it, at a time.
+constexpr std::size_t kAtOnce = std::size_t{16} << 20;
 
-/// Calls body(first, values) for parts of the piece, with room for their values on the host.
+/// Calls body(first, bytes) for parts of the piece's bytes, with room for them on the host.
 Result<> for_each_part(const StatePiece& piece,
-                       const std::function<Result<>(std::size_t, std::span<float>)>& body) {
-  const std::size_t all = piece.values.size(), most = std::min(all, kAtOnce);
-  const auto block = piece.memory->host_block(most * sizeof(float));
-  auto* const values = reinterpret_cast<float*>(block.get());
+                       const std::function<Result<>(std::size_t, std::span<std::byte>)>& body) {
+  const std::size_t all = piece.bytes.size(), most = std::min(all, kAtOnce);
+  const auto block = piece.memory->host_block(most);
   for (std::size_t first = 0; first < all; first += most)
-    SORTIE_TRY(body(first, {values, std::min(most, all - first)}));
+    SORTIE_TRY(body(first, {block.get(), std::min(most, all - first)}));
   return {};
 }
 
 }  // namespace
 
 Result<> fill_values(const StatePiece& piece,
-                     const std::function<Result<>(std::int64_t, std::span<float>)>& make) {
-  if (piece.memory == nullptr) return make(0, piece.values);
-  return for_each_part(piece, [&](std::size_t first, std::span<float> values) -> Result<> {
-    SORTIE_TRY(make(static_cast<std::int64_t>(first), values));
-    write_values(piece, static_cast<std::int64_t>(first), values);
+                     const std::function<Result<>(const Piece&, std::span<std::byte>)>& make) {
+  if (piece.memory == nullptr) return make(piece.piece, piece.bytes);
+  return for_each_part(piece, [&](std::size_t at, std::span<std::byte> bytes) -> Result<> {
+    const auto first = static_cast<std::int64_t>(at / piece.element_bytes());
+    Piece part = piece.piece;
+    part.begin += first;
+    part.end = part.begin + static_cast<std::int64_t>(bytes.size() / piece.element_bytes());
+    SORTIE_TRY(make(part, bytes));
+    write_values(piece, first, bytes);
     return {};
   });
 }
 
 void broadcast_values(Communicator& group, const StatePiece& piece, int root) {
-  if (piece.memory == nullptr) return group.broadcast(std::as_writable_bytes(piece.values), root);
+  if (piece.memory == nullptr) return group.broadcast(piece.bytes, root);
   const auto sent =
-      for_each_part(piece, [&](std::size_t first, std::span<float> values) -> Result<> {
-        const auto bytes = std::as_writable_bytes(values);
-        if (group.rank() == root) piece.memory->read(piece.values.data() + first, bytes);
+      for_each_part(piece, [&](std::size_t at, std::span<std::byte> bytes) -> Result<> {
+        if (group.rank() == root) piece.memory->read(piece.bytes.data() + at, bytes);
         group.broadcast(bytes, root);
-        if (group.rank() != root) piece.memory->write(bytes, piece.values.data() + first);
+        if (group.rank() != root) piece.memory->write(bytes, piece.bytes.data() + at);
         return {};
       });
   SORTIE_CHECK(sent.has_value(), "what can not fail");
@@ -105,15 +120,15 @@ StateView::StateView(ParameterStore& store)
 std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
   const bool own = store_.own_momentum().has_value();
   const std::array<NamedBuffer, 3> named = {
-      {{"model.", values_in(store_.master())},
-       {own ? momentum_prefix(store_.own_momentum()->index) : "optimizer.m.",
-        values_in(store_.moment1()), true, own},
-       {"optimizer.v.", values_in(store_.moment2()), true}}};
+      {{"model.", store_.master()},
+       {own ? momentum_prefix(store_.own_momentum()->index) : "optimizer.m.", store_.moment1(),
+        true, own},
+       {"optimizer.v.", store_.moment2(), true}}};
   const Device device = store_.context().device();
   DeviceMemory* const memory = memory_is_apart(device) ? &apart_memory(device) : nullptr;
   std::vector<StatePiece> pieces;
   for (const NamedBuffer& buffer : named) {
-    if (buffer.values.empty()) continue;  // without an optimizer
+    if (!buffer.flat.defined()) continue;  // without an optimizer
     for (const auto& parameter : store_.parameters()) {
       const ParameterSpec& spec = parameter->spec();
       if (buffer.moment && !parameter->trained()) continue;
@@ -124,17 +139,16 @@ std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
         piece.begin += part.in_block;
         piece.end = piece.begin + part.run.flat.elements();
         const std::int64_t at = buffer.moment ? part.run.moment : part.run.master;
-        pieces.push_back(
-            {.name = buffer.prefix + (spec.tied_to.empty() ? spec.name : spec.tied_to),
-             .shape = shape,
-             .piece = std::move(piece),
-             .values = buffer.values.subspan(static_cast<std::size_t>(at),
-                                             static_cast<std::size_t>(part.run.flat.elements())),
-             .memory = memory,
-             .parameter = parameter.get(),
-             .moment = buffer.moment,
-             .repeated = part.block->repeated,
-             .alone = buffer.alone || store_.keeps_share_of(*parameter)});
+        pieces.push_back({.name = buffer.prefix + (spec.tied_to.empty() ? spec.name : spec.tied_to),
+                          .shape = shape,
+                          .piece = std::move(piece),
+                          .type = storage_of(buffer.flat.dtype()),
+                          .bytes = bytes_in(buffer.flat, at, part.run.flat.elements()),
+                          .memory = memory,
+                          .parameter = parameter.get(),
+                          .moment = buffer.moment,
+                          .repeated = part.block->repeated,
+                          .alone = buffer.alone || store_.keeps_share_of(*parameter)});
       }
     }
   }
@@ -147,29 +161,34 @@ std::int64_t elements_of(const std::vector<StatePiece>& pieces) {
   return sum;
 }
 
+std::uint64_t bytes_of(const std::vector<StatePiece>& pieces) {
+  std::uint64_t sum = 0;
+  for (const StatePiece& piece : pieces) sum += piece.bytes.size();
+  return sum;
+}
+
 std::vector<StatePiece> share_of(const std::vector<StatePiece>& pieces, std::size_t index,
                                  std::size_t count) {
   SORTIE_CHECK(index < count, "share {} of {}", index, count);
-  const auto border = [total = elements_of(pieces),
-                       n = static_cast<std::int64_t>(count)](std::size_t i) {
-    const auto at = static_cast<std::int64_t>(i);
-    return total / n * at + std::min(at, total % n);
-  };
-  const std::int64_t begin = border(index), end = border(index + 1);
+  const auto border = [total = bytes_of(pieces), n = static_cast<std::uint64_t>(count)](
+                          std::size_t i) { return total / n * i + std::min(i, total % n); };
+  const std::size_t begin = border(index), end = border(index + 1);
   std::vector<StatePiece> share;
-  std::int64_t first = 0;  // of the piece, among all elements
+  std::size_t first = 0;  // of the piece, among all bytes
   for (const StatePiece& piece : pieces) {
-    const std::int64_t size = piece.piece.elements();
-    const std::int64_t from = std::max<std::int64_t>(begin - first, 0);
-    const std::int64_t to = std::min(end - first, size);
+    // A border within an element lies before it.
+    const std::size_t size = piece.element_bytes();
+    const auto place = [&](std::size_t at) {
+      return at <= first ? 0 : std::min((at - first) / size * size, piece.bytes.size());
+    };
+    const std::size_t from = place(begin), to = place(end);
     if (from < to) {
       StatePiece& part = share.emplace_back(piece);
-      part.piece.end = part.piece.begin + to;
-      part.piece.begin += from;
-      part.values =
-          piece.values.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from));
+      part.piece.end = part.piece.begin + static_cast<std::int64_t>(to / size);
+      part.piece.begin += static_cast<std::int64_t>(from / size);
+      part.bytes = piece.bytes.subspan(from, to - from);
     }
-    first += size;
+    first += piece.bytes.size();
   }
   return share;
 }

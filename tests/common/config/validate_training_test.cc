@@ -147,6 +147,12 @@ TEST_CASE("each rule of training names the numbers and what to do") {
        "optimizer.name = \"adamw\""},
       {[](JobConfig& job) {
          job.optimizer.name = "demo";
+         job.optimizer.moments = "bf16";
+       },
+       "O2 optimizer.moments: optimizer.name = \"demo\" has no such setting; remove it, or set "
+       "optimizer.name = \"adamw\""},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
          job.optimizer.chunk = 16;
          job.optimizer.top_k = 257;
        },

@@ -109,6 +109,26 @@ TEST_CASE("weights widen exactly and narrow to nearest even, unaligned too") {
   }
 }
 
+TEST_CASE("elements of one type are converted to another as by f32, however many there are") {
+  std::vector<float> values;
+  for (int i = 0; i < 2500; ++i) values.push_back(0.37f * static_cast<float>(i) - 300.0f);
+  const StorageType types[] = {StorageType::f32, StorageType::bf16, StorageType::f16};
+  const auto count = static_cast<std::int64_t>(values.size());
+  for (const StorageType from : types)
+    for (const StorageType to : types) {
+      CAPTURE(std::string(storage_name(from)));
+      CAPTURE(std::string(storage_name(to)));
+      std::vector<std::byte> stored(values.size() * storage_bytes(from));
+      narrow(from, values.data(), count, stored.data());
+      std::vector<float> wide(values.size());
+      widen(from, stored.data(), count, wide.data());
+      std::vector<std::byte> expected(values.size() * storage_bytes(to) + 1), converted = expected;
+      narrow(to, wide.data(), count, expected.data() + 1);
+      convert(from, stored.data(), count, to, converted.data() + 1);
+      CHECK(converted == expected);
+    }
+}
+
 TEST_CASE("a bf16 tensor that two writers cut is read as f32; a view needs one place") {
   TemporaryFolder folder;
   const Dims shape = {5, 7};

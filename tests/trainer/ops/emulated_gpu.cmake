@@ -85,6 +85,9 @@ set(SORTIE_EMULATED_OPS
   "fills and sums*"
   "ten AdamW steps*"
   "AdamW has the same bits*"
+  "moments in bf16*"
+  "a second moment in bf16*"
+  "the rounding of moments*"
   "flat updates*"
   "the sum of squares*"
 )

@@ -133,6 +133,26 @@ TEST_CASE("what fine-tuning leaves out takes no memory, as planned") {
     }
 }
 
+TEST_CASE("moments in bf16 take half of the memory, in steps and in saves, as planned") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = sized_job("llama");
+  job.trainer.save_dir = dir.str("checkpoints");
+  job.trainer.save_interval = 5;
+  const auto planned = [&] {
+    const auto plan = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size});
+    REQUIRE(plan.has_value());
+    return plan->memory;
+  };
+  const MemoryUse wide = planned();
+  job.optimizer.moments = "bf16";
+  const MemoryUse narrow = planned();
+  CHECK(narrow.optimizer * 2 == wide.optimizer);
+  CHECK(narrow.snapshot * 12 == wide.snapshot * 8);
+  CHECK(narrow.weights == wide.weights);
+  job.trainer.save_dir.clear();
+  check_memory(job, DType::f32);
+}
+
 TEST_CASE("experts that take a part of the choices have memory for no more, as planned") {
   for (const char* architecture : {"mixtral", "deepseek-v3"}) {
     config::JobConfig job = sized_job(architecture);

@@ -146,6 +146,11 @@ TEST_CASE("a site that comes into plain steps gets weights and moments") {
     return killed = true;
   };
   SUBCASE("one rank each") {}
+  SUBCASE("moments in bf16, two ranks in one of them") {
+    job.job.optimizer.moments = "bf16";
+    job.ranks_of = [](std::size_t site) { return site == 0 ? 2 : 1; };
+    job.job.topology.global_batch_size = 12;
+  }
   SUBCASE("two ranks in one of them") {
     job.ranks_of = [](std::size_t site) { return site == 0 ? 2 : 1; };
     job.job.topology.global_batch_size = 12;

@@ -51,7 +51,7 @@ std::vector<float> state_in(const fs::path& folder, ParameterStore& like) {
   REQUIRE_MESSAGE(reader, (reader ? "" : reader.error().message));
   std::vector<float> all;
   for (const StatePiece& piece : StateView(like).pieces(TiedCopies::include)) {
-    std::vector<float> values(piece.values.size());
+    std::vector<float> values(static_cast<std::size_t>(piece.piece.elements()));
     REQUIRE(reader->read_f32(piece.name, piece.shape, piece.piece, values));
     all.insert(all.end(), values.begin(), values.end());
   }
@@ -60,8 +60,10 @@ std::vector<float> state_in(const fs::path& folder, ParameterStore& like) {
 
 void fill_state(ParameterStore& store, float value) {
   const StateView view(store);
-  for (const StatePiece& piece : view.pieces(TiedCopies::include))
-    write_values(piece, 0, std::vector<float>(piece.values.size(), value));
+  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
+    const std::vector<float> values(floats_in(piece.bytes).size(), value);
+    write_values(piece, 0, std::as_bytes(std::span(values)));
+  }
 }
 
 /// A rank with the state of a few steps, and a Checkpointer of its own.

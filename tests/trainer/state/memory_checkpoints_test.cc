@@ -117,6 +117,25 @@ TEST_CASE("one host that is lost with its memory loses nothing, whichever it is"
   }
 }
 
+TEST_CASE("moments in bf16 are kept by the hosts as they are, in fewer bytes") {
+  const auto bytes_of = [](const RememberedRun& run) {
+    return fs::file_size(run.file("a", "share-00000-of-00004.a.data"));
+  };
+  RememberedRun wide, undisturbed, run;
+  wide.run(kFour, 5);
+  undisturbed.job.optimizer.moments = "bf16";
+  undisturbed.run(kFour, kMemorySteps);
+  run.job.optimizer.moments = "bf16";
+  run.run(kFour, 9);
+  // Of f32 weights, and two moments in f32 or bf16; shares are equal to within a value.
+  CHECK(bytes_of(run) * 12 < (bytes_of(wide) + 8) * 8);
+  CHECK(bytes_of(run) * 12 > (bytes_of(wide) - 8) * 8);
+  run.lose("b");
+  run.run({"a", "spare", "c", "d"}, kMemorySteps);
+  CHECK(run.began_at == 8);
+  CHECK(run.weights == undisturbed.weights);
+}
+
 TEST_CASE("hosts that share sequences keep each other's state as replicas do") {
   const auto prepare = [](RememberedRun& run) {
     run.job.model.sequence_length = 20;

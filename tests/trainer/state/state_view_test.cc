@@ -31,25 +31,35 @@ void declare_small_model(ParameterStore& store) {
 }
 
 /// A part of the model with its initial values, and moments that differ from them.
-void make_part(ParameterStore& store, ExecutionContext& context, int index, int count) {
+void make_part(ParameterStore& store, ExecutionContext& context, int index, int count,
+               DType moments = DType::f32) {
   declare_small_model(store);
   REQUIRE(store.cut({.dense = {index, count}}));
+  store.keep_moments_in(moments);
   store.finalize(context, DType::f32, 16, true);
   store.initialize(5);
   const auto master = host_view(store, store.master());
-  const auto moment1 = host_view(store, store.moment1());
-  const auto moment2 = host_view(store, store.moment2());
-  for (const auto& parameter : store.parameters())
-    for (std::int64_t i = parameter->offset(); i < parameter->offset() + parameter->elements();
-         ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      moment1[at] = 2.0f * master[at];
-      moment2[at] = master[at] + 1.0f;
-    }
+  const auto fill = [&]<class T>(T, const Tensor& moment, float factor, float more) {
+    const ops::HostAccess<T> values(context, moment);
+    for (const auto& parameter : store.parameters())
+      for (std::int64_t i = parameter->offset(); i < parameter->offset() + parameter->elements();
+           ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        values[at] = static_cast<T>(factor * master[at] + more);
+      }
+  };
+  for (const auto& [moment, factor, more] :
+       {std::tuple(&store.moment1(), 2.0f, 0.0f), std::tuple(&store.moment2(), 1.0f, 1.0f)}) {
+    CHECK(moment->dtype() == moments);
+    if (moments == DType::bf16)
+      fill(bf16(), *moment, factor, more);
+    else
+      fill(float(), *moment, factor, more);
+  }
 }
 
 /// Two replicas of each part write its pieces half and half.
-fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context) {
+fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context, DType moments) {
   auto store = CheckpointStore::open(dir, {"test"});
   REQUIRE(store);
   const auto folder = store->begin(1, 10'000);
@@ -58,7 +68,7 @@ fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context) {
   const auto writers = static_cast<std::size_t>(2 * parts);
   for (int part = 0; part < parts; ++part) {
     ParameterStore model;
-    make_part(model, context, part, parts);
+    make_part(model, context, part, parts, moments);
     const StateView view(model);
     for (std::size_t replica = 0; replica < 2; ++replica) {
       std::vector<PieceToWrite> pieces;
@@ -67,10 +77,10 @@ fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context) {
         // What every part has is written by the first.
         if (!piece.parameter->spec().cut.axis && part > 0) continue;
         pieces.push_back({.name = piece.name,
-                          .type = StorageType::f32,
+                          .type = piece.type,
                           .shape = piece.shape,
                           .piece = piece.piece,
-                          .data = std::as_bytes(piece.values)});
+                          .data = std::span<const std::byte>(piece.bytes)});
       }
       auto shard =
           write_shard(*folder, static_cast<std::size_t>(part) * 2 + replica, writers, pieces);
@@ -91,18 +101,19 @@ TEST_CASE("what a cut model saves is read into any other cut") {
     for (const int wanted : {1, 2, 4, 8}) {
       CAPTURE(saved);
       CAPTURE(wanted);
+      const DType moments = saved == 2 || wanted == 2 ? DType::bf16 : DType::f32;
       const sortie::test::ScopedTempDir dir;
-      const fs::path checkpoint = save_cut(dir.path(), saved, context);
+      const fs::path checkpoint = save_cut(dir.path(), saved, context, moments);
       auto reader = CheckpointReader::open(checkpoint, CheckDepth::hashes);
       REQUIRE(reader);
       for (int part = 0; part < wanted; ++part) {
         ParameterStore model;
-        make_part(model, context, part, wanted);
+        make_part(model, context, part, wanted, moments);
         for (const StatePiece& piece : StateView(model).pieces(TiedCopies::include)) {
           CAPTURE(piece.name);
-          std::vector<float> read(piece.values.size());
-          REQUIRE(reader->read_f32(piece.name, piece.shape, piece.piece, read));
-          CHECK(std::ranges::equal(read, piece.values));
+          std::vector<std::byte> read(piece.bytes.size());
+          REQUIRE(reader->read(piece.name, piece.type, piece.shape, piece.piece, read));
+          CHECK(std::ranges::equal(read, piece.bytes));
         }
       }
     }
@@ -118,20 +129,45 @@ TEST_CASE("shares are equal and leave nothing out") {
   for (const std::size_t count : {1u, 2u, 3u, 7u, 600u}) {
     CAPTURE(count);
     std::map<std::string, std::vector<Piece>> tiles;
-    const float* next = nullptr;
+    const std::byte* next = nullptr;
     for (std::size_t index = 0; index < count; ++index) {
       const auto share = share_of(all, index, count);
       const std::int64_t size = elements_of(share);
       CHECK(size >= total / static_cast<std::int64_t>(count));
       CHECK(size <= total / static_cast<std::int64_t>(count) + 1);
       for (const StatePiece& piece : share) {
-        CHECK(static_cast<std::int64_t>(piece.values.size()) == piece.piece.elements());
-        if (next != nullptr && piece.piece.begin > 0) CHECK(piece.values.data() == next);
-        next = piece.values.data() + piece.values.size();
+        CHECK(static_cast<std::int64_t>(floats_in(piece.bytes).size()) == piece.piece.elements());
+        if (next != nullptr && piece.piece.begin > 0) CHECK(piece.bytes.data() == next);
+        next = piece.bytes.data() + piece.bytes.size();
         tiles[piece.name].push_back(piece.piece);
       }
     }
     CHECK(tiles.size() == all.size());
+    for (const StatePiece& piece : all) CHECK(tiling_problem(tiles[piece.name], piece.shape) == "");
+  }
+}
+
+TEST_CASE("shares of moments in bf16 beside f32 weights are equal by their bytes") {
+  ExecutionContext context(1);
+  ParameterStore model;
+  make_part(model, context, 0, 1, DType::bf16);
+  const std::vector<StatePiece> all = StateView(model).pieces(TiedCopies::include);
+  const std::uint64_t total = bytes_of(all);
+  CHECK(total == (4 + 2 + 2) * (48 + 80 + 40 + 7));
+  for (const std::size_t count : {1u, 2u, 3u, 7u, 60u}) {
+    CAPTURE(count);
+    std::map<std::string, std::vector<Piece>> tiles;
+    for (std::size_t index = 0; index < count; ++index) {
+      const auto share = share_of(all, index, count);
+      CHECK(bytes_of(share) + 4 > total / count);
+      CHECK(bytes_of(share) < total / count + 1 + 4);
+      for (const StatePiece& piece : share) {
+        CHECK(piece.type == (piece.moment ? StorageType::bf16 : StorageType::f32));
+        CHECK(piece.bytes.size() ==
+              static_cast<std::size_t>(piece.piece.elements()) * piece.element_bytes());
+        tiles[piece.name].push_back(piece.piece);
+      }
+    }
     for (const StatePiece& piece : all) CHECK(tiling_problem(tiles[piece.name], piece.shape) == "");
   }
 }
@@ -192,12 +228,13 @@ TEST_CASE("every family, cut in two, starts from the values of the whole") {
         const Parameter& own = *whole.find(piece.parameter->name());
         const auto values =
             host_view(whole, whole.master()).span().subspan(static_cast<std::size_t>(own.offset()));
+        const std::span<float> held = floats_in(piece.bytes);
         bool equal = true;
         for_each_shared_run(Piece::whole(piece.shape), piece.piece,
                             [&](std::int64_t from, std::int64_t to, std::int64_t count) {
                               for (std::int64_t i = 0; i < count; ++i)
                                 equal = equal && values[static_cast<std::size_t>(from + i)] ==
-                                                     piece.values[static_cast<std::size_t>(to + i)];
+                                                     held[static_cast<std::size_t>(to + i)];
                             });
         CHECK_MESSAGE(equal, piece.name);
         in_parts += piece.piece.elements();

@@ -1,13 +1,37 @@
 // Flat updates over threads, in blocks of fixed size so that no bit depends on the thread count.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "trainer/ops/cpu/cpu_backend.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer::ops {
 namespace {
 
 constexpr std::int64_t kBlock = 65536;  // elements
+
+RoundingRow rounding_row(const MomentRounding& rounding, std::int64_t number) {
+  const auto position = static_cast<std::uint64_t>(number);
+  const std::uint64_t key = random_bits(rounding.key, position >> 32);
+  return {.key0 = static_cast<std::uint32_t>(key),
+          .key1 = static_cast<std::uint32_t>(key >> 32),
+          .begin = static_cast<std::uint32_t>(position)};
+}
+
+/// Calls body(row, from, count) for all runs of elements [begin, end) that one row is for.
+template <class Body>
+void for_each_rounding(const MomentRounding& rounding, std::int64_t begin, std::int64_t end,
+                       const Body& body) {
+  constexpr std::int64_t kKeyed = std::int64_t{1} << 32;  // the keys change here
+  while (begin < end) {
+    const std::int64_t number = rounding.number(begin);
+    const std::int64_t count =
+        std::min({end - begin, rounding.run(begin), kKeyed - number % kKeyed});
+    body(rounding_row(rounding, number), begin, count);
+    begin += count;
+  }
+}
 
 }  // namespace
 
@@ -38,12 +62,27 @@ void CpuBackend::adamw(ExecutionContext& context, const AdamWStep& step, Tensor&
                      .root_correction2 = 1.0f / std::sqrt(step.correction2),
                      .grad_scale = step.grad_scale};
   const auto& all = ops::kernels(context);
-  float *weights = w.data<float>(), *first = m.data<float>(), *second = v.data<float>();
+  float* weights = w.data<float>();
   const float* gradients = grad.data<float>();
   std::uint16_t* copies = compute.defined() ? &compute.data<bf16>()->bits : nullptr;
+  const auto copies_from = [copies](std::int64_t i) {
+    return copies == nullptr ? nullptr : copies + i;
+  };
+  if (m.dtype() == DType::bf16) {
+    std::uint16_t *first = &m.data<bf16>()->bits, *second = &v.data<bf16>()->bits;
+    parallel_ranges(context, w.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      for_each_rounding(step.rounding, begin, end,
+                        [&](const RoundingRow& rounding, std::int64_t i, std::int64_t count) {
+                          all.adamw_rounded(row, rounding, weights + i, gradients + i, first + i,
+                                            second + i, copies_from(i), count);
+                        });
+    });
+    return context.poll();
+  }
+  float *first = m.data<float>(), *second = v.data<float>();
   parallel_ranges(context, w.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
     all.adamw(row, weights + begin, gradients + begin, first + begin, second + begin,
-              copies == nullptr ? nullptr : copies + begin, end - begin);
+              copies_from(begin), end - begin);
   });
   context.poll();
 }

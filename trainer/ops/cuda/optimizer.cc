@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/optimizer_rounded.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/ops/cuda/tensor_views.h"
 
@@ -25,6 +26,21 @@ void CudaBackend::adamw(Context& context, const AdamWStep& step, Tensor& w, cons
                              .decay = step.lr * step.weight_decay,
                              .root_correction2 = 1.0f / std::sqrt(step.correction2),
                              .grad_scale = step.grad_scale};
+  if (m.dtype() == DType::bf16) {
+    const MomentRounding& rounding = step.rounding;
+    return adamw_rounded_range(current_stream(context), numbers,
+                               {.key = rounding.key,
+                                .first = rounding.first,
+                                .begin = rounding.begin,
+                                .columns = rounding.columns,
+                                .stride = rounding.stride},
+                               {.w = address<float>(w),
+                                .grad = address<const float>(grad),
+                                .m = address<bf16>(m),
+                                .v = address<bf16>(v),
+                                .compute = address<bf16>(compute),
+                                .count = w.elements()});
+  }
   adamw_range(current_stream(context), numbers,
               {.w = address<float>(w),
                .grad = address<const float>(grad),

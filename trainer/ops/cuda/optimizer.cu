@@ -1,5 +1,6 @@
 #include "trainer/ops/cuda/optimizer.h"
 
+#include "trainer/ops/cuda/adamw_element.h"
 #include "trainer/ops/cuda/rows.h"
 
 namespace sortie::trainer::ops::cuda {
@@ -51,8 +52,7 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) *sum = all;
 }
 
-/// 16 bytes are read and 12 written per element, 14 with the copy in bf16: the division and the
-/// root may be the exact ones.
+/// 16 bytes are read and 12 written per element, 14 with the copy in bf16.
 struct AdamW {
   AdamWNumbers a;
   AdamWRange range;
@@ -62,15 +62,8 @@ struct AdamW {
     Floats<N> w = load<N>(range.w + col), m = load<N>(range.m + col), v = load<N>(range.v + col);
     const Floats<N> grad = load<N>(range.grad + col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float g = grad.values[i] * a.grad_scale;
-      // fmaf() where the compiler could choose which product it rounds: tails and ranges at odd
-      // addresses have the bits of all others.
-      m.values[i] = fmaf(a.beta1, m.values[i], a.rest1 * g);
-      v.values[i] = fmaf(a.beta2, v.values[i], a.rest2 * (g * g));
-      const float deviation = fmaf(sqrtf(v.values[i]), a.root_correction2, a.eps);
-      w.values[i] -= fmaf(a.step_size, m.values[i] / deviation, a.decay * w.values[i]);
-    }
+    for (int i = 0; i < N; ++i)
+      adamw_element(a, grad.values[i], w.values[i], m.values[i], v.values[i]);
     store<N>(range.w + col, w);
     store<N>(range.m + col, m);
     store<N>(range.v + col, v);

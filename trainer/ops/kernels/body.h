@@ -50,6 +50,7 @@ constexpr Kernels kTable = {.isa = Isa::SORTIE_ISA_NAMESPACE,
                             .f32 = typed_kernels<float>(),
                             .bf16 = typed_kernels<b16>(),
                             .adamw = adamw,
+                            .adamw_rounded = adamw_rounded,
                             .sum_of_squares = sum_of_squares};
 const Kernels kKernels = kTable;
 

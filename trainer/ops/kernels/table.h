@@ -89,12 +89,23 @@ struct AdamWRow {
   float grad_scale;
 };
 
+/// State of the generator that rounds moments, at a run of elements whose numbers follow each other
+/// and do not pass a multiple of 2^32.
+struct RoundingRow {
+  std::uint32_t key0, key1;
+  std::uint32_t begin;  // number of the first element
+};
+
 struct Kernels {
   Isa isa;
   TypedKernels f32, bf16;
   /// compute may be null.
   void (*adamw)(const AdamWRow& step, float* w, const float* grad, float* m, float* v,
                 std::uint16_t* compute, std::int64_t n);
+  /// The same with moments in bf16.
+  void (*adamw_rounded)(const AdamWRow& step, const RoundingRow& rounding, float* w,
+                        const float* grad, std::uint16_t* m, std::uint16_t* v,
+                        std::uint16_t* compute, std::int64_t n);
   double (*sum_of_squares)(const float* x, std::int64_t n);
 };
 
