@@ -18,24 +18,35 @@ std::int64_t put_in(int rank, std::int64_t index) {
   return (index * 31 + rank * 17) % 13;
 }
 
+/// Of what the host has beside a tensor at a time: a tensor may be half of the memory.
+constexpr std::int64_t kSlice = std::int64_t{1} << 22;
+
 template <class T>
 void fill_as(ExecutionContext& context, Tensor& tensor, int rank) {
-  std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<T>(static_cast<float>(put_in(rank, static_cast<std::int64_t>(i))));
-  ops::copy_from_host<T>(context, values, tensor);
+  std::vector<T> values(static_cast<std::size_t>(std::min(kSlice, tensor.elements())));
+  for (std::int64_t first = 0; first < tensor.elements(); first += kSlice) {
+    Tensor slice = tensor.slice(0, first, std::min(kSlice, tensor.elements() - first));
+    values.resize(static_cast<std::size_t>(slice.elements()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] =
+          static_cast<T>(static_cast<float>(put_in(rank, first + static_cast<std::int64_t>(i))));
+    ops::copy_from_host<T>(context, values, slice);
+  }
   context.synchronize();
 }
 
 template <class T>
 std::int64_t differing_as(ExecutionContext& context, const Tensor& tensor,
                           const std::function<std::int64_t(std::int64_t)>& expected) {
-  const std::vector<T> values = ops::copy_to_host<T>(context, tensor);
   std::int64_t wrong = 0;
-  for (std::int64_t i = 0; i < tensor.elements(); ++i)
-    if (static_cast<float>(values[static_cast<std::size_t>(i)]) !=
-        static_cast<float>(static_cast<T>(static_cast<float>(expected(i)))))
-      ++wrong;
+  for (std::int64_t first = 0; first < tensor.elements(); first += kSlice) {
+    const std::vector<T> values = ops::copy_to_host<T>(
+        context, tensor.slice(0, first, std::min(kSlice, tensor.elements() - first)));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (static_cast<float>(values[i]) != static_cast<float>(static_cast<T>(static_cast<float>(
+                                               expected(first + static_cast<std::int64_t>(i))))))
+        ++wrong;
+  }
   return wrong;
 }
 

@@ -88,12 +88,12 @@ TEST_CASE("every family trains in stages") {
   check_one_step(deep_job("mixtral"), 2, 2);
   check_one_step(deep_job("deepseek-v3", false), 2, 2);
   if (!sortie::test::every_case()) return;
-  for (const char* family : {"gpt2", "gpt-neo", "gpt-neo-x", "llama", "mistral", "qwen2", "qwen3",
-                             "mixtral", "qwen3-moe", "deepseek-v3"})
+  for (const Family& family : families())
     for (const bool tied : {true, false}) {
-      check_one_step(deep_job(family, tied), 2);
-      check_one_step(deep_job(family, tied), 2, 2);
-      check_one_step(deep_job(family, tied), 4);
+      const std::string name(family.name);
+      check_one_step(deep_job(name, tied), 2);
+      check_one_step(deep_job(name, tied), 2, 2);
+      check_one_step(deep_job(name, tied), 4);
     }
 }
 

@@ -46,12 +46,12 @@ TEST_CASE("a trained model continues a progression, past its own context") {
 
 TEST_CASE("greedy and drawn text with the cache is that without, to the token") {
   const auto communicator = make_single_communicator();
-  for (const char* architecture : {"llama", "gpt-neo-x", "gpt2", "gpt-neo", "mistral", "qwen2",
-                                   "qwen3", "mixtral", "qwen3-moe", "deepseek-v3"}) {
+  for (const Family& family : families()) {
+    const std::string architecture(family.name);
     CAPTURE(architecture);
     auto job = is_mixture(architecture) ? mixture_job(architecture) : tiny_job(architecture);
-    if (std::string_view(architecture) == "mistral") job.model.attention_window = 5;
-    if (std::string_view(architecture) == "gpt-neo") {
+    if (architecture == "mistral") job.model.attention_window = 5;
+    if (architecture == "gpt-neo") {
       job.model.attention_layers = {"global", "local"};
       job.model.attention_window = 4;
     }

@@ -1,5 +1,7 @@
 // Collectives and messages of memory that the host does not have, or that is not ready: each begins
 // when its event has passed, and the stream goes on when it is done.
+#include <thread>
+
 #include "tests/support/test_device.h"
 #include "tests/trainer/parallel/on_ranks.h"
 #include "trainer/ops/copy.h"
@@ -46,7 +48,105 @@ bool all_are(ExecutionContext& context, const Tensor& tensor, double value) {
                              [value](float one) { return one == static_cast<float>(value); });
 }
 
+/// The three ways to be done with a handle.
+enum class Ending : std::uint8_t { wait, poll, stream };
+
+void finish(Communicator::Handle handle, Ending ending, ExecutionContext& context) {
+  if (ending == Ending::stream) return handle->wait_on(context);
+  if (ending == Ending::wait) return handle->wait();
+  while (!handle->poll()) std::this_thread::yield();
+}
+
+/// Element i of rank r: whole numbers whose sums every type has.
+std::int64_t small(int rank, std::int64_t i) {
+  return (i * 31 + rank * 17) % 13;
+}
+
+/// Collectives of values of one type: what goes in, and whether what comes out is right.
+template <class T>
+struct Typed {
+  ExecutionContext& context;
+  Communicator& communicator;
+  Wrongs& wrongs;
+  Ending ending;
+
+  Tensor put_in(std::int64_t elements) const {
+    std::vector<T> values;
+    for (std::int64_t i = 0; i < elements; ++i)
+      values.push_back(static_cast<T>(static_cast<float>(small(communicator.rank(), i))));
+    return ops::tensor_from_host<T>(context, values, {elements});
+  }
+  Tensor empty(std::int64_t elements) const { return context.empty(dtype_of<T>(), {elements}); }
+  template <class Expected>
+  void come_out(std::string_view what, const Tensor& tensor, const Expected& expected) const {
+    const std::vector<T> values = ops::copy_to_host<T>(context, tensor);
+    bool good = true;
+    for (std::int64_t i = 0; i < tensor.elements(); ++i)
+      good = good && static_cast<std::int64_t>(
+                         static_cast<float>(values[static_cast<std::size_t>(i)])) == expected(i);
+    wrongs.check(good, fmt::format("{} of {} {}, ended by {}", what, tensor.elements(),
+                                   dtype_name(tensor.dtype()), static_cast<int>(ending)));
+  }
+
+  void all_of(std::int64_t elements) const {
+    const int rank = communicator.rank(), ranks = communicator.size();
+    const auto done = [this](Communicator::Handle handle) {
+      finish(std::move(handle), ending, context);
+    };
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+      if (op == ReduceOp::sum && dtype_of<T>() == DType::u8) continue;
+      const auto reduced = [&](std::int64_t i) {
+        std::int64_t value = small(0, i);
+        for (int other = 1; other < ranks; ++other)
+          value = op == ReduceOp::sum ? value + small(other, i) : std::max(value, small(other, i));
+        return value;
+      };
+      const Tensor sum = put_in(elements), whole = put_in(elements * ranks);
+      const Tensor part = empty(elements);
+      done(communicator.all_reduce_async(sum, op, context.record()));
+      come_out("all-reduce", sum, reduced);
+      done(communicator.reduce_scatter_async(whole, part, op, context.record()));
+      come_out("reduce-scatter", part,
+               [&](std::int64_t i) { return reduced(elements * rank + i); });
+    }
+    const Tensor mine = put_in(elements), gathered = empty(elements * ranks);
+    done(communicator.all_gather_async(mine, gathered, context.record()));
+    come_out("all-gather", gathered,
+             [&](std::int64_t i) { return small(static_cast<int>(i / elements), i % elements); });
+    const Tensor told = put_in(elements);
+    done(communicator.broadcast_async(told, ranks - 1, context.record()));
+    come_out("broadcast", told, [&](std::int64_t i) { return small(ranks - 1, i); });
+
+    const std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), elements);
+    const Tensor out = put_in(elements * ranks), in = empty(elements * ranks);
+    done(communicator.all_to_all_async(out, counts, in, counts, context.record()));
+    come_out("all-to-all", in, [&](std::int64_t i) {
+      return small(static_cast<int>(i / elements), elements * rank + i % elements);
+    });
+    const int before = (rank + ranks - 1) % ranks;
+    const Tensor sent = put_in(elements), received = empty(elements);
+    auto receive = communicator.receive_async(received, before, context.record());
+    done(communicator.send_async(sent, (rank + 1) % ranks, context.record()));
+    done(std::move(receive));
+    come_out("message", received, [&](std::int64_t i) { return small(before, i); });
+  }
+};
+
 }  // namespace
+
+TEST_CASE("collectives take the memory of a device of any type, and end by wait, poll or stream") {
+  on_device_ranks(3, [](Communicator& communicator, ExecutionContext& context, Wrongs& wrongs) {
+    for (const Ending ending : {Ending::wait, Ending::poll, Ending::stream})
+      for (const std::int64_t elements : {5, 9'001}) {
+        Typed<float>{context, communicator, wrongs, ending}.all_of(elements);
+        Typed<bf16>{context, communicator, wrongs, ending}.all_of(elements);
+        Typed<double>{context, communicator, wrongs, ending}.all_of(elements);
+        Typed<std::int32_t>{context, communicator, wrongs, ending}.all_of(elements);
+        Typed<std::int64_t>{context, communicator, wrongs, ending}.all_of(elements);
+        Typed<std::uint8_t>{context, communicator, wrongs, ending}.all_of(elements);
+      }
+  });
+}
 
 TEST_CASE("collectives take the memory of a device when its values are there") {
   on_device_ranks(3, [](Communicator& communicator, ExecutionContext& context, Wrongs& wrongs) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""mpi_ranks.py SORTIE_TRAIN: the collectives over real MPI ranks under mpirun: right values for every operation and type, and
-how ranks end that wait for one which does not answer."""
+"""mpi_ranks.py SORTIE_TRAIN [--large]: the collectives over real MPI ranks under mpirun: right values for every operation and type, and
+how ranks end that wait for one which does not answer. --large: values of more elements than an int counts, instead; 10 GiB of memory."""
 import json
 import os
 import pathlib
@@ -32,18 +32,18 @@ def start(ranks, *arguments, **environment):
                             env={**os.environ, **environment})
 
 
-def finish(job):
+def finish(job, seconds=SECONDS):
     try:
-        out, err = job.communicate(timeout=SECONDS)
+        out, err = job.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         job.terminate()  # mpirun then ends its ranks
         out, err = job.communicate(timeout=SECONDS)
-        sys.exit(f"the job still ran after {SECONDS} s\n--- stdout\n{out[-2000:]}\n--- stderr\n{err[-2000:]}")
+        sys.exit(f"the job still ran after {seconds} s\n--- stdout\n{out[-2000:]}\n--- stderr\n{err[-2000:]}")
     return job.returncode, out, err
 
 
-def rows(ranks, *arguments, **environment):
-    code, out, err = finish(start(ranks, "--json", "--seconds", "0", *arguments, **environment))
+def rows(ranks, *arguments, seconds=SECONDS, **environment):
+    code, out, err = finish(start(ranks, "--json", "--seconds", "0", *arguments, **environment), seconds)
     if code != 0:
         sys.exit(f"{ranks} ranks, {arguments}: exit code {code}\n{out[-2000:]}\n{err[-2000:]}")
     report = json.loads(out)
@@ -67,6 +67,17 @@ def check_values():
     if len(links["pairs"]) != 6 or len(links["ring"]) != 4 or any(row["gbit_s"] <= 0 for row in links["pairs"] + links["ring"]):
         sys.exit(f"links of 4 ranks: {links}")
     print("values of all operations are right", flush=True)
+
+
+def check_large():
+    """MPI counts in ints; more than 2^31 elements, and blocks for each of two ranks of more than 2^30 bytes, go in several messages."""
+    elements = 2**31 + 6 * 2**20
+    for operations, redop in (("all_reduce,reduce_scatter", "max"), ("all_gather,broadcast,all_to_all,ring", "sum")):
+        report = rows(2, "--op", operations, "--dtype", "u8", "--redop", redop, "--from", str(elements), "--to", str(elements), "--iterations", "1", seconds=600)
+        print([f"{row['operation']} {row['us'] / 1e6:.1f} s" for row in report["rows"]], flush=True)
+        if [row["operation"] for row in report["rows"]] != operations.split(",") or any(row["wrong"] or row["count"] != elements for row in report["rows"]):
+            sys.exit(f"of {elements} elements: {report['rows']}")
+    print(f"{elements} elements are right", flush=True)
 
 
 def check_silent_rank():
@@ -103,6 +114,8 @@ def check_silent_rank():
 def main():
     if sys.argv[2:3] == ["--rank"]:
         as_rank(sys.argv[3:])
+    if sys.argv[2:] == ["--large"]:
+        return check_large()
     check_values()
     check_silent_rank()
 
