@@ -14,11 +14,13 @@ constexpr const char* kConnectionsFooter = R"(Examples:
   sortie connections ls                                                      what stays, how long
   sortie connections close                                                   nothing does any more
 
-exec, push, pull, check and image push use connections that are kept; run signs in by itself.
+exec, push, pull, check, image push, ssh and shell use connections that are kept; run does with
+on_launcher_loss = "hold T", and else signs in by itself.
 )";
 
 constexpr const char* kConnectionsLsFooter = R"(Examples:
-  sortie connections ls           host, state, since when it is idle, when it ends
+  sortie connections ls           host, state, since when it is idle, when it ends; a row for each
+                                  session of `sortie ssh`, too (state terminal or command)
   sortie connections ls --json    for a program to read (schema sortie/connections/1)
 )";
 
@@ -26,7 +28,7 @@ constexpr const char* kConnectionsCloseFooter = R"(Examples:
   sortie connections close                   all of them
   sortie connections close 'gpu[01-08],h7'   those to these hosts
 
-One that a command is using is closed when that command ends.
+One that a command or a session is using is closed when that ends.
 )";
 
 int print_connections(const Result<std::string>& text) {

@@ -17,6 +17,7 @@ Each host has one shell (bash, else sh) as long as the prompt lasts: cd and vari
 to line. Hosts with the same output are shown together. At the prompt:
   @gpu07 CMD, @rack1 CMD    on these hosts alone        @gpu07, @    lines go there from now on, to all
   !CMD                      on this machine             ?            the hosts, and which are lost
+  +gpu09, -gpu07            these too, these no more    =            folded output, or as it comes
   exit [N], quit, Ctrl-D    leave                       Tab          completes @hosts and @groups
 A line that ends with \ goes on in the next one.
 Ctrl-C ends what the running line has started (once more: TERM; a third time: the shells of hosts

@@ -13,11 +13,11 @@
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/output_options.h"
-#include "launcher/host/transport_router.h"
 #include "launcher/run/run_command.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/shell/shell_history.h"
 #include "launcher/shell/shell_session.h"
+#include "launcher/warm/warm_transport.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -88,7 +88,7 @@ int shell_command(const ShellOptions& options) {
       fmt::format("shell-{:x}-{:x}",
                   std::chrono::duration_cast<std::chrono::microseconds>(now).count(), ::getpid());
   asio::io_context io(1);
-  const auto transport = make_transport(io.get_executor(), runner);
+  const auto transport = make_fleet_transport(io.get_executor(), runner, *binary);
   ShellSession session({io.get_executor(), *transport, *binary, console, runner, prompt}, hosts,
                        run_id);
   run_to_end(io, session.run());

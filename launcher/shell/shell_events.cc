@@ -52,13 +52,23 @@ void ShellHosts::on_output(std::size_t index, const wire::Output& output) {
   host.unacknowledged += output.bytes.size();
   if (host.unacknowledged > kOutputWindow)
     return give_up(index, {ErrorCode::protocol, "runner sent more output than it may"});
-  // What a sink has taken is in memory or in its file.
-  if (host.unacknowledged >= kOutputWindow / 4)
-    host.session->send(wire::OutputCredit{std::exchange(host.unacknowledged, 0)});
   host.readers[reader_of(output.stream)].feed(
       output.bytes, [this, index, &output](const MarkReader::Piece& piece) {
         on_piece(index, output.stream, piece);
       });
+  if (host.phase != Phase::gone) give_credit_to(host);
+}
+
+/// What a sink has taken is in memory, in its file, or on its way to the terminal.
+void ShellHosts::give_credit_to(Host& host) {
+  if (host.unacknowledged < kOutputWindow / 4) return;
+  if (parts_.congested && parts_.congested()) return;
+  host.session->send(wire::OutputCredit{std::exchange(host.unacknowledged, 0)});
+}
+
+void ShellHosts::give_credit() {
+  for (const auto& host : hosts_)
+    if (host->phase == Phase::ready && !host->exited) give_credit_to(*host);
 }
 
 void ShellHosts::on_piece(std::size_t index, wire::Stream stream, const MarkReader::Piece& piece) {

@@ -31,6 +31,8 @@ class ShellHosts {
     /// Output between two lines, of a job in the background.
     std::function<void(std::size_t index, const std::string& host, std::string_view bytes)>
         on_stray;
+    /// What is shown waits for the terminal: hosts get no credit for more output. Empty: never.
+    std::function<bool()> congested = {};
   };
 
   /// All references must outlive the object. `run_id` names the run folders on the hosts.
@@ -62,6 +64,8 @@ class ShellHosts {
   /// Ctrl-C: INT to what the line runs; the second time TERM; from the third on the shells of hosts
   /// where it still runs are ended.
   void interrupt();
+  /// Credit for output that was held back while `congested`; to be called now and then.
+  void give_credit();
   /// How often the running line was interrupted.
   int interrupts() const { return interrupts_; }
   /// Ends every host that is not ready or has a line running; connect() returns.
@@ -102,6 +106,7 @@ class ShellHosts {
   void end_line(std::size_t index, Outcome outcome);
   void give_up(std::size_t index, Error error);
   void leave_out(std::size_t index, Outcome outcome);
+  void give_credit_to(Host& host);
   void order(Host& host, std::string_view order);
   void write(Host& host, std::string_view bytes);
 

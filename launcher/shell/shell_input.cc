@@ -39,8 +39,8 @@ ShellInput parse_shell_input(std::string_view line) {
   ShellInput input;
   if (text.empty() || text.front() == '#') return input;
   if (auto left = leaving(text)) return *left;
-  if (text == "?") {
-    input.kind = Kind::list;
+  if (text == "?" || text == "=") {
+    input.kind = text == "?" ? Kind::list : Kind::folding;
   } else if (text.front() == '!') {
     input.text = stripped(text.substr(1));
     if (input.text.empty())

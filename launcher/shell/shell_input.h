@@ -17,6 +17,7 @@ struct ShellInput {
     add,      // +HOSTS: there as well, also where there is no shell yet
     remove,   // -HOSTS: there no more
     list,     // ?
+    folding,  // =: output folded when the line is over, or as it comes
     leave,    // exit [N], quit [N]
   };
   Kind kind = Kind::nothing;

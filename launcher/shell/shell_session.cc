@@ -13,6 +13,7 @@
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/terminal_signals.h"
+#include "launcher/exec/sinks.h"
 #include "launcher/run/job_options.h"
 
 namespace sortie::launcher {
@@ -22,6 +23,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::size_t kBacklog = 1u << 20;
+/// With more than this waiting for the terminal hosts get no credit for output.
+constexpr std::size_t kLiveBacklog = 4u << 20;
 constexpr std::size_t kLongPrompt = 32;
 
 }  // namespace
@@ -34,7 +37,8 @@ ShellSession::ShellSession(Parts parts, const std::vector<std::string>& hosts, s
               },
               [this](std::size_t, const std::string& host, std::string_view bytes) {
                 say(fmt::format("[{}] {}", host, printable_lines(bytes)));
-              }},
+              },
+              [this] { return parts_.console.backlog() > kLiveBacklog; }},
              hosts, parts_.runner, std::move(run_id)),
       prompt_(parts_.executor, parts_.prompt),
       signals_(parts_.executor),
@@ -154,6 +158,10 @@ asio::awaitable<void> ShellSession::act(ShellInput input) {
     selected_ = input.hosts.empty() ? all() : std::move(which);
   } else if (input.kind == Kind::list) {
     list_hosts();
+  } else if (input.kind == Kind::folding) {
+    folds_ = !folds_;
+    parts_.console.message(folds_ ? "output from here on: folded, when a line is over"
+                                  : "output from here on: as it comes, behind the host's name");
   } else if (input.kind == Kind::local) {
     co_await flushed();
     status_ = co_await prompt_.run_here(std::move(input.text));
@@ -218,12 +226,41 @@ asio::awaitable<void> ShellSession::run_remote(std::string line, std::vector<std
     status_ = kExitLost;
     co_return;
   }
+  if (folds_)
+    co_await run_folded(std::move(line), std::move(which));
+  else
+    co_await run_live(std::move(line), std::move(which));
+}
+
+asio::awaitable<void> ShellSession::run_folded(std::string line, std::vector<std::size_t> which) {
   FoldSink fold(/*only_what_was_said=*/true);
   const std::vector<HostOutcome> outcomes =
       co_await hosts_.run(std::move(line), std::move(which), fold);
   parts_.console.status("");
   co_await show(fold);
   status_ = exec_exit_code(outcomes, std::nullopt);
+  name_failures(outcomes);
+}
+
+/// A terminal that is slow makes the hosts wait.
+asio::awaitable<void> ShellSession::run_live(std::string line, std::vector<std::size_t> which) {
+  LiveSink live(parts_.console);
+  const std::vector<HostOutcome> outcomes =
+      co_await hosts_.run(std::move(line), std::move(which), live);
+  parts_.console.status("");
+  status_ = exec_exit_code(outcomes, std::nullopt);
+  // The folded report says so itself.
+  std::map<std::string, std::vector<std::string>> failed;
+  for (const HostOutcome& host : outcomes)
+    if (host.outcome.kind != Outcome::Kind::ok && hosts_.lives(index_of_.at(host.host)))
+      failed[host.outcome.reason].push_back(host.host);
+  for (const auto& [reason, names] : failed)
+    parts_.console.error(fmt::format("{}: {}", folded_with_count(names), printable(reason)));
+  name_failures(outcomes);
+}
+
+/// Those that a line has cost its host.
+void ShellSession::name_failures(const std::vector<HostOutcome>& outcomes) {
   for (const HostOutcome& host : outcomes)
     if (const auto found = index_of_.find(host.host);
         found != index_of_.end() && !hosts_.lives(found->second))
@@ -265,6 +302,7 @@ asio::awaitable<void> ShellSession::show_waiting() {
     tick.expires_after(milliseconds(200));
     co_await tick.async_wait(kToken);
     const bool waits = hosts_.busy() || !connected_;
+    if (hosts_.busy()) hosts_.give_credit();
     ticks = waits ? ticks + 1 : 0;
     if (!waits) shown.clear();
     if (ticks < 5 || !parts_.console.has_status()) continue;

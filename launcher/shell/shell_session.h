@@ -41,6 +41,9 @@ class ShellSession {
   boost::asio::awaitable<std::optional<std::string>> next_line();
   boost::asio::awaitable<void> act(ShellInput input);
   boost::asio::awaitable<void> run_remote(std::string line, std::vector<std::size_t> which);
+  boost::asio::awaitable<void> run_folded(std::string line, std::vector<std::size_t> which);
+  boost::asio::awaitable<void> run_live(std::string line, std::vector<std::size_t> which);
+  void name_failures(const std::vector<HostOutcome>& outcomes);
   boost::asio::awaitable<void> show(FoldSink& fold);
   boost::asio::awaitable<void> flushed();
   void on_signal(int number);
@@ -66,6 +69,7 @@ class ShellSession {
   std::optional<int> lost_;                      // code of the first host that was lost
   std::optional<int> ended_by_;                  // a signal
   std::optional<int> left_with_;                 // exit N
+  bool folds_ = true;                            // output, until the line is over
   bool connected_ = false;                       // not while hosts are connected to
   bool adding_ = false, leaving_ = false, aborted_ = false;
 };

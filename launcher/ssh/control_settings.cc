@@ -92,8 +92,7 @@ Result<ControlSettings> make_control_settings(const HostSpec& spec, const config
   const ControlMaster master = files.control_master.value_or(ControlMaster::no);
   const bool persists = !files.control_persist.empty() &&
                         parse_control_persist(files.control_persist).value_or(false);
-  control.make =
-      !is_jump && persists && (master == ControlMaster::yes || master == ControlMaster::automatic);
+  control.make = persists && (master == ControlMaster::yes || master == ControlMaster::automatic);
   if (control.make) control.persist = files.control_persist;
   control.left_alone = contradiction(settings, ssh, files, environment);
   return control;

@@ -24,8 +24,8 @@ struct ControlSettings {
   std::string left_alone;
 };
 
-/// `this_host`: what this machine calls itself. For a jump host (`is_jump`) nothing is made, and
-/// runner.ssh's user and port do not count. ErrorCode::config, with file and line, for a
+/// `this_host`: what this machine calls itself. For a jump host (`is_jump`) runner.ssh's user and
+/// port do not count. ErrorCode::config, with file and line, for a
 /// ControlPath that ssh refuses.
 Result<ControlSettings> make_control_settings(const HostSpec& spec, const config::SshConfig& ssh,
                                               const HostConfig& files,

@@ -56,12 +56,13 @@ void MuxMasters::say_once(const std::string& text) {
   if (said_.insert(text).second) log::warning("{}", text);
 }
 
-asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, bool is_jump) {
+asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, MuxRole role) {
   const auto self = shared_from_this();
   MuxFound found;
   if (ssh_.control == "no") co_return found;
   const auto files = config_reader_.lookup(spec.host);
   if (!files) co_return found;  // signing in says what is wrong with it
+  const bool is_jump = role != MuxRole::host;
   const auto made = make_control_settings(spec, ssh_, *files, environment_, this_host_, is_jump);
   if (!made) co_return std::unexpected(made.error());
   const ControlSettings& control = *made;
@@ -75,14 +76,16 @@ asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, bool is_jump) 
   }
   bool taken = false;
   co_await look(control, spec.host, found, taken);
-  if (found.master || taken || !control.make) co_return found;
+  if (found.master || taken || !control.make || role == MuxRole::jump_behind_others)
+    co_return found;
   if (const auto folder = check_control_folder(control.sockets.front()); !folder) {
     found.why_not =
         fmt::format("{}; mkdir -m 700 it, ssh makes no master without", folder.error().message);
     say_once(found.why_not);
     co_return found;
   }
-  auto ended = co_await make(spec, control, found);
+  MasterOrder order = order_for(spec, control, is_jump);
+  auto ended = co_await make(std::move(order), control, found);
   if (!ended) co_return std::unexpected(std::move(ended).error());
   co_return found;
 }
@@ -120,8 +123,10 @@ asio::awaitable<void> MuxMasters::look(const ControlSettings& control, const std
   }
 }
 
-MasterOrder MuxMasters::order_for(const HostSpec& spec, const ControlSettings& control) const {
-  MasterOrder order{spec, control.sockets.front(), control.persist, {}, control.sockets.size() > 1};
+MasterOrder MuxMasters::order_for(const HostSpec& spec, const ControlSettings& control,
+                                  bool is_jump) const {
+  MasterOrder order{spec, control.sockets.front(),    control.persist,
+                    {},   control.sockets.size() > 1, is_jump};
   if (!ssh_.config_file.empty()) {
     order.config_file = environment_.expand_home(ssh_.config_file);
   } else if (const passwd* entry = ::getpwuid(::getuid());
@@ -134,9 +139,10 @@ MasterOrder MuxMasters::order_for(const HostSpec& spec, const ControlSettings& c
   return order;
 }
 
-std::string MuxMasters::server_of(const HostSpec& spec) {
+std::string MuxMasters::server_of(const MasterOrder& order) {
+  const HostSpec& spec = order.host;
   if (const auto files = config_reader_.lookup(spec.host)) {
-    if (const auto settings = make_host_settings(spec, ssh_, *files, environment_, false)) {
+    if (const auto settings = make_host_settings(spec, ssh_, *files, environment_, order.is_jump)) {
       if (!settings->jumps.empty()) return settings->jumps.front();
       return fmt::format("{}:{}", settings->host_name, settings->port);
     }
@@ -144,7 +150,7 @@ std::string MuxMasters::server_of(const HostSpec& spec) {
   return spec.host;
 }
 
-asio::awaitable<Result<>> MuxMasters::make(HostSpec spec, const ControlSettings& control,
+asio::awaitable<Result<>> MuxMasters::make(MasterOrder order, const ControlSettings& control,
                                            MuxFound& found) {
   const auto self = shared_from_this();
   auto& entry = makings_[control.sockets.front()];
@@ -159,13 +165,13 @@ asio::awaitable<Result<>> MuxMasters::make(HostSpec spec, const ControlSettings&
   } else if (!making->failure || may_pass()) {
     making->failure.reset();
     making->runs = true;
-    co_await run_maker(spec, control, making);
+    co_await run_maker(order, making);
     making->runs = false;
     making->over.cancel();
   }
   if (!making->failure) {
     bool taken = false;
-    co_await look(control, spec.host, found, taken);
+    co_await look(control, order.host.host, found, taken);
     if (!found.master && !taken)
       found.why_not = fmt::format("the ssh that was to make the master {} has made none there",
                                   control.sockets.front().string());
@@ -174,22 +180,20 @@ asio::awaitable<Result<>> MuxMasters::make(HostSpec spec, const ControlSettings&
   // Signing in would only find the same out once more, after the same time.
   if (may_pass()) co_return std::unexpected(*making->failure);
   found.why_not = making->failure->message;
-  log::debug("{}: no ssh master: {}", spec.host, found.why_not);
+  log::debug("{}: no ssh master: {}", order.host.host, found.why_not);
   co_return Result<>{};
 }
 
-asio::awaitable<void> MuxMasters::run_maker(HostSpec spec, const ControlSettings& control,
-                                            std::shared_ptr<Making> making) {
+asio::awaitable<void> MuxMasters::run_maker(MasterOrder order, std::shared_ptr<Making> making) {
   const auto self = shared_from_this();
-  auto& gate = gates_[server_of(spec)];
+  auto& gate = gates_[server_of(order)];
   if (!gate) gate = std::make_shared<ServerGate>(executor_);
   const std::shared_ptr<ServerGate> server = gate;
-  const MasterOrder order = order_for(spec, control);
   Clock::time_point begun{};
   for (int tries = 1;; ++tries) {
     auto pass = co_await server->enter();
     auto slot = co_await makers_->enter();
-    log::debug("{}: making the ssh master at {}", spec.host, order.socket.string());
+    log::debug("{}: making the ssh master at {}", order.host.host, order.socket.string());
     auto words = master_words(ssh_, order);
     auto failure =
         co_await start_master(executor_, std::move(words), order.socket, time_to_sign_in(ssh_));

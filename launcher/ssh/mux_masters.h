@@ -30,6 +30,10 @@ struct MuxMaster {
   std::shared_ptr<FanOut::Slot> slot;  // until whoever asked has begun what it came for
 };
 
+/// What a host is wanted for. A jump host behind others of a list is looked for a master, but none
+/// is made: ssh_config has no such way to it.
+enum class MuxRole { host, jump, jump_behind_others };
+
 struct MuxFound {
   std::optional<MuxMaster> master;
   std::string why_not;  // a master was to be had and was not; empty = none was
@@ -41,22 +45,20 @@ class MuxMasters : public std::enable_shared_from_this<MuxMasters> {
   MuxMasters(boost::asio::any_io_executor executor, config::SshConfig ssh,
              UserEnvironment environment);
 
-  /// Without a master the host is to be signed in to. For a jump host none is made. Errors: what
-  /// ssh_config says can not be; resolve and connect, where the ssh that was to make one has found
-  /// that out.
-  boost::asio::awaitable<Result<MuxFound>> find(HostSpec spec, bool is_jump);
+  /// Without a master the host is to be signed in to. Errors: what ssh_config says can not be;
+  /// resolve and connect, where the ssh that was to make one has found that out.
+  boost::asio::awaitable<Result<MuxFound>> find(HostSpec spec, MuxRole role);
 
  private:
   struct Making;
 
   boost::asio::awaitable<void> look(const ControlSettings& control, const std::string& host,
                                     MuxFound& found, bool& taken);
-  boost::asio::awaitable<Result<>> make(HostSpec spec, const ControlSettings& control,
+  boost::asio::awaitable<Result<>> make(MasterOrder order, const ControlSettings& control,
                                         MuxFound& found);
-  boost::asio::awaitable<void> run_maker(HostSpec spec, const ControlSettings& control,
-                                         std::shared_ptr<Making> making);
-  MasterOrder order_for(const HostSpec& spec, const ControlSettings& control) const;
-  std::string server_of(const HostSpec& spec);
+  boost::asio::awaitable<void> run_maker(MasterOrder order, std::shared_ptr<Making> making);
+  MasterOrder order_for(const HostSpec& spec, const ControlSettings& control, bool is_jump) const;
+  std::string server_of(const MasterOrder& order);
   void say_once(const std::string& text);
 
   boost::asio::any_io_executor executor_;

@@ -63,9 +63,11 @@ std::vector<std::string> master_words(const config::SshConfig& ssh, const Master
   };
   if (!order.config_file.empty()) add("-F", order.config_file.string());
   if (!ssh.identity_file.empty()) add("-i", ssh.identity_file);
-  const std::string& user = order.host.user.empty() ? ssh.user : order.host.user;
+  std::string user = order.host.user;
+  if (user.empty() && !order.is_jump) user = ssh.user;
   if (!user.empty()) add("-l", user);
-  const auto port = order.host.port ? order.host.port : ssh.port;
+  auto port = static_cast<std::int64_t>(order.host.port);
+  if (port == 0 && !order.is_jump) port = ssh.port;
   if (port != 0) add("-p", std::to_string(port));
   add("--", order.host.host);
   return words;

@@ -26,6 +26,7 @@ struct MasterOrder {
   std::filesystem::path config_file;
   /// ssh expands ControlPath by itself: what %C stands for depends on its version.
   bool by_ssh = false;
+  bool is_jump = false;  // runner.ssh's user and port are not of it
 };
 
 /// The argv. Nothing in it asks a question; a name that begins with "-" is no option.

@@ -189,7 +189,8 @@ asio::awaitable<Result<bool>> Reach::dial_by_master(const HostSettings& settings
   const auto self = shared_from_this();
   auto jump = parse_host_spec(settings.jumps.back());
   if (!jump) co_return std::unexpected(std::move(jump).error());
-  auto found = co_await masters_->find(*jump, true);
+  auto found = co_await masters_->find(
+      *jump, settings.jumps.size() == 1 ? MuxRole::jump : MuxRole::jump_behind_others);
   if (!found)
     co_return std::unexpected(
         with_context(std::move(found).error(), fmt::format("jump host {}", settings.jumps.back())));

@@ -88,7 +88,7 @@ class SshTransport : public Transport {
     if (auto spec = parse_host_spec(host)) {
       const auto masters = reach->masters();
       const auto begun = Clock::now();
-      auto looked = co_await masters->find(std::move(*spec), false);
+      auto looked = co_await masters->find(std::move(*spec), MuxRole::host);
       if (!looked) co_return std::unexpected(std::move(looked).error());
       found = std::move(*looked);
       if (found.master) {

@@ -71,13 +71,13 @@ std::string table(const Listed& all) {
     host_width = std::max(host_width, printable(one.value("host", "")).size());
     address_width = std::max(address_width, printable(one.value("address", "")).size());
   }
-  std::string out = fmt::format("{:<{}}  {:<{}}  {:<5}  {:>8}  {:>8}  {:>10}\n", "host", host_width,
+  std::string out = fmt::format("{:<{}}  {:<{}}  {:<8}  {:>8}  {:>8}  {:>10}\n", "host", host_width,
                                 "address", address_width, "state", "idle", "ends in", "bytes");
   for (const Listed& one : all) {
     const auto time = [&](const char* key) {
       return one.contains(key) ? short_time(one.value(key, 0.0)) : std::string("-");
     };
-    out += fmt::format("{:<{}}  {:<{}}  {:<5}  {:>8}  {:>8}  {:>10}\n",
+    out += fmt::format("{:<{}}  {:<{}}  {:<8}  {:>8}  {:>8}  {:>10}\n",
                        printable(one.value("host", "")), host_width,
                        printable(one.value("address", "")), address_width, one.value("state", ""),
                        time("idle_s"), time("ends_in_s"), one.value("bytes", std::uint64_t{0}));
@@ -113,8 +113,8 @@ Result<std::string> close_connections(const std::vector<std::string>& hosts) {
   std::string out =
       fmt::format("{} {} closed\n", closed, closed == 1 ? "connection" : "connections");
   if (busy > 0)
-    out +=
-        fmt::format("{} in use: closed when {} command ends\n", busy, busy == 1 ? "its" : "their");
+    out += fmt::format("{} in use: closed when {} command or session ends\n", busy,
+                       busy == 1 ? "its" : "their");
   return out;
 }
 

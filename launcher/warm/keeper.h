@@ -6,6 +6,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,10 +15,10 @@
 #include "launcher/host/bootstrap.h"
 #include "launcher/warm/kept_runner.h"
 #include "launcher/warm/request.h"
+#include "launcher/warm/terminal_host.h"
 
 namespace sortie::launcher::warm {
 
-class Client;
 struct Talk;
 
 class Keeper : public std::enable_shared_from_this<Keeper> {
@@ -49,6 +50,12 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
     int users = 0;
     Clock::time_point last_used = Clock::now();
   };
+  /// A person's session on a connection.
+  struct Person {
+    std::shared_ptr<Line> line;
+    bool terminal = false;  // else a command
+    Traffic traffic;
+  };
   using Found = std::shared_ptr<KeptRunner>;
 
   boost::asio::awaitable<void> serve_want(std::shared_ptr<Client> client, Want want);
@@ -67,6 +74,7 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
   Parts parts_;
   std::vector<Found> runners_;  // all that are not closed
   std::multimap<std::string, Found> idle_;
+  std::list<Person> persons_;
   std::map<std::string, Session> sessions_;
   int clients_ = 0;
   bool retiring_ = false;

@@ -12,6 +12,7 @@ std::string Keeper::list() const {
   const auto seconds = [&](Clock::time_point from, Clock::time_point to) {
     return std::chrono::duration<double>(to - from).count();
   };
+  // A row for each runner, and for each person's session beside them.
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Found& runner : runners_) {
     if (runner->state() == KeptRunner::State::closed) continue;
@@ -24,6 +25,12 @@ std::string Keeper::list() const {
     if (is_idle) one["ends_in_s"] = std::max(0.0, seconds(now, runner->until()));
     all.push_back(std::move(one));
   }
+  for (const Person& person : persons_)
+    all.push_back({{"host", person.line->host},
+                   {"address", person.line->address},
+                   {"state", person.terminal ? "terminal" : "command"},
+                   {"bytes", person.traffic.bytes},
+                   {"idle_s", seconds(person.traffic.last, now)}});
   return nlohmann::ordered_json{{"connections", std::move(all)}}.dump(
       -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -43,6 +50,8 @@ std::string Keeper::close_hosts(const std::vector<std::string>& hosts) {
       runner->close("`sortie connections close`");
     }
   }
+  for (const Person& person : persons_)
+    if (hosts.empty() || std::ranges::find(hosts, person.line->host) != hosts.end()) ++busy;
   std::erase_if(
       idle_, [](const auto& entry) { return entry.second->state() == KeptRunner::State::closed; });
   return nlohmann::ordered_json{{"closed", closed}, {"busy", busy}}.dump();

@@ -38,6 +38,7 @@ asio::awaitable<void> Keeper::serve_terminal(std::shared_ptr<Client> client, Req
   untidy_ = true;
   ++line->runners;  // the connection stays up meanwhile
   line->count_busy(1);
+  const bool is_terminal = request.terminal.terminal;
   std::optional<Opened> opened =
       co_await within(kBegins, open_on(line, std::move(request.terminal)));
   if (opened && *opened) {
@@ -46,7 +47,9 @@ asio::awaitable<void> Keeper::serve_terminal(std::shared_ptr<Client> client, Req
     ready.address = line->connection->peer_address();
     const auto there = std::make_shared<std::string>(ready_record(ready));
     co_await client->write(there);
-    co_await carry_terminal(parts_.executor, client, std::move(**opened));
+    const auto session = persons_.insert(persons_.end(), {line, is_terminal, {}});
+    co_await carry_terminal(parts_.executor, client, std::move(**opened), session->traffic);
+    persons_.erase(session);
   } else {
     log::info("{}: no terminal on the kept connection: {}", line->host,
               opened ? opened->error().message : "it did not begin in time");

@@ -17,15 +17,17 @@ namespace {
 
 struct Carried {
   Carried(const asio::any_io_executor& executor, std::shared_ptr<Client> with,
-          std::shared_ptr<TerminalChannel> to)
+          std::shared_ptr<TerminalChannel> to, Traffic& counted)
       : client(std::move(with)),
         channel(std::move(to)),
+        traffic(counted),
         outputs(executor),
         others(executor),
         turn(executor, Clock::time_point::max()) {}
 
   std::shared_ptr<Client> client;
   std::shared_ptr<TerminalChannel> channel;
+  Traffic& traffic;
   TaskGroup outputs, others;
   asio::steady_timer turn;  // cancelled when the client can be written to
   bool writing = false;
@@ -50,6 +52,7 @@ asio::awaitable<void> carry_output(Carried& carried, TerminalChannel::Output out
     const auto count = co_await carried.channel->read_some(output, buffer);
     if (!count && !carried.failed) carried.failed = count.error();
     if (!count || *count == 0) co_return;
+    carried.traffic.count(*count);
     std::string bytes = record(type, std::string_view(buffer.data(), *count));
     co_await tell_client(carried, std::move(bytes));
   }
@@ -58,6 +61,7 @@ asio::awaitable<void> carry_output(Carried& carried, TerminalChannel::Output out
 /// False: the client speaks nonsense.
 asio::awaitable<bool> hear_word(Carried& carried, wire::Frame frame) {
   if (frame.type == static_cast<std::uint8_t>(Word::input)) {
+    carried.traffic.count(frame.payload.size());
     // Where it can not be written the outputs end, and say why.
     co_await carried.channel->write(frame.payload);
     co_return true;
@@ -100,8 +104,8 @@ asio::awaitable<void> watch_client(Carried& carried) {
 }  // namespace
 
 asio::awaitable<void> carry_terminal(asio::any_io_executor executor, std::shared_ptr<Client> client,
-                                     std::shared_ptr<TerminalChannel> channel) {
-  const auto carried = std::make_unique<Carried>(executor, client, std::move(channel));
+                                     std::shared_ptr<TerminalChannel> channel, Traffic& traffic) {
+  const auto carried = std::make_unique<Carried>(executor, client, std::move(channel), traffic);
   carried->others.spawn(carry_input(*carried));
   carried->others.spawn(watch_client(*carried));
   carried->outputs.spawn(carry_output(*carried, TerminalChannel::Output::out));

@@ -11,10 +11,21 @@
 
 namespace sortie::launcher::warm {
 
+/// What has gone over a session so far.
+struct Traffic {
+  std::uint64_t bytes = 0;  // both ways
+  Clock::time_point last = Clock::now();
+  void count(std::size_t more) {
+    bytes += more;
+    last = Clock::now();
+  }
+};
+
 /// Until the session has ended there and the client has all of it, or the client is gone: the host
-/// hangs up what runs in its terminal then.
+/// hangs up what runs in its terminal then. `traffic` must outlive it.
 boost::asio::awaitable<void> carry_terminal(boost::asio::any_io_executor executor,
                                             std::shared_ptr<Client> client,
-                                            std::shared_ptr<TerminalChannel> channel);
+                                            std::shared_ptr<TerminalChannel> channel,
+                                            Traffic& traffic);
 
 }  // namespace sortie::launcher::warm

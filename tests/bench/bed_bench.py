@@ -93,6 +93,34 @@ class Keeper:
         return wall, cpu + self.cpu() - before
 
 
+def cpu_by_part(argv, environment, rounds, part_of, prepare=None):
+    """CPU seconds of all processes of the machine while a command runs, its mean over some rounds, by `part_of(name, pid)`
+    (None: not counted); `prepare` goes before each round and is not counted. Needs perf."""
+    rate, sums = 5000, {}
+    with tempfile.TemporaryDirectory(prefix="sortie-bench-") as folder:
+        data = Path(folder, "perf.data")
+        for _ in range(rounds):
+            if prepare:
+                prepare()
+            subprocess.run(["perf", "record", "-q", "-o", data, "-e", "cpu-clock", "-F", str(rate), "-a", "--", *map(str, argv)],
+                           env=environment, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            lines = subprocess.run(["perf", "script", "-i", data, "-F", "comm,pid"], check=True, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL).stdout.splitlines()
+            for line in lines:
+                name, _, pid = line.strip().rpartition(" ")
+                if part := part_of(name.strip(), int(pid)):
+                    sums[part] = sums.get(part, 0) + 1 / rate / rounds
+    return sums
+
+
+def host_part(name):
+    """What a process on a host is to a command that runs `true` there, or None."""
+    for start, part in {"sshd": "sshd", "bash": "shell", "sh": "shell", "dash": "shell", "true": "true itself"}.items():
+        if name == start:
+            return part
+    return "runner" if name.startswith(("sortie-runner", "sortie-keep", "runner")) else None
+
+
 def shape(device, rate, netns=None):
     """Limits what a device sends (tc syntax: 1gbit); "off": nothing is limited."""
     enter = ["ip", "netns", "exec", netns] if netns else []

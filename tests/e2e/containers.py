@@ -7,7 +7,9 @@ import shutil
 
 from boxes import ALL, AWAKE, IMAGE, RUNNING, ContainerBed, SmallBed, boxed, config_with_table, folder, table
 from harness import HOSTS, PROGRAMS, SORTIE, Run, check, equal, run_to_end, wait_until
+from masters import Masters
 from training import CONFIG, build_tokens, losses
+from warm import Warm
 
 __all__ = ["ContainerBed"]  # run.py asks for it
 HOSTILE = ["a b", "$(touch /tmp/owned)", "`id`", "'\"", "\\n", "line\nbreak", "*", "", "--hosts", ";|&<>", "$HOME", "\u00e4\u2713"]
@@ -125,18 +127,40 @@ def scenario_limits_reach_the_container(bed):
         equal(shm.split()[1], str(48 << 10), "KiB of /dev/shm")
 
 
-def scenario_image_appears_on_all_hosts(bed):
-    """`docker save` on one host's engine, and only what the others lack travels; then a run finds it everywhere."""
+def push_image(bed, ssh_config, *settings, environment=None):
+    """From the engine of h01 to the others, which lack it."""
     for host in HOSTS[1:]:
         bed.docker(host, "rmi", "--force", IMAGE)
     with folder() as where:
-        argv = [SORTIE, "image", "push", IMAGE, "--hosts", "h[02-04]", "--ssh-config", bed.ssh_config,
-                "--set", f"logger.log_dir={where}"]
-        environment = {**os.environ, "DOCKER_HOST": bed.docker_host("h01"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
-        pushed = run_to_end(*argv, env=environment)
+        argv = [SORTIE, "image", "push", IMAGE, "--hosts", "h[02-04]", "--ssh-config", ssh_config]
+        for setting in (f"logger.log_dir={where}", *settings):
+            argv += ["--set", setting]
+        pushed = run_to_end(*argv, env={**(environment or os.environ), "DOCKER_HOST": bed.docker_host("h01"),
+                                        "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"})
         equal(pushed.returncode, 0, f"exit code of image push ({pushed.stdout}{pushed.stderr})")
     ids = {bed.docker(host, "images", "--no-trunc", "--quiet", IMAGE).strip() for host in HOSTS}
     equal(len(ids), 1, f"ids of the image ({ids})")
+
+
+def scenario_image_goes_through_masters_and_kept_connections(bed):
+    """No host is signed in to: the user has no key, or the connections are there already."""
+    with Masters(bed, *HOSTS[1:]) as masters:
+        masters.start()
+        push_image(bed, masters.without_key)
+    with Warm(bed) as warm:
+        warm.exec("true", hosts="h[02-04]")
+        warm.wait_idle(HOSTS[1:])
+        before = warm.signs_in()
+        push_image(bed, bed.ssh_config, "runner.ssh.persist=60s", environment=warm.environment)
+        warm.wait_idle(HOSTS[1:])
+        equal(warm.signs_in(), before, "sshd processes after the push")
+        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        bed.expect_nothing_left(5)
+
+
+def scenario_image_appears_on_all_hosts(bed):
+    """`docker save` on one host's engine, and only what the others lack travels; then a run finds it everywhere."""
+    push_image(bed, bed.ssh_config)
     with boxed(bed, "true", box={"pull": "never"}) as run:
         equal(run.wait(20), 0, "exit code")
 

@@ -176,6 +176,24 @@ def scenario_a_jump_host_that_only_a_person_signs_in_to(bed):
             bed.expect_nothing_left(15)
 
 
+def scenario_a_jump_hosts_master_is_made(bed):
+    """As `ssh` does with ControlMaster and ControlPersist: one sign-in at h01 for all that is behind it, now and later."""
+    with Masters(bed, "h01", made=True) as masters:
+        behind = {host: {"ProxyJump": "h01"} for host in HOSTS[1:]}
+        gate = {"ControlPath": f"{masters.folder}/%h", "ControlMaster": "auto", "ControlPersist": "1m"}
+        config = ssh_config_variant(bed, masters.folder, h01=gate, **behind)
+        pids = set()
+        for _ in range(2):
+            done = masters.sortie("exec", "--", "hostname", hosts="h[02-04]", config=config)
+            equal(sorted(done.stdout.decode().splitlines()), [f"[{host}] {host}" for host in HOSTS[1:]], f"output ({done.stderr})")
+            pids.add(masters.pid("h01"))
+            equal(len(ssh_peers(bed, "h01")), 1, "connections to the sshd of h01: the master's")
+        equal(len(pids), 1, f"masters of h01 ({pids})")
+        done = masters.sortie("exec", "--set", "runner.ssh.control=no", "--", "true", hosts="h[02-04]", config=config)
+        equal(done.returncode, 0, f"exit code when masters are left alone ({done.stderr})")
+        bed.expect_nothing_left(5)
+
+
 def scenario_masters_that_are_made(bed):
     """With ControlMaster and ControlPersist the first command makes them, the second uses them, and they stay."""
     with Masters(bed, made=True) as masters:

@@ -12,7 +12,7 @@ import tempfile
 import termios
 from pathlib import Path
 
-from harness import PATIENCE, SORTIE, Failure, check, equal, run_to_end, wait_until
+from harness import HOSTS, PATIENCE, SORTIE, Failure, check, equal, run_to_end, wait_until
 from machine_clock import now
 from warm import Warm
 
@@ -332,6 +332,63 @@ def scenario_shell_runs_a_script(bed):
     equal(done.stdout, "==> h[01-02] (2)\nhere\n", "output without a host")
     check("nowhere.invalid: unreachable: " in done.stderr, done.stderr)
     bed.expect_nothing_left(5)
+
+
+def scenario_shell_shows_output_as_it_comes(bed):
+    """After `=`, as clush has it; after another one folded again."""
+    with Terminal(*shell(bed)) as person:
+        person.expect(r"\(4\)> ")
+        person.type("=\r")
+        person.expect(r"as it comes")
+        person.type("echo first; sleep 1000; echo second\r")
+        for _ in range(4):
+            person.expect(r"\[h0[1-4]\] first\r\n")
+        person.type("\x03")
+        person.expect(r"h\[01-04\] \(4\): exit code 130\r\n")
+        person.expect(r"\[130\]> ")
+        check("second" not in person.said.split("echo second")[-1], "the line went on after Ctrl-C")
+        person.type("head -c 3000000 /dev/zero | tr '\\0' x | fold -w 99; printf end-of-$SORTIE_HOST\r")  # more than may wait
+        wanted = {f"end-of-h0{number}" for number in range(1, 5)}
+        wait_until(lambda: person.take(0.2) or all(f"] {end}\r\n" in person.said for end in wanted), 60, "the ends of long output")
+        person.expect(r"\(4\)> ")
+        person.type("=\r")
+        person.expect(r"folded")
+        person.type("echo again\r")
+        person.expect(r"==> h\[01-04\] \(4\)\r\nagain\r\n")
+        person.type("exit\r")
+        equal(person.wait(), 0, "exit code")
+    bed.expect_nothing_left(5)
+
+
+def scenario_shell_on_kept_connections(bed):
+    """A prompt signs in nowhere, leaves what it found, and goes on without the background process only where hosts are added."""
+    with Warm(bed) as warm:
+        warm.exec("true")
+        warm.wait_idle(HOSTS)
+        before = warm.signs_in()
+        prompt = shell(bed, "--set", "runner.ssh.persist=60s")
+        with Terminal(*prompt, environment={"XDG_RUNTIME_DIR": warm.folder.name}) as person:
+            person.expect(r"\(4\)> ")
+            person.type("cd /usr; sleep 1000 &\r")
+            person.expect(r"\(4\)> ")
+            person.type("pwd\r")
+            person.expect(r"==> h\[01-04\] \(4\)\r\n/usr\r\n")
+            equal(warm.signs_in(), before, "sshd processes while the prompt is on")
+            person.type("exit\r")
+            equal(person.wait(), 0, "exit code")
+        warm.wait_idle(HOSTS)
+        equal(warm.signs_in(), before, "sshd processes after the prompt")
+        wait_until(lambda: not any("sleep 1000" in line for line in bed.leftovers()), 10, "the end of what the shells started")
+        with Terminal(*prompt, environment={"XDG_RUNTIME_DIR": warm.folder.name}) as person:
+            person.expect(r"\(4\)> ")
+            for pid in warm.keepers():
+                os.kill(pid, signal.SIGKILL)
+            for _ in HOSTS:
+                person.expect(r"h0[1-4]: lost: ")
+            person.type("\r")
+            person.expect(r"no host is left")
+            equal(person.wait(), 5, "exit code without the background process")
+        bed.expect_nothing_left(15)
 
 
 def scenario_shell_leaves_nothing_however_it_ends(bed):

@@ -33,18 +33,27 @@ TEST_CASE("a line at the prompt is for hosts, for this machine, or for the promp
     const char* text;
     const char* hosts;
   };
-  for (const Row& row :
-       {Row{"", Word::nothing, "", ""}, Row{"  # note", Word::nothing, "", ""},
-        Row{" uptime -p ", Word::remote, " uptime -p ", ""},
-        Row{"! ls -l", Word::local, "ls -l", ""}, Row{"!", Word::nothing, "", ""},
-        Row{"@gpu uptime -p", Word::remote, "uptime -p", "gpu"},
-        Row{"@h[01-02],h4\tid", Word::remote, "id", "h[01-02],h4"},
-        Row{"@gpu", Word::select, "", "gpu"}, Row{"@", Word::select, "", ""},
-        Row{"@ id", Word::nothing, "id", ""}, Row{"?", Word::list, "", ""},
-        Row{"+h[05-06]", Word::add, "", "h[05-06]"}, Row{" -gpu ", Word::remove, "", "gpu"},
-        Row{"+", Word::nothing, "", ""}, Row{"-h1 id", Word::nothing, "", "h1 id"},
-        Row{"exit", Word::leave, "", ""}, Row{" quit 3 ", Word::leave, "", ""},
-        Row{"exit now", Word::remote, "exit now", ""}, Row{"exits", Word::remote, "exits", ""}}) {
+  for (const Row& row : {Row{"", Word::nothing, "", ""},
+                         Row{"  # note", Word::nothing, "", ""},
+                         Row{" uptime -p ", Word::remote, " uptime -p ", ""},
+                         Row{"! ls -l", Word::local, "ls -l", ""},
+                         Row{"!", Word::nothing, "", ""},
+                         Row{"@gpu uptime -p", Word::remote, "uptime -p", "gpu"},
+                         Row{"@h[01-02],h4\tid", Word::remote, "id", "h[01-02],h4"},
+                         Row{"@gpu", Word::select, "", "gpu"},
+                         Row{"@", Word::select, "", ""},
+                         Row{"@ id", Word::nothing, "id", ""},
+                         Row{"?", Word::list, "", ""},
+                         Row{" = ", Word::folding, "", ""},
+                         Row{"= 1", Word::remote, "= 1", ""},
+                         Row{"+h[05-06]", Word::add, "", "h[05-06]"},
+                         Row{" -gpu ", Word::remove, "", "gpu"},
+                         Row{"+", Word::nothing, "", ""},
+                         Row{"-h1 id", Word::nothing, "", "h1 id"},
+                         Row{"exit", Word::leave, "", ""},
+                         Row{" quit 3 ", Word::leave, "", ""},
+                         Row{"exit now", Word::remote, "exit now", ""},
+                         Row{"exits", Word::remote, "exits", ""}}) {
     CAPTURE(row.line);
     const ShellInput input = parse_shell_input(row.line);
     CHECK(input.kind == row.kind);

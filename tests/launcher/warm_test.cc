@@ -399,7 +399,7 @@ TEST_CASE("close ends idle connections, and used ones with their command") {
   std::thread asker([&] { said = close_connections({"h1", "h2", "h3"}).value(); });
   CHECK(world.until([&] { return said.has_value(); }));
   asker.join();
-  CHECK(*said == "1 connection closed\n1 in use: closed when its command ends\n");
+  CHECK(*said == "1 connection closed\n1 in use: closed when its command or session ends\n");
   used->close();
   CHECK(world.until([&] { return world.connections().empty(); }));
 }
@@ -444,6 +444,13 @@ TEST_CASE("a person's session on a kept connection: input, size of the window, o
   CHECK(world.finish(channel->write(typed)));
   CHECK(world.until([&] { return there->typed.size() == typed.size(); }));
   CHECK(there->size == WindowSize{55, 44});
+  const auto rows = world.connections();
+  REQUIRE(rows.size() == 2);
+  CHECK(rows.at(0)["state"] == "idle");
+  CHECK(rows.at(1)["state"] == "terminal");
+  CHECK(rows.at(1)["host"] == "h1");
+  CHECK(rows.at(1)["bytes"] >= typed.size());
+  CHECK(rows.at(1)["idle_s"] >= 0.0);
   channel->end_input();
   CHECK(world.all_of(*channel, TerminalChannel::Output::out) == typed);
   CHECK(world.all_of(*channel, TerminalChannel::Output::err) == "over");
@@ -514,7 +521,8 @@ TEST_CASE("a connection stays as long as a session on it, when its time is over,
   client->close();
   CHECK(world.until([&] {
     world.keeper->look();
-    return world.connections().empty();
+    const auto rows = world.connections();  // the runner has gone, the session is named
+    return rows.size() == 1 && rows.at(0)["state"] == "terminal";
   }));
   CHECK_FALSE(world.counted.terminal->closed);
   channel->end_input();

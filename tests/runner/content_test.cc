@@ -1,7 +1,10 @@
 // A runner that is installed under the hash of its content runs only with that content.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -68,6 +71,42 @@ TEST_CASE("a runner whose content is not that of its name goes, and says so inst
     fs::copy_file(SORTIE_RUNNER_BINARY, other);
     CHECK(start(other, sum).output.find("SORTIE HAVE") != std::string::npos);
   }
+}
+
+TEST_CASE("a runner that was found good is read again when it was written to, or an hour later") {
+  const std::string content = test::read_text(SORTIE_RUNNER_BINARY);
+  const std::string sum =
+      fmt::format(" --xxh3 {:016x}", XXH3_64bits(content.data(), content.size()));
+  const test::ScopedTempDir dir;
+  const fs::path file = dir / ("runner-" + hex(files::hash_bytes(content)));
+  fs::copy_file(SORTIE_RUNNER_BINARY, file);
+  const auto starts = [&] {
+    return start(file, sum).output.find("SORTIE HAVE") != std::string::npos;
+  };
+  CHECK(starts());
+  constexpr const char* kNote = "user.sortie.content";
+  char note[256];
+  const ssize_t size = ::getxattr(file.c_str(), kNote, note, sizeof note);
+  // As a disk damages a file: nothing says that it was written to. Where no note can be, it is
+  // read.
+  struct stat before {};
+  REQUIRE(::stat(file.c_str(), &before) == 0);
+  {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(-1, std::ios::end);
+    bytes.put(static_cast<char>(content.back() ^ 1));
+  }
+  const timespec times[2] = {before.st_atim, before.st_mtim};
+  REQUIRE(::utimensat(AT_FDCWD, file.c_str(), times, 0) == 0);
+  CHECK(starts() == (size > 0));
+  if (size > 0) {
+    std::string old(note, static_cast<std::size_t>(size));
+    const std::size_t time = old.rfind(' ') + 1;
+    old = old.substr(0, time) + std::to_string(std::stoll(old.substr(time)) - 3'600'001);
+    REQUIRE(::setxattr(file.c_str(), kNote, old.data(), old.size(), 0) == 0);
+    CHECK_FALSE(starts());
+  }
+  CHECK_FALSE(fs::exists(file));
 }
 
 }  // namespace sortie

@@ -115,7 +115,7 @@ TEST_SUITE("launcher") {
     CHECK(files.settings("plain").sockets.empty());
     CHECK(files.settings("stays").make);
     CHECK(files.settings("stays").persist == "10m");
-    CHECK_FALSE(files.settings("stays", {}, true).make);  // a jump host
+    CHECK(files.settings("stays", {}, true).make);  // a jump host
     CHECK_FALSE(files.settings("asks").make);
     CHECK(files.settings("zero").make);
     CHECK_FALSE(files.settings("goes").make);
@@ -215,6 +215,13 @@ TEST_SUITE("launcher") {
                              "ControlPath=\"/x/50%%-a\"", "StrictHostKeyChecking=accept-new", "-F",
                              "/c", "-l", "ada", "-p", "2222"})
       CHECK_MESSAGE(std::ranges::find(words, word) != words.end(), word);
+    MasterOrder jump = order;
+    jump.is_jump = true;
+    for (const char* word : {"-l", "ada", "-p", "2222"})
+      CHECK(std::ranges::count(master_words(ssh, jump), word) == 0);
+    jump.host = {"eve", "jump", 23};
+    const auto own = master_words(ssh, jump);
+    for (const char* word : {"eve", "23"}) CHECK(std::ranges::find(own, word) != own.end());
   }
 
   TEST_CASE("messages of the mux protocol: what is cut off, too long or unknown is refused") {

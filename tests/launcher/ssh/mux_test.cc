@@ -347,6 +347,35 @@ TEST_SUITE("launcher") {
     CHECK(ran->output == std::string(1'000'000, '\0'));
   }
 
+  TEST_CASE("ControlPersist of a jump host: its master is made, used again, and stays") {
+    MuxWorld world;
+    SshdOptions verbose;
+    verbose.config = {"LogLevel VERBOSE"};
+    const Sshd jump(world.folder / "jump", world.public_key, verbose);
+    world.know(world.server.known_hosts_line() + jump.known_hosts_line());
+    world.configure(fmt::format(
+        "Host jump\n Port {}\n ControlPath {}\n ControlMaster auto\n ControlPersist 1m\n"
+        "Host target\n ProxyJump jump\n"
+        "Host *\n HostName 127.0.0.1\n IdentityFile {}\n UserKnownHostsFile {}\n",
+        jump.port(), world.socket().string(), (world.home() / "id_ed25519").string(),
+        (world.home() / "known_hosts").string()));
+    config::SshConfig ssh = world.ssh();
+    ssh.port = world.server.port();  // of hosts, not of jump hosts
+    for (int i = 0; i < 2; ++i) {
+      world.transport_ = world.transport(ssh);
+      const auto connection = world.reach();
+      CHECK(connection->through().empty());  // the sign-in at the target is ours
+      const auto ran = world.run_command(*connection, "echo there");
+      REQUIRE(ran);
+      CHECK(ran->output == "there\n");
+      world.transport_.reset();
+    }
+    CHECK(sortie::test::count_of(jump.log(), "Accepted publickey") == 1);
+    const auto config = (world.home() / "config").string();
+    CHECK(run({"ssh", "-F", config, "-O", "check", "jump"}).code == 0);
+    run({"ssh", "-F", config, "-O", "exit", "jump"});
+  }
+
   TEST_CASE("through the master of a jump host the target's host key is checked as ever") {
     BehindMaster world;
     world.know(world.jump.known_hosts_line());
