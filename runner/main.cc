@@ -68,10 +68,9 @@ Result<> check_content(const std::string& build, const std::string& xxh3) {
   if (good) return {};
   std::error_code ignored;
   std::filesystem::remove(std::filesystem::read_symlink("/proc/self/exe", ignored), ignored);
-  return fail(
-      ErrorCode::data,
-      "sortie-runner: its content is not what its name says: it was damaged on this disk and "
-      "has been removed; the next start sends it again");
+  return fail(ErrorCode::data,
+              "sortie-runner: its hash does not match its name: it was damaged on this disk and "
+              "has been removed; the next start sends it again");
 }
 
 /// Takes a standard descriptor out of its place and leaves /dev/null there: nothing can write
