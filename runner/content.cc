@@ -107,10 +107,9 @@ Result<> check_content(std::string_view hash, const std::string& xxh3) {
   }
   std::error_code ignored;
   std::filesystem::remove(std::filesystem::read_symlink(kOwnFile, ignored), ignored);
-  return fail(
-      ErrorCode::data,
-      "sortie-runner: its content is not what its name says: it was damaged on this disk and "
-      "has been removed; the next start sends it again");
+  return fail(ErrorCode::data,
+              "sortie-runner: its hash does not match its name: it was damaged on this disk and "
+              "has been removed; the next start sends it again");
 }
 
 }  // namespace sortie::runner

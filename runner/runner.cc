@@ -251,7 +251,7 @@ void Runner::listen_for_adoption() {
         return adopt(offer, std::move(in), std::move(out));
       });
   if (auto opened = adoptions_->open(job_->folder()); !opened)
-    log::warning("nobody can adopt this run: {}", opened.error().message);
+    log::warning("this run can not be adopted: {}", opened.error().message);
 }
 
 /// Sends heartbeats and listens for the launcher's. Time in which this process did not run

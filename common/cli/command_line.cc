@@ -89,7 +89,7 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
     const std::string form =
         has_program || option_meant ? "" : with_program_behind_dashes(root, verbs, given);
     if (!form.empty())
-      return usage(fmt::format("a program stands behind --; did you mean `{}`?", form));
+      return usage(fmt::format("a program comes after --; did you mean `{}`?", form));
     std::string what = error.what();
     if (what == "A subcommand is required")
       what = advice.empty() ? "a verb is missing" : "no such verb";

@@ -128,7 +128,7 @@ void add_completion_verbs(CLI::App& root, Verbs& verbs, const Program& program, 
                      return print_text(name, with_names(script, name));
                    }});
 
-  CLI::App* ask = root.add_subcommand("__complete", "What the scripts of `completion` call");
+  CLI::App* ask = root.add_subcommand("__complete", "Called by the scripts of `completion`");
   ask->group("");  // hidden
   verbs.push_back({ask,
                    [&root, &program, known = std::move(known), name] {

@@ -37,7 +37,7 @@ void add_help_verb(CLI::App& root, Verbs& verbs) {
   const std::string name = root.get_name();
   const std::string example = subverbs(root).empty() ? "" : subverbs(root).front()->get_name();
   help->footer(
-      fmt::format("Examples:\n  {0} help        what there is\n"
+      fmt::format("Examples:\n  {0} help        list the commands\n"
                   "  {0} help {1}    the same as `{0} {1} --help`\n",
                   name, example));
   help->add_option("verb", *words, "Verb, and a verb below it; none = the program itself");

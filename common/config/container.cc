@@ -128,7 +128,7 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
        "it"}};
   if (!container.extra_args.empty() && !container.extra_args.front().starts_with('-'))
     rules.broken("E4", {key_of("extra_args")},
-                 fmt::format("{} is no option; begin with one, like \"--cpuset-mems\"",
+                 fmt::format("{} is not an option; start with one, like \"--cpuset-mems\"",
                              quote(shorten(container.extra_args.front()))));
   for (const std::string& argument : container.extra_args) {
     const std::string_view flag = std::string_view(argument).substr(0, argument.find('='));

@@ -73,8 +73,8 @@ void check_mixture(const ModelConfig& model, std::vector<Violation>& found) {
   if (architecture.latent && model.mla.qk_rope_head_dim % 2 != 0)
     found.push_back({"X3",
                      {"model.mla.qk_rope_head_dim"},
-                     fmt::format("RoPE turns pairs, {} is odd; use {}", model.mla.qk_rope_head_dim,
-                                 model.mla.qk_rope_head_dim + 1)});
+                     fmt::format("RoPE rotates pairs, {} is odd; use {}",
+                                 model.mla.qk_rope_head_dim, model.mla.qk_rope_head_dim + 1)});
 }
 
 }  // namespace sortie::config

@@ -64,10 +64,10 @@ void check_rope(const ModelConfig& model, std::int64_t head_dim, Violations& fou
       {"T5",
        {"model.rotary_percentage", "model.head_dim", "model.hidden_size",
         "model.num_attention_heads"},
-       fmt::format("RoPE turns pairs, and {} of a head width of {} is {}, not an even number from "
-                   "2; {}",
-                   number_text(model.rotary_percentage), head_dim, fmt::format("{:g}", turned),
-                   advice)});
+       fmt::format(
+           "RoPE rotates pairs, and {} of a head width of {} is {}, not an even number from "
+           "2; {}",
+           number_text(model.rotary_percentage), head_dim, fmt::format("{:g}", turned), advice)});
 }
 
 void check_heads(const ModelConfig& model, Violations& found) {
@@ -116,7 +116,7 @@ void check_unused(const ModelConfig& model, Violations& found) {
   unused(!architecture.rope && model.rope_scaling != "none", "M2", "rope_scaling", "has no RoPE",
          "remove it");
   unused(architecture.rope && !architecture.partial_rope && model.rotary_percentage != 1.0, "T5",
-         "rotary_percentage", "turns whole heads", "use 1.0");
+         "rotary_percentage", "rotates whole heads", "use 1.0");
 }
 
 }  // namespace

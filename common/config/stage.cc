@@ -55,8 +55,9 @@ class StageRules {
     const std::size_t at = text.find(kStagePlaceholder);
     if (at == text.npos) return;
     if (at != 0 || text.find(kStagePlaceholder, 1) != text.npos)
-      return broken(key, fmt::format("{} has {{stage}} inside; it may only begin with it",
-                                     quote(shorten(text))));
+      return broken(key,
+                    fmt::format("{} has {{stage}} in the middle; it is allowed only at the start",
+                                quote(shorten(text))));
     if (!names_staged(job_.runner, text.substr(kStagePlaceholder.size()), prefix))
       unknown(key, text);
   }

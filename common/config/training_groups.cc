@@ -40,7 +40,7 @@ Result<TrainingGroup> parse_training_group(std::string_view line,
                                            const LearningRateSchedulerConfig& schedule) {
   const std::vector<std::string> words = split(line, ' ');
   if (words.empty() || words[0].contains('='))
-    return fail(ErrorCode::config, "a group begins with its name; write \"NAME include=PATTERN\"");
+    return fail(ErrorCode::config, "a group starts with its name; write \"NAME include=PATTERN\"");
   TrainingGroup group;
   group.name = words[0];
   JobConfig job;

@@ -76,7 +76,7 @@ Result<std::optional<UserFile>> read_user_file() {
   if (!file) {
     if (named.empty() && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
     Error error = os_error(errno, path);
-    error.message += fmt::format("; {}=none goes without a user's config", kUserFileVariable);
+    error.message += fmt::format("; {}=none uses no user's config", kUserFileVariable);
     return std::unexpected(std::move(error));
   }
   SORTIE_TRY(check_owner(file.get(), path));

@@ -85,10 +85,11 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
       rules.broken("R2", {"runner.transport"}, "the program's name is empty; write it first");
     if (std::ranges::none_of(runner.transport,
                              [](const std::string& word) { return word.contains(kHostWord); }))
-      rules.broken("R2", {"runner.transport"},
-                   fmt::format("no word of it has {}, so it would reach the same place for every "
-                               "host; write {} where the host's name belongs",
-                               kHostWord, kHostWord));
+      rules.broken(
+          "R2", {"runner.transport"},
+          fmt::format("no argument of it has {}, so it would reach the same place for every "
+                      "host; write {} where the host's name belongs",
+                      kHostWord, kHostWord));
     if (!runner.ssh.command.empty())
       rules.broken("R2", {"runner.transport", "runner.ssh.command"},
                    "runner.ssh.command is set too; hosts are reached by one of the two, remove the "

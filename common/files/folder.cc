@@ -45,7 +45,7 @@ Result<int> Folder::parent(std::string_view entry_path) {
       const std::string where = shown(wanted.substr(0, end));
       if (error == ELOOP || error == ENOTDIR)
         return fail(ErrorCode::io,
-                    where + ": a symlink or file is where a folder is needed; remove it");
+                    where + ": is a symlink or file, and a folder is needed; remove it");
       return std::unexpected(os_error(error, where));
     }
     at = std::move(next);

@@ -96,7 +96,7 @@ Result<> make_folder(int parent, std::string_view name) {
   if (errno != EEXIST) return std::unexpected(os_error(errno, "mkdir"));
   const Fd fd(::openat(parent, path.c_str(), kLookFlags | O_DIRECTORY));
   if (!fd && (errno == ENOTDIR || errno == ELOOP))
-    return fail(ErrorCode::io, "a file or symlink is where a folder is needed; remove it");
+    return fail(ErrorCode::io, "is a file or symlink, and a folder is needed; remove it");
   struct stat info {};
   if (fd && ::fstat(fd.get(), &info) == 0 && info.st_uid == ::geteuid() &&
       (info.st_mode & 0700) != 0700 && ::fchmod(fd.get(), (info.st_mode & 0777) | 0700) != 0)

@@ -52,9 +52,9 @@ Result<> TreeWriter::begin_file(int parent) {
   const std::string_view name = name_of(entry.path);
   const auto there = look_at(parent, name);
   if (there && S_ISDIR(there->st_mode))
-    return fail(
-        ErrorCode::io,
-        "a folder is there already; end the target with / to put the file into it, or remove it");
+    return fail(ErrorCode::io,
+                "a folder of this name exists; end the target with / to put the file into it, or "
+                "remove it");
   target_ = open_existing(parent, name);
   same_size_ = target_ && there && static_cast<std::uint64_t>(there->st_size) == entry.size;
   old_part_ = open_existing(parent, part_name(name));

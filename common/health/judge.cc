@@ -147,7 +147,7 @@ Judgement judge(const Finding& finding) {
     case Kind::dropped:
       return {info, watch, none, fmt::format("{} findings were left out", finding.count)};
     case Kind::helper_lost:
-      return {info, watch, none, "sortie-health has ended: nothing is watched here any more"};
+      return {info, watch, none, "sortie-health has ended: this host is no longer monitored"};
   }
   return {};
 }

@@ -385,7 +385,7 @@ Result<NumberedAnswer> parse_outer_answer(const nlohmann::json& object) {
   if (error.message.empty() && !either && unasked != (out.number == 0))
     error.message =
         fmt::format("the coordinator's answer: number: {} with {}", out.number,
-                    unasked ? "an abort, which nobody asks for" : "what answers a question");
+                    unasked ? "an abort that was not requested" : "what answers a question");
   if (!error.message.empty()) return std::unexpected(std::move(error));
   return out;
 }

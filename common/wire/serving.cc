@@ -36,7 +36,7 @@ std::string two_numbers(Serving type, std::uint32_t first, std::uint32_t second)
 
 Result<std::pair<std::uint32_t, std::uint32_t>> read_two(std::string_view payload) {
   if (payload.size() != 2 * kNumberBytes)
-    return fail(ErrorCode::protocol, fmt::format("a serving frame has {} bytes where {} belong",
+    return fail(ErrorCode::protocol, fmt::format("a serving frame has {} bytes, expected {}",
                                                  payload.size(), 2 * kNumberBytes));
   return std::pair{number_at(payload, 0), number_at(payload, kNumberBytes)};
 }

@@ -74,8 +74,8 @@ Result<bool> confirmed(const RunRecord& record, const ChaosOptions& options) {
   if (options.yes) return true;
   if (::isatty(STDIN_FILENO) != 1)
     return fail(ErrorCode::usage,
-                "sortie: chaos asks before it begins, and there is no terminal; --yes agrees");
-  fmt::print(stderr, "{} ({}): {} every {}, until it ends. Go on? [y/N] ", record.id,
+                "sortie: chaos asks for confirmation, and there is no terminal; use --yes");
+  fmt::print(stderr, "{} ({}): {} every {}, until it ends. Continue? [y/N] ", record.id,
              printable(record.name), options.faults, options.every);
   std::fflush(stderr);
   std::string answer;

@@ -117,7 +117,7 @@ void keep_links(const std::vector<SiteLink>& links) {
   const Result<> kept =
       file ? keep_site_links(*file, links) : Result<>(std::unexpected(file.error()));
   if (!kept)
-    fmt::print(stderr, "sortie: warning: what was measured between sites is not kept: {}\n",
+    fmt::print(stderr, "sortie: warning: the rates measured between sites were not saved: {}\n",
                kept.error().message);
 }
 

@@ -106,7 +106,7 @@ CheckHost::Work CheckHost::compare_clocks() {
     if (!asked) co_return std::unexpected(std::move(asked).error());
     const double way = milliseconds_since(begin);
     if (!result.report.clock_us)
-      co_return fail(ErrorCode::protocol, "the runner did not tell the time");
+      co_return fail(ErrorCode::protocol, "the runner did not report its clock");
     if (i > 0 && way >= best) continue;
     best = way;
     result.clock_error_ms = way / 2;

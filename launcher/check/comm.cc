@@ -24,7 +24,7 @@ constexpr std::size_t kMaxListed = 8;
 constexpr const char* kHostFix =
     "see the speed and errors of its interface (ethtool, ip -s link), the cable, and what else "
     "uses "
-    "it; --exclude goes on without it";
+    "it; --exclude runs without it";
 constexpr const char* kLinkFix = "see the way between the two: switch ports, routes, MTU";
 
 std::string name_of(const json& value) {
@@ -81,7 +81,7 @@ std::string rates(const Slow& links) {
 
 std::string floor_text(const CommJudgement& judgement) {
   if (judgement.floor_was_set) return fmt::format("below {:.3g} Gbit/s", judgement.floor_gbit_s);
-  return fmt::format("below {:.3g} Gbit/s, {} of what is usual here", judgement.floor_gbit_s,
+  return fmt::format("below {:.3g} Gbit/s, {} of the median here", judgement.floor_gbit_s,
                      kUsualShare);
 }
 
@@ -170,7 +170,7 @@ void judge_ring(const CommReport& report, const Slow& slow_pairs,
 Result<CommReport> parse_comm_report(std::string_view text) {
   const auto bad = [](std::string_view why) {
     return fail(ErrorCode::protocol,
-                fmt::format("what rank 0 wrote is no report of bench comm: {}; "
+                fmt::format("the output of rank 0 is not a report of bench comm: {}; "
                             "install sortie and sortie-train from one build",
                             why));
   };

@@ -90,7 +90,8 @@ Finding judge_gpus_of(const HostResult& host, bool others_have) {
     return {"gpus", Verdict::pass, "none: slots are shares of the cores", ""};
   if (count == 0)
     return {"gpus", Verdict::warn,
-            others_have ? "none, and other hosts have some" : "none, and nvidia-smi is there", fix};
+            others_have ? "none, and other hosts have some" : "none, but nvidia-smi is installed",
+            fix};
   if (!facts.smi.empty() && facts.driver > count)
     return {"gpus", Verdict::fail,
             fmt::format("nvidia-smi lists {} of the {} that the driver has", count, facts.driver),
@@ -271,7 +272,7 @@ std::vector<Finding> judge_network(const std::vector<HostResult>& hosts) {
       findings[i] = {"network", Verdict::fail,
                      fmt::format("packets over {} bytes vanish on the way to {} (MTU here: {})",
                                  sum.path_mtu, config::fold_host_names(sum.vanishing), sum.own_mtu),
-                     "set one MTU on all interfaces and switches, and let ICMP through"};
+                     "set one MTU on all interfaces and switches, and allow ICMP"};
     else if (!sum.smaller.empty())
       findings[i] = {"network", Verdict::warn,
                      fmt::format("packets over {} bytes do not get to {} (MTU here: {})",

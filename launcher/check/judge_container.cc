@@ -25,7 +25,7 @@ std::string fix_for(const ContainerFacts& facts, const std::string& engine) {
     return engine == "docker"
                ? "add the user to the group docker (its members are root of the host: docs/"
                  "security.md), or run rootless docker or podman"
-               : fmt::format("let the user speak to {}'s socket, or use rootless podman", engine);
+               : fmt::format("give the user access to {}'s socket, or use rootless podman", engine);
   if (facts.problem == "stopped") return fmt::format("start it there: systemctl start {}", engine);
   return fmt::format("see what `{} info` says there", facts.client);
 }
@@ -92,7 +92,7 @@ Finding judge_image_disk(const HostResult& host) {
   return {"image_disk", verdict, std::move(text),
           verdict == Verdict::pass
               ? ""
-              : fmt::format("remove images that nobody uses: {} image prune", facts->client)};
+              : fmt::format("remove unused images: {} image prune", facts->client)};
 }
 
 Finding judge_gpu_runtime(const HostResult& host, const Expectations& expect) {

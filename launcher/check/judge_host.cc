@@ -27,7 +27,7 @@ const char* fix_for(ErrorCode code) {
     case ErrorCode::host_key:
       return "sign in once by hand (ssh HOST) and compare the key";
     case ErrorCode::auth:
-      return "let the key in (ssh-copy-id HOST), until `ssh HOST true` works without a question";
+      return "authorize the key (ssh-copy-id HOST), until `ssh HOST true` works without a prompt";
     case ErrorCode::channel:
       return "see MaxSessions and ForceCommand in the host's sshd_config";
     case ErrorCode::runner:

@@ -84,9 +84,9 @@ std::string end_text(const std::string& site, const std::string& host) {
 /// The command that lets a site's leaders in, for the one who may run it.
 std::string opening(const SiteExpectations& expect) {
   if (expect.port == 0)
-    return "set outer.port to a port that one of the two lets in, as `ufw allow 51821/tcp` there "
+    return "set outer.port to a port that one of the two accepts, as `ufw allow 51821/tcp` there "
            "does for 51821";
-  return fmt::format("let TCP port {} in at one of the two: as root there, `ufw allow {}/tcp`",
+  return fmt::format("open TCP port {} on one of the two: as root there, `ufw allow {}/tcp`",
                      expect.port, expect.port);
 }
 
@@ -107,7 +107,7 @@ Finding judge_pair(const SiteLink& link, const SiteLink& back, const SiteExpecta
   if (open.mtu_vanishes)
     return {"sites", Verdict::fail,
             fmt::format("between {} packets over {} bytes vanish", pair, open.mtu),
-            fmt::format("let ICMP through, or lower the MTU of both hosts' interfaces: as root, "
+            fmt::format("allow ICMP, or lower the MTU of both hosts' interfaces: as root, "
                         "`ip link set dev NAME mtu {}`",
                         open.mtu)};
   if (!link.works || !back.works)

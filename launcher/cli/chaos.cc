@@ -33,7 +33,7 @@ void add_chaos_verb(CLI::App& root, std::vector<Verb>& verbs) {
   chaos->add_option("--link-down", options->link_down, "How long a link is cut")
       ->capture_default_str();
   chaos->add_option("--seed", options->seed, "For the same faults again");
-  chaos->add_option("--count", options->count, "So many faults; 0 = until the run ends")
+  chaos->add_option("--count", options->count, "Number of faults; 0 = until the run ends")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   chaos->add_flag("--yes", options->yes, "Do not ask");

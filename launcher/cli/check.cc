@@ -39,7 +39,9 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
   add_job_options(*check, *options);
   add_shell_flag(*check, *options);
   check->add_flag("--json", how->json, "As JSON (schema sortie/check/1)");
-  check->add_option("--bandwidth", how->bandwidth_s, "Measure each host's link for so many seconds")
+  check
+      ->add_option("--bandwidth", how->bandwidth_s,
+                   "Measure each host's link for this many seconds")
       ->check(CLI::Range(0.1, 10.0));
   struct CommArguments {
     bool wanted = false;
@@ -59,7 +61,7 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
   check->add_option("--comm-ranks", comm->ranks, "One rank per host, or one per slot: host | slots")
       ->check(CLI::IsMember({"host", "slots"}))
       ->needs(wanted);
-  check->add_option("--comm-bytes", comm->bytes, "What goes over a link each way (16MB)")
+  check->add_option("--comm-bytes", comm->bytes, "Bytes sent over a link in each direction (16MB)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{1} << 10, std::uint64_t{1} << 32))
       ->needs(wanted);

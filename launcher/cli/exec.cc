@@ -44,7 +44,7 @@ void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   exec->add_flag("--json", options->json, "A line of JSON per event (schema sortie/exec/1)");
   exec->add_flag("--no-prefix", options->no_prefix, "No [host] before lines");
   exec->add_option("--output-dir", options->output_dir,
-                   "Folder for HOST.out and HOST.err, every byte as it came");
+                   "Folder for HOST.out and HOST.err, with the unchanged output");
   verbs.push_back({exec,
                    [options, &program] {
                      options->job.program = program;

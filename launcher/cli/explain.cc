@@ -128,7 +128,7 @@ std::string list_text() {
   for (const ErrorClass& entry : error_classes())
     out += fmt::format("  {:<12}  {:>3}  {}\n", error_code_name(entry.code), entry.exit_code,
                        entry.meaning);
-  out += "\nfailures of a run, by which [recovery] decides\n";
+  out += "\nfailure classes of a run, for [recovery]\n";
   for (const FailureClassText& entry : failure_class_texts())
     out += fmt::format("  {:<12}  {}\n", failure_class_name(entry.failure), entry.meaning);
   return out;
@@ -177,7 +177,7 @@ int run(const ExplainOptions& options) {
 void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs) {
   const auto options = std::make_shared<ExplainOptions>();
   CLI::App* explain =
-      root.add_subcommand("explain", "What an exit code, signal or failure class means");
+      root.add_subcommand("explain", "Explain an exit code, signal or failure class");
   explain->footer(kExplainFooter);
   explain->add_option("code", options->word, "Exit code, signal or failure class");
   explain->add_flag("--json", options->json, "As JSON (schema sortie/explain/1)");

@@ -40,18 +40,18 @@ void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) 
                    }});
 
   const auto logs = std::make_shared<LogsRequest>();
-  CLI::App* logs_verb = root.add_subcommand("logs", "Show what the ranks of a run have written");
+  CLI::App* logs_verb = root.add_subcommand("logs", "Show the output of the ranks of a run");
   logs_verb->footer(kLogsFooter);
   add_run_name(*logs_verb, logs->run, logs->log_dir);
   logs_verb->add_option("--rank", logs->ranks, "Only these ranks: 0,8-15");
   logs_verb->add_option("--host", logs->hosts, "Only ranks of these hosts: 'gpu[01-04]', @group");
   logs_verb->add_option("--site", logs->site, "Only ranks of this site");
   logs_verb->add_option("--since", logs->since,
-                        "Only what came since: 10m, 14:30, '2026-11-21 14:30'");
+                        "Only output since: 10m, 14:30, '2026-11-21 14:30'");
   logs_verb->add_option("--grep", logs->grep, "Only lines with this extended regular expression");
   logs_verb->add_option("--attempt", logs->attempt, "Of this attempt")
       ->check(CLI::Range(1, 1'000'000));
-  logs_verb->add_flag("-f,--follow", logs->follow, "Go on until the run ends");
+  logs_verb->add_flag("-f,--follow", logs->follow, "Follow until the run ends");
   verbs.push_back({logs_verb, [logs] { return show_logs(*logs); }});
 }
 

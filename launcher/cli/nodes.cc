@@ -101,7 +101,9 @@ void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
   CLI::App* cordon = nodes->add_subcommand("cordon", "Keep runs from hosts");
   cordon->footer(kNodesCordonFooter);
   add_node_names(*cordon, options->job);
-  cordon->add_option("--reason", options->reason, "Why: what whoever meets it will read")
+  cordon
+      ->add_option("--reason", options->reason,
+                   "Reason, shown to everyone whose job is refused the host")
       ->required();
   verbs.push_back({cordon, [options] {
                      const auto hosts = node_names(options->job);
@@ -109,7 +111,7 @@ void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
                      return print_nodes(cordon_nodes(*hosts, options->reason));
                    }});
 
-  CLI::App* uncordon = nodes->add_subcommand("uncordon", "Let runs have hosts again");
+  CLI::App* uncordon = nodes->add_subcommand("uncordon", "Allow runs to use hosts again");
   uncordon->footer(kNodesUncordonFooter);
   add_node_names(*uncordon, options->job);
   verbs.push_back({uncordon, [options] {
@@ -132,8 +134,8 @@ void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
   verbs.push_back(
       {test, [options] { return test_nodes(options->job, options->check, options->seconds); }});
 
-  CLI::App* breaker =
-      nodes->add_subcommand("breaker", "What stops runs from cordoning too many hosts");
+  CLI::App* breaker = nodes->add_subcommand(
+      "breaker", "The circuit breaker that stops runs from cordoning too many hosts");
   breaker->footer(kNodesBreakerFooter);
   breaker->add_option("action", options->action, "reset: close it; none: show it")
       ->check(CLI::IsMember({"reset"}));

@@ -25,11 +25,11 @@ void add_reliability_options(CLI::App& app, AskedReliability& asked) {
   number("--failures", options.failures,
          "Failures of hosts per 1000 host-days (6.5, as a large cluster has reported)", 1e-6, 1e6);
   number("--mttf-node-hours", options.mttf_hours,
-         "The same as hours between two failures of one host", 1e-3, 1e9);
+         "The same as mean hours between failures of one host", 1e-3, 1e9);
   number("--save-bandwidth", options.save_bandwidth,
          "GB/s at which all ranks together write a checkpoint (1)", 1e-6, 1e6);
-  number("--save-time", options.save_time,
-         "Seconds that training stands still for a save, where that is known", 1e-6, 1e6);
+  number("--save-time", options.save_time, "Seconds for which a save blocks training, if known",
+         1e-6, 1e6);
   number("--restart-time", options.restart_time,
          "Seconds from a failure to the next first step (60)", 0, 1e6);
   number("--step-time", options.step_time,
@@ -56,9 +56,9 @@ void add_suggest_options(CLI::App& app, AskedSuggestions& asked) {
     app.add_option(name, value, help)->check(CLI::Range(1e-6, 1e9))->needs(wanted);
   };
   number("--gflops", asked.gflops, "GFLOP/s that a rank multiplies with");
-  number("--host-rate", asked.host_rate, "GB/s that a rank sends to ranks of its host");
+  number("--host-rate", asked.host_rate, "GB/s from a rank to another rank on the same host");
   number("--link-rate", asked.link_rate, "GB/s that a host sends to other hosts");
-  number("--memory", asked.memory, "GiB of each host, where the hosts' are not known");
+  number("--memory", asked.memory, "Memory of each host in GiB, if it is not known");
   number("--gpu-memory", asked.gpu_memory,
          "GiB of each GPU, where trainer.device is \"cuda\": what does not fit is left out");
 }

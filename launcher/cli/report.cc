@@ -79,7 +79,7 @@ Result<std::string> made(const ReportOptions& options) {
 
 void add_report_verb(CLI::App& root, std::vector<Verb>& verbs) {
   const auto options = std::make_shared<ReportOptions>();
-  CLI::App* report = root.add_subcommand("report", "Tell what happened in a run, from its journal");
+  CLI::App* report = root.add_subcommand("report", "Show what happened in a run, from its journal");
   report->footer(kReportFooter);
   add_run_name(*report, options->run, options->log_dir);
   report->add_flag("--json", options->json, "As JSON (schema sortie/report/1)");

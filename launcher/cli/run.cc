@@ -121,12 +121,12 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   run->footer(kRunFooter);
   add_job_options(*run, *options);
   run->add_option("--name", options->name,
-                  "What `ps` calls it; else the name of the config file or the program")
+                  "Name of the run in `ps`; default: that of the config file or the program")
       ->check(run_name);
   add_shell_flag(*run, *options);
   const auto detach = std::make_shared<bool>(false);
   run->add_flag("--detach", *detach,
-                "Return once all ranks run; the run goes on without this terminal and login");
+                "Return once all ranks run; the run survives this terminal and login");
   verbs.push_back({run,
                    [options, detach, &program, &root] {
                      auto job = planned(*options, program);
@@ -143,7 +143,8 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
 
   const auto json = std::make_shared<bool>(false);
   CLI::App* plan = root.add_subcommand(
-      "plan", "Show what would be started where; contacts no host without --connect");
+      "plan",
+      "Show ranks, devices, memory and commands of a job; contacts no host without --connect");
   plan->footer(kPlanFooter);
   add_job_options(*plan, *options);
   add_shell_flag(*plan, *options);

@@ -48,7 +48,7 @@ void add_run_name(CLI::App& app, std::string& run, std::string& log_dir) {
 }
 
 void add_log_dir(CLI::App& app, std::string& log_dir) {
-  app.add_option("--log-dir", log_dir, "Look only where runs with this logger.log_dir are kept");
+  app.add_option("--log-dir", log_dir, "Look only in this logger.log_dir");
 }
 
 void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
@@ -80,7 +80,7 @@ void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   CLI::App* stop = root.add_subcommand("stop", "End a run, and wait until it has ended");
   stop->footer(kStopFooter);
   add_run_name(*stop, options->run, options->log_dir);
-  stop->add_flag("--now", options->now, "Without a grace");
+  stop->add_flag("--now", options->now, "Kill at once, without runner.grace");
   verbs.push_back(
       {stop, [options] { return stop_run(options->run, options->log_dir, options->now); }});
 

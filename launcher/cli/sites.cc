@@ -54,8 +54,7 @@ void add_sites_verb(CLI::App& root, std::vector<Verb>& verbs) {
 
   CLI::App* const add = sites->add_subcommand("add", "A site comes into the run");
   add->footer(kSitesAddFooter);
-  add->add_option("site", request->site, "Its name, which no site of the run had before")
-      ->required();
+  add->add_option("site", request->site, "Name of the site; must be new in this run")->required();
   add->add_option("hosts", request->hosts,
                   "Its hosts, each a host line of the config: 'gpu[01-04] slots=8'")
       ->required();

@@ -57,7 +57,7 @@ void add_ssh_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& progr
   add_way_options(*ssh, options->job);
   CLI::Option* with =
       ssh->add_flag("-t,--terminal", options->terminal, "A terminal there, also for a command");
-  ssh->add_flag("-T,--no-terminal", options->no_terminal, "None, also without a command")
+  ssh->add_flag("-T,--no-terminal", options->no_terminal, "No terminal, also without a command")
       ->excludes(with);
   ssh->add_flag("--no-escapes", options->no_escapes, "~. and its kin go to the host, too");
   verbs.push_back({ssh,

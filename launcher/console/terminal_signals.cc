@@ -17,7 +17,7 @@ void add_terminal_signals(boost::asio::signal_set& signals) {
 
 std::string ctrl_z_refusal(std::string_view instead) {
   return fmt::format(
-      "Ctrl-Z: not suspended: without heartbeats from here the hosts would end what they run; "
+      "Ctrl-Z: not suspended: without heartbeats from here the hosts would end their ranks; "
       "Ctrl-C ends it{}{}",
       instead.empty() ? "" : ", ", instead);
 }

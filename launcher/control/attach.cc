@@ -231,7 +231,7 @@ class Attachment {
     if (read_result(record_.path)) return std::nullopt;
     for_each_rank_end();
     console_.error(
-        fmt::format("{}: lost: its supervisor (pid {} on {}) is gone without a result; its hosts "
+        fmt::format("{}: lost: its supervisor (pid {} on {}) died without a result; its hosts "
                     "end their ranks by themselves, unless runner.on_launcher_loss holds them for "
                     "`sortie attach --adopt {}`",
                     record_.id, facts.pid, facts.machine, record_.id));
@@ -268,7 +268,7 @@ class Attachment {
 
   int detached(int number) {
     console_.message(
-        fmt::format("detached; {0} goes on: `sortie attach {0}` comes back to it, "
+        fmt::format("detached; {0} continues: `sortie attach {0}` attaches again, "
                     "`sortie stop {0}` ends it",
                     record_.id));
     return 128 + number;

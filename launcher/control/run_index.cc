@@ -112,8 +112,9 @@ Result<fs::path> RunIndex::find(const std::string& name) const {
                                           : fmt::format("the latest are {}; `sortie ps --all` "
                                                         "lists them",
                                                         fmt::join(names, ", "))));
-  return fail(ErrorCode::usage, fmt::format("{}: {} runs begin so: {}; give more of the id", name,
-                                            hits.size(), fmt::join(names, ", ")));
+  return fail(ErrorCode::usage,
+              fmt::format("{}: {} runs have an id that starts so: {}; give more of the id", name,
+                          hits.size(), fmt::join(names, ", ")));
 }
 
 }  // namespace sortie::launcher

@@ -122,8 +122,9 @@ Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const R
       if (ranks.empty() || ranks.contains(rank)) on_hosts.insert(rank);
   }
   if (on_hosts.empty())
-    return fail(ErrorCode::usage, fmt::format("--rank {} --host {}: none of these ranks is there",
-                                              request.ranks, request.hosts));
+    return fail(ErrorCode::usage,
+                fmt::format("--rank {} --host {}: none of these ranks is on that host",
+                            request.ranks, request.hosts));
   return on_hosts;
 }
 
@@ -146,7 +147,7 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
     if (!over) continue;
     if (read_result(whole)) return {};
     return fail(ErrorCode::lost,
-                "its supervisor is gone without a result; `sortie status` has what "
+                "its supervisor died without a result; `sortie status` has what "
                 "is known");
   }
 }

@@ -52,7 +52,7 @@ Result<std::string> ask_about_sites(const SitesRequest& request) {
                             record.id));
   if (!record.supervisor.alive)
     return fail(ErrorCode::lost,
-                fmt::format("{}: nobody supervises the run; `sortie status {}` has what is known "
+                fmt::format("{}: the run has no supervisor; `sortie status {}` has what is known "
                             "of its sites",
                             record.id, record.id));
   SORTIE_ASSIGN_OR_RETURN(ControlClient client,

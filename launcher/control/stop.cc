@@ -51,7 +51,7 @@ class Stop {
         return fmt::format("{} ended with exit code {}", record.id, record.result->exit_code);
       if (!record.alive()) break;
     }
-    return fail(ErrorCode::lost, fmt::format("{}: its supervisor went away without a result; "
+    return fail(ErrorCode::lost, fmt::format("{}: its supervisor died without a result; "
                                              "`sortie status {}` has what is known",
                                              record.id, record.id));
   }

@@ -188,7 +188,7 @@ void become_watcher(Fd notice_end, const Supervise& first, const WatchOrder& ord
   if (auto taken = WatcherLock::take(run, latest_supervisor(run).epoch))
     lock = std::move(*taken);
   else  // where the person who starts the run reads it
-    say(run, taken.error().message + "; nobody replaces its supervisor, should it die");
+    say(run, taken.error().message + "; if its supervisor dies, it is not replaced");
   const bool left = notice.leave_terminal(run).has_value();
   notice.pass_on(line);
   if (!lock || !left) ::_exit(EXIT_FAILURE);

@@ -114,7 +114,7 @@ int finish(const HostCrew& crew, const Missing& missing = {}) {
   }
   const int exit_code = print_host_errors(failed);
   if (!crew.interrupted()) return exit_code;
-  fmt::print(stderr, "interrupted; the same command goes on from here\n");
+  fmt::print(stderr, "interrupted; the same command continues from here\n");
   return *crew.interrupted();
 }
 

@@ -76,7 +76,7 @@ Result<std::string> read_at(int fd, std::uint64_t offset, std::uint64_t size) {
   while (got < size) {
     const ssize_t count =
         ::pread(fd, bytes.data() + got, size - got, static_cast<off_t>(offset + got));
-    if (count <= 0) return fail(ErrorCode::io, "the archive is shorter than it says");
+    if (count <= 0) return fail(ErrorCode::io, "the archive is truncated");
     got += static_cast<std::uint64_t>(count);
   }
   return bytes;
@@ -99,7 +99,7 @@ std::string digest_of(std::string_view text) {
 
 std::unexpected<Error> no_image(std::string_view why) {
   return fail(ErrorCode::data,
-              fmt::format("what the engine saved is no image that Sortie can read: {}", why));
+              fmt::format("Sortie can not read the image that the engine saved: {}", why));
 }
 
 std::string normal(const std::string& name) {

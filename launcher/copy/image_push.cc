@@ -275,7 +275,7 @@ int ImagePush::run() {
   options_.json ? print_json(report) : print_text(report);
   const int exit_code = print_host_errors(crew_.results());
   if (!crew_.interrupted()) return exit_code;
-  fmt::print(stderr, "interrupted; the same command goes on from here\n");
+  fmt::print(stderr, "interrupted; the same command continues from here\n");
   return *crew_.interrupted();
 }
 

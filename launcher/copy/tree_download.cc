@@ -64,7 +64,7 @@ Result<> put_piece(files::TreeWriter& tree, const wire::FilePiece& piece) {
   if (taken == files::TreeWriter::Taken::had)
     return fail(ErrorCode::protocol, "runner sent a piece that was not asked for");
   return fail(ErrorCode::data,
-              fmt::format("{}: what arrives is not what was announced; was the file"
+              fmt::format("{}: received data does not match the announced hash; was the file"
                           " changed while it was sent?",
                           files::shown_path(tree.entries()[piece.entry].path)));
 }

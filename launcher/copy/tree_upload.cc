@@ -122,7 +122,7 @@ Result<> TreeUpload::take(std::size_t index, const wire::Message& message) {
     return {};
   }
   if (const auto* wanted = std::get_if<wire::FilesWanted>(&message)) {
-    if (host.fed) return fail(ErrorCode::protocol, "runner: asks again for what is on its way");
+    if (host.fed) return fail(ErrorCode::protocol, "runner: requested a piece twice");
     if (auto added = host.wanted.add(*wanted, tree_.entries); !added)
       return std::unexpected(with_context(std::move(added).error(), "runner"));
     host.relay_port = wanted->relay_port;

@@ -51,7 +51,7 @@ Result<Prepared> prepare(const ExecOptions& options) {
   Prepared prepared;
   if (options.job.hosts.empty() && options.job.config.empty())
     return fail(ErrorCode::usage,
-                "sortie: neither --hosts nor --config says where; try `sortie exec --help`");
+                "sortie: no hosts: give --hosts or --config; try `sortie exec --help`");
   if (options.job.program.empty())
     return fail(ErrorCode::usage, "sortie: no command was given; write it after --");
   if (options.json && options.fold)

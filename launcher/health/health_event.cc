@@ -47,7 +47,7 @@ Result<health::Finding> finding_of(const json& object) {
   health::Finding finding;
   SORTIE_ASSIGN_OR_RETURN(const std::string kind_text, words(object, "kind", 32));
   const auto kind = health::kind_of(kind_text);
-  if (!kind) return bad_member("kind", "one that this version of Sortie knows");
+  if (!kind) return bad_member("kind", "a value that this version of Sortie knows");
   finding.kind = *kind;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t code, whole(object, "code", kMostCode, 0));
   finding.code = static_cast<int>(code);

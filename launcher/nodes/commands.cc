@@ -93,7 +93,7 @@ Result<std::string> cordon_nodes(const std::vector<std::string>& hosts, const st
       cordon(state, {host, reason, this_user(), "", unix_time(), 0});
   }));
   return fmt::format(
-      "{}: cordoned; no run of yours starts there. Runs that are there go on until "
+      "{}: cordoned; none of your runs starts there. Runs on them continue until "
       "their next restart\n",
       config::fold_host_names(hosts));
 }

@@ -70,10 +70,11 @@ Result<NodeState> NodeStore::read() const {
   if (!text && text.error().code == ErrorCode::not_found) return NodeState{};
   auto state = text ? parse_node_state(*text) : std::unexpected(text.error());
   if (state) return state;
-  return fail(ErrorCode::data,
-              fmt::format("{}: which hosts are cordoned is not known: {}; correct the file, or "
-                          "remove it and cordon them again",
-                          file_.string(), state.error().message));
+  return fail(
+      ErrorCode::data,
+      fmt::format("{}: the list of cordoned hosts can not be read: {}; correct the file, or "
+                  "remove it and cordon them again",
+                  file_.string(), state.error().message));
 }
 
 Result<> NodeStore::change(const std::function<void(NodeState&)>& change) const {

@@ -152,7 +152,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.nodes = wire::fold_nodes(nodes);
   if (!plan.tunnel.empty() && plan.hosts.size() < 2)
     plan.warnings.emplace_back(
-        "runner.network.tunnel: one host has nobody to talk to; there will be no tunnel");
+        "runner.network.tunnel: a job on one host needs no tunnel; none is made");
   for (HostPlan& host : plan.hosts) {
     for (RankPlan& rank : host.ranks) {
       rank.env = {{"RANK", fmt::format("{}", rank.rank)},

@@ -108,7 +108,7 @@ Result<> ask_cost(const AskTrainer& ask, CostQuestion question, LaunchPlan& plan
     return {};
   }
   if (cost.error().code == ErrorCode::config) return std::unexpected(std::move(cost).error());
-  plan.warnings.push_back("the plan says nothing of parameters, operations and memory: " +
+  plan.warnings.push_back("the plan has no parameters, operations and memory: " +
                           cost.error().message);
   return {};
 }

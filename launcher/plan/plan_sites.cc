@@ -130,7 +130,7 @@ std::string missing_text(const SitesPlan& plan) {
                     fmt::join(plan.unmeasured, ", "), plan.config.empty() ? "CONFIG" : plan.config);
   if (plan.load.step_seconds <= 0.0)
     text +=
-        "    how long a step takes is not known; give --step-time SECONDS, which `sortie status` "
+        "    the time of a step is not known; give --step-time SECONDS, which `sortie status` "
         "shows of a run\n";
   return text;
 }
@@ -172,7 +172,7 @@ std::string sites_text(const SitesPlan& plan) {
   if (plan.rate_given)
     text += fmt::format("    between sites  {}, as given\n", rate_text(plan.load.byte_s));
   if (plan.load.elements <= 0.0)
-    return text + "    what sites send is not known: nobody has counted the model's parameters\n";
+    return text + "    what sites send is not known: the number of parameters is unknown\n";
   text += levels_text(plan);
   text += missing_text(plan);
   if (plan.load.byte_s > 0.0 && plan.load.step_seconds > 0.0) {

@@ -43,7 +43,7 @@ std::string steps_text(double seconds, const std::optional<double>& step) {
 std::string saving_text(const Reliability& found) {
   const ReliabilityInputs& in = found.inputs;
   if (!found.stall)
-    return "not known: what a save costs; say for how many seconds training stands still "
+    return "the cost of a save is not known; give the seconds for which it blocks training "
            "(--save-time)";
   if (in.stall)
     return fmt::format("training stands still for {} (--save-time)", long_time(*found.stall));

@@ -170,10 +170,10 @@ Result<Suggestions> suggest_layouts(const config::JobConfig& job,
                 "plan --suggest: the job runs a program of its own, and layouts "
                 "are those of sortie-train; leave it out");
   if (!facts.ask_trainer)
-    return fail(
-        ErrorCode::unsupported,
-        "plan --suggest: no sortie-train is beside sortie, which knows what a layout takes; "
-        "install both");
+    return fail(ErrorCode::unsupported,
+                "plan --suggest: it needs sortie-train in the folder of sortie, to compute the "
+                "cost of a layout; "
+                "install both");
   std::int64_t world = 0;
   for (const config::HostSlots& host : hosts) world += static_cast<std::int64_t>(host.slots.size());
   const config::BatchOutcome batch = config::resolve_batch(job.topology, world);

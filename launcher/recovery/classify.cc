@@ -34,12 +34,12 @@ constexpr std::array<FailureClassText, 9> kTexts = {{
      "Restarted and counted. The stacks of all ranks are in the run folder, attempts/N"},
     {FailureClass::oom, "A rank, or a process of it, was killed for lack of memory",
      "Not restarted, because it would happen again: lower topology.micro_batch_size, or add \"oom\" to recovery.restart_on"},
-    {FailureClass::preempted, "The host is taken away, or somebody asked the ranks to end: TERM, HUP, or exit code 75",
+    {FailureClass::preempted, "The ranks were preempted: they received SIGTERM or SIGHUP, or exited with code 75",
      "Restarted, not counted; a host that went away is replaced by a spare"},
     {FailureClass::user, "Ctrl-C or `sortie stop`", "Never restarted"},
     {FailureClass::setup, "No rank had run yet: hosts that were not reached or lack something, or the config",
      "Not restarted. Where ranks had run before it is a failure of that host (hardware)"},
-    {FailureClass::planned, "No failure: the run ended its ranks after a commit, to go on with hosts that are fit again, or without a slow one",
+    {FailureClass::planned, "No failure: the run restarts after a commit, with hosts that are healthy again or without a slow host",
      "Restarted at once, not counted. See recovery.grow_at and recovery.slow_swaps"},
 }};
 // clang-format on

@@ -66,7 +66,8 @@ std::string reason_to_stop(const RecoveryConfig& recovery, const History& histor
   const std::string_view name = failure_class_name(failure);
   if (failure == FailureClass::user) return "it was asked to end";
   if (recovery.max_restarts == 0) return "recovery.max_restarts is 0";
-  if (failure == FailureClass::setup) return "no rank had run: a restart would fail likewise";
+  if (failure == FailureClass::setup)
+    return "no rank had run: a restart would fail in the same way";
   if (failure == FailureClass::planned) return {};
   if (last.rank_code && config::names_exit_code(recovery.stop_exit_codes, *last.rank_code))
     return fmt::format("exit code {} is one of recovery.stop_exit_codes", *last.rank_code);
@@ -165,8 +166,7 @@ Decision decide(const RecoveryConfig& recovery, const History& history, const Ho
   if (!planned && recovery.no_progress_limit > 0 && row >= recovery.no_progress_limit) {
     decision.no_progress = true;
     return stop(fmt::format(
-        "{} attempts in a row ended without a newer committed step (recovery.no_progress_limit)",
-        row));
+        "{} attempts in a row committed no newer step (recovery.no_progress_limit)", row));
   }
   const bool counted = is_counted(recovery, history, history.size() - 1);
   const std::int64_t before = spent(recovery, history);

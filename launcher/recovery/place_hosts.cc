@@ -36,8 +36,8 @@ class Placing {
     Placement out;
     if (!drop()) {
       out.text = fmt::format(
-          "{} can not be used, no spare is left for {}, and recovery.min_hosts = {} does not let "
-          "the run go on without",
+          "{} can not be used, no spare is left for {}, and recovery.min_hosts = {} does not allow "
+          "the run to continue without",
           fmt::join(must_go_, ", "), must_go_.size() == 1 ? "it" : "them", recovery_.min_hosts);
       return out;
     }
@@ -161,7 +161,7 @@ class Placing {
     if (left.empty()) return true;
     for (const std::string& host : all)
       changes_.push_back(fmt::format("{} {} and no spare is left", host, why(host)));
-    changes_.push_back(fmt::format("{} of {} hosts go on", left.size(), hosts_.size()));
+    changes_.push_back(fmt::format("{} of {} hosts continue", left.size(), hosts_.size()));
     hosts_ = std::move(left);
     return true;
   }
@@ -177,7 +177,7 @@ class Placing {
       if (host != place) replaced_[host] = place;
     }
     hosts_ = std::move(growth.hosts);
-    changes_.push_back(fmt::format("{} of {} hosts go on", hosts_.size(), pool_.places.size()));
+    changes_.push_back(fmt::format("{} of {} hosts continue", hosts_.size(), pool_.places.size()));
   }
 
   Names to_cordon() const {

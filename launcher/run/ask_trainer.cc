@@ -168,9 +168,9 @@ Result<training::ModelCost> ask_trainer(const std::filesystem::path& trainer,
                                         std::chrono::milliseconds limit) {
   std::error_code ignored;
   if (!std::filesystem::exists(trainer, ignored))
-    return fail(
-        ErrorCode::not_found,
-        fmt::format("there is no {}; install sortie-train beside sortie", trainer.string()));
+    return fail(ErrorCode::not_found,
+                fmt::format("there is no {}; install sortie-train in the folder of sortie",
+                            trainer.string()));
   const auto end = Clock::now() + limit;
   SORTIE_ASSIGN_OR_RETURN(const Fd input, file_of(question.config_toml));
   TrainerProcess process;

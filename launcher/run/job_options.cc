@@ -140,11 +140,10 @@ Result<> check_config_place(const JobOptions& options) {
   struct stat info {};
   const bool there = ::stat(file.c_str(), &info) == 0;
   if (there && S_ISREG(info.st_mode) && ::access(file.c_str(), X_OK) == 0)
-    return fail(
-        ErrorCode::usage,
-        fmt::format("sortie: {}: is a program, not a config; a program stands behind --, as "
-                    "in `sortie run -- {}`",
-                    file, shell_word(file)));
+    return fail(ErrorCode::usage,
+                fmt::format("sortie: {}: is a program, not a config; a program comes after --, as "
+                            "in `sortie run -- {}`",
+                            file, shell_word(file)));
   if (!there && file.find_first_of("[@,!") != file.npos)
     return fail(ErrorCode::usage,
                 fmt::format("sortie: {}: no such config; did you mean --hosts {}?", file,

@@ -57,7 +57,7 @@ int shell_command(const ShellOptions& options) {
   };
   if (options.job.hosts.empty() && options.job.config.empty())
     return give_up({ErrorCode::usage,
-                    "sortie: neither --hosts nor --config says where; try `sortie shell --help`"});
+                    "sortie: no hosts: give --hosts or --config; try `sortie shell --help`"});
   auto loaded = load_options(options.job);
   if (!loaded) return give_up(loaded.error());
   resolve_job_paths(loaded->job);

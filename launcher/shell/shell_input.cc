@@ -44,7 +44,7 @@ ShellInput parse_shell_input(std::string_view line) {
   } else if (text.front() == '!') {
     input.text = stripped(text.substr(1));
     if (input.text.empty())
-      input.error = "! runs nothing here; write the command of this machine behind it";
+      input.error = "! runs a command on this machine; write the command after it";
     else
       input.kind = Kind::local;
   } else if (text.front() == '@') {
@@ -54,7 +54,7 @@ ShellInput parse_shell_input(std::string_view line) {
     input.kind = input.text.empty() ? Kind::select : Kind::remote;
     if (input.hosts.empty() && !input.text.empty()) {
       input.kind = Kind::nothing;
-      input.error = "@ names no host; write @HOST or @GROUP before the command, without a blank";
+      input.error = "@ names no host; write @HOST or @GROUP before the command, without a space";
     }
   } else if (text.front() == '+' || text.front() == '-') {
     input.hosts = text.substr(1);

@@ -328,9 +328,9 @@ void ShellSession::on_signal(int number) {
   if (number == SIGINT && adding_) return hosts_.abandon();
   if (number == SIGINT && connected_ && hosts_.busy()) {
     const std::string whom = folded_with_count(hosts_.running());
-    static constexpr const char* kSaid[] = {"INT to what runs on {}; once more: TERM",
-                                            "TERM to what runs on {}; once more ends the shells",
-                                            "ending the shells of {}"};
+    static constexpr const char* kSaid[] = {
+        "INT sent to the command on {}; press again for TERM",
+        "TERM sent to the command on {}; press again to end the shells", "ending the shells of {}"};
     say(fmt::format(fmt::runtime(kSaid[std::min(hosts_.interrupts(), 2)]), whom));
     return hosts_.interrupt();
   }

@@ -103,7 +103,7 @@ void OuterCoordinator::watch_pause() {
     ended_ = true;
     step_.end = End{kExitPreempted,
                     fmt::format("outer.min_sites: {} site{} left, and {} needed; start the run "
-                                "again to go on from its checkpoints",
+                                "again to resume from its checkpoints",
                                 possible, possible == 1 ? " is" : "s are", wanted)};
     return;
   }
@@ -116,7 +116,7 @@ void OuterCoordinator::watch_pause() {
     paused_ = now_;
     Note told{Note::Kind::paused, {}, round()};
     told.seconds = std::chrono::duration<double>(settings_.rejoin).count();
-    told.text = fmt::format("{} of at least {} sites are there", count_in(), wanted);
+    told.text = fmt::format("{} of at least {} sites are connected", count_in(), wanted);
     note(std::move(told));
   }
   if (now_ < *paused_ + settings_.rejoin) return due(*paused_ + settings_.rejoin);
@@ -124,7 +124,7 @@ void OuterCoordinator::watch_pause() {
   step_.end =
       End{kExitPreempted,
           fmt::format("outer.min_sites: only {} of at least {} sites were there for {:.0f} "
-                      "s; start the run again to go on from its checkpoints",
+                      "s; start the run again to resume from its checkpoints",
                       count_in(), wanted, std::chrono::duration<double>(settings_.rejoin).count())};
 }
 

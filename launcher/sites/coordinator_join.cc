@@ -197,7 +197,7 @@ void OuterCoordinator::admit_joiners() {
       const bool asks = std::ranges::any_of(
           site.leaders, [](const auto& entry) { return entry.second.asked.has_value(); });
       if (!site.in || !asks) continue;
-      answer_all(site, OuterRefused{"nobody is known to have the weights of the run; join again"});
+      answer_all(site, OuterRefused{"no site is known to have the weights of the run; join again"});
       lose(site, "is to join again");
     }
   for (Site& site : sites_) {

@@ -107,7 +107,7 @@ bool OuterCoordinator::judge(std::int64_t number) {
     note(std::move(told));
     if (!most) {
       call_off(number,
-               fmt::format("sites have come to different means; other than the first: {}",
+               fmt::format("sites have computed different means; different from the first: {}",
                            fmt::join(others, ", ")),
                "");
       return true;

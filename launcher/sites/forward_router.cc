@@ -46,7 +46,8 @@ void ForwardRouter::open(const std::string& host, const wire::ForwardOpen& order
     return refuse(fmt::format("more than {} streams", wire::kMaxForwards));
   const End there{order.host, ++next_};
   if (!send_(order.host, wire::ForwardOpen{there.second, "", order.port}))
-    return refuse(fmt::format("no host \"{}\" of the run is there", config::shorten(order.host)));
+    return refuse(
+        fmt::format("host \"{}\" of the run is not connected", config::shorten(order.host)));
   ends_[here].end = there;
   ends_[there].end = here;
 }

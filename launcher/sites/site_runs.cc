@@ -165,7 +165,7 @@ void SiteRuns::site_ended(Site& site) {
   if (!site.stopped && !stopped_ && !too_few_ && verdict.exit_code != 0 &&
       verdict.exit_code != kExitAdopted && running_ > 0)
     parts_.console.message(
-        fmt::format("site {} has ended with exit code {} and does not come back; the others go on",
+        fmt::format("site {} has ended with exit code {} and is not restarted; the others continue",
                     name, verdict.exit_code));
   site.started = true;  // nobody waits for it
   note_started();
@@ -220,7 +220,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
   Console& console = parts_.console;
   switch (note.kind) {
     case Kind::begun:
-      console.message(fmt::format("rounds go on from round {}, with {}{}{}", note.round,
+      console.message(fmt::format("rounds continue from round {}, with {}{}{}", note.round,
                                   fmt::join(note.members, ", "), note.text.empty() ? "" : ": ",
                                   note.text));
       break;
@@ -240,7 +240,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
       break;
     case Kind::excluded:
       console.message(
-          fmt::format("round {} goes on without site {}, which is late", note.round, note.site));
+          fmt::format("round {} continues without site {}, which is late", note.round, note.site));
       break;
     case Kind::differs:
       console.error(fmt::format("round {}: {} came to another mean than most sites", note.round,
@@ -252,7 +252,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
           fmt::format("{}; the others wait for at most {:.0f} s", note.text, note.seconds));
       break;
     case Kind::resumed:
-      console.message("enough sites are there again");
+      console.message("enough sites are connected again");
       break;
     case Kind::committed:
       break;

@@ -182,7 +182,7 @@ asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core, HostSe
         co_return fail(
             ErrorCode::auth,
             fmt::format("sign in as {}: {} was accepted, but the server asks for more "
-                        "({}); Sortie signs in with keys only, let sshd ask these hosts' "
+                        "({}); Sortie signs in with keys only, make sshd ask these hosts' "
                         "users for no more (AuthenticationMethods publickey)",
                         settings.user, candidate.name, allowed_methods(core->session())));
       case Outcome::broken:

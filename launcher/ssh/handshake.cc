@@ -180,10 +180,11 @@ Result<> check_host_key(const HostSettings& settings, KnownHosts& known_hosts, c
 Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool timed_out) {
   const bool has_banner = ssh_get_serverbanner(core.session()) != nullptr;
   if (timed_out && !has_banner)
-    return {ErrorCode::handshake,
-            fmt::format("connected, but the server said nothing within {} ms: it is no sshd, or it "
-                        "is overloaded; check the port, or raise runner.ssh.handshake_timeout",
-                        timeout.count())};
+    return {
+        ErrorCode::handshake,
+        fmt::format("connected, but the server sent nothing within {} ms: it is not an sshd, or it "
+                    "is overloaded; check the port, or raise runner.ssh.handshake_timeout",
+                    timeout.count())};
   if (timed_out)
     return {ErrorCode::handshake,
             fmt::format("key exchange not done within {} ms; see the host's sshd log, or raise "
@@ -191,7 +192,7 @@ Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool
                         timeout.count())};
   const std::string reason = core.last_error();
   if (!has_banner && core.bytes_received() > kMostWordsBytes)
-    return {ErrorCode::handshake, "what answers there is no SSH server; check the port"};
+    return {ErrorCode::handshake, "the server there is not an SSH server; check the port"};
   if (!has_banner && core.broken())
     return {
         ErrorCode::handshake,

@@ -59,7 +59,7 @@ asio::awaitable<Result<Fd>> connect_unix(asio::any_io_executor executor, std::fi
     if (names_nobody(errno)) co_return fail(ErrorCode::not_found, "no master listens there");
     if (errno != EAGAIN) co_return std::unexpected(os_error(errno, "connect"));
     if (MuxClient::Clock::now() + kQueueIsFull > deadline)
-      co_return fail(ErrorCode::timeout, "the master accepts nobody");
+      co_return fail(ErrorCode::timeout, "the master accepts no connection");
     pause.expires_after(kQueueIsFull);
     co_await pause.async_wait(kToken);
   }
@@ -119,7 +119,7 @@ asio::awaitable<Result<>> MuxClient::greet() {
   auto hello = co_await next();
   if (!hello) co_return std::unexpected(std::move(hello).error());
   if (hello->type != MuxType::hello)
-    co_return fail(ErrorCode::protocol, "the master does not begin with a hello");
+    co_return fail(ErrorCode::protocol, "the master's first message is not a hello");
   if (hello->value != kMuxVersion)
     co_return fail(ErrorCode::protocol, fmt::format("the master speaks version {} of the protocol, "
                                                     "Sortie {}",

@@ -74,12 +74,13 @@ SshFailure not_started(const Shared& shared, Error error) {
 }
 
 SshFailure no_way_in(const Shared& shared, const ChildProcess& process) {
-  return {{ErrorCode::handshake,
-           fmt::format("{}: no way in within {} ms (all timeouts of runner.ssh together); it said: "
-                       "{}; see whether it waits for an answer",
-                       shared.way.key, shared.way.time_to_sign_in.count(),
-                       last_words(process.stderr_tail()))},
-          false};
+  return {
+      {ErrorCode::handshake,
+       fmt::format(
+           "{}: not connected within {} ms (all timeouts of runner.ssh together); it printed: "
+           "{}; see whether it waits for an answer",
+           shared.way.key, shared.way.time_to_sign_in.count(), last_words(process.stderr_tail()))},
+      false};
 }
 
 SshFailure too_noisy(const Shared& shared, std::size_t bytes) {

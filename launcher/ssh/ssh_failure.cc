@@ -22,7 +22,8 @@ constexpr Sign kSigns[] = {
     {"Could not resolve hostname", ErrorCode::resolve,
      "check the spelling, /etc/hosts and DNS, or give it a HostName in ~/.ssh/config"},
     {"REMOTE HOST IDENTIFICATION HAS CHANGED", ErrorCode::host_key,
-     "its host key has CHANGED, somebody may be in between; if the host was set up anew, remove "
+     "its host key has CHANGED, possibly a man-in-the-middle attack; if the host was reinstalled, "
+     "remove "
      "the old key with ssh-keygen -R"},
     {"Host key verification failed", ErrorCode::host_key,
      "sign in once with this ssh to trust the key, or set runner.ssh.accept_new"},

@@ -58,17 +58,17 @@ Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& pl
     relay_.keep_ended_fences();
     names_.keep_answers();
   }
-  listening_ =
-      parts_.folder.listen({parts.executor,
-                            [this](std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
-                              on_written(owner, bytes, pieces);
-                            },
-                            [this](const Error& error) {
-                              parts_.console.error(fmt::format(
-                                  "run folder: {}; the run goes on, but what can not be written is "
-                                  "lost (gaps are marked in the logs)",
-                                  error.message));
-                            }});
+  listening_ = parts_.folder.listen(
+      {parts.executor,
+       [this](std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
+         on_written(owner, bytes, pieces);
+       },
+       [this](const Error& error) {
+         parts_.console.error(
+             fmt::format("run folder: {}; the run continues, but what can not be written is "
+                         "lost (gaps are marked in the logs)",
+                         error.message));
+       }});
   for (const HostPlan& host : plan.hosts) {
     Host& entry = hosts_.emplace_back();
     entry.index = hosts_.size() - 1;

@@ -167,7 +167,7 @@ void Attempt::note_swept(Host& host, const Result<wire::Swept>& outcome) {
     parts_.folder.event(JournalEvent::unconfirmed,
                         {{"host", name}, {"why", outcome.error().message}});
     parts_.console.error(
-        fmt::format("{}: that nothing is left there is not confirmed: {}; a runner that lives ends "
+        fmt::format("{}: cleanup is not confirmed: {}; a runner that is alive ends "
                     "its ranks by itself within runner.heartbeat_timeout and grace",
                     name, outcome.error().message));
     return;

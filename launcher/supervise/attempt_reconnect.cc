@@ -133,7 +133,7 @@ void Attempt::tell_links() {
                     "(runner.on_launcher_loss); reconnecting",
                     fold_errors(lost), short_time(static_cast<double>(hold_.count()) / 1000)));
   if (const auto back = std::exchange(restored_links_, {}); !back.empty())
-    parts_.console.message(fmt::format("{}: connected again after {}; the run goes on",
+    parts_.console.message(fmt::format("{}: connected again after {}; the run continues",
                                        config::fold_host_names(back),
                                        short_time(std::exchange(longest_gap_s_, 0))));
 }

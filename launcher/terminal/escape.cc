@@ -44,7 +44,7 @@ std::vector<EscapeFilter::Part> EscapeFilter::feed(std::string_view typed) {
 
 std::string_view escape_help() {
   return "~?\r\n"
-         "At the begin of a line:\r\n"
+         "At the start of a line:\r\n"
          "  ~.   end the connection\r\n"
          "  ~^Z  suspend sortie\r\n"
          "  ~~   send the tilde\r\n"

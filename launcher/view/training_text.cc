@@ -51,7 +51,7 @@ std::string go_on_command(const TrainingRun& run) {
 std::pair<std::string, std::string> go_on(const TrainingView& training, const TrainingRun& run) {
   if (run.alive || training.finished()) return {};
   if (training.checkpoint)
-    return {fmt::format("go on from step {}", training.checkpoint->step), go_on_command(run)};
+    return {fmt::format("resume from step {}", training.checkpoint->step), go_on_command(run)};
   return {fmt::format("start again at step {}", training.first_step), go_on_command(run)};
 }
 

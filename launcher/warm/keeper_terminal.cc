@@ -52,7 +52,7 @@ asio::awaitable<void> Keeper::serve_terminal(std::shared_ptr<Client> client, Req
     persons_.erase(session);
   } else {
     log::info("{}: no terminal on the kept connection: {}", line->host,
-              opened ? opened->error().message : "it did not begin in time");
+              opened ? opened->error().message : "it did not start in time");
     const auto other = std::make_shared<std::string>(record(Record::other));
     co_await client->write(other);
   }

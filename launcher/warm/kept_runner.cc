@@ -89,13 +89,13 @@ asio::awaitable<void> KeptRunner::read_loop() {
       const auto control = scan_.take(bytes, *said);
       if (!said->empty()) {
         if (state_ != State::busy || !begun_ || end_) {
-          close("it spoke where no conversation is");
+          close("it sent a frame outside of a conversation");
           co_return;
         }
         co_await sink_(said);
       }
       const bool good = control && (!*control || take(**control));
-      if (!good) close(control ? "it sent a frame out of turn" : control.error().message);
+      if (!good) close(control ? "it sent an unexpected frame" : control.error().message);
     }
     if (was_full) wanted = std::min(kMostRead, 4 * wanted);
   }

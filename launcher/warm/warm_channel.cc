@@ -69,7 +69,7 @@ asio::awaitable<Result<std::size_t>> WarmStream::read_some(std::span<char> buffe
       if (!status) co_return std::unexpected(std::move(status).error());
       ended_ = *status;
     } else {
-      co_return fail(ErrorCode::protocol, "warm connections: a record out of turn");
+      co_return fail(ErrorCode::protocol, "warm connections: an unexpected record");
     }
   }
   const std::size_t count = std::min(buffer.size(), data_.size() - read_);

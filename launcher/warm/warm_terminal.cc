@@ -83,7 +83,7 @@ struct TerminalState : std::enable_shared_from_this<TerminalState> {
       } else {
         co_return end(answer->type == Record::failed
                           ? read_failed(answer->payload)
-                          : Error{ErrorCode::protocol, "warm connections: a record out of turn"});
+                          : Error{ErrorCode::protocol, "warm connections: an unexpected record"});
       }
     }
   }

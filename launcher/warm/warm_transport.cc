@@ -170,7 +170,7 @@ asio::awaitable<std::optional<Connected>> ask_keeper(std::shared_ptr<WarmState> 
     if (settled->type == Record::failed)
       co_return Connected(std::unexpected(read_failed(settled->payload)));
     if (settled->type != Record::ready)
-      co_return Connected(fail(ErrorCode::protocol, "warm connections: a record out of turn"));
+      co_return Connected(fail(ErrorCode::protocol, "warm connections: an unexpected record"));
     auto ready = read_ready(settled->payload);
     if (!ready) co_return Connected(std::unexpected(std::move(ready).error()));
     std::unique_ptr<Connection> connection = std::make_unique<WarmConnection>(stream, *ready);

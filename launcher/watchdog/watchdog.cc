@@ -180,14 +180,15 @@ void Watchdog::find_behind(Hang& hang) const {
   const auto least_step = told(lowest(&wire::RankProgress::step)).step;
   const bool found =
       narrow([](const auto& rank) { return rank.silent_ms >= kSilentMs; },
-             "its process says nothing any more: stopped, or held by the kernel") ||
+             "its process is silent: stopped, or blocked in the kernel") ||
       narrow([](const auto& rank) { return !training::may_wait_for_others(section_of(rank)); },
              "the others wait for it") ||
       narrow([&](const auto& rank) { return rank.sequence == least_sequence; },
              "it has begun the fewest collectives") ||
       narrow([&](const auto& rank) { return rank.step == least_step; }, "its step is the lowest");
   if (!found && hang.why.empty() && hang.ranks.size() > 1)
-    hang.why = "nothing tells them apart: see their stacks, and the network between the hosts";
+    hang.why =
+        "no rank differs from the others: see their stacks, and the network between the hosts";
   hang.where = told(hang.behind.front());
 }
 

@@ -108,7 +108,7 @@ Result<std::string> find_run_folder(const std::string& name) {
       return fail(ErrorCode::io,
                   folder +
                       ": was removed, perhaps by a cleaner of old files, while the runner lives "
-                      "that holds this run; nobody can reach it there any more");
+                      "that holds this run; it can no longer be reached");
   }
   return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
 }

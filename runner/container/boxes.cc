@@ -214,8 +214,7 @@ boost::asio::awaitable<Result<>> Boxes::remove(milliseconds limit) {
     alive = alive || (state != '?' && state != 'Z' && state != 'X');
   }
   if (alive) co_return done;
-  log::warning("nothing runs in them any more, but they were not removed: {}",
-               done.error().message);
+  log::warning("their processes have ended, but they were not removed: {}", done.error().message);
   co_return Result<>{};
 }
 

@@ -97,9 +97,9 @@ boost::asio::awaitable<Result<>> Boxes::clear_stale() {
     co_return std::unexpected(
         with_context(count.error(), "containers of an earlier attempt were not removed"));
   if (!count)
-    log::warning("containers that nobody holds were not removed: {}", count.error().message);
+    log::warning("orphaned containers were not removed: {}", count.error().message);
   else if (*count > 0)
-    log::warning("removed {} containers that nobody held any more", *count);
+    log::warning("removed {} orphaned containers", *count);
   co_return Result<>{};
 }
 

@@ -183,7 +183,7 @@ Error engine_error(const Client& client, std::string_view what, const CallOutput
       (has(all, "cannot access containerd socket") && has(all, "no such file")))
     return {ErrorCode::unsupported,
             fmt::format("{}: the engine does not run here{}; start it (systemctl start {})", name,
-                        socket_in(all).empty() ? "" : ", nobody listens at " + socket_in(all),
+                        socket_in(all).empty() ? "" : ", no process listens at " + socket_in(all),
                         client.engine == Engine::docker ? "docker" : "containerd")};
   std::string words = last_words(output.err);
   if (words.empty()) words = last_words(output.out);

@@ -147,7 +147,7 @@ boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_image(EngineCa
   }
   std::optional<ImageFacts> facts = read_image_json(output->out);
   if (!facts)
-    co_return fail(ErrorCode::runner, fmt::format("image {}: what {} says of it is not understood",
+    co_return fail(ErrorCode::runner, fmt::format("image {}: the answer of {} is not understood",
                                                   image, client.program));
   co_return facts;
 }

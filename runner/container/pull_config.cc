@@ -42,9 +42,10 @@ Result<PullConfig> PullConfig::make(Engine engine, const std::string& credential
   PullConfig config;
   if (credentials.empty()) return config;
   if (engine == Engine::ctr)
-    return fail(ErrorCode::unsupported,
-                "ctr takes a registry's password only on its command line, where everybody on this "
-                "host can read it; install nerdctl");
+    return fail(
+        ErrorCode::unsupported,
+        "ctr takes a registry's password only on its command line, where every user of this "
+        "host can read it; install nerdctl");
   const std::string own = own_folder();
   SORTIE_ASSIGN_OR_RETURN(const std::string text, merged(own, credentials));
   SORTIE_ASSIGN_OR_RETURN(config.folder_, RunFolder::make(fmt::format("pull-{}", ::getpid())));

@@ -62,7 +62,7 @@ Result<> FileReceiver::take(const wire::Message& message) {
     spawn(io_, fetch(*order));
     return {};
   }
-  return fail(ErrorCode::protocol, "a message of this type is not for who receives files");
+  return fail(ErrorCode::protocol, "a receiver of files does not accept messages of this type");
 }
 
 Result<> FileReceiver::take_manifest(const wire::FilesManifest& message) {
@@ -142,10 +142,12 @@ Result<> FileReceiver::take_piece(const wire::FilePiece& piece) {
   link_.send(wire::FilesCredit{piece.bytes.size()});
   SORTIE_ASSIGN_OR_RETURN(const auto taken, tree_->put(piece.entry, piece.piece, piece.bytes));
   if (taken == files::TreeWriter::Taken::wrong)
-    return fail(ErrorCode::data,
-                fmt::format("{}: what arrives is not what was announced; was the file changed while"
-                            " it was sent?",
-                            files::shown_path(tree_->entries()[piece.entry].path)));
+    return fail(
+        ErrorCode::data,
+        fmt::format(
+            "{}: received data does not match the announced hash; was the file changed while"
+            " it was sent?",
+            files::shown_path(tree_->entries()[piece.entry].path)));
   if (taken == files::TreeWriter::Taken::wrote) {
     from_launcher_ += piece.bytes.size();
     took();
@@ -205,7 +207,7 @@ asio::awaitable<Result<>> FileReceiver::fetch_from(const wire::FilesFetch& order
 Result<> FileReceiver::take_from_host(const wire::Message& message) {
   if (std::holds_alternative<wire::Heartbeat>(message)) return {};
   const auto* piece = std::get_if<wire::FilePiece>(&message);
-  if (!piece) return fail(ErrorCode::protocol, "the other host sent what is no piece");
+  if (!piece) return fail(ErrorCode::protocol, "the other host sent an invalid piece");
   const auto taken = tree_->put(piece->entry, piece->piece, piece->bytes);
   if (!taken) {
     // The disk's trouble is not the other host's.

@@ -65,7 +65,8 @@ Result<> check_named_library(const std::string& path) {
       (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
     return fail(
         ErrorCode::usage,
-        fmt::format("{}: must be a file of this user or of root that nobody else may write", path));
+        fmt::format("{}: must be a file of this user or of root that no other user may write",
+                    path));
   return {};
 }
 

@@ -91,7 +91,7 @@ Result<> check_container(const wire::JobSpec& job) {
   for (const auto* pairs : {&box.ulimits, &box.labels})
     for (const auto& [name, value] : *pairs) words.insert(words.end(), {name, value});
   for (const std::string_view word : words)
-    if (has_nul(word)) return bad("container: a word holds a zero byte");
+    if (has_nul(word)) return bad("container: an argument has a zero byte");
   return {};
 }
 

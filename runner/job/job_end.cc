@@ -81,7 +81,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
     case KeeperReport::Kind::announced:
       break;
     case KeeperReport::Kind::keeper_lost:
-      log::warning("rank {}: its keeper was killed; ending what it held", rank.spec->rank);
+      log::warning("rank {}: its keeper was killed; killing its processes", rank.spec->rank);
       rank.keeper_lost = true;
       if (!rank.cgroup.empty()) cgroup::kill_all(rank.cgroup);
       start_sweep();
@@ -119,7 +119,7 @@ void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
   if (error == ENOENT && rank.program.find('/') == std::string::npos)
     hint = fmt::format("; not in PATH={}", rank.searched_path);
   else if (error == ENOENT && report.found)
-    hint = "; it is there, so its interpreter (#! line or ELF loader) is what is missing";
+    hint = "; the file exists, so its interpreter (#! line or ELF loader) is missing";
   else if (error == ENOENT && boxes_)
     hint = "; it must be in the image, or under a mount";
   else if (error == ENOENT)
@@ -127,7 +127,7 @@ void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
   else if (error == EACCES)
     hint = "; needs execute permission, on a file system mounted without noexec";
   else if (error == E2BIG)
-    hint = "; arguments and environment exceed what the kernel takes";
+    hint = "; arguments and environment exceed the kernel's limit";
   send_error(
       ErrorCode::spawn,
       fmt::format("cannot start {}{}: {}{}", rank.program, where, std::strerror(error), hint),

@@ -189,7 +189,7 @@ boost::asio::awaitable<Result<>> Job::fence() {
         fmt::format("{} processes of an earlier attempt can not be killed; see what they "
                     "hang in, or restart the host",
                     left));
-  if (total > 0) log::warning("killed what earlier attempts of {} had left here", spec_.run_id);
+  if (total > 0) log::warning("killed leftover processes of earlier attempts of {}", spec_.run_id);
   co_return Result<>{};
 }
 
@@ -340,7 +340,7 @@ Result<> Job::check_without_pmix(const std::string& why) const {
 void Job::on_pmix_lost(std::string why) {
   start_sweep();  // its keeper may have been killed
   if (exited_ < ranks_.size())
-    send_error(ErrorCode::runner, std::move(why) + "; MPI ranks can not go on");
+    send_error(ErrorCode::runner, std::move(why) + "; MPI ranks can not continue");
 }
 
 }  // namespace sortie::runner

@@ -84,7 +84,7 @@ class Server {
     const int ready = ::poll(polled, 2, limit);
     if (ready < 0 && errno != EINTR) leave(failed(os_error(errno, "poll").message));
     if (ready == 0 && resting && Clock::now() >= deadline()) {
-      log::info("nobody has needed this runner for its time");
+      log::info("this runner was unused for its idle time");
       leave(kExitOk);
     } else if (ready == 0 && resting && Clock::now() >= prepare_at_) {
       prepare_next();

@@ -196,7 +196,7 @@ Result<> Forwards::take(const wire::ForwardData& data) {
   if (found == streams_.end()) return {};
   Stream& stream = *found->second;
   if (data.bytes.size() > stream.granted || data.bytes.size() > wire::kMaxForwardBytes)
-    return fail(ErrorCode::protocol, "ForwardData beyond what was granted");
+    return fail(ErrorCode::protocol, "ForwardData exceeds the granted window");
   stream.granted -= data.bytes.size();
   stream.incoming.push_back(data.bytes);
   stream.data_came.notify();

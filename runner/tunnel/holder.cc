@@ -177,7 +177,7 @@ class Holder {
                       "(modprobe wireguard), or install the package wireguard-go");
     if (::access("/dev/net/tun", R_OK | W_OK) != 0)
       return fail(ErrorCode::unsupported,
-                  why + ", and wireguard-go needs /dev/net/tun, which is not there (modprobe tun)");
+                  why + ", and wireguard-go needs /dev/net/tun, which is missing (modprobe tun)");
     SORTIE_ASSIGN_OR_RETURN(
         service_,
         start_service({program, "--foreground", name_},

@@ -142,7 +142,7 @@ Result<> Tunnel::take_port(std::uint16_t wanted, int tries) {
   }
   outside_.reset();
   return fail(ErrorCode::unsupported,
-              fmt::format("tunnel: {}, and so are the {} ports behind it; choose another one "
+              fmt::format("tunnel: {}, and so are the next {} ports; choose another one "
                           "(runner.network.tunnel_port)",
                           first.error().message, kPortsTried - 1));
 }
@@ -244,7 +244,7 @@ void Tunnel::settle() {
 asio::awaitable<void> Tunnel::clean_up_after_loss() {
   holder_ = std::make_shared<HolderProcess>(io_, defaults_);
   const auto cleaned = co_await holder_->start(name_, events_.on_child);
-  if (!cleaned) log::error("{}: what its holder has left: {}", name_, cleaned.error().message);
+  if (!cleaned) log::error("{}: leftover of its holder: {}", name_, cleaned.error().message);
 }
 
 asio::awaitable<bool> Tunnel::close() {

@@ -128,7 +128,7 @@ def scenario_killed_supervisor_leaves_nothing(bed):
         os.kill(run.supervisor(), signal.SIGKILL)
         bed.expect_nothing_left(10)
         text = ended(attached, 15, 5)
-        check("is gone without a result" in text, f"attach says {text}")
+        check("died without a result" in text, f"attach says {text}")
         check(run.id not in run.sortie("ps").stdout, "a lost run is in plain ps")
         check("lost" in run.sortie("ps", "--all").stdout, "ps --all does not say lost")
         done = run.sortie("attach", "--adopt", run.id)

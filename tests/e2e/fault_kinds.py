@@ -189,7 +189,7 @@ def fill_save_dir(scene, _chance, _hosts, undo):
     freed = []
     def over():
         if not freed:
-            if not any("training goes on" in note["text"] for note in run.told("note", struck.time)):
+            if not any("training continues" in note["text"] for note in run.told("note", struck.time)):
                 return False
             filler.unlink()
             freed.append(time.time())

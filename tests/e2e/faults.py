@@ -77,7 +77,7 @@ def scenario_save_dir_without_room(bed):
                 return [event for event in metrics.read() if event["type"] == kind]
             wait_until(lambda: told("checkpoint"), 60, "a checkpoint")
             fill(inside / "filler")
-            notes = wait_until(lambda: [note["text"] for note in told("note") if "training goes on" in note["text"]], 60, "a save that failed")
+            notes = wait_until(lambda: [note["text"] for note in told("note") if "training continues" in note["text"]], 60, "a save that failed")
             check("no checkpoint" in notes[0] and str(small) in notes[0], notes[0])
             good = {event["step"] for event in told("checkpoint")}
             check(last_checkpoint(inside) >= max(good), "a checkpoint that was committed is gone")

@@ -73,7 +73,7 @@ def rows():
         yield Row("runner and keeper", STOP, mode, 5, 20, "no heartbeat")
         yield Row("link", None, mode, 5, 25, r"h0\d: lost: ", "link")
     yield Row("supervisor", KILL, "attached", 137, 10)
-    yield Row("supervisor", KILL, "detached", 5, 10, "is gone without a result")
+    yield Row("supervisor", KILL, "detached", 5, 10, "died without a result")
     for number in (TERM, INT, HUP, KILL, STOP):
         # In front of a terminal the launcher is the supervisor.
         yield Row("launcher", number, "attached", 0, 0, how="same")

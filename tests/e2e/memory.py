@@ -244,7 +244,7 @@ def scenario_shared_memory_that_is_full(bed):
                 if number == signal.SIGSTOP:
                     check(max(losses(run)) < first + interval, "the second snapshot has begun already")
                     fill(64)
-            run.wait_for_text(r"no checkpoint in memory, training goes on: .*No space left", 60)
+            run.wait_for_text(r"no checkpoint in memory, training continues: .*No space left", 60)
             equal(snapshots(run), [first], "snapshots until then")
             wait_for_steps(run, first + interval + 50)
             empty()

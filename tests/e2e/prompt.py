@@ -408,7 +408,7 @@ def scenario_shell_leaves_nothing_however_it_ends(bed):
         person.expect(r"\(2\)> ")
         person.type("(trap '' INT TERM; while :; do sleep 1000; done)\r")
         wait_until(lambda: sum("sleep 1000" in line for line in bed.leftovers()) >= 2, 15, "the line")
-        for said in ("INT to what runs on", "TERM to what runs on", "ending the shells of"):
+        for said in ("INT sent to the command on", "TERM sent to the command on", "ending the shells of"):
             person.type("\x03")
             person.expect(rf"{said} h\[01-02\] \(2\)")
         equal(person.wait(), 130, "exit code")

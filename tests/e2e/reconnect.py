@@ -199,7 +199,7 @@ def scenario_stalled_state_folder(bed):
             equal(run.wait(20), 0, "exit code")
             os.close(reader)
             equal(run.log(1), b"one\ntwo\n", "what waited of rank 1")
-            run.expect(r"run folder: .*rank-0.out: Illegal seek; the run goes on")  # a pipe is no place for a log
+            run.expect(r"run folder: .*rank-0.out: Illegal seek; the run continues")  # a pipe is no place for a log
             check("lost" not in [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")], "a loss")
             bed.expect_nothing_left(3)
 
@@ -226,7 +226,7 @@ def scenario_full_disk(bed):
                     run.wait_for_ranks(1)
                     fill(filler)
                     gates.open("full")
-                    run.wait_for_text("run folder: .*No space left on device; the run goes on")
+                    run.wait_for_text("run folder: .*No space left on device; the run continues")
                     run.wait_for_text(r"\[0 h01\] 99999\n")  # all of it came while the disk was full
                     check(run.process.poll() is None, "it was said at the end")
                     filler.unlink()

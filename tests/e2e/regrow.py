@@ -35,7 +35,7 @@ def scenario_lost_host_is_back_and_takes_part_at_the_next_restart(bed):
         equal(run.wait(30), 0, f"exit code ({run.text()[-2000:]})")
         equal(hosts_of(run), [["h01", "h02", "h03"], ["h01", "h03"], ["h01", "h02", "h03"]], "hosts of the attempts")
         run.expect("h02 is fit again")
-        check("h02 is fit and takes part again; 3 of 3 hosts go on" in report(run), report(run))
+        check("h02 is fit and takes part again; 3 of 3 hosts continue" in report(run), report(run))
         bed.expect_nothing_left(8)
 
 

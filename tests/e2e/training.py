@@ -228,7 +228,7 @@ def as_f32(value):
 
 def commands_to_go_on(text):
     """(step, command) as the end of a run prints them."""
-    found = re.search(r"to go on from step (\d+):\n  (.+)", text)
+    found = re.search(r"to resume from step (\d+):\n  (.+)", text)
     check(found, f"no command that goes on in {text[-2000:]}")
     return int(found.group(1)), found.group(2)
 

@@ -130,7 +130,7 @@ def scenario_endings_over_docker_exec(bed):
 
 
 BAD = [
-    ("[\"docker\", \"exec\", \"-i\", \"box\"]", 2, r"runner\.transport: no word of it has \{host\}"),
+    ("[\"docker\", \"exec\", \"-i\", \"box\"]", 2, r"runner\.transport: no argument of it has \{host\}"),
     ("[\"\", \"{host}\"]", 2, r"runner\.transport: the program's name is empty"),
     ("[\"no-such-program\", \"{host}\"]", 2, r"runner\.transport: start no-such-program: No such file"),
     ("[\"sh\", \"-c\", \"echo no such pod >&2; exit 1\", \"{host}\"]", 4, r"h\[01-04\]: connect: .*it said: no such pod"),

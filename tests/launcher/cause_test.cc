@@ -310,7 +310,7 @@ TEST_CASE("a lost host that is not reached again is named, and the end does not 
   CHECK(launch.run().exit_code == kExitLost);
   REQUIRE(launch.events_named("unconfirmed").size() == 1);
   CHECK(launch.events_named("unconfirmed")[0]["why"] == "Connection refused");
-  CHECK(launch.shown.find("bad: that nothing is left there is not confirmed") != std::string::npos);
+  CHECK(launch.shown.find("bad: cleanup is not confirmed") != std::string::npos);
   CHECK(launch.took < test::patient(milliseconds(4000)));
 }
 

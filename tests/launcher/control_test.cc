@@ -273,7 +273,7 @@ TEST_CASE(
   CHECK(index->find(second.string()));
   const auto ambiguous = index->find("2026");
   REQUIRE_FALSE(ambiguous);
-  CHECK(ambiguous.error().message.find("2 runs begin so") != std::string::npos);
+  CHECK(ambiguous.error().message.find("2 runs have an id that starts so") != std::string::npos);
   const auto none = index->find("zz");
   REQUIRE_FALSE(none);
   CHECK(none.error().message.find("no such run; the latest are") != std::string::npos);

@@ -309,7 +309,7 @@ TEST_CASE("pull: a host that lies writes nothing, and nothing outside its folder
   CHECK(refused({FilesManifest{{link, file("l/outside", "x")}, 1}})
             .find("folder is not in the list") != std::string::npos);
   CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 0, "tixt"}})
-            .find("not what was announced") != std::string::npos);
+            .find("does not match the announced hash") != std::string::npos);
   CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{7, 0, "text"}}) != "");
   CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 9, "text"}}) != "");
   CHECK(refused({wire::FilePiece{0, 0, "text"}}).find("sent FilePiece") != std::string::npos);

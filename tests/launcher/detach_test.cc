@@ -101,7 +101,7 @@ TEST_CASE("a supervisor that was killed leaves a lost run, and attach says so wi
   const auto status = nlohmann::json::parse(machine.sortie({"status", "--json", "last"}).output);
   ::kill(status["supervisor"]["pid"].get<pid_t>(), SIGKILL);
   while (attached.running()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  CHECK(has(test::read_text(machine.dir / "attached"), "is gone without a result"));
+  CHECK(has(test::read_text(machine.dir / "attached"), "died without a result"));
   CHECK(machine.sortie({"attach", "last"}).code == 5);
   CHECK(has(machine.sortie({"ps"}).output, "lost"));
   CHECK(machine.sortie({"stop", "last"}).code == 5);

@@ -27,7 +27,7 @@ TEST_CASE("exec: what is wrong on the command line is one line, exit code 2") {
     std::string message;
   };
   for (const Row& row :
-       {Row{{"exec", "--", "true"}, "neither --hosts nor --config"},
+       {Row{{"exec", "--", "true"}, "no hosts: give --hosts or --config"},
         Row{{"exec", "--hosts", "a"}, "no command was given"},
         Row{{"exec", "--hosts", "a", "--"}, "nothing follows --"},
         Row{{"exec", "--hosts", "a", "--shell", "--", "x", "y"}, "one argument, not 2"},

@@ -92,7 +92,7 @@ TEST_CASE("a store that can not be read stops a run: nothing is taken to be soun
     const Finished refused = user(verb);
     CAPTURE(refused.output);
     CHECK(refused.code == 9);
-    CHECK(has(refused.output, user.file() + ": which hosts are cordoned is not known"));
+    CHECK(has(refused.output, user.file() + ": the list of cordoned hosts can not be read"));
   }
   CHECK(test::read_text(user.file()) == "{}");
 }

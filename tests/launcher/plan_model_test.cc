@@ -211,7 +211,7 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
     CHECK(plan->world_size == 3);
     REQUIRE(plan->warnings.size() == 1);
     CAPTURE(plan->warnings[0]);
-    CHECK(has(plan->warnings[0], "the plan says nothing of parameters, operations and memory: "));
+    CHECK(has(plan->warnings[0], "the plan has no parameters, operations and memory: "));
     CHECK(has(plan->warnings[0], each.why));
     CHECK_FALSE(has(plan->warnings[0], "\n"));
   }

@@ -66,7 +66,7 @@ TEST_CASE("the connection to a host breaks: it is made again, and output goes on
   CHECK(launch.events_named("host_lost").empty());
   CHECK(launch.shown.find("h1: lost: Connection reset by peer\nthe ranks there are held for 20s") !=
         std::string::npos);
-  CHECK(launch.shown.find("h1: connected again after 0s; the run goes on") != std::string::npos);
+  CHECK(launch.shown.find("h1: connected again after 0s; the run continues") != std::string::npos);
   // From the first connection and the second, each once.
   std::istringstream metrics(test::read_text(launch.run_folder / "metrics.jsonl"));
   int next = 1;

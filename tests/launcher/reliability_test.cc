@@ -93,13 +93,14 @@ TEST_CASE("plan says what it assumed and what it was told") {
   };
   CHECK_FALSE(test::has(plan("").output, "reliability"));
   const std::string text = plan("--reliability").output;
-  CHECK(contains(text,
-                 "\nreliability\n  failures  6.5 per 1000 host-days (assumed; --failures, "
-                 "--mttf-node-hours): on 64 hosts one in 57.7 h\n"
-                 "  saving    not known: what a save costs; say for how many seconds training "
-                 "stands still (--save-time)\n"
-                 "  spares    2 for 99 of 100 times of 24.0 h until one is replaced; "
-                 "recovery.spares has 2\n"));
+  CHECK(
+      contains(text,
+               "\nreliability\n  failures  6.5 per 1000 host-days (assumed; --failures, "
+               "--mttf-node-hours): on 64 hosts one in 57.7 h\n"
+               "  saving    the cost of a save is not known; give the seconds for which it blocks "
+               "training (--save-time)\n"
+               "  spares    2 for 99 of 100 times of 24.0 h until one is replaced; "
+               "recovery.spares has 2\n"));
   const std::string told = plan("--mttf-node-hours 2400 --save-time 5 --step-time 2").output;
   CHECK(contains(told, "  failures  10 per 1000 host-days: on 64 hosts one in 37.5 h\n"));
   CHECK(contains(told, "  saving    training stands still for 5 s (--save-time)\n"));

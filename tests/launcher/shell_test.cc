@@ -345,7 +345,7 @@ TEST_CASE("ssh and shell say what they can not do") {
         Row{{"ssh", "h[1-2]", "uptime", "-p"}, "is 2 hosts"}, Row{{"ssh"}, "host"},
         Row{{"ssh", "--terminal", "--set", "runner.transport=[\"x\",\"{host}\"]", "h"},
             "runner.transport: x gives a command no terminal"},
-        Row{{"shell"}, "neither --hosts nor --config"}}) {
+        Row{{"shell"}, "no hosts: give --hosts or --config"}}) {
     const testing::Finished done = test::sortie(row.arguments);
     CHECK(done.code == 2);
     CHECK_MESSAGE(test::has(done.output, row.said), done.output);

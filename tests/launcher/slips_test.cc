@@ -67,7 +67,7 @@ TEST_CASE("a program or hosts in the config's place") {
   const Finished program = sortie({"run", "/bin/true"});
   CHECK(program.code == 2);
   CHECK(has(program.output,
-            "/bin/true: is a program, not a config; a program stands behind --, as "
+            "/bin/true: is a program, not a config; a program comes after --, as "
             "in `sortie run -- /bin/true`"));
   CHECK(has(sortie({"check", "gpu[01-04]"}).output, "did you mean --hosts 'gpu[01-04]'?"));
 }

@@ -124,7 +124,8 @@ TEST_CASE("training: a resumed run that has saved nothing goes on from where it 
                                     {"resumed_from", "/c/step-40"},
                                     {"save_dir", "/c"}}});
   const std::string text = training_summary(view, {"/runs/x", "n", false});
-  CHECK(text.find("last checkpoint: step 40, /c/step-40\nto go on from step 40:\n  ") != text.npos);
+  CHECK(text.find("last checkpoint: step 40, /c/step-40\nto resume from step 40:\n  ") !=
+        text.npos);
   CHECK(text.ends_with(" run --name n /runs/x/config.toml"));
   CHECK(training_summary(view, {"/runs/x", "n", true}).find("to go on") == text.npos);
 }
@@ -149,7 +150,7 @@ TEST_CASE("training: what is in memory is for the run's own restarts, and no pla
   // A later one of the disk is what the next run goes on from.
   const TrainingView saved =
       taken({fresh, {{"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}}, kept, again});
-  CHECK(training_summary(saved, {"/runs/x", "n", false}).find("to go on from step 20:") !=
+  CHECK(training_summary(saved, {"/runs/x", "n", false}).find("to resume from step 20:") !=
         text.npos);
 }
 

@@ -157,7 +157,7 @@ TEST_CASE("push: a launcher that goes away ends the runner; a wrong piece ends t
   runner.list(tree);
   runner.wanted();
   runner.client.send(wire::FilePiece{0, 0, numbers(1u << 20, 99)});
-  CHECK(runner.refused().find("not what was announced") != std::string::npos);
+  CHECK(runner.refused().find("does not match the announced hash") != std::string::npos);
   CHECK(runner.client.wait_exit()->code == 1);
   CHECK_FALSE(fs::exists(dir / "home/file"));
 }

@@ -185,7 +185,8 @@ TEST_CASE("sortie-pmix killed: the launcher is told; runner killed: sortie-pmix 
     const auto error = client.expect<wire::RunnerError>();
     REQUIRE(error);
     CHECK(error->code == "runner");
-    CHECK(error->message == "sortie-pmix ended with signal 9 (SIGKILL); MPI ranks can not go on");
+    CHECK(error->message ==
+          "sortie-pmix ended with signal 9 (SIGKILL); MPI ranks can not continue");
     client.send(wire::Stop{0, "test"});
     REQUIRE(client.wait_finished());
     client.send(wire::Goodbye{});

@@ -215,8 +215,8 @@ TEST_CASE("a program that may not be run: RunnerError spawn, then exit 126") {
   REQUIRE(interpreter.run(make_job({path})));
   CHECK(interpreter.errors.at(0).message ==
         "cannot start " + path +
-            ": No such file or directory; it is there, so its interpreter (#! line or ELF loader) "
-            "is what is missing");
+            ": No such file or directory; the file exists, so its interpreter (#! line or ELF "
+            "loader) is missing");
   std::ofstream(path) << "echo plain text $1\n";
   RunnerClient plain;
   REQUIRE(plain.run(make_job({path, "works"})));

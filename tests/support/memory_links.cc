@@ -163,8 +163,8 @@ Result<> MemoryNetwork::Links::receive(std::size_t peer, std::uint32_t tag,
       if (message.due <= now && !network_.stalled(key)) {
         if (message.bytes.size() != bytes.size())
           return fail(ErrorCode::protocol,
-                      fmt::format("site {}: site {} sent {} bytes where {} are expected",
-                                  own().site, sender.site, message.bytes.size(), bytes.size()));
+                      fmt::format("site {}: site {} sent {} bytes, expected {}", own().site,
+                                  sender.site, message.bytes.size(), bytes.size()));
         if (message.corrupt || hash_of(message.bytes) != message.hash)
           return fail(ErrorCode::protocol,
                       fmt::format("site {}: a message of site {} has a wrong checksum", own().site,

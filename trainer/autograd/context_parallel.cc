@@ -141,7 +141,7 @@ class KeyTravel {
   Tensor message_of(std::size_t route) const {
     for (const Visitor& visitor : here_)
       if (visitor.route == route) return visitor.message;
-    SORTIE_CHECK(false, "a chunk that is to be sent on is not here");
+    SORTIE_CHECK(false, "a chunk to be forwarded is missing");
   }
 
   ExecutionContext& context_;

@@ -64,7 +64,7 @@ Result<SealedShare> read_seal(const fs::path& path, const ShareName& name) {
   if (end == text.npos) return broken("is no seal of a share");
   const std::string_view body = std::string_view(text).substr(end + 1);
   if (std::string_view(text).substr(0, end) != fmt::format("{}{}", kFirstLine, sha256_hex(body)))
-    return broken("its hash is not that of its content");
+    return broken("its hash does not match its content");
   const auto root = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
   const auto string = [&](const char* key) -> std::string {
     const auto at = root.find(key);

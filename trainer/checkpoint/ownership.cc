@@ -113,8 +113,8 @@ Result<Fd> lock_present(const fs::path& save_dir, const Claimant& claimant) {
 std::unexpected<Error> taken_over(const fs::path& save_dir, const Owner& owner,
                                   const Claimant& claimant) {
   return fail(ErrorCode::checkpoint,
-              fmt::format("{}: it belongs to {} now; this is run {}, attempt {}, which may not "
-                          "commit there any more: end it",
+              fmt::format("{}: it now belongs to {}; this is run {}, attempt {}, which must not "
+                          "commit there: end it",
                           save_dir.string(), owner.text(), claimant.run_id, claimant.attempt));
 }
 

@@ -148,7 +148,7 @@ Result<> run_comm(CommArguments& arguments, RankEnd& end) {
     return fail(ErrorCode::usage, "bench comm: --from must be 1 or more and at most --to");
   if (rank.world_size < 2)
     return fail(ErrorCode::usage,
-                "bench comm: one rank has nobody to talk to; start it as a job: sortie run --hosts "
+                "bench comm: it needs two ranks or more; start it as a job: sortie run --hosts "
                 "'h[01-04]' -- sortie-train bench comm");
   SORTIE_ASSIGN_OR_RETURN(
       rank.compute,
@@ -163,7 +163,7 @@ Result<> run_comm(CommArguments& arguments, RankEnd& end) {
 void add_comm(CLI::App& bench, int& exit_code) {
   auto arguments = std::make_shared<CommArguments>();
   CLI::App* command = bench.add_subcommand(
-      "comm", "Time the collectives of all ranks of a job over sizes, as nccl-tests do");
+      "comm", "Time collectives of all ranks of a job at several sizes, as nccl-tests do");
   command
       ->add_option("--op", arguments->bench.operations,
                    "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, ring; default: "
@@ -185,7 +185,7 @@ void add_comm(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--backend", arguments->backend,
-                   "What carries them: as topology.backend, nccl for --device cuda")
+                   "Backend, as topology.backend; default: nccl for --device cuda")
       ->check(CLI::IsMember({"auto", "mpi", "nccl"}))
       ->capture_default_str();
   command->add_option("--redop", arguments->redop, "What reductions do")
@@ -201,7 +201,7 @@ void add_comm(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command->add_flag("--links", arguments->links,
                     "Every pair of hosts, and all hosts in a ring; collectives only with --op");
-  command->add_option("--link-bytes", arguments->link_bytes, "What goes over a link (16MB)")
+  command->add_option("--link-bytes", arguments->link_bytes, "Bytes sent over a link (16MB)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
   command
@@ -355,8 +355,7 @@ void add_copy(CLI::App& bench, int& exit_code) {
 }  // namespace
 
 void add_bench_commands(CLI::App& app, int& exit_code) {
-  CLI::App* bench =
-      app.add_subcommand("bench", "What machines and links give: collectives, products, copies");
+  CLI::App* bench = app.add_subcommand("bench", "Measure collectives, matrix products and copies");
   bench->require_subcommand(1);
   add_comm(*bench, exit_code);
   add_matmul(*bench, exit_code);

@@ -160,7 +160,7 @@ void add_build(CLI::App& data, int& exit_code) {
                     "End every document with the tokenizer's end-of-document id");
   command->add_flag("--add-special-tokens", options.add_special_tokens,
                     "Put around every document what the tokenizer.json puts around a text, as a "
-                    "token that begins it");
+                    "token that starts it");
   command
       ->add_option("--include", options.corpus.include,
                    "File name pattern for folders, as in '*.txt' (repeatable)")
@@ -187,11 +187,11 @@ void add_build(CLI::App& data, int& exit_code) {
 
 void add_inspect(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* command = data.add_subcommand("inspect", "Check a token file and show what is in it");
+  CLI::App* command = data.add_subcommand("inspect", "Check a token file and show its contents");
   command->add_option("prefix", arguments->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")
       ->required();
   command->add_option("--tokenizer", arguments->tokenizer,
-                      "To decode with; default: the one in the manifest beside it");
+                      "Tokenizer to decode with; default: that of the manifest");
   command->add_option("--tokens", arguments->num_tokens, "How many first tokens to show")
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object instead of text");
@@ -208,7 +208,7 @@ void add_train_tokenizer(CLI::App& data, int& exit_code) {
                    "sentencepiece: a .model file; bpe: a Hugging Face tokenizer.json")
       ->capture_default_str()
       ->check(CLI::IsMember({"sentencepiece", "bpe"}));
-  command->add_option("--pattern", arguments->pattern, "How bpe cuts words: whose pattern it takes")
+  command->add_option("--pattern", arguments->pattern, "Pre-tokenization pattern of bpe")
       ->capture_default_str()
       ->check(
           CLI::IsMember({"gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3"}));

@@ -66,7 +66,7 @@ void print_build(const BuildResult& result, const BuildOptions& options, double 
   for (const BuildPart& part : result.parts)
     fmt::print("{}.bin: {} documents, {} tokens ({})\n", part.prefix, part.summary.documents,
                part.summary.tokens, token_type_name(result.type));
-  fmt::print("{}.json: what it was built from\n", options.output);
+  fmt::print("{}.json: the manifest\n", options.output);
 }
 
 void print_inspection(std::string_view prefix, const Inspection& inspection,
@@ -83,7 +83,7 @@ void print_inspection(std::string_view prefix, const Inspection& inspection,
     fmt::print("built with {} (vocabulary {}); counts and hashes agree with the manifest\n",
                inspection.manifest->tokenizer, inspection.manifest->vocab_size);
   else
-    fmt::print("no manifest beside it; the index and the tokens agree with each other\n");
+    fmt::print("no manifest; the index and the tokens agree\n");
   fmt::print("fingerprint {}\n", inspection.fingerprint);
   if (inspection.tokens > 0)
     fmt::print("ids from {} to {}: model.vocab_size must be at least {}\n", inspection.min_id,

@@ -178,10 +178,9 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
   if (rank.sites > 0 && rank.socket_path.empty())
-    return fail(
-        ErrorCode::config,
-        "SORTIE_SITES: without SORTIE_SOCKET there is nobody who decides about rounds; start "
-        "the job with `sortie run`");
+    return fail(ErrorCode::config,
+                "SORTIE_SITES: without SORTIE_SOCKET there is no coordinator of rounds; start "
+                "the job with `sortie run`");
   const std::optional<outer::Site> site = site_of_rank(job, rank);
   job = job_of_site(std::move(job), rank);
   log::debug("config {}: rank {} of {}, {} threads", path, rank.rank, rank.world_size,

@@ -62,7 +62,7 @@ Result<> GzipReader::read(std::size_t bytes, std::string& out) {
         state.used = state.bytes.size();
         break;
       }
-      if (!is_gzip(rest)) return broken("what follows a member is none");
+      if (!is_gzip(rest)) return broken("there is invalid data after a member");
       inflateReset(&state.stream);
       state.in_member = true;
     }

@@ -60,7 +60,7 @@ Result<> TokenFile::read_as(std::uint64_t position, std::int64_t vocab_size,
     return fail(
         ErrorCode::data,
         fmt::format("{}.bin: document {}, token {}: id {} is outside the vocabulary of {}; "
-                    "set model.vocab_size to what the tokenizer has, or build the data "
+                    "set model.vocab_size to that of the tokenizer, or build the data "
                     "with the right tokenizer",
                     prefix_, document, place - index_.document_begin(document), id, vocab_size));
   }

@@ -113,7 +113,7 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
   std::error_code error;
   if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error)))
     return fail(ErrorCode::usage,
-                fmt::format("{}: there is something already; name a new folder", out.string()));
+                fmt::format("{}: exists and is not empty; name a new folder", out.string()));
   SORTIE_ASSIGN_OR_RETURN(StoredModel found,
                           find_model(checkpoint, /*threads=*/1, Device{}, options.progress));
   OpenedModel& opened = found.opened;

@@ -62,15 +62,16 @@ Result<LlmcHeader> read_llmc_header(std::span<const std::byte> bytes, std::uint6
     return fail(ErrorCode::data, fmt::format("{}: {}", where, what));
   };
   if (bytes.size() < kLlmcHeaderBytes)
-    return bad(fmt::format("{} bytes are no header of llm.c, which is {} long; the file is cut off",
-                           bytes.size(), kLlmcHeaderBytes));
+    return bad(
+        fmt::format("{} bytes are shorter than the header of llm.c ({}); the file is truncated",
+                    bytes.size(), kLlmcHeaderBytes));
   const auto number = [&](std::size_t index) {
     std::int32_t value;
     std::memcpy(&value, bytes.data() + 4 * index, 4);
     return value;
   };
   if (number(0) != kMagic)
-    return bad(fmt::format("no GPT-2 checkpoint of llm.c, which begins with {}, not with {}",
+    return bad(fmt::format("not a GPT-2 checkpoint of llm.c, which starts with {}, not with {}",
                            kMagic, number(0)));
   if (number(1) != kFloat32 && number(1) != kBfloat16)
     return bad(

@@ -59,7 +59,7 @@ Result<double> log_probability(ExecutionContext& context, const LanguageModel& m
   while (begin < head.size() && begin < all.size() && head[begin] == all[begin]) ++begin;
   if (begin == 0 || begin == all.size())
     return fail(ErrorCode::data, fmt::format("{}: {}", where,
-                                             begin == 0 ? "the context is empty; begin it with a "
+                                             begin == 0 ? "the context is empty; start it with a "
                                                           "line break at least"
                                                         : "a choice is empty; remove it"));
   for (const std::int32_t id : all)

@@ -152,7 +152,7 @@ std::optional<int> RankEnd::save_last(Error& error) {
   try {
     last = save();
   } catch (const std::exception& problem) {
-    last.text = fmt::format("; what it held could not be saved: {}", problem.what());
+    last.text = fmt::format("; its state could not be saved: {}", problem.what());
   }
   error.message += last.text;
   if (last.asked && !last.saved) SaveSignals::die();

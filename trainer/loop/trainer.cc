@@ -158,7 +158,7 @@ Error Trainer::stopped_by_signal() const {
   if (not_saved_)
     return {ErrorCode::interrupted,
             fmt::format("stopped by SIGTERM before it had the weights of another site; the newest "
-                        "checkpoint in {} is as it was; start it again to go on",
+                        "checkpoint in {} is unchanged; start it again to resume",
                         job_.trainer.save_dir)};
   return {
       ErrorCode::interrupted,
@@ -323,7 +323,7 @@ Result<> Trainer::run() {
       SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
     return trained;
   }
-  if (outer_) outer_->leave("training has come to its end");
+  if (outer_) outer_->leave("training is complete");
   rank_.marks->enter(training::Section::done);
   step_.profiler().end();
   if (step_.profiler().complete()) keep_profile();

@@ -20,7 +20,7 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
       // A later attempt of the run goes on elsewhere: what is done here counts for nothing.
       SORTIE_TRY(checkpointer_.check_owner());
       if (last && !best) return std::unexpected(outcome.saved.error());
-      report_.note(fmt::format("step {}: no checkpoint{}, training goes on: {}", outcome.step,
+      report_.note(fmt::format("step {}: no checkpoint{}, training continues: {}", outcome.step,
                                best ? " of the lowest validation loss" : "",
                                outcome.saved.error().message));
       continue;
@@ -121,7 +121,7 @@ RankEnd::LastSave Trainer::save_last() {
   if (!signals_) return last;
   if (rank_.compute.gpu) {
     // Streams were given what comes after the collective that failed, and have used its values.
-    last.text = "; what its GPU holds is not that of a step, and is not saved";
+    last.text = "; the state on its GPU is not that of a completed step, and is not saved";
     return last;
   }
   signals_->last_save(save_seconds_);

@@ -45,9 +45,8 @@ Result<MeetingPlace> parse_place(const std::string& text) {
     place.secret = text.substr(second + 1);
     if (error == std::errc() && read_to == end) return place;
   }
-  return fail(
-      ErrorCode::protocol,
-      fmt::format("rank 0 is said to wait at \"{}\": an address and a port are expected", text));
+  return fail(ErrorCode::protocol,
+              fmt::format("address of rank 0 \"{}\": expected an address and a port", text));
 }
 
 /// Rank 0 waits at any free port, which the others learn from the launcher.

@@ -72,7 +72,7 @@ Result<std::string> LauncherStore::ask(const std::string& line, std::uint64_t nu
     auto now = Clock::now();
     if (now >= deadline)
       return fail(ErrorCode::timeout,
-                  "the launcher has not said where the ranks meet: see what happened to rank 0");
+                  "the launcher has not sent the address of rank 0: see what happened to rank 0");
     if (now >= again) {
       SORTIE_TRY(write_line(socket_.get(), line));
       again = now + kAskAgain;

@@ -137,7 +137,7 @@ Result<> write_full_rope(const ModelConfig& model, Json& json) {
   if (model.rotary_percentage != 1.0)
     return std::unexpected(
         problem(fmt::format("model.rotary_percentage = {}: {} of transformers "
-                            "turns whole heads",
+                            "rotates whole heads",
                             model.rotary_percentage, model.architecture)));
   write_rope_as(model, json, 1.0);
   return {};

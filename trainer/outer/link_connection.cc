@@ -174,7 +174,7 @@ Result<> LinkConnection::read_some(const Identity& self, const OnRecord& on_reco
 Result<> LinkConnection::take_hello(const Identity& self) {
   const std::size_t have = std::min(end_ - begin_, sizeof theirs_.magic);
   if (std::memcmp(incoming_.data() + begin_, LinkHello().magic.data(), have) != 0)
-    return fail(ErrorCode::protocol, "what answers there is no link of Sortie");
+    return fail(ErrorCode::protocol, "the server there is not a leader of Sortie");
   if (end_ - begin_ < sizeof theirs_) return {};
   std::memcpy(&theirs_, incoming_.data() + begin_, sizeof theirs_);
   begin_ += sizeof theirs_;
@@ -218,7 +218,7 @@ Result<> LinkConnection::take_records(const OnRecord& on_record) {
     const std::span<const std::byte> piece(reinterpret_cast<const std::byte*>(sealed + sizeof head),
                                            size - sizeof head);
     if (state_ == State::confirming) {
-      if (head.kind != RecordKind::ready) return fail(ErrorCode::protocol, "a record out of turn");
+      if (head.kind != RecordKind::ready) return fail(ErrorCode::protocol, "an unexpected record");
       state_ = State::up;
     } else if (head.kind == RecordKind::bye) {
       said_bye_ = true;

@@ -49,7 +49,7 @@ Result<> LinkMailbox::deliver(const RecordHead& head, std::span<const std::byte>
     if (!fits && !message.asked) {
       if (head.size > kMostAhead - ahead_)
         return fail(ErrorCode::protocol,
-                    fmt::format("more than {} bytes that nobody has asked for", kMostAhead));
+                    fmt::format("more than {} bytes that were not requested", kMostAhead));
       ahead_ += head.size;
       message.kept = std::make_unique_for_overwrite<std::byte[]>(head.size);
     }

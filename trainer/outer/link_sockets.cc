@@ -154,7 +154,7 @@ Result<Fd> dial_through_launcher(const std::string& forward, const std::string& 
   if (colon == std::string::npos || !address.starts_with(training::kThroughLauncher) ||
       address.find(' ') != std::string::npos)
     return fail(ErrorCode::protocol,
-                fmt::format("{}: is not reached by way of the launcher; all sites have the same "
+                fmt::format("{}: is not reached through the launcher; all sites have the same "
                             "outer.route",
                             address));
   const std::string host =

@@ -317,7 +317,7 @@ Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<C
           throw CommunicatorError("given up, because this rank was asked to end");
         if (limit.count() > 0 && Clock::now() - begun > limit)
           throw CommunicatorError(fmt::format(
-              "{}: not all ranks were connected after {:g} s; NCCL_DEBUG=INFO tells more",
+              "{}: not all ranks were connected after {:g} s; NCCL_DEBUG=INFO shows more",
               groups.library(), limit.count()));
       });
     }

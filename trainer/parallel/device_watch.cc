@@ -68,7 +68,7 @@ std::string DeviceWatch::look() {
   }
   if (flights_.empty() || limit_.count() <= 0 || now - last_ <= limit_) return {};
   return fmt::format(
-      "{}: no collective between GPUs has got anywhere for {:g} s: see what happened on the other "
+      "{}: no collective between GPUs made progress for {:g} s: see what happened on the other "
       "ranks, or set SORTIE_COMM_TIMEOUT to more seconds",
       flights_.front().what, limit_.count());
 }

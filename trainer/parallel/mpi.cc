@@ -165,7 +165,7 @@ class MpiTransport final : public Transport {
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     if (static_cast<std::size_t>(bytes) != one.bytes)
       throw CommunicatorError(
-          fmt::format("rank {} sent {} bytes where {} are expected", one.peer, bytes, one.bytes));
+          fmt::format("rank {} sent {} bytes, expected {}", one.peer, bytes, one.bytes));
   }
 
   MPI_Comm comm_ = MPI_COMM_NULL;

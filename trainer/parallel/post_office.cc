@@ -43,7 +43,7 @@ void PostOffice::deliver(const Key& key) {
     Wanted& wanted = box.wanted.front();
     if (sent.bytes.size() != wanted.bytes.size()) {
       if (!broken_)
-        mismatch_ = fmt::format("rank {} sent {} bytes where rank {} expects {}", key.from,
+        mismatch_ = fmt::format("rank {} sent {} bytes, rank {} expects {}", key.from,
                                 sent.bytes.size(), key.to, wanted.bytes.size());
       broken_ = true;
       for (Rank& rank : ranks_) rank.changed.notify_one();

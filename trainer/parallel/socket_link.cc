@@ -15,7 +15,7 @@ namespace {
 
 [[noreturn]] void wrong_size(std::size_t came, std::size_t expected) {
   throw CommunicatorError(
-      fmt::format("a message of {} bytes came where {} are expected", came, expected));
+      fmt::format("received a message of {} bytes, expected {}", came, expected));
 }
 
 }  // namespace

@@ -273,8 +273,8 @@ Result<MetRanks> meet_ranks(int rank, int size, const MeetingPlace& place, Fd li
                                  met.addresses.size() * sizeof(RankAddress), deadline);
   if (!told)
     return std::unexpected(with_context(
-        told.error(),
-        fmt::format("rank 0 at {} port {} did not say who is there", place.host, place.port)));
+        told.error(), fmt::format("rank 0 at {} port {} did not send the list of ranks", place.host,
+                                  place.port)));
   for (RankAddress& address : met.addresses) address.host.back() = '\0';
   met.sockets.resize(static_cast<std::size_t>(size));
   met.sockets[0] = std::move(first);

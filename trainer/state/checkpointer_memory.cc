@@ -75,7 +75,7 @@ void Checkpointer::begin_memory(const TrainingProgress& progress) {
 std::optional<MemoryCheckpoints::Snapshot> Checkpointer::settle_memory(bool by_all) {
   if (!memory_) return std::nullopt;
   if (const std::string why = memory_->take_failure(); !why.empty())
-    log::warning("no checkpoint in memory, training goes on: {}", why);
+    log::warning("no checkpoint in memory, training continues: {}", why);
   return memory_->settle(by_all);
 }
 

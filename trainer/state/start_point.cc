@@ -100,7 +100,7 @@ Result<StartPoint> choose_between(const config::TrainerConfig& config, Checkpoin
   const std::string newest = "the newest in trainer.save_dir";
   const auto named = checkpoint_in(source.place, CheckDepth::sizes);
   if (!named || !*named) {
-    log::warning("{} {}: no committed checkpoint in it; the run goes on from {}", source.key,
+    log::warning("{} {}: no committed checkpoint in it; the run resumes from {}", source.key,
                  source.place.string(), own.folder.string());
     return resume_from(std::move(own), newest);
   }
@@ -122,16 +122,17 @@ Result<StartPoint> choose_between(const config::TrainerConfig& config, Checkpoin
     return start;
   }
   if (same)
-    return fail(ErrorCode::config,
-                fmt::format("{} {}: it is of step {}, but trainer.save_dir {} has step {} of the "
-                            "same run; remove {} to go on from step {}, or set trainer.save_dir to "
-                            "a new folder to start a fork from step {}",
-                            source.key, source.place.string(), other.step, config.save_dir,
-                            own.step, source.key, own.step, other.step));
+    return fail(
+        ErrorCode::config,
+        fmt::format("{} {}: it is of step {}, but trainer.save_dir {} has step {} of the "
+                    "same run; remove {} to resume from step {}, or set trainer.save_dir to "
+                    "a new folder to start a fork from step {}",
+                    source.key, source.place.string(), other.step, config.save_dir, own.step,
+                    source.key, own.step, other.step));
   return fail(
       ErrorCode::config,
       fmt::format("{} {}: trainer.save_dir {} has checkpoints up to step {} of a run that did not "
-                  "start from this one of step {}; remove {} to go on with that run, or set "
+                  "start from this one of step {}; remove {} to continue that run, or set "
                   "trainer.save_dir to a new folder to start another run",
                   source.key, source.place.string(), config.save_dir, own.step, other.step,
                   source.key));

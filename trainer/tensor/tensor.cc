@@ -114,7 +114,7 @@ Tensor Tensor::view(Shape shape) const {
     if (!run_ends) continue;
     std::int64_t covered = 1;
     while (next >= 0 && (covered < run || shape[next] == 1)) covered *= assign(covered * base);
-    SORTIE_CHECK(covered == run, "{} can not be seen as {} without a copy", shape_.to_string(),
+    SORTIE_CHECK(covered == run, "{} can not be viewed as {} without a copy", shape_.to_string(),
                  shape.to_string());
     if (outer < 0) break;
     run = 1;
@@ -122,7 +122,7 @@ Tensor Tensor::view(Shape shape) const {
     dim = outer + 1;
   }
   SORTIE_CHECK(next < 0 && (result.stride(-1) == 1 || shape[-1] == 1),
-               "{} can not be seen as {} without a copy", shape_.to_string(), shape.to_string());
+               "{} can not be viewed as {} without a copy", shape_.to_string(), shape.to_string());
   result.strides_[static_cast<std::size_t>(shape.dims() - 1)] = 1;
   return result;
 }

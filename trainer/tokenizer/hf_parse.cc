@@ -328,7 +328,7 @@ class Parser {
     if (added.before.empty() && added.after.empty()) return {};
     const SpecialTokens& all = spec_.special_tokens;
     if (!all.before.empty() || !all.after.empty())
-      return unknown("post_processor " + type, "after one that adds tokens is not known here");
+      return unknown("post_processor " + type, "after one that adds tokens is not supported");
     spec_.special_tokens = std::move(added);
     return {};
   }

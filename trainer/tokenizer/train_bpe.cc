@@ -238,7 +238,7 @@ Result<> check(const BpeTraining& training) {
   std::vector<std::string> sorted = training.special_tokens;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-    return fail(ErrorCode::usage, "train-tokenizer: a special token is there twice");
+    return fail(ErrorCode::usage, "train-tokenizer: a special token is given twice");
   for (const std::string& token : sorted)
     if (const auto bytes = hf::bytes_of_token(token);
         token.empty() || valid_utf8_prefix(token) != token.size() || (bytes && bytes->size() == 1))

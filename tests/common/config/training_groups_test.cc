@@ -29,8 +29,8 @@ TEST_CASE("what is wrong with a group's line, and what to do") {
     const char* error;
   };
   for (const Row& row : {
-           Row{"", "a group begins with its name; write \"NAME include=PATTERN\""},
-           Row{"include=a", "a group begins with its name; write \"NAME include=PATTERN\""},
+           Row{"", "a group starts with its name; write \"NAME include=PATTERN\""},
+           Row{"include=a", "a group starts with its name; write \"NAME include=PATTERN\""},
            Row{"a", "group a includes nothing; write include=PATTERN"},
            Row{"a include=b weight_decay", "\"weight_decay\" has no '='; write KEY=VALUE"},
            Row{"a include=b rate=1",

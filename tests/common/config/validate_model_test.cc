@@ -28,16 +28,18 @@ TEST_CASE("each rule of models names the numbers and what to do") {
        },
        ""},
       {[](JobConfig& job) { job.model.rotary_percentage = 0.3; },
-       "T5 model.rotary_percentage: RoPE turns pairs, and 0.3 of a head width of 64 is 19.2, not "
+       "T5 model.rotary_percentage: RoPE rotates pairs, and 0.3 of a head width of 64 is 19.2, not "
        "an even number from 2; use rotary_percentage = 0.28125 or 0.3125 (18 or 20 of 64)"},
       {[](JobConfig& job) { job.model.rotary_percentage = 0.01; },
-       "T5 model.rotary_percentage: RoPE turns pairs, and 0.01 of a head width of 64 is 0.64, not "
+       "T5 model.rotary_percentage: RoPE rotates pairs, and 0.01 of a head width of 64 is 0.64, "
+       "not "
        "an even number from 2; use rotary_percentage = 0.03125 (2 of 64)"},
       {[](JobConfig& job) { job.model.head_dim = 1; },
-       "T5 model.rotary_percentage: RoPE turns pairs, and 1.0 of a head width of 1 is 1, not an "
+       "T5 model.rotary_percentage: RoPE rotates pairs, and 1.0 of a head width of 1 is 1, not an "
        "even number from 2; use a head width of 2 or more"},
       {[](JobConfig& job) { job.model.head_dim = 33; },
-       "T5 model.rotary_percentage: RoPE turns pairs, and 1.0 of a head width of 33 is 33, not an "
+       "T5 model.rotary_percentage: RoPE rotates pairs, and 1.0 of a head width of 33 is 33, not "
+       "an "
        "even number from 2; use an even head width"},
       {[](JobConfig& job) { job.model.rotary_percentage = 0.25; }, ""},
       {[](JobConfig& job) {
@@ -60,7 +62,7 @@ TEST_CASE("each rule of models names the numbers and what to do") {
          job.model.architecture = "qwen2";
          job.model.rotary_percentage = 0.5;
        },
-       "T5 model.rotary_percentage: qwen2 turns whole heads; use 1.0"},
+       "T5 model.rotary_percentage: qwen2 rotates whole heads; use 1.0"},
       {[](JobConfig& job) { job.model.attention_window = 16; },
        "M1 model.attention_window: llama has no local layers; remove it"},
       {[](JobConfig& job) { job.model.attention_layers = {"local"}; },
@@ -143,7 +145,7 @@ TEST_CASE("each rule of models names the numbers and what to do") {
          job.model.architecture = "deepseek-v3";
          job.model.mla.qk_rope_head_dim = 7;
        },
-       "X3 model.mla.qk_rope_head_dim: RoPE turns pairs, 7 is odd; use 8"},
+       "X3 model.mla.qk_rope_head_dim: RoPE rotates pairs, 7 is odd; use 8"},
       {[](JobConfig& job) {
          job.model.architecture = "deepseek-v3";
          job.model.hidden_size = 250;  // heads are not cut from it

@@ -51,7 +51,8 @@ TEST_CASE("each rule of hosts, runners and restarts names the numbers and what t
       {[](JobConfig& job) {
          job.runner.transport = {"docker", "exec", "-i", "host"};
        },
-       "R2 runner.transport: no word of it has {host}, so it would reach the same place for every "
+       "R2 runner.transport: no argument of it has {host}, so it would reach the same place for "
+       "every "
        "host; write {host} where the host's name belongs"},
       {[](JobConfig& job) {
          job.runner.transport = {"docker", "exec", "-i", "{host}"};

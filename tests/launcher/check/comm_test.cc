@@ -66,7 +66,7 @@ TEST_CASE("a host all of whose links are slow is named, once, and nobody else") 
     REQUIRE(judged.slow.size() == 1);
     CHECK(judged.slow[0].hosts == std::vector<std::string>{"h03"});
     contains(judged.slow[0].text, "links at 2.5 Gbit/s, below ");
-    contains(judged.slow[0].text, "0.7 of what is usual here");
+    contains(judged.slow[0].text, "0.7 of the median here");
     CHECK(!judged.slow[0].fix.empty());
   }
   CHECK(judge_comm(report_of(6, slow_host(-1)), {}).slow.empty());

@@ -105,11 +105,11 @@ TEST_CASE("sites: a pair that does not work is named, with the command to run") 
         Finding{"sites", Verdict::fail,
                 "oslo (o1) and rome (r1) do not reach each other: Connection refused, and back: no "
                 "answer within 2000 ms",
-                "let TCP port 51000 in at one of the two: as root there, `ufw allow 51000/tcp`; "
+                "open TCP port 51000 on one of the two: as root there, `ufw allow 51000/tcp`; "
                 "then run `sortie check` again; or set outer.route = \"launcher\", and all that "
                 "the sites send each other goes through this machine"});
   CHECK(sites_finding(hosts, {0, 4})
-            .fix.starts_with("set outer.port to a port that one of the two lets in"));
+            .fix.starts_with("set outer.port to a port that one of the two accepts"));
   const auto links = site_links(hosts, 0.0);
   CHECK_FALSE(links[0].works);
   CHECK(links[0].error == "Connection refused");

@@ -105,8 +105,9 @@ TEST_CASE("a damaged file stops readers and writers, and is left as it is") {
   const auto read = store.read();
   REQUIRE_FALSE(read);
   CHECK(contains(read.error().message,
-                 store.file().string() + ": which hosts are cordoned is not known: it is no JSON; "
-                                         "correct the file, or remove it"));
+                 store.file().string() +
+                     ": the list of cordoned hosts can not be read: it is no JSON; "
+                     "correct the file, or remove it"));
   bool called = false;
   CHECK_FALSE(store.change([&](NodeState&) { called = true; }));
   CHECK_FALSE(called);

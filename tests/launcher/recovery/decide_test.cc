@@ -147,7 +147,7 @@ TEST_CASE("attempts without a newer committed step than any before") {
   CHECK_FALSE(goes_on(decision));
   CHECK(decision.no_progress);
   CHECK(contains(decision.reason,
-                 "3 attempts in a row ended without a newer committed step "
+                 "3 attempts in a row committed no newer step "
                  "(recovery.no_progress_limit)"));
   const std::string text = ends_text(history, 3);
   CHECK(contains(text, "  attempt 5: hardware, 1m00s, no step committed: cause 5\n"));

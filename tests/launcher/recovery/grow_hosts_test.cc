@@ -43,7 +43,7 @@ TEST_CASE("a restart takes a host in again that is fit, in its place of the rank
   const Placement all = place_hosts(run.recovery, run.history, run.pool);
   CHECK(all.hosts == Names{"h1", "h2", "h3", "h4"});
   CHECK(all.replaced.empty());
-  CHECK(contains(all.text, "h2 is fit and takes part again; 4 of 4 hosts go on"));
+  CHECK(contains(all.text, "h2 is fit and takes part again; 4 of 4 hosts continue"));
   run.recovery.grow_at = "never";
   CHECK(place_hosts(run.recovery, run.history, run.pool).hosts.size() == 3);
 }

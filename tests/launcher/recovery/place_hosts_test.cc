@@ -111,7 +111,7 @@ TEST_CASE("fewer hosts: as many as min_hosts and the batch allow") {
   pool.legal = [](const Names& hosts) { return hosts.size() == 2 || hosts.size() == 4; };
   const Placement two = place_hosts(recovery, history, pool);
   CHECK(two.hosts == Names{"h1", "h3"});
-  CHECK(contains(two.text, "2 of 4 hosts go on"));
+  CHECK(contains(two.text, "2 of 4 hosts continue"));
   // A spare has the slots of the host whose place it takes, and counts by its name.
   HostPool with_spare = pool;
   with_spare.spares = {"s1"};

@@ -105,7 +105,7 @@ TEST_SUITE("launcher") {
         "h7; run it by hand with the command `true`");
     const Error silent = failure({"sh", "-c", "echo password: >&2; exec sleep 100", "{host}"});
     CHECK(silent.code == ErrorCode::handshake);
-    CHECK(silent.message.contains("no way in within 400 ms"));
+    CHECK(silent.message.contains("not connected within 400 ms"));
     CHECK(silent.message.contains("password:"));
   }
 }

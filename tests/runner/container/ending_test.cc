@@ -228,7 +228,7 @@ TEST_CASE("an engine that does not run, or that this user may not use") {
   client.wait_exit();
   REQUIRE(client.errors.size() == 1);
   CHECK(client.errors[0].message ==
-        "docker: the engine does not run here, nobody listens at /tmp/no-engine.sock; start it "
+        "docker: the engine does not run here, no process listens at /tmp/no-engine.sock; start it "
         "(systemctl start docker)");
   fs::permissions(fs::path(DockerEngine::get().socket()).parent_path(),
                   static_cast<fs::perms>(0755));

@@ -55,7 +55,8 @@ TEST_CASE("a later attempt takes the folder over, though the earlier one still h
   const auto late = test_job::save(*first, 2);
   REQUIRE_FALSE(late);
   CHECK(late.error().code == ErrorCode::checkpoint);
-  CHECK(late.error().message.find("it belongs to run run-1, attempt 2, pid ") != std::string::npos);
+  CHECK(late.error().message.find("it now belongs to run run-1, attempt 2, pid ") !=
+        std::string::npos);
   CHECK(late.error().message.find("this is run run-1, attempt 1") != std::string::npos);
   CHECK_FALSE(first->retain(1, 1));  // it would remove step 0
   REQUIRE(test_job::save(*second, 2));
@@ -67,7 +68,8 @@ TEST_CASE("a later attempt takes the folder over, though the earlier one still h
   first = fail(ErrorCode::lost, "gone");
   const auto unlocked = CheckpointStore::open(dir.path(), attempt(1));
   REQUIRE_FALSE(unlocked);  // the lock is free, the claim still stands
-  CHECK(unlocked.error().message.find("it belongs to run run-1, attempt 2") != std::string::npos);
+  CHECK(unlocked.error().message.find("it now belongs to run run-1, attempt 2") !=
+        std::string::npos);
   CHECK(CheckpointStore::open(dir.path(), {"run-2", 1}));
 }
 

@@ -150,7 +150,7 @@ TEST_CASE("a hostile header of llm.c is one clear error") {
     const char* says;
   };
   for (const Bad& bad : {
-           Bad{0, 20240327, "no GPT-2 checkpoint of llm.c, which begins with 20240326"},
+           Bad{0, 20240327, "not a GPT-2 checkpoint of llm.c, which starts with 20240326"},
            Bad{0, 20240803, "not with 20240803"},
            Bad{1, 1, "version 1; 3 (f32) and 5 (bf16) are read"},
            Bad{1, 4, "version 4"},
@@ -183,7 +183,8 @@ TEST_CASE("a hostile header of llm.c is one clear error") {
     CHECK(error.find(bad.says) != std::string::npos);
   }
   for (const std::size_t cut : {std::size_t{0}, std::size_t{3}, std::size_t{1023}})
-    CHECK(header_error(good.substr(0, cut), cut).find("the file is cut off") != std::string::npos);
+    CHECK(header_error(good.substr(0, cut), cut).find("the file is truncated") !=
+          std::string::npos);
   CHECK(header_error(good, good.size() - 1).find("speaks of") != std::string::npos);
   CHECK(header_error(good, good.size() + 1).find("speaks of") != std::string::npos);
 }
@@ -193,7 +194,7 @@ TEST_CASE("a file that is not llm.c's leaves no checkpoint behind") {
   REQUIRE(write_file_atomic(scratch.path / "some.bin", std::string(2000, 'x')));
   const auto imported = import_hf(scratch.path / "some.bin", scratch.path / "checkpoint");
   REQUIRE_FALSE(imported);
-  CHECK(imported.error().message.find("some.bin: no GPT-2 checkpoint of llm.c") !=
+  CHECK(imported.error().message.find("some.bin: not a GPT-2 checkpoint of llm.c") !=
         std::string::npos);
   CHECK_FALSE(fs::exists(scratch.path / "checkpoint"));
   const auto nothing = import_hf(scratch.path / "absent.bin", scratch.path / "checkpoint");

@@ -137,7 +137,7 @@ TEST_CASE("to go back to an earlier step is a fork in a folder of its own") {
   CHECK(refused ==
         "trainer.load_dir " + dir.str("run/step-00000004") +
             ": it is of step 4, but trainer.save_dir " + dir.str("run") +
-            " has step 8 of the same run; remove trainer.load_dir to go on from step 8, or set "
+            " has step 8 of the same run; remove trainer.load_dir to resume from step 8, or set "
             "trainer.save_dir to a new folder to start a fork from step 4");
   CHECK(steps_in(dir / "run").size() == 4);
 

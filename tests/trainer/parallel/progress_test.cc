@@ -254,7 +254,7 @@ TEST_CASE("another size than expected is an error, not a short or a long message
     const Tensor values = samples<float>(0, communicator.rank() == 0 ? 10 : 12);
     communicator.all_reduce(values, ReduceOp::sum);
   });
-  CHECK(contains(errors[0] + errors[1], "bytes where rank "));
+  CHECK(contains(errors[0] + errors[1], "bytes, rank "));
 }
 
 TEST_CASE("the debug mode names the rank that issues something else") {

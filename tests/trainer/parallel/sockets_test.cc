@@ -83,5 +83,5 @@ TEST_CASE("who does not know the secret is turned away, and who does not come is
   REQUIRE(!met);
   CHECK(met.error().code == ErrorCode::timeout);
   CHECK(met.error().message.find("rank 1 did not connect to rank 0 at 127.0.0.1 port") == 0);
-  CHECK(refused.find("did not say who is there") != std::string::npos);
+  CHECK(refused.find("did not send the list of ranks") != std::string::npos);
 }
