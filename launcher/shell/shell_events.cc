@@ -83,7 +83,10 @@ void ShellHosts::on_piece(std::size_t index, wire::Stream stream, const MarkRead
     host.begun = true;
     if (!host.wish.empty()) write(host, std::exchange(host.wish, {}));
   } else if (piece.kind == What::text) {
-    if (sink_ != nullptr && host.busy) sink_->output(index, host.name, stream, piece.bytes);
+    // So does one that runs a line.
+    const bool is_answer = interrupts_ > 0 && !out && piece.bytes == "\n";
+    if (sink_ != nullptr && host.busy && !is_answer)
+      sink_->output(index, host.name, stream, piece.bytes);
   } else if (piece.kind == What::ended) {
     if (out) host.status = piece.status;
     host.done[reader_of(stream)] = true;

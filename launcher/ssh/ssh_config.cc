@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <span>
 
 #include "common/base/atomic_file.h"
 #include "common/base/log.h"
@@ -191,15 +192,20 @@ Result<> SshConfigReader::Lookup::apply(const ConfigLine& line, const std::strin
 SshConfigReader::SshConfigReader(UserEnvironment environment, std::string config_file)
     : environment_(std::move(environment)), config_file_(std::move(config_file)) {}
 
-Result<const std::vector<ConfigLine>*> SshConfigReader::read(const std::filesystem::path& file) {
+Result<const SshConfigReader::Blocks*> SshConfigReader::read(const std::filesystem::path& file) {
   if (const auto found = files_.find(file); found != files_.end()) return &found->second;
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxConfigBytes));
   SORTIE_ASSIGN_OR_RETURN(auto lines, split_config(text, file.string()));
-  return &files_.emplace(file, std::move(lines)).first->second;
+  Blocks blocks(1);
+  for (ConfigLine& line : lines) {
+    if (line.keyword == "host" || line.keyword == "match") blocks.emplace_back();
+    blocks.back().push_back(std::move(line));
+  }
+  return &files_.emplace(file, std::move(blocks)).first->second;
 }
 
 Result<> SshConfigReader::include(Lookup& lookup, const ConfigLine& line,
-                                  const std::filesystem::path& from, bool active, int depth) {
+                                  const std::filesystem::path& from, int depth) {
   if (depth >= kMaxIncludeDepth)
     return fail(ErrorCode::config,
                 fmt::format("{}:{}: Include goes deeper than {} files; does a file include itself?",
@@ -213,7 +219,7 @@ Result<> SshConfigReader::include(Lookup& lookup, const ConfigLine& line,
     glob_t matches{};
     if (::glob(pattern.c_str(), 0, nullptr, &matches) == 0) {
       for (std::size_t i = 0; i < matches.gl_pathc; ++i) {
-        auto applied = apply_file(lookup, matches.gl_pathv[i], active, depth + 1);
+        auto applied = apply_file(lookup, matches.gl_pathv[i], depth + 1);
         if (!applied) {
           ::globfree(&matches);
           return applied;
@@ -225,21 +231,22 @@ Result<> SshConfigReader::include(Lookup& lookup, const ConfigLine& line,
   return {};
 }
 
-Result<> SshConfigReader::apply_file(Lookup& lookup, const std::filesystem::path& file, bool active,
-                                     int depth) {
-  SORTIE_ASSIGN_OR_RETURN(const std::vector<ConfigLine>* lines, read(file));
-  // `active` is the state at the Include; a block inside the file can only narrow it.
-  bool applies = active;
-  for (const ConfigLine& line : *lines) {
-    if (line.keyword == "host") {
-      applies = active && matches_pattern_list(lookup.host, line.arguments);
-    } else if (line.keyword == "match") {
-      applies = active && lookup.match_applies(line, file.string());
-    } else if (line.keyword == "include") {
-      if (applies) SORTIE_TRY(include(lookup, line, file, applies, depth));
-    } else if (applies) {
-      SORTIE_TRY(lookup.apply(line, file.string()));
+Result<> SshConfigReader::apply_file(Lookup& lookup, const std::filesystem::path& file, int depth) {
+  SORTIE_ASSIGN_OR_RETURN(const Blocks* blocks, read(file));
+  const std::string name = file.string();
+  for (const std::vector<ConfigLine>& block : *blocks) {
+    std::span<const ConfigLine> lines = block;
+    if (&block != &blocks->front()) {
+      const ConfigLine& head = block.front();
+      const bool applies = head.keyword == "host"
+                               ? matches_pattern_list(lookup.host, head.arguments)
+                               : lookup.match_applies(head, name);
+      if (!applies) continue;
+      lines = lines.subspan(1);
     }
+    for (const ConfigLine& line : lines)
+      SORTIE_TRY(line.keyword == "include" ? include(lookup, line, file, depth)
+                                           : lookup.apply(line, name));
   }
   return {};
 }
@@ -248,7 +255,7 @@ Result<HostConfig> SshConfigReader::lookup(const std::string& host) {
   Lookup lookup{host, {}};
   if (!config_file_.empty()) {
     const auto file = environment_.expand_home(config_file_);
-    auto applied = apply_file(lookup, file, true, 0);
+    auto applied = apply_file(lookup, file, 0);
     if (!applied)
       return fail(ErrorCode::config,
                   fmt::format("runner.ssh.config_file: {}", applied.error().message));
@@ -256,7 +263,7 @@ Result<HostConfig> SshConfigReader::lookup(const std::string& host) {
   }
   for (const auto& file : {environment_.home / ".ssh/config", environment_.system_config}) {
     if (file.empty()) continue;
-    auto applied = apply_file(lookup, file, true, 0);
+    auto applied = apply_file(lookup, file, 0);
     if (!applied && applied.error().code != ErrorCode::not_found)
       return std::unexpected(std::move(applied).error());
   }

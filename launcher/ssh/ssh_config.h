@@ -60,14 +60,17 @@ class SshConfigReader {
 
  private:
   struct Lookup;
-  Result<const std::vector<ConfigLine>*> read(const std::filesystem::path& file);
-  Result<> apply_file(Lookup& lookup, const std::filesystem::path& file, bool active, int depth);
+  /// Cut at Host and Match lines, with which all blocks but the first begin: a host passes over
+  /// those that are not for it, however many lines they have.
+  using Blocks = std::vector<std::vector<ConfigLine>>;
+  Result<const Blocks*> read(const std::filesystem::path& file);
+  Result<> apply_file(Lookup& lookup, const std::filesystem::path& file, int depth);
   Result<> include(Lookup& lookup, const ConfigLine& line, const std::filesystem::path& from,
-                   bool active, int depth);
+                   int depth);
 
   UserEnvironment environment_;
   std::string config_file_;
-  std::map<std::filesystem::path, std::vector<ConfigLine>> files_;
+  std::map<std::filesystem::path, Blocks> files_;
 };
 
 }  // namespace sortie::launcher::ssh

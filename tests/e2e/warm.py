@@ -123,6 +123,49 @@ def scenario_every_verb_without_another_sign_in(bed):
         wait_until(lambda: not warm.keepers() and not warm.files(), 10, "the end of the background process and its socket")
 
 
+def memory_has(pid, words):
+    """Whether the bytes are anywhere in a process that others may write to."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in maps:
+            area, rights, *_ = line.split()
+            if "w" not in rights:
+                continue
+            begin, end = (int(word, 16) for word in area.split("-"))
+            memory.seek(begin)
+            if words in memory.read(end - begin):
+                return True
+    return False
+
+
+def scenario_secrets_of_one_command_are_not_there_for_the_next(bed):
+    secret = os.urandom(16).hex()
+    with Warm(bed) as warm:
+        warm.exec("true")
+        warm.wait_idle(HOSTS)
+        runners = warm.runners()
+        own = {**warm.environment, "THEIR_TOKEN": secret}
+        words = warm.argv("run", "--slots", "1", "--", "sh", "-c", "echo ${#THEIR_TOKEN}; read -r on < /tmp/go", **HELD,
+                          **{"runner.secret_env.THEIR_TOKEN": "(secret)"})
+        for host in HOSTS:
+            bed.run_in(host, "mkfifo", "-m", "666", "/tmp/go")
+        run = subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        told = ["32" in run.stdout.readline() for _ in HOSTS]
+        equal(told, [True] * 4, "ranks that have the secret")
+        check(all(memory_has(warm.waiting(host), secret.encode()) for host in HOSTS), "the process of a conversation is not found by its secret")
+        for host in HOSTS:
+            bed.run_in(host, "sh", "-c", "echo on > /tmp/go; rm /tmp/go")
+        equal(run.wait(30), 0, "exit code of the run")
+        run.stdout.close()
+        warm.wait_idle(HOSTS)
+        equal(warm.runners(), runners, "runners after the run")
+        for host in HOSTS:
+            for pid in (bed.runner(host), warm.waiting(host)):
+                check(not memory_has(pid, secret.encode()), f"{host}: a process of the next command has the secret of the last")
+        equal(warm.exec("sh", "-c", "echo \"<$THEIR_TOKEN>\"").splitlines(), ["<>"] * 4, "what the next command has of it")
+        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        bed.expect_nothing_left(5)
+
+
 def scenario_kill_matrix(bed):
     """Who is killed while connections are idle and while a command uses them; nothing stays, the next command works."""
     with Warm(bed) as warm:
@@ -179,6 +222,35 @@ def scenario_a_host_that_is_gone_and_back(bed):
         bed.link("h04", "up")
         run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
         bed.expect_nothing_left(45)
+
+
+def scenario_the_bastion_is_gone(bed):
+    """With all that ran there, and without a word to any host: runners end by themselves, idle ones and those with ranks."""
+    short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "1500ms"}
+    with Warm(bed) as warm:
+        for busy in (False, True):
+            warm.exec("true", **short)
+            warm.wait_idle(HOSTS)
+            command = None
+            if busy:
+                command = subprocess.Popen(warm.argv("exec", "--", "sh", "-c", "echo up; setsid sleep 1000 & sleep 1000", **short),
+                                           env=warm.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                for _ in HOSTS:
+                    command.stdout.readline()
+            for host in HOSTS:
+                bed.link(host, "down")
+            for pid in warm.keepers():
+                os.kill(pid, signal.SIGKILL)
+            if command:
+                command.kill()
+                command.wait()
+                command.stdout.close()
+            bed.expect_nothing_left(45)
+            for host in HOSTS:
+                bed.link(host, "up")
+        equal(warm.exec("echo", "back").count("back"), 4, "lines after the bastion is back")
+        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        bed.expect_nothing_left(5)
 
 
 def scenario_their_time_is_over(bed):
