@@ -1,6 +1,7 @@
 // A run that was cut in two goes on with the bits of one that was not.
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <functional>
 
 #include "tests/support/temp_dir.h"
@@ -126,4 +127,29 @@ TEST_CASE("a run that starts from weights has them, and nothing else of the othe
   fine.trainer.save_dir.clear();
   fine.trainer.load_weights_from = dir.str("nowhere");
   CHECK(start_error(fine).starts_with("trainer.load_weights_from " + dir.str("nowhere")));
+}
+
+TEST_CASE("a checkpoint of before there were layouts and devices is gone on from") {
+  // Written by the trainer as it was on 2026-11-22, in f32 with AVX-512: three of these steps, and
+  // what it made of the next four. The vocabulary of 50 has 64 rows there.
+  const sortie::test::ScopedTempDir dir;
+  std::filesystem::copy(std::filesystem::path(SORTIE_TEST_DATA) / "checkpoints/before_layouts",
+                        dir.str("checkpoints"), std::filesystem::copy_options::recursive);
+  config::JobConfig job = tiny_job();
+  job.model.hidden_size = 16;
+  job.model.num_layers = 1;
+  job.model.num_attention_heads = 2;
+  job.model.attention_num_kv_heads = 1;
+  job.model.ffn_hidden_size = 32;
+  job.trainer.train_iterations = kSteps;
+  job.trainer.save_dir = dir.str("checkpoints");
+  job.learning_rate_scheduler.learning_rate_decay_iters = kSteps;
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  REQUIRE(training.trainer->progress().step == 3);
+  CHECK(training.trainer->progress().consumed_samples == 24);
+  const std::vector<double> losses = training.losses(4);
+  const double then[] = {3.619489476, 3.547995469, 3.522501179, 3.435112101};
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    CHECK(losses[i] == doctest::Approx(then[i]).epsilon(1e-4));
 }
