@@ -126,9 +126,9 @@ A config is a TOML file. Every key has a default; an unknown key is an error. Du
 with a unit (`"500ms"`, `"30s"`, `"2m"`, `"1h"`). Relative paths start at the folder in which
 `sortie` runs; `~/` is the home folder. `--set section.key=value` overrides a key of the file.
 
-Keys with a `*` are not about one job. They may stand in a file of the user's, too, whose values are defaults for all of the
-user's jobs: `$XDG_CONFIG_HOME/sortie/config.toml`, else `~/.config/sortie/config.toml`, or the file that `SORTIE_USER_CONFIG` names
-(`none` = no file). What is given wins in this order: command line, config of the job, file of the user, built in.
+Keys with a `*` are not specific to a job. They may also be set in a user's file, whose values are defaults for all jobs of that
+user: `$XDG_CONFIG_HOME/sortie/config.toml`, else `~/.config/sortie/config.toml`, or the file given by `SORTIE_USER_CONFIG`
+(`none` = no file). Precedence, highest first: command line, config of the job, user's file, built-in default.
 )";
   for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
     out += fmt::format("\n## [{}]\n\n{}.\n\n| key | type | allowed | default | meaning |\n",
@@ -153,7 +153,7 @@ std::string init_text(const InitOptions& options) {
   std::string out =
       options.all ? "# A Sortie job with every key at its default; remove the '#' before a key to "
                     "change it.\n"
-                  : "# A Sortie job with the keys that people set. A key behind a '#' has its "
+                  : "# A Sortie job with the most common keys. A key after a '#' has its "
                     "default.\n# `sortie config init --all` writes every key.\n";
   for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
     std::string lines;

@@ -41,20 +41,20 @@ const DurationRange kConnectStage{"10ms", "1h"};
 
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},
-    {"runner.network", "On which of the hosts' networks ranks talk to each other"},
+    {"runner.network", "Network for communication between ranks"},
     {"runner.container",
-     "Every rank in a container, where engine is set; the paths of the job are then those inside "
-     "it"},
-    {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
-    {"recovery", "What a run does by itself when it fails"},
-    {"watchdog", "How ranks that stand still, and hosts that are slow, are found"},
+     "Ranks in containers, if engine is set; the paths of the job are then paths in the "
+     "container"},
+    {"runner.ssh", "SSH connections to hosts; defaults are from ~/.ssh/config"},
+    {"recovery", "Automatic restarts after failures"},
+    {"watchdog", "Detection of hung ranks and slow hosts"},
     {"logger", "Logs and metrics of a run"},
-    {"topology", "How a batch is spread over the ranks"},
+    {"topology", "How the model and the batch are divided among the ranks"},
     {"optimizer", "AdamW with decoupled decay on matrices only"},
     {"learning_rate_scheduler", "The learning rate of each step"},
     {"outer",
-     "Training over several sites (site=NAME in host lines) on slow links; what is not set is as "
-     "topology.gradient_compression says"},
+     "Training over several sites (site=NAME in host lines) on slow links; defaults depend on "
+     "topology.gradient_compression"},
     {"lora", "Fine-tuning with low-rank updates; the weights themselves are frozen"},
     {"trainer", "Length of the run, checkpoints, validation"},
     {"profiler", "Times of the sections of some steps, as a Chrome trace"},

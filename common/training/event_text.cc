@@ -54,7 +54,7 @@ std::string line_of(const EvalEvent& e) {
 std::string line_of(const CheckpointEvent& e) {
   const std::string stall =
       std::isfinite(e.stall_seconds) && e.stall_seconds < e.seconds
-          ? fmt::format(", training stood still for {:.2f} s", e.stall_seconds)
+          ? fmt::format(", training blocked for {:.2f} s", e.stall_seconds)
           : "";
   return fmt::format("step {:>6}  checkpoint {}{} ({}B in {:.1f} s{})", e.step,
                      e.best ? "of the lowest validation loss " : "", e.path,
@@ -63,7 +63,7 @@ std::string line_of(const CheckpointEvent& e) {
 
 std::string line_of(const MemoryCheckpointEvent& e) {
   return fmt::format(
-      "step {:>6}  checkpoint in memory ({}B a rank, training stood still for {:.2f} s)", e.step,
+      "step {:>6}  checkpoint in memory ({}B a rank, training blocked for {:.2f} s)", e.step,
       short_number(static_cast<double>(e.bytes)), e.stall_seconds);
 }
 

@@ -18,7 +18,7 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kConfigFooter = R"(Examples:
-  sortie config init > job.toml                      a commented config with the keys that people set
+  sortie config init > job.toml                      a commented config with the most common keys
   sortie config init --preset gpt2-124m > job.toml   for a published model
   sortie config init --all > job.toml                every key
   sortie config show job.toml --origin               what differs from the defaults, and where it was set
@@ -85,7 +85,7 @@ void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& p
 
   const auto start = std::make_shared<config::InitOptions>();
   CLI::App* init_verb =
-      config->add_subcommand("init", "A commented config to start from: the keys that people set");
+      config->add_subcommand("init", "A commented config to start from, with the most common keys");
   init_verb->add_flag("--all", start->all, "Every key");
   init_verb->add_option("--preset", start->preset, "A published model, like gpt2-124m");
   verbs.push_back({init_verb, [start, &root] { return init(*start, root); }});

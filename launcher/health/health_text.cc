@@ -75,7 +75,7 @@ std::string health_report(const HealthView& view) {
                          health::action_name(incident.judgement.action), line_of(incident));
       if (!incident.finding.text.empty()) out += "    " + printable(incident.finding.text) + "\n";
       const std::string command = incident.command(host);
-      if (!command.empty()) out += "    to mend it: " + command + "\n";
+      if (!command.empty()) out += "    to repair it: " + command + "\n";
     }
   if (count > kMostReported)
     out += fmt::format("  and {} more; they are in events.jsonl\n", count - kMostReported);

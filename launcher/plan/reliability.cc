@@ -46,12 +46,12 @@ std::string saving_text(const Reliability& found) {
     return "the cost of a save is not known; give the seconds for which it blocks training "
            "(--save-time)";
   if (in.stall)
-    return fmt::format("training stands still for {} (--save-time)", long_time(*found.stall));
+    return fmt::format("a save blocks training for {} (--save-time)", long_time(*found.stall));
   std::string out = fmt::format(
       "{}B at {}B/s{}: {}", short_number(*in.save_bytes), short_number(in.save_bandwidth),
       assumed(in.bandwidth_assumed, "--save-bandwidth"), long_time(*found.save));
   if (in.async_save)
-    out += fmt::format("; training stands still for {}, while {} rank{} cop{} at {}B/s (assumed)",
+    out += fmt::format("; a save blocks training for {}, while {} rank{} cop{} at {}B/s (assumed)",
                        long_time(*found.stall), in.ranks, in.ranks == 1 ? "" : "s",
                        in.ranks == 1 ? "ies" : "y", short_number(in.copy_bandwidth));
   return out;

@@ -163,8 +163,8 @@ Result<> check_host_key(const HostSettings& settings, KnownHosts& known_hosts, c
       return fail(
           ErrorCode::host_key,
           fmt::format(
-              "its host key has CHANGED: it shows {}, but {} has another: refused, somebody "
-              "may be in between; if the host was set up anew, remove the old key with "
+              "its host key has CHANGED: it shows {}, but {} has another: refused, possibly "
+              "a man-in-the-middle attack; if the host was reinstalled, remove the old key with "
               "`ssh-keygen -R '{}' -f {}` and trust the new one with `{}`",
               describe(key), check.place, settings.key_name,
               check.place.substr(0, check.place.rfind(':')), trust));

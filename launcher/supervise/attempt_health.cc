@@ -37,7 +37,7 @@ void Attempt::on_health(Host& host, const wire::HealthEvent& event) {
   std::string text = fmt::format("{}: {}", name, taken.incident.text());
   if (!taken.incident.used) text += ", which this job does not use";
   const std::string command = taken.incident.command(name);
-  if (!command.empty()) text += "; to mend it: " + command;
+  if (!command.empty()) text += "; to repair it: " + command;
   parts_.console.message(text);
 }
 

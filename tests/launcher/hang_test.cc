@@ -70,11 +70,11 @@ TEST_CASE("ranks that hang: their stacks are kept, the right one is blamed, all 
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitHang);
   CHECK(has(verdict.text,
-            "rank 1 on h2 stands still: step 12, forward, collective 34, for 9.0 s "
+            "rank 1 on h2 makes no progress: step 12, forward, collective 34, for 9.0 s "
             "(limit 5 s); the others wait for it"));
   const std::filesystem::path stacks = launch.run_folder / "attempts/1/stacks";
   CHECK(has(verdict.text, "stacks of 2 ranks: " + stacks.string()));
-  CHECK(has(launch.shown, "hang: rank 1 on h2 stands still"));
+  CHECK(has(launch.shown, "hang: rank 1 on h2 makes no progress"));
   const std::string one = test::read_text(stacks / "rank-1.txt");
   CHECK(has(one, "rank 1, program\n"));
   CHECK(has(one, "main\n  wait"));
@@ -98,7 +98,7 @@ TEST_CASE("ranks that hang: their stacks are kept, the right one is blamed, all 
   }
   const auto view = read_run_view(launch.run_folder);
   REQUIRE(view);
-  CHECK(has(report_text(*view, {launch.run_folder, "", false}), "hang: rank 1 on h2 stands still"));
+  CHECK(has(report_text(*view, {launch.run_folder, "", false}), "hang: rank 1 on h2 makes no progress"));
 }
 
 TEST_CASE("stacks that do not come are not waited for longer than dump_timeout") {

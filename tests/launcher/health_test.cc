@@ -223,7 +223,7 @@ TEST_CASE("a sick GPU of one host: journal, console, status' rows and report nam
   REQUIRE(launch.events_named("event_refused").size() == 1);
   CHECK(launch.events_named("event_refused")[0]["host"] == "h2");
   CHECK(contains(launch.shown,
-                 "h2: GPU 0 (0000:3b:00.0): XID 79: the GPU has fallen off the bus; to mend it: "
+                 "h2: GPU 0 (0000:3b:00.0): XID 79: the GPU has fallen off the bus; to repair it: "
                  "ssh h2 sudo systemctl reboot"));
   const auto view = read_run_view(launch.run_folder);
   REQUIRE(view);
@@ -235,7 +235,7 @@ TEST_CASE("a sick GPU of one host: journal, console, status' rows and report nam
   CHECK(contains(text, "  h2: GPU 0 (0000:3b:00.0): XID 79"));  // among the times
   CHECK(contains(text, "health of hosts:\n  h2: cordon: GPU 0 (0000:3b:00.0): XID 79"));
   CHECK(contains(text, "NVRM: Xid (PCI:0000:3b:00): 79"));
-  CHECK(contains(text, "to mend it: ssh h2 sudo systemctl reboot"));
+  CHECK(contains(text, "to repair it: ssh h2 sudo systemctl reboot"));
   CHECK(
       contains(text, "health was watched by:\n  h2: kernel log; no NVML: not found; links: eth0"));
   CHECK(report_json(*view, {})["health"]["h2"][1]["code"] == 79);

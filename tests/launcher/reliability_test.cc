@@ -103,7 +103,7 @@ TEST_CASE("plan says what it assumed and what it was told") {
                "recovery.spares has 2\n"));
   const std::string told = plan("--mttf-node-hours 2400 --save-time 5 --step-time 2").output;
   CHECK(contains(told, "  failures  10 per 1000 host-days: on 64 hosts one in 37.5 h\n"));
-  CHECK(contains(told, "  saving    training stands still for 5 s (--save-time)\n"));
+  CHECK(contains(told, "  saving    a save blocks training for 5 s (--save-time)\n"));
   CHECK(contains(told, "  interval  save every 19m22s = 581 steps of 2 s (Young)\n"));
   CHECK(contains(told, "with restarts of 1m00s (assumed; --restart-time)\n"));
   const auto parsed = nlohmann::json::parse(plan("--json --failures 10 --save-time 5").output);

@@ -167,9 +167,9 @@ TEST_CASE("a rank that stands still at its own work is found within the limit an
   CHECK(hang->ranks == std::vector<std::uint32_t>{0, 1, 2, 3});
   CHECK(hang->host == 1);
   CHECK(hang->where.step == 6);
-  CHECK(hang_text(*hang, "h02", 4).starts_with("rank 2 on h02 stands still: step 6, forward, "));
+  CHECK(hang_text(*hang, "h02", 4).starts_with("rank 2 on h02 makes no progress: step 6, forward, "));
   CHECK(hang_text(*hang, "h02", 4)
-            .ends_with("(limit 5 s); the others wait for it; 3 other ranks stand still with it"));
+            .ends_with("(limit 5 s); the others wait for it; 3 other ranks make no progress either"));
 }
 
 TEST_CASE("ranks that wait are no hang while one of them works") {
@@ -230,7 +230,7 @@ TEST_CASE("whom the others wait for: the silent one, then the fewest collectives
     REQUIRE(hang);
     CHECK(hang->behind.size() == 4);
     CHECK_FALSE(hang->host);
-    CHECK(hang_text(*hang, "h01", 4).starts_with("all 4 ranks stand still: step 6, reduce, "));
+    CHECK(hang_text(*hang, "h01", 4).starts_with("all 4 ranks make no progress: step 6, reduce, "));
   }
   SUBCASE("several on one host: that host") {
     Simulation job(five_seconds(), 3, 2);
@@ -312,7 +312,7 @@ TEST_CASE("a slow start is no hang, unless start_timeout says so") {
     CHECK(hang->behind == std::vector<std::uint32_t>{1});
     CHECK(hang->limit == minutes(2));
     CHECK(hang_text(*hang, "h02", 2)
-              .starts_with("rank 1 on h02 stands still: before the first step"));
+              .starts_with("rank 1 on h02 makes no progress: before the first step"));
   }
 }
 

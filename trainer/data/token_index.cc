@@ -89,7 +89,7 @@ Result<> TokenIndex::check_sequences(std::uint64_t bin_bytes, std::string_view n
 
 Result<> TokenIndex::check_documents(std::string_view name) const {
   if (num_bounds_ == 0)
-    return broken(name, "no document bounds, at least the leading 0 must be there");
+    return broken(name, "no document bounds, at least the leading 0 is required");
   if (bound(0) != 0)
     return broken(name, fmt::format("document bounds start at {}, not 0", bound(0)));
   for (std::uint64_t i = 1; i < num_bounds_; ++i)

@@ -154,7 +154,7 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
   if (!lacks_state_ && told.round != progress_.round)
     return fail(
         ErrorCode::protocol,
-        fmt::format("coordinator: site {} was told to continue from round {}, and has round {}",
+        fmt::format("coordinator: site {} must continue from round {}, and has round {}",
                     site_.name, told.round, progress_.round));
   if (lacks_state_ && leader_) leader_->set_lacks_state(joined->donors);
   if (lacks_state_) {

@@ -130,7 +130,7 @@ TEST_CASE("the lines of a log") {
   CHECK(event_line(events[3]) ==
         "step    200  checkpoint of the lowest validation loss /c/step-00000200 (2.00MB in 1.0 s, "
         "training "
-        "stood still for 0.10 s)");
+        "blocked for 0.10 s)");
   CHECK(event_line(events[6]) ==
         "step    150  round 3 of 2 sites: 1.00kB sent, 2.00kB received, 12.5 s, 3.5 s of them "
         "waiting, "
