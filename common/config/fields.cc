@@ -142,7 +142,7 @@ const Field kFields[] = {
     {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts",
      "Number of hosts to connect to at the same time; a host that does not answer is not counted after a second", kUser},
     {"runner.ssh.persist", ssh<&Ssh::persist>, DurationRange{"0s", "24h"}, "",
-     "Connections and runners stay for this time after a command, for the next one of exec, push, pull, check and image push "
+     "Connections and runners stay for this time after a command, for the next one of exec, shell, push, pull, check and image push "
      "(`sortie connections ls`); 0 = none stays. `run` uses them with on_launcher_loss = \"hold T\", and else signs in by itself", kUser},
     {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
      "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections", kUser},
