@@ -93,17 +93,16 @@ Result<> check_content(std::string_view hash, const std::string& xxh3) {
   const Fd file(::open(kOwnFile, O_RDONLY | O_CLOEXEC));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0) return std::unexpected(os_error(errno, kOwnFile));
-  if (xxh3.empty()) {
-    if (has_sha256(file.get(), static_cast<std::size_t>(info.st_size), hash)) return {};
-  } else {
-    const std::string head = note_head(info, xxh3);
-    if (has_note(file.get(), head)) return {};
-    if (xxh3_of(file.get()) == xxh3) {
-      const std::string note = fmt::format("{}{}", head, boot_ms());
-      // Without it the next start reads the file again.
-      (void)::fsetxattr(file.get(), kNote, note.data(), note.size(), 0);
-      return {};
-    }
+  if (!xxh3.empty() && has_note(file.get(), note_head(info, xxh3))) return {};
+  const std::string found = xxh3_of(file.get());
+  const bool good = xxh3.empty()
+                        ? has_sha256(file.get(), static_cast<std::size_t>(info.st_size), hash)
+                        : found == xxh3;
+  if (good) {
+    const std::string note = fmt::format("{}{}", note_head(info, found), boot_ms());
+    // Without it the next start reads the file again.
+    (void)::fsetxattr(file.get(), kNote, note.data(), note.size(), 0);
+    return {};
   }
   std::error_code ignored;
   std::filesystem::remove(std::filesystem::read_symlink(kOwnFile, ignored), ignored);

@@ -142,7 +142,7 @@ const Field kFields[] = {
     {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts",
      "Number of hosts to connect to at the same time; a host that has not answered within a second no longer counts", kUser},
     {"runner.ssh.persist", ssh<&Ssh::persist>, DurationRange{"0s", "24h"}, "",
-     "How long idle connections and runners are kept for the next exec, push, pull, check or image push "
+     "How long idle connections and runners are kept for the next exec, shell, push, pull, check or image push "
      "(`sortie connections ls`); 0 = not kept. `run` uses them only with on_launcher_loss = \"hold T\"", kUser},
     {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
      "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to connect with; empty = Sortie's built-in SSH client", kUser},

@@ -380,6 +380,15 @@ def scenario_shell_on_kept_connections(bed):
         warm.wait_idle(HOSTS)
         equal(warm.signs_in(), before, "sshd processes after the prompt")
         wait_until(lambda: not any("sleep 1000" in line for line in bed.leftovers()), 10, "the end of what the shells started")
+        with Terminal(*prompt, environment={"XDG_RUNTIME_DIR": warm.folder.name}) as person:  # a prompt that is killed
+            person.expect(r"\(4\)> ")
+            person.type("setsid sleep 1000 & sleep 1000\r")
+            wait_until(lambda: sum(line.endswith("sleep 1000") for line in bed.leftovers()) == 8, 15, "what the line runs")
+            person.process.kill()
+            person.process.wait()
+            wait_until(lambda: not any("sleep 1000" in line for line in bed.leftovers()), 15, "the end of what the shells started")
+        warm.exec("true")
+        warm.wait_idle(HOSTS)
         with Terminal(*prompt, environment={"XDG_RUNTIME_DIR": warm.folder.name}) as person:
             person.expect(r"\(4\)> ")
             for pid in warm.keepers():

@@ -83,7 +83,8 @@ TEST_CASE("a runner that was found good is read again when it was written to, or
   const auto starts = [&] {
     return start(file, sum).output.find("SORTIE HAVE") != std::string::npos;
   };
-  CHECK(starts());
+  // As at its installation: what SHA-256 has found good XXH3 need not.
+  CHECK(start(file).output.find("SORTIE HAVE") != std::string::npos);
   constexpr const char* kNote = "user.sortie.content";
   char note[256];
   const ssize_t size = ::getxattr(file.c_str(), kNote, note, sizeof note);
