@@ -110,6 +110,7 @@ TEST_CASE("shared sequences give the same bits twice, and however late messages 
 }
 
 TEST_CASE("ranks that share sequences and work late give the same bits") {
+  const OnDevice cpu(Device{});  // whose context alone does ops late
   const config::JobConfig job = recomputed_sharing_job();
   const LayoutRun first = run_layout(job, 4, 3);
   for (const std::uint64_t seed : {11, 12})
