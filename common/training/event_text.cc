@@ -52,19 +52,17 @@ std::string line_of(const EvalEvent& e) {
 }
 
 std::string line_of(const CheckpointEvent& e) {
-  const std::string stall =
-      std::isfinite(e.stall_seconds) && e.stall_seconds < e.seconds
-          ? fmt::format(", training blocked for {:.2f} s", e.stall_seconds)
-          : "";
+  const std::string stall = std::isfinite(e.stall_seconds) && e.stall_seconds < e.seconds
+                                ? fmt::format(", training blocked for {:.2f} s", e.stall_seconds)
+                                : "";
   return fmt::format("step {:>6}  checkpoint {}{} ({}B in {:.1f} s{})", e.step,
                      e.best ? "of the lowest validation loss " : "", e.path,
                      short_number(static_cast<double>(e.bytes)), e.seconds, stall);
 }
 
 std::string line_of(const MemoryCheckpointEvent& e) {
-  return fmt::format(
-      "step {:>6}  checkpoint in memory ({}B a rank, training blocked for {:.2f} s)", e.step,
-      short_number(static_cast<double>(e.bytes)), e.stall_seconds);
+  return fmt::format("step {:>6}  checkpoint in memory ({}B a rank, training blocked for {:.2f} s)",
+                     e.step, short_number(static_cast<double>(e.bytes)), e.stall_seconds);
 }
 
 std::string line_of(const RollbackEvent& e) {

@@ -23,8 +23,8 @@ std::string hang_text(const Hang& hang, const std::string& host_name, std::size_
   if (!hang.why.empty()) text += "; " + hang.why;
   const std::size_t others = hang.ranks.size() - hang.behind.size();
   if (others > 0)
-    text +=
-        fmt::format("; {} other rank{} no progress either", others, others == 1 ? " makes" : "s make");
+    text += fmt::format("; {} other rank{} no progress either", others,
+                        others == 1 ? " makes" : "s make");
   return text;
 }
 

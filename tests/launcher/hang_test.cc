@@ -98,7 +98,8 @@ TEST_CASE("ranks that hang: their stacks are kept, the right one is blamed, all 
   }
   const auto view = read_run_view(launch.run_folder);
   REQUIRE(view);
-  CHECK(has(report_text(*view, {launch.run_folder, "", false}), "hang: rank 1 on h2 makes no progress"));
+  CHECK(has(report_text(*view, {launch.run_folder, "", false}),
+            "hang: rank 1 on h2 makes no progress"));
 }
 
 TEST_CASE("stacks that do not come are not waited for longer than dump_timeout") {

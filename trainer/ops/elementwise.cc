@@ -10,8 +10,8 @@ namespace {
 void check_rows(const Tensor& x, const Tensor& like, std::int64_t cols, const char* name) {
   SORTIE_CHECK(x.dtype() == like.dtype() && x.dtype() != DType::i32 && x.size(-1) == cols &&
                    x.elements() / cols == like.elements() / like.size(-1),
-               "{} is {} {}, does not match {} {}", name, dtype_name(x.dtype()), x.shape().to_string(),
-               dtype_name(like.dtype()), like.shape().to_string());
+               "{} is {} {}, does not match {} {}", name, dtype_name(x.dtype()),
+               x.shape().to_string(), dtype_name(like.dtype()), like.shape().to_string());
 }
 
 void check_tokens(const Tensor& tokens, const Tensor& rows) {

@@ -152,10 +152,9 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
   steps_in_vain_ = 0;
   lacks_state_ = told.lacks != 0;
   if (!lacks_state_ && told.round != progress_.round)
-    return fail(
-        ErrorCode::protocol,
-        fmt::format("coordinator: site {} must continue from round {}, and has round {}",
-                    site_.name, told.round, progress_.round));
+    return fail(ErrorCode::protocol,
+                fmt::format("coordinator: site {} must continue from round {}, and has round {}",
+                            site_.name, told.round, progress_.round));
   if (lacks_state_ && leader_) leader_->set_lacks_state(joined->donors);
   if (lacks_state_) {
     resumed_ = {};
