@@ -9,17 +9,17 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kConnectionsFooter = R"(Examples:
-  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    signs in, and stays
-  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    signs in nowhere
-  sortie connections ls                                                      what stays, how long
-  sortie connections close                                                   nothing does any more
+  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    keeps the connections
+  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    reuses them
+  sortie connections ls                                                      kept connections, and for how long
+  sortie connections close                                                   closes all
 
 exec, push, pull, check and image push use connections that are kept; run signs in by itself.
 )";
 
 constexpr const char* kConnectionsLsFooter = R"(Examples:
   sortie connections ls           host, state, since when it is idle, when it ends
-  sortie connections ls --json    for a program to read (schema sortie/connections/1)
+  sortie connections ls --json    as JSON (schema sortie/connections/1)
 )";
 
 constexpr const char* kConnectionsCloseFooter = R"(Examples:
@@ -41,18 +41,17 @@ void add_connections_verbs(CLI::App& root, std::vector<Verb>& verbs) {
     bool json = false;
   };
   const auto options = std::make_shared<Options>();
-  CLI::App* connections =
-      root.add_subcommand("connections", "Connections that stay after a command");
+  CLI::App* connections = root.add_subcommand("connections", "Kept SSH connections");
   connections->footer(kConnectionsFooter);
   connections->require_subcommand(1);
 
-  CLI::App* ls = connections->add_subcommand("ls", "List connections that are kept");
+  CLI::App* ls = connections->add_subcommand("ls", "List kept connections");
   ls->footer(kConnectionsLsFooter);
   ls->add_flag("--json", options->json, "As JSON (schema sortie/connections/1)");
   verbs.push_back(
       {ls, [options] { return print_connections(warm::list_connections(options->json)); }});
 
-  CLI::App* close = connections->add_subcommand("close", "Close connections that are kept");
+  CLI::App* close = connections->add_subcommand("close", "Close kept connections");
   close->footer(kConnectionsCloseFooter);
   close->add_option("hosts", options->job.hosts,
                     "Hosts: 'gpu[01-04],h7,@group,!gpu03'; none = all");
