@@ -54,8 +54,9 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
       "--comm", comm->wanted,
       "Measure the links of all pairs of hosts, and all in a ring, with a short MPI job");
   check
-      ->add_option("--comm-floor", comm->floor,
-                   "Minimum rate of each link in each direction, 10Gbit/s; default: 0.7 of the median")
+      ->add_option(
+          "--comm-floor", comm->floor,
+          "Minimum rate of each link in each direction, 10Gbit/s; default: 0.7 of the median")
       ->check(rate_error)
       ->needs(wanted);
   check->add_option("--comm-ranks", comm->ranks, "One rank per host, or one per slot: host | slots")
