@@ -71,7 +71,7 @@ void add_global_flags(CLI::App& root, bool colors) {
     const auto flag = [&app](const char* names, const char* const description) {
       app.add_flag(names, description)->group(kGlobalGroup);
     };
-    flag("-q,--quiet", "No messages but errors; output of ranks and answers are still printed");
+    flag("-q,--quiet", "Print only errors, output of ranks and results");
     flag("-v,--verbose", "Also print what Sortie itself does");
     if (colors) flag("--no-color", "No colours (as NO_COLOR=1; CLICOLOR_FORCE=1 is the opposite)");
   });

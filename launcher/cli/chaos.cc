@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kChaosFooter = R"(Examples:
   sortie chaos last --every 60s --faults kill,stop     a random rank, killed or stopped, each minute
-  sortie chaos k3f9 --every 20s --count 10 --yes       ten faults, without a question
-  sortie chaos k3f9 --faults kill --seed 7             the same faults again, while the same ranks run
+  sortie chaos k3f9 --every 20s --count 10 --yes       ten faults, without confirmation
+  sortie chaos k3f9 --faults kill --seed 7             the same faults for the same ranks
 
 Faults: kill (SIGKILL to a rank), term (SIGTERM), stop (SIGSTOP: it stands still until the watchdog ends it), link (for --link-down nothing that
 the launcher and the rank's host send each other arrives, and there is no new connection; what hosts send each other does arrive), supervisor
@@ -24,7 +24,7 @@ the run does.
 
 void add_chaos_verb(CLI::App& root, std::vector<Verb>& verbs) {
   const auto options = std::make_shared<ChaosOptions>();
-  CLI::App* chaos = root.add_subcommand("chaos", "Make faults at random in a run of your own");
+  CLI::App* chaos = root.add_subcommand("chaos", "Inject random faults into your own run");
   chaos->footer(kChaosFooter);
   add_run_name(*chaos, options->run, options->log_dir);
   chaos->add_option("--every", options->every, "Time between two faults")->capture_default_str();
@@ -32,7 +32,7 @@ void add_chaos_verb(CLI::App& root, std::vector<Verb>& verbs) {
       ->capture_default_str();
   chaos->add_option("--link-down", options->link_down, "How long a link is cut")
       ->capture_default_str();
-  chaos->add_option("--seed", options->seed, "For the same faults again");
+  chaos->add_option("--seed", options->seed, "Seed of the random faults");
   chaos->add_option("--count", options->count, "Number of faults; 0 = until the run ends")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();

@@ -11,12 +11,12 @@ namespace {
 using check::CommOptions;
 
 constexpr const char* kCheckFooter = R"(Examples:
-  sortie check job.toml                                can this job run on its hosts?
-  sortie check --hosts 'gpu[01-64]'                    are these hosts well?
+  sortie check job.toml                                checks the hosts of the job
+  sortie check --hosts 'gpu[01-64]'                    checks these hosts
   sortie check --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi
-  sortie check job.toml --bandwidth 2 --json           for a program, links measured for 2 s
-  sortie check --hosts 'gpu[01-64]' --comm             every link as a job's ranks use it
-  sortie check job.toml --comm --comm-floor 80Gbit/s   what each of them must reach
+  sortie check job.toml --bandwidth 2 --json           as JSON; measures links for 2 s
+  sortie check --hosts 'gpu[01-64]' --comm             measures the links of all pairs of hosts
+  sortie check job.toml --comm --comm-floor 80Gbit/s   with a minimum rate
 
 PASS, WARN and FAIL of each check on each host, the reason and what to do. With -v also what
 passed, and its values. Nothing is started or changed, but for --comm, which runs a short job. Exit code: 0 all passed, 1 warnings, 2 failures
@@ -34,7 +34,7 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
   const auto options = std::make_shared<JobOptions>();
   const auto how = std::make_shared<check::CheckOptions>();
   const auto seconds = std::make_shared<double>(10);
-  CLI::App* check = root.add_subcommand("check", "See whether hosts are fit for a job");
+  CLI::App* check = root.add_subcommand("check", "Check the hosts of a job");
   check->footer(kCheckFooter);
   add_job_options(*check, *options);
   add_shell_flag(*check, *options);
@@ -54,8 +54,9 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
       "--comm", comm->wanted,
       "Measure the links of all pairs of hosts, and all in a ring, with a short MPI job");
   check
-      ->add_option("--comm-floor", comm->floor,
-                   "What each link must reach each way, 10Gbit/s; else 0.7 of what is usual here")
+      ->add_option(
+          "--comm-floor", comm->floor,
+          "Minimum rate of each link in each direction, 10Gbit/s; default: 0.7 of the median")
       ->check(rate_error)
       ->needs(wanted);
   check->add_option("--comm-ranks", comm->ranks, "One rank per host, or one per slot: host | slots")

@@ -18,11 +18,11 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   sortie run configs/quickstart.toml                        train on this machine
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi     start an MPI program on four hosts
-  sortie run --detach job.toml; sortie attach last          the same, apart from this terminal
-  sortie plan job.toml --set topology.micro_batch_size=8    what would run where
+  sortie run --detach job.toml; sortie attach last          in the background
+  sortie plan job.toml --set topology.micro_batch_size=8    ranks, devices, memory and commands
   sortie exec --hosts 'gpu[01-64]' --fold -- uname -r       one command on many hosts
-  sortie check job.toml                                     are the hosts fit for it?
-  sortie nodes ls                                           hosts that no run starts on
+  sortie check job.toml                                     checks the hosts of the job
+  sortie nodes ls                                           cordoned hosts
   sortie config init > job.toml                             a commented config to start from
   sortie help run                                           the options of a verb
 )";

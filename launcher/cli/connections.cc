@@ -9,10 +9,10 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kConnectionsFooter = R"(Examples:
-  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    signs in, and stays
-  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    signs in nowhere
-  sortie connections ls                                                      what stays, how long
-  sortie connections close                                                   nothing does any more
+  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    keeps the connections
+  sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    reuses them
+  sortie connections ls                                                      kept connections, and for how long
+  sortie connections close                                                   closes all
 
 exec, push, pull, check, image push, ssh and shell use connections that are kept; run does with
 on_launcher_loss = "hold T", and else signs in by itself.
@@ -21,7 +21,7 @@ on_launcher_loss = "hold T", and else signs in by itself.
 constexpr const char* kConnectionsLsFooter = R"(Examples:
   sortie connections ls           host, state, since when it is idle, when it ends; a row for each
                                   session of `sortie ssh`, too (state terminal or command)
-  sortie connections ls --json    for a program to read (schema sortie/connections/1)
+  sortie connections ls --json    as JSON (schema sortie/connections/1)
 )";
 
 constexpr const char* kConnectionsCloseFooter = R"(Examples:
@@ -43,18 +43,17 @@ void add_connections_verbs(CLI::App& root, std::vector<Verb>& verbs) {
     bool json = false;
   };
   const auto options = std::make_shared<Options>();
-  CLI::App* connections =
-      root.add_subcommand("connections", "Connections that stay after a command");
+  CLI::App* connections = root.add_subcommand("connections", "Kept SSH connections");
   connections->footer(kConnectionsFooter);
   connections->require_subcommand(1);
 
-  CLI::App* ls = connections->add_subcommand("ls", "List connections that are kept");
+  CLI::App* ls = connections->add_subcommand("ls", "List kept connections");
   ls->footer(kConnectionsLsFooter);
   ls->add_flag("--json", options->json, "As JSON (schema sortie/connections/1)");
   verbs.push_back(
       {ls, [options] { return print_connections(warm::list_connections(options->json)); }});
 
-  CLI::App* close = connections->add_subcommand("close", "Close connections that are kept");
+  CLI::App* close = connections->add_subcommand("close", "Close kept connections");
   close->footer(kConnectionsCloseFooter);
   close->add_option("hosts", options->job.hosts,
                     "Hosts: 'gpu[01-04],h7,@group,!gpu03'; none = all");

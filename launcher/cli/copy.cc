@@ -25,7 +25,7 @@ this machine send all, for hosts that can not reach each other.
 constexpr const char* kPullFooter = R"(Examples:
   sortie pull --hosts 'gpu[01-04]' /scratch/run7/metrics results   results/gpu01/metrics, results/gpu02/...
   sortie pull --config job.toml /var/log/nvidia.log work/out logs  several at once, to logs/HOST/
-  sortie pull --hosts @gpu --exclude gpu07 '/scratch/run7/*/metrics.json' m    patterns, read on the hosts: m/HOST/eval/metrics.json
+  sortie pull --hosts @gpu --exclude gpu07 '/scratch/run7/*/metrics.json' m    patterns, expanded on the hosts: m/HOST/eval/metrics.json
 
 In a pattern * and ? stand for characters within a name, [a-c] for one of some; quote it, or this shell reads it. What matches keeps
 its path from the first name with a wildcard on. A path that a host lacks is reported with exit code 9; all others are fetched.
@@ -50,7 +50,7 @@ void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   const std::map<std::string, RelayMode> modes = {
       {"auto", RelayMode::automatic}, {"on", RelayMode::on}, {"off", RelayMode::off}};
   push->add_option("--relay", pushed->relay,
-                   "Hosts pass pieces on to each other: auto (from 2 hosts and 4 MiB), on, off")
+                   "Forward pieces from host to host: auto (from 2 hosts and 4 MiB), on, off")
       ->transform(CLI::CheckedTransformer(modes))
       ->option_text("auto|on|off");
   verbs.push_back({push, [pushed] { return push_files(*pushed); }});

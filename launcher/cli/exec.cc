@@ -9,11 +9,11 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kExecFooter = R"(Examples:
-  sortie exec --hosts 'gpu[01-64]' -- uptime                       lines as they come, [host] before each
-  sortie exec --hosts @gpu --exclude gpu07 --fold -- uname -r      hosts with the same output together
+  sortie exec --hosts 'gpu[01-64]' -- uptime                       prints lines as they arrive, with [host]
+  sortie exec --hosts @gpu --exclude gpu07 --fold -- uname -r      folds equal output
   sortie exec --hosts @gpu --shell -- 'df -h / | tail -1'          through /bin/sh there
-  sortie exec --hosts @gpu --timeout 30s -- nvidia-smi             30 s for each host, then it is ended
-  sortie exec --hosts @gpu --stdin -- tee /tmp/list < list         stdin to all of them
+  sortie exec --hosts @gpu --timeout 30s -- nvidia-smi             timeout of 30 s per host
+  sortie exec --hosts @gpu --stdin -- tee /tmp/list < list         sends stdin to all of them
 
 Everything after -- is the command and its arguments, passed on byte for byte. It runs in the home
 folder, with nothing left of it when it has ended. Hosts have nothing to do with each other: one that
@@ -40,7 +40,7 @@ void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   exec->add_flag("--stdin", options->send_stdin,
                  "Send stdin to all hosts; without it they have /dev/null");
   exec->add_flag("--fold", options->fold,
-                 "Show output at the end, hosts with the same output and exit code together");
+                 "Show output at the end; fold hosts with the same output and exit code");
   exec->add_flag("--json", options->json, "A line of JSON per event (schema sortie/exec/1)");
   exec->add_flag("--no-prefix", options->no_prefix, "No [host] before lines");
   exec->add_option("--output-dir", options->output_dir,

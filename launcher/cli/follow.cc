@@ -12,15 +12,15 @@ namespace {
 
 constexpr const char* kAttachFooter = R"(Examples:
   sortie attach                      live output of the last run, from now on
-  sortie attach --from-start k3f9    everything it has written, then live
+  sortie attach --from-start k3f9    all earlier output, then live
   sortie attach --adopt k3f9         its supervisor was killed, and runner.on_launcher_loss is "hold 120s"
 
 Its exit code is the run's. Ctrl-C leaves the run going (exit code 130). Several may be attached.
 )";
 
 constexpr const char* kLogsFooter = R"(Examples:
-  sortie logs                                all that the ranks of the last run have written, in order
-  sortie logs -f --rank 0,8-15               some ranks, and what they go on to write
+  sortie logs                                output of all ranks of the last run
+  sortie logs -f --rank 0,8-15               some ranks; follows new output
   sortie logs --host 'gpu[01-04]' --since 10m --grep 'nan|inf' k3f9
 )";
 
@@ -31,10 +31,10 @@ void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) 
   CLI::App* attach_verb = root.add_subcommand("attach", "Show a run live; exit with its exit code");
   attach_verb->footer(kAttachFooter);
   add_run_name(*attach_verb, request->run, request->log_dir);
-  attach_verb->add_flag("--from-start", request->from_start, "First all that was written before");
+  attach_verb->add_flag("--from-start", request->from_start, "Start with all earlier output");
   const auto take_over = std::make_shared<bool>(false);
   attach_verb->add_flag("--adopt", *take_over,
-                        "Its supervisor is gone: start another one for the ranks that hosts hold");
+                        "Start a new supervisor for the held ranks of a run whose supervisor died");
   verbs.push_back({attach_verb, [request, take_over] {
                      return *take_over ? adopt(*request) : attach(*request);
                    }});

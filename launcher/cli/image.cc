@@ -16,7 +16,7 @@ constexpr const char* kImageFooter = R"(Examples:
 constexpr const char* kImagePushFooter = R"(Examples:
   sortie image push trainer:1 --hosts 'gpu[01-16]'                   from this machine's Docker to theirs
   sortie image push trainer:1 --hosts h1,h2 --engine containerd      to containerd
-  sortie image push trainer:1 --config job.toml --json               for a program to read
+  sortie image push trainer:1 --config job.toml --json               as JSON
 
 The image is saved here once. Hosts that have it get nothing; hosts that have its first layers get the others (Docker);
 hosts pass on to each other what they get. Every host has the same image id at the end, or the command fails.
@@ -25,7 +25,7 @@ hosts pass on to each other what they get. Every host has the same image id at t
 }  // namespace
 
 void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
-  CLI::App* image = root.add_subcommand("image", "Container images of hosts");
+  CLI::App* image = root.add_subcommand("image", "Copy container images to hosts");
   image->footer(kImageFooter);
   image->require_subcommand(1);
 
@@ -45,7 +45,7 @@ void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   const std::map<std::string, RelayMode> modes = {
       {"auto", RelayMode::automatic}, {"on", RelayMode::on}, {"off", RelayMode::off}};
   push->add_option("--relay", options->relay,
-                   "Hosts pass pieces on to each other: auto (from 2 hosts and 4 MiB), on, off")
+                   "Forward pieces from host to host: auto (from 2 hosts and 4 MiB), on, off")
       ->transform(CLI::CheckedTransformer(modes))
       ->option_text("auto|on|off");
   push->add_flag("--json", options->json, "As JSON (schema sortie/image_push/1)");

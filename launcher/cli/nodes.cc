@@ -11,10 +11,10 @@ namespace {
 
 constexpr const char* kNodesFooter = R"(Examples:
   sortie nodes ls                                           cordoned hosts: who, when, why
-  sortie nodes cordon gpu07 --reason 'fan is broken'        no run of yours starts there
-  sortie nodes test gpu07                                   is it well again?
-  sortie nodes uncordon gpu07                               runs may have it again
-  sortie nodes breaker reset                                runs cordon sick hosts again
+  sortie nodes cordon gpu07 --reason 'fan is broken'        cordons a host for your runs
+  sortie nodes test gpu07                                   checks the host
+  sortie nodes uncordon gpu07                               allows runs to use it again
+  sortie nodes breaker reset                                allows runs to cordon hosts again
 
 Runs cordon a host by themselves after two failures that speak against it (recovery.cordon). When more than 2 of them, or a
 tenth of the hosts, go within ten minutes, the breaker opens: no run cordons any more, until you reset it.
@@ -22,7 +22,7 @@ tenth of the hosts, go within ten minutes, the breaker opens: no run cordons any
 
 constexpr const char* kNodesLsFooter = R"(Examples:
   sortie nodes ls           cordoned hosts, and the breaker
-  sortie nodes ls --json    for a program to read (schema sortie/nodes/1)
+  sortie nodes ls --json    as JSON (schema sortie/nodes/1)
 )";
 
 constexpr const char* kNodesCordonFooter = R"(Examples:
@@ -39,7 +39,7 @@ constexpr const char* kNodesUncordonFooter = R"(Examples:
 
 constexpr const char* kNodesTestFooter = R"(Examples:
   sortie nodes test gpu07                  `sortie check` of this host, cordoned or not
-  sortie nodes test 'gpu[07,12]' --json    for a program to read (schema sortie/check/1)
+  sortie nodes test 'gpu[07,12]' --json    as JSON (schema sortie/check/1)
 
 Exit code: 0 all passed, 1 warnings, 2 failures. Nothing is started or changed, and the host stays cordoned.
 )";
@@ -88,8 +88,7 @@ void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
     bool json = false;
   };
   const auto options = std::make_shared<Options>();
-  CLI::App* nodes =
-      root.add_subcommand("nodes", "Hosts that no run starts on, because they are sick");
+  CLI::App* nodes = root.add_subcommand("nodes", "Cordoned hosts, which no run uses");
   nodes->footer(kNodesFooter);
   nodes->require_subcommand(1);
 

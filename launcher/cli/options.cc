@@ -58,7 +58,7 @@ void add_way_options(CLI::App& app, JobOptions& options) {
 void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("config,--config", options.config, "Config file (TOML)");
   add_host_options(app, options);
-  app.add_option("--slots", options.slots, "Slots of every host that names none")
+  app.add_option("--slots", options.slots, "Slots of hosts without slots=")
       ->check(CLI::Range(1, config::kMaxSlots));
 }
 

@@ -18,9 +18,9 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kReportFooter = R"(Examples:
-  sortie report                            the newest run: when what happened, what failed first
-  sortie report 20261121-0954              the run whose id begins so
-  sortie report last --json | jq .cause    for a program to read (schema sortie/report/1)
+  sortie report                            the newest run: timeline and first cause
+  sortie report 20261121-0954              the run whose id starts with this
+  sortie report last --json | jq .cause    as JSON (schema sortie/report/1)
 )";
 
 struct ReportOptions {

@@ -27,13 +27,13 @@ Everything after -- is the program and its arguments, passed on byte for byte.
 )";
 
 constexpr const char* kPlanFooter = R"(Examples:
-  sortie plan job.toml                                    what would run where
+  sortie plan job.toml                                    ranks, devices, memory and commands
   sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
-  sortie plan job.toml --connect                          and on which CPUs, as the hosts say
+  sortie plan job.toml --connect                          with CPUs and addresses from the hosts
   sortie plan job.toml --mttf-node-hours 3700             how often to save, how many spares
-  sortie plan job.toml --suggest --rates measured.json    which layouts these hosts allow, how fast
+  sortie plan job.toml --suggest --rates measured.json    predicted times of the possible layouts
   sortie plan job.toml --step-time 0.8 --site-rate 50Mbit/s  sites: useful time of each level
-  sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
+  sortie plan --json --hosts h1,h2 -- ./my_mpi            as JSON
 )";
 
 /// Signals that a person sends need no explanation.
@@ -117,7 +117,7 @@ Result<std::string> shown_plan(const PlannedJob& job, bool json, const AskedReli
 
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
   const auto options = std::make_shared<JobOptions>();
-  CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
+  CLI::App* run = root.add_subcommand("run", "Start and supervise a job on its hosts");
   run->footer(kRunFooter);
   add_job_options(*run, *options);
   run->add_option("--name", options->name,
@@ -150,7 +150,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   add_shell_flag(*plan, *options);
   const auto connect = std::make_shared<bool>(false);
   plan->add_flag("--connect", *connect,
-                 "Have every host prepare the job and take it back, which shows the CPUs of each "
+                 "Let every host prepare the job without starting it, to show the CPUs of each "
                  "rank and MASTER_ADDR");
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
   const auto asked = std::make_shared<AskedReliability>();

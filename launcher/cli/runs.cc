@@ -12,9 +12,9 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kPsFooter = R"(Examples:
-  sortie ps                what runs now
-  sortie ps --all          every run there is a folder of
-  sortie ps --json         for a program to read (schema sortie/ps/1)
+  sortie ps                active runs
+  sortie ps --all          all runs
+  sortie ps --json         as JSON (schema sortie/ps/1)
 )";
 
 constexpr const char* kStatusFooter = R"(Examples:
@@ -29,8 +29,8 @@ constexpr const char* kStopFooter = R"(Examples:
 )";
 
 constexpr const char* kPruneFooter = R"(Examples:
-  sortie prune --older-than 7d --dry-run    what would go
-  sortie prune --keep 20                    all ended runs but the latest 20
+  sortie prune --older-than 7d --dry-run    shows what would be removed
+  sortie prune --keep 20                    removes all ended runs except the latest 20
 )";
 
 int print_result(const Result<std::string>& text) {
@@ -62,7 +62,7 @@ void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   CLI::App* ps = root.add_subcommand("ps", "List runs");
   ps->footer(kPsFooter);
   add_log_dir(*ps, options->log_dir);
-  ps->add_flag("--all", options->all, "Those that have ended too");
+  ps->add_flag("--all", options->all, "Include ended runs");
   ps->add_flag("--json", options->json, "As JSON (schema sortie/ps/1)");
   verbs.push_back({ps, [options] {
                      return print_result(ps_text(options->log_dir, options->all, options->json));
@@ -77,7 +77,7 @@ void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
                          status_text(options->run, options->log_dir, options->json));
                    }});
 
-  CLI::App* stop = root.add_subcommand("stop", "End a run, and wait until it has ended");
+  CLI::App* stop = root.add_subcommand("stop", "Stop a run, and wait for its end");
   stop->footer(kStopFooter);
   add_run_name(*stop, options->run, options->log_dir);
   stop->add_flag("--now", options->now, "Kill at once, without runner.grace");
@@ -87,11 +87,12 @@ void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   CLI::App* pruning = root.add_subcommand("prune", "Remove the folders of ended runs");
   pruning->footer(kPruneFooter);
   add_log_dir(*pruning, options->prune.log_dir);
-  pruning->add_option("--keep", options->prune.keep, "The latest N ended runs stay")
+  pruning->add_option("--keep", options->prune.keep, "Keep the latest N ended runs")
       ->check(CLI::Range(0, 1'000'000));
   pruning->add_option("--older-than", options->prune.older_than,
-                      "Only what ended longer ago: 12h, 7d");
-  pruning->add_flag("--dry-run", options->prune.dry_run, "Say what would go; remove nothing");
+                      "Only runs that ended longer ago: 12h, 7d");
+  pruning->add_flag("--dry-run", options->prune.dry_run,
+                    "Show what would be removed; remove nothing");
   verbs.push_back({pruning, [options] { return print_result(prune(options->prune)); }});
 }
 

@@ -29,11 +29,11 @@ exec` has it, or of `exit N`.
 
 void add_shell_verb(CLI::App& root, std::vector<Verb>& verbs) {
   const auto options = std::make_shared<ShellOptions>();
-  CLI::App* shell = root.add_subcommand("shell", "A prompt whose lines run on many hosts");
+  CLI::App* shell = root.add_subcommand("shell", "Interactive shell on many hosts");
   shell->footer(kShellFooter);
   add_config_option(*shell, options->job);
   add_host_options(*shell, options->job);
-  shell->add_flag("--no-history", options->no_history, "Neither read nor keep lines of prompts");
+  shell->add_flag("--no-history", options->no_history, "Do not read or write the history file");
   verbs.push_back({shell, [options] { return shell_command(*options); }});
 }
 

@@ -16,7 +16,7 @@ constexpr const char* kSitesFooter = R"(Examples:
 
 constexpr const char* kSitesLsFooter = R"(Examples:
   sortie sites ls                  the sites of the last run: their ranks, and where they are in the rounds
-  sortie sites ls --json k3f9      for a program to read (schema sortie/sites/1)
+  sortie sites ls --json k3f9      as JSON (schema sortie/sites/1)
 )";
 
 constexpr const char* kSitesAddFooter = R"(Examples:
@@ -35,7 +35,7 @@ constexpr const char* kSitesRemoveFooter = R"(Examples:
 
 void add_sites_verb(CLI::App& root, std::vector<Verb>& verbs) {
   CLI::App* const sites =
-      root.add_subcommand("sites", "The sites of a living run: list, add or remove them");
+      root.add_subcommand("sites", "List, add or remove the sites of an active run");
   sites->require_subcommand(1);
   sites->footer(kSitesFooter);
   const auto request = std::make_shared<SitesRequest>();
@@ -46,13 +46,13 @@ void add_sites_verb(CLI::App& root, std::vector<Verb>& verbs) {
     add_log_dir(app, request->log_dir);
   };
 
-  CLI::App* const ls = sites->add_subcommand("ls", "List the sites and how they stand");
+  CLI::App* const ls = sites->add_subcommand("ls", "List the sites and their state");
   ls->footer(kSitesLsFooter);
   add_run_name(*ls, request->run, request->log_dir);
   ls->add_flag("--json", request->json, "As JSON (schema sortie/sites/1)");
   verbs.push_back({ls, [request] { return order_sites(*request); }});
 
-  CLI::App* const add = sites->add_subcommand("add", "A site comes into the run");
+  CLI::App* const add = sites->add_subcommand("add", "Add a site to the run");
   add->footer(kSitesAddFooter);
   add->add_option("site", request->site, "Name of the site; must be new in this run")->required();
   add->add_option("hosts", request->hosts,
@@ -64,7 +64,7 @@ void add_sites_verb(CLI::App& root, std::vector<Verb>& verbs) {
                      return order_sites(*request);
                    }});
 
-  CLI::App* const remove = sites->add_subcommand("remove", "A site leaves; its ranks are stopped");
+  CLI::App* const remove = sites->add_subcommand("remove", "Remove a site and stop its ranks");
   remove->footer(kSitesRemoveFooter);
   remove->add_option("site", request->site, "Its name")->required();
   add_run(*remove);

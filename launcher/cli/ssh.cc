@@ -49,7 +49,7 @@ void mark_ssh_command(const CLI::App& root, std::vector<std::string>& words) {
 
 void add_ssh_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
   const auto options = std::make_shared<SshOptions>();
-  CLI::App* ssh = root.add_subcommand("ssh", "A terminal on one host, or a command there");
+  CLI::App* ssh = root.add_subcommand("ssh", "Terminal or command on one host");
   ssh->footer(kSshFooter);
   ssh->add_option("host", options->host, "[user@]host[:port], or an expression for one host")
       ->required();
@@ -59,7 +59,7 @@ void add_ssh_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& progr
       ssh->add_flag("-t,--terminal", options->terminal, "A terminal there, also for a command");
   ssh->add_flag("-T,--no-terminal", options->no_terminal, "No terminal, also without a command")
       ->excludes(with);
-  ssh->add_flag("--no-escapes", options->no_escapes, "~. and its kin go to the host, too");
+  ssh->add_flag("--no-escapes", options->no_escapes, "Send ~. and other escapes to the host");
   verbs.push_back({ssh,
                    [options, &program] {
                      options->command = program;

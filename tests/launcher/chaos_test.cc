@@ -109,7 +109,7 @@ TEST_CASE("chaos in a run on this machine: a rank dies, and the run with it") {
   REQUIRE(shell(command + "run --detach --slots 2 --set runner.mpi=off -- sleep 1000").code == 0);
   const Finished unasked = shell(command + "chaos last < /dev/null");
   CHECK(unasked.code == 2);
-  CHECK(contains(unasked.output, "--yes agrees"));
+  CHECK(contains(unasked.output, "use --yes"));
   for (const char* wrong : {"--every 0s", "--every x", "--faults links",
                             "--faults link --link-down 0s", "--faults link --link-down 2h"})
     CHECK(shell(command + "chaos last --yes " + wrong).code == 2);

@@ -50,7 +50,7 @@ Result<> show_devices(bool as_json) {
 
 void add_devices_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "devices", "GPUs that ranks here would see, and CUDA's libraries that this build uses");
+      "devices", "GPUs that are visible here, and the CUDA libraries of this build");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "As one JSON object");
   command->callback(

@@ -17,7 +17,7 @@ constexpr Examples kAllExamples[] = {
     {"", R"(Examples:
   sortie-train data build --tokenizer byte --split 99,1 -o data/headers /usr/include     text to token files
   sortie-train generate --checkpoint runs/ckpt --prompt 'Once'                           continue a text
-  sortie-train checkpoint ls runs/ckpt                                                   what was saved
+  sortie-train checkpoint ls runs/ckpt                                                   lists checkpoints
   sortie-train import ~/models/pythia-70m runs/pythia                                    from Hugging Face
 
 Training itself is started by `sortie run job.toml`, on this machine or on many.
@@ -30,7 +30,7 @@ Without a config the file that SORTIE_CONFIG names is read; rank and world size 
 )"},
     {"plan", R"(Examples:
   sortie-train plan job.toml                                       parameters, operations, memory of a rank
-  sortie-train plan job.toml --world 64 --micro-batch 2 --json     for a program to read
+  sortie-train plan job.toml --world 64 --micro-batch 2 --json     as JSON
   sortie-train plan job.toml --set topology.activation_checkpointing_type=every_layer
 
 `sortie plan` asks this for its lines about the model.
@@ -42,7 +42,7 @@ Without a config the file that SORTIE_CONFIG names is read; rank and world size 
 )"},
     {"eval", R"(Examples:
   sortie-train eval runs/ckpt --data data/headers-validation                loss, perplexity, bits per byte
-  sortie-train eval runs/ckpt --data data/a data/b --samples 200 --json     for a program to read
+  sortie-train eval runs/ckpt --data data/a data/b --samples 200 --json     as JSON
   sortie-train eval runs/ckpt --multiple-choice questions.jsonl             share of right answers
 )"},
     {"merge-lora", R"(Examples:
@@ -95,14 +95,14 @@ reduce_scatter, all_gather and all_to_all, 1 for broadcast and ring, on d ranks:
 )"},
     {"bench matmul", R"(Examples:
   sortie-train bench matmul                                        1024 x 3072 x 768, an MLP of GPT-2 124M
-  OMP_NUM_THREADS=1 sortie-train bench matmul --dtype f32 --json   one thread, for a program to read
+  OMP_NUM_THREADS=1 sortie-train bench matmul --dtype f32 --json   one thread, as JSON
 )"},
     {"bench copy", R"(Examples:
   sortie-train bench copy                 256 MB from one place to another
   sortie-train bench copy --bytes 1MB     what stays in the caches
 )"},
     {"checkpoint", R"(Examples:
-  sortie-train checkpoint ls runs/ckpt           what was saved, newest first
+  sortie-train checkpoint ls runs/ckpt           lists checkpoints, newest first
   sortie-train checkpoint verify runs/ckpt       read every byte, compare all hashes
   sortie-train checkpoint model runs/pythia      its [model] for a config
 )"},

@@ -24,8 +24,7 @@ Result<> run(const std::string& checkpoint, const std::string& out) {
 }  // namespace
 
 void add_merge_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "merge-lora", "Add low-rank updates to their weights: a plain checkpoint of weights alone");
+  CLI::App* command = app.add_subcommand("merge-lora", "Merge low-rank updates into the weights");
   auto paths = std::make_shared<std::pair<std::string, std::string>>();
   command->add_option("checkpoint", paths->first, "Checkpoint, or a folder of them (the newest)")
       ->required();

@@ -323,7 +323,7 @@ TEST_SUITE("launcher") {
     const auto took = std::chrono::steady_clock::now() - before;
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::handshake);
-    CHECK(contains(connection.error().message, "said nothing within 300 ms"));
+    CHECK(contains(connection.error().message, "sent nothing within 300 ms"));
     CHECK(took >= 300ms);
     CHECK(took < test::patient(2s));
   }
