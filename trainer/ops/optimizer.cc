@@ -2,6 +2,7 @@
 #include "trainer/ops/optimizer.h"
 
 #include "trainer/ops/dispatch.h"
+#include "trainer/ops/update_gate.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -27,8 +28,8 @@ void adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w, const Te
                    (!compute.defined() || is_range(compute, DType::bf16, count)),
                "ranges of {}, {}, {}, {}, {}", count, grad.elements(), m.elements(), v.elements(),
                compute.elements());
-  SORTIE_CHECK(step.correction1 > 0.0f && step.correction2 > 0.0f, "corrections {}, {}",
-               step.correction1, step.correction2);
+  SORTIE_CHECK(is_range(step.gate, DType::f32, kGateValues), "a gate of {} values",
+               step.gate.elements());
   dispatch<&Backend::adamw>(context, step, w, grad, m, v, compute);
 }
 

@@ -13,11 +13,11 @@ void sum_of_squares(ExecutionContext& context, const Tensor& values, Tensor& sum
 ///   g = grad * grad_scale ; m = b1 m + (1-b1) g ; v = b2 v + (1-b2) g^2
 ///   w -= lr * ( (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay * w )
 /// and, where `compute` is defined, compute = bf16(w). All dense and of as many elements; f32 but
-/// for `compute`.
+/// for `compute`. Nothing is changed where the gate (update_gate.h) is closed; grad_scale and the
+/// corrections are its own.
 struct AdamWStep {
   float lr, beta1, beta2, eps, weight_decay;
-  float grad_scale;                // clipping
-  float correction1, correction2;  // 1 - b1^t, 1 - b2^t
+  Tensor gate;
 };
 void adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
            Tensor& m, Tensor& v, Tensor& compute);

@@ -4,6 +4,7 @@
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/update_gate.h"
 
 namespace sortie::trainer {
 namespace {
@@ -14,15 +15,14 @@ double sum_of_squares(ExecutionContext& context, const Tensor& values) {
   return ops::read_scalar<double>(context, sum);
 }
 
-ops::AdamWStep step_of(const reference::AdamW& a) {
-  return {.lr = static_cast<float>(a.lr),
-          .beta1 = static_cast<float>(a.beta1),
-          .beta2 = static_cast<float>(a.beta2),
-          .eps = static_cast<float>(a.eps),
-          .weight_decay = static_cast<float>(a.weight_decay),
-          .grad_scale = static_cast<float>(a.grad_scale),
-          .correction1 = static_cast<float>(1.0 - std::pow(a.beta1, a.step)),
-          .correction2 = static_cast<float>(1.0 - std::pow(a.beta2, a.step))};
+ops::AdamWStep step_of(ExecutionContext& context, const reference::AdamW& a) {
+  return {
+      .lr = static_cast<float>(a.lr),
+      .beta1 = static_cast<float>(a.beta1),
+      .beta2 = static_cast<float>(a.beta2),
+      .eps = static_cast<float>(a.eps),
+      .weight_decay = static_cast<float>(a.weight_decay),
+      .gate = ops::open_gate(context, a.beta1, a.beta2, a.step, static_cast<float>(a.grad_scale))};
 }
 
 }  // namespace
@@ -42,8 +42,9 @@ TEST_CASE("ten AdamW steps equal the reference") {
         const Values grad =
             random_values(DType::f32, 10 + static_cast<std::uint64_t>(a.step), count);
         reference::adamw(a, w, grad, m, s);
-        ops::adamw(v.context, step_of(a), w_t, make_tensor(v.context, DType::f32, {count}, grad),
-                   m_t, v_t, narrow ? compute : none);
+        ops::adamw(v.context, step_of(v.context, a), w_t,
+                   make_tensor(v.context, DType::f32, {count}, grad), m_t, v_t,
+                   narrow ? compute : none);
       }
       CHECK(relative_error(values_of(w_t), w) <= 1e-5);
       CHECK(relative_error(values_of(m_t), m) <= 1e-5);
@@ -60,7 +61,8 @@ TEST_CASE("AdamW has the same bits on any number of threads") {
     const Tensor grad = make_tensor(context, DType::f32, {count}, random_values(2, count));
     Tensor m = context.zeros(DType::f32, {count}), s = context.zeros(DType::f32, {count});
     for (int step = 1; step <= 3; ++step)
-      ops::adamw(context, step_of({1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, step}), w, grad, m, s, none);
+      ops::adamw(context, step_of(context, {1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, step}), w, grad, m, s,
+                 none);
     return values_of(w);
   });
 }
@@ -81,7 +83,8 @@ TEST_CASE("flat updates have the same bits wherever their ranges lie") {
     Tensor w = range(random_values(1, count)), m = range(none), v = range(none);
     const Tensor grad = range(random_values(2, count));
     Tensor compute = context.empty(DType::bf16, {first + count}).slice(0, first, count);
-    ops::adamw(context, step_of({1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1}), w, grad, m, v, compute);
+    ops::adamw(context, step_of(context, {1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1}), w, grad, m, v,
+               compute);
     Values all = values_of(w);
     for (const Tensor* more : {&m, &v, &compute})
       for (const double value : values_of(*more)) all.push_back(value);

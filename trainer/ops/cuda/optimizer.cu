@@ -59,17 +59,19 @@ struct AdamW {
 
   template <int N>
   __device__ void at(std::int64_t, std::int64_t col) const {
+    if (a.gate[0] == 0.0f) return;
+    const float grad_scale = a.gate[1], step_size = a.lr / a.gate[2], root_correction2 = a.gate[3];
     Floats<N> w = load<N>(range.w + col), m = load<N>(range.m + col), v = load<N>(range.v + col);
     const Floats<N> grad = load<N>(range.grad + col);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float g = grad.values[i] * a.grad_scale;
+      const float g = grad.values[i] * grad_scale;
       // fmaf() where the compiler could choose which product it rounds: tails and ranges at odd
       // addresses have the bits of all others.
       m.values[i] = fmaf(a.beta1, m.values[i], a.rest1 * g);
       v.values[i] = fmaf(a.beta2, v.values[i], a.rest2 * (g * g));
-      const float deviation = fmaf(sqrtf(v.values[i]), a.root_correction2, a.eps);
-      w.values[i] -= fmaf(a.step_size, m.values[i] / deviation, a.decay * w.values[i]);
+      const float deviation = fmaf(sqrtf(v.values[i]), root_correction2, a.eps);
+      w.values[i] -= fmaf(step_size, m.values[i] / deviation, a.decay * w.values[i]);
     }
     store<N>(range.w + col, w);
     store<N>(range.m + col, m);
