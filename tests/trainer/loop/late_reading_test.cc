@@ -186,7 +186,9 @@ TEST_CASE("steps that are read late make the same run, and are told under their 
   CHECK(expected.updates == 39);
   CHECK(expected.skipped[kBadStep - 1]);
   CHECK(expected.checkpoints == std::vector<std::int64_t>{40, 35, 28, 21, 14, 7});
-  for (std::uint64_t seed = 1; seed <= (sortie::test::every_case() ? 10 : 2); ++seed) {
+  // A GPU's order is not the seed's.
+  const std::uint64_t seeds = on_gpu() ? 1 : sortie::test::every_case() ? 10 : 2;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     const ReadRun late = read_late(late_job(dir.str(fmt::format("late-{}", seed))), seed);
     CHECK(late.losses == expected.losses);
