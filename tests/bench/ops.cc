@@ -22,6 +22,7 @@
 #include "trainer/ops/linear.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optimizer.h"
+#include "trainer/ops/update_gate.h"
 #include "trainer/tensor/device_module.h"
 
 namespace {
@@ -210,7 +211,8 @@ class OpsBench {
         "zero the gradients", 1, [&] { ops::fill(context_, 0.0, g); }, 0, 4 * count);
     add(
         "sum of squares", 1, [&] { ops::sum_of_squares(context_, g, sum); }, 0, 4 * count);
-    const ops::AdamWStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
+    const ops::AdamWStep step{1e-3f, 0.9f, 0.95f,
+                              1e-8f, 0.1f, ops::open_gate(context_, 0.9, 0.95, 1)};
     add(
         "adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); }, 0,
         (compute.defined() ? 30 : 28) * count);

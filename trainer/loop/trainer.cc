@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <gnu/libc-version.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -232,15 +234,14 @@ Result<> Trainer::after_step(const StepReport& report) {
 /// What the ranks tell each other with a step's loss.
 enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kNotSealed, kLeftOut, kStepFlags };
 
-Result<StepReport> Trainer::take_step(const TrainingStep::TellFlags& tell,
-                                      TrainingStep::Flags flags) {
-  if (!outer_) return step_.take(progress_, tell, flags);
+Result<StepReport*> Trainer::give_step(const TrainingStep::TellFlags& tell,
+                                       TrainingStep::Flags flags) {
+  if (!outer_) return step_.begin(progress_, tell, flags);
   while (true) {
     SORTIE_ASSIGN_OR_RETURN(const StepOrder order, outer_->next_step(progress_));
-    auto report = step_.take(progress_, tell, flags, &order);
-    if (report) SORTIE_TRY(outer_->step_taken(*report, progress_, flags[kLeftOut] > 0));
-    if (report) return report;
-    SORTIE_TRY(outer_->step_lost(report.error(), progress_));
+    auto begun = step_.begin(progress_, tell, flags, &order);
+    if (begun) return begun;
+    SORTIE_TRY(outer_->step_lost(begun.error(), progress_));
   }
 }
 
@@ -249,12 +250,12 @@ void Trainer::report_rounds() {
   for (const std::string& text : outer_->take_notes()) report_.note(text);
 }
 
-Result<StepReport> Trainer::step() {
-  const auto begin = Clock::now();
-  const auto tell = [this](double seconds, TrainingStep::Flags flags) {
+Result<StepReport*> Trainer::begin_step() {
+  if (step_.in_flight() == 0) step_begin_ = Clock::now();
+  const auto tell = [this](TrainingStep::Flags flags) {
     const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
-    flags[kTimeIsUp] =
-        communicator_.rank() == 0 && limit > 0 && trained_seconds_ + seconds >= limit;
+    flags[kTimeIsUp] = communicator_.rank() == 0 && limit > 0 &&
+                       trained_seconds_ + seconds_since(step_begin_) >= limit;
     flags[kStop] = signals_ && signals_->stop_requested();
     flags[kSave] = signals_ && signals_->take_save_request();
     flags[kWritten] = checkpointer_.has_written();
@@ -262,16 +263,41 @@ Result<StepReport> Trainer::step() {
     flags[kLeftOut] = outer_ && outer_->left_out();
   };
   double flags[kStepFlags] = {};
-  SORTIE_ASSIGN_OR_RETURN(StepReport report, take_step(tell, flags));
-  report.time_is_up = flags[kTimeIsUp] > 0;
-  report.stop_requested = flags[kStop] > 0;
-  report.save_requested = flags[kSave] > 0;
-  report.saves_written = flags[kWritten] == communicator_.size();
+  SORTIE_ASSIGN_OR_RETURN(StepReport* const report, give_step(tell, flags));
+  report->time_is_up = flags[kTimeIsUp] > 0;
+  report->stop_requested = flags[kStop] > 0;
+  report->save_requested = flags[kSave] > 0;
+  report->saves_written = flags[kWritten] == communicator_.size();
+  left_out_ = flags[kLeftOut] > 0;
   if (const auto snapshot = checkpointer_.settle_memory(flags[kNotSealed] == 0))
     report_.memory_checkpoint(*snapshot);
-  trained_seconds_ += seconds_since(begin);
+  return report;
+}
+
+Result<StepReport> Trainer::settle_step() {
+  StepReport report = step_.settle(progress_);
+  if (outer_) SORTIE_TRY(outer_->step_taken(report, progress_, left_out_));
+  step_seconds_ = seconds_since(step_begin_);
+  step_begin_ = Clock::now();
+  trained_seconds_ += step_seconds_;
   if (signals_ && report.stop_requested) signals_->step_ended();
   return report;
+}
+
+Result<StepReport> Trainer::step() {
+  SORTIE_TRY(begin_step());
+  return settle_step();
+}
+
+bool Trainer::needs_its_state(const StepReport& report) const {
+  if (outer_ || evaluation_due_ || save_due_ || report.save_requested || report.saves_written ||
+      report.stop_requested || report.time_is_up || report.step >= job_.trainer.train_iterations)
+    return true;
+  const config::TrainerConfig& config = job_.trainer;
+  return std::ranges::any_of(
+      std::array{config.replica_check_interval, config.memory_checkpoint_interval,
+                 config.eval_interval, config.save_interval},
+      [&](std::int64_t interval) { return interval > 0 && report.step % interval == 0; });
 }
 
 Result<Validation> Trainer::evaluate() {
@@ -292,23 +318,24 @@ Result<> Trainer::run_steps() {
   }
   if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>(longest_step());
   bool time_is_up = false;
-  while (!last_step() && !time_is_up) {
-    const auto begin = Clock::now();
-    auto taken = step();
+  while (step_.last_begun(progress_) < job_.trainer.train_iterations && !time_is_up) {
+    const auto begun = begin_step();
     // While it waited for other sites; the state is that of the step before.
-    if (!taken && outer_ && signals_ && signals_->stop_requested() &&
-        taken.error().code == ErrorCode::interrupted && progress_.step > 0) {
+    if (!begun && outer_ && signals_ && signals_->stop_requested() &&
+        begun.error().code == ErrorCode::interrupted && progress_.step > 0) {
       SORTIE_TRY(save(/*last=*/true, {Checkpointer::Series::regular}));
       return std::unexpected(stopped_by_signal());
     }
-    SORTIE_TRY(taken);
-    const StepReport report = *std::move(taken);
-    const double seconds = seconds_since(begin);
-    report_.step(report, progress_, seconds, trained_seconds_);
-    if (outer_) report_rounds();
-    time_is_up = report.time_is_up;
-    SORTIE_TRY(after_step(report));
-    if (signals_) signals_->expect(seconds);  // the next one takes about as long
+    SORTIE_TRY(begun);
+    const std::size_t stay = needs_its_state(**begun) ? 0 : step_.most_in_flight();
+    while (step_.in_flight() > stay) {
+      SORTIE_ASSIGN_OR_RETURN(const StepReport report, settle_step());
+      report_.step(report, progress_, step_seconds_, trained_seconds_);
+      if (outer_) report_rounds();
+      time_is_up = report.time_is_up;
+      SORTIE_TRY(after_step(report));                 // may go back, and drop the steps behind
+      if (signals_) signals_->expect(step_seconds_);  // the next one takes about as long
+    }
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // Trainer: the loop around training steps: the start, validation, checkpoints, signals, reports.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "common/config/schema.h"
@@ -45,8 +46,11 @@ class Trainer {
   /// The same without words and signals: the seam of the tests.
   Result<std::optional<SavedCheckpoint>> save_alone();
 
-  /// One optimizer step; the seam of the tests.
+  /// One optimizer step; the seam of the tests. No step is in flight before and after it.
   Result<StepReport> step();
+  /// The steps that remain, each begun before the one before it has been read where that takes a
+  /// wait (TrainingStep); a part of run().
+  Result<> run_steps();
   /// What is due after it: policies, checks, validation, checkpoints. Part of that seam.
   Result<> after_step(const StepReport& report);
   /// The losses of the validation sets.
@@ -80,10 +84,15 @@ class Trainer {
   /// go on beside training.
   Result<> save(bool last, const std::vector<Checkpointer::Series>& series);
   Result<> report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last);
-  Result<> run_steps();
   Result<> begin_outer();
   Result<> settle_products();
-  Result<StepReport> take_step(const TrainingStep::TellFlags& tell, TrainingStep::Flags flags);
+  Result<StepReport*> give_step(const TrainingStep::TellFlags& tell, TrainingStep::Flags flags);
+  /// Begins a step; what its report says until it is settled.
+  Result<StepReport*> begin_step();
+  /// Of the oldest step in flight.
+  Result<StepReport> settle_step();
+  /// Whether after_step() is to find the state as the step left it: no other may be begun before.
+  bool needs_its_state(const StepReport& report) const;
   void report_rounds();
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
 
@@ -116,6 +125,9 @@ class Trainer {
   double save_seconds_ = 10.0;           // the longest so far, to the commit
   std::optional<double> stall_seconds_;  // the longest so far for which a save held up training
   double trained_seconds_ = 0.0;         // time in steps of this process
+  double step_seconds_ = 0.0;            // of the step that was settled last
+  std::chrono::steady_clock::time_point step_begin_{};  // since when time is the next one's
+  bool left_out_ = false;                               // of the round, by other sites
 };
 
 }  // namespace sortie::trainer

@@ -64,6 +64,7 @@ Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   if (signals_) signals_->expect(save_seconds_);
   SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
   whole_ = false;
+  if (step_.drop_in_flight()) save_due_ = true;
   SORTIE_ASSIGN_OR_RETURN(const Checkpointer::RolledBack back, checkpointer_.roll_back(order));
   progress_ = back.progress;
   step_.resume(progress_);

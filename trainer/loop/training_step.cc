@@ -1,23 +1,33 @@
 #include "trainer/loop/training_step.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <limits>
 
-#include "common/base/elapsed.h"
 #include "common/config/mesh.h"
-#include "trainer/ops/copy.h"
 #include "trainer/planning/part_parameters.h"
 #include "trainer/random/random.h"
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Part = training::Section;
+
+StepTrouble trouble_of(ops::GateReason reason) {
+  switch (reason) {
+    case ops::GateReason::none:
+      return StepTrouble::none;
+    case ops::GateReason::gradient_not_finite:
+    case ops::GateReason::loss_not_finite:
+      return StepTrouble::nonfinite;
+    case ops::GateReason::loss_spike:
+      return StepTrouble::spike;
+    case ops::GateReason::loss_outlier:
+    case ops::GateReason::norm_outlier:
+      return StepTrouble::outlier;
+  }
+  SORTIE_CHECK(false, "an unknown reason");
+}
 
 }  // namespace
 
@@ -34,9 +44,16 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
              job.topology.activation_checkpointing_type == "every_layer",
              part_of_stage(job, layout.coordinate(Axis::pipeline))),
       optimizer_(job, store_),
-      losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
-      gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
+      gate_(job),
       profiler_(job.profiler, rank.rank) {}
+
+TrainingStep::~TrainingStep() {
+  if (in_flight_.empty() || context_.device().kind != DeviceKind::cuda) return;
+  try {  // a GPU still writes to what they are read from, which others get next
+    context_.synchronize();
+  } catch (const DeviceError&) {  // nothing is done there any more
+  }
+}
 
 Result<> TrainingStep::prepare() {
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
@@ -53,6 +70,7 @@ void TrainingStep::allocate(DType precision) {
   store_.finalize(context_, precision, layout_.replicas().size() * kShardUnit,
                   /*with_optimizer=*/true);
   optimizer_.begin(context_, layout_);
+  gate_.allocate(context_);
   reducer_ = std::make_unique<GradientReducer>(
       store_, layout_.replicas(), job_.optimizer.allreduce_bucket_size, &layout_.expert_replicas());
   gatherer_ =
@@ -101,9 +119,15 @@ void TrainingStep::rehearse() {
 }
 
 void TrainingStep::resume(const TrainingProgress& progress) {
-  optimizer_.set_updates(progress.updates);
-  losses_.set_state(progress.losses);
-  gradient_norms_.set_state(progress.gradient_norms);
+  gate_.resume(
+      context_,
+      {.updates = progress.updates, .losses = progress.losses, .norms = progress.gradient_norms});
+}
+
+std::int64_t TrainingStep::consumed(const TrainingProgress& progress) const {
+  std::int64_t samples = progress.consumed_samples;
+  for (const InFlight& step : in_flight_) samples += step.report.samples;
+  return samples;
 }
 
 void TrainingStep::begin_reading(const TrainingProgress& progress) {
@@ -228,78 +252,55 @@ Result<> TrainingStep::pass_all(std::int64_t micro_steps, std::vector<Batch> bat
   return {};
 }
 
-/// What every rank must know alike: the loss, and what they tell each other beside it.
-void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags) {
-  std::vector<double> sums = {layout_.speaks() ? loss_sum : 0.0};
-  sums.insert(sums.end(), flags.begin(), flags.end());
-  layout_.world().all_reduce_sum(sums);
-  report.loss = sums[0] / static_cast<double>(std::max<std::int64_t>(targets, 1));
-  std::copy(sums.begin() + 1, sums.end(), flags.begin());
+/// What every rank must know alike: the loss, and what they tell each other beside it. Where
+/// reading waits for the device, the host tells for itself. `values`: room for the flags, and the
+/// sums.
+Communicator::Handle TrainingStep::agree(Tensor values, const TellFlags& tell, Flags flags) {
+  const auto room = static_cast<std::int64_t>(flags.size());
+  Tensor loss = values.slice(0, room + kLoss, 1), told = values.slice(0, 0, room);
+  if (!layout_.speaks()) ops::fill(context_, 0.0, loss);
+  tell(flags);
+  const bool by_host = context_.runs_beside_host();
+  if (by_host)
+    layout_.world().all_reduce_sum(flags);
+  else
+    ops::copy_from_host<double>(context_, flags, told);
+  Communicator::Handle summed = layout_.world().all_reduce_async(
+      by_host ? loss : values.slice(0, 0, room + 1), ReduceOp::sum, context_.record());
+  summed->wait_on(context_);
+  return summed;
 }
 
 /// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss
-/// and the dropped choices, which are a part of it, are added to `losses` f64 [3]. What is in
-/// flight is over when the host has read these.
-std::vector<Communicator::Handle> TrainingStep::sum_routing(Tensor& losses) {
-  std::vector<Communicator::Handle> in_flight;
-  if (!routing_.any()) return in_flight;
+/// and the dropped choices, which are a part of it, are added to `losses` f64 [3].
+void TrainingStep::sum_routing(Tensor& losses) {
+  if (!routing_.any()) return;
   const auto sum = [&](Communicator& group, const Tensor& values) {
-    in_flight.push_back(group.all_reduce_async(values, ReduceOp::sum, context_.record()));
-    in_flight.back()->wait_on(context_);
+    group.all_reduce_async(values, ReduceOp::sum, context_.record())->wait_on(context_);
   };
   const Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 3);
   sum(layout_.replicas(), sums);
   sum(layout_.pipeline(), own_losses);  // losses arise on their own stages
   ops::accumulate(context_, own_losses, losses);
-  return in_flight;
 }
 
-/// So many times the running mean of those before it. Few values have no mean worth the name.
-bool TrainingStep::is_spike(double loss) const {
-  constexpr std::int64_t kFewest = 8;
-  const OutlierState& seen = losses_.state();
-  return job_.trainer.on_loss_spike != "ignore" &&
-         seen.count >= std::min(kFewest, job_.optimizer.outlier_window) && seen.mean > 0 &&
-         loss > job_.trainer.loss_spike_ratio * seen.mean;
+/// Of the routers of all ranks; 0 where experts have no capacity. Known without the device.
+double TrainingStep::count_choices() {
+  if (!routing_.any() || job_.model.moe.capacity_factor <= 0) return 0.0;
+  double choices = routing_.choices();  // of the mixtures of this rank's stage
+  layout_.replicas().all_reduce_sum({&choices, 1});
+  layout_.pipeline().all_reduce_sum({&choices, 1});
+  return std::max(choices, 1.0);
 }
 
-/// By values that all ranks have alike.
-TrainingStep::Judgement TrainingStep::judge(const StepReport& report) const {
-  if (!std::isfinite(report.grad_norm)) return {StepTrouble::nonfinite, "gradients are not finite"};
-  if (!std::isfinite(report.loss)) return {StepTrouble::nonfinite, "the loss is not finite"};
-  if (is_spike(report.loss))
-    return {StepTrouble::spike,
-            fmt::format("the loss of {:.4g} is {:.1f} times its mean of {:.4g}", report.loss,
-                        report.loss / losses_.state().mean, losses_.state().mean)};
-  const auto far = [](const char* what, double value, const OutlierDetector& seen) {
-    return fmt::format("the {} of {:.4g} is {:.1f} deviations above its mean of {:.4g}", what,
-                       value, seen.deviations(value), seen.state().mean);
-  };
-  if (losses_.stands_out(report.loss))
-    return {StepTrouble::outlier, far("loss", report.loss, losses_)};
-  if (gradient_norms_.stands_out(report.grad_norm))
-    return {StepTrouble::outlier, far("gradient norm", report.grad_norm, gradient_norms_)};
-  return {};
-}
-
-void TrainingStep::update(StepReport& report, double rate) {
+void TrainingStep::update(std::int64_t step, double rate) {
   const Span span(*this, Part::optimizer);
-  auto [trouble, reason] = judge(report);
-  report.trouble = trouble;
-  report.skip_reason = std::move(reason);
-  report.skipped = trouble != StepTrouble::none;
-  // A spike counts as the largest value that is none.
-  losses_.add(trouble == StepTrouble::spike ? job_.trainer.loss_spike_ratio * losses_.state().mean
-                                            : report.loss);
-  gradient_norms_.add(report.grad_norm);
-  if (!report.skipped) {
-    gatherer_->finish();  // of what this step had no use for
-    passes_->forget_weights();
-    optimizer_.update(context_, report.step, report.grad_norm, rate,
-                      [this](std::size_t bucket) { gatherer_->start(bucket); });
-    if (job_.model.moe.bias_update_rate > 0)
-      routing_.balance(store_, job_.model.moe.bias_update_rate);
-  }
+  gatherer_->finish();  // of what this step had no use for
+  passes_->forget_weights();
+  optimizer_.update(context_, step, gate_.gate(), rate,
+                    [this](std::size_t bucket) { gatherer_->start(bucket); });
+  if (job_.model.moe.bias_update_rate > 0)
+    routing_.balance(store_, gate_.gate(), job_.model.moe.bias_update_rate);
   routing_.clear(context_);
   store_.zero_gradients();
   passes_->gather_ahead();
@@ -320,16 +321,16 @@ Result<double> TrainingStep::sum_over_sites(const StepOrder& order, const Tensor
   return mean;
 }
 
-Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlags& tell,
-                                      Flags flags, const StepOrder* order) {
-  StepReport report;
-  report.step = order != nullptr ? order->step : progress.step + 1;
+Result<StepReport*> TrainingStep::begin(const TrainingProgress& progress, const TellFlags& tell,
+                                        Flags flags, const StepOrder* order) {
+  InFlight step;
+  StepReport& report = step.report;
+  report.step = order != nullptr ? order->step : last_begun(progress) + 1;
   const double rate = order != nullptr ? order->rate : 1.0;
   report.learning_rate = rate * optimizer_.learning_rate(report.step);
-  report.samples = config::batch_size_at(batch_, progress.consumed_samples);
+  report.samples = config::batch_size_at(batch_, consumed(progress));
   report.tokens = report.samples * job_.model.sequence_length;
   const std::int64_t micro_steps = report.samples / (batch_.micro_batch_size * replicas());
-  const auto begin = Clock::now();
   profiler_.begin_step(report.step);
   marks_.begin_step(report.step);
   position_ = order != nullptr ? order->first_sample : position_after(progress);
@@ -343,11 +344,13 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
-  // What the host has to know of the step: loss, counted targets, squared norm, losses beside the
-  // loss, dropped choices. Read once: it waits for the device for nothing else.
-  const Tensor sums = context_.zeros(DType::f64, {6});
-  Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
-  Tensor other_losses = sums.slice(0, 3, 3);
+  // What the host reads of the step, once: room for the flags, the sums, and what the gate says.
+  const auto room = static_cast<std::int64_t>(flags.size());
+  const Tensor values = context_.zeros(DType::f64, {room + kSums + ops::kGateOutcomeValues});
+  Tensor loss = values.slice(0, room + kLoss, 2);
+  Tensor squared_norm = values.slice(0, room + kSquaredNorm, 1);
+  Tensor other_losses = values.slice(0, room + kOtherLosses, 3);
+  Tensor outcome = values.slice(0, room + kSums, ops::kGateOutcomeValues);
   expect_routing();
   SORTIE_TRY(pass_all(micro_steps, std::move(batches), targets, loss));
   {
@@ -366,40 +369,79 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   }
   {
     const Span span(*this, Part::reduce);
-    std::vector<Communicator::Handle> routing_sums = sum_routing(other_losses);
-    const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
-    routing_sums.clear();
-    report.grad_norm = optimizer_.gradient_norm(layout_, read[2]);
-    tell(seconds_since(begin), flags);
-    agree(report, read[0], targets, flags);
-    if (loss_of_sites) report.loss = *loss_of_sites;
-    if (routing_.any()) {
-      report.balance_loss = read[3] / static_cast<double>(micro_steps * replicas());
-      report.mtp_loss = read[4] / static_cast<double>(std::max<std::int64_t>(targets, 1));
-      if (job_.model.moe.capacity_factor > 0) {
-        double choices = routing_.choices();  // of the mixtures of this rank's stage
-        layout_.replicas().all_reduce_sum({&choices, 1});
-        layout_.pipeline().all_reduce_sum({&choices, 1});
-        report.dropped_choices = read[5] / std::max(choices, 1.0);
-      }
-    }
+    sum_routing(other_losses);
+    step.routed = routing_.any();
+    step.choices = count_choices();
+    optimizer_.sum_squared_norms(context_, layout_, squared_norm);
+    step.summed = agree(values, tell, flags);
   }
+  step.micro_steps = micro_steps;
+  step.targets = std::max<std::int64_t>(targets, 1);
+  Tensor loss_sum = values.slice(0, room + kLoss, 1);
+  ops::GateStep facts{.loss_count = static_cast<double>(step.targets),
+                      .norm_weight = optimizer_.norm_weight(layout_)};
+  if (loss_of_sites) {
+    ops::fill(context_, *loss_of_sites, loss_sum);
+    facts.loss_count = 1.0;
+  }
+  gate_.decide(context_, facts, loss_sum, squared_norm, outcome);
+  step.values = ops::begin_copy_to_host<double>(context_, values);
+  if (!context_.runs_beside_host())
+    std::ranges::copy(step.values.wait().first(flags.size()), flags.begin());
   update_under_way_ = true;
-  update(report, rate);
+  update(report.step, rate);
   report.data_seconds = prefetcher_->take_waited_seconds();
+  in_flight_.push_back(std::move(step));
+  update_under_way_ = false;
+  return &in_flight_.back().report;
+}
+
+StepReport TrainingStep::settle(TrainingProgress& progress) {
+  SORTIE_CHECK(!in_flight_.empty(), "no step is in flight");
+  InFlight& step = in_flight_.front();
+  StepReport& report = step.report;
+  {
+    std::optional<Span> span;  // else nothing is waited for
+    if (context_.runs_beside_host()) span.emplace(*this, Part::reduce);
+    step.summed->wait();  // notices peers that are lost
+    const auto values = step.values.wait();
+    const auto sums = values.subspan(values.size() - ops::kGateOutcomeValues - kSums);
+    const ops::GateOutcome outcome = ops::gate_outcome(sums.subspan(kSums));
+    report.loss = outcome.loss;
+    report.grad_norm = outcome.norm;
+    report.trouble = trouble_of(outcome.reason);
+    report.skipped = report.trouble != StepTrouble::none;
+    report.skip_reason = gate_.reason(
+        outcome, {.updates = 0, .losses = progress.losses, .norms = progress.gradient_norms});
+    if (step.routed) {
+      report.balance_loss = sums[kOtherLosses] / static_cast<double>(step.micro_steps * replicas());
+      report.mtp_loss = sums[kOtherLosses + 1] / static_cast<double>(step.targets);
+      if (step.choices > 0) report.dropped_choices = sums[kOtherLosses + 2] / step.choices;
+    }
+    progress.updates = outcome.state.updates;
+    progress.losses = outcome.state.losses;
+    progress.gradient_norms = outcome.state.norms;
+  }
   progress.step = report.step;
   progress.loss = report.loss;
   progress.consumed_samples += report.samples;
-  progress.updates = optimizer_.updates();
   progress.consecutive_skips = report.skipped ? progress.consecutive_skips + 1 : 0;
-  progress.losses = losses_.state();
-  progress.gradient_norms = gradient_norms_.state();
   if (report.trouble == StepTrouble::spike)
     progress.suspect_steps = kSuspectSteps;
   else if (progress.suspect_steps > 0 && !report.skipped)
     --progress.suspect_steps;
-  update_under_way_ = false;
-  return report;
+  StepReport settled = std::move(report);
+  in_flight_.pop_front();
+  return settled;
+}
+
+bool TrainingStep::drop_in_flight() {
+  gatherer_->finish();
+  context_.synchronize();
+  const bool to_save = std::ranges::any_of(
+      in_flight_, [](const InFlight& step) { return step.report.save_requested; });
+  in_flight_.clear();
+  return to_save;
 }
 
 }  // namespace sortie::trainer

@@ -1,7 +1,12 @@
 // TrainingStep: one optimizer step over the whole model: batch, forward, backward and reduce,
 // update. What happens between steps (checkpoints, validation, signals, reports) is the Trainer's.
+//
+// A step is begun, and settled: where work goes on beside the host (a GPU), begin() returns as soon
+// as the device has been given all of it, update included, and settle() reads what it did. The next
+// step may be begun before that, so that the device always has something to do.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -17,8 +22,9 @@
 #include "trainer/loop/step_report.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
+#include "trainer/ops/copy.h"
 #include "trainer/optim/optimizer.h"
-#include "trainer/optim/outliers.h"
+#include "trainer/optim/update_gate.h"
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/partial_gradients.h"
@@ -33,6 +39,9 @@ class TrainingStep {
   /// Declares the model. All references must outlive it.
   TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
                const RankContext& rank, const Layout& layout, SampleSource& training);
+  ~TrainingStep();
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
 
   /// Adds and freezes what [lora] and [optimizer] say, and gives parameters their groups; once.
   /// ErrorCode::config for what they have wrong. No memory is taken.
@@ -52,19 +61,33 @@ class TrainingStep {
   /// Begins to read ahead from the sample that training goes on with.
   void begin_reading(const TrainingProgress& progress);
 
-  /// What the ranks tell each other at the end of a step, beside its loss: written by the caller
-  /// given the seconds that the step took so far, and the sums over all ranks after it.
+  /// What the ranks tell each other at the end of a step, beside its loss: written by the caller,
+  /// and the sums over all ranks after it.
   using Flags = std::span<double>;
-  using TellFlags = std::function<void(double seconds, Flags flags)>;
-  /// Takes the step after `progress`, and brings that up to date. Collective; `flags` hold the sums
-  /// when it returns. With `order` the step is the one that it says, and where the step begins in
-  /// the data is no matter of `progress`. After an error of the order the gradients are dropped.
-  Result<StepReport> take(TrainingProgress& progress, const TellFlags& tell, Flags flags,
-                          const StepOrder* order = nullptr);
+  using TellFlags = std::function<void(Flags flags)>;
+  /// Begins the step after `progress` and those in flight. Collective; `flags` hold the sums when
+  /// it returns. With `order` the step is the one that it says, and where the step begins in the
+  /// data is no matter of `progress`. After an error of the order the gradients are dropped. The
+  /// report says what is known of the step by now, and may be added to until it is settled.
+  Result<StepReport*> begin(const TrainingProgress& progress, const TellFlags& tell, Flags flags,
+                            const StepOrder* order = nullptr);
+  /// Waits for the oldest step in flight, and brings `progress` up to date.
+  StepReport settle(TrainingProgress& progress);
+  /// How many steps were begun and not settled.
+  std::size_t in_flight() const { return in_flight_.size(); }
+  /// How many may be while the next one is begun: what a step did is read so many steps late.
+  std::size_t most_in_flight() const { return context_.runs_beside_host() ? 1 : 0; }
+  /// The newest step that was begun.
+  std::int64_t last_begun(const TrainingProgress& progress) const {
+    return in_flight_.empty() ? progress.step : in_flight_.back().report.step;
+  }
+  /// Forgets the steps in flight, whose updates the state may have: it is loaded anew. Returns
+  /// whether one of them was to be saved.
+  bool drop_in_flight();
 
-  /// The state is that of `progress`, whole: no update is under way. After an exception in take(),
-  /// too.
-  bool at_border() const { return !update_under_way_; }
+  /// The state is that of `progress`, whole: no step is in flight, no update is under way. After an
+  /// exception in begin(), too.
+  bool at_border() const { return !update_under_way_ && in_flight_.empty(); }
 
   ExecutionContext& context() { return context_; }
   ParameterStore& store() { return store_; }
@@ -78,9 +101,22 @@ class TrainingStep {
     Tensor tokens, targets;
     std::int64_t counted = 0;  // targets that count, where they are masked
   };
-  /// Where in the data the step after `progress` begins.
+  /// What is read of a step, f64: sum and number of its losses, squared gradient norm, losses
+  /// beside the loss and dropped choices (StepRouting::sums); behind them what its gate says.
+  static constexpr std::int64_t kLoss = 0, kSquaredNorm = 2, kOtherLosses = 3, kSums = 6;
+  struct InFlight {
+    StepReport report;
+    ops::LateValues<double> values;
+    Communicator::Handle summed;  // of the last collective that they are from
+    std::int64_t micro_steps = 0, targets = 0;
+    bool routed = false;   // it has losses beside the loss
+    double choices = 0.0;  // of its routers, over all ranks; 0: experts have no capacity
+  };
+  /// Samples that were trained on once all steps in flight are done.
+  std::int64_t consumed(const TrainingProgress& progress) const;
+  /// Where in the data the next step begins.
   std::int64_t position_after(const TrainingProgress& progress) const {
-    return progress.consumed_samples + skipped_before(skipped_, progress.step + 1);
+    return consumed(progress) + skipped_before(skipped_, last_begun(progress) + 1);
   }
   /// Of the model: each trains on samples of its own.
   std::int64_t replicas() const { return batch_.data_parallel_size; }
@@ -116,16 +152,10 @@ class TrainingStep {
   void pass_backward(const PipelineAction& action);
   void begin_reading_at(std::int64_t position, std::int64_t end);
   Result<double> sum_over_sites(const StepOrder& order, const Tensor& loss, std::int64_t targets);
-  void agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags);
-  std::vector<Communicator::Handle> sum_routing(Tensor& losses);
-  void update(StepReport& report, double rate);
-  /// Why the update must not be made.
-  struct Judgement {
-    StepTrouble trouble = StepTrouble::none;
-    std::string reason{};
-  };
-  Judgement judge(const StepReport& report) const;
-  bool is_spike(double loss) const;
+  Communicator::Handle agree(Tensor values, const TellFlags& tell, Flags flags);
+  void sum_routing(Tensor& losses);
+  void update(std::int64_t step, double rate);
+  double count_choices();
 
   const config::JobConfig& job_;
   const config::BatchPlan batch_;
@@ -137,12 +167,13 @@ class TrainingStep {
   LanguageModel model_;
   Optimizer optimizer_;
   StageFacts stage_facts_;
-  OutlierDetector losses_, gradient_norms_;
+  UpdateGate gate_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<PipelineStep> passes_;
   std::unique_ptr<WeightGatherer> gatherer_;
   std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
   Profiler profiler_;
+  std::deque<InFlight> in_flight_;
   bool update_under_way_ = false;
   StepRouting routing_;  // of the step in progress
   std::vector<SkippedSamples> skipped_;

@@ -208,7 +208,7 @@ void StepRouting::add(ExecutionContext& context, const ForwardContext& forward) 
   }
 }
 
-void StepRouting::balance(ParameterStore& store, double rate) const {
+void StepRouting::balance(ParameterStore& store, const Tensor& gate, double rate) const {
   const std::vector<Parameter*> biases = router_biases(store);
   const auto own = static_cast<std::size_t>(std::ranges::count(seen_, true));
   SORTIE_CHECK(biases.size() == own, "{} biases of {} mixtures", biases.size(), own);
@@ -217,7 +217,7 @@ void StepRouting::balance(ParameterStore& store, double rate) const {
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     if (seen_[i]) {
       Tensor bias = (*next++)->weight();
-      ops::update_router_bias(store.context(), sums_.slice(0, place, sizes_[i]),
+      ops::update_router_bias(store.context(), gate, sums_.slice(0, place, sizes_[i]),
                               static_cast<float>(rate), bias);
     }
     place += sizes_[i];

@@ -87,8 +87,8 @@ class StepRouting {
   /// Of the rows of this rank, dropped ones among them.
   double choices() const { return choices_; }
 
-  /// Moves the biases of the routers by `rate` towards an even load.
-  void balance(ParameterStore& store, double rate) const;
+  /// Moves the biases of the routers by `rate` towards an even load, where the step's gate is open.
+  void balance(ParameterStore& store, const Tensor& gate, double rate) const;
   void clear(ExecutionContext& context);
 
  private:

@@ -19,6 +19,7 @@
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optimizer.h"
 #include "trainer/ops/products.h"
+#include "trainer/ops/update_gate.h"
 
 namespace sortie::trainer::ops {
 
@@ -32,6 +33,12 @@ class Backend {
   virtual void copy(Context& context, const Tensor& from, Tensor& to) = 0;
   virtual void copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) = 0;
   virtual void copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) = 0;
+  /// When the current stream gets there; `to` has room for all of them.
+  virtual void copy_to_host_late(Context& context, const Tensor& from,
+                                 const std::shared_ptr<std::byte[]>& to) {
+    const std::size_t bytes = static_cast<std::size_t>(from.elements()) * dtype_bytes(from.dtype());
+    copy_to_host(context, from, {to.get(), bytes});
+  }
   virtual void random_normal(Context& context, std::uint64_t key, std::int64_t first,
                              double std_dev, Tensor& x) = 0;
   virtual void accumulate(Context& context, const Tensor& from, Tensor& sums) = 0;
@@ -136,8 +143,8 @@ class Backend {
                             double rows, double coefficient, Tensor& loss) = 0;
   virtual void load_balance_backward(Context& context, const Tensor& assigned, double rows,
                                      float scale, Tensor& dscores) = 0;
-  virtual void update_router_bias(Context& context, const Tensor& counts, float rate,
-                                  Tensor& bias) = 0;
+  virtual void update_router_bias(Context& context, const Tensor& gate, const Tensor& counts,
+                                  float rate, Tensor& bias) = 0;
   virtual void sort_by_expert(Context& context, const Tensor& experts, ExpertRows& rows) = 0;
   virtual void dispatch_forward(Context& context, const ExpertRows& rows, const Tensor& x,
                                 Tensor& sorted) = 0;
@@ -159,6 +166,9 @@ class Backend {
                                               std::span<Tensor> dw) = 0;
 
   // Updates.
+  virtual void decide_update(Context& context, const UpdateRule& rule, const GateStep& step,
+                             const Tensor& loss_sum, const Tensor& squared_norm, Tensor& state,
+                             Tensor& gate, Tensor& outcome) = 0;
   virtual void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) = 0;
   virtual void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
                      Tensor& m, Tensor& v, Tensor& compute) = 0;

@@ -43,6 +43,13 @@ void copy_bytes_to_host(ExecutionContext& context, const Tensor& from, std::span
   context.backend().copy_to_host(context, from, to);
 }
 
+Event begin_copy_of_bytes(ExecutionContext& context, const Tensor& from,
+                          const std::shared_ptr<std::byte[]>& to) {
+  SORTIE_CHECK(from.dense(), "a copy of the strided {}", from.shape().to_string());
+  dispatch<&Backend::copy_to_host_late>(context, from, to);
+  return context.record();
+}
+
 void copy_bytes_from_host(ExecutionContext& context, std::span<const std::byte> from, Tensor& to) {
   SORTIE_CHECK(to.dense() &&
                    from.size() == static_cast<std::size_t>(to.elements()) * dtype_bytes(to.dtype()),

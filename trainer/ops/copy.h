@@ -59,6 +59,38 @@ T read_scalar(ExecutionContext& context, const Tensor& from) {
   return value;
 }
 
+/// Values on their way to the host.
+template <class T>
+class LateValues {
+ public:
+  LateValues() = default;
+  LateValues(std::shared_ptr<std::byte[]> block, std::size_t count, Event there)
+      : block_(std::move(block)), count_(count), there_(std::move(there)) {}
+  /// Waits for what the stream was given before them, and for nothing behind that. Valid while this
+  /// object lives.
+  std::span<const T> wait() const {
+    there_.wait();
+    return {reinterpret_cast<const T*>(block_.get()), count_};
+  }
+
+ private:
+  std::shared_ptr<std::byte[]> block_;
+  std::size_t count_ = 0;
+  Event there_;
+};
+/// For the template below.
+Event begin_copy_of_bytes(ExecutionContext& context, const Tensor& from,
+                          const std::shared_ptr<std::byte[]>& to);
+/// The values of a dense tensor as they are where the current stream will be. The host goes on.
+template <class T>
+LateValues<T> begin_copy_to_host(ExecutionContext& context, const Tensor& from) {
+  SORTIE_CHECK(from.dtype() == dtype_of<T>(), "tensor holds {}", dtype_name(from.dtype()));
+  const auto count = static_cast<std::size_t>(from.elements());
+  std::shared_ptr<std::byte[]> block = host_block(context.device(), count * sizeof(T));
+  Event there = begin_copy_of_bytes(context, from, block);
+  return {std::move(block), count, std::move(there)};
+}
+
 /// What HostAccess begins with: the tensor's values, or none, where all of them are written anew.
 enum class HostValues : std::uint8_t { kept, replaced };
 

@@ -141,10 +141,12 @@ void load_balance_backward(ExecutionContext& context, const Tensor& assigned, do
   dispatch<&Backend::load_balance_backward>(context, assigned, rows, scale, dscores);
 }
 
-void update_router_bias(ExecutionContext& context, const Tensor& counts, float rate, Tensor& bias) {
+void update_router_bias(ExecutionContext& context, const Tensor& gate, const Tensor& counts,
+                        float rate, Tensor& bias) {
+  check_f32(gate, {kGateValues}, "gate");
   check_f32(bias, {bias.elements()}, "bias");
   check_sums(counts, bias.elements(), "counts");
-  dispatch<&Backend::update_router_bias>(context, counts, rate, bias);
+  dispatch<&Backend::update_router_bias>(context, gate, counts, rate, bias);
 }
 
 }  // namespace sortie::trainer::ops

@@ -87,7 +87,8 @@ void load_balance_backward(ExecutionContext& context, const Tensor& assigned, do
                            float scale, Tensor& dscores);
 
 /// Aux-loss-free balancing (Wang et al. 2024): bias_e += rate * sign(mean(counts) - counts_e), with
-/// counts f64 [E].
-void update_router_bias(ExecutionContext& context, const Tensor& counts, float rate, Tensor& bias);
+/// counts f64 [E], where the gate of the step (update_gate.h) is open.
+void update_router_bias(ExecutionContext& context, const Tensor& gate, const Tensor& counts,
+                        float rate, Tensor& bias);
 
 }  // namespace sortie::trainer::ops

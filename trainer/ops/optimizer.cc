@@ -2,6 +2,7 @@
 #include "trainer/ops/optimizer.h"
 
 #include "trainer/ops/dispatch.h"
+#include "trainer/ops/update_gate.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -29,8 +30,8 @@ void adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w, const Te
                    (!compute.defined() || is_range(compute, DType::bf16, count)),
                "ranges of {}, {}, {}, {}, {}", count, grad.elements(), m.elements(), v.elements(),
                compute.elements());
-  SORTIE_CHECK(step.correction1 > 0.0f && step.correction2 > 0.0f, "corrections {}, {}",
-               step.correction1, step.correction2);
+  SORTIE_CHECK(is_range(step.gate, DType::f32, kGateValues), "a gate of {} values",
+               step.gate.elements());
   const MomentRounding& rounding = step.rounding;
   SORTIE_CHECK(!narrow || (rounding.columns > 0 && rounding.stride >= rounding.columns &&
                            rounding.first >= 0 && rounding.begin >= 0),

@@ -40,11 +40,12 @@ struct MomentRounding {
 /// and, where `compute` is defined, compute = bf16(w). All dense and of as many elements; f32 but
 /// for `compute`, and m and v where both are bf16: w then has the bits that follow from m and v
 /// before they are rounded.
+/// Nothing is changed where the gate (update_gate.h) is closed; grad_scale and the
+/// corrections are its own.
 struct AdamWStep {
   float lr, beta1, beta2, eps, weight_decay;
-  float grad_scale;                // clipping
-  float correction1, correction2;  // 1 - b1^t, 1 - b2^t
-  MomentRounding rounding{};       // of moments in bf16
+  Tensor gate;
+  MomentRounding rounding{};  // of moments in bf16
 };
 void adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
            Tensor& m, Tensor& v, Tensor& compute);

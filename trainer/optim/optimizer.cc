@@ -3,12 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/optim/lr_schedule.h"
-#include "trainer/random/portable_math.h"
 #include "trainer/random/random.h"
 
 namespace sortie::trainer {
@@ -103,14 +101,17 @@ void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& l
   }
 }
 
-double Optimizer::gradient_norm(const Layout& layout, double squared) const {
-  if (store_.sharded() || layout.experts_apart() || own_gradients())
-    layout.world().all_reduce_sum({&squared, 1});
-  else if (!layout.only_data())
-    layout.model().all_reduce_sum({&squared, 1});
+void Optimizer::sum_squared_norms(ExecutionContext& context, const Layout& layout,
+                                  Tensor& sum) const {
+  const bool over_world = store_.sharded() || layout.experts_apart() || own_gradients();
+  if (!over_world && layout.only_data()) return;
+  Communicator& group = over_world ? layout.world() : layout.model();
+  group.all_reduce_async(sum, ReduceOp::sum, context.record())->wait_on(context);
+}
+
+double Optimizer::norm_weight(const Layout& layout) const {
   // A gradient is a part of the whole batch's: that of a member's own samples is so many times it.
-  if (own_gradients()) squared *= layout.replicas().size();
-  return std::sqrt(squared);
+  return own_gradients() ? layout.replicas().size() : 1.0;
 }
 
 double Optimizer::learning_rate(std::int64_t step) const {
@@ -166,33 +167,29 @@ std::vector<DemoExchange::Rates> Optimizer::rates_of(std::int64_t schedule_step,
   return rates;
 }
 
-void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, double grad_norm,
+void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, const Tensor& gate,
                        double rate, const std::function<void(std::size_t)>& updated) {
   SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
-  const config::OptimizerConfig& config = job_.optimizer;
-  ++updates_;
-  float grad_scale = 1.0f;
-  if (config.gradient_clipping > 0 && grad_norm > config.gradient_clipping)
-    grad_scale = static_cast<float>(config.gradient_clipping / (grad_norm + 1e-6));
   const std::vector<DemoExchange::Rates> rates = rates_of(schedule_step, rate);
-  if (demo_)
-    demo_->update(context, grad_scale, rates);
-  else
-    update_adamw(context, schedule_step, rates, grad_scale, updated);
+  if (!demo_) {
+    update_adamw(context, schedule_step, rates, gate, updated);
+  } else if (context.device().kind == DeviceKind::meta) {  // has no values; it is planned as open
+    demo_->update(context, 1.0f, rates);
+  } else if (const auto decided = ops::copy_to_host<float>(context, gate); decided[0] != 0.0f) {
+    demo_->update(context, decided[1], rates);
+  }
   store_.weights_changed();
 }
 
 void Optimizer::update_adamw(ExecutionContext& context, std::int64_t schedule_step,
-                             const std::vector<DemoExchange::Rates>& rates, float grad_scale,
+                             const std::vector<DemoExchange::Rates>& rates, const Tensor& gate,
                              const std::function<void(std::size_t)>& updated) {
   const config::OptimizerConfig& config = job_.optimizer;
   ops::AdamWStep step{};
   step.beta1 = static_cast<float>(config.beta1);
   step.beta2 = static_cast<float>(config.beta2);
   step.eps = static_cast<float>(config.eps);
-  step.grad_scale = grad_scale;
-  step.correction1 = static_cast<float>(1.0 - portable_power(config.beta1, updates_));
-  step.correction2 = static_cast<float>(1.0 - portable_power(config.beta2, updates_));
+  step.gate = gate;
   // Buckets that are still to be told of: some have nothing of this rank but what fills them up.
   std::size_t waiting = store_.buckets().size();
   const auto tell_down_to = [&](std::size_t bucket) {

@@ -37,27 +37,26 @@ class Optimizer {
   /// sum f64 [1] = squared L2 norm of the gradients that this rank counts, which must be final
   /// (reduced over the replicas, but for own_gradients()). Not finite when one of them is not.
   void squared_gradient_norm(ExecutionContext& context, const Layout& layout, Tensor& sum);
-  /// Of that the whole gradient's norm, alike on all ranks; collective. Summed over layout.model(),
-  /// or of a sharded store, where a rank counts its own share, or where experts are apart over
-  /// layout.world(), every parameter is counted once: what all ranks of a tensor-parallel group
-  /// have by the first of them, and what is tied to another stage's parameter by that stage. With
-  /// own_gradients() nobody has the gradient of the whole batch: it is the root mean square of the
-  /// norms of what its members have, each for its own samples.
-  double gradient_norm(const Layout& layout, double squared) const;
+  /// Makes that the whole gradient's, alike on all ranks, where it lies; collective. Summed over
+  /// layout.model(), or of a sharded store, where a rank counts its own share, or where experts are
+  /// apart over layout.world(), every parameter is counted once: what all ranks of a
+  /// tensor-parallel group have by the first of them, and what is tied to another stage's parameter
+  /// by that stage.
+  void sum_squared_norms(ExecutionContext& context, const Layout& layout, Tensor& sum) const;
+  /// How many times that sum is the square of the norm. 1 but with own_gradients(), where nobody
+  /// has the gradient of the whole batch: the norm is the root mean square of the norms of what its
+  /// members have, each for its own samples.
+  double norm_weight(const Layout& layout) const;
   /// The update of a step (counted from 1) of the schedule, whose learning rates count `rate`
-  /// times. Clipping scales by clip / (norm + 1e-6) when norm > clip, as
-  /// torch.nn.utils.clip_grad_norm_ does. Of a sharded store the own share; `updated` is told of
-  /// every bucket that has its new values there (in the current stream), those that a forward pass
-  /// uses first at the front.
-  void update(ExecutionContext& context, std::int64_t step, double grad_norm, double rate = 1.0,
+  /// times; nothing is changed where the step's gate (update_gate.h) is closed, which also says how
+  /// gradients are scaled. Of a sharded store the own share; `updated` is told of every bucket that
+  /// has its new values there (in the current stream), those that a forward pass uses first at the
+  /// front.
+  void update(ExecutionContext& context, std::int64_t step, const Tensor& gate, double rate = 1.0,
               const std::function<void(std::size_t bucket)>& updated = {});
 
   /// Of parameters in no group.
   double learning_rate(std::int64_t step) const;
-
-  /// Number of applied updates: the t of AdamW's bias correction.
-  std::int64_t updates() const { return updates_; }
-  void set_updates(std::int64_t updates) { updates_ = updates; }
 
  private:
   /// What is updated as one.
@@ -71,7 +70,7 @@ class Optimizer {
   /// Of a step of the schedule, by parameter.
   std::vector<DemoExchange::Rates> rates_of(std::int64_t schedule_step, double rate) const;
   void update_adamw(ExecutionContext& context, std::int64_t schedule_step,
-                    const std::vector<DemoExchange::Rates>& rates, float grad_scale,
+                    const std::vector<DemoExchange::Rates>& rates, const Tensor& gate,
                     const std::function<void(std::size_t bucket)>& updated);
 
   const config::JobConfig& job_;
@@ -80,7 +79,6 @@ class Optimizer {
   std::vector<std::size_t> group_of_;         // by parameter: 0 = none, else 1 + index of the group
   std::unique_ptr<DemoExchange> demo_;        // where that is the optimizer
   std::vector<std::uint64_t> rounding_keys_;  // by parameter, of moments in bf16
-  std::int64_t updates_ = 0;
 };
 
 }  // namespace sortie::trainer

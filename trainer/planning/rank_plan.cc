@@ -16,6 +16,7 @@
 #include "trainer/ops/copy.h"
 #include "trainer/ops/meta/planned_gpu.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/optim/update_gate.h"
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/partial_gradients.h"
@@ -98,7 +99,8 @@ class MetaRank {
         model_(context_, job.model, store_,
                job.topology.activation_checkpointing_type == "every_layer",
                part_of_stage(job, layout_.coordinate(Axis::pipeline))),
-        optimizer_(job, store_) {}
+        optimizer_(job, store_),
+        gate_(job) {}
 
   Result<> prepare() {
     SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
@@ -111,6 +113,7 @@ class MetaRank {
     store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
     optimizer_.begin(context_, layout_);
+    gate_.allocate(context_);
     reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                  job_.optimizer.allreduce_bucket_size,
                                                  &layout_.expert_replicas());
@@ -121,12 +124,13 @@ class MetaRank {
     return {};
   }
 
-  /// As TrainingStep::take() does it, with two micro-batches of each stage at most: in the second
+  /// As TrainingStep::begin() does it, with two micro-batches of each stage at most: in the second
   /// one the packed copies that the first has made are all there, and as many as are ever in flight
   /// have been; the others are like them.
   void step() {
-    const Tensor sums = context_.zeros(DType::f64, {3});
+    const Tensor sums = context_.zeros(DType::f64, {3 + ops::kGateOutcomeValues});
     Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
+    Tensor outcome = sums.slice(0, 3, ops::kGateOutcomeValues);
     const std::int64_t stages = layout_.size(Axis::pipeline);
     std::int64_t planned = std::min(micro_steps_, 2 * stages);
     if (job_.topology.pipeline_interleave > 1)
@@ -141,7 +145,8 @@ class MetaRank {
     sum_partial_gradients(store_, layout_.tensor_group());
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
     passes_->forget_weights();
-    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0, /*rate=*/1.0,
+    gate_.decide(context_, {}, loss.slice(0, 0, 1), squared_norm, outcome);
+    optimizer_.update(context_, /*step=*/1, gate_.gate(), /*rate=*/1.0,
                       [this](std::size_t bucket) { gatherer_->start(bucket); });
     routing_.clear(context_);
     store_.zero_gradients();
@@ -275,6 +280,7 @@ class MetaRank {
   ParameterStore store_;
   const LanguageModel model_;
   Optimizer optimizer_;
+  UpdateGate gate_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<WeightGatherer> gatherer_;
   std::unique_ptr<PipelineStep> passes_;

@@ -87,13 +87,4 @@ double portable_exp2(double x) {
   return halve ? 0.5 * sum : sum;
 }
 
-double portable_power(double base, std::int64_t exponent) {
-  double power = 1.0;
-  for (; exponent > 0; exponent >>= 1) {
-    if (exponent & 1) power *= base;
-    base *= base;
-  }
-  return power;
-}
-
 }  // namespace sortie::trainer

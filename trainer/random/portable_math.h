@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "common/base/host_device.h"
+
 namespace sortie::trainer {
 
 /// Natural logarithm of a normal number above 0.
@@ -14,7 +16,15 @@ double portable_sin_of_turns(double turns);
 double portable_cos_of_turns(double turns);
 /// 2^x for x in [-1, 0].
 double portable_exp2(double x);
-/// base^exponent by repeated squaring; exponent >= 0.
-double portable_power(double base, std::int64_t exponent);
+/// base^exponent by repeated squaring; exponent >= 0. Products alone, so that no compiler has
+/// anything to contract.
+SORTIE_HOST_DEVICE inline double portable_power(double base, std::int64_t exponent) {
+  double power = 1.0;
+  for (; exponent > 0; exponent >>= 1) {
+    if (exponent & 1) power *= base;
+    base *= base;
+  }
+  return power;
+}
 
 }  // namespace sortie::trainer

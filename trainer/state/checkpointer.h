@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
-#include "trainer/optim/outliers.h"
+#include "trainer/ops/outliers.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/samples/tokenizer_agreement.h"
 #include "trainer/state/extra_pieces.h"

@@ -98,6 +98,8 @@ class ExecutionContext {
   }
   /// Until all streams have done their work.
   void synchronize();
+  /// Work goes on beside the host: to read a value is to wait for it.
+  bool runs_beside_host() const { return streams_ != nullptr; }
 
   /// From now on ops are done late, streams in a random order (tests).
   void defer(std::uint64_t seed);

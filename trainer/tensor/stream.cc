@@ -1,10 +1,15 @@
 #include "trainer/tensor/stream.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "common/base/check.h"
 
 namespace sortie::trainer {
+
+void Event::State::wait() {
+  while (!poll()) std::this_thread::yield();
+}
 
 std::uint64_t WorkQueues::random() {  // SplitMix64 (Steele, Lea & Flood 2014)
   state_ += 0x9e3779b97f4a7c15ull;

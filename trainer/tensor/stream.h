@@ -21,6 +21,7 @@ class Event {
    public:
     virtual ~State() = default;
     virtual bool poll() = 0;
+    virtual void wait();
   };
 
   Event() = default;
@@ -28,6 +29,10 @@ class Event {
   /// Whether it has passed. Never blocks; asked again and again, it gets there: the streams go on
   /// between one question and the next, those of a deferred context in it.
   bool poll() const { return !state_ || state_->poll(); }
+  /// Blocks until it has passed.
+  void wait() const {
+    if (state_) state_->wait();
+  }
   /// For the streams that made it; null when the event is empty.
   const std::shared_ptr<State>& state() const { return state_; }
 

@@ -129,9 +129,11 @@ cudaError_t cudaDeviceSynchronize() {
   if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
   Device& it = device(chosen);
   Lock lock(it.mutex);
-  it.run_until([&] {
+  const auto idle = [&] {
     return std::ranges::all_of(it.streams, [](const Stream* s) { return s->items.empty(); });
-  });
+  };
+  if (!idle()) count_wait();
+  it.run_until(idle);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -191,6 +193,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream->capture) return refuse_in_capture(*stream->capture);
   Device& it = device(stream->device);
   Lock lock(it.mutex);
+  if (!stream->items.empty()) count_wait();
   it.run_until([&] { return stream->items.empty(); });
   return cudaSuccess;
 }
@@ -247,6 +250,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (!event->latest) return cudaSuccess;
   Device& it = device(event->device);
   Lock lock(it.mutex);
+  if (!event->latest->passed && !it.has_more_than(*event->latest)) count_wait();
   it.run_until([&] { return event->latest->passed.load(); });
   return cudaSuccess;
 }

@@ -75,8 +75,18 @@ void Device::do_some() {
   }
 }
 
+bool Device::has_more_than(const Point& point) const {
+  return std::ranges::any_of(streams, [&](const Stream* stream) {
+    const auto& items = stream->items;
+    const auto it = std::ranges::find(
+        items, &point, [](const Item& item) -> const Point* { return item.passes.get(); });
+    return it != items.end() && std::any_of(it + 1, items.end(), [](const Item& item) {
+             return item.work.run || item.graph;
+           });
+  });
+}
+
 void Device::run_until(const std::function<bool()>& done) {
-  if (!done()) ++waits;
   while (!done()) {
     Ran ran = Ran::one;
     {
@@ -175,8 +185,12 @@ bool fault_in_memory(const void* address, FaultLine& line) {
 
 }  // namespace emulated_cuda
 
+void emulated_cuda::count_wait() {
+  ++emulated_cuda::waits;
+}
+
 /// For tests, which find it in the module: how often the host has waited for work that a GPU had
-/// not done yet.
+/// not done yet, with nothing given to it behind that: it then stands still until the host goes on.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_waits() {
   return emulated_cuda::waits;
 }

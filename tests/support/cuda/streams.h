@@ -101,6 +101,8 @@ class Device {
   /// Runs what can, until `done` says so. Where that takes other GPUs or processes, they go on,
   /// too; where nothing ever can, the process ends with a message.
   void run_until(const std::function<bool()>& done);
+  /// Whether a stream has work behind that place in it.
+  bool has_more_than(const Point& point) const;
   std::uint64_t random();
 
  private:
@@ -116,6 +118,8 @@ class Device {
 
 int device_count();
 Device& device(int index);
+/// The host waits for all that a GPU was given.
+void count_wait();
 /// Some of what waits on GPUs that no other thread is at.
 void help_others();
 /// As run_grid's.

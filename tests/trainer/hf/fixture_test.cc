@@ -10,6 +10,7 @@
 #include "tests/support/flat_values.h"
 #include "trainer/hf/open_model.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/optim/update_gate.h"
 
 namespace sortie::trainer {
 namespace {
@@ -203,11 +204,16 @@ TEST_CASE("every family equals transformers in f32: logits, loss, gradients, thr
     job.learning_rate_scheduler.learning_rate_decay_style = "constant";
     Optimizer optimizer(job, *opened.store);
     REQUIRE(optimizer.assign_groups());
+    UpdateGate gate(job);
+    gate.allocate(*opened.context);
+    const Tensor zero = opened.context->zeros(DType::f64, {1});
+    Tensor outcome = opened.context->zeros(DType::f64, {ops::kGateOutcomeValues});
     const Values losses = fixture.values("losses");
     for (std::size_t step = 0; step < losses.size(); ++step) {
       CAPTURE(step);
       CHECK(std::abs(loss_of(opened, tokens, targets) - losses[step]) <= 1e-5 * losses[step]);
-      optimizer.update(*opened.context, static_cast<std::int64_t>(step) + 1, /*grad_norm=*/0.0);
+      gate.decide(*opened.context, {}, zero, zero, outcome);
+      optimizer.update(*opened.context, static_cast<std::int64_t>(step) + 1, gate.gate());
     }
     for (const HfTensor& tensor : opened.tensors) {
       CAPTURE(tensor.name);

@@ -7,6 +7,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
 #include "tests/trainer/layouts/layout_runs.h"
+#include "trainer/ops/update_gate.h"
 
 namespace sortie::trainer::test {
 namespace {
@@ -58,7 +59,9 @@ void add_updated(Assembled& state, const config::JobConfig& job, CutPlace place,
       for (std::int64_t i = 0; i < run.flat.elements(); ++i)
         gradients[static_cast<std::size_t>(run.values + i)] =
             weights[static_cast<std::size_t>(run.master + i)];
-  for (const std::int64_t step : {1, 2}) optimizer.update(context, step, 0.0);
+  for (const std::int64_t step : {1, 2})
+    optimizer.update(context, step,
+                     ops::open_gate(context, job.optimizer.beta1, job.optimizer.beta2, step));
   state.add(place.index, store, "");
 }
 

@@ -1,6 +1,7 @@
 // Routers and balance losses against the f64 references. They are f32 whatever the activations are.
 #include "trainer/ops/moe_router.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/update_gate.h"
 
 #include <algorithm>
 #include <numeric>
@@ -422,12 +423,16 @@ TEST_CASE("a perfectly even load costs exactly one") {
 TEST_CASE("the balancing bias moves by the rate towards the mean, and stays where it is there") {
   ExecutionContext context(1, test::device());
   Tensor bias = make_tensor(context, DType::f32, {4}, {0.5, 0, 0, 0.25});
-  ops::update_router_bias(context, sums(context, {10, 0, 7, 3}), 0.125f, bias);
+  const Tensor gate = ops::open_gate(context, 0.9, 0.95, 1);
+  ops::update_router_bias(context, gate, sums(context, {10, 0, 7, 3}), 0.125f, bias);
   CHECK(values_of(bias) == Values{0.375, 0.125, -0.125, 0.375});
-  ops::update_router_bias(context, sums(context, {5, 5, 5, 5}), 0.125f, bias);
-  ops::update_router_bias(context, sums(context, {0, 0, 0, 0}), 0.125f, bias);
+  ops::update_router_bias(context, gate, sums(context, {5, 5, 5, 5}), 0.125f, bias);
+  ops::update_router_bias(context, gate, sums(context, {0, 0, 0, 0}), 0.125f, bias);
   CHECK(values_of(bias) == Values{0.375, 0.125, -0.125, 0.375});
-  ops::update_router_bias(context, sums(context, {6, 2, 4, 4}), 0.125f, bias);
+  ops::update_router_bias(context, gate, sums(context, {6, 2, 4, 4}), 0.125f, bias);
+  CHECK(values_of(bias) == Values{0.25, 0.25, -0.125, 0.375});
+  ops::update_router_bias(context, context.zeros(DType::f32, {ops::kGateValues}),
+                          sums(context, {6, 2, 4, 4}), 0.125f, bias);
   CHECK(values_of(bias) == Values{0.25, 0.25, -0.125, 0.375});
 }
 

@@ -7,6 +7,7 @@
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/update_gate.h"
 #include "trainer/random/random.h"
 
 namespace sortie::trainer {
@@ -18,23 +19,23 @@ double sum_of_squares(ExecutionContext& context, const Tensor& values) {
   return ops::read_scalar<double>(context, sum);
 }
 
-ops::AdamWStep step_of(const reference::AdamW& a) {
-  return {.lr = static_cast<float>(a.lr),
-          .beta1 = static_cast<float>(a.beta1),
-          .beta2 = static_cast<float>(a.beta2),
-          .eps = static_cast<float>(a.eps),
-          .weight_decay = static_cast<float>(a.weight_decay),
-          .grad_scale = static_cast<float>(a.grad_scale),
-          .correction1 = static_cast<float>(1.0 - std::pow(a.beta1, a.step)),
-          .correction2 = static_cast<float>(1.0 - std::pow(a.beta2, a.step))};
+ops::AdamWStep step_of(ExecutionContext& context, const reference::AdamW& a) {
+  return {
+      .lr = static_cast<float>(a.lr),
+      .beta1 = static_cast<float>(a.beta1),
+      .beta2 = static_cast<float>(a.beta2),
+      .eps = static_cast<float>(a.eps),
+      .weight_decay = static_cast<float>(a.weight_decay),
+      .gate = ops::open_gate(context, a.beta1, a.beta2, a.step, static_cast<float>(a.grad_scale))};
 }
 
 /// Numbers of a range that is a part of a matrix of `stride` columns.
 struct NumberedPart {
   std::int64_t first = 0, begin = 0, columns = 1, stride = 1;
 };
-ops::AdamWStep rounded_step(const reference::AdamW& a, std::uint64_t key, NumberedPart part = {}) {
-  ops::AdamWStep step = step_of(a);
+ops::AdamWStep rounded_step(ExecutionContext& context, const reference::AdamW& a, std::uint64_t key,
+                            NumberedPart part = {}) {
+  ops::AdamWStep step = step_of(context, a);
   step.rounding = {.key = random_bits(key, static_cast<std::uint64_t>(a.step)),
                    .first = part.first,
                    .begin = part.begin,
@@ -69,8 +70,9 @@ TEST_CASE("ten AdamW steps equal the reference") {
         const Values grad =
             random_values(DType::f32, 10 + static_cast<std::uint64_t>(a.step), count);
         reference::adamw(a, w, grad, m, s);
-        ops::adamw(v.context, step_of(a), w_t, make_tensor(v.context, DType::f32, {count}, grad),
-                   m_t, v_t, narrow ? compute : none);
+        ops::adamw(v.context, step_of(v.context, a), w_t,
+                   make_tensor(v.context, DType::f32, {count}, grad), m_t, v_t,
+                   narrow ? compute : none);
       }
       CHECK(relative_error(values_of(w_t), w) <= 1e-5);
       CHECK(relative_error(values_of(m_t), m) <= 1e-5);
@@ -87,7 +89,8 @@ TEST_CASE("AdamW has the same bits on any number of threads") {
     const Tensor grad = make_tensor(context, DType::f32, {count}, random_values(2, count));
     Tensor m = context.zeros(DType::f32, {count}), s = context.zeros(DType::f32, {count});
     for (int step = 1; step <= 3; ++step)
-      ops::adamw(context, step_of({1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, step}), w, grad, m, s, none);
+      ops::adamw(context, step_of(context, {1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, step}), w, grad, m, s,
+                 none);
     return values_of(w);
   });
 }
@@ -109,7 +112,8 @@ TEST_CASE("moments in bf16 are those of AdamW, rounded up or down so that their 
     Tensor w_t = tensor(DType::f32, w), m_t = tensor(DType::bf16, m), s_t = tensor(DType::bf16, s);
     const bool narrow = v.dtype == DType::bf16;
     Tensor compute = narrow ? v.context.zeros(DType::bf16, {count}) : Tensor();
-    ops::adamw(v.context, rounded_step(a, 5), w_t, tensor(DType::f32, grad), m_t, s_t, compute);
+    ops::adamw(v.context, rounded_step(v.context, a, 5), w_t, tensor(DType::f32, grad), m_t, s_t,
+               compute);
     // Weights follow from the moments before they are rounded.
     CHECK(relative_error(values_of(w_t), w_new) <= 1e-6);
     if (narrow) CHECK(values_of(compute) == rounded(DType::bf16, values_of(w_t)));
@@ -148,8 +152,8 @@ TEST_CASE(
   double exact = 1.0;
   bf16 nearest(1.0f);
   for (int step = 1; step <= kUpdates; ++step) {
-    ops::adamw(context, rounded_step({1e-3, 0.9, beta2, 1e-8, 0.0, 1.0, step}, 7), w, grad, m, s,
-               none);
+    ops::adamw(context, rounded_step(context, {1e-3, 0.9, beta2, 1e-8, 0.0, 1.0, step}, 7), w, grad,
+               m, s, none);
     exact = beta2 * exact + (1.0 - beta2) * size * size;
     nearest = bf16(static_cast<float>(beta2 * static_cast<double>(static_cast<float>(nearest)) +
                                       (1.0 - beta2) * size * size));
@@ -202,7 +206,7 @@ TEST_CASE(
       Tensor w_t = range(DType::f32, picked(w)), m = range(DType::bf16, none),
              v = range(DType::bf16, none), copy;
       ops::adamw(context,
-                 rounded_step(a, 9,
+                 rounded_step(context, a, 9,
                               {.first = base + part.row * kColumns + part.column,
                                .begin = part.begin,
                                .columns = part.columns,
@@ -240,8 +244,8 @@ TEST_CASE("moments in bf16 that are not finite stay so") {
     Tensor w = v.context.zeros(DType::f32, {3}), none;
     Tensor m = v.context.zeros(DType::bf16, {3}), s = v.context.zeros(DType::bf16, {3});
     const Tensor grad = make_tensor(v.context, DType::f32, {3}, {kNaN, inf, -inf});
-    ops::adamw(v.context, rounded_step({1e-2, 0.9, 0.95, 1e-8, 0.1, 1.0, 1}, 1), w, grad, m, s,
-               none);
+    ops::adamw(v.context, rounded_step(v.context, {1e-2, 0.9, 0.95, 1e-8, 0.1, 1.0, 1}, 1), w, grad,
+               m, s, none);
     const Values first = values_of(m), second = values_of(s);
     CHECK(std::isnan(first[0]));
     CHECK(std::isnan(second[0]));
@@ -268,7 +272,8 @@ TEST_CASE("flat updates have the same bits wherever their ranges lie") {
     Tensor w = range(random_values(1, count)), m = range(none), v = range(none);
     const Tensor grad = range(random_values(2, count));
     Tensor compute = context.empty(DType::bf16, {first + count}).slice(0, first, count);
-    ops::adamw(context, step_of({1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1}), w, grad, m, v, compute);
+    ops::adamw(context, step_of(context, {1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1}), w, grad, m, v,
+               compute);
     Values all = values_of(w);
     for (const Tensor* more : {&m, &v, &compute})
       for (const double value : values_of(*more)) all.push_back(value);

@@ -131,7 +131,7 @@ class CpuBackend : public Backend {
                     double coefficient, Tensor& loss) override;
   void load_balance_backward(Context& context, const Tensor& assigned, double rows, float scale,
                              Tensor& dscores) override;
-  void update_router_bias(Context& context, const Tensor& counts, float rate,
+  void update_router_bias(Context& context, const Tensor& gate, const Tensor& counts, float rate,
                           Tensor& bias) override;
   void sort_by_expert(Context& context, const Tensor& experts, ExpertRows& rows) override;
   void dispatch_forward(Context& context, const ExpertRows& rows, const Tensor& x,
@@ -152,6 +152,9 @@ class CpuBackend : public Backend {
                                       const Tensor& x, std::span<Tensor> dw) override;
 
   // Updates.
+  void decide_update(Context& context, const UpdateRule& rule, const GateStep& step,
+                     const Tensor& loss_sum, const Tensor& squared_norm, Tensor& seen, Tensor& gate,
+                     Tensor& outcome) override;
   void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) override;
   void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad, Tensor& m,
              Tensor& v, Tensor& compute) override;

@@ -306,8 +306,9 @@ void CpuBackend::load_balance_backward(ExecutionContext&, const Tensor& assigned
       out[row * experts + e] += slope[static_cast<std::size_t>(e)];
 }
 
-void CpuBackend::update_router_bias(ExecutionContext&, const Tensor& counts, float rate,
-                                    Tensor& bias) {
+void CpuBackend::update_router_bias(ExecutionContext&, const Tensor& gate, const Tensor& counts,
+                                    float rate, Tensor& bias) {
+  if (*gate.data<float>() == 0.0f) return;
   const std::int64_t experts = counts.elements();
   const double* count = counts.data<double>();
   const double mean = std::accumulate(count, count + experts, 0.0) / static_cast<double>(experts);

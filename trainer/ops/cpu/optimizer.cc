@@ -1,6 +1,5 @@
 // Flat updates over threads, in blocks of fixed size so that no bit depends on the thread count.
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "trainer/ops/cpu/cpu_backend.h"
@@ -52,15 +51,17 @@ void CpuBackend::sum_of_squares(ExecutionContext& context, const Tensor& values,
 
 void CpuBackend::adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w,
                        const Tensor& grad, Tensor& m, Tensor& v, Tensor& compute) {
-  const AdamWRow row{.step_size = step.lr / step.correction1,
+  const float* gate = step.gate.data<float>();
+  if (gate[0] == 0.0f) return;
+  const AdamWRow row{.step_size = step.lr / gate[2],
                      .beta1 = step.beta1,
                      .beta2 = step.beta2,
                      .rest1 = 1.0f - step.beta1,
                      .rest2 = 1.0f - step.beta2,
                      .eps = step.eps,
                      .decay = step.lr * step.weight_decay,
-                     .root_correction2 = 1.0f / std::sqrt(step.correction2),
-                     .grad_scale = step.grad_scale};
+                     .root_correction2 = gate[3],
+                     .grad_scale = gate[1]};
   const auto& all = ops::kernels(context);
   float* weights = w.data<float>();
   const float* gradients = grad.data<float>();

@@ -21,6 +21,8 @@ class CudaBackend final : public Backend {
   void copy(Context& context, const Tensor& from, Tensor& to) override;
   void copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) override;
   void copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) override;
+  void copy_to_host_late(Context& context, const Tensor& from,
+                         const std::shared_ptr<std::byte[]>& to) override;
   void random_normal(Context& context, std::uint64_t key, std::int64_t first, double std_dev,
                      Tensor& x) override;
   void accumulate(Context& context, const Tensor& from, Tensor& sums) override;
@@ -121,7 +123,7 @@ class CudaBackend final : public Backend {
                     double coefficient, Tensor& loss) override;
   void load_balance_backward(Context& context, const Tensor& assigned, double rows, float scale,
                              Tensor& dscores) override;
-  void update_router_bias(Context& context, const Tensor& counts, float rate,
+  void update_router_bias(Context& context, const Tensor& gate, const Tensor& counts, float rate,
                           Tensor& bias) override;
   void sort_by_expert(Context& context, const Tensor& experts, ExpertRows& rows) override;
   void dispatch_forward(Context& context, const ExpertRows& rows, const Tensor& x,
@@ -142,6 +144,9 @@ class CudaBackend final : public Backend {
                                       const Tensor& x, std::span<Tensor> dw) override;
 
   // Updates.
+  void decide_update(Context& context, const UpdateRule& rule, const GateStep& step,
+                     const Tensor& loss_sum, const Tensor& squared_norm, Tensor& state,
+                     Tensor& gate, Tensor& outcome) override;
   void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) override;
   void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad, Tensor& m,
              Tensor& v, Tensor& compute) override;

@@ -70,6 +70,14 @@ void CudaBackend::copy_to_host(Context& context, const Tensor& from, std::span<s
   if (pinned) std::memcpy(to.data(), pinned.get(), to.size());
 }
 
+void CudaBackend::copy_to_host_late(Context& context, const Tensor& from,
+                                    const std::shared_ptr<std::byte[]>& to) {
+  const auto bytes = static_cast<std::size_t>(from.elements()) * dtype_bytes(from.dtype());
+  check(
+      cudaMemcpyAsync(to.get(), from.raw(), bytes, cudaMemcpyDeviceToHost, current_stream(context)),
+      "a copy to the host");
+}
+
 // On the host: a step has none of it, and its bits are then those of every other device.
 void CudaBackend::random_normal(Context& context, std::uint64_t key, std::int64_t first,
                                 double std_dev, Tensor& x) {

@@ -98,7 +98,9 @@ __global__ void load_slope_kernel(const double* assigned, double factor, Rows<fl
     dscores.data[row * dscores.stride + col] += slope;
 }
 
-__global__ void bias_kernel(Flat<const double> counts, float rate, float* bias) {
+__global__ void bias_kernel(const float* gate, Flat<const double> counts, float rate,
+                            float* bias) {
+  if (*gate == 0.0f) return;
   double sum = 0.0;
   for (std::int64_t e = threadIdx.x; e < counts.size; e += blockDim.x) sum += counts.data[e];
   const double mean = block_sum(sum, shared_memory<double>()) / static_cast<double>(counts.size);
@@ -158,9 +160,10 @@ void add_load_balance_slope(cudaStream_t stream, const double* assigned, double 
          stream, assigned, factor, dscores);
 }
 
-void move_bias(cudaStream_t stream, Flat<const double> counts, float rate, float* bias) {
-  launch(bias_kernel, {.blocks = 1, .threads = kThreads, .shared_bytes = kSumBytes}, stream, counts,
-         rate, bias);
+void move_bias(cudaStream_t stream, const float* gate, Flat<const double> counts, float rate,
+               float* bias) {
+  launch(bias_kernel, {.blocks = 1, .threads = kThreads, .shared_bytes = kSumBytes}, stream, gate,
+         counts, rate, bias);
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -28,7 +28,8 @@ void add_dot(cudaStream_t stream, Flat<const double> a, const double* b, double 
 /// Every row of dscores += float(factor * assigned_e)
 void add_load_balance_slope(cudaStream_t stream, const double* assigned, double factor,
                             Rows<float> dscores);
-/// bias_e += rate * sign(mean(counts) - counts_e)
-void move_bias(cudaStream_t stream, Flat<const double> counts, float rate, float* bias);
+/// bias_e += rate * sign(mean(counts) - counts_e), where *gate is not 0.
+void move_bias(cudaStream_t stream, const float* gate, Flat<const double> counts, float rate,
+               float* bias);
 
 }  // namespace sortie::trainer::ops::cuda

@@ -145,9 +145,10 @@ void CudaBackend::load_balance_backward(Context& context, const Tensor& assigned
                          rows_of<float>(dscores));
 }
 
-void CudaBackend::update_router_bias(Context& context, const Tensor& counts, float rate,
-                                     Tensor& bias) {
-  move_bias(current_stream(context), flat<const double>(counts), rate, address<float>(bias));
+void CudaBackend::update_router_bias(Context& context, const Tensor& gate, const Tensor& counts,
+                                     float rate, Tensor& bias) {
+  move_bias(current_stream(context), address<const float>(gate), flat<const double>(counts), rate,
+            address<float>(bias));
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -1,7 +1,5 @@
 #include "trainer/ops/cuda/optimizer.h"
 
-#include <cmath>
-
 #include "trainer/ops/cuda/cuda_backend.h"
 #include "trainer/ops/cuda/optimizer_rounded.h"
 #include "trainer/ops/cuda/streams.h"
@@ -17,15 +15,14 @@ void CudaBackend::sum_of_squares(Context& context, const Tensor& values, Tensor&
 
 void CudaBackend::adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
                         Tensor& m, Tensor& v, Tensor& compute) {
-  const AdamWNumbers numbers{.step_size = step.lr / step.correction1,
+  const AdamWNumbers numbers{.lr = step.lr,
                              .beta1 = step.beta1,
                              .beta2 = step.beta2,
                              .rest1 = 1.0f - step.beta1,
                              .rest2 = 1.0f - step.beta2,
                              .eps = step.eps,
                              .decay = step.lr * step.weight_decay,
-                             .root_correction2 = 1.0f / std::sqrt(step.correction2),
-                             .grad_scale = step.grad_scale};
+                             .gate = address<const float>(step.gate)};
   if (m.dtype() == DType::bf16) {
     const MomentRounding& rounding = step.rounding;
     return adamw_rounded_range(current_stream(context), numbers,

@@ -59,6 +59,7 @@ struct AdamW {
 
   template <int N>
   __device__ void at(std::int64_t, std::int64_t col) const {
+    if (a.gate[0] == 0.0f) return;
     Floats<N> w = load<N>(range.w + col), m = load<N>(range.m + col), v = load<N>(range.v + col);
     const Floats<N> grad = load<N>(range.grad + col);
 #pragma unroll

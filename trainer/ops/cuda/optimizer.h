@@ -11,13 +11,10 @@ namespace sortie::trainer::ops::cuda {
 /// sum = sum of squares in f64, by way of `parts` [square_parts(values.size)].
 void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, double* sum);
 
-/// AdamW's numbers as the elements need them. Of these step_size, decay, root_correction2 and
-/// grad_scale change from step to step: a captured step would read them from device memory.
+/// AdamW's numbers as the elements need them; what else they need is in the gate (update_gate.h).
 struct AdamWNumbers {
-  float step_size;                               // lr / correction1
-  float beta1, beta2, rest1, rest2, eps, decay;  // rest = 1 - beta; decay = lr * weight_decay
-  float root_correction2;                        // 1 / sqrt(correction2)
-  float grad_scale;
+  float lr, beta1, beta2, rest1, rest2, eps, decay;  // rest = 1 - beta; decay = lr * weight_decay
+  const float* gate = nullptr;
 };
 /// All of `count` elements; `compute` may be null.
 struct AdamWRange {

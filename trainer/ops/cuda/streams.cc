@@ -22,6 +22,10 @@ class Point final : public Event::State {
     check(state, "what came before an event");
     return true;
   }
+  void wait() override {
+    use_device(device_);
+    check(cudaEventSynchronize(event_), "what came before an event");
+  }
   cudaEvent_t native() const { return event_; }
 
  private:

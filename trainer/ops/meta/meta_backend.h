@@ -69,7 +69,7 @@ class MetaBackend : public CpuBackend {
   void column_sums(Context&, const Tensor&, Tensor&) override {}
   void load_balance(Context&, const Tensor&, const Tensor&, double, double, Tensor&) override {}
   void load_balance_backward(Context&, const Tensor&, double, float, Tensor&) override {}
-  void update_router_bias(Context&, const Tensor&, float, Tensor&) override {}
+  void update_router_bias(Context&, const Tensor&, const Tensor&, float, Tensor&) override {}
   void sort_by_expert(Context&, const Tensor&, ExpertRows&) override {}
   void dispatch_forward(Context&, const ExpertRows&, const Tensor&, Tensor&) override {}
   void dispatch_backward(Context&, const ExpertRows&, const Tensor&, Tensor&) override {}
@@ -86,6 +86,8 @@ class MetaBackend : public CpuBackend {
                                       std::span<Tensor>) override {}
 
   // Updates.
+  void decide_update(Context&, const UpdateRule&, const GateStep&, const Tensor&, const Tensor&,
+                     Tensor&, Tensor&, Tensor&) override {}
   void sum_of_squares(Context&, const Tensor&, Tensor&) override {}
   void adamw(Context&, const AdamWStep&, Tensor&, const Tensor&, Tensor&, Tensor&,
              Tensor&) override {}
