@@ -100,7 +100,7 @@ def scenario_ranks_know_their_site_and_all_verbs_show_it(bed):
         equal((status["state"], status["exit_code"], status["rounds"]["round"]), ("ended", 0, 10), "status")
         check("site b  ended 0" in run.sortie("status", run.id).stdout, "status shows no site b")
         check("no site d" in run.sortie("sites", "remove", "d", "--run", run.id).stderr
-              or "supervises" in run.sortie("sites", "remove", "d", "--run", run.id).stderr, "sites remove")
+              or "no supervisor" in run.sortie("sites", "remove", "d", "--run", run.id).stderr, "sites remove")
         bed.expect_nothing_left(5)
 
 

@@ -311,6 +311,14 @@ double Trainer::longest_step() const {
   return kShare * std::chrono::duration<double>(job_.runner.grace).count();
 }
 
+Result<> Trainer::end_in_exchange(const Error& error) {
+  const bool stopped = outer_ && signals_ && signals_->stop_requested() &&
+                       error.code == ErrorCode::interrupted && progress_.step > 0;
+  if (!stopped) return std::unexpected(error);
+  SORTIE_TRY(save(/*last=*/true, {Checkpointer::Series::regular}));
+  return std::unexpected(stopped_by_signal());
+}
+
 Result<> Trainer::run_steps() {
   if (!validation_.empty() && job_.trainer.eval_interval > 0 && progress_.step == 0) {
     SORTIE_TRY(evaluate_and_report());  // what training starts from
@@ -320,16 +328,12 @@ Result<> Trainer::run_steps() {
   bool time_is_up = false;
   while (step_.last_begun(progress_) < job_.trainer.train_iterations && !time_is_up) {
     const auto begun = begin_step();
-    // While it waited for other sites; the state is that of the step before.
-    if (!begun && outer_ && signals_ && signals_->stop_requested() &&
-        begun.error().code == ErrorCode::interrupted && progress_.step > 0) {
-      SORTIE_TRY(save(/*last=*/true, {Checkpointer::Series::regular}));
-      return std::unexpected(stopped_by_signal());
-    }
-    SORTIE_TRY(begun);
+    if (!begun) return end_in_exchange(begun.error());
     const std::size_t stay = needs_its_state(**begun) ? 0 : step_.most_in_flight();
     while (step_.in_flight() > stay) {
-      SORTIE_ASSIGN_OR_RETURN(const StepReport report, settle_step());
+      const auto settled = settle_step();
+      if (!settled) return end_in_exchange(settled.error());
+      const StepReport& report = *settled;
       report_.step(report, progress_, step_seconds_, trained_seconds_);
       if (outer_) report_rounds();
       time_is_up = report.time_is_up;

@@ -93,6 +93,9 @@ class Trainer {
   Result<StepReport> settle_step();
   /// Whether after_step() is to find the state as the step left it: no other may be begun before.
   bool needs_its_state(const StepReport& report) const;
+  /// Of a step that failed. Where a signal has ended its wait for other sites, the state of the
+  /// last step is saved first.
+  Result<> end_in_exchange(const Error& error);
   void report_rounds();
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
 
