@@ -345,7 +345,7 @@ TEST_SUITE("launcher") {
     const auto connection = world.connect(at(chatty.port));
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::handshake);
-    CHECK(contains(connection.error().message, "no SSH server"));
+    CHECK(contains(connection.error().message, "not an SSH server"));
     const Listener gone("!\r\n");
     config::SshConfig ssh;
     ssh.handshake_timeout = 300ms;
