@@ -199,8 +199,8 @@ struct OptimizerConfig {
   double eps = 1e-8;
   std::string moments = "f32";  // f32 | bf16: what AdamW's moments are kept in
   double weight_decay = 0.1;
-  double gradient_clipping = 1.0;                // global L2 norm; 0 = off
-  std::int64_t allreduce_bucket_size = 8000000;  // f32 elements per bucket
+  double gradient_clipping = 1.0;          // global L2 norm; 0 = off
+  std::int64_t allreduce_bucket_size = 0;  // f32 elements per bucket; 0: a sixteenth of all
   // Steps that stand out: skipped when so many deviations above the running mean, 0 = never.
   double skip_loss_zscore = 0.0;
   double skip_gradient_norm_zscore = 0.0;

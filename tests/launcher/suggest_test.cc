@@ -184,7 +184,8 @@ TEST_CASE("what is missing for a suggestion is said") {
   for (const Suggestion& one : odd->best) CHECK(one.replicas == 1);
   LauncherFacts nobody = with_fake_trainer();
   nobody.ask_trainer = {};
-  CHECK(has(suggest_layouts(job, kHosts, nobody, kRates, {}).error().message, "it needs sortie-train"));
+  CHECK(has(suggest_layouts(job, kHosts, nobody, kRates, {}).error().message,
+            "it needs sortie-train"));
   job.runner.program = {"./mine"};
   CHECK(has(suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {}).error().message,
             "a program of its own"));

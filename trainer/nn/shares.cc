@@ -5,10 +5,23 @@
 #include "common/base/check.h"
 
 namespace sortie::trainer {
+namespace {
+
+// So many that most of them are on their way while the backward pass still computes the others;
+// fewer where a bucket would be so small (1 MiB) that a link's latency counts, more where it would
+// be so large that its gradients wait for long.
+constexpr std::int64_t kBuckets = 16, kSmallest = 1 << 18, kLargest = 8'000'000;
+
+std::int64_t fitting_bucket(std::int64_t elements) {
+  return std::clamp((elements + kBuckets - 1) / kBuckets, kSmallest, kLargest);
+}
+
+}  // namespace
 
 std::vector<FlatRange> cut_into_buckets(FlatRange range, std::int64_t bucket_elements, int ranks) {
   const std::int64_t least = ranks * kLineElements;
   SORTIE_CHECK(range.elements() % least == 0, "{} elements on {} ranks", range.elements(), ranks);
+  if (bucket_elements == 0) bucket_elements = fitting_bucket(range.elements());
   const std::int64_t unit =
       std::max<std::int64_t>((bucket_elements + least - 1) / least, 1) * least;
   std::vector<FlatRange> buckets;

@@ -293,8 +293,12 @@ TEST_CASE("the stages' plans add up to the model, and say what each of them take
   job.topology.global_batch_size = 16;
   const PlanOptions alone{.micro_batch_size = 2, .world_size = 1};
   const RankPlan whole = plan_rank(job, alone).value();
-  for (const int interleave : {1, 2}) {
-    const config::JobConfig of = staged(job, 2, interleave);
+  for (const auto& [interleave, schedule] :
+       {std::pair(1, "1f1b"), {2, "1f1b"}, {1, "zero_bubble"}}) {
+    CAPTURE(interleave);
+    CAPTURE(schedule);
+    config::JobConfig of = staged(job, 2, interleave);
+    of.topology.pipeline_schedule = schedule;
     const auto stages = plan_stages(of, {.micro_batch_size = 2, .world_size = 2}).value();
     REQUIRE(stages.size() == 2);
     const RankPlan both = whole_plan(stages);

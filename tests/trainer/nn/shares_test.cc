@@ -30,6 +30,16 @@ TEST_CASE("buckets are whole cache lines of every rank and cover their range") {
   CHECK(span.last == 1);
 }
 
+TEST_CASE("buckets without a size are a sixteenth of the range, neither tiny nor huge") {
+  const auto largest = [](std::int64_t elements) {
+    const auto buckets = cut_into_buckets({0, elements}, 0, 2);
+    return std::pair(buckets.size(), buckets.front().elements());
+  };
+  CHECK(largest(320'000) == std::pair<std::size_t, std::int64_t>(2, 1 << 18));
+  CHECK(largest(10'700'800) == std::pair<std::size_t, std::int64_t>(16, 668'800));
+  CHECK(largest(1'000'000'000) == std::pair<std::size_t, std::int64_t>(125, 8'000'000));
+}
+
 TEST_CASE(
     "every trained element is one rank's own, with its initial value and a place for moments") {
   for (const DType compute : {DType::f32, DType::bf16})

@@ -114,6 +114,17 @@ TEST_CASE("one micro-batch a step, of packed documents, keeps no packed weights,
   });
 }
 
+TEST_CASE("every family: LoRA on every matrix takes what is planned") {
+  check_families([](config::JobConfig& job) {
+    job.lora.rank = 8;
+    job.lora.modules = {"*"};
+  });
+}
+
+TEST_CASE("every family: frozen layers take no memory of training, as planned") {
+  check_families([](config::JobConfig& job) { job.optimizer.freeze = {"layers.[01].*"}; });
+}
+
 TEST_CASE("what fine-tuning leaves out takes no memory, as planned") {
   config::JobConfig lora = sized_job("llama");
   lora.lora.rank = 8;
