@@ -124,6 +124,11 @@ void observe(const Operation& operation) {
   observer.call(operation);
 }
 
+bool is_direct(const Fd& file) {
+  const int flags = ::fcntl(file.get(), F_GETFL);
+  return flags >= 0 && (flags & O_DIRECT) != 0;
+}
+
 template <class Call>
 Result<> run_void(std::string_view what, const fs::path& path, Call call) {
   SORTIE_TRY(run(what, path, call));
@@ -159,6 +164,12 @@ Result<Fd> create_file(const fs::path& path) {
   return Fd(fd);
 }
 
+bool set_direct(const Fd& file, bool direct) {
+  const int flags = ::fcntl(file.get(), F_GETFL);
+  if (flags < 0) return false;
+  return ::fcntl(file.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
 Result<> write_all(const Fd& file, std::span<const std::byte> bytes, const fs::path& path) {
   // Pieces small enough that the disk starts on the first while the rest is copied.
   constexpr std::size_t kPiece = std::size_t{8} << 20;
@@ -177,6 +188,7 @@ Result<> write_all(const Fd& file, std::span<const std::byte> bytes, const fs::p
       count = ::write(file.get(), bytes.data(), size);
     if (count < 0) {
       if (errno == EINTR) continue;
+      if (errno == EINVAL && is_direct(file) && set_direct(file, false)) continue;
       return std::unexpected(os_error(errno, "write " + path.string()));
     }
     observe({.kind = Operation::Kind::write,

@@ -18,8 +18,13 @@ namespace sortie::trainer::file_ops {
 Result<> make_dir(const std::filesystem::path& path);
 /// The file must not exist yet; a symbolic link in its place is refused.
 Result<Fd> create_file(const std::filesystem::path& path);
+/// A file past the cache (set_direct) goes on through it from where the disk refuses a write: what
+/// a short one leaves does not begin at a block.
 Result<> write_all(const Fd& file, std::span<const std::byte> bytes,
                    const std::filesystem::path& path);
+/// Whether writes go past the page cache (O_DIRECT); false where the file system refuses. Writes
+/// must then be of whole blocks, from memory that is aligned to blocks.
+bool set_direct(const Fd& file, bool direct);
 Result<> sync_file(const Fd& file, const std::filesystem::path& path);
 Result<> close_file(Fd file, const std::filesystem::path& path);
 Result<> rename_path(const std::filesystem::path& from, const std::filesystem::path& to);

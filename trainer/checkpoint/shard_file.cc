@@ -1,13 +1,11 @@
 #include "trainer/checkpoint/shard_file.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <thread>
 
 #include "common/base/check.h"
-#include "trainer/checkpoint/file_ops.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -18,33 +16,30 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// Writes the parts one after another and asks the disk to start on each at once.
-Result<> write_stream(const fs::path& path, ByteStream& stream, const OnWritten& on_written) {
-  SORTIE_ASSIGN_OR_RETURN(Fd file, file_ops::create_file(path));
+Result<> write_stream(const fs::path& path, ByteStream& stream, const OnWritten& on_written,
+                      Caching caching) {
+  SORTIE_ASSIGN_OR_RETURN(FileOutput file, FileOutput::create(path, caching));
   constexpr std::size_t kPiece = std::size_t{32} << 20;
   Result<> written;
   stream.read(0, [&](std::span<const std::byte> part) {
     while (!part.empty()) {
-      const std::size_t size = std::min(part.size(), kPiece);
-      written = file_ops::write_all(file, part.first(size), path);
+      const auto piece = part.first(std::min(part.size(), kPiece));
+      written = file.write(piece);
       if (!written) return false;
-      if (on_written) on_written(size);
-      part = part.subspan(size);
-      // Only a hint: the fsync below is what counts.
-      ::sync_file_range(file.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+      if (on_written) on_written(piece.size());
+      part = part.subspan(piece.size());
     }
     return true;
   });
   SORTIE_TRY(written);
-  SORTIE_TRY(file_ops::sync_file(file, path));
-  return file_ops::close_file(std::move(file), path);
+  return file.finish();
 }
 
 }  // namespace
 
 Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,
-                                      Hashed hashed, const OnWritten& on_written) {
+                                      Hashed hashed, const OnWritten& on_written, Caching caching) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
     const std::size_t size_a = storage_bytes(a.entry.type);
     const std::size_t size_b = storage_bytes(b.entry.type);
@@ -74,7 +69,7 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
         return true;
       });
     });
-  const Result<> result = write_stream(path, stream, on_written);
+  const Result<> result = write_stream(path, stream, on_written, caching);
   if (!result) stream.stop();
   for (std::thread& thread : threads) thread.join();
   SORTIE_TRY(result);
@@ -83,8 +78,8 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
 }
 
 Result<ShardInfo> write_shard(const fs::path& folder, std::size_t index, std::size_t count,
-                              const std::vector<PieceToWrite>& pieces,
-                              const OnWritten& on_written) {
+                              const std::vector<PieceToWrite>& pieces, const OnWritten& on_written,
+                              Caching caching) {
   SORTIE_CHECK(index < count, "shard {} of {}", index, count);
   ShardInfo shard{.file = fmt::format("shard-{:05}-of-{:05}.safetensors", index, count)};
   std::vector<TensorToWrite> tensors;
@@ -104,7 +99,7 @@ Result<ShardInfo> write_shard(const fs::path& folder, std::size_t index, std::si
   }
   SORTIE_ASSIGN_OR_RETURN(const WrittenFile written,
                           write_safetensors(folder / shard.file, std::move(tensors),
-                                            {{"format", "pt"}}, Hashed::yes, on_written));
+                                            {{"format", "pt"}}, Hashed::yes, on_written, caching));
   shard.bytes = written.bytes;
   shard.sha256 = written.sha256;
   return shard;

@@ -11,6 +11,7 @@
 
 #include "common/base/result.h"
 #include "trainer/checkpoint/byte_stream.h"
+#include "trainer/checkpoint/file_output.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/storage/mapped_file.h"
@@ -38,8 +39,8 @@ using OnWritten = std::function<void(std::uint64_t bytes)>;
 Result<WrittenFile> write_safetensors(const std::filesystem::path& path,
                                       std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,
-                                      Hashed hashed = Hashed::yes,
-                                      const OnWritten& on_written = {});
+                                      Hashed hashed = Hashed::yes, const OnWritten& on_written = {},
+                                      Caching caching = Caching::kept);
 
 /// A piece of a tensor of the job, and its bytes.
 struct PieceToWrite {
@@ -54,7 +55,7 @@ struct PieceToWrite {
 /// rank, its own index), and reports what rank 0 needs for the commit.
 Result<ShardInfo> write_shard(const std::filesystem::path& folder, std::size_t index,
                               std::size_t count, const std::vector<PieceToWrite>& pieces,
-                              const OnWritten& on_written = {});
+                              const OnWritten& on_written = {}, Caching caching = Caching::kept);
 
 /// A safetensors file in memory, checked.
 class SafetensorsFile {

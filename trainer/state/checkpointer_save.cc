@@ -218,8 +218,12 @@ void Checkpointer::write_parts(Flight& flight) {
 
 Result<std::string> Checkpointer::write_part(const Flight& flight, const fs::path& folder) {
   const auto index = shared_ ? static_cast<std::size_t>(communicator_.rank()) : 0;
+  // Cores that training computes on do not copy bytes into the page cache. Training that waits
+  // does: who is started again soon reads them from there.
+  const bool in_background = flight.priority == SaveThread::Priority::low;
   SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard,
-                          write_shard(folder, index, writers(), flight.pieces));
+                          write_shard(folder, index, writers(), flight.pieces, {},
+                                      in_background ? Caching::bypassed : Caching::kept));
   if (index == 0) {
     SORTIE_TRY(carry_import_notes(notes_from_, folder));
     SORTIE_TRY(tokenizer_.files ? write_tokenizer_files(*tokenizer_.files, folder)
