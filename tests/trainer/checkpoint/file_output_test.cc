@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,10 +14,10 @@
 #include "tests/support/text.h"
 #include "trainer/checkpoint/file_ops.h"
 
-namespace sortie::trainer::test {
+namespace sortie::trainer {
 namespace {
 
-using sortie::test::ScopedTempDir;
+using test::ScopedTempDir;
 
 std::vector<std::byte> numbered_bytes(std::size_t count) {
   std::vector<std::byte> bytes(count);
@@ -37,7 +38,7 @@ Result<> write_in_parts(FileOutput& output, std::span<const std::byte> bytes) {
 }
 
 std::vector<std::byte> read_back(const std::filesystem::path& path) {
-  const std::string text = sortie::test::read_text(path);
+  const std::string text = test::read_text(path);
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
   return {bytes.begin(), bytes.end()};
 }
@@ -110,4 +111,4 @@ TEST_CASE("a disk that is full past the page cache is an error of the file") {
   CHECK(written.error().message.starts_with("write " + (dir.path() / "file").string()));
 }
 
-}  // namespace sortie::trainer::test
+}  // namespace sortie::trainer
