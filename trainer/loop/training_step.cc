@@ -201,13 +201,16 @@ void TrainingStep::pass_forward(const PipelineAction& action, const Batch& batch
   ForwardContext context;
   context.training = true;
   context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
-  context.first_sample = first_sample_of(action.micro_batch);
+  const auto on_device = [this]<class T>(T value) {
+    return ops::tensor_from_host<T>(context_, std::span<const T>(&value, 1), {1});
+  };
+  context.first_sample = on_device(first_sample_of(action.micro_batch));
   context.routers.loss_scale =
       static_cast<float>(1.0 / static_cast<double>(micro_steps * replicas()));
   const Span span(*this, Part::forward);
-  const auto scale =
-      static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
-  passes_->forward(action, {batch.tokens, batch.targets}, context, scale, loss);
+  context.grad_scale =
+      on_device(static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1))));
+  passes_->forward(action, {batch.tokens, batch.targets}, context, 1.0f, loss);
 }
 
 void TrainingStep::pass_backward(const PipelineAction& action) {

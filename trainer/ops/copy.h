@@ -47,6 +47,10 @@ void copy_from_host(ExecutionContext& context, std::span<const T> from, Tensor& 
 }
 /// A new tensor with these values.
 template <class T>
+void write_scalar(ExecutionContext& context, T value, Tensor& to) {
+  copy_from_host<T>(context, std::span<const T>(&value, 1), to);
+}
+template <class T>
 Tensor tensor_from_host(ExecutionContext& context, std::span<const T> from, Shape shape) {
   Tensor to = context.empty(dtype_of<T>(), shape);
   copy_from_host<T>(context, from, to);
