@@ -115,6 +115,7 @@ Result<> Trainer::start() {
   SORTIE_TRY(settle_products());
   SORTIE_TRY(checkpointer_.reserve_memory());
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
+  for (const std::string& text : step_.take_graph_notes()) report_.note(text);
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   if (outer_) SORTIE_TRY(outer_->start(progress_));
   last_equal_ = step_before_ = progress_.step;
@@ -174,6 +175,7 @@ Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
   if (step_.profiler().complete()) keep_profile();
   for (const std::string& text : checkpointer_.take_scrub_notes()) report_.note(text);
+  for (const std::string& text : step_.take_graph_notes()) report_.note(text);
   SORTIE_ASSIGN_OR_RETURN(const bool back, handle_trouble(report));
   if (back) return report.stop_requested ? std::unexpected(stopped_by_signal()) : Result<>();
   if (progress_.consecutive_skips >= config.max_consecutive_skips)

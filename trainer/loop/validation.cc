@@ -1,6 +1,7 @@
 #include "trainer/loop/validation.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "trainer/ops/copy.h"
 
@@ -58,6 +59,8 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
       passes.await(action);
       Tensor sums =
           repeats(action.micro_batch) ? unused : each.slice(0, 2 * pass_of(action.micro_batch), 2);
+      std::optional<Allocator::RepeatedMemory> memory;
+      if (passes.one_by_one()) memory.emplace(context.allocator());
       passes.forward(action, batch, {}, 0.0f, sums);
       marks.tick();
     }

@@ -31,6 +31,8 @@ class GradientReducer {
   /// After the backward pass: sends what is left (parameters that had no use). What is added to the
   /// context's current stream from now on finds the sums.
   void finish();
+  /// Whether there is anything to reduce, with others.
+  bool reduces() const { return !buckets_.empty(); }
 
   std::size_t bucket_count() const { return buckets_.size(); }
   /// Elements of the flat buffer: [begin, end).

@@ -1,0 +1,89 @@
+#include "trainer/tensor/repeated_work.h"
+
+#include "trainer/tensor/device_module.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// Op by op, before a capture: libraries load and choose what they need in the first ones, and the
+/// last one has to find all of its memory.
+constexpr int kBeforeCapture = 2;
+/// So often without that: then the memory of the work is not the same each time.
+constexpr int kMostUnsettled = 16;
+
+}  // namespace
+
+void RepeatedWork::forget() {
+  graph_.reset();
+  times_ = settled_ = 0;
+}
+
+void RepeatedWork::run_ops(ExecutionContext& context, const std::function<void()>& ops) {
+  const Allocator& allocator = context.allocator();
+  const std::size_t taken = allocator.system_allocations();
+  const std::uint64_t version = allocator.repeated_version();
+  {
+    const Allocator::RepeatedMemory memory(context.allocator());
+    ops();
+  }
+  ++times_;
+  const bool same =
+      taken == allocator.system_allocations() && version == allocator.repeated_version();
+  settled_ = same ? settled_ + 1 : 0;
+}
+
+bool RepeatedWork::capture(ExecutionContext& context, const std::function<void()>& ops,
+                           const std::function<void()>& undo) {
+  Streams& streams = *context.streams();
+  const std::int64_t flop = context.flop();
+  const auto failed = [&](const char* why) {
+    streams.drop_capture();
+    graph_.reset();
+    context.count_flop(flop - context.flop());
+    if (undo) undo();
+    captures_ = false;
+    failure_ = name_ + " is not a CUDA graph: " + why;
+  };
+  const Allocator::RepeatedMemory memory(context.allocator());
+  try {
+    streams.begin_capture(context.stream());
+    ops();
+    graph_ = streams.end_capture();
+  } catch (const DeviceError& error) {
+    failed(error.what());
+    return false;
+  } catch (const OutOfMemory& error) {
+    failed(error.what());
+    return false;
+  } catch (...) {
+    streams.drop_capture();
+    throw;
+  }
+  flop_ = context.flop() - flop;
+  return true;
+}
+
+RepeatedWork::Done RepeatedWork::run(ExecutionContext& context, const std::function<void()>& ops,
+                                     const std::function<void()>& undo) {
+  Allocator& allocator = context.allocator();
+  if (graph_ && version_ == allocator.repeated_version()) {
+    context.count_flop(flop_);
+    graph_->launch();
+    return Done::as_graph;
+  }
+  if (graph_) forget();
+  const bool can = captures_ && context.streams() != nullptr && context.streams()->captures();
+  if (can && times_ >= kBeforeCapture && settled_ == 0 && times_ >= kMostUnsettled) {
+    captures_ = false;
+    failure_ = name_ + " is not a CUDA graph: its memory is not the same each time";
+  }
+  if (!can || times_ < kBeforeCapture || settled_ == 0 || !capture(context, ops, undo)) {
+    run_ops(context, ops);
+    return Done::op_by_op;
+  }
+  version_ = allocator.repeated_version();
+  graph_->launch();
+  return Done::op_by_op;  // for the caller: `ops` was called
+}
+
+}  // namespace sortie::trainer
