@@ -116,6 +116,7 @@ Result<> Trainer::start() {
   SORTIE_TRY(checkpointer_.reserve_memory());
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
   for (const std::string& text : step_.take_graph_notes()) report_.note(text);
+  validation_losses_.emplace(step_.repeats_passes());
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   if (outer_) SORTIE_TRY(outer_->start(progress_));
   last_equal_ = step_before_ = progress_.step;
@@ -131,6 +132,7 @@ Result<bool> Trainer::evaluate_and_report() {
   if (outer_) outer_->show_outer_weights(progress_);
   SORTIE_ASSIGN_OR_RETURN(const Validation validation, evaluate());
   if (outer_) outer_->show_own_weights(progress_);
+  if (const auto failure = validation_losses_->take_failure()) report_.note(*failure);
   validation_loss_ = validation.loss;
   evaluated_step_ = progress_.step;
   evaluation_seconds_ = seconds_since(begin);
@@ -304,7 +306,8 @@ bool Trainer::needs_its_state(const StepReport& report) const {
 
 Result<Validation> Trainer::evaluate() {
   return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
-                  step_.passes(), layout_, *rank_.marks);
+                  step_.passes(), layout_, *rank_.marks,
+                  validation_losses_ ? &*validation_losses_ : nullptr);
 }
 
 /// After a SIGTERM, for a step to end: the rest of the grace is for the save.

@@ -94,6 +94,10 @@ class TrainingStep {
   /// job, after allocate(), and what captures have run into since the last call.
   std::vector<std::string> take_graph_notes();
 
+  /// Whether a micro-batch's way through the model may be one, and so that of a batch of a
+  /// validation.
+  bool repeats_passes() const { return fixed_.tokens.defined(); }
+
   ExecutionContext& context() { return context_; }
   ParameterStore& store() { return store_; }
   const LanguageModel& model() const { return model_; }

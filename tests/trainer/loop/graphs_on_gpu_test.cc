@@ -10,6 +10,8 @@
 #include "tests/support/state_values.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
+#include "trainer/inference/evaluate.h"
+#include "trainer/inference/generate.h"
 #include "trainer/models/families.h"
 
 using namespace sortie;
@@ -138,7 +140,7 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
     job.topology.batch_rampup_start = 2;
     job.topology.batch_rampup_increment = 2;
     job.topology.batch_rampup_samples = 12;
-    job.trainer.train_iterations = 12;
+    job.trainer.train_iterations = job.learning_rate_scheduler.learning_rate_decay_iters = 12;
     job.trainer.eval_interval = 2;
     job.trainer.eval_samples = 5;  // another shape at the end
   }
@@ -182,4 +184,86 @@ TEST_CASE("on a GPU: the host gives it as much to do for many layers as for few"
   // Three micro-batches: inputs and a graph each; the norm, the gate, the update, what is read.
   CHECK(many / 4 <= 40);
   CHECK(launches(4, 9, "off") - launches(4, 5, "off") > 10 * many);
+}
+
+TEST_CASE("on a GPU: validations that are graphs have the losses of those that are not" *
+          doctest::skip(no_gpu_is_tested())) {
+  const auto validated = [](const std::string& graphs) {
+    config::JobConfig job = graph_job("llama");
+    job.trainer.cuda_graphs = graphs;
+    job.trainer.eval_samples = 7;  // the last batch is a smaller one
+    const auto communicator = make_single_communicator();
+    TinyTraining training(job, *communicator);
+    std::vector<double> losses;
+    for (int i = 0; i < 3; ++i) {
+      training.losses(2);  // other weights
+      const auto validation = training.trainer->evaluate();
+      REQUIRE(validation);
+      losses.push_back(validation->loss);
+    }
+    CHECK(losses[0] != losses[2]);
+    return losses;
+  };
+  CHECK(validated("auto") == validated("off"));
+}
+
+TEST_CASE("on a GPU: a text is scored by graphs as without, with few things to do" *
+          doctest::skip(no_gpu_is_tested())) {
+  config::JobConfig job = graph_job("llama");
+  job.model.vocab_size = 256;
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  ExecutionContext& context = training.trainer->context();
+  const auto tokenizer = make_byte_tokenizer();
+  ProgressionSource source(128);
+  std::uint64_t launches[2] = {};
+  double nats[2] = {};
+  for (const bool graphs : {false, true}) {
+    const auto count = [] {
+      return gpu_is_emulated() ? emulated_count("sortie_emulated_launches") : 0;
+    };
+    const std::uint64_t before = count();
+    const auto score =
+        score_text(context, training.trainer->model(), *tokenizer, source, 21, 2, {}, graphs);
+    REQUIRE(score);
+    CHECK_FALSE(score->graph_failure);
+    nats[graphs] = score->nats;
+    launches[graphs] = count() - before;
+  }
+  CHECK(nats[true] == nats[false]);
+  if (gpu_is_emulated()) CHECK(launches[true] < launches[false] / 2);
+}
+
+TEST_CASE("on a GPU: tokens that are graphs have the logits of those that are not" *
+          doctest::skip(no_gpu_is_tested())) {
+  for (const Family& family : families()) {
+    const std::string name(family.name);
+    if (!sortie::test::every_case() && name != "gpt2" && name != "mistral" && name != "deepseek-v3")
+      continue;
+    CAPTURE(name);
+    config::JobConfig job = graph_job(name);
+    job.model.init_std = 0.3;
+    if (name == "mistral") job.model.attention_window = 5;
+    if (sortie::test::every_case()) job.model.sequence_length = 600;  // more than a round of keys
+    const auto communicator = make_single_communicator();
+    TinyTraining training(job, *communicator, name == "gpt2" ? DType::bf16 : DType::f32);
+    ExecutionContext& context = training.trainer->context();
+    NextToken by_graph(context, training.trainer->model(), true, true);
+    NextToken by_op(context, training.trainer->model(), true, false);
+    std::vector<std::int32_t> text = {3, 4};
+    std::int64_t graphs = 0;
+    const std::int64_t tokens = job.model.sequence_length + 20;  // the window moves
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      CAPTURE(i);
+      const auto a = ops::copy_to_host<float>(context, by_graph.logits(text));
+      const auto b = ops::copy_to_host<float>(context, by_op.logits(text));
+      REQUIRE(a == b);
+      REQUIRE_FALSE(by_op.was_graph());
+      graphs += by_graph.was_graph() ? 1 : 0;
+      text.push_back(static_cast<std::int32_t>(i * 7 % 50));
+      if (i % 11 == 10) text.push_back(11);  // two new tokens at once
+    }
+    CHECK_FALSE(by_graph.take_graph_failure());
+    CHECK(graphs > tokens * 2 / 3);
+  }
 }

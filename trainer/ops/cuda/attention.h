@@ -40,6 +40,7 @@ struct KeyMask {
   const std::int32_t* starts = nullptr;  // [B, queries]; null: one document
   std::int64_t starts_stride = 0;
   DropoutView dropout;
+  const std::int32_t* place = nullptr;  // forward passes read first_query there, if it is not null
 };
 
 template <class T>

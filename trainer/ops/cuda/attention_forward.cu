@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   bf16* keys = queries + Tile<kD>::elements(kRows);
   bf16* values = keys + Tile<kD>::elements(kKeys);
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  if (in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
   unsigned rest = blockIdx.x;
   const auto split = static_cast<int>(rest % static_cast<unsigned>(to.splits));

@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(kF32Threads)
   float* others = queries + TileF32<kD>::kElements;
   float* scores = others + TileF32<kD>::kElements;
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  if (in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
   unsigned rest = blockIdx.x;
   const auto next = [&](int count) {
