@@ -18,10 +18,10 @@ inline bool gpu_is_emulated() {
          std::string_view(module).find("emulated") != std::string_view::npos;
 }
 
-/// A counter of the emulated GPU, which must have been used: "sortie_emulated_waits" ...
+/// A counter of the emulated GPU ("sortie_emulated_waits" ...); 0 before it is used.
 inline std::uint64_t emulated_count(const char* name) {
   void* const loaded = ::dlopen(std::getenv("SORTIE_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
-  SORTIE_CHECK(loaded != nullptr, "the emulated module is not loaded");
+  if (loaded == nullptr) return 0;
   auto* const count = reinterpret_cast<std::uint64_t (*)()>(::dlsym(loaded, name));
   ::dlclose(loaded);
   SORTIE_CHECK(count != nullptr, "the module has no {}", name);

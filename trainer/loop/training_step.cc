@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -251,31 +252,39 @@ void TrainingStep::pass_backward(const PipelineAction& action) {
 void TrainingStep::begin_graphs() {
   const bool captures = context_.streams() != nullptr && context_.streams()->captures();
   if (!captures || job_.trainer.cuda_graphs != "auto") {
-    passes_work_.never_capture();
-    update_work_.never_capture();
+    for (RepeatedWork* work : {&passes_work_, &last_passes_work_, &update_work_})
+      work->never_capture();
     return;
   }
-  const auto keeps = [this](RepeatedWork& work, std::string_view name, const std::string& why) {
-    work.never_capture();
+  const auto keep = [this](std::initializer_list<RepeatedWork*> works, std::string_view name,
+                           std::string_view why) {
+    for (RepeatedWork* work : works) work->never_capture();
     graph_notes_.push_back(fmt::format("{} are not CUDA graphs: {}", name, why));
   };
   constexpr std::string_view kPasses = "passes of micro-batches";
   if (!passes_->one_by_one())
-    keeps(passes_work_, kPasses,
-          passes_->several_stages() ? "stages of a pipeline wait for each other"
-                                    : "weights are gathered for each layer");
+    keep({&passes_work_, &last_passes_work_}, kPasses,
+         passes_->several_stages() ? "stages of a pipeline wait for each other"
+                                   : "weights are gathered for each layer");
   else if (store_.tensor_group() != nullptr || layout_.context_group() != nullptr ||
            store_.expert_group() != nullptr)
-    keeps(passes_work_, kPasses, "ranks exchange values in them");
+    keep({&passes_work_, &last_passes_work_}, kPasses, "ranks exchange values in them");
   else
     fixed_ = {context_.empty(DType::i32, {batch_.micro_batch_size, job_.model.sequence_length}),
               context_.empty(DType::i32, {batch_.micro_batch_size, job_.model.sequence_length}),
               context_.empty(DType::i64, {1}), context_.empty(DType::f32, {1})};
-  if (store_.sharded()) keeps(update_work_, "updates", "ranks gather what each of them updates");
+  // One of the two is done at a time; outside of both, at once.
+  const auto between = [this](std::function<void()> act) {
+    (passes_work_.is_capturing() ? passes_work_ : last_passes_work_)
+        .between(context_, std::move(act));
+  };
+  reducer_->set_between(between);
+  gatherer_->set_between(
+      [this] { return passes_work_.is_capturing() || last_passes_work_.is_capturing(); }, between);
 }
 
 std::vector<std::string> TrainingStep::take_graph_notes() {
-  for (RepeatedWork* work : {&passes_work_, &update_work_})
+  for (RepeatedWork* work : {&passes_work_, &last_passes_work_, &update_work_})
     if (const auto failure = work->take_failure()) graph_notes_.push_back(*failure);
   return std::exchange(graph_notes_, {});
 }
@@ -297,6 +306,7 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
     const bool last = micro + 1 == micro_steps;
     if (last) reducer_->begin();
     const auto passes = [&] {
+      gatherer_->begin_pass();
       {
         const Span span(*this, Part::forward);
         passes_->forward({Kind::forward, micro, 0}, {inputs.tokens, inputs.targets},
@@ -305,21 +315,22 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
       pass_backward({Kind::backward, micro, 0});
     };
     // The last one's gradients go to the other replicas while it is on its way back.
-    if (last && reducer_->reduces()) {
-      const Allocator::RepeatedMemory memory(context_.allocator());
-      passes();
-      continue;
-    }
+    const bool reduces = last && reducer_->reduces();
+    RepeatedWork& work = reduces ? last_passes_work_ : passes_work_;
     const float router_scale = forward_context(inputs, micro_steps).routers.loss_scale;
-    if (std::exchange(router_scale_, router_scale) != router_scale) passes_work_.forget();
+    if (std::exchange(router_scale_, router_scale) != router_scale) {
+      passes_work_.forget();
+      last_passes_work_.forget();
+    }
     std::optional<Span> span;  // else they have their own
-    if (passes_work_.is_graph()) span.emplace(*this, Part::forward);
+    if (work.is_graph()) span.emplace(*this, Part::forward);
     const double choices = routing_.choices();
     const auto undo = [&] {
       passes_->drop_passes();
       routing_.count_choices(choices - routing_.choices());
+      if (reduces) reducer_->begin();
     };
-    if (passes_work_.run(context_, passes, undo) == RepeatedWork::Done::as_graph)
+    if (work.run(context_, passes, undo) == RepeatedWork::Done::as_graph)
       routing_.count_choices(choices_of_pass_);
     else
       choices_of_pass_ = routing_.choices() - choices;
@@ -411,16 +422,14 @@ void TrainingStep::update(std::int64_t step, double rate) {
   passes_->forget_weights();
   optimizer_.set_step(context_, step, rate);
   const auto update = [this] {
-    optimizer_.apply(context_, gate_.gate(),
-                     [this](std::size_t bucket) { gatherer_->start(bucket); });
+    optimizer_.apply(context_, gate_.gate(), [this](std::size_t bucket) {
+      update_work_.between(context_, [this, bucket] { gatherer_->start(bucket); });
+    });
     if (job_.model.moe.bias_update_rate > 0)
       routing_.balance(store_, gate_.gate(), job_.model.moe.bias_update_rate);
     store_.zero_gradients();
   };
-  if (store_.sharded())
-    update();
-  else if (update_work_.run(context_, update) == RepeatedWork::Done::as_graph)
-    store_.weights_changed();
+  if (update_work_.run(context_, update) == RepeatedWork::Done::as_graph) store_.weights_changed();
   routing_.clear(context_);
   passes_->gather_ahead();
 }
@@ -469,6 +478,7 @@ Result<StepReport*> TrainingStep::begin(const TrainingProgress& progress, const 
   if (!values_.defined() || values_.elements() != all) {
     values_ = context_.empty(DType::f64, {all});
     passes_work_.forget();
+    last_passes_work_.forget();
   }
   const Tensor values = values_;
   ops::fill(context_, 0.0, values_);

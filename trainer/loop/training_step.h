@@ -199,6 +199,7 @@ class TrainingStep {
   Tensor values_;  // what is read of the step in progress, see begin()
   // Where a GPU repeats the passes of micro-batches, and the update.
   RepeatedWork passes_work_{"a micro-batch's way through the model"}, update_work_{"the update"};
+  RepeatedWork last_passes_work_{"the last micro-batch's way through the model"};  // reduces beside
   PassInputs fixed_;  // theirs; undefined on other devices
   float router_scale_ = 0.0f;
   double choices_of_pass_ = 0.0;

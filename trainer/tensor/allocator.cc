@@ -100,7 +100,10 @@ struct Allocator::State {
     std::lock_guard lock(mutex);
     in_use -= size;
     if (!block.repeated) return free_blocks[size].push_back(block.address);
-    if (repeats && taken.erase(block.address) == 0) ++returned;
+    if (!repeats)
+      ++repeated_version;  // of what has been kept: whose work has read it finds it no more
+    else if (taken.erase(block.address) == 0)
+      ++returned;
     free_repeated[size].push_back(block.address);
   }
 

@@ -54,8 +54,8 @@ class Allocator {
     Allocator& allocator_;
   };
   /// Changes whenever a RepeatedMemory ends that has not returned all that it has taken, or has
-  /// returned more, or the system gets blocks back: addresses that were used in one before may be
-  /// in use from then on.
+  /// returned more, when that is returned later, or the system gets blocks back: what was at an
+  /// address before may not be there from then on.
   std::uint64_t repeated_version() const;
 
   Device device() const { return device_; }

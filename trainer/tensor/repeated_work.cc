@@ -1,5 +1,7 @@
 #include "trainer/tensor/repeated_work.h"
 
+#include <utility>
+
 #include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
@@ -14,7 +16,7 @@ constexpr int kMostUnsettled = 16;
 }  // namespace
 
 void RepeatedWork::forget() {
-  graph_.reset();
+  parts_.clear();
   times_ = settled_ = 0;
 }
 
@@ -38,17 +40,30 @@ bool RepeatedWork::capture(ExecutionContext& context, const std::function<void()
   const std::int64_t flop = context.flop();
   const auto failed = [&](const char* why) {
     streams.drop_capture();
-    graph_.reset();
+    parts_.clear();
     context.count_flop(flop - context.flop());
     if (undo) undo();
     captures_ = false;
     failure_ = name_ + " is not a CUDA graph: " + why;
   };
+  struct Capturing {
+    RepeatedWork& work;
+    ExecutionContext& context;
+    Capturing(RepeatedWork& captured, ExecutionContext& by) : work(captured), context(by) {
+      set(true);
+    }
+    ~Capturing() { set(false); }
+    void set(bool captures) const {
+      work.capturing_ = captures;
+      context.set_captures(captures);
+    }
+  };
   const Allocator::RepeatedMemory memory(context.allocator());
+  const Capturing capturing(*this, context);
   try {
     streams.begin_capture(context.stream());
     ops();
-    graph_ = streams.end_capture();
+    parts_.push_back({streams.end_capture(), {}});
   } catch (const DeviceError& error) {
     failed(error.what());
     return false;
@@ -57,21 +72,36 @@ bool RepeatedWork::capture(ExecutionContext& context, const std::function<void()
     return false;
   } catch (...) {
     streams.drop_capture();
+    parts_.clear();
     throw;
   }
   flop_ = context.flop() - flop;
   return true;
 }
 
+void RepeatedWork::between(ExecutionContext& context, std::function<void()> act) {
+  if (!capturing_) return act();
+  Streams& streams = *context.streams();
+  parts_.push_back({streams.end_capture(), std::move(act)});
+  streams.begin_capture(context.stream());
+}
+
+void RepeatedWork::launch() {
+  for (const Part& part : parts_) {
+    part.graph->launch();
+    if (part.act) part.act();
+  }
+}
+
 RepeatedWork::Done RepeatedWork::run(ExecutionContext& context, const std::function<void()>& ops,
                                      const std::function<void()>& undo) {
   Allocator& allocator = context.allocator();
-  if (graph_ && version_ == allocator.repeated_version()) {
+  if (is_graph() && version_ == allocator.repeated_version()) {
     context.count_flop(flop_);
-    graph_->launch();
+    launch();
     return Done::as_graph;
   }
-  if (graph_) forget();
+  if (is_graph()) forget();
   const bool can = captures_ && context.streams() != nullptr && context.streams()->captures();
   if (can && times_ >= kBeforeCapture && settled_ == 0 && times_ >= kMostUnsettled) {
     captures_ = false;
@@ -82,7 +112,7 @@ RepeatedWork::Done RepeatedWork::run(ExecutionContext& context, const std::funct
     return Done::op_by_op;
   }
   version_ = allocator.repeated_version();
-  graph_->launch();
+  launch();
   return Done::op_by_op;  // for the caller: `ops` was called
 }
 

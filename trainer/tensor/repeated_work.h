@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/tensor/context.h"
 
@@ -27,11 +28,17 @@ class RepeatedWork {
   Done run(ExecutionContext& context, const std::function<void()>& ops,
            const std::function<void()>& undo = {});
 
+  /// Within `ops`: what the host does at this place of the work each time, as to begin a collective
+  /// of what the work has left so far. Done at once, or, where the work is a graph, which is cut
+  /// there, when the graph up to there has been launched. What it refers to outlives this object.
+  void between(ExecutionContext& context, std::function<void()> act);
+
   /// The work is another one from here on.
   void forget();
   /// Never a graph.
   void never_capture() { captures_ = false; }
-  bool is_graph() const { return graph_ != nullptr; }
+  bool is_graph() const { return !parts_.empty() && !capturing_; }
+  bool is_capturing() const { return capturing_; }
   /// Why it is not a graph although the device captures: what a capture has run into. Once.
   std::optional<std::string> take_failure() { return std::exchange(failure_, std::nullopt); }
 
@@ -42,8 +49,15 @@ class RepeatedWork {
 
   const std::string name_;
   bool captures_ = true;
-  std::unique_ptr<CapturedWork> graph_;
-  std::uint64_t version_ = 0;  // of the memory that the graph uses
+  void launch();
+
+  struct Part {
+    std::unique_ptr<CapturedWork> graph;
+    std::function<void()> act;  // behind it; may be empty
+  };
+  std::vector<Part> parts_;
+  bool capturing_ = false;
+  std::uint64_t version_ = 0;  // of the memory that the graphs use
   std::int64_t flop_ = 0;
   int times_ = 0;    // op by op, since anything has changed
   int settled_ = 0;  // of them, the last ones that have found all memory that they took
