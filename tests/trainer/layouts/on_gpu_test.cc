@@ -85,6 +85,11 @@ std::vector<std::vector<double>> train_over_nccl(const config::JobConfig& job, i
     rank.compute.device.index = world.rank();
     TinyTraining training(job, world, DType::f32, 1, nullptr, rank);
     for (int step = 0; step < steps; ++step) {
+      if (job.trainer.eval_interval > 0) {
+        const auto validation = training.trainer->evaluate();
+        SORTIE_CHECK(validation.has_value(), "a validation");
+        told[static_cast<std::size_t>(world.rank())].push_back(validation->loss);
+      }
       const auto report = training.trainer->step();
       SORTIE_CHECK(report.has_value(), "{}", report ? "" : report.error().message);
       for (const double value : {report->loss, report->grad_norm})
@@ -146,10 +151,13 @@ TEST_CASE("on a GPU: replicas whose reductions cut their graphs have the bits of
     for (const std::int64_t batch : {2, 4}) {  // one micro-batch a step, and two
       CAPTURE(batch);
       job.topology.global_batch_size = batch;
+      job.trainer.eval_interval = batch == 4 ? 1 : 0;  // while updated weights are on their way
+      job.trainer.eval_samples = 4;
       same([&] { return train_over_nccl(job, 2, 6); });
     }
   }
   job.topology.parameter_sharding = "none";
+  job.trainer.eval_interval = 0;
   // By way of the host.
   same([&] {
     const LayoutRun run = run_layout(job, 2, 6);

@@ -43,6 +43,12 @@ struct KeyMask {
   const std::int32_t* place = nullptr;  // forward passes read first_query there, if it is not null
 };
 
+/// Whether there are values that kernels read: they are compiled with and without, as registers are
+/// few.
+inline bool reads_values(const KeyMask& mask) {
+  return mask.place != nullptr || mask.dropout.first != nullptr;
+}
+
 template <class T>
 struct AttentionInputs {
   Heads<const T> q, k, v;
