@@ -174,6 +174,8 @@ const Field kTrainingFields[] = {
     {"trainer.seed", trainer<&Trainer::seed>, IntegerRange{0, INT64_MAX}, "", "Decides the initial weights and the order of the data", kCommon},
     {"trainer.device", trainer<&Trainer::device>, Choices{{"auto", "cpu", "cuda"}}, "",
      "Device of the ranks: cuda = one NVIDIA GPU for each rank; auto = cuda if the host has a GPU for each of its ranks and this build has CUDA, else cpu"},
+    {"trainer.cuda_graphs", trainer<&Trainer::cuda_graphs>, Choices{{"auto", "off"}}, "",
+     "On GPUs: auto = what repeats from step to step is captured once as CUDA graphs and launched as such, where it can be (docs/gpu.md); off = every kernel is launched by itself; the results are bit-identical"},
     {"trainer.threads", trainer<&Trainer::threads>, IntegerRange{0, 4096}, "", "Compute threads per rank; 0 = OMP_NUM_THREADS, the rank's share of its host"},
     {"trainer.save_dir", trainer<&Trainer::save_dir>, kPathForm, "", "Folder of this run's checkpoints; a run resumes from the newest one in it. If all hosts share the folder, every rank reads and writes its part, else rank 0 does. Empty = no checkpoint is written and the trained weights are lost", kShown | kPath},
     {"trainer.save_interval", trainer<&Trainer::save_interval>, kSteps, "steps", "Steps between checkpoints; 0 = only one at the end", kShown},

@@ -257,7 +257,8 @@ struct TrainerConfig {
   std::int64_t train_epochs = 0;   // passes over the data; 0 = train_iterations decides
   Milliseconds train_duration{0};  // stop after this much training time, 0 = no limit
   std::int64_t seed = 42;
-  std::string device = "auto";  // auto | cpu | cuda: what ranks compute on
+  std::string device = "auto";       // auto | cpu | cuda: what ranks compute on
+  std::string cuda_graphs = "auto";  // auto | off: whether GPUs do repeated work as graphs
   std::int64_t threads =
       0;  // compute threads per rank; 0 = OMP_NUM_THREADS (the rank's share of its host)
   std::string save_dir;            // empty = no checkpoints

@@ -211,8 +211,10 @@ class OpsBench {
         "zero the gradients", 1, [&] { ops::fill(context_, 0.0, g); }, 0, 4 * count);
     add(
         "sum of squares", 1, [&] { ops::sum_of_squares(context_, g, sum); }, 0, 4 * count);
-    const ops::AdamWStep step{1e-3f, 0.9f, 0.95f,
-                              1e-8f, 0.1f, ops::open_gate(context_, 0.9, 0.95, 1)};
+    const std::vector<float> lr = {1e-3f};
+    const ops::AdamWStep step{
+        ops::tensor_from_host<float>(context_, lr, {1}), 0.9f, 0.95f, 1e-8f, 0.1f,
+        ops::open_gate(context_, 0.9, 0.95, 1)};
     add(
         "adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); }, 0,
         (compute.defined() ? 30 : 28) * count);

@@ -1,14 +1,23 @@
 #include "trainer/autograd/kv_cache.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "trainer/ops/attention_cached.h"
 #include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
-void KvCache::begin(std::int64_t tokens) {
+std::int64_t KvCache::keys_of(std::int64_t tokens) const {
+  constexpr std::int64_t kRound = 256;
+  return std::min(capacity_, (length_ + tokens + kRound - 1) / kRound * kRound);
+}
+
+void KvCache::begin(std::int64_t tokens, Tensor place) {
   SORTIE_CHECK(length_ + tokens <= capacity_, "{} tokens and {} more in a cache of {}", length_,
                tokens, capacity_);
   new_tokens_ = tokens;
   next_ = 0;
+  place_ = std::move(place);
 }
 
 void KvCache::end() {
@@ -21,21 +30,21 @@ void KvCache::attend(ExecutionContext& context, const Tensor& q, const Tensor& k
   SORTIE_CHECK(q.size(1) == new_tokens_, "{} queries in a pass over {} tokens", q.size(1),
                new_tokens_);
   if (next_ == layers_.size())
-    layers_.push_back({context.empty(k.dtype(), {k.size(0), capacity_, k.size(2), k.size(3)}),
-                       context.empty(v.dtype(), {v.size(0), capacity_, v.size(2), v.size(3)})});
+    layers_.push_back({context.zeros(k.dtype(), {k.size(0), capacity_, k.size(2), k.size(3)}),
+                       context.zeros(v.dtype(), {v.size(0), capacity_, v.size(2), v.size(3)})});
   Layer& layer = layers_[next_++];
-  Tensor new_keys = layer.keys.slice(1, length_, new_tokens_);
-  Tensor new_values = layer.values.slice(1, length_, new_tokens_);
-  ops::copy(context, k, new_keys);
-  ops::copy(context, v, new_values);
+  ops::copy_to_place(context, k, place_, layer.keys);
+  ops::copy_to_place(context, v, place_, layer.values);
   if (length_ == 0) {  // the first tokens: as without a cache
     Tensor lse = context.empty(DType::f32, {q.size(0), q.size(2), q.size(1)});
     ops::attention_forward(context, q, k, v, mask, out, lse);
     return;
   }
-  const std::int64_t total = length_ + new_tokens_;
-  ops::attention_cached(context, q, layer.keys.slice(1, 0, total), layer.values.slice(1, 0, total),
-                        mask, out);
+  const std::int64_t keys = keys_of(new_tokens_);
+  ops::AttentionMask placed = mask;
+  placed.place = place_;
+  ops::attention_cached(context, q, layer.keys.slice(1, 0, keys), layer.values.slice(1, 0, keys),
+                        placed, out);
 }
 
 }  // namespace sortie::trainer

@@ -20,9 +20,13 @@ class KvCache {
   std::int64_t capacity() const { return capacity_; }
   void clear() { length_ = 0; }
 
-  /// Around a forward pass over `tokens` new tokens.
-  void begin(std::int64_t tokens);
+  /// Around a forward pass over `tokens` new tokens. `place`: i32 on the device, the first value is
+  /// that of length().
+  void begin(std::int64_t tokens, Tensor place);
   void end();
+  /// Keys that a pass over so many new tokens takes: those of the cache up to a round number, so
+  /// that a device is given the same work for many lengths.
+  std::int64_t keys_of(std::int64_t tokens) const;
 
   /// The next attention of the pass: q [B, N, H, D] over all keys and values, of which k and v
   /// [B, N, KV, D] are the newest, RoPE included. Writes out [B, N, H, Dv].
@@ -35,6 +39,7 @@ class KvCache {
   };
   std::int64_t capacity_ = 0, length_ = 0, new_tokens_ = 0;
   std::size_t next_ = 0;
+  Tensor place_;
   std::vector<Layer> layers_;
 };
 

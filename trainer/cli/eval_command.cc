@@ -41,6 +41,7 @@ Result<> score_data(const EvalOptions& options, LoadedModel& loaded, const Token
                           score_text(loaded.context, *loaded.model, tokenizer, *source, samples,
                                      options.batch, line.callback()));
   line.finish();
+  if (score.graph_failure) fmt::print(stderr, "sortie-train eval: {}\n", *score.graph_failure);
   report["loss"] = score.loss();
   report["perplexity"] = score.perplexity();
   report["bits_per_byte"] = score.bits_per_byte();

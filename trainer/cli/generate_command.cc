@@ -82,11 +82,14 @@ Result<> run(const GenerateOptions& options) {
   Stream stream(options.stop);
   std::string text;
   bool stopped = false;
-  generate(loaded->context, model, prompt, sampling, [&](std::int32_t token) {
-    text += pieces.feed(token);
-    stopped = !stream.show(text);
-    return !stopped;
-  });
+  generate(
+      loaded->context, model, prompt, sampling,
+      [&](std::int32_t token) {
+        text += pieces.feed(token);
+        stopped = !stream.show(text);
+        return !stopped;
+      },
+      [](const std::string& note) { fmt::print(stderr, "sortie-train generate: {}\n", note); });
   if (!stopped) stream.finish(text + pieces.finish());
   std::puts("");
   return {};

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "trainer/inference/batch_loss.h"
 #include "trainer/ops/copy.h"
 #include "trainer/samples/json_member.h"
 
@@ -97,10 +98,11 @@ double TextScore::bits_per_byte() const {
 
 Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& model,
                              const Tokenizer& tokenizer, SampleSource& source, std::int64_t samples,
-                             std::int64_t batch, const OnProgress& progress) {
+                             std::int64_t batch, const OnProgress& progress, bool graphs) {
   const std::int64_t length = model.shape().sequence_length;
   const auto width = static_cast<std::size_t>(length);
   TextScore score;
+  BatchLoss losses(graphs);
   for (std::int64_t first = 0; first < samples; first += batch) {
     const std::int64_t rows = std::min(batch, samples - first);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows) * width);
@@ -114,19 +116,23 @@ Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& mod
                            [](std::int32_t id) { return id >= 0; });
       score.bytes += static_cast<std::int64_t>(tokenizer.decode(counted).size());
     }
-    ForwardContext forward;
-    Graph graph(context, Graph::Mode::inference);
-    const Shape shape{rows, length};
-    const auto loss = ops::read_cross_entropy(
-        context,
-        model.loss(graph, ops::tensor_from_host<std::int32_t>(context, tokens, shape),
-                   ops::tensor_from_host<std::int32_t>(context, targets, shape), 0.0f, forward));
+    Tensor sums = context.zeros(DType::f64, {2});
+    losses.add(
+        context, tokens, targets, {rows, length},
+        [&](const Tensor& some, const Tensor& wanted, Tensor& to) {
+          ForwardContext forward;
+          Graph graph(context, Graph::Mode::inference);
+          model.loss(graph, some, wanted, 0.0f, forward, to);
+        },
+        sums);
+    const auto loss = ops::read_cross_entropy(context, sums);
     score.nats += loss.loss_sum;
     score.tokens += loss.count;
     if (progress)
       progress({"scoring text", static_cast<std::uint64_t>(first + rows),
                 static_cast<std::uint64_t>(samples), "samples"});
   }
+  score.graph_failure = losses.take_failure();
   return score;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string>
 
 #include "trainer/models/model.h"
 #include "trainer/samples/sample_source.h"
@@ -14,15 +16,19 @@ struct TextScore {
   double nats = 0.0;        // summed over the tokens
   std::int64_t tokens = 0;  // that were predicted
   std::int64_t bytes = 0;   // that these are as text
+  /// Why batches were not given to a GPU as CUDA graphs, where that was tried.
+  std::optional<std::string> graph_failure{};
   double loss() const { return nats / static_cast<double>(tokens); }
   double perplexity() const;
   double bits_per_byte() const;
 };
 
-/// The samples [0, samples) of a source, `batch` at a time.
+/// The samples [0, samples) of a source, `batch` at a time; with `graphs` as CUDA graphs where a
+/// GPU computes.
 Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& model,
                              const Tokenizer& tokenizer, SampleSource& source, std::int64_t samples,
-                             std::int64_t batch, const OnProgress& progress = {});
+                             std::int64_t batch, const OnProgress& progress = {},
+                             bool graphs = true);
 
 struct ChoiceScore {
   std::int64_t items = 0;

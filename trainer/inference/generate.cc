@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "trainer/ops/copy.h"
 #include "trainer/ops/tokens.h"
@@ -47,9 +48,34 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   return order[kept - 1];
 }
 
-NextToken::NextToken(ExecutionContext& context, const LanguageModel& model, bool cache)
+NextToken::NextToken(ExecutionContext& context, const LanguageModel& model, bool cache, bool graphs)
     : context_(context), model_(model), window_(model.shape().sequence_length) {
   if (cache) cache_.emplace(window_);
+  if (!graphs) one_token_.never_capture();
+}
+
+/// The same work for each token: which one it is, and where it stands, is on the device.
+Tensor NextToken::logits_after_one(std::int32_t token) {
+  if (!token_.defined()) {
+    token_ = context_.empty(DType::i32, {1, 1});
+    place_ = context_.empty(DType::i32, {1, 1});
+    logits_ = context_.empty(DType::f32, {1, model_.shape().vocab_size});
+  }
+  ops::write_scalar<std::int32_t>(context_, token, token_);
+  ops::write_scalar<std::int32_t>(context_, static_cast<std::int32_t>(cache_->length()), place_);
+  if (std::exchange(keys_, cache_->keys_of(1)) != cache_->keys_of(1)) one_token_.forget();
+  const auto pass = [&] {
+    cache_->begin(1, place_);  // anew where a capture has failed
+    Graph graph(context_, Graph::Mode::inference);
+    graph.set_cache(&*cache_);
+    ForwardContext forward;
+    forward.positions = place_;
+    ops::copy(context_, model_.last_logits(graph, token_, forward), logits_);
+  };
+  was_graph_ = one_token_.run(context_, pass) == RepeatedWork::Done::as_graph;
+  if (was_graph_) cache_->begin(1, place_);
+  cache_->end();
+  return logits_;
 }
 
 Tensor NextToken::logits(const std::vector<std::int32_t>& text) {
@@ -61,6 +87,8 @@ Tensor NextToken::logits(const std::vector<std::int32_t>& text) {
   const std::int64_t known = cache_ ? cache_->length() : 0;
   const std::int64_t count = size - begin_ - known;
   SORTIE_CHECK(count > 0, "a text of {} tokens has not grown", size);
+  if (known > 0 && count == 1) return logits_after_one(text.back());
+  was_graph_ = false;
   const Tensor tokens = ops::tensor_from_host<std::int32_t>(
       context_, std::span(text).last(static_cast<std::size_t>(count)), {1, count});
   ForwardContext forward;
@@ -68,7 +96,7 @@ Tensor NextToken::logits(const std::vector<std::int32_t>& text) {
   ops::count_positions(context_, known, forward.positions);
   Graph graph(context_, Graph::Mode::inference);
   if (!cache_) return model_.last_logits(graph, tokens, forward);
-  cache_->begin(count);
+  cache_->begin(count, forward.positions);
   graph.set_cache(&*cache_);
   Tensor logits = model_.last_logits(graph, tokens, forward);
   cache_->end();
@@ -77,11 +105,13 @@ Tensor NextToken::logits(const std::vector<std::int32_t>& text) {
 
 void generate(ExecutionContext& context, const LanguageModel& model,
               std::vector<std::int32_t> prompt, const SamplingOptions& options,
-              const std::function<bool(std::int32_t)>& on_token) {
+              const std::function<bool(std::int32_t)>& on_token,
+              const std::function<void(const std::string&)>& on_note) {
   SORTIE_CHECK(!prompt.empty(), "generate needs a token to start from");
-  NextToken next(context, model, options.cache);
+  NextToken next(context, model, options.cache, options.graphs);
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
     const Tensor logits = next.logits(prompt);
+    if (const auto failure = next.take_graph_failure(); failure && on_note) on_note(*failure);
     const std::int32_t token =
         sample_token(ops::copy_to_host<float>(context, logits.view({logits.elements()})), options,
                      static_cast<std::uint64_t>(i));

@@ -154,6 +154,12 @@ std::unique_ptr<PipelineStep::Pass> PipelineStep::backward(const PipelineAction&
   return pass;
 }
 
+void PipelineStep::drop_passes() {
+  SORTIE_CHECK(one_by_one(), "passes that others wait for are dropped");
+  passes_.clear();
+  store_.forget_uses();
+}
+
 void PipelineStep::weights(const PipelineAction& action) {
   const auto found = weights_left_.find(action.micro_batch);
   SORTIE_CHECK(found != weights_left_.end(), "micro-batch {} has not been back",

@@ -64,6 +64,11 @@ class PipelineStep {
   /// No pass forward is left: when gradients have no use pending they are final.
   bool all_forward() const { return forward_left_ == 0; }
   const LanguageModel& model() const { return model_; }
+  /// A micro-batch goes forward and back before the next one, and its passes leave nothing behind:
+  /// what they take of memory is free for the next.
+  bool one_by_one() const { return !exchange_ && !gatherer_ && !shape_.zero_bubble; }
+  /// Then: takes back what the passes of one have done on the host, after an exception.
+  void drop_passes();
   bool several_stages() const { return exchange_ != nullptr; }
   /// Makes progress with messages; cheap.
   void poll() {

@@ -115,6 +115,8 @@ Result<> Trainer::start() {
   SORTIE_TRY(settle_products());
   SORTIE_TRY(checkpointer_.reserve_memory());
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
+  for (const std::string& text : step_.take_graph_notes()) report_.note(text);
+  validation_losses_.emplace(step_.repeats_passes());
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   if (outer_) SORTIE_TRY(outer_->start(progress_));
   last_equal_ = step_before_ = progress_.step;
@@ -130,6 +132,7 @@ Result<bool> Trainer::evaluate_and_report() {
   if (outer_) outer_->show_outer_weights(progress_);
   SORTIE_ASSIGN_OR_RETURN(const Validation validation, evaluate());
   if (outer_) outer_->show_own_weights(progress_);
+  if (const auto failure = validation_losses_->take_failure()) report_.note(*failure);
   validation_loss_ = validation.loss;
   evaluated_step_ = progress_.step;
   evaluation_seconds_ = seconds_since(begin);
@@ -174,6 +177,7 @@ Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
   if (step_.profiler().complete()) keep_profile();
   for (const std::string& text : checkpointer_.take_scrub_notes()) report_.note(text);
+  for (const std::string& text : step_.take_graph_notes()) report_.note(text);
   SORTIE_ASSIGN_OR_RETURN(const bool back, handle_trouble(report));
   if (back) return report.stop_requested ? std::unexpected(stopped_by_signal()) : Result<>();
   if (progress_.consecutive_skips >= config.max_consecutive_skips)
@@ -301,8 +305,11 @@ bool Trainer::needs_its_state(const StepReport& report) const {
 }
 
 Result<Validation> Trainer::evaluate() {
+  // A graph of a batch does not wait for weights that are still on their way.
+  if (store().sharded() && !store().gathers()) store().await_values();
   return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
-                  step_.passes(), layout_, *rank_.marks);
+                  step_.passes(), layout_, *rank_.marks,
+                  validation_losses_ ? &*validation_losses_ : nullptr);
 }
 
 /// After a SIGTERM, for a step to end: the rest of the grace is for the save.

@@ -123,6 +123,7 @@ class Trainer {
   bool whole_ = false;           // the state is that of progress_, between two steps
   std::int64_t last_equal_ = 0;  // the step after which all replicas were equal
   std::int64_t evaluated_step_ = -1;
+  std::optional<BatchLoss> validation_losses_;
   double validation_loss_ = 0.0;
   double evaluation_seconds_ = 10.0;     // of the last one
   double save_seconds_ = 10.0;           // the longest so far, to the commit

@@ -1,7 +1,11 @@
 #include "trainer/loop/training_step.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "common/config/mesh.h"
 #include "trainer/planning/part_parameters.h"
@@ -77,6 +81,7 @@ void TrainingStep::allocate(DType precision) {
       std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
   passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_,
                                            config::has_zero_bubble(job_.topology));
+  begin_graphs();
   context_.set_poll([this] {
     reducer_->poll();
     gatherer_->poll();
@@ -103,6 +108,8 @@ void TrainingStep::rehearse() {
   batch.tokens = batch.targets = ops::tensor_from_host<std::int32_t>(context_, tokens, shape);
   Tensor loss = context_.zeros(DType::f64, {2});
   expect_routing();
+  std::optional<Allocator::RepeatedMemory> memory;  // the steps' own
+  if (passes_->one_by_one()) memory.emplace(context_.allocator());
   for (const PipelineAction& action : passes_->begin_training(1, shape.elements())) {
     if (passes_->several_stages()) passes_->await(action);
     if (action.kind == PipelineAction::Kind::forward)
@@ -112,6 +119,7 @@ void TrainingStep::rehearse() {
     else
       passes_->weights(action);
   }
+  memory.reset();
   passes_->finish();
   routing_.clear(context_);
   store_.zero_gradients();
@@ -191,23 +199,47 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
 
 /// On all stages alike, whichever of them have mixtures: their losses are summed over the stages.
 void TrainingStep::expect_routing() {
-  if (!passes_->several_stages()) return;
   if (stage_facts_.mixtures > 0 || job_.model.mtp.num_layers > 0)
     routing_.expect(context_, stage_facts_.mixtures, job_.model.moe.num_experts);
 }
 
-void TrainingStep::pass_forward(const PipelineAction& action, const Batch& batch,
-                                std::int64_t micro_steps, std::int64_t targets, Tensor& loss) {
+TrainingStep::PassInputs TrainingStep::inputs_of(const Batch& batch, std::int64_t micro_batch,
+                                                 std::int64_t targets) {
+  const std::int64_t first = first_sample_of(micro_batch);
+  const auto scale =
+      static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
+  if (fixed_.tokens.defined()) {
+    ops::copy(context_, batch.tokens, fixed_.tokens);
+    ops::copy(context_, batch.targets, fixed_.targets);
+    ops::write_scalar<std::int64_t>(context_, first, fixed_.first_sample);
+    ops::write_scalar<float>(context_, scale, fixed_.grad_scale);
+    return fixed_;
+  }
+  PassInputs inputs{batch.tokens, batch.targets, context_.empty(DType::i64, {1}),
+                    context_.empty(DType::f32, {1})};
+  ops::write_scalar<std::int64_t>(context_, first, inputs.first_sample);
+  ops::write_scalar<float>(context_, scale, inputs.grad_scale);
+  return inputs;
+}
+
+ForwardContext TrainingStep::forward_context(const PassInputs& inputs,
+                                             std::int64_t micro_steps) const {
   ForwardContext context;
   context.training = true;
   context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
-  context.first_sample = first_sample_of(action.micro_batch);
+  context.first_sample = inputs.first_sample;
+  context.grad_scale = inputs.grad_scale;
   context.routers.loss_scale =
       static_cast<float>(1.0 / static_cast<double>(micro_steps * replicas()));
+  return context;
+}
+
+void TrainingStep::pass_forward(const PipelineAction& action, const Batch& batch,
+                                std::int64_t micro_steps, std::int64_t targets, Tensor& loss) {
+  const PassInputs inputs = inputs_of(batch, action.micro_batch, targets);
   const Span span(*this, Part::forward);
-  const auto scale =
-      static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
-  passes_->forward(action, {batch.tokens, batch.targets}, context, scale, loss);
+  passes_->forward(action, {inputs.tokens, inputs.targets}, forward_context(inputs, micro_steps),
+                   1.0f, loss);
 }
 
 void TrainingStep::pass_backward(const PipelineAction& action) {
@@ -217,14 +249,105 @@ void TrainingStep::pass_backward(const PipelineAction& action) {
   routing_.add(context_, pass->context);
 }
 
+void TrainingStep::begin_graphs() {
+  const bool captures = context_.streams() != nullptr && context_.streams()->captures();
+  if (!captures || job_.trainer.cuda_graphs != "auto") {
+    for (RepeatedWork* work : {&passes_work_, &last_passes_work_, &update_work_})
+      work->never_capture();
+    return;
+  }
+  const auto keep = [this](std::initializer_list<RepeatedWork*> works, std::string_view name,
+                           std::string_view why) {
+    for (RepeatedWork* work : works) work->never_capture();
+    graph_notes_.push_back(fmt::format("{} are not CUDA graphs: {}", name, why));
+  };
+  constexpr std::string_view kPasses = "passes of micro-batches";
+  if (!passes_->one_by_one())
+    keep({&passes_work_, &last_passes_work_}, kPasses,
+         passes_->several_stages() ? "stages of a pipeline wait for each other"
+                                   : "weights are gathered for each layer");
+  else if (store_.tensor_group() != nullptr || layout_.context_group() != nullptr ||
+           store_.expert_group() != nullptr)
+    keep({&passes_work_, &last_passes_work_}, kPasses, "ranks exchange values in them");
+  else
+    fixed_ = {context_.empty(DType::i32, {batch_.micro_batch_size, job_.model.sequence_length}),
+              context_.empty(DType::i32, {batch_.micro_batch_size, job_.model.sequence_length}),
+              context_.empty(DType::i64, {1}), context_.empty(DType::f32, {1})};
+  // One of the two is done at a time; outside of both, at once.
+  const auto between = [this](std::function<void()> act) {
+    (passes_work_.is_capturing() ? passes_work_ : last_passes_work_)
+        .between(context_, std::move(act));
+  };
+  reducer_->set_between(between);
+  gatherer_->set_between(
+      [this] { return passes_work_.is_capturing() || last_passes_work_.is_capturing(); }, between);
+}
+
+std::vector<std::string> TrainingStep::take_graph_notes() {
+  for (RepeatedWork* work : {&passes_work_, &last_passes_work_, &update_work_})
+    if (const auto failure = work->take_failure()) graph_notes_.push_back(*failure);
+  return std::exchange(graph_notes_, {});
+}
+
+Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Batch> batches,
+                                       std::int64_t targets, Tensor& loss) {
+  using Kind = PipelineAction::Kind;
+  for (std::int64_t micro = 0; micro < micro_steps; ++micro) {
+    PassInputs inputs;
+    {
+      Batch batch;
+      if (!batches.empty()) {
+        batch = std::move(batches[static_cast<std::size_t>(micro)]);
+      } else {
+        SORTIE_ASSIGN_OR_RETURN(batch, next_batch(first_sample_of(micro)));
+      }
+      inputs = inputs_of(batch, micro, targets);
+    }
+    const bool last = micro + 1 == micro_steps;
+    if (last) reducer_->begin();
+    const auto passes = [&] {
+      gatherer_->begin_pass();
+      {
+        const Span span(*this, Part::forward);
+        passes_->forward({Kind::forward, micro, 0}, {inputs.tokens, inputs.targets},
+                         forward_context(inputs, micro_steps), 1.0f, loss);
+      }
+      pass_backward({Kind::backward, micro, 0});
+    };
+    // The last one's gradients go to the other replicas while it is on its way back.
+    const bool reduces = last && reducer_->reduces();
+    RepeatedWork& work = reduces ? last_passes_work_ : passes_work_;
+    const float router_scale = forward_context(inputs, micro_steps).routers.loss_scale;
+    if (std::exchange(router_scale_, router_scale) != router_scale) {
+      passes_work_.forget();
+      last_passes_work_.forget();
+    }
+    std::optional<Span> span;  // else they have their own
+    if (work.is_graph()) span.emplace(*this, Part::forward);
+    const double choices = routing_.choices();
+    const auto undo = [&] {
+      passes_->drop_passes();
+      routing_.count_choices(choices - routing_.choices());
+      if (reduces) reducer_->begin();
+    };
+    if (work.run(context_, passes, undo) == RepeatedWork::Done::as_graph)
+      routing_.count_choices(choices_of_pass_);
+    else
+      choices_of_pass_ = routing_.choices() - choices;
+  }
+  return {};
+}
+
 Result<> TrainingStep::pass_all(std::int64_t micro_steps, std::vector<Batch> batches,
                                 std::int64_t targets, Tensor& loss) {
+  const std::vector<PipelineAction>& actions =
+      passes_->begin_training(micro_steps, batch_.micro_batch_size * job_.model.sequence_length);
+  if (passes_->one_by_one()) return pass_one_by_one(micro_steps, std::move(batches), targets, loss);
   // Every stage reads the samples: the first needs the tokens, the last the targets, and all of
   // them the documents that the tokens end.
   std::map<std::int64_t, Batch> open;  // by micro-step, until its last pass forward
   bool reduces = false;
-  for (const PipelineAction& action :
-       passes_->begin_training(micro_steps, batch_.micro_batch_size * job_.model.sequence_length)) {
+  for (const PipelineAction& action : actions) {
     const bool forward = action.kind == PipelineAction::Kind::forward;
     if (forward && action.run == 0) {
       Batch& batch = open[action.micro_batch];
@@ -297,12 +420,17 @@ void TrainingStep::update(std::int64_t step, double rate) {
   const Span span(*this, Part::optimizer);
   gatherer_->finish();  // of what this step had no use for
   passes_->forget_weights();
-  optimizer_.update(context_, step, gate_.gate(), rate,
-                    [this](std::size_t bucket) { gatherer_->start(bucket); });
-  if (job_.model.moe.bias_update_rate > 0)
-    routing_.balance(store_, gate_.gate(), job_.model.moe.bias_update_rate);
+  optimizer_.set_step(context_, step, rate);
+  const auto update = [this] {
+    optimizer_.apply(context_, gate_.gate(), [this](std::size_t bucket) {
+      update_work_.between(context_, [this, bucket] { gatherer_->start(bucket); });
+    });
+    if (job_.model.moe.bias_update_rate > 0)
+      routing_.balance(store_, gate_.gate(), job_.model.moe.bias_update_rate);
+    store_.zero_gradients();
+  };
+  if (update_work_.run(context_, update) == RepeatedWork::Done::as_graph) store_.weights_changed();
   routing_.clear(context_);
-  store_.zero_gradients();
   passes_->gather_ahead();
 }
 
@@ -346,7 +474,14 @@ Result<StepReport*> TrainingStep::begin(const TrainingProgress& progress, const 
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
   // What the host reads of the step, once: room for the flags, the sums, and what the gate says.
   const auto room = static_cast<std::int64_t>(flags.size());
-  const Tensor values = context_.zeros(DType::f64, {room + kSums + ops::kGateOutcomeValues});
+  const std::int64_t all = room + kSums + ops::kGateOutcomeValues;
+  if (!values_.defined() || values_.elements() != all) {
+    values_ = context_.empty(DType::f64, {all});
+    passes_work_.forget();
+    last_passes_work_.forget();
+  }
+  const Tensor values = values_;
+  ops::fill(context_, 0.0, values_);
   Tensor loss = values.slice(0, room + kLoss, 2);
   Tensor squared_norm = values.slice(0, room + kSquaredNorm, 1);
   Tensor other_losses = values.slice(0, room + kOtherLosses, 3);

@@ -31,6 +31,7 @@
 #include "trainer/parallel/weight_gatherer.h"
 #include "trainer/samples/prefetcher.h"
 #include "trainer/state/checkpointer.h"
+#include "trainer/tensor/repeated_work.h"
 
 namespace sortie::trainer {
 
@@ -89,6 +90,14 @@ class TrainingStep {
   /// exception in begin(), too.
   bool at_border() const { return !update_under_way_ && in_flight_.empty(); }
 
+  /// What keeps parts of a step from being CUDA graphs, on a GPU where they are wanted: of this
+  /// job, after allocate(), and what captures have run into since the last call.
+  std::vector<std::string> take_graph_notes();
+
+  /// Whether a micro-batch's way through the model may be one, and so that of a batch of a
+  /// validation.
+  bool repeats_passes() const { return fixed_.tokens.defined(); }
+
   ExecutionContext& context() { return context_; }
   ParameterStore& store() { return store_; }
   const LanguageModel& model() const { return model_; }
@@ -104,6 +113,12 @@ class TrainingStep {
   /// What is read of a step, f64: sum and number of its losses, squared gradient norm, losses
   /// beside the loss and dropped choices (StepRouting::sums); behind them what its gate says.
   static constexpr std::int64_t kLoss = 0, kSquaredNorm = 2, kOtherLosses = 3, kSums = 6;
+  /// What the passes of a micro-batch read that is another one's in the next.
+  struct PassInputs {
+    Tensor tokens, targets;
+    Tensor first_sample;  // i64 [1]
+    Tensor grad_scale;    // f32 [1]: 1 / targets of the step
+  };
   struct InFlight {
     StepReport report;
     ops::LateValues<double> values;
@@ -146,6 +161,12 @@ class TrainingStep {
   /// stage.
   Result<> pass_all(std::int64_t micro_steps, std::vector<Batch> batches, std::int64_t targets,
                     Tensor& loss);
+  /// The same where a micro-batch's passes leave nothing behind: as a graph where they can be.
+  Result<> pass_one_by_one(std::int64_t micro_steps, std::vector<Batch> batches,
+                           std::int64_t targets, Tensor& loss);
+  PassInputs inputs_of(const Batch& batch, std::int64_t micro_batch, std::int64_t targets);
+  ForwardContext forward_context(const PassInputs& inputs, std::int64_t micro_steps) const;
+  void begin_graphs();
   void expect_routing();
   void pass_forward(const PipelineAction& action, const Batch& batch, std::int64_t micro_steps,
                     std::int64_t targets, Tensor& loss);
@@ -175,6 +196,14 @@ class TrainingStep {
   Profiler profiler_;
   std::deque<InFlight> in_flight_;
   bool update_under_way_ = false;
+  Tensor values_;  // what is read of the step in progress, see begin()
+  // Where a GPU repeats the passes of micro-batches, and the update.
+  RepeatedWork passes_work_{"a micro-batch's way through the model"}, update_work_{"the update"};
+  RepeatedWork last_passes_work_{"the last micro-batch's way through the model"};  // reduces beside
+  PassInputs fixed_;  // theirs; undefined on other devices
+  float router_scale_ = 0.0f;
+  double choices_of_pass_ = 0.0;
+  std::vector<std::string> graph_notes_;
   StepRouting routing_;  // of the step in progress
   std::vector<SkippedSamples> skipped_;
   std::int64_t position_ = 0;       // in the data, where it begins

@@ -7,25 +7,29 @@
 namespace sortie::trainer {
 namespace {
 
+struct HostBatch {
+  std::vector<std::int32_t> tokens, targets;
+  Shape shape;
+};
+
 /// The samples [first, first + rows).
-Result<PipelineStep::MicroBatch> read_samples(SampleSource& source, std::int64_t first,
-                                              std::int64_t rows, std::int64_t length,
-                                              ExecutionContext& context) {
+Result<HostBatch> read_samples(SampleSource& source, std::int64_t first, std::int64_t rows,
+                               std::int64_t length) {
   const auto width = static_cast<std::size_t>(length);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows) * width), targets(tokens.size());
+  HostBatch batch{std::vector<std::int32_t>(static_cast<std::size_t>(rows) * width),
+                  std::vector<std::int32_t>(static_cast<std::size_t>(rows) * width),
+                  {rows, length}};
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::size_t begin = static_cast<std::size_t>(row) * width;
-    SORTIE_TRY(source.sample(first + row, std::span(tokens).subspan(begin, width),
-                             std::span(targets).subspan(begin, width)));
+    SORTIE_TRY(source.sample(first + row, std::span(batch.tokens).subspan(begin, width),
+                             std::span(batch.targets).subspan(begin, width)));
   }
-  return PipelineStep::MicroBatch{
-      ops::tensor_from_host<std::int32_t>(context, tokens, {rows, length}),
-      ops::tensor_from_host<std::int32_t>(context, targets, {rows, length})};
+  return batch;
 }
 
 Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
                          ExecutionContext& context, PipelineStep& passes, const Layout& layout,
-                         ProgressMarks& marks) {
+                         ProgressMarks& marks, BatchLoss& losses) {
   const std::int64_t all = source.samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   const std::int64_t count = (samples + options.rows - 1) / options.rows;
@@ -52,13 +56,20 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
   if (own > 0) {
     for (const PipelineAction& action :
          passes.begin_forward(own, [&](std::int64_t index) { return rows_of(index) * length; })) {
-      SORTIE_ASSIGN_OR_RETURN(const PipelineStep::MicroBatch batch,
+      SORTIE_ASSIGN_OR_RETURN(const HostBatch batch,
                               read_samples(source, pass_of(action.micro_batch) * options.rows,
-                                           rows_of(action.micro_batch), length, context));
+                                           rows_of(action.micro_batch), length));
       passes.await(action);
       Tensor sums =
           repeats(action.micro_batch) ? unused : each.slice(0, 2 * pass_of(action.micro_batch), 2);
-      passes.forward(action, batch, {}, 0.0f, sums);
+      const auto pass = [&](const Tensor& tokens, const Tensor& targets, Tensor& loss) {
+        passes.forward(action, {tokens, targets}, {}, 0.0f, loss);
+      };
+      if (passes.one_by_one())
+        losses.add(context, batch.tokens, batch.targets, batch.shape, pass, sums);
+      else
+        pass(ops::tensor_from_host<std::int32_t>(context, batch.tokens, batch.shape),
+             ops::tensor_from_host<std::int32_t>(context, batch.targets, batch.shape), sums);
       marks.tick();
     }
     passes.finish();
@@ -78,11 +89,14 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
 
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            PipelineStep& passes, const Layout& layout, ProgressMarks& marks) {
+                            PipelineStep& passes, const Layout& layout, ProgressMarks& marks,
+                            BatchLoss* losses) {
+  BatchLoss own(/*graphs=*/false);
   Validation result;
   for (const ValidationSet& set : sets) {
     SORTIE_ASSIGN_OR_RETURN(const double loss,
-                            mean_loss(*set.source, options, context, passes, layout, marks));
+                            mean_loss(*set.source, options, context, passes, layout, marks,
+                                      losses != nullptr ? *losses : own));
     result.sets.push_back({set.name, loss});
     result.loss += loss / static_cast<double>(sets.size());
   }

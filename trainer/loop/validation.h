@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/inference/batch_loss.h"
 #include "trainer/loop/pipeline_step.h"
 #include "trainer/metrics/progress_marks.h"
 #include "trainer/samples/sample_source.h"
@@ -35,9 +36,11 @@ struct ValidationOptions {
 /// on the number of ranks, nor does the order of the sums but where ranks share a sequence, so all
 /// layouts without that give the same bits. The
 /// stages of a model pass them on to each other as they do in training. Each forward pass is a tick
-/// of `marks`.
+/// of `marks`. `losses`, of all validations of a run, may be null: then a GPU is given ops one by
+/// one.
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            PipelineStep& passes, const Layout& layout, ProgressMarks& marks);
+                            PipelineStep& passes, const Layout& layout, ProgressMarks& marks,
+                            BatchLoss* losses = nullptr);
 
 }  // namespace sortie::trainer

@@ -32,10 +32,12 @@ struct ForwardContext {
   /// The same of all tokens of the sequences, those of other ranks among them.
   Tensor whole_document_start = {};
   /// Decides what dropout drops, together with the number of the first sample of the batch in the
-  /// run.
+  /// run: i64 [1], undefined = 0.
   bool training = false;
   std::uint64_t seed = 0;
-  std::int64_t first_sample = 0;
+  Tensor first_sample = {};
+  /// Gradients of the losses per token are times this too: f32 [1], undefined = 1.
+  Tensor grad_scale = {};
   /// What routers of experts are told, and what they and multi-token prediction leave behind.
   RouterPass routers = {};
   Tensor mtp_loss = {};  // f64 [2]: coefficient * loss, summed as the main loss is, and a count

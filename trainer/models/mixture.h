@@ -86,6 +86,8 @@ class StepRouting {
   static constexpr std::int64_t kCounts = 3;
   /// Of the rows of this rank, dropped ones among them.
   double choices() const { return choices_; }
+  /// What an add() has counted that was done by the device alone.
+  void count_choices(double choices) { choices_ += choices; }
 
   /// Moves the biases of the routers by `rate` towards an even load, where the step's gate is open.
   void balance(ParameterStore& store, const Tensor& gate, double rate) const;

@@ -13,7 +13,9 @@ namespace sortie::trainer {
 
 ops::Dropout ForwardContext::dropout(double probability, std::string_view place) const {
   if (!training || probability <= 0.0) return {};
-  return {static_cast<float>(probability), random_key(seed, place), first_sample};
+  return {.probability = static_cast<float>(probability),
+          .key = random_key(seed, place),
+          .first = first_sample};
 }
 
 LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfig& config,
@@ -160,8 +162,10 @@ void LanguageModel::head_losses(Graph& graph, const Var& hidden, const Tensor& t
                                 const Tensor& targets, float grad_scale, ForwardContext& context,
                                 Tensor& loss) const {
   const Tensor own = own_tokens(graph.context(), targets, context.group);
-  head_loss(graph, enter(graph, hidden, group_), *head_, own.view({own.elements()}),
-            {.vocab_size = shape_.vocab_size, .grad_scale = grad_scale}, loss, group_);
+  head_loss(
+      graph, enter(graph, hidden, group_), *head_, own.view({own.elements()}),
+      {.vocab_size = shape_.vocab_size, .grad_scale = grad_scale, .step_scale = context.grad_scale},
+      loss, group_);
   if (mtp_ != nullptr && context.training && graph.recording()) {
     context.mtp_loss = graph.context().zeros(DType::f64, {2});
     mtp_->loss(graph, hidden, tokens, targets, *embedding_, *head_, grad_scale, recompute_layers_,

@@ -65,7 +65,8 @@ void MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor& t
     head_loss(graph, enter(graph, h, group_), head, labels.view({labels.elements()}),
               {.vocab_size = vocab_size_,
                .grad_scale = static_cast<float>(static_cast<double>(grad_scale) * coefficient_),
-               .loss_scale = coefficient_},
+               .loss_scale = coefficient_,
+               .step_scale = context.grad_scale},
               context.mtp_loss, group_);
   }
 }

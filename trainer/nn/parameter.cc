@@ -267,6 +267,10 @@ void ParameterStore::zero_gradients() {
   ops::fill(*context_, 0.0, gradients_);
 }
 
+void ParameterStore::forget_uses() {
+  for (auto& parameter : parameters_) parameter->pending_uses_ = 0;
+}
+
 void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
   if (!compute_copy_.defined()) return;
   const auto convert = [&](FlatRange from, std::int64_t to) {

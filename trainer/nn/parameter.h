@@ -288,6 +288,8 @@ class ParameterStore {
   const Tensor& compute_copy() const { return compute_copy_; }
 
   void zero_gradients();
+  /// Of a pass that has ended with an exception: its uses of parameters will not be done.
+  void forget_uses();
   /// Call after the master weights were written other than through ops::adamw: refreshes the bf16
   /// copies; of a sharded store those of the own share.
   void refresh_compute_copy(ExecutionContext& context);

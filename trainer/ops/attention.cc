@@ -33,8 +33,9 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
                                     start.shape() == Shape({q.size(0), q.size(1)})),
                "document starts {} {} for q {}", dtype_name(start.dtype()),
                start.shape().to_string(), q.shape().to_string());
-  SORTIE_CHECK(mask.dropout.probability >= 0.0f && mask.dropout.probability < 1.0f, "dropout {}",
-               mask.dropout.probability);
+  SORTIE_CHECK(mask.dropout.probability >= 0.0f && mask.dropout.probability < 1.0f &&
+                   is_sample_number(mask.dropout),
+               "dropout {}", mask.dropout.probability);
   SORTIE_CHECK(lse.dtype() == DType::f32 && lse.stride(-1) == 1 &&
                    lse.shape() == Shape({q.size(0), q.size(2), q.size(1)}),
                "lse {} for q {}", lse.shape().to_string(), q.shape().to_string());

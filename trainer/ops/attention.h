@@ -46,6 +46,8 @@ struct AttentionMask {
   Tensor document_start = {};  // i32 [B, queries], values in [0, t]; undefined = one document
   Dropout dropout = {};        // of the probabilities; element (h T + i) T + j of sample b
   std::optional<AttentionPart> part = {};  // none: all queries and all keys
+  /// Of attention_cached(): i32 on the device, the first one is the place of the first query.
+  Tensor place = {};
 };
 
 /// out [B, T, H, Dv] = softmax(q k^T * scale, masked) v, query head h reads key head h / (H / KV).

@@ -21,6 +21,9 @@ void attention_cached(ExecutionContext& context, const Tensor& q, const Tensor& 
                "q {}, k {}, v {}, out {}", q.shape().to_string(), k.shape().to_string(),
                v.shape().to_string(), out.shape().to_string());
   SORTIE_CHECK(!mask.document_start.defined() && !mask.dropout, "documents or dropout");
+  SORTIE_CHECK(
+      !mask.place.defined() || (mask.place.dtype() == DType::i32 && mask.place.elements() > 0),
+      "places in {}", dtype_name(mask.place.dtype()));
   context.count_flop(2 * q.elements() / q.size(3) * k.size(1) * (q.size(3) + v.size(3)));
   dispatch<&Backend::attention_cached>(context, q, k, v, mask, out);
 }

@@ -31,6 +31,8 @@ class Backend {
   // Memory.
   virtual void fill(Context& context, double value, Tensor& x) = 0;
   virtual void copy(Context& context, const Tensor& from, Tensor& to) = 0;
+  virtual void copy_to_place(Context& context, const Tensor& from, const Tensor& place,
+                             Tensor& to) = 0;
   virtual void copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) = 0;
   virtual void copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) = 0;
   /// When the current stream gets there; `to` has room for all of them.

@@ -17,6 +17,17 @@ void copy(ExecutionContext& context, const Tensor& from, Tensor& to) {
   if (from.elements() > 0) dispatch<&Backend::copy>(context, from, to);
 }
 
+void copy_to_place(ExecutionContext& context, const Tensor& from, const Tensor& place, Tensor& to) {
+  const int dims = to.shape().dims();
+  bool fits = from.dtype() == to.dtype() && from.shape().dims() == dims && dims >= 2 &&
+              from.size(1) <= to.size(1);
+  for (int i = 0; fits && i < dims; ++i) fits = i == 1 || from.size(i) == to.size(i);
+  SORTIE_CHECK(fits && place.dtype() == DType::i32 && place.elements() > 0, "{} {} in {} {}",
+               dtype_name(from.dtype()), from.shape().to_string(), dtype_name(to.dtype()),
+               to.shape().to_string());
+  if (from.elements() > 0) dispatch<&Backend::copy_to_place>(context, from, place, to);
+}
+
 void random_normal(ExecutionContext& context, std::uint64_t key, std::int64_t first, double std_dev,
                    Tensor& x) {
   SORTIE_CHECK(x.dtype() == DType::f32 && x.dense() && first >= 0, "normal numbers {} from {}",

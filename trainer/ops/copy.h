@@ -17,6 +17,9 @@ namespace sortie::trainer::ops {
 void fill(ExecutionContext& context, double value, Tensor& x);
 /// to = from: one dtype and shape, up to 4 dimensions, strided. No overlap.
 void copy(ExecutionContext& context, const Tensor& from, Tensor& to);
+/// to[b, place + n] = from[b, n]: rows of `from` [B, N, ...] in `to` [B, L, ...], where `place` is
+/// the first value of an i32 tensor on the device; place + N <= L.
+void copy_to_place(ExecutionContext& context, const Tensor& from, const Tensor& place, Tensor& to);
 /// x[i] = std_dev * normal(key, first + i), dense f32: random_normal() of trainer/random.
 void random_normal(ExecutionContext& context, std::uint64_t key, std::int64_t first, double std_dev,
                    Tensor& x);
@@ -46,6 +49,10 @@ void copy_from_host(ExecutionContext& context, std::span<const T> from, Tensor& 
   copy_bytes_from_host(context, std::as_bytes(from), to);
 }
 /// A new tensor with these values.
+template <class T>
+void write_scalar(ExecutionContext& context, T value, Tensor& to) {
+  copy_from_host<T>(context, std::span<const T>(&value, 1), to);
+}
 template <class T>
 Tensor tensor_from_host(ExecutionContext& context, std::span<const T> from, Shape shape) {
   Tensor to = context.empty(dtype_of<T>(), shape);

@@ -4,6 +4,12 @@
 #include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
+
+bool is_sample_number(const Dropout& dropout) {
+  return !dropout.first.defined() ||
+         (dropout.first.dtype() == DType::i64 && dropout.first.elements() == 1);
+}
+
 void dropout(ExecutionContext& context, const Dropout& dropout, std::int64_t samples,
              const Tensor& x, Tensor& y) {
   SORTIE_CHECK(x.dtype() == y.dtype() && x.dtype() != DType::i32 && x.shape() == y.shape() &&
@@ -14,6 +20,8 @@ void dropout(ExecutionContext& context, const Dropout& dropout, std::int64_t sam
                    x.elements() % samples == 0,
                "dropout {} of {} over {} samples", dropout.probability, x.shape().to_string(),
                samples);
+  SORTIE_CHECK(is_sample_number(dropout), "a dropout whose first sample is {} {}",
+               dtype_name(dropout.first.dtype()), dropout.first.shape().to_string());
   dispatch<&Backend::dropout>(context, dropout, samples, x, y);
 }
 

@@ -10,13 +10,19 @@
 namespace sortie::trainer::ops {
 
 struct Dropout {
-  float probability = 0.0f;       // of an element to become 0; the others are divided by 1 - p
-  std::uint64_t key = 0;          // of this place in the model, see random_key()
-  std::int64_t first_sample = 0;  // sample b of the batch is number first_sample + b of the run
+  float probability = 0.0f;  // of an element to become 0; the others are divided by 1 - p
+  std::uint64_t key = 0;     // of this place in the model, see random_key()
+  /// Sample b of the batch is number first_sample + b of the run, and where `first` is defined, i64
+  /// [1] on the device, so many more: what differs from step to step is read, not told.
+  std::int64_t first_sample = 0;
   /// Of a rank that has a part of each sample: the elements before it.
   std::int64_t first_element = 0;
+  Tensor first{};
   explicit operator bool() const { return probability > 0.0f; }
 };
+
+/// Whether `first` is one, or undefined.
+bool is_sample_number(const Dropout& dropout);
 
 /// y = dropout(x), x and y [B, ...] or [B * T, C] dense with `samples` = B samples one after
 /// another. y may be x. The gradient is the same op on dy.

@@ -66,6 +66,8 @@ struct CrossEntropySpec {
   float grad_scale = 0.0f;
   double loss_scale = 1.0;
   std::int64_t first_token = 0;  // of W's rows, where W is a part of all
+  /// f32 [1] on the device, another factor of grad_scale; undefined = 1.
+  Tensor step_scale{};
 };
 void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
                           const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,

@@ -30,8 +30,9 @@ void adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w, const Te
                    (!compute.defined() || is_range(compute, DType::bf16, count)),
                "ranges of {}, {}, {}, {}, {}", count, grad.elements(), m.elements(), v.elements(),
                compute.elements());
-  SORTIE_CHECK(is_range(step.gate, DType::f32, kGateValues), "a gate of {} values",
-               step.gate.elements());
+  SORTIE_CHECK(is_range(step.gate, DType::f32, kGateValues) && is_range(step.lr, DType::f32, 1) &&
+                   (!step.rounding.step.defined() || is_range(step.rounding.step, DType::i64, 1)),
+               "a gate of {} values, {} learning rates", step.gate.elements(), step.lr.elements());
   const MomentRounding& rounding = step.rounding;
   SORTIE_CHECK(!narrow || (rounding.columns > 0 && rounding.stride >= rounding.columns &&
                            rounding.first >= 0 && rounding.begin >= 0),

@@ -19,6 +19,9 @@ void sum_of_squares(ExecutionContext& context, const Tensor& values, Tensor& sum
 /// parameter), however that is cut: the lower 16 of 32 for m, the upper ones for v.
 struct MomentRounding {
   std::uint64_t key = 0;  // of seed, parameter and step
+  /// Where it is defined, i64 [1] on the device: `key` is of seed and parameter, and random_bits()
+  /// of it and this number takes its place.
+  Tensor step{};
   /// The range is what follows `begin` elements of a block of a matrix: its row r begins with
   /// element number first + r * stride.
   std::int64_t first = 0, begin = 0;
@@ -42,8 +45,10 @@ struct MomentRounding {
 /// before they are rounded.
 /// Nothing is changed where the gate (update_gate.h) is closed; grad_scale and the
 /// corrections are its own.
+/// lr f32 [1] is read where the gate is.
 struct AdamWStep {
-  float lr, beta1, beta2, eps, weight_decay;
+  Tensor lr;
+  float beta1, beta2, eps, weight_decay;
   Tensor gate;
   MomentRounding rounding{};  // of moments in bf16
 };

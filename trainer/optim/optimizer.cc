@@ -118,7 +118,7 @@ double Optimizer::learning_rate(std::int64_t step) const {
   return learning_rate_at(job_.learning_rate_scheduler, job_.trainer.train_iterations, step);
 }
 
-std::vector<Optimizer::UpdateRun> Optimizer::runs_in_order(std::int64_t schedule_step) const {
+std::vector<Optimizer::UpdateRun> Optimizer::runs_in_order() const {
   std::vector<UpdateRun> runs;
   const bool rounded = store_.moment_dtype() == DType::bf16;
   SORTIE_CHECK(!rounded || rounding_keys_.size() == store_.parameters().size(),
@@ -134,14 +134,14 @@ std::vector<Optimizer::UpdateRun> Optimizer::runs_in_order(std::int64_t schedule
       const GlobalBlock& block = *part.block;
       const Shape& shape = parameter.spec().shape;
       const std::int64_t columns = shape.dims() == 2 ? shape[1] : 1;
-      runs.push_back(
-          {i,
-           part.run,
-           {.key = random_bits(rounding_keys_[i], static_cast<std::uint64_t>(schedule_step)),
-            .first = block.row * columns + block.column,
-            .begin = part.in_block,
-            .columns = block.columns,
-            .stride = columns}});
+      runs.push_back({i,
+                      part.run,
+                      {.key = rounding_keys_[i],
+                       .step = device_step_,
+                       .first = block.row * columns + block.column,
+                       .begin = part.in_block,
+                       .columns = block.columns,
+                       .stride = columns}});
     }
   }
   std::ranges::stable_sort(runs, std::greater<>(),
@@ -149,40 +149,52 @@ std::vector<Optimizer::UpdateRun> Optimizer::runs_in_order(std::int64_t schedule
   return runs;
 }
 
-std::vector<DemoExchange::Rates> Optimizer::rates_of(std::int64_t schedule_step,
-                                                     double rate) const {
-  const double decay = job_.optimizer.weight_decay;
-  std::vector<DemoExchange::Rates> of_group = {
-      {static_cast<float>(rate * learning_rate(schedule_step)), static_cast<float>(decay)}};
+std::vector<float> Optimizer::learning_rates(std::int64_t schedule_step, double rate) const {
+  std::vector<float> rates = {static_cast<float>(rate * learning_rate(schedule_step))};
   for (const config::TrainingGroup& group : groups_)
-    of_group.push_back(
-        {static_cast<float>(
-             rate * learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)),
-         static_cast<float>(group.weight_decay.value_or(decay))});
-  std::vector<DemoExchange::Rates> rates;
-  for (std::size_t i = 0; i < group_of_.size(); ++i) {
-    rates.push_back(of_group[group_of_[i]]);
-    if (!store_.parameters()[i]->spec().decay) rates.back().weight_decay = 0.0f;
-  }
+    rates.push_back(static_cast<float>(
+        rate * learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)));
   return rates;
 }
 
-void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, const Tensor& gate,
-                       double rate, const std::function<void(std::size_t)>& updated) {
+float Optimizer::weight_decay_of(std::size_t parameter) const {
+  if (!store_.parameters()[parameter]->spec().decay) return 0.0f;
+  const std::size_t group = group_of_[parameter];
+  const double decay = job_.optimizer.weight_decay;
+  return static_cast<float>(group == 0 ? decay : groups_[group - 1].weight_decay.value_or(decay));
+}
+
+std::vector<DemoExchange::Rates> Optimizer::rates_of_parameters() const {
+  std::vector<DemoExchange::Rates> rates;
+  for (std::size_t i = 0; i < group_of_.size(); ++i)
+    rates.push_back({rates_[group_of_[i]], weight_decay_of(i)});
+  return rates;
+}
+
+void Optimizer::set_step(ExecutionContext& context, std::int64_t step, double rate) {
+  rates_ = learning_rates(step, rate);
+  const auto count = static_cast<std::int64_t>(rates_.size());
+  if (!device_step_.defined()) device_step_ = context.empty(DType::i64, {1});
+  if (!device_rates_.defined() || device_rates_.elements() != count)
+    device_rates_ = context.empty(DType::f32, {count});
+  ops::copy_from_host<float>(context, rates_, device_rates_);
+  ops::write_scalar<std::int64_t>(context, step, device_step_);
+}
+
+void Optimizer::apply(ExecutionContext& context, const Tensor& gate,
+                      const std::function<void(std::size_t)>& updated) {
   SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
-  const std::vector<DemoExchange::Rates> rates = rates_of(schedule_step, rate);
   if (!demo_) {
-    update_adamw(context, schedule_step, rates, gate, updated);
+    update_adamw(context, gate, updated);
   } else if (context.device().kind == DeviceKind::meta) {  // has no values; it is planned as open
-    demo_->update(context, 1.0f, rates);
+    demo_->update(context, 1.0f, rates_of_parameters());
   } else if (const auto decided = ops::copy_to_host<float>(context, gate); decided[0] != 0.0f) {
-    demo_->update(context, decided[1], rates);
+    demo_->update(context, decided[1], rates_of_parameters());
   }
   store_.weights_changed();
 }
 
-void Optimizer::update_adamw(ExecutionContext& context, std::int64_t schedule_step,
-                             const std::vector<DemoExchange::Rates>& rates, const Tensor& gate,
+void Optimizer::update_adamw(ExecutionContext& context, const Tensor& gate,
                              const std::function<void(std::size_t)>& updated) {
   const config::OptimizerConfig& config = job_.optimizer;
   ops::AdamWStep step{};
@@ -196,12 +208,12 @@ void Optimizer::update_adamw(ExecutionContext& context, std::int64_t schedule_st
     while (waiting > bucket)
       if (--waiting; updated) updated(waiting);
   };
-  for (const auto& [index, run, rounding] : runs_in_order(schedule_step)) {
+  for (const auto& [index, run, rounding] : runs_in_order()) {
     const Parameter& parameter = *store_.parameters()[index];
     if (store_.sharded()) tell_down_to(run.bucket + 1);
     const std::int64_t count = run.flat.elements();
-    step.lr = rates[index].lr;
-    step.weight_decay = rates[index].weight_decay;
+    step.lr = device_rates_.slice(0, static_cast<std::int64_t>(group_of_[index]), 1);
+    step.weight_decay = weight_decay_of(index);
     step.rounding = rounding;
     Tensor weights = store_.master().slice(0, run.master, count);
     Tensor first = store_.moment1().slice(0, run.moment, count);

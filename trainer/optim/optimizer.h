@@ -53,7 +53,15 @@ class Optimizer {
   /// has its new values there (in the current stream), those that a forward pass uses first at the
   /// front.
   void update(ExecutionContext& context, std::int64_t step, const Tensor& gate, double rate = 1.0,
-              const std::function<void(std::size_t bucket)>& updated = {});
+              const std::function<void(std::size_t bucket)>& updated = {}) {
+    set_step(context, step, rate);
+    apply(context, gate, updated);
+  }
+  /// The same in two parts: what differs from step to step is written to the device, and the update
+  /// by what is there, which is the same work in every step.
+  void set_step(ExecutionContext& context, std::int64_t step, double rate = 1.0);
+  void apply(ExecutionContext& context, const Tensor& gate,
+             const std::function<void(std::size_t bucket)>& updated = {});
 
   /// Of parameters in no group.
   double learning_rate(std::int64_t step) const;
@@ -65,12 +73,14 @@ class Optimizer {
     OwnRun run;
     ops::MomentRounding rounding{};  // of moments in bf16
   };
-  /// Of a step of the schedule, in the order of the update: by bucket from the last to the first.
-  std::vector<UpdateRun> runs_in_order(std::int64_t schedule_step) const;
-  /// Of a step of the schedule, by parameter.
-  std::vector<DemoExchange::Rates> rates_of(std::int64_t schedule_step, double rate) const;
-  void update_adamw(ExecutionContext& context, std::int64_t schedule_step,
-                    const std::vector<DemoExchange::Rates>& rates, const Tensor& gate,
+  /// In the order of the update: by bucket from the last to the first.
+  std::vector<UpdateRun> runs_in_order() const;
+  /// Of a step of the schedule: of parameters in no group, then by group.
+  std::vector<float> learning_rates(std::int64_t schedule_step, double rate) const;
+  float weight_decay_of(std::size_t parameter) const;
+  /// By parameter, of the step that was set.
+  std::vector<DemoExchange::Rates> rates_of_parameters() const;
+  void update_adamw(ExecutionContext& context, const Tensor& gate,
                     const std::function<void(std::size_t bucket)>& updated);
 
   const config::JobConfig& job_;
@@ -79,6 +89,9 @@ class Optimizer {
   std::vector<std::size_t> group_of_;         // by parameter: 0 = none, else 1 + index of the group
   std::unique_ptr<DemoExchange> demo_;        // where that is the optimizer
   std::vector<std::uint64_t> rounding_keys_;  // by parameter, of moments in bf16
+  // Of the step that was set: learning rates, here and f32 on the device, and i64 [1] its number.
+  std::vector<float> rates_;
+  Tensor device_rates_, device_step_;
 };
 
 }  // namespace sortie::trainer

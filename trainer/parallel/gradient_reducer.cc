@@ -1,5 +1,7 @@
 #include "trainer/parallel/gradient_reducer.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 
 namespace sortie::trainer {
@@ -71,10 +73,20 @@ void GradientReducer::begin() {
 }
 
 void GradientReducer::issue_ready() {
-  for (Lane& lane : lanes_)
-    while (lane.next < lane.buckets.size() && buckets_[lane.buckets[lane.next]].missing == 0) {
-      issue(*lane.group, lane.buckets[lane.next]);  // late ops, which poll, may be done in there
-      ++lane.next;
+  for (std::size_t i = 0; i < lanes_.size(); ++i)
+    for (Lane& lane = lanes_[i];
+         lane.next < lane.buckets.size() && buckets_[lane.buckets[lane.next]].missing == 0;) {
+      const std::size_t place = lane.next;
+      const auto act = [this, i, place] {
+        Lane& of = lanes_[i];
+        issue(*of.group, of.buckets[place]);  // late ops, which poll, may be done in there
+        of.next = std::max(of.next, place + 1);
+      };
+      if (between_)
+        between_(act);
+      else
+        act();
+      lane.next = std::max(lane.next, place + 1);  // where it is done later
     }
 }
 
@@ -97,8 +109,12 @@ void GradientReducer::poll() {
   if (polling_) return;
   polling_ = true;
   for (Lane& lane : lanes_)
-    while (lane.first_open < lane.next && buckets_[lane.buckets[lane.first_open]].handle->poll())
-      buckets_[lane.buckets[lane.first_open++]].handle.reset();
+    while (lane.first_open < lane.next) {
+      auto& handle = buckets_[lane.buckets[lane.first_open]].handle;
+      if (!handle || !handle->poll()) break;  // it is not begun yet, or under way
+      handle.reset();
+      ++lane.first_open;
+    }
   polling_ = false;
 }
 

@@ -1,7 +1,9 @@
 // Sums gradients over the data-parallel ranks in buckets, while the backward pass still runs.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "trainer/nn/parameter.h"
@@ -31,6 +33,13 @@ class GradientReducer {
   /// After the backward pass: sends what is left (parameters that had no use). What is added to the
   /// context's current stream from now on finds the sums.
   void finish();
+  /// Whoever has the work of the backward pass repeated (RepeatedWork::between) is given what
+  /// begins the reduction of a bucket, to be done there each time; unset, it is done at once.
+  void set_between(std::function<void(std::function<void()> act)> between) {
+    between_ = std::move(between);
+  }
+  /// Whether there is anything to reduce, with others.
+  bool reduces() const { return !buckets_.empty(); }
 
   std::size_t bucket_count() const { return buckets_.size(); }
   /// Elements of the flat buffer: [begin, end).
@@ -66,6 +75,7 @@ class GradientReducer {
   std::vector<Lane> lanes_;
   std::size_t overlapped_ = 0;
   bool polling_ = false;
+  std::function<void(std::function<void()>)> between_;
 };
 
 }  // namespace sortie::trainer

@@ -60,12 +60,19 @@ void WeightGatherer::await_bucket(std::size_t bucket) {
 }
 
 void WeightGatherer::await(const Parameter* parameter) {
-  if (open_ == 0) return;
+  const bool captured = capturing_ && capturing_();
+  if (open_ == 0 && !captured) return;
   if (parameter == nullptr) return finish();
   if (!parameter->trained() || parameter->elements() == 0) return;
   const BucketSpan span = buckets_of(
       store_.buckets(), {parameter->offset(), parameter->offset() + parameter->elements()});
-  for (std::size_t bucket = span.first; bucket <= span.last; ++bucket) await_bucket(bucket);
+  for (std::size_t bucket = span.first; bucket <= span.last; ++bucket) {
+    if (!captured)
+      await_bucket(bucket);
+    else if (!given_[bucket])
+      between_([this, bucket] { await_bucket(bucket); });
+    if (captured) given_[bucket] = true;
+  }
 }
 
 void WeightGatherer::finish() {

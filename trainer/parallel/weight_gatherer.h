@@ -2,7 +2,9 @@
 // already runs.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "trainer/nn/parameter.h"
@@ -27,6 +29,16 @@ class WeightGatherer {
   void start(std::size_t bucket);
   /// All buckets, those that a forward pass uses first at the front.
   void start_all();
+  /// Whoever captures work that uses values (RepeatedWork): while `capturing()`, the wait for a
+  /// bucket is given to `between` where the bucket is used first, whether it is on its way or not,
+  /// to be done there each time the work is.
+  void set_between(std::function<bool()> capturing,
+                   std::function<void(std::function<void()> act)> between) {
+    capturing_ = std::move(capturing);
+    between_ = std::move(between);
+  }
+  /// A pass begins, which may be captured.
+  void begin_pass() { given_.assign(handles_.size(), false); }
   /// Makes progress; cheap. Called between ops.
   void poll();
   /// What the current stream is given from now on finds all values.
@@ -44,6 +56,9 @@ class WeightGatherer {
   Communicator* experts_;
   std::vector<std::unique_ptr<CollectiveHandle>> handles_;  // by bucket; null = nothing to wait for
   std::size_t open_ = 0;
+  std::function<bool()> capturing_;
+  std::function<void(std::function<void()>)> between_;
+  std::vector<bool> given_;  // to `between`, of the pass, by bucket
 };
 
 }  // namespace sortie::trainer

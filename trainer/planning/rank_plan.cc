@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "common/config/architectures.h"
@@ -190,6 +191,7 @@ class MetaRank {
          ++micro)
       waiting.push_back(next_batch());
     std::map<std::int64_t, PipelineStep::MicroBatch> open;
+    std::optional<Allocator::RepeatedMemory> memory;  // of a micro-batch, as TrainingStep has it
     for (const PipelineAction& action :
          passes_->begin_training(micro_batches, options_.micro_batch_size * tokens_of_sequence())) {
       passes_->await(action);
@@ -200,6 +202,7 @@ class MetaRank {
       if (action.kind == PipelineAction::Kind::backward) {
         const auto pass = passes_->backward(action);
         routing_.add(context_, pass->context);
+        memory.reset();
         continue;
       }
       if (action.run == 0)
@@ -208,6 +211,7 @@ class MetaRank {
                         : next_batch();
       ForwardContext forward;
       forward.training = true;
+      if (passes_->one_by_one()) memory.emplace(context_.allocator());
       passes_->forward(action, open[action.micro_batch], forward, 1.0f, loss);
       if (passes_->last_of_stage(action)) open.erase(action.micro_batch);
     }

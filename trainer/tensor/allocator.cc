@@ -7,8 +7,10 @@
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/base/size_class.h"
 #include "trainer/tensor/device_memory.h"
 
@@ -34,34 +36,47 @@ struct Allocator::State {
   std::shared_ptr<DeviceMemory> memory;
   const Device device;
   mutable std::mutex mutex;
-  std::unordered_map<std::size_t, std::vector<void*>> free_blocks;
+  using FreeBlocks = std::unordered_map<std::size_t, std::vector<void*>>;
+  FreeBlocks free_blocks, free_repeated;
   std::size_t in_use = 0;
   std::size_t peak = 0;
   std::size_t reserved = 0;
   std::size_t system_calls = 0;
+  bool repeats = false;             // a RepeatedMemory lives
+  std::unordered_set<void*> taken;  // by it
+  std::size_t returned = 0;         // to its store, of blocks that it has not taken
+  std::uint64_t repeated_version = 0;
 
   ~State() { give_back_free(); }
 
   void give_back_free() {
-    for (auto& [size, blocks] : free_blocks)
-      for (void* block : blocks) {
-        memory->give_back(block);
-        reserved -= size;
-      }
-    free_blocks.clear();
+    if (!free_repeated.empty()) ++repeated_version;
+    for (FreeBlocks* store : {&free_blocks, &free_repeated}) {
+      for (auto& [size, blocks] : *store)
+        for (void* block : blocks) {
+          memory->give_back(block);
+          reserved -= size;
+        }
+      store->clear();
+    }
   }
 
-  void* take(std::size_t size, std::size_t used) {
+  struct Block {
+    void* address;
+    bool repeated;
+  };
+  Block take(std::size_t size, std::size_t used) {
     std::lock_guard lock(mutex);
     void* block = take_free(size);
     if (block == nullptr) block = take_new(size, used);
+    if (repeats) taken.insert(block);
     in_use += size;
     peak = std::max(peak, in_use);
-    return block;
+    return {block, repeats};
   }
 
   void* take_free(std::size_t size) {
-    auto& blocks = free_blocks[size];
+    auto& blocks = (repeats ? free_repeated : free_blocks)[size];
     if (blocks.empty()) return nullptr;
     void* block = blocks.back();
     blocks.pop_back();
@@ -81,10 +96,28 @@ struct Allocator::State {
     return block;
   }
 
-  void give_back(void* block, std::size_t size) {
+  void give_back(const Block& block, std::size_t size) {
     std::lock_guard lock(mutex);
     in_use -= size;
-    free_blocks[size].push_back(block);
+    if (!block.repeated) return free_blocks[size].push_back(block.address);
+    if (!repeats)
+      ++repeated_version;  // of what has been kept: whose work has read it finds it no more
+    else if (taken.erase(block.address) == 0)
+      ++returned;
+    free_repeated[size].push_back(block.address);
+  }
+
+  void begin_repeated() {
+    std::lock_guard lock(mutex);
+    SORTIE_CHECK(!repeats, "memory of repeated work in another one's");
+    repeats = true;
+  }
+  void end_repeated() {
+    std::lock_guard lock(mutex);
+    if (!taken.empty() || returned > 0) ++repeated_version;
+    taken.clear();
+    returned = 0;
+    repeats = false;
   }
 };
 
@@ -93,8 +126,19 @@ Allocator::~Allocator() = default;
 
 std::shared_ptr<void> Allocator::allocate(std::size_t bytes) {
   const std::size_t size = size_class(bytes);
-  void* block = state_->take(size, bytes);
-  return {block, [state = state_, size](void* returned) { state->give_back(returned, size); }};
+  const State::Block block = state_->take(size, bytes);
+  return {block.address, [state = state_, size, block](void*) { state->give_back(block, size); }};
+}
+
+Allocator::RepeatedMemory::RepeatedMemory(Allocator& allocator) : allocator_(allocator) {
+  allocator_.state_->begin_repeated();
+}
+Allocator::RepeatedMemory::~RepeatedMemory() {
+  allocator_.state_->end_repeated();
+}
+std::uint64_t Allocator::repeated_version() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->repeated_version;
 }
 
 DeviceMemory& Allocator::memory() const {

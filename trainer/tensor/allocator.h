@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 
@@ -37,6 +38,25 @@ class Allocator {
   /// At least `bytes`, uninitialised. The block returns to the cache with its last reference, also
   /// after the Allocator itself is gone. Thread-safe.
   std::shared_ptr<void> allocate(std::size_t bytes);
+
+  /// While one lives, blocks come from a store of their own, and whose blocks return is for the
+  /// next one: what is done in one after the other has the same addresses where it takes and
+  /// returns the same sizes, whatever others take in between. A device's graphs (RepeatedWork) use
+  /// these addresses again. One at a time; of the thread that makes it and waits for it.
+  class RepeatedMemory {
+   public:
+    explicit RepeatedMemory(Allocator& allocator);
+    ~RepeatedMemory();
+    RepeatedMemory(const RepeatedMemory&) = delete;
+    RepeatedMemory& operator=(const RepeatedMemory&) = delete;
+
+   private:
+    Allocator& allocator_;
+  };
+  /// Changes whenever a RepeatedMemory ends that has not returned all that it has taken, or has
+  /// returned more, when that is returned later, or the system gets blocks back: what was at an
+  /// address before may not be there from then on.
+  std::uint64_t repeated_version() const;
 
   Device device() const { return device_; }
   DeviceMemory& memory() const;

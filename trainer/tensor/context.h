@@ -40,7 +40,7 @@ class ExecutionContext {
 
   /// Called by ops between pieces of long work so that communication makes progress.
   void poll() {
-    if (poll_) poll_();
+    if (poll_ && !captures_) poll_();
   }
   void set_poll(std::function<void()> poll) { poll_ = std::move(poll); }
 
@@ -105,6 +105,9 @@ class ExecutionContext {
   void defer(std::uint64_t seed);
   /// Of deferred contexts, for ops/dispatch.h: adds work to the current stream.
   void enqueue(std::function<void()> op);
+  /// While work is captured (RepeatedWork) nothing that is under way may be asked: poll() does
+  /// nothing.
+  void set_captures(bool captures) { captures_ = captures; }
   /// The device's own; null where it computes in the caller's thread.
   Streams* streams() { return streams_.get(); }
 
@@ -113,6 +116,7 @@ class ExecutionContext {
 
   int threads_;
   bool keeps_packed_weights_ = true;
+  bool captures_ = false;
   Dispatch dispatch_ = Dispatch::direct;
   StreamKind stream_ = StreamKind::compute;
   std::int64_t flop_ = 0;

@@ -7,6 +7,13 @@
 
 namespace sortie::trainer {
 
+void Streams::begin_capture(StreamKind) {
+  SORTIE_CHECK(false, "streams that capture nothing");
+}
+std::unique_ptr<CapturedWork> Streams::end_capture() {
+  SORTIE_CHECK(false, "streams that capture nothing");
+}
+
 void Event::State::wait() {
   while (!poll()) std::this_thread::yield();
 }

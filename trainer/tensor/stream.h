@@ -53,6 +53,15 @@ class Awaited {
 enum class StreamKind : std::uint8_t { compute, copy, communication };
 inline constexpr std::size_t kStreams = 3;
 
+/// Work that was captured, to be done as often as wanted. The memory that it uses has to be as it
+/// was at the capture, and in nobody else's use.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  /// Adds all of it as one to the stream that it was captured on.
+  virtual void launch() = 0;
+};
+
 /// The streams of a context that does not compute in the caller's thread. One thread owns them.
 class Streams {
  public:
@@ -64,6 +73,17 @@ class Streams {
   virtual void wait(StreamKind stream, std::shared_ptr<Awaited> awaited) = 0;
   /// Until all streams have done their work.
   virtual void synchronize() = 0;
+
+  /// Whether work can be captured: written down, and not done, with that of other streams which
+  /// wait for it meanwhile, and for which the stream waits in the end.
+  virtual bool captures() const { return false; }
+  /// Until end_capture(), of the same thread. What a capture does not allow, as taking memory of
+  /// the device or waiting for it, throws DeviceError, and the capture has failed.
+  virtual void begin_capture(StreamKind stream);
+  /// DeviceError where it has failed.
+  virtual std::unique_ptr<CapturedWork> end_capture();
+  /// Ends one that is not wanted, if there is any.
+  virtual void drop_capture() noexcept {}
 };
 
 /// The queues of a deferred context.

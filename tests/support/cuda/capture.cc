@@ -156,6 +156,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   Device& it = device(stream->device);
   Lock lock(it.mutex);
   const auto passes = std::make_shared<Point>();
+  count_launch();
   it.add(
       *stream,
       {.graph = std::make_shared<GraphRun>(exec->graph), .passes = passes, .after = exec->latest});

@@ -44,6 +44,7 @@ cudaError_t add_work(Stream& stream, Work work) {
   Device& it = device(stream.device);
   Lock lock(it.mutex);
   if (stream.capture) return capture_work(stream, std::move(work));
+  count_launch();
   it.add(stream, {.work = std::move(work)});
   return cudaSuccess;
 }

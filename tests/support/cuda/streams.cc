@@ -31,7 +31,7 @@ class Open {
 };
 
 std::array<std::atomic<Device*>, kDevices> devices;
-std::atomic<std::uint64_t> waits = 0;
+std::atomic<std::uint64_t> waits = 0, launches = 0;
 
 /// GPUs go on while no thread waits for them. Started with the first work that waits for others:
 /// whoever they are, they may wait for this process without asking its GPUs.
@@ -188,9 +188,18 @@ bool fault_in_memory(const void* address, FaultLine& line) {
 void emulated_cuda::count_wait() {
   ++emulated_cuda::waits;
 }
+void emulated_cuda::count_launch() {
+  ++emulated_cuda::launches;
+}
 
 /// For tests, which find it in the module: how often the host has waited for work that a GPU had
 /// not done yet, with nothing given to it behind that: it then stands still until the host goes on.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_waits() {
   return emulated_cuda::waits;
+}
+
+/// The same: how often the host has given a GPU something to do: a kernel, a copy, a fill, a
+/// collective, or a whole graph. What is captured does not count.
+extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_launches() {
+  return emulated_cuda::launches;
 }

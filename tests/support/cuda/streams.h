@@ -120,6 +120,8 @@ int device_count();
 Device& device(int index);
 /// The host waits for all that a GPU was given.
 void count_wait();
+/// The host has given a GPU something to do.
+void count_launch();
 /// Some of what waits on GPUs that no other thread is at.
 void help_others();
 /// As run_grid's.

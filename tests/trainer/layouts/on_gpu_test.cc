@@ -85,6 +85,11 @@ std::vector<std::vector<double>> train_over_nccl(const config::JobConfig& job, i
     rank.compute.device.index = world.rank();
     TinyTraining training(job, world, DType::f32, 1, nullptr, rank);
     for (int step = 0; step < steps; ++step) {
+      if (job.trainer.eval_interval > 0) {
+        const auto validation = training.trainer->evaluate();
+        SORTIE_CHECK(validation.has_value(), "a validation");
+        told[static_cast<std::size_t>(world.rank())].push_back(validation->loss);
+      }
       const auto report = training.trainer->step();
       SORTIE_CHECK(report.has_value(), "{}", report ? "" : report.error().message);
       for (const double value : {report->loss, report->grad_norm})
@@ -120,6 +125,82 @@ TEST_CASE("on a GPU: stages that send each other tensors over NCCL train as one 
       CHECK(told[0][2 * i + 1] == doctest::Approx(alone.norms[i]).epsilon(1e-4));
     }
   }
+}
+
+TEST_CASE("on a GPU: replicas whose reductions cut their graphs have the bits of no graphs" *
+          doctest::skip(!gpu_is_emulated())) {
+  config::JobConfig job = shared_out_job("llama");
+  job.learning_rate_scheduler.learning_rate_warmup_steps = 3;
+  job.optimizer.allreduce_bucket_size = 20000;  // several buckets
+  job.trainer.train_iterations = 6;
+  const auto same = [&](const auto& train) {
+    std::vector<std::vector<std::vector<double>>> told;
+    std::vector<std::uint64_t> launches;
+    for (const char* graphs : {"auto", "off"}) {
+      job.trainer.cuda_graphs = graphs;
+      const std::uint64_t before = emulated_count("sortie_emulated_launches");
+      told.push_back(train());
+      launches.push_back(emulated_count("sortie_emulated_launches") - before);
+    }
+    CHECK(told[0] == told[1]);
+    CHECK(launches[0] < launches[1] * 2 / 3);
+  };
+  for (const std::string sharding : {"none", "optimizer"}) {
+    CAPTURE(sharding);
+    job.topology.parameter_sharding = sharding;
+    for (const std::int64_t batch : {2, 4}) {  // one micro-batch a step, and two
+      CAPTURE(batch);
+      job.topology.global_batch_size = batch;
+      job.trainer.eval_interval = batch == 4 ? 1 : 0;  // while updated weights are on their way
+      job.trainer.eval_samples = 4;
+      same([&] { return train_over_nccl(job, 2, 6); });
+    }
+  }
+  job.topology.parameter_sharding = "none";
+  job.trainer.eval_interval = 0;
+  // By way of the host.
+  same([&] {
+    const LayoutRun run = run_layout(job, 2, 6);
+    return std::vector<std::vector<double>>{run.losses, run.norms};
+  });
+}
+
+TEST_CASE("on a GPU: a message says which parts of a step are not graphs, and why" *
+          doctest::skip(no_gpu_is_tested())) {
+  const auto notes_of = [](const std::function<void(config::JobConfig&)>& change) {
+    config::JobConfig job = shared_out_job("llama");
+    change(job);
+    std::vector<std::string> notes;
+    run_thread_ranks(2, [&](Communicator& world) {
+      const Layout layout(job.topology, world);
+      RankContext rank;
+      rank.rank = world.rank();
+      rank.world_size = world.size();
+      rank.threads = 1;
+      rank.compute = compute_device();
+      ProgressionSource samples(job.model.vocab_size);
+      const auto batch = config::resolve_batch(job.topology, world.size());
+      TrainingStep step(job, batch.plan, rank, layout, samples);
+      SORTIE_CHECK(step.prepare().has_value(), "a step");
+      step.allocate(DType::f32);
+      if (world.rank() == 0) notes = step.take_graph_notes();
+    });
+    return notes;
+  };
+  using Notes = std::vector<std::string>;
+  const std::string passes = "passes of micro-batches are not CUDA graphs: ";
+  CHECK(notes_of([](auto&) {}).empty());
+  CHECK(notes_of([](auto& job) { job.topology.tensor_parallel_size = 2; }) ==
+        Notes{passes + "ranks exchange values in them"});
+  CHECK(notes_of([](auto& job) { job.topology.pipeline_parallel_size = 2; }) ==
+        Notes{passes + "stages of a pipeline wait for each other"});
+  CHECK(notes_of([](auto& job) { job.topology.parameter_sharding = "optimizer"; }).empty());
+  CHECK(notes_of([](auto& job) { job.topology.parameter_sharding = "full"; }) ==
+        Notes{passes + "weights are gathered for each layer"});
+  CHECK(notes_of([](auto& job) {
+          job.topology.tensor_parallel_size = 2;
+          job.trainer.cuda_graphs = "off";
+        }).empty());
 }
 
 }  // namespace sortie::trainer::test

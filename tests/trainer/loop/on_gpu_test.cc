@@ -1,5 +1,4 @@
 // A GPU trains as the CPU does, and a run goes from one to the other.
-#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -66,13 +65,7 @@ config::JobConfig gpu_saving_job(const std::string& save_dir, std::int64_t steps
 
 /// How often the host has waited for the emulated GPU.
 std::uint64_t gpu_waits() {
-  void* const loaded = ::dlopen(std::getenv("SORTIE_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
-  REQUIRE(loaded != nullptr);
-  auto* const count =
-      reinterpret_cast<std::uint64_t (*)()>(::dlsym(loaded, "sortie_emulated_waits"));
-  ::dlclose(loaded);
-  SORTIE_CHECK(count != nullptr, "the module does not count waits");
-  return count();
+  return emulated_count("sortie_emulated_waits");
 }
 
 }  // namespace

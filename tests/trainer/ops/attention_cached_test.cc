@@ -3,6 +3,7 @@
 
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
+#include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
 namespace {
@@ -78,6 +79,36 @@ TEST_CASE("attention over kept keys has the same bits every time") {
                             random(3, {1, 600, 2, 16}), {.scale = 0.25f}, out);
       return values_of(out);
     });
+}
+
+TEST_CASE("the place of the newest tokens is read where the keys are") {
+  for_each_variant(false, [](const Variant& v) {
+    const reference::HeadShape s{1, 40, 4, 2, 16, 0};
+    const std::int32_t known = 27, newest = 3;
+    const auto random = [&](std::uint64_t seed, std::int64_t tokens, std::int64_t heads) {
+      return make_tensor(v.context, v.dtype, {s.batch, tokens, heads, s.dims},
+                         random_values(v.dtype, seed, s.batch * tokens * heads * s.dims));
+    };
+    const Tensor keys = random(1, s.tokens, s.key_heads), values = random(2, s.tokens, s.key_heads);
+    const Tensor q = random(3, newest, s.heads);
+    Tensor told = random(4, newest, s.heads), read = random(5, newest, s.heads);
+    ops::AttentionMask mask{.scale = 0.3f, .window = 9};
+    const std::int64_t all = known + newest;
+    ops::attention_cached(v.context, q, keys.slice(1, 0, all), values.slice(1, 0, all), mask, told);
+    mask.place = v.context.empty(DType::i32, {1});
+    ops::write_scalar<std::int32_t>(v.context, known, mask.place);
+    ops::attention_cached(v.context, q, keys, values, mask, read);
+    CHECK(values_of(read) == values_of(told));
+
+    // Rows go where the place says, and nowhere else.
+    Tensor to = v.context.zeros(v.dtype, {s.batch, s.tokens, s.heads, s.dims});
+    ops::copy_to_place(v.context, q, mask.place, to);
+    CHECK(values_of(to.slice(1, known, newest)) == values_of(q));
+    CHECK(values_of(to.slice(1, 0, known)) ==
+          Values(static_cast<std::size_t>(known * s.heads * s.dims)));
+    CHECK(values_of(to.slice(1, all, s.tokens - all)) ==
+          Values(static_cast<std::size_t>((s.tokens - all) * s.heads * s.dims)));
+  });
 }
 
 }  // namespace sortie::trainer

@@ -55,6 +55,7 @@ set(SORTIE_EMULATED_OPS
   "attention over many tiles*"
   "many tiles give the same bits*"
   "attention over parts of keys*"
+  "the place of the newest tokens*"
   "keys that no query sees*"
   "attention takes any size*"
   "attention sums gradients*"

@@ -21,7 +21,7 @@ double sum_of_squares(ExecutionContext& context, const Tensor& values) {
 
 ops::AdamWStep step_of(ExecutionContext& context, const reference::AdamW& a) {
   return {
-      .lr = static_cast<float>(a.lr),
+      .lr = make_tensor(context, DType::f32, {1}, Values{a.lr}),
       .beta1 = static_cast<float>(a.beta1),
       .beta2 = static_cast<float>(a.beta2),
       .eps = static_cast<float>(a.eps),
@@ -36,7 +36,10 @@ struct NumberedPart {
 ops::AdamWStep rounded_step(ExecutionContext& context, const reference::AdamW& a, std::uint64_t key,
                             NumberedPart part = {}) {
   ops::AdamWStep step = step_of(context, a);
-  step.rounding = {.key = random_bits(key, static_cast<std::uint64_t>(a.step)),
+  Tensor number = context.empty(DType::i64, {1});
+  ops::write_scalar<std::int64_t>(context, a.step, number);
+  step.rounding = {.key = key,
+                   .step = number,
                    .first = part.first,
                    .begin = part.begin,
                    .columns = part.columns,

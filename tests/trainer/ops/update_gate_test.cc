@@ -47,7 +47,8 @@ float updated_weight(Gate& of) {
     return make_tensor(of.context, DType::f32, {1}, Values{value});
   };
   Tensor w = one(1.0), m = one(0.25), v = one(0.5), none;
-  const ops::AdamWStep step{1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, of.gate};
+  const Tensor lr = one(static_cast<double>(1e-2f));
+  const ops::AdamWStep step{lr, 0.9f, 0.95f, 1e-8f, 0.1f, of.gate};
   ops::adamw(of.context, step, w, one(0.5), m, v, none);
   const bool kept = values_of(m) == Values{0.25} && values_of(v) == Values{0.5};
   CHECK(kept == (of.values()[0] == 0.0f));

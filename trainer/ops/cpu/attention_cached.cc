@@ -47,7 +47,8 @@ template <class T>
 void run(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
          const AttentionMask& mask, Tensor& out) {
   const std::int64_t heads = q.size(2), group = heads / k.size(2), rows = q.size(1);
-  const std::int64_t before = k.size(1) - rows;
+  const std::int64_t before =
+      mask.place.defined() ? *mask.place.data<std::int32_t>() : k.size(1) - rows;
   parallel_ranges(context, q.size(0) * heads * rows, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> scores, sum;
     for (std::int64_t task = begin; task < end; ++task) {

@@ -69,6 +69,15 @@ void CpuBackend::copy(ExecutionContext&, const Tensor& from, Tensor& to) {
                     source + a * in.step[0] + b * in.step[1] + c * in.step[2], bytes);
 }
 
+void CpuBackend::copy_to_place(ExecutionContext& context, const Tensor& from, const Tensor& place,
+                               Tensor& to) {
+  const std::int64_t first = *place.data<std::int32_t>();
+  SORTIE_CHECK(first >= 0 && first + from.size(1) <= to.size(1), "{} rows from {} on of {}",
+               from.size(1), first, to.size(1));
+  Tensor rows = to.slice(1, first, from.size(1));
+  copy(context, from, rows);
+}
+
 void CpuBackend::copy_from_host(ExecutionContext&, std::span<const std::byte> from, Tensor& to) {
   std::memcpy(to.raw(), from.data(), from.size());
 }

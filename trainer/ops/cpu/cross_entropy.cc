@@ -19,6 +19,12 @@ namespace {
 
 constexpr std::int64_t kMaxRows = kCrossEntropyRows;
 
+/// Of the gradients.
+float scale_of(ExecutionContext& context, const CrossEntropySpec& spec) {
+  if (!spec.step_scale.defined() || is_meta(context)) return spec.grad_scale;
+  return *spec.step_scale.data<float>() * spec.grad_scale;
+}
+
 class CrossEntropy {
  public:
   CrossEntropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
@@ -36,7 +42,7 @@ class CrossEntropy {
         columns_(std::clamp<std::int64_t>(vocab_size_ - first_, 0, w.plain().size(0))),
         line_(std::min(columns_, kVocabularyTile)),
         tiles_((columns_ + kVocabularyTile - 1) / kVocabularyTile),
-        grad_scale_(spec.grad_scale),
+        grad_scale_(scale_of(context, spec)),
         with_gradients_(with_gradients) {}
 
   CrossEntropyResult run(Tensor& dh, Tensor& dw) {

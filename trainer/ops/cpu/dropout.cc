@@ -18,7 +18,8 @@ std::uint64_t mix(std::uint64_t z) {
 }  // namespace
 
 DropoutRow dropout_row(const Dropout& dropout, std::int64_t b, std::int64_t begin) {
-  const auto sample = static_cast<std::uint64_t>(dropout.first_sample + b);
+  const std::int64_t first = dropout.first.defined() ? *dropout.first.data<std::int64_t>() : 0;
+  const auto sample = static_cast<std::uint64_t>(first + dropout.first_sample + b);
   const auto position = static_cast<std::uint64_t>(begin);
   const std::uint64_t high = position >> 32;
   const std::uint64_t key =

@@ -53,13 +53,14 @@ void CpuBackend::adamw(ExecutionContext& context, const AdamWStep& step, Tensor&
                        const Tensor& grad, Tensor& m, Tensor& v, Tensor& compute) {
   const float* gate = step.gate.data<float>();
   if (gate[0] == 0.0f) return;
-  const AdamWRow row{.step_size = step.lr / gate[2],
+  const float lr = *step.lr.data<float>();
+  const AdamWRow row{.step_size = lr / gate[2],
                      .beta1 = step.beta1,
                      .beta2 = step.beta2,
                      .rest1 = 1.0f - step.beta1,
                      .rest2 = 1.0f - step.beta2,
                      .eps = step.eps,
-                     .decay = step.lr * step.weight_decay,
+                     .decay = lr * step.weight_decay,
                      .root_correction2 = gate[3],
                      .grad_scale = gate[1]};
   const auto& all = ops::kernels(context);
@@ -71,10 +72,14 @@ void CpuBackend::adamw(ExecutionContext& context, const AdamWStep& step, Tensor&
   };
   if (m.dtype() == DType::bf16) {
     std::uint16_t *first = &m.data<bf16>()->bits, *second = &v.data<bf16>()->bits;
+    MomentRounding rounding = step.rounding;
+    if (rounding.step.defined())
+      rounding.key = random_bits(rounding.key,
+                                 static_cast<std::uint64_t>(*rounding.step.data<std::int64_t>()));
     parallel_ranges(context, w.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
-      for_each_rounding(step.rounding, begin, end,
-                        [&](const RoundingRow& rounding, std::int64_t i, std::int64_t count) {
-                          all.adamw_rounded(row, rounding, weights + i, gradients + i, first + i,
+      for_each_rounding(rounding, begin, end,
+                        [&](const RoundingRow& bits, std::int64_t i, std::int64_t count) {
+                          all.adamw_rounded(row, bits, weights + i, gradients + i, first + i,
                                             second + i, copies_from(i), count);
                         });
     });

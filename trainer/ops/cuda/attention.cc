@@ -72,6 +72,7 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
     in.mask.starts_stride = mask.document_start.stride(0);
   }
   if (mask.dropout) in.mask.dropout = dropout_view(mask.dropout);
+  in.mask.place = address<const std::int32_t>(mask.place);
   return in;
 }
 

@@ -40,7 +40,14 @@ struct KeyMask {
   const std::int32_t* starts = nullptr;  // [B, queries]; null: one document
   std::int64_t starts_stride = 0;
   DropoutView dropout;
+  const std::int32_t* place = nullptr;  // forward passes read first_query there, if it is not null
 };
+
+/// Whether there are values that kernels read: they are compiled with and without, as registers are
+/// few.
+inline bool reads_values(const KeyMask& mask) {
+  return mask.place != nullptr || mask.dropout.first != nullptr;
+}
 
 template <class T>
 struct AttentionInputs {

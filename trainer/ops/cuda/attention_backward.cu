@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_sums(const float (&sums)[kM][kN][4],
     }
 }
 
-template <Pass kPass, int kD, int kDv>
+template <Pass kPass, int kD, int kDv, bool kReads>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_kernel(BackwardInputs<bf16> all, AttentionGradients<bf16> to, BackwardPlan plan) {
   using Shape = BackwardShape<kPass, kD, kDv>;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     // What dropout makes of dout v^T, and of p for dv.
     if (mask.dropout.threshold != 0) {
-      DropoutRun dropout(mask.dropout, b);
+      DropoutRun dropout(mask.dropout, b, kReads);
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -307,7 +307,8 @@ void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all,
                           .heads = Shape::kOwnKeys ? sizes.key_heads : sizes.heads,
                           .splits = Shape::kOwnKeys ? to.splits : 1};
   const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * sizes.batch * plan.splits;
-  launch(backward_kernel<kPass, kD, kDv>,
+  launch(reads_values(all.in.mask) ? backward_kernel<kPass, kD, kDv, true>
+                                   : backward_kernel<kPass, kD, kDv, false>,
          {.blocks = static_cast<unsigned>(blocks),
           .threads = kThreads,
           .shared_bytes = Shape::shared_bytes()},

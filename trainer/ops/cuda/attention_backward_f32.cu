@@ -14,7 +14,7 @@ constexpr std::size_t shared_bytes() {
   return (2 * TileF32<kD>::kElements + 2 * kScoresElements) * sizeof(float);
 }
 
-template <bool kOwnKeys, int kD>
+template <bool kOwnKeys, int kD, bool kReads>
 __global__ void __launch_bounds__(kF32Threads)
     backward_f32_kernel(BackwardInputs<float> all, AttentionGradients<float> to,
                         BackwardPlan plan) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kF32Threads)
         const float probability = exp2f(score * scale - lse * kLog2E);
         float kept = probability, dkept = dp;
         if (mask.dropout.threshold != 0) {
-          DropoutRun dropout(mask.dropout, b);
+          DropoutRun dropout(mask.dropout, b, kReads);
           const float factor = dropout(
               (head * mask.tokens + mask.first_query + query) * mask.tokens + mask.first_key + key,
               1.0f);
@@ -161,7 +161,8 @@ void attention_backward_tiles(cudaStream_t stream, const AttentionInputs<float>&
                               .splits = kOwnKeys ? gradients.splits : 1};
       const std::int64_t blocks =
           std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * plan.splits;
-      launch(backward_f32_kernel<kOwnKeys, kD>,
+      launch(reads_values(in.mask) ? backward_f32_kernel<kOwnKeys, kD, true>
+                                   : backward_f32_kernel<kOwnKeys, kD, false>,
              {.blocks = static_cast<unsigned>(blocks),
               .threads = kF32Threads,
               .shared_bytes = shared_bytes<kD>()},

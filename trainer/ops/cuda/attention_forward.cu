@@ -32,7 +32,7 @@ struct ForwardPlan {
   int tiles, heads, pack;
 };
 
-template <int kD, int kDv>
+template <int kD, int kDv, bool kReads>
 __global__ void __launch_bounds__(kThreads, 2)
     forward_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, ForwardPlan plan) {
   using Shape = ForwardShape<kD, kDv>;
@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   bf16* keys = queries + Tile<kD>::elements(kRows);
   bf16* values = keys + Tile<kD>::elements(kKeys);
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  if (kReads && in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
   unsigned rest = blockIdx.x;
   const auto split = static_cast<int>(rest % static_cast<unsigned>(to.splits));
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
         if (in.mask.dropout.threshold != 0) {
           const int row = first_row + warp_row + 16 * m + 8 * half + g;
-          DropoutRun dropout(in.mask.dropout, b);
+          DropoutRun dropout(in.mask.dropout, b, kReads);
           const std::int64_t element =
               (head * in.mask.tokens + in.mask.first_query + row) * in.mask.tokens +
               in.mask.first_key + first_key + 2 * t;
@@ -236,7 +237,7 @@ void attention_forward_tiles(cudaStream_t stream, const AttentionInputs<bf16>& i
     plan.tiles =
         static_cast<int>(blocks_for(std::int64_t{in.sizes.queries} * plan.pack, Shape::kRows));
     const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * out.splits;
-    launch(forward_kernel<kD, kDv>,
+    launch(reads_values(in.mask) ? forward_kernel<kD, kDv, true> : forward_kernel<kD, kDv, false>,
            {.blocks = static_cast<unsigned>(blocks),
             .threads = kThreads,
             .shared_bytes = Shape::shared_bytes()},

@@ -18,13 +18,14 @@ constexpr std::size_t shared_bytes() {
   return (2 * TileF32<kD>::kElements + kScoresElements) * sizeof(float);
 }
 
-template <int kD>
+template <int kD, bool kReads>
 __global__ void __launch_bounds__(kF32Threads)
     forward_f32_kernel(AttentionInputs<float> in, AttentionOut<float> to, PlanF32 plan) {
   auto* queries = shared_memory<float>();
   float* others = queries + TileF32<kD>::kElements;
   float* scores = others + TileF32<kD>::kElements;
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  if (kReads && in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
   unsigned rest = blockIdx.x;
   const auto next = [&](int count) {
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kF32Threads)
 #pragma unroll
       for (int c = 0; c < kD / kF32Side; ++c) sums[i][c] *= keep;
       if (in.mask.dropout.threshold != 0) {
-        DropoutRun dropout(in.mask.dropout, b);
+        DropoutRun dropout(in.mask.dropout, b, kReads);
         const std::int64_t element =
             (head * in.mask.tokens + in.mask.first_query + first_row + 2 * y + i) * in.mask.tokens +
             in.mask.first_key + first_key + x;
@@ -153,7 +154,7 @@ void attention_forward_tiles(cudaStream_t stream, const AttentionInputs<float>& 
     plan.heads = in.sizes.heads / plan.pack;
     plan.tiles = static_cast<int>(blocks_for(std::int64_t{in.sizes.queries} * plan.pack, kF32Rows));
     const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * out.splits;
-    launch(forward_f32_kernel<kD>,
+    launch(reads_values(in.mask) ? forward_f32_kernel<kD, true> : forward_f32_kernel<kD, false>,
            {.blocks = static_cast<unsigned>(blocks),
             .threads = kF32Threads,
             .shared_bytes = shared_bytes<kD>()},

@@ -30,7 +30,8 @@ struct CopyUnits {
     }
     const std::int64_t source =
         a * plan.from_steps[0] + b * plan.from_steps[1] + c * plan.from_steps[2];
-    const std::int64_t target = a * plan.to_steps[0] + b * plan.to_steps[1] + c * plan.to_steps[2];
+    std::int64_t target = a * plan.to_steps[0] + b * plan.to_steps[1] + c * plan.to_steps[2];
+    if (plan.place != nullptr) target += *plan.place * plan.place_step;
     write_pack(static_cast<Unit*>(plan.to) + target + col,
                read_pack<Unit>(static_cast<const Unit*>(plan.from) + source + col));
   }
@@ -59,6 +60,7 @@ template <class Unit>
 void copy_units(cudaStream_t stream, CopyPlan plan) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Unit));
   plan.sizes[3] /= kBytes;
+  plan.place_step /= kBytes;
   for (int dim = 0; dim < 3; ++dim) {
     plan.from_steps[dim] /= kBytes;
     plan.to_steps[dim] /= kBytes;
@@ -72,14 +74,14 @@ void copy_units(cudaStream_t stream, CopyPlan plan) {
 
 void copy_strided(cudaStream_t stream, CopyPlan plan) {
   join_dimensions(plan);
-  if (is_dense(plan))
+  if (is_dense(plan) && plan.place == nullptr)
     return check(cudaMemcpyAsync(plan.to, plan.from, static_cast<std::size_t>(plan.sizes[3]),
                                  cudaMemcpyDeviceToDevice, stream),
                  "a copy");
   // The lowest bit of any address or step is the largest unit that divides them all.
   auto bits = reinterpret_cast<std::uintptr_t>(plan.from) |
               reinterpret_cast<std::uintptr_t>(plan.to) |
-              static_cast<std::uintptr_t>(plan.sizes[3]);
+              static_cast<std::uintptr_t>(plan.sizes[3] | plan.place_step);
   for (int dim = 0; dim < 3; ++dim)
     if (plan.sizes[dim] > 1)
       bits |= static_cast<std::uintptr_t>(plan.from_steps[dim] | plan.to_steps[dim]);

@@ -14,6 +14,9 @@ struct CopyPlan {
   void* to = nullptr;
   std::int64_t sizes[4] = {1, 1, 1, 1};
   std::int64_t from_steps[3] = {}, to_steps[3] = {};
+  /// On the device; not null: `to` begins so many times `place_step` bytes further on.
+  const std::int32_t* place = nullptr;
+  std::int64_t place_step = 0;
 };
 
 /// Adds the copy to the stream: by the driver where it is dense, else by a kernel, in units as

@@ -42,7 +42,8 @@ class Head {
             .first = spec_.first_token,
             .vocab_size = spec_.vocab_size,
             .targets = targets_ + rows.begin,
-            .grad_scale = spec_.grad_scale};
+            .grad_scale = spec_.grad_scale,
+            .step_scale = address<const float>(spec_.step_scale)};
   }
 
   void logits(Range rows, float* to) const {

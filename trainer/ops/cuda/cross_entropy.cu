@@ -20,6 +20,11 @@ struct Softmax {
   float max, sum;
 };
 
+/// Of the gradients of a row.
+__device__ __forceinline__ float scale_of(const HeadRows& head) {
+  return head.step_scale == nullptr ? head.grad_scale : *head.step_scale * head.grad_scale;
+}
+
 /// kPack logits from `col` on; those behind `columns` are -infinity.
 __device__ __forceinline__ void load_logits(const float* row, std::int64_t col,
                                             std::int64_t columns, float (&values)[kPack]) {
@@ -92,6 +97,7 @@ __global__ void __launch_bounds__(kMaxThreads)
                         : kNaN;
   if (gradients == nullptr) return;
   const float factor = known ? 1.0f / softmax.sum : static_cast<float>(kNaN);
+  const float scale = scale_of(head);
   for (std::int64_t base = 0; base < padded; base += threads * kPack) {
     const std::int64_t col = base + threadIdx.x * kPack;
     float values[kPack];
@@ -103,7 +109,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const float probability = __expf(values[i] - softmax.max) * factor;
-      const float gradient = (probability - (col + i == target ? 1.0f : 0.0f)) * head.grad_scale;
+      const float gradient = (probability - (col + i == target ? 1.0f : 0.0f)) * scale;
       pack.values[i] = from_float<T>(col + i < head.columns ? gradient : 0.0f);
     }
     *reinterpret_cast<Pack<T, kPack>*>(out + col) = pack;
@@ -178,7 +184,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int threads = static_cast<int>(blockDim.x);
   const std::int32_t target = head.targets[row];
   const std::int64_t own = target - head.first;
-  const float factor = factors[row];
+  const float factor = factors[row], scale = scale_of(head);
   T* line = exponentials + row * exponential_line;
   for (std::int64_t col = threadIdx.x * N; col < head.columns; col += threads * N) {
     auto* const at = reinterpret_cast<Pack<T, N>*>(line + col);
@@ -187,7 +193,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int i = 0; i < N; ++i) {
       // From the unrounded probability: p - 1 cancels where the model is sure.
       const float probability = to_float(pack.values[i]) * factor;
-      const float gradient = (probability - (col + i == own ? 1.0f : 0.0f)) * head.grad_scale;
+      const float gradient = (probability - (col + i == own ? 1.0f : 0.0f)) * scale;
       pack.values[i] = from_float<T>(target >= 0 && col + i < head.columns ? gradient : 0.0f);
     }
     *at = pack;

@@ -16,12 +16,13 @@ struct HeadRows {
   const std::int32_t* targets = nullptr;  // [rows]; below 0: not counted, from vocab_size on: the
                                           // loss and the row's gradients become NaN
   float grad_scale = 0.0f;
+  const float* step_scale = nullptr;  // another factor; null = 1
 };
 
 /// losses [rows] = -log softmax(logits [rows, line])[target], 0 where there is no target. With
-/// gradients != null, gradients = grad_scale * (softmax - onehot), and 0 behind `columns` up to a
-/// multiple of kHeadPack. They may be the logits' own memory, if each row begins where it did.
-/// Addresses are 32-byte aligned, lines multiples of kHeadPack.
+/// gradients != null, gradients = grad_scale * step_scale * (softmax - onehot), and 0 behind
+/// `columns` up to a multiple of kHeadPack. They may be the logits' own memory, if each row begins
+/// where it did. Addresses are 32-byte aligned, lines multiples of kHeadPack.
 template <class T>
 void softmax_losses(cudaStream_t stream, const HeadRows& rows, const float* logits,
                     std::int64_t line, double* losses, T* gradients, std::int64_t gradient_line);

@@ -19,6 +19,8 @@ class CudaBackend final : public Backend {
   // Memory.
   void fill(Context& context, double value, Tensor& x) override;
   void copy(Context& context, const Tensor& from, Tensor& to) override;
+  void copy_to_place(Context& context, const Tensor& from, const Tensor& place,
+                     Tensor& to) override;
   void copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) override;
   void copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) override;
   void copy_to_host_late(Context& context, const Tensor& from,

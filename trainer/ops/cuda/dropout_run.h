@@ -26,9 +26,12 @@ __device__ __forceinline__ std::uint32_t mix_bits(std::uint32_t x) {
 /// a thread that goes over neighbours computes it once.
 class DropoutRun {
  public:
-  __device__ __forceinline__ DropoutRun(const DropoutView& dropout, std::int64_t b)
-      : sample_(mix_state(dropout.key + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(
-                                                                    dropout.first_sample + b + 1))),
+  /// Without `reads`, which is known when a kernel is compiled, dropout.first is null.
+  __device__ __forceinline__ DropoutRun(const DropoutView& dropout, std::int64_t b,
+                                        bool reads = true)
+      : sample_(mix_state(dropout.key +
+                          0x9e3779b97f4a7c15ull *
+                              static_cast<std::uint64_t>(number_of(dropout, b, reads) + 1))),
         first_(static_cast<std::uint64_t>(dropout.first_element)),
         threshold_(dropout.threshold),
         factor_(dropout.factor) {
@@ -45,6 +48,11 @@ class DropoutRun {
   }
 
  private:
+  /// Of the sample in the run.
+  static __device__ __forceinline__ std::int64_t number_of(const DropoutView& dropout,
+                                                           std::int64_t b, bool reads) {
+    return dropout.first_sample + b + (reads && dropout.first != nullptr ? *dropout.first : 0);
+  }
   __device__ __forceinline__ void enter(std::uint64_t high) {
     const std::uint64_t key = mix_state(sample_ + 0x9e3779b97f4a7c15ull * high);
     high_ = high;

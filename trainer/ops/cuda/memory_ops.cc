@@ -111,6 +111,14 @@ void CudaBackend::copy(Context& context, const Tensor& from, Tensor& to) {
   copy_strided(current_stream(context), plan_of(from, to));
 }
 
+void CudaBackend::copy_to_place(Context& context, const Tensor& from, const Tensor& place,
+                                Tensor& to) {
+  CopyPlan plan = plan_of(from, to.slice(1, 0, from.size(1)));
+  plan.place = address<const std::int32_t>(place);
+  plan.place_step = to.stride(1) * static_cast<std::int64_t>(dtype_bytes(to.dtype()));
+  copy_strided(current_stream(context), plan);
+}
+
 void CudaBackend::concat_columns(Context& context, const Tensor& a, const Tensor& b, Tensor& y) {
   const cudaStream_t stream = current_stream(context);
   copy_strided(stream, plan_of(a, y.slice(1, 0, a.size(1))));

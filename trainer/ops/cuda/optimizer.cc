@@ -15,18 +15,19 @@ void CudaBackend::sum_of_squares(Context& context, const Tensor& values, Tensor&
 
 void CudaBackend::adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
                         Tensor& m, Tensor& v, Tensor& compute) {
-  const AdamWNumbers numbers{.lr = step.lr,
+  const AdamWNumbers numbers{.lr = address<const float>(step.lr),
                              .beta1 = step.beta1,
                              .beta2 = step.beta2,
                              .rest1 = 1.0f - step.beta1,
                              .rest2 = 1.0f - step.beta2,
                              .eps = step.eps,
-                             .decay = step.lr * step.weight_decay,
+                             .weight_decay = step.weight_decay,
                              .gate = address<const float>(step.gate)};
   if (m.dtype() == DType::bf16) {
     const MomentRounding& rounding = step.rounding;
     return adamw_rounded_range(current_stream(context), numbers,
                                {.key = rounding.key,
+                                .step = address<const std::int64_t>(rounding.step),
                                 .first = rounding.first,
                                 .begin = rounding.begin,
                                 .columns = rounding.columns,

@@ -13,7 +13,8 @@ void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, d
 
 /// AdamW's numbers as the elements need them; what else they need is in the gate (update_gate.h).
 struct AdamWNumbers {
-  float lr, beta1, beta2, rest1, rest2, eps, decay;  // rest = 1 - beta; decay = lr * weight_decay
+  const float* lr = nullptr;
+  float beta1, beta2, rest1, rest2, eps, weight_decay;  // rest = 1 - beta
   const float* gate = nullptr;
 };
 /// All of `count` elements; `compute` may be null.

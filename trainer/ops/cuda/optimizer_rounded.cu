@@ -12,7 +12,7 @@ namespace {
 class RoundingBits {
  public:
   __device__ __forceinline__ RoundingBits(const RoundingView& rounding, std::int64_t i)
-      : key_(rounding.key), columns_(rounding.columns), gap_(rounding.stride - rounding.columns) {
+      : key_(key_of(rounding)), columns_(rounding.columns), gap_(rounding.stride - rounding.columns) {
     const std::int64_t at = rounding.begin + i;
     // Whole rows follow each other: only a part of the columns has gaps, and needs the division.
     const std::int64_t row = gap_ == 0 ? 0 : quotient(at, columns_);
@@ -34,6 +34,12 @@ class RoundingBits {
   }
 
  private:
+  /// random_bits() of the step, where it has one.
+  static __device__ __forceinline__ std::uint64_t key_of(const RoundingView& rounding) {
+    if (rounding.step == nullptr) return rounding.key;
+    return mix_state(rounding.key +
+                     0x9e3779b97f4a7c15ull * (static_cast<std::uint64_t>(*rounding.step) + 1));
+  }
   /// 32 bits are divided several times as fast.
   static __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
     if ((a | b) >> 32 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);

@@ -10,6 +10,7 @@ namespace sortie::trainer::ops::cuda {
 /// MomentRounding's members.
 struct RoundingView {
   std::uint64_t key = 0;
+  const std::int64_t* step = nullptr;
   std::int64_t first = 0, begin = 0, columns = 0, stride = 0;
 };
 /// All of `count` elements; `compute` may be null.

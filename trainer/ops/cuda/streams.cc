@@ -1,5 +1,8 @@
 #include "trainer/ops/cuda/streams.h"
 
+#include <utility>
+
+#include "common/base/check.h"
 #include "trainer/ops/cuda/error.h"
 
 namespace sortie::trainer::ops::cuda {
@@ -31,6 +34,37 @@ class Point final : public Event::State {
  private:
   const Device device_;
   cudaEvent_t event_ = nullptr;
+};
+
+struct GraphOwner {
+  cudaGraph_t graph;
+  ~GraphOwner() { (void)cudaGraphDestroy(graph); }
+};
+
+/// A CUDA graph, ready to be launched.
+class CapturedGraph final : public CapturedWork {
+ public:
+  CapturedGraph(Device device, cudaStream_t stream, cudaGraph_t graph)
+      : device_(device), stream_(stream) {
+    check(cudaGraphInstantiate(&exec_, graph, 0), "making a CUDA graph");
+  }
+  ~CapturedGraph() override {
+    (void)cudaSetDevice(device_.index);
+    (void)cudaStreamSynchronize(stream_);  // it may be under way
+    (void)cudaGraphExecDestroy(exec_);
+  }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  void launch() override {
+    use_device(device_);
+    check(cudaGraphLaunch(exec_, stream_), "a CUDA graph");
+  }
+
+ private:
+  const Device device_;
+  const cudaStream_t stream_;
+  cudaGraphExec_t exec_ = nullptr;
 };
 
 }  // namespace
@@ -78,6 +112,34 @@ void CudaStreams::wait(StreamKind, std::shared_ptr<Awaited> awaited) {
 void CudaStreams::synchronize() {
   use_device(device_);
   for (cudaStream_t stream : streams_) check(cudaStreamSynchronize(stream), "work of a stream");
+}
+
+// Other threads may wait and take memory meanwhile: they have nothing to do with these streams.
+void CudaStreams::begin_capture(StreamKind stream) {
+  SORTIE_CHECK(captured_ == nullptr, "a capture in a capture");
+  use_device(device_);
+  check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+        "the start of a CUDA graph");
+  captured_ = native(stream);
+}
+
+std::unique_ptr<CapturedWork> CudaStreams::end_capture() {
+  SORTIE_CHECK(captured_ != nullptr, "the end of no capture");
+  use_device(device_);
+  const cudaStream_t stream = std::exchange(captured_, nullptr);
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream, &graph), "capturing a CUDA graph");
+  const GraphOwner owner{graph};
+  return std::make_unique<CapturedGraph>(device_, stream, graph);
+}
+
+void CudaStreams::drop_capture() noexcept {
+  if (captured_ == nullptr) return;
+  (void)cudaSetDevice(device_.index);
+  cudaGraph_t graph = nullptr;
+  (void)cudaStreamEndCapture(std::exchange(captured_, nullptr), &graph);
+  if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  (void)cudaGetLastError();  // it is not one of later calls
 }
 
 cudaEvent_t native_event(const Event& event) {

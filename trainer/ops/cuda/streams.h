@@ -27,6 +27,11 @@ class CudaStreams final : public Streams {
   void wait(StreamKind stream, std::shared_ptr<Awaited> awaited) override;
   void synchronize() override;
 
+  bool captures() const override { return true; }
+  void begin_capture(StreamKind stream) override;
+  std::unique_ptr<CapturedWork> end_capture() override;
+  void drop_capture() noexcept override;
+
   cudaStream_t native(StreamKind stream) const {
     return streams_[static_cast<std::size_t>(stream)];
   }
@@ -34,6 +39,7 @@ class CudaStreams final : public Streams {
  private:
   const Device device_;
   std::array<cudaStream_t, kStreams> streams_{};
+  cudaStream_t captured_ = nullptr;  // the stream of the capture that is under way
 };
 
 /// The end of a stream of that GPU.

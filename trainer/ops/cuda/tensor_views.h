@@ -40,7 +40,8 @@ inline DropoutView dropout_view(const Dropout& dropout) {
           .first_sample = dropout.first_sample,
           .first_element = dropout.first_element,
           .threshold = static_cast<std::uint32_t>(std::min(4294967295.0, threshold)),
-          .factor = 1.0f / (1.0f - dropout.probability)};
+          .factor = 1.0f / (1.0f - dropout.probability),
+          .first = address<const std::int64_t>(dropout.first)};
 }
 
 /// body.operator()<T>() with the type of activations and weights.

@@ -29,6 +29,7 @@ struct DropoutView {
   std::int64_t first_sample = 0, first_element = 0;
   std::uint32_t threshold = 0;  // 0: there is none
   float factor = 1.0f;
+  const std::int64_t* first = nullptr;  // of the samples, beside first_sample; null = 0
 };
 
 }  // namespace sortie::trainer::ops::cuda

@@ -14,6 +14,7 @@ class MetaBackend : public CpuBackend {
   // Memory.
   void fill(Context&, double, Tensor&) override {}
   void copy(Context&, const Tensor&, Tensor&) override {}
+  void copy_to_place(Context&, const Tensor&, const Tensor&, Tensor&) override {}
   void copy_from_host(Context&, std::span<const std::byte>, Tensor&) override {}
   void copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) override;
   void random_normal(Context&, std::uint64_t, std::int64_t, double, Tensor&) override {}
