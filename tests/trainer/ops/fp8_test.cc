@@ -1,0 +1,246 @@
+// Casts to FP8 against a search among all codes, and products of them.
+#include "trainer/ops/fp8.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/trainer/ops/op_test.h"
+#include "tests/trainer/ops/reference.h"
+
+namespace sortie::trainer {
+namespace {
+
+using ops::Fp8Format;
+constexpr Fp8Format kFp8Formats[] = {Fp8Format::e4m3, Fp8Format::e5m2};
+constexpr int kFp8NaN = 0x7f;
+
+double largest_of(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? 448.0 : 57344.0;
+}
+
+/// What a code says, by the formats' definition.
+double fp8_value(Fp8Format format, int code) {
+  const int width = format == Fp8Format::e4m3 ? 3 : 2, bias = format == Fp8Format::e4m3 ? 7 : 15;
+  const int size = code & 0x7f, exponent = size >> width, mantissa = size & ((1 << width) - 1);
+  const double sign = code >= 0x80 ? -1.0 : 1.0;
+  if (format == Fp8Format::e4m3 ? size == 0x7f : exponent == 31) return kNaN;
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - width);
+  return sign * std::ldexp(mantissa + (1 << width), exponent - bias - width);
+}
+
+/// The nearest code, of two the even one; codes are in the order of what they say.
+int nearest_code(Fp8Format format, double value) {
+  if (!std::isfinite(value)) return kFp8NaN;
+  const double size = std::min(std::abs(value), largest_of(format));
+  int best = 0;
+  for (int code = 1; code < 0x80; ++code) {
+    const double here = fp8_value(format, code);
+    if (std::isnan(here)) break;
+    const double closer = std::abs(here - size) - std::abs(fp8_value(format, best) - size);
+    if (closer < 0 || (closer == 0 && code % 2 == 0)) best = code;
+  }
+  return best | (std::signbit(value) ? 0x80 : 0);
+}
+
+/// The largest power of two that keeps the largest finite value in the format.
+double scale_for(Fp8Format format, const Values& values) {
+  double largest = 0.0;
+  for (const double value : values)
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  if (largest == 0.0) return 1.0;
+  double scale = 0x1p126;
+  while (scale * largest > largest_of(format)) scale /= 2;
+  return scale;
+}
+
+void check_cast(ExecutionContext& context, Fp8Format format, const Values& values,
+                std::int64_t rows, std::int64_t cols, std::int64_t gap = 0) {
+  const Tensor x = make_tensor(context, DType::bf16, {rows, cols}, values, gap);
+  const double scale = scale_for(format, values);
+  for (const ops::Fp8Forms forms : {ops::Fp8Forms{true, true}, {true, false}, {false, true}}) {
+    const ops::Fp8Matrix matrix = ops::to_fp8(context, x, format, forms);
+    CHECK(matrix.rows.defined() == forms.rows);
+    CHECK(matrix.columns.defined() == forms.columns);
+    CHECK(numbers_of<float>(matrix.inverse_scale) ==
+          std::vector<float>{static_cast<float>(1.0 / scale)});
+    std::vector<std::uint8_t> expected(values.size()), transposed(values.size());
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t col = 0; col < cols; ++col) {
+        const auto at = static_cast<std::size_t>(row * cols + col);
+        expected[at] = static_cast<std::uint8_t>(nearest_code(format, values[at] * scale));
+        transposed[static_cast<std::size_t>(col * rows + row)] = expected[at];
+      }
+    if (forms.rows) CHECK(numbers_of<std::uint8_t>(matrix.rows) == expected);
+    if (forms.columns) CHECK(numbers_of<std::uint8_t>(matrix.columns) == transposed);
+  }
+}
+
+/// What the codes of a copy say, scaled.
+Values said_by(const ops::Fp8Operand& operand) {
+  const double inverse = static_cast<double>(numbers_of<float>(operand.inverse_scale)[0]);
+  Values values;
+  for (const std::uint8_t code : numbers_of<std::uint8_t>(operand.codes))
+    values.push_back(fp8_value(operand.format, code) * inverse);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("FP8: every bf16 value becomes the nearest code of its matrix" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  ExecutionContext context(1, test::device());
+  for (const Fp8Format format : kFp8Formats) {
+    CAPTURE(format == Fp8Format::e4m3);
+    // All 2^16, in groups by size, so that some of each matrix are in range.
+    for (std::uint32_t begin = 0; begin < 0x8000; begin += 0x800) {
+      Values values;
+      for (std::uint32_t i = 0; i < 0x800; ++i)
+        for (const std::uint32_t sign : {0u, 0x8000u}) {
+          bf16 value;
+          value.bits = static_cast<std::uint16_t>((begin + i) | sign);
+          values.push_back(static_cast<double>(static_cast<float>(value)));
+        }
+      check_cast(context, format, values, 64, 64);
+    }
+  }
+}
+
+TEST_CASE("FP8: casts round to even, saturate at nothing that is finite, and let NaN through" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  ExecutionContext context(1, test::device());
+  for (const Fp8Format format : kFp8Formats) {
+    // Codes, what lies half way between them, and next to that, under a largest one that makes the
+    // scale 1.
+    Values values;
+    for (int code = 0; code < 0x7e; ++code) {
+      const double here = fp8_value(format, code), next = fp8_value(format, code + 1);
+      if (std::isnan(next)) break;
+      for (const double value : {here, (here + next) / 2, here + (next - here) * 0.375,
+                                 here + (next - here) * 0.625, -here, -(here + next) / 2})
+        values.push_back(value);
+    }
+    values.push_back(largest_of(format));
+    const auto finite = values.size();
+    while (values.size() < 1024) values.push_back(values[values.size() % finite]);
+    check_cast(context, format, rounded(DType::bf16, values), 16, 64);
+    for (const double odd : {kNaN, std::numeric_limits<double>::infinity(),
+                             -std::numeric_limits<double>::infinity()}) {
+      values[17] = values[1000] = odd;
+      check_cast(context, format, rounded(DType::bf16, values), 16, 64);
+    }
+    check_cast(context, format, Values(256, 0.0), 16, 16);
+    check_cast(context, format, Values(256, kNaN), 16, 16);
+    check_cast(context, format, Values(256, 0x1p-126), 16, 16);
+    check_cast(context, format, rounded(DType::bf16, Values(256, 3.3e38)), 16, 16);
+  }
+}
+
+TEST_CASE("FP8: casts of any rows and columns, strided, have the same codes" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  ExecutionContext context(1, test::device());
+  for (const auto& [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{16, 16}, {48, 80}, {16, 400}, {2320, 16}, {208, 144}})
+    for (const std::int64_t gap : {0, 1, 8}) {
+      CAPTURE(rows);
+      CAPTURE(cols);
+      CAPTURE(gap);
+      for (const Fp8Format format : kFp8Formats)
+        check_cast(context, format, random_values(DType::bf16, 3, rows * cols, 1e-3), rows, cols,
+                   gap);
+    }
+}
+
+TEST_CASE("FP8: products are those of what the codes say" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  ExecutionContext context(1, test::device());
+  for (const auto& [m, n, k] :
+       {std::array<std::int64_t, 3>{16, 16, 16}, {48, 80, 112}, {64, 32, 1024}})
+    for (const bool with_bias : {false, true}) {
+      CAPTURE(m);
+      CAPTURE(k);
+      CAPTURE(with_bias);
+      const Values x = random_values(DType::bf16, 1, m * k, 30.0);
+      const Values w = random_values(DType::bf16, 2, n * k, 0.02);
+      const Values dy = random_values(DType::bf16, 3, m * n, 1e-5);
+      const Values b = with_bias ? random_values(DType::bf16, 4, n) : Values();
+      const ops::PackedWeight weight(make_tensor(context, DType::bf16, {n, k}, w));
+      const Tensor bias = with_bias ? make_tensor(context, DType::f32, {n}, b) : Tensor();
+      const auto cast = [&](const Values& values, std::int64_t cols, Fp8Format format) {
+        return ops::to_fp8(context, make_tensor(context, DType::bf16, {m, cols}, values), format,
+                           {.rows = true, .columns = true});
+      };
+      const ops::Fp8Matrix in = cast(x, k, Fp8Format::e4m3), grad = cast(dy, n, Fp8Format::e5m2);
+      const ops::Fp8Matrix narrow =
+          ops::weight_to_fp8(context, weight, {.rows = true, .columns = true});
+      const Values x8 = said_by(in.by_rows()), w8 = said_by(narrow.by_rows()),
+                   dy8 = said_by(grad.by_rows());
+      const auto before = context.flop();
+
+      Tensor y = context.empty(DType::bf16, {m, n});
+      ops::multiply_fp8(context, in.by_rows(), narrow.by_rows(), bias, y);
+      CHECK(context.flop() - before == 2 * m * n * k);
+      CHECK(relative_error(values_of(y), reference::linear(x8, w8, b, m, n, k)) <= 0x1p-8);
+
+      auto expected = reference::linear_backward(dy8, x8, w8, m, n, k);
+      Tensor dx = context.empty(DType::bf16, {m, k});
+      ops::multiply_fp8(context, grad.by_rows(), narrow.by_columns(), Tensor(), dx);
+      CHECK(relative_error(values_of(dx), expected.dx) <= 0x1p-8);
+
+      const Values dw_before = random_values(DType::f32, 5, n * k, 1e-3);
+      Tensor dw = make_tensor(context, DType::f32, {n, k}, dw_before);
+      ops::add_product_fp8(context, grad.by_columns(), in.by_columns(), dw);
+      for (std::size_t i = 0; i < dw_before.size(); ++i) expected.dw[i] += dw_before[i];
+      CHECK(relative_error(values_of(dw), expected.dw) <= 1e-5);
+    }
+}
+
+TEST_CASE("FP8: a weight is cast once until it changes, or each time where none are kept" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  ExecutionContext context(1, test::device());
+  const Tensor plain =
+      make_tensor(context, DType::bf16, {32, 48}, random_values(DType::bf16, 1, 1536));
+  const ops::PackedWeight weight(plain);
+  const ops::Fp8Forms rows{.rows = true, .columns = false};
+  const auto now = [&] {
+    return numbers_of<std::uint8_t>(ops::weight_to_fp8(context, weight, rows).rows);
+  };
+  const auto first = now();
+  CHECK(weight.packed_bytes() == 2 * 1536 + 4);
+  Tensor other = plain;
+  const Tensor changed =
+      make_tensor(context, DType::bf16, {32, 48}, random_values(DType::bf16, 2, 1536));
+  ops::copy(context, changed, other);
+  CHECK(now() == first);
+  ops::weight_changed(context, weight);
+  const auto second = now();
+  CHECK(second != first);
+  CHECK(second ==
+        numbers_of<std::uint8_t>(ops::to_fp8(context, changed, ops::Fp8Format::e4m3, rows).rows));
+  context.keep_packed_weights(false);
+  const ops::PackedWeight fleeting(changed);
+  const ops::Fp8Matrix cast = ops::weight_to_fp8(context, fleeting, rows);
+  CHECK(numbers_of<std::uint8_t>(cast.rows) == second);
+  CHECK(!cast.columns.defined());
+  CHECK(fleeting.packed_bytes() == 0);
+}
+
+TEST_CASE("FP8: a NaN or an infinity reaches its row of a product, and no other" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  ExecutionContext context(1, test::device());
+  for (const double odd : {kNaN, std::numeric_limits<double>::infinity()}) {
+    Values x = random_values(DType::bf16, 1, 32 * 16);
+    x[5 * 16 + 3] = odd;
+    const auto cast = [&](const Values& values) {
+      return ops::to_fp8(context, make_tensor(context, DType::bf16, {32, 16}, values),
+                         ops::Fp8Format::e4m3, {.rows = true, .columns = false});
+    };
+    Tensor y = context.empty(DType::bf16, {32, 32});
+    ops::multiply_fp8(context, cast(x).by_rows(),
+                      cast(random_values(DType::bf16, 2, 32 * 16)).by_rows(), Tensor(), y);
+    const Values values = values_of(y);
+    for (std::size_t i = 0; i < values.size(); ++i) CHECK(std::isnan(values[i]) == (i / 32 == 5));
+  }
+}
+
+}  // namespace sortie::trainer
