@@ -352,7 +352,7 @@ struct ModelConfig {
   double attention_dropout = 0.0;
   double residual_dropout = 0.0;
   double init_std = 0.02;
-  std::string precision = "auto";  // auto | bf16 | f32
+  std::string precision = "auto";  // auto | bf16 | f32 | fp8
   MoeConfig moe;
   MlaConfig mla;
   MtpConfig mtp;

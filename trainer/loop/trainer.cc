@@ -15,6 +15,7 @@
 #include "common/config/forms.h"
 #include "trainer/loop/product_choice.h"
 #include "trainer/loop/replica_check.h"
+#include "trainer/planning/fp8_rules.h"
 
 namespace sortie::trainer {
 namespace {
@@ -23,8 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the libraries that run: those that the program was compiled with may be others.
 BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communicator& communicator,
-                   const config::TopologyConfig& topology, const SampleSource& training,
-                   DType precision, const std::string& build) {
+                   const config::JobConfig& job, const SampleSource& training, DType precision,
+                   const std::string& build) {
   BitFacts facts;
   facts.isa = cpu.isa;
   const dnnl_version_t& onednn = *dnnl_version();
@@ -35,8 +36,8 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
   facts.build = build;
   facts.threads = rank.threads;
   facts.world_size = rank.world_size;
-  facts.layout = config::layout_text(topology);
-  facts.precision = dtype_name(precision);
+  facts.layout = config::layout_text(job.topology);
+  facts.precision = name_of_precision(job.model, precision);
   if (rank.compute.gpu) {
     facts.gpu = rank.compute.name();
     facts.gpu_libraries = rank.compute.libraries;
@@ -58,7 +59,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       report_(job_, batch_, rank_, events, !validation.empty()),
       validation_(std::move(validation)),
       cpu_(cpu),
-      facts_(bit_facts(cpu, rank, communicator, job.topology, training, precision, build)),
+      facts_(bit_facts(cpu, rank, communicator, job, training, precision, build)),
       precision_(precision),
       step_(job, batch, rank, layout_, training),
       prepared_(step_.prepare()),
@@ -108,6 +109,7 @@ Result<> Trainer::start() {
     report_.from_seed();
   }
   for (const std::string& text : checkpointer_.take_memory_notes()) report_.note(text);
+  if (const std::string text = fp8_note(store()); !text.empty()) report_.note(text);
   store().refresh_compute_copy(context());
   step_.spread_weights();
   store().weights_changed();

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "common/config/mesh.h"
+#include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/part_parameters.h"
 #include "trainer/random/random.h"
 #include "trainer/tensor/device_module.h"
@@ -56,6 +57,7 @@ TrainingStep::~TrainingStep() {
 }
 
 Result<> TrainingStep::prepare() {
+  SORTIE_TRY(check_fp8_rows(job_, batch_.micro_batch_size));
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
   store_.share(share_rules(job_, layout_));

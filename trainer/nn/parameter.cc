@@ -5,6 +5,7 @@
 
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/fp8_format.h"
 #include "trainer/random/random.h"
 
 namespace sortie::trainer {
@@ -207,6 +208,9 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
         parameter->grad_ =
             gradients_.slice(0, parameter->offset_, elements).view(parameter->shape_);
     }
+    parameter->in_fp8_ = fp8_ && spec.fp8 && is_narrow(*parameter) &&
+                         parameter->shape_[0] % ops::kFp8Unit == 0 &&
+                         parameter->shape_[1] % ops::kFp8Unit == 0;
     if (spec.use == Use::matrix || spec.use == Use::f32_matrix)
       parameter->packed_.emplace(parameter->weight_);
   }

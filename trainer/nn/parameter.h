@@ -64,6 +64,8 @@ struct ParameterSpec {
   /// layer tied to the embedding): it starts from the same values and is saved as that one. Empty:
   /// none.
   std::string tied_to{};
+  /// Of a linear layer: multiplied in FP8 where the store is told to.
+  bool fp8 = false;
   /// In the whole model.
   const std::string& whole_name() const { return tied_to.empty() ? name : tied_to; }
 };
@@ -120,6 +122,9 @@ class Parameter {
     return grad_;
   }
 
+  /// After finalize(): products with it are in FP8, where x has rows for that.
+  bool in_fp8() const { return in_fp8_; }
+
   /// A frozen parameter keeps its values. Decided before store.finalize().
   void freeze() { frozen_ = true; }
   /// It has a gradient and an update.
@@ -159,7 +164,7 @@ class Parameter {
   std::optional<LowRank> low_rank_;
   std::int64_t padding_ = 0;
   double token_share_ = 1.0;
-  bool frozen_ = false;
+  bool frozen_ = false, in_fp8_ = false;
   int pending_uses_ = 0;
   const std::function<void(Parameter&)>* on_final_ = nullptr;
   const std::function<void(const Parameter*)>* on_use_ = nullptr;
@@ -198,6 +203,11 @@ class ParameterStore {
   /// What moments are kept in, f32 or bf16; before finalize().
   void keep_moments_in(DType dtype) { moment_dtype_ = dtype; }
   DType moment_dtype() const { return moment_dtype_; }
+  /// Linear layers are multiplied in FP8 where they are bf16 otherwise, and rows and columns of
+  /// this rank's part are multiples of ops::kFp8Unit; before finalize(). Nothing that is kept
+  /// changes.
+  void multiply_in_fp8() { fp8_ = true; }
+  bool multiplies_in_fp8() const { return fp8_; }
   bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
   /// Of weights too: ops have them from units() that are gathered.
   bool gathers() const { return rules_.dense.count > 1 && rules_.dense.everything; }
@@ -340,6 +350,7 @@ class ParameterStore {
   ShareRules rules_;
   std::optional<Member> own_momentum_;
   DType moment_dtype_ = DType::f32;
+  bool fp8_ = false;
   std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
   std::vector<std::int64_t>

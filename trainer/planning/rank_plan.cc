@@ -22,6 +22,7 @@
 #include "trainer/parallel/partial_gradients.h"
 #include "trainer/parallel/stage_pairs.h"
 #include "trainer/parallel/weight_gatherer.h"
+#include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/part_parameters.h"
 
 namespace sortie::trainer {
@@ -103,6 +104,7 @@ class MetaRank {
         gate_(job) {}
 
   Result<> prepare() {
+    SORTIE_TRY(check_fp8_rows(job_, options_.micro_batch_size));
     SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
@@ -158,6 +160,7 @@ class MetaRank {
   RankPlan plan() {
     RankPlan plan;
     plan.parameters = count_parameters(store_);
+    plan.note = fp8_note(store_);
     plan.flop_per_token = static_cast<double>(flop_) /
                           static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
     plan.memory = memory_;

@@ -135,6 +135,12 @@ TEST_CASE("each rule of training names the numbers and what to do") {
        },
        "C8 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
        "replicas have alike, and here no rank has the whole state; set it to 0"},
+      {[](JobConfig& job) {
+         job.model.precision = "fp8";
+         job.trainer.device = "cpu";
+       },
+       "C10 model.precision: \"fp8\" needs GPUs of compute capability 8.9 or newer; set "
+       "trainer.device = \"cuda\", or model.precision = \"bf16\""},
       {[](JobConfig& job) { job.optimizer.top_k = 8; },
        "O2 optimizer.top_k: optimizer.name = \"adamw\" has no such setting; remove it, or set "
        "optimizer.name = \"demo\""},
