@@ -14,11 +14,17 @@ Var fp8_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
   ExecutionContext& context = graph.context();
   // The gradient of the weight is a product along the rows of x.
   const bool keeps = graph.recording() && weight.trained();
-  ops::Fp8Matrix in = graph.in_fp8(x, {.rows = true, .columns = keeps});
+  const Parameter::Fp8Amaxes& amaxes = weight.fp8_amaxes();
+  ops::Fp8Amax of_x = amaxes.x;
+  // What is evaluated between steps has no part in how the next ones are scaled. The weight's
+  // largest value is the same there.
+  if (graph.mode() == Graph::Mode::inference) of_x.current = {};
+  ops::Fp8Matrix in = graph.in_fp8(x, {.rows = true, .columns = keeps}, of_x);
   Tensor y = context.empty(DType::bf16, {x.data.size(0), weight.weight().size(0)});
   ops::multiply_fp8(
       context, in.by_rows(),
-      ops::weight_to_fp8(context, weight.packed(), {.rows = true, .columns = false}).by_rows(),
+      ops::weight_to_fp8(context, weight.packed(), {.rows = true, .columns = false}, amaxes.weight)
+          .by_rows(),
       bias && options.adds_bias ? bias->weight() : Tensor(), y);
   graph.observe(weight, y);
   Var out = graph.value(y);
@@ -31,12 +37,14 @@ Var fp8_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
     Tensor dy = std::move(grad->tensor);
     ops::Fp8Matrix narrow;
     if (dy.defined()) {
-      narrow = ops::to_fp8(context, dy, ops::Fp8Format::e5m2,
-                           {.rows = true, .columns = weight.trained()});
+      narrow =
+          ops::to_fp8(context, dy, ops::Fp8Format::e5m2,
+                      {.rows = true, .columns = weight.trained()}, weight.fp8_amaxes().gradient);
       Tensor dx = context.empty(DType::bf16, x_shape);
       ops::multiply_fp8(
           context, narrow.by_rows(),
-          ops::weight_to_fp8(context, weight.packed(), {.rows = false, .columns = true})
+          ops::weight_to_fp8(context, weight.packed(), {.rows = false, .columns = true},
+                             weight.fp8_amaxes().weight)
               .by_columns(),
           Tensor(), dx);
       narrow.rows = {};

@@ -96,7 +96,7 @@ class Graph {
 
   /// A value in E4M3, with the copies that are wanted at least. That of the value which came last
   /// is held until the next comes: products that follow each other with one input cast it once.
-  ops::Fp8Matrix in_fp8(const Var& value, ops::Fp8Forms forms);
+  ops::Fp8Matrix in_fp8(const Var& value, ops::Fp8Forms forms, const ops::Fp8Amax& amax = {});
 
   /// into += grad. Takes `grad` over when it is the first.
   void add_grad(Grad& into, Tensor grad);

@@ -80,6 +80,19 @@ Result<> Trainer::begin_outer() {
   return {};
 }
 
+/// The same of delayed scaling.
+Result<> Trainer::begin_fp8() {
+  Fp8Histories& histories = step_.fp8_histories();
+  if (!histories.kept()) return {};
+  if (outer_)
+    return fail(ErrorCode::config,
+                "model.fp8_scaling = \"delayed\": sites do not share its state; use \"current\"");
+  checkpointer_.set_extras({.to_save = [&histories] { return histories.pieces_to_save(); },
+                            .to_load = [&histories] { return histories.pieces_to_load(); },
+                            .most = histories.elements()});
+  return {};
+}
+
 /// On GPUs: how products are computed.
 Result<> Trainer::settle_products() {
   if (!rank_.compute.gpu) return {};
@@ -98,12 +111,14 @@ Result<> Trainer::start() {
   SORTIE_TRY(checkpointer_.prepare());
   step_.allocate(precision_);
   SORTIE_TRY(begin_outer());
+  SORTIE_TRY(begin_fp8());
   if (!checkpointer_.loads_all_values())
     store().initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
     step_.resume(progress_);
+    step_.fp8_histories().loaded(context());
     report_.loaded(*loaded);
   } else {
     report_.from_seed();

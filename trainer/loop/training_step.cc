@@ -46,6 +46,7 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
              part_of_stage(job, layout.coordinate(Axis::pipeline))),
       optimizer_(job, store_),
       gate_(job),
+      fp8_histories_(layout, store_),
       profiler_(job.profiler, rank.rank) {}
 
 TrainingStep::~TrainingStep() {
@@ -117,6 +118,7 @@ void TrainingStep::rehearse() {
   passes_->finish();
   routing_.clear(context_);
   store_.zero_gradients();
+  fp8_histories_.forget(context_);
   context_.synchronize();
 }
 
@@ -299,6 +301,7 @@ void TrainingStep::update(std::int64_t step, double rate) {
   const Span span(*this, Part::optimizer);
   gatherer_->finish();  // of what this step had no use for
   passes_->forget_weights();
+  fp8_histories_.roll(context_);
   optimizer_.update(context_, step, gate_.gate(), rate,
                     [this](std::size_t bucket) { gatherer_->start(bucket); });
   if (job_.model.moe.bias_update_rate > 0)

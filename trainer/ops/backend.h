@@ -66,8 +66,11 @@ class Backend {
                               Tensor& w) = 0;
 
   // Products in FP8, which CPUs do not have. A cast makes the copies that have memory.
-  virtual void cast_fp8(Context&, const Tensor&, Fp8Matrix&) {
+  virtual void cast_fp8(Context&, const Tensor&, const Fp8Amax&, Fp8Matrix&) {
     SORTIE_CHECK(false, "a matrix in FP8 on a device that has no such products");
+  }
+  virtual void roll_fp8_history(Context&, Tensor&, Tensor&) {
+    SORTIE_CHECK(false, "scales of FP8 on a device that has no such products");
   }
   virtual void multiply_fp8(Context&, const Fp8Operand&, const Fp8Operand&, const Tensor&,
                             Tensor&) {

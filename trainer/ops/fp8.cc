@@ -49,35 +49,47 @@ void make_room(ExecutionContext& context, std::int64_t rows, std::int64_t cols, 
   if (!matrix.inverse_scale.defined()) matrix.inverse_scale = context.empty(DType::f32, {1});
 }
 
-void cast(ExecutionContext& context, const Tensor& x, Fp8Matrix& matrix) {
+void cast(ExecutionContext& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix& matrix) {
   const Tensor::Matrix in = x.matrix();
   SORTIE_CHECK(x.dtype() == DType::bf16 && in.rows % kFp8Unit == 0 && in.cols % kFp8Unit == 0,
                "{} {} in FP8", dtype_name(x.dtype()), x.shape().to_string());
-  dispatch<&Backend::cast_fp8>(context, x, matrix);
+  SORTIE_CHECK(!amax.history.defined() ||
+                   (amax.history.dtype() == DType::f32 && amax.history.elements() == kFp8History),
+               "a history of {}", amax.history.shape().to_string());
+  dispatch<&Backend::cast_fp8>(context, x, amax, matrix);
 }
 
 }  // namespace
 
-Fp8Matrix to_fp8(ExecutionContext& context, const Tensor& x, Fp8Format format, Fp8Forms forms) {
+Fp8Matrix to_fp8(ExecutionContext& context, const Tensor& x, Fp8Format format, Fp8Forms forms,
+                 const Fp8Amax& amax) {
   const Tensor::Matrix in = x.matrix();
   Fp8Matrix matrix{.format = format, .rows = {}, .columns = {}, .inverse_scale = {}};
   make_room(context, in.rows, in.cols, forms, matrix);
-  cast(context, x, matrix);
+  cast(context, x, amax, matrix);
   return matrix;
 }
 
-Fp8Matrix weight_to_fp8(ExecutionContext& context, const PackedWeight& w, Fp8Forms forms) {
+Fp8Matrix weight_to_fp8(ExecutionContext& context, const PackedWeight& w, Fp8Forms forms,
+                        const Fp8Amax& amax) {
   const Tensor& plain = w.plain();
-  if (!context.keeps_packed_weights()) return to_fp8(context, plain, Fp8Format::e4m3, forms);
+  if (!context.keeps_packed_weights()) return to_fp8(context, plain, Fp8Format::e4m3, forms, amax);
   if (w.copies() == nullptr) w.copies() = std::make_unique<Fp8Copies>();
   auto& copies = static_cast<Fp8Copies&>(*w.copies());
   if (!copies.fresh) {
     make_room(context, plain.size(0), plain.size(1), {.rows = true, .columns = true},
               copies.matrix);
-    cast(context, plain, copies.matrix);
+    cast(context, plain, amax, copies.matrix);
     copies.fresh = true;
   }
   return copies.matrix;
+}
+
+void roll_fp8_history(ExecutionContext& context, Tensor& history, Tensor& current) {
+  SORTIE_CHECK(history.dtype() == DType::f32 && current.dtype() == DType::f32 && history.dense() &&
+                   current.dense() && history.elements() == current.elements() * kFp8History,
+               "histories {} of {}", history.shape().to_string(), current.shape().to_string());
+  dispatch<&Backend::roll_fp8_history>(context, history, current);
 }
 
 void multiply_fp8(ExecutionContext& context, const Fp8Operand& a, const Fp8Operand& b,

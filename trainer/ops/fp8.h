@@ -43,13 +43,27 @@ struct Fp8Matrix {
   Fp8Operand by_columns() const { return {format, columns, inverse_scale}; }
 };
 
-/// x bf16 [R, C] with strided rows, by the scale that brings its largest value closest below the
-/// largest code ("current scaling"). R and C are multiples of kFp8Unit.
-Fp8Matrix to_fp8(ExecutionContext& context, const Tensor& x, Fp8Format format, Fp8Forms forms);
+/// Delayed scaling of one tensor: what its scale is computed from, and where its largest value is
+/// noted, on the device.
+struct Fp8Amax {
+  Tensor history;  // f32 [kFp8History], the newest first; 0: none. Undefined: current scaling
+  Tensor current;  // f32 [1]: becomes the larger of it and the matrix' largest; undefined: no note
+};
+
+/// x bf16 [R, C] with strided rows, by the scale that brings a value closest below the largest
+/// code: x's own largest one ("current scaling"), or that of the history where it has one ("delayed
+/// scaling": x is read once; what is larger is cut off). R and C are multiples of kFp8Unit.
+Fp8Matrix to_fp8(ExecutionContext& context, const Tensor& x, Fp8Format format, Fp8Forms forms,
+                 const Fp8Amax& amax = {});
 
 /// A weight in E4M3. Where the context keeps packed weights both copies are made at the first use
 /// after each change, and kept; else those that are wanted, for the caller.
-Fp8Matrix weight_to_fp8(ExecutionContext& context, const PackedWeight& w, Fp8Forms forms);
+Fp8Matrix weight_to_fp8(ExecutionContext& context, const PackedWeight& w, Fp8Forms forms,
+                        const Fp8Amax& amax = {});
+
+/// The end of a step: every row of history f32 [N, kFp8History] begins with its number of current
+/// f32 [N] and loses its oldest; current is 0 then.
+void roll_fp8_history(ExecutionContext& context, Tensor& history, Tensor& current);
 
 /// y [M, N] (bf16) = a [M, K] . b [N, K]^T + bias [N] (f32; may be undefined), summed in f32. At
 /// most one of the two is in E5M2.

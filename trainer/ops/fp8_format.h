@@ -14,4 +14,7 @@ enum class Fp8Format : std::uint8_t {
 /// Rows and columns of matrices of which there are products in FP8 are multiples of this.
 inline constexpr std::int64_t kFp8Unit = 16;
 
+/// Of how many steps delayed scaling knows the largest values.
+inline constexpr std::int64_t kFp8History = 16;
+
 }  // namespace sortie::trainer::ops

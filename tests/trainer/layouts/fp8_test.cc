@@ -33,6 +33,28 @@ void check_fp8_near(const std::vector<double>& values, const std::vector<double>
 
 }  // namespace
 
+TEST_CASE("on a GPU: all ranks know the same largest values of delayed scaling" *
+          doctest::skip(no_gpu_is_tested())) {
+  config::JobConfig job = fp8_layout_job();
+  job.model.fp8_scaling = "delayed";
+  const LayoutRun alone = run_layout(job, 1, 3, DType::bf16);
+  for (const bool tensor : {true, false}) {
+    config::JobConfig shared = job;
+    if (tensor) shared.topology.tensor_parallel_size = 2;
+    std::vector<std::vector<float>> histories(2);
+    run_thread_ranks(2, [&](Communicator& world) {
+      TinyTraining training(shared, world, DType::bf16);
+      const std::vector<double> losses = training.losses(3);
+      check_fp8_near(losses, alone.losses, 0.03);
+      histories[static_cast<std::size_t>(world.rank())] = ops::copy_to_host<float>(
+          training.trainer->context(), training.trainer->store().fp8_history());
+    });
+    CHECK(!histories[0].empty());
+    CHECK(histories[0][2] > 0.0f);
+    CHECK(histories[0] == histories[1]);
+  }
+}
+
 TEST_CASE("on a GPU: ranks that share a model out train in FP8 as one does" *
           doctest::skip(no_gpu_is_tested())) {
   const int steps = sortie::test::every_case() ? 6 : 2;

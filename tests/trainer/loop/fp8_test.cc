@@ -66,6 +66,16 @@ Fp8Run fp8_run(const config::JobConfig& job, int steps) {
   return run;
 }
 
+std::vector<float> whole_state(Trainer& trainer) {
+  std::vector<float> all;
+  const StateView view(trainer.store());
+  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
+    const std::vector<float> values = values_of(piece);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
 Fp8Run bf16_run(config::JobConfig job, int steps) {
   job.model.precision = "bf16";
   return fp8_run(job, steps);
@@ -99,6 +109,31 @@ TEST_CASE("on a GPU: FP8 follows bf16, and a rerun has its bits" *
     CHECK(again.losses == narrow.losses);
     CHECK(again.norms == narrow.norms);
   }
+}
+
+TEST_CASE("on a GPU: delayed scaling follows bf16, and an evaluation changes none of its bits" *
+          doctest::skip(no_gpu_is_tested())) {
+  config::JobConfig job = fp8_job("llama");
+  const int steps = 6;
+  const Fp8Run wide = bf16_run(job, steps), current = fp8_run(job, steps);
+  job.model.fp8_scaling = "delayed";
+  const Fp8Run delayed = fp8_run(job, steps);
+  CHECK(delayed.losses[0] == current.losses[0]);  // there is no history yet
+  CHECK(delayed.losses != current.losses);
+  for (std::size_t i = 0; i < wide.losses.size(); ++i)
+    CHECK(std::abs(delayed.losses[i] - wide.losses[i]) <= 0.03 * wide.losses[i]);
+  CHECK(fp8_run(job, steps).losses == delayed.losses);
+
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator, DType::bf16);
+  std::vector<double> losses;
+  for (int i = 0; i < steps; ++i) {
+    const auto evaluated = training.trainer->evaluate();
+    REQUIRE(evaluated);
+    const std::vector<double> next = training.losses(1);
+    losses.push_back(next[0]);
+  }
+  CHECK(losses == delayed.losses);
 }
 
 TEST_CASE("on a GPU: recomputation and kept casts change no bit of a training in FP8" *
@@ -139,6 +174,10 @@ TEST_CASE("on a GPU: a run in FP8 is saved, and goes on with the same bits" *
           doctest::skip(no_gpu_is_tested())) {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = fp8_job("llama");
+  SUBCASE("current scaling") {}
+  SUBCASE("delayed scaling") {
+    job.model.fp8_scaling = "delayed";
+  }
   job.trainer.save_dir = dir.str("checkpoints");
   job.trainer.save_interval = 2;
   job.trainer.train_iterations = 6;
@@ -146,10 +185,13 @@ TEST_CASE("on a GPU: a run in FP8 is saved, and goes on with the same bits" *
     const auto communicator = make_single_communicator();
     TinyTraining training(job, *communicator, DType::bf16);
     REQUIRE(training.trainer->run_steps());
-    std::vector<float> all;
-    const StateView view(training.trainer->store());
-    for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
-      const std::vector<float> values = values_of(piece);
+    std::vector<float> all = whole_state(*training.trainer);
+    const Tensor& history = training.trainer->store().fp8_history();
+    CHECK(history.defined() == (job.model.fp8_scaling == "delayed"));
+    if (history.defined()) {
+      const auto values = ops::copy_to_host<float>(training.trainer->context(), history);
+      CHECK(values[5] > 0.0f);  // six steps
+      CHECK(values[6] == 0.0f);
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
@@ -158,6 +200,32 @@ TEST_CASE("on a GPU: a run in FP8 is saved, and goes on with the same bits" *
   for (const char* step : {"step-00000004", "step-00000006"})
     std::filesystem::remove_all(dir.path() / "checkpoints" / step);
   CHECK(train() == whole);
+}
+
+TEST_CASE("on a GPU: bf16 and FP8 go on with each other's checkpoints" *
+          doctest::skip(no_gpu_is_tested())) {
+  const sortie::test::ScopedTempDir dir;
+  std::vector<float> left;
+  std::int64_t steps = 0;
+  for (const auto& [precision, scaling] :
+       {std::pair("bf16", "current"), std::pair("fp8", "delayed"), std::pair("bf16", "current"),
+        std::pair("fp8", "current"), std::pair("fp8", "delayed")}) {
+    CAPTURE(std::string(precision));
+    CAPTURE(std::string(scaling));
+    config::JobConfig job = fp8_job("llama");
+    job.learning_rate_scheduler.learning_rate_decay_iters = 20;
+    job.model.precision = precision;
+    job.model.fp8_scaling = scaling;
+    job.trainer.save_dir = dir.str("checkpoints");
+    job.trainer.train_iterations = steps + 2;
+    const auto communicator = make_single_communicator();
+    TinyTraining training(job, *communicator, DType::bf16);
+    CHECK(training.trainer->progress().step == steps);
+    if (steps > 0) CHECK(whole_state(*training.trainer) == left);
+    REQUIRE(training.trainer->run_steps());
+    left = whole_state(*training.trainer);
+    steps += 2;
+  }
 }
 
 TEST_CASE("rows that have no products in FP8 are refused at the start") {

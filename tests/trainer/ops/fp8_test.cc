@@ -7,6 +7,7 @@
 
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
+#include "trainer/ops/products.h"
 
 namespace sortie::trainer {
 namespace {
@@ -151,6 +152,56 @@ TEST_CASE("FP8: casts of any rows and columns, strided, have the same codes" *
     }
 }
 
+TEST_CASE("FP8: delayed scaling goes by the history where there is one, and notes what it sees" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  ExecutionContext context(1, test::device());
+  Values x = random_values(DType::bf16, 1, 80 * 144, 3.0);
+  x[77] = -11.5;
+  x[78] = kNaN;
+  const Tensor tensor = make_tensor(context, DType::bf16, {80, 144}, x);
+  const auto numbers = [&](std::int64_t count, std::vector<std::pair<std::size_t, double>> some) {
+    Values values(static_cast<std::size_t>(count), 0.0);
+    for (const auto& [at, value] : some) values[at] = value;
+    return make_tensor(context, DType::f32, {count}, values);
+  };
+  const ops::Fp8Forms both{.rows = true, .columns = true};
+  for (const Fp8Format format : kFp8Formats) {
+    const ops::Fp8Matrix plain = ops::to_fp8(context, tensor, format, both);
+    // Without a number in the history it is current scaling.
+    ops::Fp8Amax amax{numbers(16, {}), numbers(1, {})};
+    const ops::Fp8Matrix first = ops::to_fp8(context, tensor, format, both, amax);
+    CHECK(numbers_of<std::uint8_t>(first.rows) == numbers_of<std::uint8_t>(plain.rows));
+    CHECK(numbers_of<float>(amax.current)[0] == 11.5f);
+    // With one, that decides: what is larger is cut off.
+    amax = {numbers(16, {{3, 1.5}, {15, 2.0}}), numbers(1, {{0, 20.0}})};
+    const ops::Fp8Matrix later = ops::to_fp8(context, tensor, format, both, amax);
+    const double scale = scale_for(format, {2.0});
+    std::vector<std::uint8_t> expected;
+    for (const double value : x)
+      expected.push_back(static_cast<std::uint8_t>(nearest_code(format, value * scale)));
+    CHECK(numbers_of<std::uint8_t>(later.rows) == expected);
+    CHECK(numbers_of<float>(later.inverse_scale)[0] == static_cast<float>(1.0 / scale));
+    CHECK(numbers_of<float>(amax.current)[0] == 20.0f);  // of another cast before
+    amax.current = {};
+    CHECK(numbers_of<std::uint8_t>(ops::to_fp8(context, tensor, format, both, amax).columns) ==
+          numbers_of<std::uint8_t>(later.columns));
+  }
+
+  Values steps(3 * 16, 0.0);
+  for (std::size_t i = 0; i < steps.size(); ++i) steps[i] = static_cast<double>(i);
+  Tensor history = make_tensor(context, DType::f32, {3, 16}, steps);
+  Tensor current = make_tensor(context, DType::f32, {3}, {100.0, 0.0, 300.0});
+  ops::roll_fp8_history(context, history, current);
+  const Values rolled = values_of(history);
+  for (std::size_t row = 0; row < 3; ++row)
+    for (std::size_t i = 0; i < 16; ++i)
+      CHECK(rolled[row * 16 + i] == (i > 0 ? steps[row * 16 + i - 1]
+                                           : (row == 0   ? 100.0
+                                              : row == 1 ? 0.0
+                                                         : 300.0)));
+  CHECK(values_of(current) == Values{0.0, 0.0, 0.0});
+}
+
 TEST_CASE("FP8: products are those of what the codes say" *
           doctest::skip(test::no_gpu_is_tested())) {
   ExecutionContext context(1, test::device());
@@ -193,6 +244,41 @@ TEST_CASE("FP8: products are those of what the codes say" *
       for (std::size_t i = 0; i < dw_before.size(); ++i) expected.dw[i] += dw_before[i];
       CHECK(relative_error(values_of(dw), expected.dw) <= 1e-5);
     }
+}
+
+TEST_CASE("FP8: others with the choices of timed products have the same bits" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  // Long sums of few results, whose last bits tell how they were computed.
+  const auto results = [](ExecutionContext& context) {
+    Values all;
+    for (const std::int64_t m : {16, 32, 48}) {
+      const std::int64_t n = 32, k = 2048;
+      const auto cast = [&](std::uint64_t seed, std::int64_t rows, Fp8Format format) {
+        return ops::to_fp8(context,
+                           make_tensor(context, DType::bf16, {rows, k},
+                                       random_values(DType::bf16, seed, rows * k)),
+                           format, {.rows = true, .columns = false});
+      };
+      for (const auto& [first, second] : {std::pair(Fp8Format::e4m3, Fp8Format::e4m3),
+                                          std::pair(Fp8Format::e5m2, Fp8Format::e4m3),
+                                          std::pair(Fp8Format::e4m3, Fp8Format::e5m2)}) {
+        Tensor y = context.zeros(DType::f32, {m, n});
+        ops::add_product_fp8(context, cast(1, m, first).by_rows(), cast(2, n, second).by_rows(), y);
+        const Values values = values_of(y);
+        all.insert(all.end(), values.begin(), values.end());
+      }
+    }
+    return all;
+  };
+  ExecutionContext timed(1, test::device()), same(1, test::device()), usual(1, test::device());
+  ops::set_product_options(timed, {.timed = 8});
+  const Values chosen = results(timed);
+  const std::string choices = ops::product_choices(timed);
+  CHECK(ops::count_product_choices(choices) == 9);
+  REQUIRE(ops::use_product_choices(same, choices));
+  CHECK(results(same) == chosen);
+  CHECK(ops::product_choices(same) == choices);
+  CHECK(relative_error(results(usual), chosen) <= 1e-5);
 }
 
 TEST_CASE("FP8: a weight is cast once until it changes, or each time where none are kept" *

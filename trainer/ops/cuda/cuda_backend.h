@@ -48,7 +48,8 @@ class CudaBackend final : public Backend {
   void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                       Tensor& w) override;
 
-  void cast_fp8(Context& context, const Tensor& x, Fp8Matrix& matrix) override;
+  void cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix& matrix) override;
+  void roll_fp8_history(Context& context, Tensor& history, Tensor& current) override;
   void multiply_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b, const Tensor& bias,
                     Tensor& y) override;
   void add_product_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b,

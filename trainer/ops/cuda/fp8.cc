@@ -36,16 +36,29 @@ Operands operands_of(const Fp8Operand& a, const Fp8Operand& b, const Tensor& y) 
 
 }  // namespace
 
-void CudaBackend::cast_fp8(Context& context, const Tensor& x, Fp8Matrix& matrix) {
+void CudaBackend::cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax,
+                           Fp8Matrix& matrix) {
   const auto rows = rows_of<const bf16>(x);
   if (rows.rows == 0) return;
+  const cudaStream_t stream = current_stream(context);
   const std::int64_t count = fp8_parts(rows.rows);
   const Tensor parts = context.empty(DType::f32, {count});
-  find_largest(current_stream(context), rows, address<float>(parts), count);
-  cast_to_fp8(current_stream(context), rows, address<const float>(parts), count, matrix.format,
+  Tensor tiles;
+  if (amax.current.defined()) tiles = context.empty(DType::f32, {fp8_tiles(rows.rows, rows.cols)});
+  const Fp8Largest largest{.history = address<const float>(amax.history),
+                           .parts = address<float>(parts),
+                           .count = static_cast<int>(count)};
+  find_largest(stream, rows, largest);
+  cast_to_fp8(stream, rows, largest, matrix.format,
               {.rows = address<std::uint8_t>(matrix.rows),
                .columns = address<std::uint8_t>(matrix.columns),
-               .inverse_scale = address<float>(matrix.inverse_scale)});
+               .inverse_scale = address<float>(matrix.inverse_scale),
+               .tiles = address<float>(tiles)});
+  if (tiles.defined()) note_largest(stream, flat<const float>(tiles), address<float>(amax.current));
+}
+
+void CudaBackend::roll_fp8_history(Context& context, Tensor& history, Tensor& current) {
+  roll_histories(current_stream(context), address<float>(history), flat<float>(current));
 }
 
 void CudaBackend::multiply_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b,

@@ -89,6 +89,12 @@ constexpr std::int64_t fp8_parts(std::int64_t rows) {
   return std::clamp<std::int64_t>(pieces_of(rows, kRowsOfTurn), 1, kMost);
 }
 
+/// Blocks of a cast, which are square.
+inline constexpr std::int64_t kFp8Tile = 64;
+constexpr std::int64_t fp8_tiles(std::int64_t rows, std::int64_t cols) {
+  return pieces_of(rows, kFp8Tile) * pieces_of(cols, kFp8Tile);
+}
+
 /// Values that a block of a sum of squares adds up at a time.
 inline constexpr std::int64_t kSquaresOfTurn = 1024;
 /// How many parts a sum of so many squares is taken in; it depends on nothing else.

@@ -32,8 +32,10 @@ void GpuMetaBackend::linear_forward(Context& context, const Tensor&, const Packe
   multiply(context, bias, y);
 }
 
-void GpuMetaBackend::cast_fp8(Context& context, const Tensor& x, Fp8Matrix&) {
-  (void)context.empty(DType::f32, {cuda::fp8_parts(x.matrix().rows)});
+void GpuMetaBackend::cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix&) {
+  const Tensor::Matrix in = x.matrix();
+  const Tensor parts = context.empty(DType::f32, {cuda::fp8_parts(in.rows)});
+  if (amax.current.defined()) (void)context.empty(DType::f32, {cuda::fp8_tiles(in.rows, in.cols)});
 }
 
 void GpuMetaBackend::multiply_fp8(Context& context, const Fp8Operand&, const Fp8Operand&,

@@ -24,7 +24,8 @@ class GpuMetaBackend final : public MetaBackend {
   }
   void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x, Tensor& dw,
                               Tensor& dbias) override;
-  void cast_fp8(Context& context, const Tensor& x, Fp8Matrix& matrix) override;
+  void cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix& matrix) override;
+  void roll_fp8_history(Context&, Tensor&, Tensor&) override {}
   void multiply_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b, const Tensor& bias,
                     Tensor& y) override;
   void add_product_fp8(Context& context, const Fp8Operand&, const Fp8Operand&, Tensor&) override {
