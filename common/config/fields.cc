@@ -194,7 +194,8 @@ const Field kFields[] = {
     {"model.attention_dropout", model<&Model::attention_dropout>, NumberRange{0, 1, false, true}, "", "Dropout of the attention probabilities"},
     {"model.residual_dropout", model<&Model::residual_dropout>, NumberRange{0, 1, false, true}, "", "Dropout of the outputs of attention and MLP"},
     {"model.init_std", model<&Model::init_std>, NumberRange{0, 10}, "", "Standard deviation of the initial weights; for output projections it is divided by sqrt(2 num_layers)"},
-    {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32"}}, "", "Number format of the matrix products: auto = bf16 if the device supports it, else f32", kCommon},
+    {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32", "fp8"}}, "", "Number format of the matrix products: auto = bf16 if the device supports it, else f32; fp8 = linear layers in FP8, on GPUs of compute capability 8.9 and newer, all else as with bf16", kCommon},
+    {"model.fp8_scaling", model<&Model::fp8_scaling>, Choices{{"current", "delayed"}}, "", "Scale of a tensor with precision = fp8: current = by its own largest value; delayed = by that of the last 16 steps, so that the tensor is read once instead of twice"},
 
     {"model.moe.num_experts", moe<&Moe::num_experts>, IntegerRange{1, 65536}, "", "Experts per mixture"},
     {"model.moe.topk", moe<&Moe::topk>, IntegerRange{1, 1024}, "", "Experts that a token is sent to"},

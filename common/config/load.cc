@@ -224,7 +224,7 @@ void Loader::warn_of_preset() {
   for (const auto& [key, source] : sources_) {
     const Field* field = find_field(key);
     if (!key.starts_with("model.") || key == "model.preset" || key == "model.precision" ||
-        source.override_index > named->second.override_index ||
+        key == "model.fp8_scaling" || source.override_index > named->second.override_index ||
         value_text(*field, loaded_.job) == value_text(*field, shape))
       continue;
     kept +=

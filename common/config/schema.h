@@ -353,7 +353,8 @@ struct ModelConfig {
   double attention_dropout = 0.0;
   double residual_dropout = 0.0;
   double init_std = 0.02;
-  std::string precision = "auto";  // auto | bf16 | f32
+  std::string precision = "auto";       // auto | bf16 | f32 | fp8
+  std::string fp8_scaling = "current";  // current | delayed
   MoeConfig moe;
   MlaConfig mla;
   MtpConfig mtp;

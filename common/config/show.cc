@@ -84,7 +84,8 @@ std::vector<std::string> beside_preset(const JobConfig& job) {
   const JobConfig shape = shape_of_preset(job);
   for (const Field& field : fields())
     if (is_in(section_of(field), "model") && field.key != "model.preset" &&
-        field.key != "model.precision" && value_text(field, job) != value_text(field, shape))
+        field.key != "model.precision" && field.key != "model.fp8_scaling" &&
+        value_text(field, job) != value_text(field, shape))
       out.push_back(fmt::format("{} = {}", field.key.substr(std::string_view("model.").size()),
                                 value_text(field, job)));
   return out;

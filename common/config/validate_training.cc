@@ -230,6 +230,22 @@ void check_trainer(const JobConfig& job, Violations& found) {
                      {"trainer.replica_check_interval", "topology.parameter_sharding"},
                      "no two replicas have the same weights where each keeps a share of them, so "
                      "there is nothing to compare; set it to 0"});
+  if (job.model.precision == "fp8" && trainer.device == "cpu")
+    found.push_back({"C10",
+                     {"model.precision", "trainer.device"},
+                     "\"fp8\" needs GPUs of compute capability 8.9 or newer; set trainer.device = "
+                     "\"cuda\", or model.precision = \"bf16\""});
+  if (job.model.fp8_scaling == "delayed" && job.model.precision != "fp8")
+    found.push_back({"C11",
+                     {"model.fp8_scaling", "model.precision"},
+                     "\"delayed\" is a scaling of products in FP8, and there are none; set "
+                     "model.precision = \"fp8\", or remove it"});
+  if (job.model.fp8_scaling == "delayed" &&
+      (trainer.memory_checkpoint_interval > 0 || job.outer.every > 0))
+    found.push_back({"C12",
+                     {"model.fp8_scaling", "trainer.memory_checkpoint_interval", "outer.every"},
+                     "checkpoints in memory and rounds between sites do not have the state of "
+                     "\"delayed\" scaling; use \"current\""});
   if (trainer.save_interval > 0 && trainer.save_dir.empty())
     found.push_back({"C1",
                      {"trainer.save_interval", "trainer.save_dir"},

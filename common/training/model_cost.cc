@@ -104,18 +104,20 @@ nlohmann::ordered_json to_json(const ModelCost& cost) {
     for (const ModelCost::StageUse& use : uses)
       stage[use.precision] = {{"memory_bytes", use.memory_bytes}, {"sent", sent_json(use.sent)}};
   }
-  return {{"version", cost.version},
-          {"isa", cost.isa},
-          {"architecture", cost.architecture},
-          {"preset", cost.preset},
-          {"parameters", cost.parameters},
-          {"active_parameters", cost.active_parameters},
-          {"trained_parameters", cost.trained_parameters},
-          {"flops_per_token", cost.flops_per_token},
-          {"threads", cost.threads},
-          {"rank_memory_bytes", memory},
-          {"stages", stages},
-          {"bubble", cost.bubble}};
+  OrderedJson json = {{"version", cost.version},
+                      {"isa", cost.isa},
+                      {"architecture", cost.architecture},
+                      {"preset", cost.preset},
+                      {"parameters", cost.parameters},
+                      {"active_parameters", cost.active_parameters},
+                      {"trained_parameters", cost.trained_parameters},
+                      {"flops_per_token", cost.flops_per_token},
+                      {"threads", cost.threads},
+                      {"rank_memory_bytes", memory},
+                      {"stages", stages},
+                      {"bubble", cost.bubble}};
+  if (!cost.note.empty()) json["note"] = cost.note;
+  return json;
 }
 
 Result<ModelCost> parse_model_cost(std::string_view text) {
@@ -133,6 +135,7 @@ Result<ModelCost> parse_model_cost(std::string_view text) {
   cost.trained_parameters = size_at(json, "trained_parameters");
   cost.flops_per_token = number_at(json, "flops_per_token");
   cost.bubble = number_at(json, "bubble");
+  cost.note = text_at(json, "note");
   cost.stages = parse_stages(json);
   cost.threads = size_at(json, "threads");
   for (const auto& [precision, parts] : json["rank_memory_bytes"].items()) {

@@ -50,6 +50,7 @@ struct ModelCost {
   };
   /// By stage, as many uses as there are of `memory`. An answer of an older program has none.
   std::vector<std::vector<StageUse>> stages;
+  std::string note;     // what a user has to know of it, one line; empty: nothing
   double bubble = 0.0;  // share of a step in which stages wait for each other
 };
 

@@ -149,7 +149,8 @@ std::string model_text(const LaunchPlan& plan) {
          fmt::format("  memory    of a rank with {} thread{}{}, in MiB\n", cost.threads,
                      cost.threads == 1 ? "" : "s",
                      model.threads_assumed ? " (assumed: the hosts' cores are not known)" : "") +
-         training::memory_table(cost);
+         training::memory_table(cost) +
+         (cost.note.empty() ? "" : fmt::format("  note      {}\n", cost.note));
 }
 
 nlohmann::ordered_json model_json(const ModelPlan& model) {

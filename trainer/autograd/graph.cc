@@ -19,9 +19,22 @@ void Graph::add_grad(Grad& into, Tensor grad) {
   into.tensor = std::move(sum);
 }
 
+ops::Fp8Matrix Graph::in_fp8(const Var& value, ops::Fp8Forms forms, const ops::Fp8Amax& amax) {
+  const bool there = newest_cast_.of == value.grad &&
+                     (!forms.rows || newest_cast_.matrix.rows.defined()) &&
+                     (!forms.columns || newest_cast_.matrix.columns.defined());
+  if (!there) {
+    newest_cast_ = {};  // its memory is free for the next one
+    newest_cast_ = {value.grad,
+                    ops::to_fp8(context_, value.data, ops::Fp8Format::e4m3, forms, amax)};
+  }
+  return newest_cast_.matrix;
+}
+
 void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds,
                      const std::function<void()>& inputs_done) {
   SORTIE_CHECK(recording(), "backward of a graph that records nothing");
+  newest_cast_ = {};
   for (auto& [var, grad] : seeds) add_grad(*var.grad, std::move(grad));
   seeds.clear();
   while (!steps_.empty()) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trainer/nn/parameter.h"
+#include "trainer/ops/fp8.h"
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer {
@@ -93,6 +94,10 @@ class Graph {
     observer_(name.substr(0, name.rfind('.')), value);
   }
 
+  /// A value in E4M3, with the copies that are wanted at least. That of the value which came last
+  /// is held until the next comes: products that follow each other with one input cast it once.
+  ops::Fp8Matrix in_fp8(const Var& value, ops::Fp8Forms forms, const ops::Fp8Amax& amax = {});
+
   /// into += grad. Takes `grad` over when it is the first.
   void add_grad(Grad& into, Tensor grad);
 
@@ -111,6 +116,10 @@ class Graph {
   std::vector<std::function<void()>> steps_;
   std::deque<std::function<void()>> postponed_, left_;
   std::function<void(std::string_view, const Tensor&)> observer_;
+  struct {
+    std::shared_ptr<Grad> of;  // which value
+    ops::Fp8Matrix matrix;
+  } newest_cast_;
 };
 
 /// Runs `segment` without keeping anything but its inputs; the backward pass runs it again. The

@@ -1,10 +1,14 @@
 // Products with weights on the tape, and the low-rank updates beside them.
+#include "trainer/autograd/fp8_linear.h"
 #include "trainer/autograd/functions.h"
 #include "trainer/ops/scale.h"
 
 namespace sortie::trainer {
 
-Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, LinearOptions options) {
+namespace {
+
+Var plain_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
+                 LinearOptions options) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
   ops::linear_forward(context, x.data, weight.packed(),
@@ -33,6 +37,14 @@ Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, Linea
     else
       settle();
   });
+  return out;
+}
+
+}  // namespace
+
+Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, LinearOptions options) {
+  const Var out = multiplies_in_fp8(x, weight) ? fp8_linear(graph, x, weight, bias, options)
+                                               : plain_linear(graph, x, weight, bias, options);
   if (!weight.low_rank()) return out;
   const LowRank& low = *weight.low_rank();
   const Var inner = scaled(graph, linear(graph, x, *low.down, nullptr), low.scale);

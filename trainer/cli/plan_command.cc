@@ -54,11 +54,12 @@ std::string text_of(const training::ModelCost& cost, const PlanOptions& options)
       options.gpu ? "on a GPU, device: not measured" : fmt::format("{} kernels", cost.isa);
   return fmt::format(
       "  model     {}{}: {}\n  work      {}FLOP a token\n  memory    of a rank with {} thread{} "
-      "that trains {} sequence{} at a time ({}), in MiB\n{}",
+      "that trains {} sequence{} at a time ({}), in MiB\n{}{}",
       cost.architecture, cost.preset.empty() ? "" : fmt::format(" ({})", cost.preset),
       training::parameters_text(cost), short_number(cost.flops_per_token), cost.threads,
       cost.threads == 1 ? "" : "s", options.micro_batch_size,
-      options.micro_batch_size == 1 ? "" : "s", kernels, training::memory_table(cost));
+      options.micro_batch_size == 1 ? "" : "s", kernels, training::memory_table(cost),
+      cost.note.empty() ? "" : fmt::format("  note      {}\n", cost.note));
 }
 
 Result<> print_plan(const PlanRequest& request) {

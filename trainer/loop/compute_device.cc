@@ -10,7 +10,8 @@
 namespace sortie::trainer {
 namespace {
 
-constexpr int kOldestGpu = 80;  // compute capability 8.0: bf16 products
+constexpr int kOldestGpu = 80;     // compute capability 8.0: bf16 products
+constexpr int kOldestFp8Gpu = 89;  // FP8 products
 
 std::string capability_text(int capability) {
   return fmt::format("{}.{}", capability / 10, capability % 10);
@@ -78,6 +79,19 @@ Result<ComputeDevice> choose_device(const std::string& wanted, const DevicePlace
 Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu,
                                const std::optional<GpuFacts>& gpu) {
   if (precision == "f32") return DType::f32;
+  if (precision == "fp8") {
+    if (gpu && gpu->compute_capability >= kOldestFp8Gpu) return DType::bf16;
+    const std::string here = gpu ? fmt::format("{} has compute capability {}", gpu->name,
+                                               capability_text(gpu->compute_capability))
+                                 : fmt::format("this rank computes on a CPU ({})", cpu.model);
+    return fail(
+        ErrorCode::unsupported,
+        fmt::format(
+            "model.precision = \"fp8\": {}, and products in FP8 need a GPU of {} or "
+            "newer; {}, or use \"bf16\"",
+            here, capability_text(kOldestFp8Gpu),
+            gpu ? "train on such GPUs" : "set trainer.device = \"cuda\" on hosts that have one"));
+  }
   if (gpu) return DType::bf16;  // all that are taken have such products
   if (precision == "auto") return cpu.multiplies_bf16 ? DType::bf16 : DType::f32;
   if (cpu.multiplies_bf16) return DType::bf16;
@@ -85,6 +99,10 @@ Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu
                                                   "has no bf16 products, f32 is faster here; use "
                                                   "\"auto\" or \"f32\"",
                                                   cpu.model, cpu.isa));
+}
+
+std::string name_of_precision(const config::ModelConfig& model, DType chosen) {
+  return std::string(model.precision == "fp8" ? "fp8" : dtype_name(chosen));
 }
 
 }  // namespace sortie::trainer

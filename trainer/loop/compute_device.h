@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/result.h"
+#include "common/config/schema.h"
 #include "trainer/tensor/context.h"
 #include "trainer/tensor/device_module.h"
 
@@ -39,8 +40,11 @@ Result<ComputeDevice> choose_device(const std::string& wanted, const DevicePlace
                                     std::string_view key);
 
 /// f32 or bf16 from model.precision and what computes; what that can not do is an
-/// ErrorCode::unsupported.
+/// ErrorCode::unsupported. "fp8" is bf16 here: linear layers alone are multiplied in FP8.
 Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu,
                                const std::optional<GpuFacts>& gpu = {});
+
+/// Of what that gave: "f32", "bf16", or "fp8" where the model asks for it.
+std::string name_of_precision(const config::ModelConfig& model, DType chosen);
 
 }  // namespace sortie::trainer

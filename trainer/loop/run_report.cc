@@ -80,7 +80,7 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
   PlanOptions options;
   options.micro_batch_size = batch_.micro_batch_size;
   options.world_size = rank_.world_size;
-  options.dtype = facts.precision == dtype_name(DType::bf16) ? DType::bf16 : DType::f32;
+  options.dtype = facts.precision == dtype_name(DType::f32) ? DType::f32 : DType::bf16;
   options.threads = rank_.threads;
   options.gpu = rank_.compute.gpu.has_value();
   const auto stages = plan_stages(job_, options);

@@ -15,6 +15,7 @@
 #include "common/config/forms.h"
 #include "trainer/loop/product_choice.h"
 #include "trainer/loop/replica_check.h"
+#include "trainer/planning/fp8_rules.h"
 
 namespace sortie::trainer {
 namespace {
@@ -23,8 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the libraries that run: those that the program was compiled with may be others.
 BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communicator& communicator,
-                   const config::TopologyConfig& topology, const SampleSource& training,
-                   DType precision, const std::string& build) {
+                   const config::JobConfig& job, const SampleSource& training, DType precision,
+                   const std::string& build) {
   BitFacts facts;
   facts.isa = cpu.isa;
   const dnnl_version_t& onednn = *dnnl_version();
@@ -35,8 +36,8 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
   facts.build = build;
   facts.threads = rank.threads;
   facts.world_size = rank.world_size;
-  facts.layout = config::layout_text(topology);
-  facts.precision = dtype_name(precision);
+  facts.layout = config::layout_text(job.topology);
+  facts.precision = name_of_precision(job.model, precision);
   if (rank.compute.gpu) {
     facts.gpu = rank.compute.name();
     facts.gpu_libraries = rank.compute.libraries;
@@ -58,7 +59,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       report_(job_, batch_, rank_, events, !validation.empty()),
       validation_(std::move(validation)),
       cpu_(cpu),
-      facts_(bit_facts(cpu, rank, communicator, job.topology, training, precision, build)),
+      facts_(bit_facts(cpu, rank, communicator, job, training, precision, build)),
       precision_(precision),
       step_(job, batch, rank, layout_, training),
       prepared_(step_.prepare()),
@@ -76,6 +77,19 @@ Result<> Trainer::begin_outer() {
   checkpointer_.set_extras({.to_save = [this] { return outer_->pieces_to_save(); },
                             .to_load = [this] { return outer_->pieces_to_load(); },
                             .most = outer_->most_elements()});
+  return {};
+}
+
+/// The same of delayed scaling.
+Result<> Trainer::begin_fp8() {
+  Fp8Histories& histories = step_.fp8_histories();
+  if (!histories.kept()) return {};
+  if (outer_)
+    return fail(ErrorCode::config,
+                "model.fp8_scaling = \"delayed\": sites do not share its state; use \"current\"");
+  checkpointer_.set_extras({.to_save = [&histories] { return histories.pieces_to_save(); },
+                            .to_load = [&histories] { return histories.pieces_to_load(); },
+                            .most = histories.elements()});
   return {};
 }
 
@@ -97,17 +111,20 @@ Result<> Trainer::start() {
   SORTIE_TRY(checkpointer_.prepare());
   step_.allocate(precision_);
   SORTIE_TRY(begin_outer());
+  SORTIE_TRY(begin_fp8());
   if (!checkpointer_.loads_all_values())
     store().initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
     step_.resume(progress_);
+    step_.fp8_histories().loaded(context());
     report_.loaded(*loaded);
   } else {
     report_.from_seed();
   }
   for (const std::string& text : checkpointer_.take_memory_notes()) report_.note(text);
+  if (const std::string text = fp8_note(store()); !text.empty()) report_.note(text);
   store().refresh_compute_copy(context());
   step_.spread_weights();
   store().weights_changed();

@@ -85,6 +85,7 @@ class Trainer {
   Result<> save(bool last, const std::vector<Checkpointer::Series>& series);
   Result<> report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last);
   Result<> begin_outer();
+  Result<> begin_fp8();
   Result<> settle_products();
   Result<StepReport*> give_step(const TrainingStep::TellFlags& tell, TrainingStep::Flags flags);
   /// Begins a step; what its report says until it is settled.

@@ -68,6 +68,7 @@ Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   SORTIE_ASSIGN_OR_RETURN(const Checkpointer::RolledBack back, checkpointer_.roll_back(order));
   progress_ = back.progress;
   step_.resume(progress_);
+  step_.fp8_histories().loaded(context());
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   store().refresh_compute_copy(context());
   step_.spread_weights();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/config/mesh.h"
+#include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/part_parameters.h"
 #include "trainer/random/random.h"
 #include "trainer/tensor/device_module.h"
@@ -49,6 +50,7 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
              part_of_stage(job, layout.coordinate(Axis::pipeline))),
       optimizer_(job, store_),
       gate_(job),
+      fp8_histories_(layout, store_),
       profiler_(job.profiler, rank.rank) {}
 
 TrainingStep::~TrainingStep() {
@@ -60,6 +62,7 @@ TrainingStep::~TrainingStep() {
 }
 
 Result<> TrainingStep::prepare() {
+  SORTIE_TRY(check_fp8_rows(job_, batch_.micro_batch_size));
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
   store_.share(share_rules(job_, layout_));
@@ -123,6 +126,7 @@ void TrainingStep::rehearse() {
   passes_->finish();
   routing_.clear(context_);
   store_.zero_gradients();
+  fp8_histories_.forget(context_);
   context_.synchronize();
 }
 
@@ -420,6 +424,7 @@ void TrainingStep::update(std::int64_t step, double rate) {
   const Span span(*this, Part::optimizer);
   gatherer_->finish();  // of what this step had no use for
   passes_->forget_weights();
+  fp8_histories_.roll(context_);
   optimizer_.set_step(context_, step, rate);
   const auto update = [this] {
     optimizer_.apply(context_, gate_.gate(), [this](std::size_t bucket) {

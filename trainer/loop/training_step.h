@@ -15,6 +15,7 @@
 
 #include "common/config/schema.h"
 #include "common/config/validate.h"
+#include "trainer/loop/fp8_histories.h"
 #include "trainer/loop/pipeline_step.h"
 #include "trainer/loop/profiler.h"
 #include "trainer/loop/rank_context.h"
@@ -104,6 +105,7 @@ class TrainingStep {
   /// After allocate(): what moves micro-batches through the model, between steps for others to use.
   PipelineStep& passes() { return *passes_; }
   Profiler& profiler() { return profiler_; }
+  Fp8Histories& fp8_histories() { return fp8_histories_; }
 
  private:
   struct Batch {
@@ -189,6 +191,7 @@ class TrainingStep {
   Optimizer optimizer_;
   StageFacts stage_facts_;
   UpdateGate gate_;
+  Fp8Histories fp8_histories_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<PipelineStep> passes_;
   std::unique_ptr<WeightGatherer> gatherer_;

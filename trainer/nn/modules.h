@@ -46,13 +46,12 @@ inline LinearModule add_linear(ParameterStore& store, const std::string& name, s
   if (cut == LinearCut::inputs) of_weight = {.axis = 1};
   if (cut == LinearCut::none) of_weight = of_bias = {.partial_gradient = true};
   LinearModule module{.cut = cut, .group = store.tensor_group()};
-  module.weight = &store.add({name + ".weight",
-                              {out, in},
-                              Init::normal(std_dev),
-                              Use::matrix,
-                              /*decay=*/true,
-                              segments,
-                              of_weight});
+  module.weight = &store.add({.name = name + ".weight",
+                              .shape = {out, in},
+                              .init = Init::normal(std_dev),
+                              .segments = segments,
+                              .cut = of_weight,
+                              .fp8 = true});
   if (with_bias)
     module.bias = &store.add(
         {name + ".bias", {out}, Init::zeros(), Use::vector, /*decay=*/false, segments, of_bias});

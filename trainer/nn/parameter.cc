@@ -5,6 +5,7 @@
 
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/fp8_format.h"
 #include "trainer/random/random.h"
 
 namespace sortie::trainer {
@@ -171,6 +172,24 @@ void ParameterStore::find_own_runs() {
   }
 }
 
+void ParameterStore::keep_amaxes() {
+  const auto layers = static_cast<std::int64_t>(
+      std::ranges::count_if(parameters_, [](const auto& p) { return p->spec().fp8; }));
+  if (layers == 0) return;
+  fp8_history_ = context_->zeros(DType::f32, {3 * layers, ops::kFp8History});
+  fp8_current_ = context_->zeros(DType::f32, {3 * layers});
+  std::int64_t row = 0;
+  for (const auto& parameter : parameters_) {
+    if (!parameter->spec().fp8) continue;
+    Parameter::Fp8Amaxes& amaxes = parameter->fp8_amaxes_;
+    for (ops::Fp8Amax* amax : {&amaxes.x, &amaxes.weight, &amaxes.gradient}) {
+      *amax = {fp8_history_.slice(0, row, 1).view({ops::kFp8History}),
+               fp8_current_.slice(0, row, 1)};
+      ++row;
+    }
+  }
+}
+
 void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int64_t alignment,
                               bool with_optimizer) {
   context_ = &context;
@@ -193,6 +212,7 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
   if (compute == DType::bf16)
     compute_copy_ = context.zeros(DType::bf16, {gathers() ? own_masters_ : flat_elements_});
   if (gathers()) make_rooms(with_optimizer);
+  if (fp8_ && fp8_delayed_ && with_optimizer) keep_amaxes();
   for (auto& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec_;
     const std::int64_t elements = parameter->elements();
@@ -207,6 +227,9 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
         parameter->grad_ =
             gradients_.slice(0, parameter->offset_, elements).view(parameter->shape_);
     }
+    parameter->in_fp8_ = fp8_ && spec.fp8 && is_narrow(*parameter) &&
+                         parameter->shape_[0] % ops::kFp8Unit == 0 &&
+                         parameter->shape_[1] % ops::kFp8Unit == 0;
     if (spec.use == Use::matrix || spec.use == Use::f32_matrix)
       parameter->packed_.emplace(parameter->weight_);
   }

@@ -30,7 +30,7 @@
 #include "trainer/nn/cut.h"
 #include "trainer/nn/shares.h"
 #include "trainer/nn/units.h"
-#include "trainer/ops/linear.h"
+#include "trainer/ops/fp8.h"
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer {
@@ -64,6 +64,8 @@ struct ParameterSpec {
   /// layer tied to the embedding): it starts from the same values and is saved as that one. Empty:
   /// none.
   std::string tied_to{};
+  /// Of a linear layer: multiplied in FP8 where the store is told to.
+  bool fp8 = false;
   /// In the whole model.
   const std::string& whole_name() const { return tied_to.empty() ? name : tied_to; }
 };
@@ -120,6 +122,14 @@ class Parameter {
     return grad_;
   }
 
+  /// After finalize(): products with it are in FP8, where x has rows for that.
+  bool in_fp8() const { return in_fp8_; }
+  /// Of these products, where they have delayed scaling: what is known of each tensor.
+  struct Fp8Amaxes {
+    ops::Fp8Amax x, weight, gradient;
+  };
+  const Fp8Amaxes& fp8_amaxes() const { return fp8_amaxes_; }
+
   /// A frozen parameter keeps its values. Decided before store.finalize().
   void freeze() { frozen_ = true; }
   /// It has a gradient and an update.
@@ -159,7 +169,8 @@ class Parameter {
   std::optional<LowRank> low_rank_;
   std::int64_t padding_ = 0;
   double token_share_ = 1.0;
-  bool frozen_ = false;
+  bool frozen_ = false, in_fp8_ = false;
+  Fp8Amaxes fp8_amaxes_;
   int pending_uses_ = 0;
   const std::function<void(Parameter&)>* on_final_ = nullptr;
   const std::function<void(const Parameter*)>* on_use_ = nullptr;
@@ -198,6 +209,19 @@ class ParameterStore {
   /// What moments are kept in, f32 or bf16; before finalize().
   void keep_moments_in(DType dtype) { moment_dtype_ = dtype; }
   DType moment_dtype() const { return moment_dtype_; }
+  /// Linear layers are multiplied in FP8 where they are bf16 otherwise, and rows and columns of
+  /// this rank's part are multiples of ops::kFp8Unit; before finalize(). Nothing that is kept
+  /// changes, but for `delayed` scaling, which keeps largest values of each linear layer, in FP8 or
+  /// not: x, weight and gradient, in the order of declaration.
+  void multiply_in_fp8(bool delayed = false) {
+    fp8_ = true;
+    fp8_delayed_ = delayed;
+  }
+  bool multiplies_in_fp8() const { return fp8_; }
+  /// f32 [3 layers, ops::kFp8History] and [3 layers], after finalize() with an optimizer; undefined
+  /// without delayed scaling.
+  Tensor& fp8_history() { return fp8_history_; }
+  Tensor& fp8_current() { return fp8_current_; }
   bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
   /// Of weights too: ops have them from units() that are gathered.
   bool gathers() const { return rules_.dense.count > 1 && rules_.dense.everything; }
@@ -321,6 +345,7 @@ class ParameterStore {
   struct Room {
     Tensor narrow, wide, gradients;  // bf16, f32, f32; undefined where no unit has any
   };
+  void keep_amaxes();
   void lay_out(std::int64_t alignment);
   void lay_out_units(std::int64_t alignment);
   void make_rooms(bool with_gradients);
@@ -342,6 +367,7 @@ class ParameterStore {
   ShareRules rules_;
   std::optional<Member> own_momentum_;
   DType moment_dtype_ = DType::f32;
+  bool fp8_ = false, fp8_delayed_ = false;
   std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
   std::vector<std::int64_t>
@@ -352,6 +378,7 @@ class ParameterStore {
   std::vector<RoomSize> room_sizes_;
   std::vector<Room> rooms_;
   Tensor master_, gradients_, moment1_, moment2_, compute_copy_;
+  Tensor fp8_history_, fp8_current_;
   std::function<void(Parameter&)> on_final_;
   std::function<void(const Parameter*)> on_use_;
   std::function<void(const Parameter&)> on_gradient_;

@@ -13,6 +13,7 @@
 #include "trainer/ops/demo.h"
 #include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/fp8.h"
 #include "trainer/ops/linear.h"
 #include "trainer/ops/moe_experts.h"
 #include "trainer/ops/moe_router.h"
@@ -65,6 +66,21 @@ class Backend {
                                     Tensor& dh, Tensor& dw, Tensor& loss) = 0;
   virtual void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                               Tensor& w) = 0;
+
+  // Products in FP8, which CPUs do not have. A cast makes the copies that have memory.
+  virtual void cast_fp8(Context&, const Tensor&, const Fp8Amax&, Fp8Matrix&) {
+    SORTIE_CHECK(false, "a matrix in FP8 on a device that has no such products");
+  }
+  virtual void roll_fp8_history(Context&, Tensor&, Tensor&) {
+    SORTIE_CHECK(false, "scales of FP8 on a device that has no such products");
+  }
+  virtual void multiply_fp8(Context&, const Fp8Operand&, const Fp8Operand&, const Tensor&,
+                            Tensor&) {
+    SORTIE_CHECK(false, "a product in FP8 on a device that has none");
+  }
+  virtual void add_product_fp8(Context&, const Fp8Operand&, const Fp8Operand&, Tensor&) {
+    SORTIE_CHECK(false, "a product in FP8 on a device that has none");
+  }
 
   // How products are computed, where there is a choice (products.h).
   virtual void set_product_options(const ProductOptions&) {}

@@ -94,6 +94,16 @@ void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const T
   dispatch<&Backend::linear_backward_weight>(context, dy, x, dw, dbias);
 }
 
+void add_bias_gradient(ExecutionContext& context, const Tensor& dy, Tensor& dbias) {
+  SORTIE_CHECK(is_float(dy), "dy {}", dtype_name(dy.dtype()));
+  const auto gradient = dy.matrix();
+  check_vector(dbias, gradient.cols, "dbias");
+  if (gradient.rows == 0 || !dbias.defined()) return;
+  Tensor none;
+  // Of x, which no product reads here, only rows and type would be looked at.
+  dispatch<&Backend::linear_backward_weight>(context, dy, dy, none, dbias);
+}
+
 namespace {
 
 /// Rows and columns of h.

@@ -50,6 +50,9 @@ void linear_backward_data(ExecutionContext& context, const Tensor& dy, const Pac
 void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const Tensor& x,
                             Tensor& dw, Tensor& dbias);
 
+/// dbias [N] (f32) += column sums of dy [M, N], by themselves.
+void add_bias_gradient(ExecutionContext& context, const Tensor& dy, Tensor& dbias);
+
 /// LM head and cross-entropy in one, in chunks of rows so that logits [M, V] never exist as a
 /// whole:
 ///   logits = h . W^T

@@ -35,6 +35,7 @@ Result<std::int64_t> find_first_trained_run(const config::JobConfig& job) {
 
 Result<StageFacts> prepare_parameters(const config::JobConfig& job, const ModelPart& part,
                                       ParameterStore& store, Optimizer& optimizer) {
+  if (job.model.precision == "fp8") store.multiply_in_fp8(job.model.fp8_scaling == "delayed");
   StageFacts facts;
   const bool mixtures = config::architecture_of(job.model).mixture;
   if (mixtures)

@@ -11,6 +11,7 @@
 #include "common/config/architectures.h"
 #include "common/config/mesh.h"
 #include "common/config/validate.h"
+#include "trainer/loop/fp8_histories.h"
 #include "trainer/loop/pipeline_step.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
@@ -23,6 +24,7 @@
 #include "trainer/parallel/partial_gradients.h"
 #include "trainer/parallel/stage_pairs.h"
 #include "trainer/parallel/weight_gatherer.h"
+#include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/part_parameters.h"
 
 namespace sortie::trainer {
@@ -101,9 +103,11 @@ class MetaRank {
                job.topology.activation_checkpointing_type == "every_layer",
                part_of_stage(job, layout_.coordinate(Axis::pipeline))),
         optimizer_(job, store_),
-        gate_(job) {}
+        gate_(job),
+        fp8_histories_(layout_, store_) {}
 
   Result<> prepare() {
+    SORTIE_TRY(check_fp8_rows(job_, options_.micro_batch_size));
     SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
@@ -147,6 +151,7 @@ class MetaRank {
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
     passes_->forget_weights();
     gate_.decide(context_, {}, loss.slice(0, 0, 1), squared_norm, outcome);
+    fp8_histories_.roll(context_);
     optimizer_.update(context_, /*step=*/1, gate_.gate(), /*rate=*/1.0,
                       [this](std::size_t bucket) { gatherer_->start(bucket); });
     routing_.clear(context_);
@@ -159,6 +164,7 @@ class MetaRank {
   RankPlan plan() {
     RankPlan plan;
     plan.parameters = count_parameters(store_);
+    plan.note = fp8_note(store_);
     plan.flop_per_token = static_cast<double>(flop_) /
                           static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
     plan.memory = memory_;
@@ -285,6 +291,7 @@ class MetaRank {
   const LanguageModel model_;
   Optimizer optimizer_;
   UpdateGate gate_;
+  Fp8Histories fp8_histories_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<WeightGatherer> gatherer_;
   std::unique_ptr<PipelineStep> passes_;

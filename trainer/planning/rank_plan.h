@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/base/result.h"
@@ -46,6 +47,8 @@ struct RankPlan {
   /// The share of a step in which the stages of a pipeline wait for each other, were all of its
   /// runs equally long (parallel/schedule.h).
   double bubble = 0.0;
+  /// What of the model is not in FP8, where that is asked for (fp8_rules.h); empty: nothing to say.
+  std::string note;
 };
 
 /// Of one rank; replicas are alike. Parameters and operations are those of its stage. Takes time by

@@ -23,6 +23,7 @@ using Keys = std::set<std::string_view>;
 const Keys& training_keys_of_model() {
   static const Keys keys = {"model.preset",
                             "model.precision",
+                            "model.fp8_scaling",
                             "model.sequence_length",
                             "model.document_end_token",
                             "model.reset_positions",

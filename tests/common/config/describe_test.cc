@@ -92,7 +92,7 @@ TEST_CASE("the JSON schema has every key, with its type, range, default and mean
   CHECK(keys == fields().size());
   CHECK(keys > 60);
   const json precision = schema_of(root, "model.precision");
-  CHECK(precision["enum"] == json{"auto", "bf16", "f32"});
+  CHECK(precision["enum"] == json{"auto", "bf16", "f32", "fp8"});
   const json beta = schema_of(root, "optimizer.beta1");
   CHECK(beta["minimum"] == 0.0);
   CHECK(beta["exclusiveMaximum"] == 1.0);

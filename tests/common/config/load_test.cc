@@ -125,6 +125,7 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "optimizer.momentum",
                                                     "optimizer.chunk",
                                                     "optimizer.top_k",
+                                                    "model.fp8_scaling",
                                                     "model.hidden_size",
                                                     "model.num_attention_heads",
                                                     "model.head_dim",
@@ -196,6 +197,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.optimizer.chunk = OptimizerConfig{}.chunk;
   job.optimizer.top_k = OptimizerConfig{}.top_k;
   job.learning_rate_scheduler.learning_rate = 6.0;
+  job.model.fp8_scaling = "current";  // below
   job.model.num_layers = 8;
   job.model.hidden_size = 64;
   job.model.num_attention_heads = 2;
@@ -224,6 +226,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
         field.key == "trainer.memory_checkpoint_interval" || field.key == "optimizer.name" ||
         field.key == "optimizer.momentum" || field.key == "optimizer.chunk" ||
         field.key == "optimizer.top_k" ||             // of DeMo, below
+        field.key == "model.fp8_scaling" ||           // without rounds between sites, below
         field.key == "topology.pipeline_schedule" ||  // without interleaved stages, below
         field.key.starts_with("topology.expert_") ||  // of models with experts, below
         section_of(field).starts_with("model.");
@@ -252,11 +255,14 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
       if (field.key == key) change(field, demo);
   demo.topology.pipeline_parallel_size = 2;
   demo.topology.pipeline_schedule = "zero_bubble";
+  demo.model.precision = "fp8";
+  demo.model.fp8_scaling = "delayed";
   const auto of_demo = load_job_text(to_toml(demo), "job.toml");
   REQUIRE_MESSAGE(of_demo, (of_demo ? "" : of_demo.error().message));
   const OptimizerConfig& back = of_demo->job.optimizer;
   CHECK(back.name == "demo");
   CHECK(of_demo->job.topology.pipeline_schedule == "zero_bubble");
+  CHECK(of_demo->job.model.fp8_scaling == "delayed");
   CHECK(back.momentum == demo.optimizer.momentum);
   CHECK((back.momentum != 0.999 && back.chunk != 64 && back.top_k != 32));
   CHECK((back.chunk == demo.optimizer.chunk && back.top_k == demo.optimizer.top_k));

@@ -135,6 +135,24 @@ TEST_CASE("each rule of training names the numbers and what to do") {
        },
        "C8 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
        "replicas have alike, and here no rank has the whole state; set it to 0"},
+      {[](JobConfig& job) {
+         job.model.precision = "fp8";
+         job.trainer.device = "cpu";
+       },
+       "C10 model.precision: \"fp8\" needs GPUs of compute capability 8.9 or newer; set "
+       "trainer.device = \"cuda\", or model.precision = \"bf16\""},
+      {[](JobConfig& job) { job.model.fp8_scaling = "delayed"; },
+       "C11 model.fp8_scaling: \"delayed\" is a scaling of products in FP8, and there are none; "
+       "set "
+       "model.precision = \"fp8\", or remove it"},
+      {[](JobConfig& job) {
+         job.model.precision = "fp8";
+         job.model.fp8_scaling = "delayed";
+         job.outer.every = 4;
+       },
+       "C12 model.fp8_scaling: checkpoints in memory and rounds between sites do not have the "
+       "state "
+       "of \"delayed\" scaling; use \"current\""},
       {[](JobConfig& job) { job.optimizer.top_k = 8; },
        "O2 optimizer.top_k: optimizer.name = \"adamw\" has no such setting; remove it, or set "
        "optimizer.name = \"demo\""},

@@ -21,6 +21,7 @@ ModelCost some_cost() {
   cost.memory = {{"bf16", {{"weights", 3 << 20}, {"packed_weights", 1 << 20}}},
                  {"f32", {{"weights", 2 << 20}, {"packed_weights", 0}}}};
   cost.bubble = 0.125;
+  cost.note = "some in bf16";
   cost.stages = {{{"bf16", 4 << 20, {{"pipeline", 1, 100}, {"replicas", -1, 300}}}},
                  {{"bf16", 5 << 20, {{"pipeline", 0, 200}}}}};
   return cost;
@@ -45,6 +46,7 @@ TEST_CASE("what a model costs is read as it was written") {
   CHECK(gpu.on_host() == 3);
   CHECK(read->stages == cost.stages);
   CHECK(read->bubble == cost.bubble);
+  CHECK(read->note == cost.note);
 }
 
 TEST_CASE("an answer of another kind is an error or zeros, never a crash") {

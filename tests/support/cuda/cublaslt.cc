@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct cublasLtMatmulDescOpaque_t {
   std::int32_t transposed_a = CUBLAS_OP_N, transposed_b = CUBLAS_OP_N, bias_type = -1;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  const float *scale_a = nullptr, *scale_b = nullptr;  // on the device; null: 1
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   std::uint64_t workspace = 0;
@@ -45,10 +47,35 @@ struct Algorithm {
   std::uint64_t magic = kMagic, parts = 1, alignment = 0, reduction = 0;
 };
 
+bool is_fp8(cudaDataType type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
 std::size_t bytes_of(cudaDataType type) {
-  return type == CUDA_R_16BF ? 2 : 4;
+  return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4;
+}
+/// What a code of FP8 says, by the formats' definition.
+float value_of_code(std::uint8_t code, cudaDataType type) {
+  const bool e4m3 = type == CUDA_R_8F_E4M3;
+  const int width = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
+  const int exponent = (code & 0x7f) >> width, mantissa = code & ((1 << width) - 1);
+  const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
+  if (e4m3 ? (code & 0x7f) == 0x7f : exponent == 31 && mantissa != 0) return NAN;
+  if (!e4m3 && exponent == 31) return sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), 1 - bias - width);
+  return sign * std::ldexp(static_cast<float>(mantissa + (1 << width)), exponent - bias - width);
 }
 float load(const void* data, cudaDataType type, std::size_t index) {
+  if (is_fp8(type)) {
+    static const auto tables = [] {
+      std::array<std::array<float, 256>, 2> made{};
+      for (std::size_t code = 0; code < 256; ++code) {
+        made[0][code] = value_of_code(static_cast<std::uint8_t>(code), CUDA_R_8F_E4M3);
+        made[1][code] = value_of_code(static_cast<std::uint8_t>(code), CUDA_R_8F_E5M2);
+      }
+      return made;
+    }();
+    return tables[type == CUDA_R_8F_E5M2][static_cast<const std::uint8_t*>(data)[index]];
+  }
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[index];
   return __uint_as_float(std::uint32_t{static_cast<const std::uint16_t*>(data)[index]} << 16);
 }
@@ -75,6 +102,28 @@ struct Shapes {
   std::uint64_t k() const { return desc.transposed_a == CUBLAS_OP_N ? a.cols : a.rows; }
 };
 
+/// Products in FP8: from compute capability 8.9 on, and (up to 9.0, newer ones take more) along
+/// what lies together; not of two matrices in E5M2; sizes and lines in units of 16.
+cublasStatus_t check_fp8(const Shapes& s) {
+  int device = 0, major = 0, minor = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  const bool newer = 10 * major + minor >= 89;
+  const bool fit =
+      s.m() % 16 == 0 && s.n() % 16 == 0 && s.k() % 16 == 0 && s.a.ld % 16 == 0 && s.b.ld % 16 == 0;
+  const bool types = is_fp8(s.a.type) && is_fp8(s.b.type) &&
+                     (s.a.type == CUDA_R_8F_E4M3 || s.b.type == CUDA_R_8F_E4M3) &&
+                     s.c.type == s.d.type && (s.d.type == CUDA_R_16BF || s.d.type == CUDA_R_32F) &&
+                     s.desc.scale == CUDA_R_32F && s.desc.compute == CUBLAS_COMPUTE_32F;
+  const bool form = s.desc.transposed_a == CUBLAS_OP_T && s.desc.transposed_b == CUBLAS_OP_N;
+  const auto bias_type = s.desc.bias_type == -1 ? CUDA_R_16BF : s.desc.bias_type;
+  const bool epilogue = s.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+                        (s.desc.epilogue == CUBLASLT_EPILOGUE_BIAS && bias_type == CUDA_R_16BF);
+  return newer && fit && types && form && epilogue ? CUBLAS_STATUS_SUCCESS
+                                                   : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 cublasStatus_t check(const Shapes& s) {
   for (const Layout* layout : {&s.a, &s.b, &s.c, &s.d})
     if (layout->rows == 0 || layout->cols == 0 ||
@@ -85,6 +134,7 @@ cublasStatus_t check(const Shapes& s) {
   if ((plain_a ? s.a.rows : s.a.cols) != s.m() || (plain_b ? s.b.cols : s.b.rows) != s.n() ||
       (plain_b ? s.b.rows : s.b.cols) != s.k() || s.c.rows != s.m() || s.c.cols != s.n())
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (is_fp8(s.a.type) || is_fp8(s.b.type)) return check_fp8(s);
   const bool narrow = s.a.type == CUDA_R_16BF;
   if (s.desc.scale != CUDA_R_32F || s.a.type != s.b.type || s.c.type != s.d.type ||
       (!narrow && s.d.type == CUDA_R_16BF) || (narrow && s.desc.compute != CUBLAS_COMPUTE_32F))
@@ -156,6 +206,8 @@ struct Product {
         for (std::uint64_t row = 0; row < m; ++row) out[row] += line[row] * factor;
       }
   }
+  static float scale(const float* on_device) { return on_device == nullptr ? 1.0f : *on_device; }
+  cudaDataType bias_type() const { return is_fp8(s.a.type) ? CUDA_R_16BF : s.d.type; }
   void finish(const float* sums) const {
     const std::uint64_t m = s.m(), n = s.n();
     for (std::uint64_t col = 0; col < n; ++col)
@@ -163,10 +215,10 @@ struct Product {
         float value = 0.0f;
         for (std::uint64_t part = 0; part < algorithm.parts; ++part)
           value += sums[(part * n + col) * m + row];
-        value *= alpha;
+        value *= alpha * scale(s.desc.scale_a) * scale(s.desc.scale_b);
         if (beta != 0.0f)
           value += beta * load(c, s.c.type, col * static_cast<std::uint64_t>(s.c.ld) + row);
-        if (s.desc.epilogue == CUBLASLT_EPILOGUE_BIAS) value += load(s.desc.bias, s.d.type, row);
+        if (s.desc.epilogue == CUBLASLT_EPILOGUE_BIAS) value += load(s.desc.bias, bias_type(), row);
         store(d, s.d.type, col * static_cast<std::uint64_t>(s.d.ld) + row, value);
       }
   }
@@ -245,6 +297,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(desc->epilogue, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return set(desc->bias, value, size);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return set(desc->scale_a, value, size);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return set(desc->scale_b, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return set(desc->bias_type, value, size);
   }
@@ -283,7 +339,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
   if (algorithm.magic != kMagic || algorithm.parts == 0 || algorithm.alignment == 0 ||
       algorithm.parts > shapes.k())
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (!lines_fit(shapes, algorithm.alignment)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!lines_fit(shapes, algorithm.alignment) ||
+      (is_fp8(shapes.a.type) && algorithm.alignment < 16))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   *result = {};
   result->algo = *algo;
   result->workspaceSize = workspace_of(shapes, algorithm);

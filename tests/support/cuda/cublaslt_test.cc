@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "trainer/tensor/dtype.h"
@@ -10,13 +11,21 @@
 namespace sortie::trainer {
 namespace {
 
+bool is_fp8(cudaDataType type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+std::size_t size_of(cudaDataType type) {
+  return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4;
+}
+
 /// A product of columns, D [m, n] = 2 op(A) op(B) + C, whose description a test may spoil.
 struct Example {
   std::uint64_t m = 5, n = 3, k = 20;
   cublasOperation_t transposed_a = CUBLAS_OP_N, transposed_b = CUBLAS_OP_N;
   cudaDataType input = CUDA_R_32F, c_type = CUDA_R_32F, d_type = CUDA_R_32F;
-  std::int64_t gap = 0;   // between columns
-  std::int64_t ld_a = 0;  // 0: as many as there are rows, and the gap
+  cudaDataType input_b = CUDA_R_32F;  // where `input` is FP8
+  std::int64_t gap = 0;               // between columns
+  std::int64_t ld_a = 0;              // 0: as many as there are rows, and the gap
   std::uint64_t n_of_b = 0;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -39,9 +48,17 @@ struct Memory {
   Memory(const std::vector<float>& values, cudaDataType type) : bytes(values.size() * 4) {
     std::vector<std::uint16_t> narrow;
     for (const float value : values) narrow.push_back(bf16(value).bits);
+    std::vector<std::uint8_t> codes;  // of 0, 1 and -1: all that number() makes
+    for (const float value : values)
+      codes.push_back(
+          static_cast<std::uint8_t>((value < 0 ? 0x80 : 0) | (value == 0               ? 0
+                                                              : type == CUDA_R_8F_E4M3 ? 7 << 3
+                                                                                       : 15 << 2)));
     REQUIRE(cudaMalloc(&data, bytes) == cudaSuccess);
-    cudaMemcpy(data, type == CUDA_R_32F ? static_cast<const void*>(values.data()) : narrow.data(),
-               type == CUDA_R_32F ? bytes : bytes / 2, cudaMemcpyHostToDevice);
+    const void* from = type == CUDA_R_32F ? static_cast<const void*>(values.data())
+                       : is_fp8(type)     ? static_cast<const void*>(codes.data())
+                                          : narrow.data();
+    cudaMemcpy(data, from, values.size() * size_of(type), cudaMemcpyHostToDevice);
   }
   ~Memory() { cudaFree(data); }
   Memory(const Memory&) = delete;
@@ -89,12 +106,14 @@ Outcome run(const Example& e) {
   };
   const Memory a_memory(layout(&a, e.input, plain_a ? e.m : e.k, plain_a ? e.k : e.m, e.ld_a, 1),
                         e.input);
-  const Memory b_memory(layout(&b, e.input, plain_b ? e.k : n_of_b, plain_b ? n_of_b : e.k, 0, 2),
-                        e.input);
+  const cudaDataType input_b = is_fp8(e.input) ? e.input_b : e.input;
+  const Memory b_memory(layout(&b, input_b, plain_b ? e.k : n_of_b, plain_b ? n_of_b : e.k, 0, 2),
+                        input_b);
+  const Memory scales({8.0f, 0.125f}, CUDA_R_32F);
   const Memory c_memory(layout(&c, e.c_type, e.m, e.n, 0, 3), e.c_type);
   const std::vector<float> before = layout(&d, e.d_type, e.m, e.n, 0, 4);
   const Memory d_memory(before, e.d_type);
-  const Memory bias(std::vector<float>(e.m, 3.0f), e.d_type);
+  const Memory bias(std::vector<float>(e.m, 3.0f), is_fp8(e.input) ? CUDA_R_16BF : e.d_type);
   const Memory workspace(std::vector<float>(8192), CUDA_R_32F);
 
   cublasLtMatmulDesc_t desc = nullptr;
@@ -108,6 +127,11 @@ Outcome run(const Example& e) {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, e.epilogue);
   set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, e.bias_type);
   if (e.bias_is_there) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data));
+  if (is_fp8(e.input)) {  // whose product is 1
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(scales.data));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+        static_cast<const void*>(static_cast<const float*>(scales.data) + 1));
+  }
   cublasLtMatmulPreference_t preference = nullptr;
   cublasLtMatmulPreferenceCreate(&preference);
   const auto ask = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -183,6 +207,43 @@ TEST_CASE("emulated cuBLASLt multiplies, with every algorithm that it offers") {
               CHECK(outcome.right);
             }
           }
+}
+
+TEST_CASE("emulated cuBLASLt multiplies FP8 along what lies together, and nothing else") {
+  Example example{.m = 32, .n = 16, .k = 48, .transposed_a = CUBLAS_OP_T};
+  example.input = example.input_b = CUDA_R_8F_E4M3;
+  example.c_type = example.d_type = CUDA_R_16BF;
+  example.gap = 16;
+  example.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  const auto with = [&](auto change) {
+    Example changed = example;
+    change(changed);
+    return run(changed);
+  };
+  for (const auto& [a, b] :
+       {std::pair(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3), std::pair(CUDA_R_8F_E5M2, CUDA_R_8F_E4M3),
+        std::pair(CUDA_R_8F_E4M3, CUDA_R_8F_E5M2)})
+    for (const auto output : {CUDA_R_16BF, CUDA_R_32F}) {
+      const Outcome outcome = with([&](Example& e) {
+        e.input = a;
+        e.input_b = b;
+        e.c_type = e.d_type = output;
+      });
+      CHECK(outcome.status == CUBLAS_STATUS_SUCCESS);
+      CHECK(outcome.right);
+    }
+  using Change = void (*)(Example&);
+  for (const Change change :
+       {Change([](Example& e) { e.transposed_a = CUBLAS_OP_N; }),
+        Change([](Example& e) { e.transposed_b = CUBLAS_OP_T; }),
+        Change([](Example& e) { e.m = 24; }), Change([](Example& e) { e.n = 8; }),
+        Change([](Example& e) { e.k = 40; }), Change([](Example& e) { e.gap = 8; }),
+        Change([](Example& e) { e.alignment = 8; }),
+        Change([](Example& e) { e.input_b = CUDA_R_16BF; }),
+        Change([](Example& e) { e.bias_type = CUDA_R_32F; }),
+        Change([](Example& e) { e.compute = CUBLAS_COMPUTE_32F_FAST_TF32; }),
+        Change([](Example& e) { e.input = e.input_b = CUDA_R_8F_E5M2; })})
+    CHECK(with(change).heuristic == CUBLAS_STATUS_NOT_SUPPORTED);
 }
 
 TEST_CASE("emulated cuBLASLt refuses what the library does") {

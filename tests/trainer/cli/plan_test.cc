@@ -56,6 +56,33 @@ TEST_CASE("sortie-train plan prints what a rank takes, as text and as JSON") {
   CHECK(smaller["rank_memory_bytes"]["f32"]["optimizer"] == alone["optimizer"]);
 }
 
+TEST_CASE("sortie-train plan of FP8 needs GPUs, and names what stays in bf16") {
+  const sortie::testing::TempDir dir;
+  const std::string file = dir.str("job.toml");
+  sortie::test::write_text(file, kPlanConfig);
+  const std::vector<std::string> fp8 = {file, "--set", "model.precision=fp8"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), fp8.begin(), fp8.end());
+    return plan(more);
+  };
+  const auto none = with({});
+  CHECK(none.code != 0);
+  CHECK(has(none.output,
+            "model.precision = \"fp8\": products in FP8 need GPUs, and this plan is "
+            "one of CPUs; set trainer.device = \"cuda\", or use \"bf16\""));
+  const auto json = nlohmann::json::parse(with({"--gpu", "--json"}).output);
+  CHECK(json["rank_memory_bytes"].size() == 1);
+  CHECK(json["rank_memory_bytes"]["fp8"]["packed_weights"] > 0);  // two casts of each weight
+  CHECK_FALSE(json.contains("note"));
+  const auto odd = with({"--gpu", "--set", "model.ffn_hidden_size=3080"});
+  CHECK(odd.code == 0);
+  CHECK(has(odd.output,
+            "  note      precision fp8: layers.0.mlp.up.weight and 23 more multiply in bf16: rows "
+            "and columns are not multiples of 16 (3080 x 768)\n"));
+  CHECK(has(with({"--gpu", "--set", "model.sequence_length=1023", "--micro-batch", "1"}).output,
+            "gives each rank 1023 rows to multiply, which has to be a multiple of 16"));
+}
+
 TEST_CASE("sortie-train plan counts the memory of a GPU where the job asks for one") {
   const sortie::testing::TempDir dir;
   const std::string file = dir.str("job.toml");

@@ -64,6 +64,30 @@ TEST_CASE("bf16 is what a GPU multiplies") {
   CHECK_FALSE(choose_precision("bf16", narrow));
 }
 
+TEST_CASE("FP8 is bf16 beside linear layers, on GPUs that have such products alone") {
+  const CpuFacts cpu{.model = "CPU", .isa = "avx2", .multiplies_bf16 = true, .amx = false};
+  for (const int newer : {89, 90, 120})
+    CHECK(choose_precision("fp8", cpu, GpuFacts{.name = "GPU", .compute_capability = newer})
+              .value() == DType::bf16);
+  const auto old = choose_precision("fp8", cpu, GpuFacts{.name = "A100", .compute_capability = 80});
+  REQUIRE_FALSE(old);
+  CHECK(old.error().code == ErrorCode::unsupported);
+  CHECK(
+      old.error().message ==
+      "model.precision = \"fp8\": A100 has compute capability 8.0, and products in FP8 need a GPU "
+      "of 8.9 or newer; train on such GPUs, or use \"bf16\"");
+  const auto none = choose_precision("fp8", cpu);
+  REQUIRE_FALSE(none);
+  CHECK(
+      none.error().message ==
+      "model.precision = \"fp8\": this rank computes on a CPU (CPU), and products in FP8 need a "
+      "GPU of 8.9 or newer; set trainer.device = \"cuda\" on hosts that have one, or use \"bf16\"");
+  config::ModelConfig model;
+  CHECK(name_of_precision(model, DType::bf16) == "bf16");
+  model.precision = "fp8";
+  CHECK(name_of_precision(model, DType::bf16) == "fp8");
+}
+
 TEST_CASE("what does not fit on a GPU is an error before memory is taken") {
   const config::JobConfig job = trainer::test::tiny_job();
   const PlanOptions options{.micro_batch_size = 2, .gpu = true};

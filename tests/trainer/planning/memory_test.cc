@@ -51,6 +51,7 @@ void check_close(const char* what, std::int64_t planned, std::int64_t measured) 
   CHECK(std::abs(a - b) <= 0.01 * b);
 }
 
+/// In FP8 where the job's precision is, beside bf16.
 void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
   CAPTURE(job.model.architecture);
   CAPTURE(job.topology.activation_checkpointing_type);
@@ -265,6 +266,40 @@ TEST_CASE("on a GPU: a plan is within a hundredth of what the GPU's allocator th
     job.topology.global_batch_size = 2 * row.micro_batches;
     job.topology.activation_checkpointing_type = row.recompute;
     check_memory(job, row.dtype);
+  }
+}
+
+TEST_CASE("on a GPU: casts to FP8 are in the plan, and take less than what bf16 keeps" *
+          doctest::skip(no_gpu_is_tested())) {
+  struct Row {
+    const char* architecture;
+    const char* recompute;
+    std::int64_t micro_batches;
+  };
+  for (const Row& row : {Row{"llama", "disabled", 1}, Row{"gpt2", "every_layer", 2},
+                         Row{"qwen3", "disabled", 2}, Row{"deepseek-v3", "disabled", 2}}) {
+    config::JobConfig job = sized_job(row.architecture);
+    job.model.vocab_size = 503;
+    job.model.num_layers = 2;
+    job.model.sequence_length = 48;
+    job.model.ffn_hidden_size = 256;
+    job.topology.micro_batch_size = 2;
+    job.topology.global_batch_size = 2 * row.micro_batches;
+    job.topology.activation_checkpointing_type = row.recompute;
+    job.model.precision = "fp8";
+    check_memory(job, DType::bf16);
+    const auto planned = [&](const char* precision) {
+      job.model.precision = precision;
+      const auto plan = plan_rank(job, {.micro_batch_size = 2, .dtype = DType::bf16, .gpu = true});
+      REQUIRE(plan.has_value());
+      return *plan;
+    };
+    const RankPlan narrow = planned("fp8"), wide = planned("bf16");
+    CHECK(narrow.flop_per_token == wide.flop_per_token);
+    CHECK(narrow.memory.weights == wide.memory.weights);
+    CHECK((narrow.memory.packed > 0) == (row.micro_batches > 1));
+    if (std::string(row.recompute) == "disabled")
+      CHECK(narrow.memory.activations < wide.memory.activations);
   }
 }
 

@@ -50,6 +50,13 @@ class CudaBackend final : public Backend {
   void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                       Tensor& w) override;
 
+  void cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix& matrix) override;
+  void roll_fp8_history(Context& context, Tensor& history, Tensor& current) override;
+  void multiply_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b, const Tensor& bias,
+                    Tensor& y) override;
+  void add_product_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b,
+                       Tensor& y) override;
+
   void set_product_options(const ProductOptions& options) override;
   std::string product_choices() const override;
   Result<> use_product_choices(Context& context, std::string_view text) override;
@@ -159,6 +166,9 @@ class CudaBackend final : public Backend {
     Event done;
     std::shared_ptr<std::byte[]> block;
   };
+  /// The product with the bias, by the product where the library can do it, else behind it.
+  void multiply_with_bias(Context& context, Product product, Operands operands, const Tensor& bias,
+                          Tensor& y);
   const Device device_;
   std::deque<Upload> uploads_;
   Products products_;

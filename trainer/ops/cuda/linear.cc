@@ -22,27 +22,34 @@ void CudaBackend::forget_product_choices() {
   products_.forget_choices();
 }
 
-void CudaBackend::weight_changed(Context&, const PackedWeight&) {}
+void CudaBackend::weight_changed(Context&, const PackedWeight& w) {
+  if (w.copies() != nullptr) static_cast<Fp8Copies&>(*w.copies()).mark_stale();
+}
 
 void CudaBackend::linear_forward(Context& context, const Tensor& x, const PackedWeight& w,
                                  const Tensor& bias, Tensor& y) {
   const Tensor::Matrix in = x.matrix(), out = y.matrix();
-  Product product{.m = in.rows,
-                  .n = out.cols,
-                  .k = in.cols,
-                  .input = x.dtype(),
-                  .output = y.dtype(),
-                  .b_transposed = true,
-                  .a_row = in.stride,
-                  .b_row = in.cols,
-                  .c_row = out.stride};
-  Operands operands{.a = in.data, .b = w.plain().raw(), .c = out.data};
+  multiply_with_bias(context,
+                     {.m = in.rows,
+                      .n = out.cols,
+                      .k = in.cols,
+                      .input = x.dtype(),
+                      .output = y.dtype(),
+                      .b_transposed = true,
+                      .a_row = in.stride,
+                      .b_row = in.cols,
+                      .c_row = out.stride},
+                     {.a = in.data, .b = w.plain().raw(), .c = out.data}, bias, y);
+}
+
+void CudaBackend::multiply_with_bias(Context& context, Product product, Operands operands,
+                                     const Tensor& bias, Tensor& y) {
   if (!bias.defined()) return products_.run(context, product, operands);
   // The library adds a bias of the result's type.
   Tensor rounded;
   operands.bias = bias.raw();
   if (y.dtype() != DType::f32 || reinterpret_cast<std::uintptr_t>(operands.bias) % 16 != 0) {
-    rounded = context.empty(y.dtype(), {out.cols});
+    rounded = context.empty(y.dtype(), {product.n});
     with_float_type(y.dtype(), [&]<class T> {
       round_bias(current_stream(context), flat<const float>(bias), address<T>(rounded));
     });

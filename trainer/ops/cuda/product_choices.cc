@@ -18,12 +18,21 @@ constexpr std::size_t kWords = std::size(cublasLtMatmulAlgo_t{}.data);
 
 using Fields = std::array<std::int64_t, kFields>;
 
+/// f32, bf16, then FP8 with A and B in E4M3, A in E5M2, B in E5M2.
+enum Input : std::int64_t { in_f32, in_bf16, in_e4m3, a_in_e5m2, b_in_e5m2 };
+
+std::int64_t input_of(const Product& p) {
+  if (p.input != DType::u8) return p.input == DType::bf16 ? in_bf16 : in_f32;
+  if (p.a_format == Fp8Format::e5m2) return a_in_e5m2;
+  return p.b_format == Fp8Format::e5m2 ? b_in_e5m2 : in_e4m3;
+}
+
 Fields fields_of(const ProductKey& key) {
   const Product& p = key.product;
   return {p.m,
           p.n,
           p.k,
-          p.input == DType::bf16,
+          input_of(p),
           p.output == DType::bf16,
           p.a_transposed,
           p.b_transposed,
@@ -40,11 +49,14 @@ Fields fields_of(const ProductKey& key) {
 
 ProductKey key_of(const Fields& f) {
   const auto type = [](std::int64_t narrow) { return narrow != 0 ? DType::bf16 : DType::f32; };
+  const auto format = [&](Input wide) { return f[3] == wide ? Fp8Format::e5m2 : Fp8Format::e4m3; };
   return {.product = {.m = f[0],
                       .n = f[1],
                       .k = f[2],
-                      .input = type(f[3]),
+                      .input = f[3] > in_bf16 ? DType::u8 : type(f[3]),
                       .output = type(f[4]),
+                      .a_format = format(a_in_e5m2),
+                      .b_format = format(b_in_e5m2),
                       .a_transposed = f[5] != 0,
                       .b_transposed = f[6] != 0,
                       .a_row = f[7],

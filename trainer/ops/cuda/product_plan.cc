@@ -9,7 +9,8 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-cudaDataType_t type_of(DType dtype) {
+cudaDataType_t type_of(DType dtype, Fp8Format format = Fp8Format::e4m3) {
+  if (dtype == DType::u8) return format == Fp8Format::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
   SORTIE_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a product in {}", dtype_name(dtype));
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
@@ -26,10 +27,11 @@ void set(const ProductPreference& preference, cublasLtMatmulPreferenceAttributes
         "what a product asks for");
 }
 
-ProductLayout layout_of(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+ProductLayout layout_of(cudaDataType_t type, std::int64_t rows, std::int64_t cols,
+                        std::int64_t stride) {
   SORTIE_CHECK(rows > 0 && cols > 0, "a product with a matrix [{}, {}]", rows, cols);
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(cols),
+  check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(cols),
                                    static_cast<std::uint64_t>(rows),
                                    rows == 1 ? std::max(stride, cols) : stride),
         "the layout of a matrix");
@@ -46,7 +48,8 @@ void check(cublasStatus_t status, const char* what) {
 
 std::string describe(const Product& product) {
   return fmt::format("a product [{}, {}] x [{}, {}] of {} to {}, rows of {}, {} and {} elements",
-                     product.m, product.k, product.k, product.n, dtype_name(product.input),
+                     product.m, product.k, product.k, product.n,
+                     product.input == DType::u8 ? "FP8" : dtype_name(product.input),
                      dtype_name(product.output), product.a_row, product.b_row, product.c_row);
 }
 
@@ -64,16 +67,20 @@ ProductPlan::ProductPlan(const ProductKey& key) {
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, transform(p.a_transposed));
   if (p.bias)
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-  first = p.b_transposed ? layout_of(p.input, p.n, p.k, p.b_row)
-                         : layout_of(p.input, p.k, p.n, p.b_row);
-  second = p.a_transposed ? layout_of(p.input, p.k, p.m, p.a_row)
-                          : layout_of(p.input, p.m, p.k, p.a_row);
-  result = layout_of(p.output, p.m, p.n, p.c_row);
+  const cudaDataType_t a = type_of(p.input, p.a_format), b = type_of(p.input, p.b_format);
+  first = p.b_transposed ? layout_of(b, p.n, p.k, p.b_row) : layout_of(b, p.k, p.n, p.b_row);
+  second = p.a_transposed ? layout_of(a, p.k, p.m, p.a_row) : layout_of(a, p.m, p.k, p.a_row);
+  result = layout_of(type_of(p.output), p.m, p.n, p.c_row);
   beta = p.accumulate ? 1.0f : 0.0f;
 }
 
 void ProductPlan::set_bias(const void* bias) const {
   set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+}
+
+void ProductPlan::set_scales(const float* a, const float* b) const {
+  set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(b));
+  set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(a));
 }
 
 ProductPreference preference_of(const ProductKey& key, std::size_t workspace_bytes) {

@@ -32,6 +32,8 @@ struct ProductPlan {
   explicit ProductPlan(const ProductKey& key);
   /// 16-byte aligned; the library looks at its alignment when it chooses an algorithm.
   void set_bias(const void* bias) const;
+  /// Of a product in FP8, on the device: what the values of A and B are multiplied by.
+  void set_scales(const float* a, const float* b) const;
 
   ProductDesc desc;
   ProductLayout first, second, result;

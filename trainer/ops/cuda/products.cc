@@ -61,6 +61,8 @@ class Products::State {
                          .tf32 = options_.tf32 && product.input == DType::f32};
     SORTIE_CHECK(product.bias == (operands.bias != nullptr) && alignment_of(operands.bias) == 16,
                  "the bias of {}", describe(product));
+    const bool scaled = operands.a_scale != nullptr && operands.b_scale != nullptr;
+    SORTIE_CHECK((product.input == DType::u8) == scaled, "the scales of {}", describe(product));
     auto found = plans_.find(key);
     if (found == plans_.end()) {
       if (plans_.size() >= kMaxPlans) plans_.clear();
@@ -128,6 +130,7 @@ class Products::State {
                      const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace_bytes,
                      const Operands& operands, void* target, cudaStream_t stream) {
     if (operands.bias != nullptr) plan.set_bias(operands.bias);
+    if (operands.a_scale != nullptr) plan.set_scales(operands.a_scale, operands.b_scale);
     return cublasLtMatmul(handle(), plan.desc.get(), &operands.alpha, operands.b, plan.first.get(),
                           operands.a, plan.second.get(), &plan.beta, operands.c, plan.result.get(),
                           target, plan.result.get(), &algorithm,
@@ -161,8 +164,9 @@ class Products::State {
   /// What the library thinks best, best first; nothing where it can not.
   std::vector<cublasLtMatmulHeuristicResult_t> best(const ProductKey& key, const Operands& operands,
                                                     const ProductPlan& plan) {
-    // The library looks at the bias' alignment.
+    // The library looks at the bias' alignment, and at whether there are scales.
     if (operands.bias != nullptr) plan.set_bias(operands.bias);
+    if (operands.a_scale != nullptr) plan.set_scales(operands.a_scale, operands.b_scale);
     const ProductPreference preference = preference_of(key, kProductWorkspaceBytes);
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(options_.timed));
     int count = 0;

@@ -7,17 +7,20 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/ops/fp8.h"
 #include "trainer/ops/products.h"
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer::ops::cuda {
 
 /// C [m, n] = alpha op(A) op(B) (+ C) (+ bias [n] in every row), summed in f32. A is stored [m, k],
-/// or [k, m] when transposed; B [k, n], or [n, k]. Rows have strides, in elements.
+/// or [k, m] when transposed; B [k, n], or [n, k]. Rows have strides, in elements. In FP8 B alone
+/// is transposed, sizes and strides are multiples of 16, and A or B is in E4M3.
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;
-  DType input = DType::f32;   // f32 or bf16, of A and B
-  DType output = DType::f32;  // of C and the bias: `input` or f32
+  DType input = DType::f32;   // f32 or bf16, of A and B; u8: FP8 of the formats
+  DType output = DType::f32;  // of C and the bias: `input` or f32; of FP8 bf16 or f32
+  Fp8Format a_format = Fp8Format::e4m3, b_format = Fp8Format::e4m3;
   bool a_transposed = false, b_transposed = false;
   std::int64_t a_row = 0, b_row = 0, c_row = 0;
   bool accumulate = false;
@@ -30,7 +33,8 @@ struct Product {
 struct Operands {
   const void *a = nullptr, *b = nullptr;
   void* c = nullptr;
-  const void* bias = nullptr;  // 16-byte aligned; null without
+  const void* bias = nullptr;                          // 16-byte aligned; null without
+  const float *a_scale = nullptr, *b_scale = nullptr;  // of FP8: multiply what codes say
   float alpha = 1.0f;
 };
 

@@ -82,6 +82,19 @@ constexpr NormParts norm_parts(std::int64_t rows, std::int64_t cols) {
   return parts;
 }
 
+/// Parts that the largest value of so many rows is found in, a block each. Every block of a cast
+/// reads all of them.
+constexpr std::int64_t fp8_parts(std::int64_t rows) {
+  constexpr std::int64_t kRowsOfTurn = 8, kMost = 256;
+  return std::clamp<std::int64_t>(pieces_of(rows, kRowsOfTurn), 1, kMost);
+}
+
+/// Blocks of a cast, which are square.
+inline constexpr std::int64_t kFp8Tile = 64;
+constexpr std::int64_t fp8_tiles(std::int64_t rows, std::int64_t cols) {
+  return pieces_of(rows, kFp8Tile) * pieces_of(cols, kFp8Tile);
+}
+
 /// Values that a block of a sum of squares adds up at a time.
 inline constexpr std::int64_t kSquaresOfTurn = 1024;
 /// How many parts a sum of so many squares is taken in; it depends on nothing else.

@@ -29,6 +29,21 @@ void GpuMetaBackend::multiply(Context& context) {
 
 void GpuMetaBackend::linear_forward(Context& context, const Tensor&, const PackedWeight&,
                                     const Tensor& bias, Tensor& y) {
+  multiply(context, bias, y);
+}
+
+void GpuMetaBackend::cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix&) {
+  const Tensor::Matrix in = x.matrix();
+  const Tensor parts = context.empty(DType::f32, {cuda::fp8_parts(in.rows)});
+  if (amax.current.defined()) (void)context.empty(DType::f32, {cuda::fp8_tiles(in.rows, in.cols)});
+}
+
+void GpuMetaBackend::multiply_fp8(Context& context, const Fp8Operand&, const Fp8Operand&,
+                                  const Tensor& bias, Tensor& y) {
+  multiply(context, bias, y);
+}
+
+void GpuMetaBackend::multiply(Context& context, const Tensor& bias, const Tensor& y) {
   Tensor rounded;
   if (bias.defined() &&
       (y.dtype() != DType::f32 || reinterpret_cast<std::uintptr_t>(bias.raw()) % 16 != 0))

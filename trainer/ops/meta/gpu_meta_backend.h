@@ -13,7 +13,9 @@ class GpuMetaBackend final : public MetaBackend {
   using MetaBackend::MetaBackend;
 
   // Products, which take no rearranged weights.
-  void weight_changed(Context&, const PackedWeight&) override {}
+  void weight_changed(Context&, const PackedWeight& w) override {
+    if (w.copies() != nullptr) static_cast<Fp8Copies&>(*w.copies()).mark_stale();
+  }
   void linear_forward(Context& context, const Tensor& x, const PackedWeight& w, const Tensor& bias,
                       Tensor& y) override;
   void linear_backward_data(Context& context, const Tensor&, const PackedWeight&,
@@ -22,6 +24,13 @@ class GpuMetaBackend final : public MetaBackend {
   }
   void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x, Tensor& dw,
                               Tensor& dbias) override;
+  void cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix& matrix) override;
+  void roll_fp8_history(Context&, Tensor&, Tensor&) override {}
+  void multiply_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b, const Tensor& bias,
+                    Tensor& y) override;
+  void add_product_fp8(Context& context, const Fp8Operand&, const Fp8Operand&, Tensor&) override {
+    multiply(context);
+  }
   void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
                             const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
                             Tensor& dw, Tensor& loss) override;
@@ -66,6 +75,8 @@ class GpuMetaBackend final : public MetaBackend {
  private:
   /// The workspace of the current stream's products, from the first one on.
   void multiply(Context& context);
+  /// The same, with what a product with this bias takes beside it.
+  void multiply(Context& context, const Tensor& bias, const Tensor& y);
   std::array<Tensor, kStreams> workspaces_;
 };
 

@@ -8,7 +8,12 @@
 #include <cstdint>
 
 // NOLINTBEGIN: the names are NVIDIA's.
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType_t {
+  CUDA_R_32F = 0,
+  CUDA_R_16BF = 14,
+  CUDA_R_8F_E4M3 = 28,
+  CUDA_R_8F_E5M2 = 29,
+};
 using cudaDataType = cudaDataType_t;
 
 enum cublasStatus_t {
@@ -33,6 +38,8 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSB = 4,
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
 };
 enum cublasLtEpilogue_t {
@@ -105,7 +112,8 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algo,
                                        cublasLtMatmulHeuristicResult_t* result);
-/// D = alpha op(A) op(B) + beta C (+ bias), when the stream gets there.
+/// D = alpha op(A) op(B) + beta C (+ bias), when the stream gets there; A and B in FP8 are
+/// multiplied by what their scales are by then.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a_data, cublasLtMatrixLayout_t a, const void* b_data,
                               cublasLtMatrixLayout_t b, const void* beta, const void* c_data,
