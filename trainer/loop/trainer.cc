@@ -324,6 +324,7 @@ bool Trainer::needs_its_state(const StepReport& report) const {
 Result<Validation> Trainer::evaluate() {
   // A graph of a batch does not wait for weights that are still on their way.
   if (store().sharded() && !store().gathers()) store().await_values();
+  store().refresh_fp8_weights();
   return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
                   step_.passes(), layout_, *rank_.marks,
                   validation_losses_ ? &*validation_losses_ : nullptr);

@@ -296,6 +296,7 @@ std::vector<std::string> TrainingStep::take_graph_notes() {
 Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Batch> batches,
                                        std::int64_t targets, Tensor& loss) {
   using Kind = PipelineAction::Kind;
+  store_.refresh_fp8_weights();
   for (std::int64_t micro = 0; micro < micro_steps; ++micro) {
     PassInputs inputs;
     {

@@ -310,6 +310,13 @@ void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
   convert({whole_master_at(rest), master_.elements()}, rest);
 }
 
+void ParameterStore::refresh_fp8_weights() {
+  if (!fp8_) return;
+  for (auto& parameter : parameters_)
+    if (parameter->in_fp8() && parameter->packed_)
+      ops::refresh_fp8_weight(*context_, parameter->packed(), parameter->fp8_amaxes().weight);
+}
+
 void ParameterStore::weights_changed() {
   for (auto& parameter : parameters_)
     if (parameter->packed_) ops::weight_changed(*context_, *parameter->packed_);

@@ -319,6 +319,9 @@ class ParameterStore {
   void refresh_compute_copy(ExecutionContext& context);
   /// Call after any change of the weights: drops packed layouts.
   void weights_changed();
+  /// Casts of weights to FP8 that are kept are those of the weights as they are now: before passes
+  /// that are captured, or launched as a graph.
+  void refresh_fp8_weights();
 
   /// Called when a parameter's gradient is final; unset = gradients only accumulate.
   void set_on_final(std::function<void(Parameter&)> on_final) { on_final_ = std::move(on_final); }

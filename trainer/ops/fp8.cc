@@ -1,6 +1,8 @@
 // Checks of products in FP8, and the casts of weights that are kept.
 #include "trainer/ops/fp8.h"
 
+#include <utility>
+
 #include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
@@ -83,6 +85,13 @@ Fp8Matrix weight_to_fp8(ExecutionContext& context, const PackedWeight& w, Fp8For
     copies.fresh = true;
   }
   return copies.matrix;
+}
+
+void refresh_fp8_weight(ExecutionContext& context, const PackedWeight& w, const Fp8Amax& amax) {
+  if (w.copies() == nullptr) return;
+  auto& copies = static_cast<Fp8Copies&>(*w.copies());
+  if (std::exchange(copies.fresh, true)) return;
+  cast(context, w.plain(), amax, copies.matrix);
 }
 
 void roll_fp8_history(ExecutionContext& context, Tensor& history, Tensor& current) {

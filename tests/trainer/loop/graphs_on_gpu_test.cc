@@ -130,6 +130,18 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
     job.optimizer.moments = "bf16";
     precision = DType::bf16;
   }
+  // The third micro-batch is captured, for which the first one has cast the weights.
+  for (const char* scaling : {"current", "delayed"})
+    SUBCASE(scaling) {
+      job = graph_job("llama");
+      job.model.hidden_size = 64;
+      job.model.ffn_hidden_size = 96;
+      job.model.precision = "fp8";
+      job.model.fp8_scaling = scaling;
+      job.trainer.eval_interval = 3;
+      job.trainer.eval_samples = 4;
+      precision = DType::bf16;
+    }
   SUBCASE("targets that count are counted, and a step is skipped") {
     job.trainer.max_consecutive_skips = 5;
     source = [](std::int64_t vocab) { return std::make_unique<OutsideSource>(vocab, 26, 28); };
