@@ -131,8 +131,7 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
     precision = DType::bf16;
   }
   // The third micro-batch is captured, for which the first one has cast the weights.
-  for (const char* scaling : {"current", "delayed"})
-    SUBCASE(scaling) {
+  for (const char* scaling : {"current", "delayed"}) SUBCASE(scaling) {
       job = graph_job("llama");
       job.model.hidden_size = 64;
       job.model.ffn_hidden_size = 96;
