@@ -84,13 +84,12 @@ Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu
     const std::string here = gpu ? fmt::format("{} has compute capability {}", gpu->name,
                                                capability_text(gpu->compute_capability))
                                  : fmt::format("this rank computes on a CPU ({})", cpu.model);
-    return fail(
-        ErrorCode::unsupported,
-        fmt::format(
-            "model.precision = \"fp8\": {}, and products in FP8 need a GPU of {} or "
-            "newer; {}, or use \"bf16\"",
-            here, capability_text(kOldestFp8Gpu),
-            gpu ? "train on such GPUs" : "set trainer.device = \"cuda\" on hosts that have one"));
+    return fail(ErrorCode::unsupported,
+                fmt::format("model.precision = \"fp8\": {}, and products in FP8 need a GPU of "
+                            "compute capability {} or newer; {}, or use \"bf16\"",
+                            here, capability_text(kOldestFp8Gpu),
+                            gpu ? "train on such GPUs"
+                                : "set trainer.device = \"cuda\" on hosts that have one"));
   }
   if (gpu) return DType::bf16;  // all that are taken have such products
   if (precision == "auto") return cpu.multiplies_bf16 ? DType::bf16 : DType::f32;

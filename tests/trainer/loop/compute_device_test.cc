@@ -75,13 +75,13 @@ TEST_CASE("FP8 is bf16 beside linear layers, on GPUs that have such products alo
   CHECK(
       old.error().message ==
       "model.precision = \"fp8\": A100 has compute capability 8.0, and products in FP8 need a GPU "
-      "of 8.9 or newer; train on such GPUs, or use \"bf16\"");
+      "of compute capability 8.9 or newer; train on such GPUs, or use \"bf16\"");
   const auto none = choose_precision("fp8", cpu);
   REQUIRE_FALSE(none);
-  CHECK(
-      none.error().message ==
-      "model.precision = \"fp8\": this rank computes on a CPU (CPU), and products in FP8 need a "
-      "GPU of 8.9 or newer; set trainer.device = \"cuda\" on hosts that have one, or use \"bf16\"");
+  CHECK(none.error().message ==
+        "model.precision = \"fp8\": this rank computes on a CPU (CPU), and products in FP8 need a "
+        "GPU of compute capability 8.9 or newer; set trainer.device = \"cuda\" on hosts that have "
+        "one, or use \"bf16\"");
   config::ModelConfig model;
   CHECK(name_of_precision(model, DType::bf16) == "bf16");
   model.precision = "fp8";
