@@ -1,8 +1,6 @@
 // Checks of products in FP8, and the casts of weights that are kept.
 #include "trainer/ops/fp8.h"
 
-#include <utility>
-
 #include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
@@ -61,6 +59,20 @@ void cast(ExecutionContext& context, const Tensor& x, const Fp8Amax& amax, Fp8Ma
   dispatch<&Backend::cast_fp8>(context, x, amax, matrix);
 }
 
+/// What a backend keeps of the weight, as the weight is now.
+const Fp8Matrix& kept_casts(ExecutionContext& context, const PackedWeight& w, const Fp8Amax& amax) {
+  const Tensor& plain = w.plain();
+  if (w.copies() == nullptr) w.copies() = std::make_unique<Fp8Copies>();
+  auto& copies = static_cast<Fp8Copies&>(*w.copies());
+  if (!copies.fresh) {
+    make_room(context, plain.size(0), plain.size(1), {.rows = true, .columns = true},
+              copies.matrix);
+    cast(context, plain, amax, copies.matrix);
+    copies.fresh = true;
+  }
+  return copies.matrix;
+}
+
 }  // namespace
 
 Fp8Matrix to_fp8(ExecutionContext& context, const Tensor& x, Fp8Format format, Fp8Forms forms,
@@ -74,24 +86,13 @@ Fp8Matrix to_fp8(ExecutionContext& context, const Tensor& x, Fp8Format format, F
 
 Fp8Matrix weight_to_fp8(ExecutionContext& context, const PackedWeight& w, Fp8Forms forms,
                         const Fp8Amax& amax) {
-  const Tensor& plain = w.plain();
-  if (!context.keeps_packed_weights()) return to_fp8(context, plain, Fp8Format::e4m3, forms, amax);
-  if (w.copies() == nullptr) w.copies() = std::make_unique<Fp8Copies>();
-  auto& copies = static_cast<Fp8Copies&>(*w.copies());
-  if (!copies.fresh) {
-    make_room(context, plain.size(0), plain.size(1), {.rows = true, .columns = true},
-              copies.matrix);
-    cast(context, plain, amax, copies.matrix);
-    copies.fresh = true;
-  }
-  return copies.matrix;
+  if (!context.keeps_packed_weights())
+    return to_fp8(context, w.plain(), Fp8Format::e4m3, forms, amax);
+  return kept_casts(context, w, amax);
 }
 
 void refresh_fp8_weight(ExecutionContext& context, const PackedWeight& w, const Fp8Amax& amax) {
-  if (w.copies() == nullptr) return;
-  auto& copies = static_cast<Fp8Copies&>(*w.copies());
-  if (std::exchange(copies.fresh, true)) return;
-  cast(context, w.plain(), amax, copies.matrix);
+  if (context.keeps_packed_weights()) (void)kept_casts(context, w, amax);
 }
 
 void roll_fp8_history(ExecutionContext& context, Tensor& history, Tensor& current) {
