@@ -61,8 +61,8 @@ Fp8Matrix to_fp8(ExecutionContext& context, const Tensor& x, Fp8Format format, F
 Fp8Matrix weight_to_fp8(ExecutionContext& context, const PackedWeight& w, Fp8Forms forms,
                         const Fp8Amax& amax = {});
 
-/// Casts of a weight that are kept and that a change has made stale are made again. Before work
-/// that is repeated as it was captured: it has the casts in it that were stale then.
+/// Where casts of weights are kept, those of this one are there and as the weight is. Before work
+/// that is repeated as it was captured: it would have those casts in it that were stale then.
 void refresh_fp8_weight(ExecutionContext& context, const PackedWeight& w, const Fp8Amax& amax = {});
 
 /// The end of a step: every row of history f32 [N, kFp8History] begins with its number of current
