@@ -1,6 +1,6 @@
 // The language of kernels, the same under nvcc and under the emulation of the tests. A kernel is a
 // __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
-// not here or in tensor_core.h:
+// not here, in tensor_core.h or in fp8_codes.h:
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles, votes and
 //     matches with all lanes of the warp in them; __trap() instead of writing where it must not;
 //   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
