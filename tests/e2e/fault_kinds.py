@@ -244,6 +244,7 @@ def make(scene, name, chance, hosts=None):
         check(kind.goes_on, f"{struck.text}: nothing came of it")
         return outcome_without_end(run, name, struck)
     end = ended()[0]
+    check("class" in end, f"{struck.text}: the ranks were done before it")
     check(end["class"] in kind.classes, f"{struck.text}: class {end['class']} ({end['cause']}), not one of {kind.classes}")
     decision = run.until(lambda: run.events("decision", struck.time, attempt=attempt), 30, "a decision")[-1]
     check(decision["action"] == "restart", f"{struck.text}: {decision['reason']}")
