@@ -1,4 +1,4 @@
-// A piece of a run's state on the host, for tests.
+// A run's state on the host, for tests.
 #pragma once
 
 #include "trainer/checkpoint/weight_types.h"
@@ -15,6 +15,17 @@ inline std::vector<float> values_of(const StatePiece& piece) {
   std::vector<float> values(static_cast<std::size_t>(piece.piece.elements()));
   widen(piece.type, bytes.data(), piece.piece.elements(), values.data());
   return values;
+}
+
+/// All of a rank's, piece after piece.
+inline std::vector<float> state_values(ParameterStore& store) {
+  const StateView view(store);
+  std::vector<float> all;
+  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
+    const std::vector<float> values = values_of(piece);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
 }
 
 }  // namespace sortie::trainer::test

@@ -1,6 +1,7 @@
 // Tiny mixtures of experts, for tests of the loop.
 #pragma once
 
+#include "common/config/architectures.h"
 #include "tests/support/tiny_training.h"
 
 namespace sortie::trainer::test {
@@ -33,6 +34,14 @@ inline config::JobConfig mixture_job(const std::string& architecture) {
     if (architecture == "qwen3-moe") m.moe.normalize_topk = false;
   }
   return job;
+}
+
+/// The tiny job of any family.
+inline config::JobConfig family_job(const std::string& architecture) {
+  config::ModelConfig probe;
+  probe.architecture = architecture;
+  return config::architecture_of(probe).mixture ? mixture_job(architecture)
+                                                : tiny_job(architecture);
 }
 
 }  // namespace sortie::trainer::test

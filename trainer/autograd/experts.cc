@@ -69,10 +69,7 @@ Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
       use_done(weights);
     };
     const bool trains = std::ranges::any_of(weights, &Parameter::trained);
-    if (trains && (when == WeightGradients::beside_exchanges || graph.leaves_weight_gradients()))
-      graph.postpone(std::move(settle));
-    else
-      settle();
+    graph.settle_weights(trains, when == WeightGradients::beside_exchanges, std::move(settle));
   });
   return out;
 }

@@ -61,10 +61,7 @@ Var fp8_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
       if (bias) bias->use_done();
       weight.use_done();
     };
-    if ((options.beside_exchanges || graph.leaves_weight_gradients()) && trains)
-      graph.postpone(std::move(settle));
-    else
-      settle();
+    graph.settle_weights(trains, options.beside_exchanges, std::move(settle));
   });
   return out;
 }

@@ -75,7 +75,15 @@ class Graph {
   /// From here on backward() does nothing of what is put off, and neither do exchanges: the caller
   /// takes it, in the order in which it came. Not for what a recomputation puts off.
   void leave_weight_gradients() { leaves_weights_ = true; }
-  bool leaves_weight_gradients() const { return leaves_weights_; }
+  /// The gradients of weights, which `work` adds where they are `trained`: at once, or put off
+  /// where they may be done beside exchanges, or the caller takes them.
+  template <class Work>
+  void settle_weights(bool trained, bool beside_exchanges, Work work) {
+    if (trained && (beside_exchanges || leaves_weights_))
+      postpone(std::move(work));
+    else
+      work();
+  }
   std::deque<std::function<void()>> take_weight_gradients() { return std::exchange(left_, {}); }
 
   /// Whether something trained was used so far. What comes before that needs no gradient: it is

@@ -83,11 +83,7 @@ std::vector<Training> train_on_two_ranks(const config::JobConfig& job) {
       SORTIE_CHECK(after.has_value(), "{}", after ? "" : after.error().message);
     }
     mine.choices = ops::product_choices(training.trainer->context());
-    const StateView view(training.trainer->store());
-    for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
-      const std::vector<float> values = values_of(piece);
-      mine.state.insert(mine.state.end(), values.begin(), values.end());
-    }
+    mine.state = state_values(training.trainer->store());
   });
   return trained;
 }

@@ -21,18 +21,16 @@ namespace {
 /// Layers whose sizes are multiples of 16, and micro-batches of 32 tokens. The learning rate is one
 /// with which what is rounded differently does not grow in a few steps.
 config::JobConfig fp8_job(const std::string& architecture) {
-  config::ModelConfig probe;
-  probe.architecture = architecture;
-  const bool mixture = config::architecture_of(probe).mixture;
-  config::JobConfig job = mixture ? mixture_job(architecture) : tiny_job(architecture);
+  config::JobConfig job = family_job(architecture);
+  const config::Architecture& row = config::architecture_of(job.model);
   job.model.hidden_size = 64;
   job.model.ffn_hidden_size = 96;
   job.model.sequence_length = 16;
-  if (mixture) {
+  if (row.mixture) {
     job.model.moe.ffn_hidden_size = 32;
-    job.model.head_dim = config::architecture_of(probe).latent ? 0 : 16;
+    job.model.head_dim = row.latent ? 0 : 16;
   }
-  if (config::architecture_of(probe).latent)
+  if (row.latent)
     job.model.mla = {.q_lora_rank = 32,
                      .kv_lora_rank = 32,
                      .qk_nope_head_dim = 16,
@@ -64,16 +62,6 @@ Fp8Run fp8_run(const config::JobConfig& job, int steps) {
   run.note = fp8_note(training.trainer->store());
   run.flop = training.trainer->context().flop();
   return run;
-}
-
-std::vector<float> whole_state(Trainer& trainer) {
-  std::vector<float> all;
-  const StateView view(trainer.store());
-  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
-    const std::vector<float> values = values_of(piece);
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
 }
 
 Fp8Run bf16_run(config::JobConfig job, int steps) {
@@ -185,7 +173,7 @@ TEST_CASE("on a GPU: a run in FP8 is saved, and goes on with the same bits" *
     const auto communicator = make_single_communicator();
     TinyTraining training(job, *communicator, DType::bf16);
     REQUIRE(training.trainer->run_steps());
-    std::vector<float> all = whole_state(*training.trainer);
+    std::vector<float> all = state_values(training.trainer->store());
     const Tensor& history = training.trainer->store().fp8_history();
     CHECK(history.defined() == (job.model.fp8_scaling == "delayed"));
     if (history.defined()) {
@@ -221,9 +209,9 @@ TEST_CASE("on a GPU: bf16 and FP8 go on with each other's checkpoints" *
     const auto communicator = make_single_communicator();
     TinyTraining training(job, *communicator, DType::bf16);
     CHECK(training.trainer->progress().step == steps);
-    if (steps > 0) CHECK(whole_state(*training.trainer) == left);
+    if (steps > 0) CHECK(state_values(training.trainer->store()) == left);
     REQUIRE(training.trainer->run_steps());
-    left = whole_state(*training.trainer);
+    left = state_values(training.trainer->store());
     steps += 2;
   }
 }

@@ -21,10 +21,7 @@ using namespace sortie::trainer::test;
 namespace {
 
 config::JobConfig graph_job(const std::string& architecture) {
-  config::ModelConfig model;
-  model.architecture = architecture;
-  config::JobConfig job =
-      config::architecture_of(model).mixture ? mixture_job(architecture) : tiny_job(architecture);
+  config::JobConfig job = family_job(architecture);
   job.model.sequence_length = 16;
   job.topology.global_batch_size = 6;  // three micro-batches
   job.topology.micro_batch_size = 2;
@@ -67,16 +64,6 @@ struct GraphCost {
   std::uint64_t launches = 0;
 };
 
-std::vector<float> graph_state(ParameterStore& store) {
-  const StateView view(store);
-  std::vector<float> all;
-  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
-    const std::vector<float> values = values_of(piece);
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
-}
-
 using MakeSource = std::function<std::unique_ptr<SampleSource>(std::int64_t vocab)>;
 
 GraphRun train_graphs(config::JobConfig job, const std::string& graphs,
@@ -89,7 +76,7 @@ GraphRun train_graphs(config::JobConfig job, const std::string& graphs,
   const std::uint64_t before = gpu_is_emulated() ? emulated_count("sortie_emulated_launches") : 0;
   REQUIRE(training.trainer->run_steps());
   if (cost != nullptr) cost->launches = emulated_count("sortie_emulated_launches") - before;
-  return {graph_state(training.trainer->store()), training.trainer->progress().loss,
+  return {state_values(training.trainer->store()), training.trainer->progress().loss,
           training.trainer->progress().updates, training.trainer->context().flop()};
 }
 

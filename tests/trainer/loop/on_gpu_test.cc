@@ -24,8 +24,7 @@ bool has_experts(const std::string& architecture) {
 }
 
 config::JobConfig gpu_job(const std::string& architecture) {
-  config::JobConfig job =
-      has_experts(architecture) ? mixture_job(architecture) : tiny_job(architecture);
+  config::JobConfig job = family_job(architecture);
   job.model.sequence_length = 16;
   job.topology.global_batch_size = 4;
   return job;
@@ -43,16 +42,6 @@ void check_near(const std::vector<double>& a, const std::vector<double>& b, doub
     CAPTURE(i);
     CHECK(std::abs(a[i] - b[i]) <= relative * std::abs(a[i]));
   }
-}
-
-std::vector<float> gpu_state(ParameterStore& store) {
-  const StateView view(store);
-  std::vector<float> all;
-  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
-    const std::vector<float> values = values_of(piece);
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
 }
 
 config::JobConfig gpu_saving_job(const std::string& save_dir, std::int64_t steps) {
@@ -130,14 +119,14 @@ TEST_CASE("on a GPU: a run is saved, and goes on on the CPU and back" *
     const OnDevice chosen(on);
     const config::JobConfig job = job_to(dir.str("checkpoints"), steps);
     TinyTraining training(job, *communicator);
-    const std::vector<float> loaded = gpu_state(training.trainer->store());
+    const std::vector<float> loaded = state_values(training.trainer->store());
     while (training.trainer->progress().step < steps) {
       const auto report = training.trainer->step();
       REQUIRE(report);
       losses.push_back(report->loss);
       REQUIRE(training.trainer->after_step(*report));
     }
-    return std::pair(loaded, gpu_state(training.trainer->store()));
+    return std::pair(loaded, state_values(training.trainer->store()));
   };
   std::vector<double> mixed;
   const auto first = train_to(3, device(), mixed);

@@ -43,6 +43,20 @@ config::JobConfig sized_job(const std::string& architecture) {
   return job;
 }
 
+/// Small enough for an emulated GPU.
+config::JobConfig gpu_sized_job(const char* architecture, const char* recompute,
+                                std::int64_t micro_batches) {
+  config::JobConfig job = sized_job(architecture);
+  job.model.vocab_size = 503;
+  job.model.num_layers = 2;
+  job.model.sequence_length = 48;
+  job.model.ffn_hidden_size = 256;
+  job.topology.micro_batch_size = 2;
+  job.topology.global_batch_size = 2 * micro_batches;
+  job.topology.activation_checkpointing_type = recompute;
+  return job;
+}
+
 void check_close(const char* what, std::int64_t planned, std::int64_t measured) {
   CAPTURE(std::string(what));
   const auto a = static_cast<double>(planned), b = static_cast<double>(measured);
@@ -257,14 +271,7 @@ TEST_CASE("on a GPU: a plan is within a hundredth of what the GPU's allocator th
   for (const Row& row :
        {Row{"llama", DType::f32, "disabled", 1}, Row{"gpt2", DType::bf16, "every_layer", 2},
         Row{"deepseek-v3", DType::bf16, "disabled", 2}}) {
-    config::JobConfig job = sized_job(row.architecture);
-    job.model.vocab_size = 503;
-    job.model.num_layers = 2;
-    job.model.sequence_length = 48;
-    job.model.ffn_hidden_size = 256;
-    job.topology.micro_batch_size = 2;
-    job.topology.global_batch_size = 2 * row.micro_batches;
-    job.topology.activation_checkpointing_type = row.recompute;
+    config::JobConfig job = gpu_sized_job(row.architecture, row.recompute, row.micro_batches);
     check_memory(job, row.dtype);
   }
 }
@@ -278,14 +285,7 @@ TEST_CASE("on a GPU: casts to FP8 are in the plan, and take less than what bf16 
   };
   for (const Row& row : {Row{"llama", "disabled", 1}, Row{"gpt2", "every_layer", 2},
                          Row{"qwen3", "disabled", 2}, Row{"deepseek-v3", "disabled", 2}}) {
-    config::JobConfig job = sized_job(row.architecture);
-    job.model.vocab_size = 503;
-    job.model.num_layers = 2;
-    job.model.sequence_length = 48;
-    job.model.ffn_hidden_size = 256;
-    job.topology.micro_batch_size = 2;
-    job.topology.global_batch_size = 2 * row.micro_batches;
-    job.topology.activation_checkpointing_type = row.recompute;
+    config::JobConfig job = gpu_sized_job(row.architecture, row.recompute, row.micro_batches);
     job.model.precision = "fp8";
     check_memory(job, DType::bf16);
     const auto planned = [&](const char* precision) {

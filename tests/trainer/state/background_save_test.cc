@@ -34,17 +34,6 @@ config::JobConfig saving_job(const std::string& save_dir) {
   return job;
 }
 
-/// All of a rank's state as one vector.
-std::vector<float> state_of(ParameterStore& store) {
-  std::vector<float> all;
-  const StateView view(store);
-  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
-    const std::vector<float> values = values_of(piece);
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
-}
-
 /// The same from a checkpoint, whose bytes are compared with their hashes.
 std::vector<float> state_in(const fs::path& folder, ParameterStore& like) {
   auto reader = CheckpointReader::open(folder, CheckDepth::hashes);
@@ -123,7 +112,7 @@ TEST_CASE("a background save holds the state of its step, whatever training does
     run_thread_ranks(ranks, [&](Communicator& communicator) {
       Rank rank(saving_job(dir.str("run")), communicator);
       CHECK(rank.saver.shares_folder());
-      const std::vector<float> then = state_of(rank.store());
+      const std::vector<float> then = state_values(rank.store());
       communicator.barrier();
       if (communicator.rank() == 0) REQUIRE(file_ops::set_fault("checkpoint:3:delay"));
       communicator.barrier();
@@ -159,7 +148,7 @@ TEST_CASE("a second save waits for the first, and finish() for the last") {
     std::map<std::int64_t, std::vector<float>> states;
     for (const std::int64_t step : {1, 2, 3}) {
       fill_state(rank.store(), static_cast<float>(step));
-      states[step] = state_of(rank.store());
+      states[step] = state_values(rank.store());
       rank.saver.begin_save(rank.progress(step), {Series::regular});
       const auto earlier = rank.saver.take_outcomes();
       CHECK(earlier.size() == (step == 1 ? 0 : 1));
@@ -241,7 +230,7 @@ TEST_CASE("without memory for a copy a save stops training, and is as good") {
     job.trainer.async_save = false;
     Rank rank(job, communicator);
     CHECK(rank.saver.snapshot_bytes() == 0);
-    const std::vector<float> then = state_of(rank.store());
+    const std::vector<float> then = state_values(rank.store());
     rank.saver.begin_save(rank.progress(5), {Series::regular});
     const auto outcomes = rank.saver.take_outcomes();  // nothing to wait for
     REQUIRE(outcomes.size() == 1);
@@ -265,7 +254,7 @@ TEST_CASE("a rank that does not share the folder: rank 0 writes and reads for al
     Rank rank(job_of(communicator.rank()), communicator);
     CHECK_FALSE(rank.saver.shares_folder());
     CHECK((rank.saver.snapshot_bytes() > 0) == (communicator.rank() == 0));
-    if (communicator.rank() == 0) saved = state_of(rank.store());
+    if (communicator.rank() == 0) saved = state_values(rank.store());
     rank.saver.begin_save(rank.progress(4), {Series::regular});
     fill_state(rank.store(), -1.0f);
     const auto outcomes = rank.saver.finish();
@@ -283,7 +272,7 @@ TEST_CASE("a rank that does not share the folder: rank 0 writes and reads for al
     REQUIRE(loaded);
     REQUIRE(loaded->has_value());
     CHECK((*loaded)->progress.step == 4);
-    CHECK(state_of(rank.store()) == saved);
+    CHECK(state_values(rank.store()) == saved);
   });
 }
 
@@ -315,7 +304,7 @@ TEST_CASE("training with background saves has the bits of training without, and 
         REQUIRE(training.trainer->run());
         if (communicator.rank() == 0) {
           auto& end = ends[std::to_string(ranks)];
-          const std::vector<float> state = state_of(training.trainer->store());
+          const std::vector<float> state = state_values(training.trainer->store());
           if (background) CHECK(state == end);
           end = state;
           CHECK(state_in(dir / "run/step-00000006", training.trainer->store()) == state);

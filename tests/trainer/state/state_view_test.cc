@@ -205,11 +205,7 @@ TEST_CASE("every family, cut in two, starts from the values of the whole") {
   ExecutionContext context(1);
   for (const Family& family : families()) {
     CAPTURE(std::string(family.name));
-    config::ModelConfig probe;
-    probe.architecture = family.name;
-    const config::JobConfig job = config::architecture_of(probe).mixture
-                                      ? trainer::test::mixture_job(std::string(family.name))
-                                      : trainer::test::tiny_job(std::string(family.name));
+    const config::JobConfig job = trainer::test::family_job(std::string(family.name));
     const auto make = [&](ParameterStore& store, int part, int parts) {
       const LanguageModel model(context, job.model, store, false);
       const auto cut = store.cut({.dense = {part, parts}, .expert = {part, parts}});

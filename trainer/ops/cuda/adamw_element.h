@@ -1,8 +1,9 @@
-// One element of AdamW's step, for .cu files.
+// One element of AdamW's step, and the step of a range, for .cu files.
 #pragma once
 
 #include "trainer/ops/cuda/device.h"
 #include "trainer/ops/cuda/optimizer.h"
+#include "trainer/ops/cuda/rows.h"
 
 namespace sortie::trainer::ops::cuda {
 
@@ -19,6 +20,21 @@ __device__ __forceinline__ void adamw_element(const AdamWNumbers& a, float grad,
   v = fmaf(a.beta2, v, a.rest2 * (g * g));
   const float deviation = fmaf(sqrtf(v), root_correction2, a.eps);
   w -= fmaf(step_size, m / deviation, lr * a.weight_decay * w);
+}
+
+/// Calls each.at() for all elements of each.range, four at a time where all of its addresses allow
+/// that.
+template <class Each>
+void for_each_of_range(cudaStream_t stream, const Each& each) {
+  const auto& range = each.range;
+  const auto row = [&](auto* data) {
+    return Rows<std::remove_pointer_t<decltype(data)>>{data, 1, range.count, range.count};
+  };
+  if (has_packs<4>(row(range.w)) && has_packs<4>(row(range.grad)) && has_packs<4>(row(range.m)) &&
+      has_packs<4>(row(range.v)) && has_packs<4>(row(range.compute)))
+    for_each_pack<4>(stream, {1, range.count}, each);
+  else
+    for_each_pack<1>(stream, {1, range.count}, each);
 }
 
 }  // namespace sortie::trainer::ops::cuda

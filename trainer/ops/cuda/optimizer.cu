@@ -87,15 +87,7 @@ void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, d
 }
 
 void adamw_range(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWRange& range) {
-  const auto row = [&](auto* data) {
-    return Rows<std::remove_pointer_t<decltype(data)>>{data, 1, range.count, range.count};
-  };
-  const AdamW each{numbers, range};
-  if (has_packs<4>(row(range.w)) && has_packs<4>(row(range.grad)) && has_packs<4>(row(range.m)) &&
-      has_packs<4>(row(range.v)) && has_packs<4>(row(range.compute)))
-    for_each_pack<4>(stream, {1, range.count}, each);
-  else
-    for_each_pack<1>(stream, {1, range.count}, each);
+  for_each_of_range(stream, AdamW{numbers, range});
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -98,15 +98,7 @@ struct AdamWRounded {
 
 void adamw_rounded_range(cudaStream_t stream, const AdamWNumbers& numbers,
                          const RoundingView& rounding, const AdamWRoundedRange& range) {
-  const auto row = [&](auto* data) {
-    return Rows<std::remove_pointer_t<decltype(data)>>{data, 1, range.count, range.count};
-  };
-  const AdamWRounded each{numbers, rounding, range};
-  if (has_packs<4>(row(range.w)) && has_packs<4>(row(range.grad)) && has_packs<4>(row(range.m)) &&
-      has_packs<4>(row(range.v)) && has_packs<4>(row(range.compute)))
-    for_each_pack<4>(stream, {1, range.count}, each);
-  else
-    for_each_pack<1>(stream, {1, range.count}, each);
+  for_each_of_range(stream, AdamWRounded{numbers, rounding, range});
 }
 
 }  // namespace sortie::trainer::ops::cuda
