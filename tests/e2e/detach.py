@@ -19,6 +19,19 @@ QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.hea
          "recovery.supervisor_restarts": 0}
 
 
+def programs_of(run_folder, files):
+    """Pids of the living programs that such files of a run's folder tell of, oldest first."""
+    found = []
+    for file in sorted(run_folder.glob(files), key=lambda path: int(path.name.rpartition("-")[2])):
+        try:
+            pid = json.loads(file.read_text())["pid"]
+            if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
+                found.append(pid)
+        except (OSError, ValueError):  # gone, or just being written
+            pass
+    return found
+
+
 class Detached:
     """A detached run with a state folder of its own; never outlives the scenario."""
 
@@ -63,21 +76,10 @@ class Detached:
 
     def supervisors(self):
         """Living supervisors of this run, oldest first."""
-        return self.processes("supervisor-*")
+        return programs_of(self.path, "supervisor-*")
 
     def watchers(self):
-        return self.processes("watcher-*")
-
-    def processes(self, files):
-        found = []
-        for file in sorted(self.path.glob(files), key=lambda path: int(path.name.rpartition("-")[2])):
-            try:
-                pid = json.loads(file.read_text())["pid"]
-                if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
-                    found.append(pid)
-            except (OSError, ValueError):  # gone, or just being written
-                pass
-        return found
+        return programs_of(self.path, "watcher-*")
 
     def supervisor(self):
         return self.supervisors()[-1]

@@ -84,13 +84,20 @@ def kill_runner(scene, chance, hosts, _undo):
     return struck
 
 
-def kill_supervisor(scene, _chance, _hosts, _undo):
-    run, struck = scene.run, Struck("SIGKILL to the supervisor", time.time())
-    os.kill(run.supervisor(), signal.SIGKILL)
-    while run.supervisor():
-        time.sleep(0.01)
-    run.adopt()
-    struck.found = "adopted"
+def kill_supervisor(scene, chance, _hosts, _undo):
+    """The watcher starts the next supervisor. A watcher may be killed as well, and a supervisor that was started by hand has none: then
+    somebody adopts the run."""
+    run = scene.run
+    watchers = run.watchers()
+    killed = watchers if chance.random() < 0.5 else []
+    struck = Struck("SIGKILL to the supervisor" + (" and its watcher" if killed else ""), time.time(), found="adopted")
+    supervisor = run.until(run.supervisor, 20, "a supervisor")
+    for pid in [*killed, supervisor]:
+        os.kill(pid, signal.SIGKILL)
+    if killed or not watchers:
+        while run.supervisor():
+            time.sleep(0.01)
+        run.adopt()
     struck.over = lambda: run.events("adopted", struck.time)
     return struck
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import machine_clock
+from detach import programs_of
 from harness import PATIENCE, SORTIE, Failure, check, environment_of, equal, run_to_end, wait_until
 from training import CONFIG
 
@@ -53,8 +54,10 @@ class TrainingRun:
 
     def __exit__(self, kind, error, _trace):
         if self.result() is None:
-            with contextlib.suppress(Failure, ProcessLookupError, OSError):
-                os.kill(self.supervisor(), signal.SIGKILL)
+            # The watchers first: they would start another supervisor.
+            for pid in [*self.watchers(), *programs_of(self.path, "supervisor-*[0-9]")]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.bed.clear()  # what its hosts would hold
         for process in self.adopters:
             if process.poll() is None:
@@ -118,12 +121,10 @@ class TrainingRun:
 
     def supervisor(self):
         """Pid of the one that lives; 0 when none does."""
-        for file in sorted(self.path.glob("supervisor-*[0-9]"), reverse=True):
-            with contextlib.suppress(OSError, ValueError):
-                pid = json.loads(file.read_text())["pid"]
-                if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
-                    return pid
-        return 0
+        return (programs_of(self.path, "supervisor-*[0-9]") or [0])[-1]
+
+    def watchers(self):
+        return programs_of(self.path, "watcher-*[0-9]")
 
     def adopt(self):
         with open(self.path / "adopters.log", "ab") as log:
