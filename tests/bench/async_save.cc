@@ -50,7 +50,8 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, int s
   saving.trainer.save_dir = folder;
   saving.trainer.save_interval = 1;
   saving.trainer.keep_last = 1;
-  const BitFacts facts;
+  BitFacts facts;
+  facts.threads = threads;
   Checkpointer saver(saving, facts, trainer.store(), trainer.layout(), trainer.context());
   SORTIE_TRY(saver.prepare());
   if (const std::string why = saver.reserve_snapshot(); !why.empty())

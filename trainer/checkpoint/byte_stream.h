@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/storage/cpu_allowance.h"
+
 namespace sortie::trainer {
 
 /// The bytes of one tensor. What `parts` shows and `make` reads must outlive the writing.
@@ -33,15 +35,18 @@ struct TensorData {
 };
 
 /// Pieces of bytes one after another, for a number of readers, each on a thread of its own. Bytes
-/// that have to be made are made on one more, a few buffers ahead of the slowest reader.
+/// that have to be made are made on one more, a few buffers ahead of the slowest reader. All of
+/// these threads keep within `allowance`; null: no limit.
 class ByteStream {
  public:
-  ByteStream(std::vector<TensorData> pieces, std::size_t readers);
+  ByteStream(std::vector<TensorData> pieces, std::size_t readers,
+             CpuAllowance* allowance = nullptr);
 
   /// What the maker's thread runs: all bytes that have to be made.
   void make();
   bool has_work() const;  // for it
-  /// Calls f(bytes) for all bytes in order, until f is false or the stream was stopped.
+  /// Calls f(bytes) for all bytes in order, some MiB at a time, until f is false or the stream was
+  /// stopped.
   void read(std::size_t reader, const std::function<bool(std::span<const std::byte>)>& f);
   /// Ends make() and every read().
   void stop();
@@ -49,12 +54,14 @@ class ByteStream {
  private:
   static constexpr std::size_t kBuffers = 4;
   static constexpr std::uint64_t kBufferBytes = std::uint64_t{8} << 20;
+  static constexpr std::size_t kReadBytes = std::size_t{4} << 20;  // some milliseconds to hash
 
   bool wait_for_room();
   bool wait_for_buffer(std::size_t reader);
   std::uint64_t slowest() const;
 
   std::vector<TensorData> pieces_;
+  CpuAllowance* const allowance_;
   std::array<std::vector<std::byte>, kBuffers> buffers_;
   std::mutex mutex_;
   std::condition_variable changed_;

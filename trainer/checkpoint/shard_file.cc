@@ -16,20 +16,13 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-Result<> write_stream(const fs::path& path, ByteStream& stream, const OnWritten& on_written,
-                      Caching caching) {
-  SORTIE_ASSIGN_OR_RETURN(FileOutput file, FileOutput::create(path, caching));
-  constexpr std::size_t kPiece = std::size_t{32} << 20;
+Result<> write_stream(const fs::path& path, ByteStream& stream, const Writing& writing) {
+  SORTIE_ASSIGN_OR_RETURN(FileOutput file, FileOutput::create(path, writing.caching));
   Result<> written;
-  stream.read(0, [&](std::span<const std::byte> part) {
-    while (!part.empty()) {
-      const auto piece = part.first(std::min(part.size(), kPiece));
-      written = file.write(piece);
-      if (!written) return false;
-      if (on_written) on_written(piece.size());
-      part = part.subspan(piece.size());
-    }
-    return true;
+  stream.read(0, [&](std::span<const std::byte> bytes) {
+    written = file.write(bytes);
+    if (written && writing.on_written) writing.on_written(bytes.size());
+    return written.has_value();
   });
   SORTIE_TRY(written);
   return file.finish();
@@ -39,7 +32,7 @@ Result<> write_stream(const fs::path& path, ByteStream& stream, const OnWritten&
 
 Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,
-                                      Hashed hashed, const OnWritten& on_written, Caching caching) {
+                                      Hashed hashed, const Writing& writing) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
     const std::size_t size_a = storage_bytes(a.entry.type);
     const std::size_t size_b = storage_bytes(b.entry.type);
@@ -58,7 +51,7 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
     pieces.push_back(std::move(tensors[i].data));
   }
   // Hashing and writing each run through the bytes by themselves.
-  ByteStream stream(std::move(pieces), hashed == Hashed::yes ? 2 : 1);
+  ByteStream stream(std::move(pieces), hashed == Hashed::yes ? 2 : 1, writing.allowance);
   Sha256 hash;
   std::vector<std::thread> threads;
   if (stream.has_work()) threads.emplace_back([&] { stream.make(); });
@@ -69,7 +62,7 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
         return true;
       });
     });
-  const Result<> result = write_stream(path, stream, on_written, caching);
+  const Result<> result = write_stream(path, stream, writing);
   if (!result) stream.stop();
   for (std::thread& thread : threads) thread.join();
   SORTIE_TRY(result);
@@ -78,8 +71,7 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
 }
 
 Result<ShardInfo> write_shard(const fs::path& folder, std::size_t index, std::size_t count,
-                              const std::vector<PieceToWrite>& pieces, const OnWritten& on_written,
-                              Caching caching) {
+                              const std::vector<PieceToWrite>& pieces, const Writing& writing) {
   SORTIE_CHECK(index < count, "shard {} of {}", index, count);
   ShardInfo shard{.file = fmt::format("shard-{:05}-of-{:05}.safetensors", index, count)};
   std::vector<TensorToWrite> tensors;
@@ -99,7 +91,7 @@ Result<ShardInfo> write_shard(const fs::path& folder, std::size_t index, std::si
   }
   SORTIE_ASSIGN_OR_RETURN(const WrittenFile written,
                           write_safetensors(folder / shard.file, std::move(tensors),
-                                            {{"format", "pt"}}, Hashed::yes, on_written, caching));
+                                            {{"format", "pt"}}, Hashed::yes, writing));
   shard.bytes = written.bytes;
   shard.sha256 = written.sha256;
   return shard;

@@ -33,14 +33,20 @@ enum class Hashed : bool { no, yes };
 /// Called with the bytes that were just written, from one thread. May be empty.
 using OnWritten = std::function<void(std::uint64_t bytes)>;
 
+/// How a file is written.
+struct Writing {
+  OnWritten on_written{};
+  Caching caching = Caching::kept;
+  CpuAllowance* allowance = nullptr;  // of the threads that hash and write; null: no limit
+};
+
 /// Writes a new safetensors file and fsyncs it; hashed on a second thread meanwhile. Tensors lie in
 /// the file by falling element size, then by name, so that each is aligned to its element.
 /// The caller fsyncs the folder. On failure the file is left to the caller.
 Result<WrittenFile> write_safetensors(const std::filesystem::path& path,
                                       std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,
-                                      Hashed hashed = Hashed::yes, const OnWritten& on_written = {},
-                                      Caching caching = Caching::kept);
+                                      Hashed hashed = Hashed::yes, const Writing& writing = {});
 
 /// A piece of a tensor of the job, and its bytes.
 struct PieceToWrite {
@@ -55,7 +61,7 @@ struct PieceToWrite {
 /// rank, its own index), and reports what rank 0 needs for the commit.
 Result<ShardInfo> write_shard(const std::filesystem::path& folder, std::size_t index,
                               std::size_t count, const std::vector<PieceToWrite>& pieces,
-                              const OnWritten& on_written = {}, Caching caching = Caching::kept);
+                              const Writing& writing = {});
 
 /// A safetensors file in memory, checked.
 class SafetensorsFile {

@@ -70,8 +70,8 @@ Result<> write_weights(const StoredModel& found, const std::vector<StorageType>&
       tensors.push_back(std::move(one));
     }
     // transformers refuses a file that does not say which library's tensors it has.
-    const auto written =
-        write_safetensors(out / file, std::move(tensors), {{"format", "pt"}}, Hashed::no, count);
+    const auto written = write_safetensors(out / file, std::move(tensors), {{"format", "pt"}},
+                                           Hashed::no, {.on_written = count});
     if (!written) return std::unexpected(written.error());
   }
   if (files.size() == 1) return {};

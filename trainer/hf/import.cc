@@ -124,7 +124,8 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
     if (progress) progress({"writing the checkpoint", written += size, bytes});
   };
   const auto finish = [&]() -> Result<fs::path> {
-    SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(work, 0, 1, pieces, count));
+    SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard,
+                            write_shard(work, 0, 1, pieces, {.on_written = count}));
     manifest.lineage = lineage_of_content(manifest.config + shard.sha256);
     SORTIE_TRY(write_import_notes(opened, work));
     return store.commit(work, std::move(manifest), {shard});

@@ -259,6 +259,7 @@ class Checkpointer {
   }
   bool writes() const { return shared_ || communicator_.rank() == 0; }
   bool saves_between() const;
+  double cores_for_saves() const;
   /// Whether every rank has all of the state.
   bool has_all() const { return has_weights() && members() == 1; }
   bool has_weights() const { return layout_.only_data() && !store_.sharded(); }

@@ -8,6 +8,7 @@
 #include "common/base/elapsed.h"
 #include "common/base/log.h"
 #include "common/config/load.h"
+#include "common/cpu/cpu_list.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/hf/import.h"
 #include "trainer/ops/products.h"
@@ -90,7 +91,17 @@ std::vector<StatePiece> Checkpointer::gather_momenta(const std::vector<StatePiec
   return gathered;
 }
 
+/// Compute threads that fill the CPUs wait for each other at every barrier: what a save takes of
+/// one of them, all of them lose.
+double Checkpointer::cores_for_saves() const {
+  constexpr double kShareOfACore = 0.1;
+  const std::int64_t busy = facts_.threads * ranks_of_host_;
+  const bool one_is_free = busy < static_cast<std::int64_t>(cpu::allowed_cpus().size());
+  return context_.device().kind == DeviceKind::cpu && !one_is_free ? kShareOfACore : 0.0;
+}
+
 std::string Checkpointer::reserve_snapshot() {
+  thread_.limit_to(cores_for_saves());
   if (!job_.trainer.async_save || !saves_between()) return "";
   Result<std::string> mine;
   std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out))) +
@@ -222,8 +233,9 @@ Result<std::string> Checkpointer::write_part(const Flight& flight, const fs::pat
   // does: who is started again soon reads them from there.
   const bool in_background = flight.priority == SaveThread::Priority::low;
   SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard,
-                          write_shard(folder, index, writers(), flight.pieces, {},
-                                      in_background ? Caching::bypassed : Caching::kept));
+                          write_shard(folder, index, writers(), flight.pieces,
+                                      {.caching = in_background ? Caching::bypassed : Caching::kept,
+                                       .allowance = thread_.allowance()}));
   if (index == 0) {
     SORTIE_TRY(carry_import_notes(notes_from_, folder));
     SORTIE_TRY(tokenizer_.files ? write_tokenizer_files(*tokenizer_.files, folder)

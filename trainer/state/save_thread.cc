@@ -22,6 +22,8 @@ void SaveThread::start(Priority priority, std::function<void()> work) {
   SORTIE_CHECK(done_, "a save is under way");
   wait();
   done_ = false;
+  allowance_.reset();
+  if (priority == Priority::low && cores_ > 0.0) allowance_.emplace(cores_);
   thread_ = std::thread([this, priority, work = std::move(work)] {
     if (priority == Priority::low) lower_thread_priority();
     work();
@@ -30,6 +32,7 @@ void SaveThread::start(Priority priority, std::function<void()> work) {
 }
 
 void SaveThread::wait() {
+  if (allowance_) allowance_->lift();
   if (thread_.joinable()) thread_.join();
 }
 

@@ -316,3 +316,20 @@ TEST_CASE("training with background saves has the bits of training without, and 
       CHECK(best == 1);
     }
 }
+
+TEST_CASE("who waits for a save's thread lifts its limit of CPU time") {
+  SaveThread thread;
+  thread.limit_to(1e-9);
+  bool limited = false;
+  const auto work = [&] {
+    limited = thread.allowance() != nullptr;
+    CpuAllowance::Spender cpu(thread.allowance());
+    for (int i = 0; i < 3; ++i) cpu.rest();
+  };
+  thread.start(SaveThread::Priority::low, work);
+  thread.wait();
+  CHECK(limited);
+  thread.start(SaveThread::Priority::normal, work);
+  thread.wait();
+  CHECK_FALSE(limited);
+}

@@ -1,9 +1,14 @@
-// Sha256 against the published vectors, MappedFile against the file.
+// Sha256 against the published vectors, MappedFile against the file, CpuAllowance against the
+// clock.
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <ctime>
 #include <string>
+#include <thread>
 
 #include "tests/support/temp_dir.h"
+#include "trainer/storage/cpu_allowance.h"
 #include "trainer/storage/mapped_file.h"
 #include "trainer/storage/sha256.h"
 
@@ -34,6 +39,50 @@ TEST_CASE("a mapped file shows the bytes of the file") {
   CHECK(MappedFile::open(dir.path() / "absent").error().message.find("absent") !=
         std::string::npos);
   CHECK_FALSE(MappedFile::open(dir.path()).has_value());
+}
+
+namespace {
+
+using std::chrono::milliseconds;
+using WallClock = std::chrono::steady_clock;
+
+void compute_for(milliseconds wanted) {
+  timespec begin{}, now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+  do ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  while ((now.tv_sec - begin.tv_sec) * 1'000'000'000 + now.tv_nsec - begin.tv_nsec <
+         wanted.count() * 1'000'000);
+}
+
+void compute_and_rest(CpuAllowance* allowance, int pieces) {
+  CpuAllowance::Spender cpu(allowance);
+  for (int i = 0; i < pieces; ++i) {
+    compute_for(milliseconds(2));
+    cpu.rest();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("threads of one allowance together take no more CPU time than it says") {
+  CpuAllowance allowance(0.2);
+  const auto begin = WallClock::now();
+  std::thread other(compute_and_rest, &allowance, 10);
+  compute_and_rest(&allowance, 10);
+  other.join();
+  // 40 ms of CPU. The time of the first pieces counts from when they began.
+  CHECK(WallClock::now() - begin >= milliseconds(190));
+}
+
+TEST_CASE("a lifted allowance is no limit, also for threads that rest") {
+  CpuAllowance allowance(1e-6);
+  const auto begin = WallClock::now();
+  std::thread work(compute_and_rest, &allowance, 10);
+  std::this_thread::sleep_for(milliseconds(10));
+  allowance.lift();
+  work.join();
+  CHECK(WallClock::now() - begin < std::chrono::seconds(60));  // not 5.5 hours
+  compute_and_rest(nullptr, 1);
 }
 
 }  // namespace sortie::trainer
