@@ -21,6 +21,7 @@
 #include "runner/container/inside.h"
 #include "runner/content.h"
 #include "runner/runner.h"
+#include "runner/serve/rehearse.h"
 #include "runner/serve/serve.h"
 #include "runner/tunnel/holder.h"
 
@@ -78,10 +79,15 @@ int main_of_runner(int argc, char** argv) {
   log::init("sortie-runner", log::Level::info);
   Fd in = take_over(0);
   Fd out = take_over(1);
-  const runner::Converse converse = [&](Fd from, Fd to) {
-    return runner::Runner(defaults, build).run(std::move(from), std::move(to));
+  runner::PreparedKeeper keeper;
+  const auto prepare = [&] {
+    runner::rehearse();
+    keeper = runner::prepare_keeper(defaults);
   };
-  if (serve) return runner::serve_conversations(std::move(in), std::move(out), converse);
+  const auto converse = [&](Fd from, Fd to) {
+    return runner::Runner(defaults, build, std::move(keeper)).run(std::move(from), std::move(to));
+  };
+  if (serve) return runner::serve_conversations(std::move(in), std::move(out), {prepare, converse});
   return converse(std::move(in), std::move(out));
 }
 

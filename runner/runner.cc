@@ -34,9 +34,10 @@ constexpr milliseconds kEndingMargin{15000};
 
 }  // namespace
 
-Runner::Runner(ProcessDefaults defaults, std::string build)
+Runner::Runner(ProcessDefaults defaults, std::string build, PreparedKeeper keeper)
     : defaults_(std::move(defaults)),
       build_(std::move(build)),
+      keeper_(std::move(keeper)),
       link_(io_),
       signals_(io_),
       beat_timer_(io_),

@@ -28,7 +28,8 @@ namespace sortie::runner {
 class Runner {
  public:
   /// `build` is the hash that this binary's file name carries, empty when it carries none.
-  Runner(ProcessDefaults defaults, std::string build);
+  /// `keeper`: for the first process that it starts, if there is one already.
+  Runner(ProcessDefaults defaults, std::string build, PreparedKeeper keeper = {});
 
   /// Serves one launcher on the two descriptors; returns the exit code of the process.
   int run(Fd in, Fd out);
@@ -69,6 +70,7 @@ class Runner {
   boost::asio::io_context io_{1};
   const ProcessDefaults defaults_;
   const std::string build_;
+  PreparedKeeper keeper_;
   Link link_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<FileRole> files_;

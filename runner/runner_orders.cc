@@ -122,7 +122,7 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   SORTIE_TRY(check_job(spec));
   if (files_) return_freed_memory();
   epoch_ = spec.epoch;
-  job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
+  job_ = std::make_unique<Job>(io_, link_, spec, defaults_, std::move(keeper_));
   if (images_)
     if (auto image = images_->take(spec.container.image)) job_->use_image(std::move(*image));
   preparing_ = true;

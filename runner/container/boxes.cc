@@ -15,8 +15,9 @@
 #include "common/base/log.h"
 #include "common/base/peer.h"
 #include "common/base/process_status.h"
-#include "runner/container/order.h"
+#include "runner/container/init_report.h"
 #include "runner/container/removal.h"
+#include "runner/process/order.h"
 #include "runner/process/process_tree.h"
 
 namespace sortie::runner::container {

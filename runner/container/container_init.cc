@@ -21,9 +21,10 @@
 #include <string_view>
 #include <vector>
 
-#include "runner/container/order.h"
+#include "runner/container/init_report.h"
 #include "runner/job/environment.h"
 #include "runner/process/keeper.h"
+#include "runner/process/order.h"
 #include "runner/process/process_defaults.h"
 #include "runner/process/process_tree.h"
 
@@ -121,6 +122,8 @@ class Init {
     const mode_t umask = spec.defaults.umask;
     spec.defaults = defaults_;
     spec.defaults.umask = umask;
+    spec.cgroup.clear();  // of the host: no paths here
+    spec.job_cgroup.clear();
     add_own_environment(spec.env);
     if (spec.candidates.empty())
       spec.candidates = program_candidates(spec.argv[0], env_value(spec.env, "PATH"));

@@ -32,11 +32,12 @@ constexpr std::chrono::hours kFolderTouch{1};
 }  // namespace
 
 Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
-         const ProcessDefaults& defaults)
+         const ProcessDefaults& defaults, PreparedKeeper keeper)
     : io_(io),
       link_(link),
       spec_(std::move(spec)),
       defaults_(defaults),
+      keeper_(std::move(keeper)),
       facts_(read_node_facts()),
       base_env_(base_environment(environ)),
       pump_(
@@ -46,6 +47,7 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
       finished_wakeup_(io) {
   link_.set_source([this] { return pump_.next(); });
   if (spec_.hold_ms > 0) pump_.keep_unacknowledged();
+  if (keeper_.control) keepers_.insert(keeper_.pid);
 }
 
 boost::asio::awaitable<void> Job::start(wire::Environment env) {
@@ -113,7 +115,7 @@ Result<> Job::start_process(std::size_t slot, HeldSpec& held) {
   rank.program = held.argv[0];
   held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
   held.folders = {spec_.work_dir, std::string(env_value(base_env_, "HOME")), "/"};
-  return rank.process.start(held, report);
+  return rank.process.start_prepared(std::move(keeper_), held, report);
 }
 
 std::vector<std::string> Job::environment_of(const Rank& rank) const {

@@ -45,7 +45,9 @@ inline constexpr std::uint32_t kExitNotRunnable = 126, kExitNotFound = 127;
 class Job {
  public:
   /// `spec` has passed check_job. `link` must outlive the job.
-  Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec, const ProcessDefaults& defaults);
+  /// `keeper`: for its first process outside of a container.
+  Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec, const ProcessDefaults& defaults,
+      PreparedKeeper keeper);
 
   /// What an ImageOrder before the job has found; before prepare().
   void use_image(container::ReadyImage image) { image_ = std::move(image); }
@@ -178,6 +180,7 @@ class Job {
   Link& link_;
   const wire::JobSpec spec_;
   const ProcessDefaults& defaults_;
+  PreparedKeeper keeper_;
   const NodeFacts facts_;
   RunFolder folder_;
   std::string config_path_, cgroup_, cgroup_note_, pmix_note_;

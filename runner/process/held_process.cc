@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "common/base/fd.h"
+#include "runner/process/order.h"
 
 namespace sortie::runner {
 
@@ -20,6 +21,14 @@ Result<> HeldProcess::start(const HeldSpec& spec, OnReport on_report) {
   });
 }
 
+Result<> HeldProcess::start_prepared(PreparedKeeper prepared, const HeldSpec& spec,
+                                     OnReport on_report) {
+  if (!prepared.control || !send_order(prepared.control.get(), spec, -1))
+    return start(spec, std::move(on_report));
+  keeper_ = prepared.pid;
+  return listen(std::move(prepared.control), std::move(on_report));
+}
+
 Result<> HeldProcess::start_inside(const std::function<Result<>(int control)>& hand_over,
                                    OnReport on_report) {
   return open(std::move(on_report), hand_over);
@@ -29,15 +38,20 @@ Result<> HeldProcess::open(OnReport on_report, const std::function<Result<>(int 
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
     return std::unexpected(os_error(errno, "socketpair", ErrorCode::spawn));
-  Fd mine(pair[0]), keepers(pair[1]);
+  Fd mine(pair[0]);
+  const Fd keepers(pair[1]);
   const int on = 1;
   if (::setsockopt(mine.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
     return std::unexpected(os_error(errno, "SO_PASSCRED", ErrorCode::spawn));
   SORTIE_TRY(give(keepers.get()));
+  return listen(std::move(mine), std::move(on_report));
+}
+
+Result<> HeldProcess::listen(Fd control, OnReport on_report) {
   boost::system::error_code error;
-  control_.assign(mine.get(), error);
+  control_.assign(control.get(), error);
   if (error) return fail(ErrorCode::spawn, "epoll: " + error.message());
-  mine.release();
+  control.release();
   on_report_ = std::move(on_report);
   await_report();
   return {};

@@ -9,6 +9,7 @@
 
 #include "common/base/result.h"
 #include "runner/process/keeper.h"
+#include "runner/process/prepared_keeper.h"
 
 namespace sortie::runner {
 
@@ -22,6 +23,9 @@ class HeldProcess {
   /// must outlive them. Error: fork or a descriptor was refused.
   Result<> start(const HeldSpec& spec, OnReport on_report);
 
+  /// The same with a keeper that is there already; a new one where it is not, or is gone.
+  Result<> start_prepared(PreparedKeeper prepared, const HeldSpec& spec, OnReport on_report);
+
   /// The same with a keeper in a container: `hand_over` gives the keeper's end of the control
   /// socket to the container's process 1. Pids in reports are those that this process sees.
   Result<> start_inside(const std::function<Result<>(int control)>& hand_over, OnReport on_report);
@@ -33,6 +37,7 @@ class HeldProcess {
 
  private:
   Result<> open(OnReport on_report, const std::function<Result<>(int control)>& give);
+  Result<> listen(Fd control, OnReport on_report);
   void await_report();
   void read_reports();
   /// As recv; takes the pid from the credentials of an announcement.

@@ -23,7 +23,6 @@
 #include "common/wire/serving.h"
 #include "runner/job/node_facts.h"
 #include "runner/process/own_mounts.h"
-#include "runner/serve/rehearse.h"
 
 namespace sortie::runner {
 namespace {
@@ -47,8 +46,8 @@ struct Child {
 
 class Server {
  public:
-  Server(Fd in, Fd out, const Converse& converse)
-      : in_(std::move(in)), out_(std::move(out)), converse_(converse) {}
+  Server(Fd in, Fd out, const Conversation& conversation)
+      : in_(std::move(in)), out_(std::move(out)), conversation_(conversation) {}
 
   int run() {
     sigset_t watched;
@@ -191,12 +190,12 @@ class Server {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // is not inherited
     if (::getppid() != parent) ::_exit(kExitLost);
     if (waits) {
-      rehearse();
+      conversation_.prepare();
       char begin = 0;
       // The end of the stream: whoever serves is gone.
       if (::read(theirs.get(), &begin, 1) != 1) ::_exit(kExitLost);
     }
-    const int code = converse_(std::move(in_), std::move(out_));
+    const int code = conversation_.hold(std::move(in_), std::move(out_));
     if (::send(theirs.get(), &code, sizeof code, MSG_NOSIGNAL) < 0) ::_exit(code);
     ::_exit(code);
   }
@@ -262,7 +261,7 @@ class Server {
   }
 
   Fd in_, out_, signals_;
-  const Converse& converse_;
+  const Conversation& conversation_;
   wire::ServeTerms terms_;
   std::string frame_;  // as far as it has come
   Clock::time_point heard_, last_used_;
@@ -275,8 +274,8 @@ class Server {
 
 }  // namespace
 
-int serve_conversations(Fd in, Fd out, const Converse& converse) {
-  return Server(std::move(in), std::move(out), converse).run();
+int serve_conversations(Fd in, Fd out, const Conversation& conversation) {
+  return Server(std::move(in), std::move(out), conversation).run();
 }
 
 }  // namespace sortie::runner

@@ -9,12 +9,15 @@
 
 namespace sortie::runner {
 
-/// What a conversation's process does with the stream; returns its exit code.
-using Converse = std::function<int(Fd in, Fd out)>;
+/// What a conversation's process does.
+struct Conversation {
+  std::function<void()> prepare;           // while it waits for its turn; not always
+  std::function<int(Fd in, Fd out)> hold;  // with the stream; returns the exit code
+};
 
 /// Serves until the stream ends, the terms say so, a conversation ends in disorder or a signal
 /// comes (after become_runner(): all are blocked); returns the exit code of the process. A child
 /// gets the signal TERM when this process dies.
-int serve_conversations(Fd in, Fd out, const Converse& converse);
+int serve_conversations(Fd in, Fd out, const Conversation& conversation);
 
 }  // namespace sortie::runner

@@ -219,15 +219,36 @@ TEST_CASE("the next conversation's process waits already; without it there is a 
   const pid_t begun = conversing(first);
   REQUIRE(runner.finish());
   const pid_t waits = waiting_child(runner.pid(), begun);
+  const pid_t keeper = waiting_child(waits, -1);
 
   runner.start(second, "up");
   CHECK(conversing(second) == waits);
+  CHECK(parent_of(processes_with("SORTIE_RUN_ID=" + second.run_id).front()) == keeper);
   REQUIRE(runner.finish());
 
   const pid_t other = waiting_child(runner.pid(), waits);
+  const pid_t other_keeper = waiting_child(other, -1);
   ::kill(other, SIGKILL);
   CHECK(ends(other));
+  CHECK(ends(other_keeper));
   CHECK(runner.start(third, "done") == "done\n");
+  const auto end = runner.finish();
+  REQUIRE(end);
+  CHECK(end->code == 0);
+  runner.end_input();
+  CHECK(runner.exit_code() == kExitOk);
+}
+
+TEST_CASE("a keeper that was killed while it waited for its process is replaced") {
+  ServedRunner runner;
+  const wire::JobSpec first = shell_job("echo up; exec sleep 0.2"), second = shell_job("echo done");
+  runner.start(first, "up");
+  const pid_t begun = conversing(first);
+  REQUIRE(runner.finish());
+  const pid_t keeper = waiting_child(waiting_child(runner.pid(), begun), -1);
+  ::kill(keeper, SIGKILL);
+  CHECK(ends(keeper));
+  CHECK(runner.start(second, "done") == "done\n");
   const auto end = runner.finish();
   REQUIRE(end);
   CHECK(end->code == 0);
@@ -244,12 +265,14 @@ TEST_CASE("the process that waits for a conversation ends with the one that serv
     const pid_t begun = conversing(job);
     REQUIRE(runner.finish());
     const pid_t waits = waiting_child(runner.pid(), begun);
+    const pid_t keeper = waiting_child(waits, -1);
     if (killed)
       ::kill(runner.pid(), SIGKILL);
     else
       runner.end_input();
     CHECK(runner.exit_code() == (killed ? 128 + SIGKILL : kExitOk));
     CHECK(ends(waits));
+    CHECK(ends(keeper));
   }
 }
 

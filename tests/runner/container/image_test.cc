@@ -14,7 +14,6 @@
 #include "runner/container/engine.h"
 #include "runner/container/host_facts.h"
 #include "runner/container/image.h"
-#include "runner/container/order.h"
 #include "tests/support/docker_engine.h"
 #include "tests/support/runner_client.h"
 #include "tests/support/text.h"
@@ -233,8 +232,8 @@ TEST_CASE("an order of a process arrives as it was") {
   spec.run_folder = "/tmp/x";
   spec.defaults.umask = 027;
   spec.announce = true;
-  const std::string bytes = runner::container::encode_spec(spec);
-  const auto back = runner::container::decode_spec(bytes);
+  const std::string bytes = runner::encode_spec(spec);
+  const auto back = runner::decode_spec(bytes);
   REQUIRE(back);
   CHECK(back->argv == spec.argv);
   CHECK(back->env == spec.env);
@@ -242,8 +241,8 @@ TEST_CASE("an order of a process arrives as it was") {
   CHECK(back->defaults.umask == 027);
   CHECK(back->announce);
   for (const std::size_t cut : {0ul, 7ul, 20ul, bytes.size() - 1})
-    CHECK_FALSE(runner::container::decode_spec(bytes.substr(0, cut)));
-  CHECK_FALSE(runner::container::decode_spec(bytes + "x"));
+    CHECK_FALSE(runner::decode_spec(bytes.substr(0, cut)));
+  CHECK_FALSE(runner::decode_spec(bytes + "x"));
 }
 
 TEST_CASE("devices of a container are counted inside, or named by UUID") {

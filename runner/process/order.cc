@@ -1,4 +1,4 @@
-#include "runner/container/order.h"
+#include "runner/process/order.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -8,19 +8,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 
-namespace sortie::runner::container {
+namespace sortie::runner {
 namespace {
 
 constexpr std::size_t kMaxSpec = 64u << 20;
 
-/// Which descriptors come with an order, after the spec's file and the control socket.
+/// Which descriptors come with an order, after the spec's file, stdout and stderr.
 struct OrderHead {
-  std::uint32_t magic = 0x5b0c5b0c;
-  std::uint32_t has_stdin = 0, has_program = 0;
+  std::uint32_t magic = 0x5b0c5b0d;
+  std::uint32_t has_control = 0, has_stdin = 0, has_program = 0;
+  std::size_t descriptors() const { return 3u + has_control + has_stdin + has_program; }
 };
 constexpr std::size_t kMaxDescriptors = 6;
 
@@ -101,10 +101,10 @@ std::string encode_spec(const HeldSpec& spec) {
   put(bytes, spec.title);
   for (const auto* texts : {&spec.candidates, &spec.argv, &spec.env, &spec.folders})
     put(bytes, *texts);
-  put(bytes, spec.run_folder);
+  for (const auto* text : {&spec.run_folder, &spec.cgroup, &spec.job_cgroup}) put(bytes, *text);
   put(bytes, std::uint64_t{spec.defaults.umask});
-  put(bytes, std::uint64_t{spec.announce});
-  put(bytes, std::uint64_t{spec.refuse_mpi});
+  for (const bool flag : {spec.detaches, spec.announce, spec.refuse_mpi})
+    put(bytes, std::uint64_t{flag});
   put(bytes, spec.cpus.size());
   for (const std::uint32_t cpu : spec.cpus) put(bytes, std::uint64_t{cpu});
   return bytes;
@@ -116,40 +116,15 @@ Result<HeldSpec> decode_spec(std::string_view bytes) {
   spec.title = reader.text();
   for (auto* texts : {&spec.candidates, &spec.argv, &spec.env, &spec.folders})
     *texts = reader.texts();
-  spec.run_folder = reader.text();
+  for (auto* text : {&spec.run_folder, &spec.cgroup, &spec.job_cgroup}) *text = reader.text();
   spec.defaults.umask = static_cast<mode_t>(reader.number());
-  spec.announce = reader.number() != 0;
-  spec.refuse_mpi = reader.number() != 0;
+  for (bool* flag : {&spec.detaches, &spec.announce, &spec.refuse_mpi})
+    *flag = reader.number() != 0;
   for (std::uint64_t left = std::min<std::uint64_t>(reader.number(), cpu::kMaxCpus); left > 0;
        --left)
     spec.cpus.push_back(static_cast<std::uint32_t>(reader.number()));
   if (!reader.ok() || spec.argv.empty()) return fail(ErrorCode::protocol, "a broken order");
   return spec;
-}
-
-Result<> send_report(int socket, const InitReport& report) {
-  std::string bytes;
-  put(bytes, static_cast<std::uint64_t>(report.kind));
-  put(bytes, static_cast<std::uint64_t>(report.value));
-  bytes += report.text.substr(0, kMaxReportText);
-  if (::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0)
-    return std::unexpected(os_error(errno, "send", ErrorCode::lost));
-  return {};
-}
-
-Result<InitReport> receive_report(int socket) {
-  std::array<char, kMaxReportText + 64> buffer;
-  const ssize_t count = ::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
-  if (count <= 0) return not_received(count, errno);
-  constexpr std::size_t kHead = 2 * sizeof(std::uint64_t);
-  if (static_cast<std::size_t>(count) < kHead) return fail(ErrorCode::protocol, "a short report");
-  std::uint64_t head[2];
-  std::memcpy(head, buffer.data(), kHead);
-  InitReport report;
-  report.kind = static_cast<InitReport::Kind>(head[0]);
-  report.value = static_cast<std::int32_t>(head[1]);
-  report.text.assign(buffer.data() + kHead, static_cast<std::size_t>(count) - kHead);
-  return report;
 }
 
 Result<> send_order(int socket, const HeldSpec& spec, int control) {
@@ -163,12 +138,16 @@ Result<> send_order(int socket, const HeldSpec& spec, int control) {
     left.remove_prefix(static_cast<std::size_t>(count));
   }
   OrderHead head;
-  int fds[kMaxDescriptors] = {file.get(), control, spec.stdout_fd, spec.stderr_fd};
-  std::size_t count = 4;
-  head.has_stdin = spec.stdin_fd >= 0 ? 1 : 0;
-  if (head.has_stdin) fds[count++] = spec.stdin_fd;
-  head.has_program = spec.program_fd >= 0 ? 1 : 0;
-  if (head.has_program) fds[count++] = spec.program_fd;
+  int fds[kMaxDescriptors] = {file.get(), spec.stdout_fd, spec.stderr_fd};
+  std::size_t count = 3;
+  const auto add = [&](int fd) -> std::uint32_t {
+    if (fd < 0) return 0;
+    fds[count++] = fd;
+    return 1;
+  };
+  head.has_control = add(control);
+  head.has_stdin = add(spec.stdin_fd);
+  head.has_program = add(spec.program_fd);
 
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof fds)] = {};
   iovec body{&head, sizeof head};
@@ -183,7 +162,7 @@ Result<> send_order(int socket, const HeldSpec& spec, int control) {
   part->cmsg_len = CMSG_LEN(count * sizeof(int));
   std::memcpy(CMSG_DATA(part), fds, count * sizeof(int));
   if (::sendmsg(socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-    return std::unexpected(os_error(errno, "the container accepts no order", ErrorCode::spawn));
+    return std::unexpected(os_error(errno, "no order is accepted", ErrorCode::spawn));
   return {};
 }
 
@@ -207,16 +186,15 @@ Result<Order> receive_order(int socket) {
       fds.emplace_back(fd);
     }
   }
-  if (count != sizeof head || head.magic != OrderHead{}.magic ||
-      fds.size() != 4u + (head.has_stdin ? 1 : 0) + (head.has_program ? 1 : 0))
+  if (count != sizeof head || head.magic != OrderHead{}.magic || fds.size() != head.descriptors())
     return fail(ErrorCode::protocol, "not an order");
   SORTIE_ASSIGN_OR_RETURN(const std::string bytes, content_of(fds[0].get()));
   Order order;
   SORTIE_ASSIGN_OR_RETURN(order.spec, decode_spec(bytes));
-  order.control = std::move(fds[1]);
-  order.spec.stdout_fd = fds[2].get();
-  order.spec.stderr_fd = fds[3].get();
-  if (head.has_stdin) order.spec.stdin_fd = fds[4].get();
+  order.spec.stdout_fd = fds[1].get();
+  order.spec.stderr_fd = fds[2].get();
+  if (head.has_control) order.control = std::move(fds[3]);
+  if (head.has_stdin) order.spec.stdin_fd = fds[3u + head.has_control].get();
   if (head.has_program) {
     order.spec.program_fd = fds.back().get();
     order.spec.candidates = {fmt::format("/proc/self/fd/{}", order.spec.program_fd)};
@@ -225,4 +203,4 @@ Result<Order> receive_order(int socket) {
   return order;
 }
 
-}  // namespace sortie::runner::container
+}  // namespace sortie::runner
