@@ -74,8 +74,8 @@ class Warm:
                       if executable_of(pid) == "sshd")
 
     def runners(self):
-        """That stay: each has, a moment after a command, a process beside it that waits for the next one. Nothing else is there."""
-        wait_until(lambda: len(self.bed.leftovers()) == 2 * len(HOSTS), 10, f"two processes on each host ({self.bed.leftovers()})")
+        """That stay: each has, a moment after a command, a process beside it that waits for the next one, with a keeper. Nothing else is there."""
+        wait_until(lambda: len(self.bed.leftovers()) == 3 * len(HOSTS), 10, f"three processes on each host ({self.bed.leftovers()})")
         return [self.bed.runner(host) for host in HOSTS]
 
     def waiting(self, host):

@@ -13,6 +13,7 @@
 #include "runner/job/environment.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/oom.h"
+#include "runner/process/order.h"
 #include "runner/process/process_tree.h"
 #include "runner/streams/event_socket.h"
 #include "tests/support/runner_client.h"
@@ -217,4 +218,34 @@ TEST_CASE("descriptors become close-on-exec one by one where close_range is miss
   cloexec_all_descriptors_by_search();
   CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
   ::close(fd);
+}
+
+TEST_CASE("an order of a process arrives as it was") {
+  HeldSpec spec;
+  spec.title = "t";
+  spec.argv = {"a", "", std::string("z\xff\n", 3)};
+  spec.env = {"X=" + std::string(1 << 20, 'y')};
+  spec.folders = {"/"};
+  spec.cpus = {0, 3};
+  spec.run_folder = "/tmp/x";
+  spec.cgroup = "/sys/fs/cgroup/job/rank-0";
+  spec.job_cgroup = "/sys/fs/cgroup/job";
+  spec.defaults.umask = 027;
+  spec.announce = true;
+  const std::string bytes = encode_spec(spec);
+  const auto back = decode_spec(bytes);
+  REQUIRE(back);
+  CHECK(back->argv == spec.argv);
+  CHECK(back->env == spec.env);
+  CHECK(back->cpus == spec.cpus);
+  CHECK(back->defaults.umask == 027);
+  CHECK(back->run_folder == spec.run_folder);
+  CHECK(back->cgroup == spec.cgroup);
+  CHECK(back->job_cgroup == spec.job_cgroup);
+  CHECK(back->announce);
+  CHECK_FALSE(back->detaches);
+  CHECK_FALSE(back->refuse_mpi);
+  for (const std::size_t cut : {0ul, 7ul, 20ul, bytes.size() - 1})
+    CHECK_FALSE(decode_spec(bytes.substr(0, cut)));
+  CHECK_FALSE(decode_spec(bytes + "x"));
 }

@@ -222,29 +222,6 @@ TEST_CASE("the last words of an engine") {
   CHECK(last_words("") == "");
 }
 
-TEST_CASE("an order of a process arrives as it was") {
-  runner::HeldSpec spec;
-  spec.title = "t";
-  spec.argv = {"a", "", std::string("z\xff\n", 3)};
-  spec.env = {"X=" + std::string(1 << 20, 'y')};
-  spec.folders = {"/"};
-  spec.cpus = {0, 3};
-  spec.run_folder = "/tmp/x";
-  spec.defaults.umask = 027;
-  spec.announce = true;
-  const std::string bytes = runner::encode_spec(spec);
-  const auto back = runner::decode_spec(bytes);
-  REQUIRE(back);
-  CHECK(back->argv == spec.argv);
-  CHECK(back->env == spec.env);
-  CHECK(back->cpus == spec.cpus);
-  CHECK(back->defaults.umask == 027);
-  CHECK(back->announce);
-  for (const std::size_t cut : {0ul, 7ul, 20ul, bytes.size() - 1})
-    CHECK_FALSE(runner::decode_spec(bytes.substr(0, cut)));
-  CHECK_FALSE(runner::decode_spec(bytes + "x"));
-}
-
 TEST_CASE("devices of a container are counted inside, or named by UUID") {
   using runner::container::visible_devices;
   wire::ContainerSpec spec;
