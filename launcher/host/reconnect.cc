@@ -70,7 +70,6 @@ asio::awaitable<Result<std::shared_ptr<HostSession>>> Reconnect::run() {
     ++attempts_;
     const std::shared_ptr<HostSession> session = parts_.make_session();
     current_ = session;
-    const bool last = Clock::now() >= until_;
     auto reached = co_await attempt(session);
     current_.reset();
     if (given_up_) {
@@ -81,7 +80,7 @@ asio::awaitable<Result<std::shared_ptr<HostSession>>> Reconnect::run() {
     session->close();
     trouble = fmt::format("{}: {}", error_code_name(reached.error().code), reached.error().message);
     if (is_final(session->refusal())) co_return refuse(ErrorCode::lost, reached.error().message);
-    if (last)
+    if (Clock::now() >= until_)
       co_return refuse(ErrorCode::lost,
                        fmt::format("not reached again in {} attempts within {} s; the last one: {}",
                                    attempts_, parts_.time.count() / 1000, trouble));
