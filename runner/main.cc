@@ -20,8 +20,9 @@
 #include "runner/container/container_init.h"
 #include "runner/container/inside.h"
 #include "runner/content.h"
+#include "runner/process/prepared_keeper.h"
+#include "runner/process/rehearse.h"
 #include "runner/runner.h"
-#include "runner/serve/rehearse.h"
 #include "runner/serve/serve.h"
 #include "runner/tunnel/holder.h"
 

@@ -132,7 +132,12 @@ Result<> Boxes::start(std::size_t slot, HeldProcess& process, const HeldSpec& sp
   if (!box.init.is_open()) return fail(ErrorCode::spawn, why_lost(slot));
   const int init = box.init.native_handle();
   return process.start_inside(
-      [init, &spec](int control) { return send_order(init, spec, control); }, std::move(on_report));
+      [init, &spec](int control) -> Result<> {
+        auto sent = send_order(init, spec, control);
+        if (!sent) return std::unexpected(with_context(std::move(sent).error(), "the container"));
+        return {};
+      },
+      std::move(on_report));
 }
 
 std::string Boxes::why_lost(std::size_t slot) const {

@@ -122,8 +122,6 @@ class Init {
     const mode_t umask = spec.defaults.umask;
     spec.defaults = defaults_;
     spec.defaults.umask = umask;
-    spec.cgroup.clear();  // of the host: no paths here
-    spec.job_cgroup.clear();
     add_own_environment(spec.env);
     if (spec.candidates.empty())
       spec.candidates = program_candidates(spec.argv[0], env_value(spec.env, "PATH"));

@@ -7,7 +7,7 @@
 #include "runner/process/keeper.h"
 #include "runner/process/order.h"
 #include "runner/process/process_tree.h"
-#include "runner/serve/rehearse.h"
+#include "runner/process/rehearse.h"
 
 namespace sortie::runner {
 namespace {

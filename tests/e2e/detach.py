@@ -19,10 +19,10 @@ QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.hea
          "recovery.supervisor_restarts": 0}
 
 
-def programs_of(run_folder, files):
-    """Pids of the living programs that such files of a run's folder tell of, oldest first."""
+def programs_of(run_folder, kind):
+    """Pids of the living supervisors, or watchers, that files of a run's folder tell of, oldest first."""
     found = []
-    for file in sorted(run_folder.glob(files), key=lambda path: int(path.name.rpartition("-")[2])):
+    for file in sorted(run_folder.glob(f"{kind}-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2])):
         try:
             pid = json.loads(file.read_text())["pid"]
             if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
@@ -76,10 +76,10 @@ class Detached:
 
     def supervisors(self):
         """Living supervisors of this run, oldest first."""
-        return programs_of(self.path, "supervisor-*")
+        return programs_of(self.path, "supervisor")
 
     def watchers(self):
-        return programs_of(self.path, "watcher-*")
+        return programs_of(self.path, "watcher")
 
     def supervisor(self):
         return self.supervisors()[-1]

@@ -55,7 +55,7 @@ class TrainingRun:
     def __exit__(self, kind, error, _trace):
         if self.result() is None:
             # The watchers first: they would start another supervisor.
-            for pid in [*self.watchers(), *programs_of(self.path, "supervisor-*[0-9]")]:
+            for pid in [*self.watchers(), *programs_of(self.path, "supervisor")]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.bed.clear()  # what its hosts would hold
@@ -121,10 +121,10 @@ class TrainingRun:
 
     def supervisor(self):
         """Pid of the one that lives; 0 when none does."""
-        return (programs_of(self.path, "supervisor-*[0-9]") or [0])[-1]
+        return (programs_of(self.path, "supervisor") or [0])[-1]
 
     def watchers(self):
-        return programs_of(self.path, "watcher-*[0-9]")
+        return programs_of(self.path, "watcher")
 
     def adopt(self):
         with open(self.path / "adopters.log", "ab") as log:

@@ -1,4 +1,4 @@
-#include "runner/serve/rehearse.h"
+#include "runner/process/rehearse.h"
 
 #include <link.h>
 #include <sys/mman.h>
