@@ -97,7 +97,8 @@ double Checkpointer::cores_for_saves() const {
   constexpr double kShareOfACore = 0.1;
   const std::int64_t busy = facts_.threads * ranks_of_host_;
   const bool one_is_free = busy < static_cast<std::int64_t>(cpu::allowed_cpus().size());
-  return context_.device().kind == DeviceKind::cpu && !one_is_free ? kShareOfACore : 0.0;
+  const bool on_gpu = context_.device().kind == DeviceKind::cuda;
+  return on_gpu || one_is_free ? 0.0 : kShareOfACore;
 }
 
 std::string Checkpointer::reserve_snapshot() {

@@ -333,6 +333,7 @@ TEST_CASE("training with background saves has the bits of training without, and 
 }
 
 TEST_CASE("where compute threads fill the CPUs, a background save takes a tenth of a core") {
+  const OnDevice chosen(on_gpu() ? Device{} : device());  // beside a GPU there is no limit
   const sortie::test::ScopedTempDir dir;
   const auto communicator = make_single_communicator();
   std::vector<float> beside(std::size_t{12} << 20);
