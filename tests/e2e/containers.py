@@ -64,14 +64,15 @@ def scenario_mpi_in_one_container_per_rank(bed):
 
 def scenario_two_jobs_on_one_host(bed):
     """Their files in /dev/shm have the same names, and do not meet."""
-    # Unbound: both would have the same cores, where ranks of two control groups that wait actively make way slowly.
-    options = {"hosts": "h01,h02", "settings": {"runner.env.OMPI_MCA_btl": "self,vader,tcp", "runner.cpu_binding": "none"}}
+    # Unbound: both would have the same cores. On one host: ranks of several control groups that wait actively on two cores
+    # have been seen to keep every other process of the machine waiting, for up to 98 s with eight ranks in four groups.
+    options = {"hosts": "h01", "settings": {"runner.env.OMPI_MCA_btl": "self,vader,tcp", "runner.cpu_binding": "none"}}
     with boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2 && ls /dev/shm | wc -l", **options) as one, \
             boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2", **options) as other:
         equal(one.wait(30), 0, "exit code of one")
         equal(other.wait(30), 0, "exit code of the other")
         for run in (one, other):
-            run.expect(r"ring ok size=4 sum=6")
+            run.expect(r"ring ok size=2 sum=1")
 
 
 def scenario_arguments_and_variables_byte_for_byte(bed):
