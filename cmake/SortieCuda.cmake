@@ -50,6 +50,9 @@ find_path(SORTIE_CUBLAS_INCLUDE cublasLt.h HINTS ${include_folders} PATHS "${cac
 find_path(SORTIE_NCCL_INCLUDE nccl.h HINTS ${include_folders} PATHS "${cache}/sortie/cuda/include" REQUIRED)
 find_library(SORTIE_CUBLASLT cublasLt HINTS ${library_folders} PATHS "${cache}/sortie/cuda/lib" REQUIRED)
 find_library(SORTIE_NCCL nccl HINTS ${library_folders} PATHS "${cache}/sortie/cuda/lib" REQUIRED)
+# For tests/bench/gpu_step --kernels alone; some toolkits come without it.
+find_path(SORTIE_CUPTI_INCLUDE cupti.h HINTS ${include_folders} PATHS "${SORTIE_CUDA_ROOT}/extras/CUPTI/include" "${cache}/sortie/cuda/include")
+find_library(SORTIE_CUPTI cupti HINTS ${library_folders} PATHS "${SORTIE_CUDA_ROOT}/extras/CUPTI/lib64" "${cache}/sortie/cuda/lib")
 
 # What the host's files of the module compile against and are linked with. cuBLASLt and NCCL are asked for at run time where
 # something calls them; the runtime is in the module, so that no other copy in the process meets it.

@@ -127,12 +127,13 @@ TEST_CASE("without a GPU auto is the CPU and cuda an error with its cause" *
 
 TEST_CASE("on a GPU: auto and cuda choose it, cpu does not" *
           doctest::skip(trainer::test::no_gpu_is_tested())) {
+  const int gpus = static_cast<int>(load_cuda_module().value()->gpus().value().size());
   for (const char* wanted : {"auto", "cuda"}) {
     CAPTURE(wanted);
-    const auto chosen =
-        choose_device(wanted, {.local_rank = 1, .local_ranks = 2, .visible = {}}, "--device");
+    const auto chosen = choose_device(
+        wanted, {.local_rank = gpus - 1, .local_ranks = gpus, .visible = {}}, "--device");
     REQUIRE(chosen);
-    CHECK(chosen->device == Device{.kind = DeviceKind::cuda, .index = 1});
+    CHECK(chosen->device == Device{.kind = DeviceKind::cuda, .index = gpus - 1});
     REQUIRE(chosen->gpu);
     CHECK(has(chosen->name(), chosen->gpu->name + " ("));
     CHECK(chosen->free_bytes > 0);

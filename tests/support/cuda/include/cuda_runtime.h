@@ -298,5 +298,6 @@ inline float __expf(float x) {
   return std::exp(x);
 }
 inline float __fdividef(float a, float b) {
+  if (std::abs(b) > 0x1p126f) return std::isinf(a) ? a * 0.0f : 0.0f;  // as GPUs do
   return a / b;
 }
