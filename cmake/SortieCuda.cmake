@@ -2,7 +2,7 @@
 # PATH, of /usr/local/cuda, or what `scripts/setup --cuda` has put into the user's cache: the first that is there.
 option(SORTIE_CUDA "Build libsortie-cuda.so, which computes on NVIDIA GPUs (needs CUDA 13's nvcc, cuBLAS and NCCL)" OFF)
 set(SORTIE_CUDA_ARCHITECTURES "80;86;89;90;100;120" CACHE STRING
-    "Compute capabilities that the module has code for, without the point; later GPUs compile the PTX of the last")
+    "Compute capabilities that the module has code for, without the point; later GPUs compile the PTX of the last, if that is not 90")
 
 if(NOT SORTIE_CUDA)
   return()
@@ -70,6 +70,10 @@ list(PREPEND SORTIE_CUDA_RUNPATH "$ORIGIN")
 list(APPEND SORTIE_CUDA_RUNPATH /usr/local/cuda/lib64)
 list(REMOVE_DUPLICATES SORTIE_CUDA_RUNPATH)
 
+if("90" IN_LIST SORTIE_CUDA_ARCHITECTURES)
+  target_compile_definitions(sortie_cuda_toolkit INTERFACE SORTIE_CUDA_SM90)
+endif()
+
 # sortie_cuda_kernels(TARGET SOURCES...) - an object library of kernels; OBJECT.resources lists what each of them takes.
 function(sortie_cuda_kernels target)
   add_library(${target} OBJECT ${ARGN})
@@ -77,6 +81,12 @@ function(sortie_cuda_kernels target)
   list(LENGTH architectures count)
   list(SORT architectures COMPARE NATURAL)
   list(POP_BACK architectures newest)
+  # Products of warpgroups are in code for 9.0 itself, which no other GPU takes, and of which there is no PTX for later ones.
+  if(newest EQUAL 90)
+    list(APPEND architectures 90)
+    set(newest "")
+  endif()
+  list(TRANSFORM architectures REPLACE "^90$" 90a)
   list(TRANSFORM architectures APPEND -real)
   include(ProcessorCount)
   ProcessorCount(threads)

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <string_view>
 
+#include "common/base/host_device.h"
+
 namespace sortie::trainer {
 
 /// 64 well-mixed bits. SplitMix64 finaliser (Steele, Lea & Flood 2014) over key and counter.
-inline std::uint64_t random_bits(std::uint64_t key, std::uint64_t index) {
+SORTIE_HOST_DEVICE inline std::uint64_t random_bits(std::uint64_t key, std::uint64_t index) {
   std::uint64_t z = key + 0x9e3779b97f4a7c15ull * (index + 1);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -16,12 +18,12 @@ inline std::uint64_t random_bits(std::uint64_t key, std::uint64_t index) {
 }
 
 /// Uniform in (0, 1), never 0 or 1.
-inline double random_uniform(std::uint64_t key, std::uint64_t index) {
+SORTIE_HOST_DEVICE inline double random_uniform(std::uint64_t key, std::uint64_t index) {
   return (static_cast<double>(random_bits(key, index) >> 12) + 0.5) * 0x1p-52;
 }
 
 /// Standard normal: Box & Muller 1958, pairs of neighbouring indices share two uniforms. The same
-/// bits on every CPU.
+/// bits on every CPU and GPU.
 float random_normal(std::uint64_t key, std::uint64_t index);
 
 /// The key of a named stream under a seed (FNV-1a of the name, mixed with the seed).

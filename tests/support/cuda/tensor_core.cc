@@ -130,4 +130,68 @@ void ldmatrix_x4(std::uint32_t (&registers)[4], const void* row, bool transposed
                               : element(m, g, 2 * t) | element(m, g, 2 * t + 1) << 16;
 }
 
+namespace {
+
+/// Of 1024 bytes, as far as places in shared memory are multiples of it.
+constexpr std::uint32_t kFirstShared = 1024;
+
+/// An operand as its descriptor has it: addresses and strides in 16 bytes, pieces of 16 bytes that
+/// are swapped with the address bits above 128 bytes.
+struct SharedOperand {
+  std::uint64_t begin, panel, eight_rows;
+
+  explicit SharedOperand(std::uint64_t bits)
+      : begin((bits & 0x3fff) << 4),
+        panel((bits >> 16 & 0x3fff) << 4),
+        eight_rows((bits >> 32 & 0x3fff) << 4) {
+    SORTIE_CHECK(bits >> 62 == 1, "wgmma: a matrix without the 128-byte swizzle");
+  }
+  /// Two neighbours of the line that `line` and `column` name: a row, or a column where lines are
+  /// transposed. A line has 64 elements in each panel.
+  std::uint32_t pair(std::uint64_t line, std::uint64_t column) const {
+    return element(line, column) | element(line, column + 1) << 16;
+  }
+  std::uint32_t element(std::uint64_t line, std::uint64_t column) const {
+    std::uint64_t address =
+        begin + line / 8 * eight_rows + line % 8 * 128 + column / 64 * panel + column % 64 * 2;
+    address ^= (address >> 7 & 7) << 4;
+    std::uint16_t bits;
+    std::memcpy(&bits, here.shared + (address - kFirstShared), sizeof bits);
+    return bits;
+  }
+};
+
+}  // namespace
+
+std::uint32_t shared_address(const void* shared) {
+  return static_cast<std::uint32_t>(static_cast<const std::byte*>(shared) - here.shared) +
+         kFirstShared;
+}
+
+void wgmma(float (*c)[4], int columns_of_8, bool adds, const std::uint32_t (*a)[4],
+           std::uint64_t a_matrix, std::uint64_t b_matrix, bool b_transposed) {
+  const auto lane = static_cast<std::uint64_t>(emulated_lane()), g = lane / 4, t = lane % 4;
+  const auto warp = static_cast<std::uint64_t>(here.index / 32 % 4);
+  std::uint32_t left[4];
+  if (a != nullptr) {
+    std::memcpy(left, *a, sizeof left);
+  } else {
+    const SharedOperand matrix(a_matrix);
+    for (std::uint64_t i = 0; i < 4; ++i)
+      left[i] = matrix.pair(16 * warp + g + i % 2 * 8, 2 * t + i / 2 * 8);
+  }
+  const SharedOperand matrix(b_matrix);
+  for (int n = 0; n < columns_of_8; ++n) {
+    const std::uint64_t column = 8 * static_cast<std::uint64_t>(n) + g;
+    std::uint32_t right[2];
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      const std::uint64_t k = 2 * t + i * 8;
+      right[i] = b_transposed ? matrix.element(k, column) | matrix.element(k + 1, column) << 16
+                              : matrix.pair(column, k);
+    }
+    if (!adds) std::fill_n(c[n], 4, 0.0f);
+    mma_bf16(c[n], left, right);
+  }
+}
+
 }  // namespace emulated_cuda

@@ -1,6 +1,6 @@
 // Tensor cores and asynchronous copies of an emulated GPU: products against sums of the same
 // elements, and copies that are not there before they were waited for.
-#include "trainer/ops/cuda/tensor_core.h"
+#include "trainer/ops/cuda/warpgroup.h"
 
 #include <doctest/doctest.h>
 
@@ -48,6 +48,60 @@ void check_product(const float (&c)[4], int depth, const A& a, const B& b) {
 }
 
 }  // namespace
+
+TEST_CASE("wgmma multiplies tiles, and fragments with tiles, of one panel and of two") {
+  const auto run = []<int kColumns> {
+    constexpr int kRowsOfA = 128, kRows = 64;
+    for (std::uint64_t seed = 1; seed < 3; ++seed)
+      emulated_cuda::run_grid(
+          {1}, {2 * kWarpgroup}, PanelTile<kColumns>::elements(kRowsOfA + kRows) * sizeof(bf16),
+          [] {
+            // a [128, columns], of which each warpgroup has 64 rows, and b [64, columns].
+            auto* a = shared_memory<bf16>();
+            auto* b = a + PanelTile<kColumns>::elements(kRowsOfA);
+            const auto thread = static_cast<int>(threadIdx.x);
+            for (int i = thread; i < kRowsOfA * kColumns; i += 2 * kWarpgroup) {
+              const int row = i / kColumns, col = i % kColumns;
+              a[PanelTile<kColumns>::at(kRowsOfA, row, col)].bits = bf16_bits(number(row, col, 0));
+              if (row < kRows)
+                b[PanelTile<kColumns>::at(kRows, row, col)].bits = bf16_bits(number(row, col, 4));
+            }
+            __syncthreads();
+            const int warp = thread / kWarp, lane = thread % kWarp, g = lane / 4, t = lane % 4;
+            float s[kRows / 8][4];
+            begin_rows<kRowsOfA, kRows, kColumns>(s, a, warp / 4 * 64, b);
+            for (int n = 0; n < kRows / 8; ++n)
+              for (int i = 0; i < 4; ++i) {
+                int expected = 0;
+                for (int k = 0; k < kColumns; ++k)
+                  expected +=
+                      number(warp * 16 + g + i / 2 * 8, k, 0) * number(8 * n + 2 * t + i % 2, k, 4);
+                CHECK(s[n][i] == static_cast<float>(expected));
+              }
+            // A matrix of small numbers in fragments, times b.
+            float left[kRows / 8][4], sums[kColumns / 8][4] = {};
+            const auto small = [](int row, int col) { return number(row, col, 2); };
+            for (int n = 0; n < kRows / 8; ++n)
+              for (int i = 0; i < 4; ++i)
+                left[n][i] =
+                    static_cast<float>(small(warp * 16 + g + i / 2 * 8, 8 * n + 2 * t + i % 2));
+            std::uint32_t fragments[kRows / 16][4];
+            to_fragments(fragments, left);
+            begin_fragments<kRows, kColumns>(sums, fragments, b);
+            for (int n = 0; n < kColumns / 8; ++n)
+              for (int i = 0; i < 4; ++i) {
+                int expected = 0;
+                for (int k = 0; k < kRows; ++k)
+                  expected +=
+                      small(warp * 16 + g + i / 2 * 8, k) * number(k, 8 * n + 2 * t + i % 2, 4);
+                CHECK(sums[n][i] == static_cast<float>(expected));
+              }
+          },
+          seed);
+  };
+  run.operator()<64>();
+  run.operator()<128>();
+}
 
 TEST_CASE("mma multiplies fragments that ldmatrix loads") {
   run_warp([] {

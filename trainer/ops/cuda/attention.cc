@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "trainer/ops/cuda/cuda_backend.h"
 #include "trainer/ops/cuda/streams.h"
@@ -76,6 +77,14 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
   return in;
 }
 
+/// What the kernels for products of warpgroups take. Heads of 32 dimensions and less would be half
+/// empty tiles.
+template <class T, class... Rows>
+bool in_warpgroup_tiles(const AttentionSizes& sizes, const Rows&... rows) {
+  const int most = std::max(sizes.dims, sizes.value_dims);
+  return std::is_same_v<T, bf16> && most > 32 && most <= 128 && (rows.in_pieces && ...);
+}
+
 }  // namespace
 
 void CudaBackend::attention_forward(Context& context, const Tensor& q, const Tensor& k,
@@ -87,7 +96,12 @@ void CudaBackend::attention_forward(Context& context, const Tensor& q, const Ten
                        .out = narrow_heads<T>(merges, out),
                        .out_f32 = wide_heads(merges, out),
                        .lse = row_values<float>(lse)};
-    attention_forward_tiles(current_stream(context), inputs_of<T>(q, k, v, mask), to);
+    const cudaStream_t stream = current_stream(context);
+    const AttentionInputs<T> in = inputs_of<T>(q, k, v, mask);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (warpgroups_ && in_warpgroup_tiles<T>(in.sizes, in.q, in.k, in.v))
+        return attention_forward_sm90(stream, in, to);
+    attention_forward_tiles(stream, in, to);
   });
 }
 
@@ -120,8 +134,17 @@ void CudaBackend::attention_backward(Context& context, const Tensor& q, const Te
       to.dk_parts = address<float>(dk_parts);
       to.dv_parts = address<float>(dv_parts);
     }
-    attention_backward_tiles(stream, in, heads_of<const T>(dout), row_values<const float>(lse),
-                             address<const float>(delta), to);
+    const auto run = [&](auto* kernels) {
+      kernels(stream, in, heads_of<const T>(dout), row_values<const float>(lse),
+              address<const float>(delta), to);
+    };
+    bool in_warpgroups = false;
+    if constexpr (std::is_same_v<T, bf16>) {
+      in_warpgroups =
+          warpgroups_ && in_warpgroup_tiles<T>(sizes, in.q, in.k, in.v, heads_of<const T>(dout));
+      if (in_warpgroups) run(attention_backward_sm90);
+    }
+    if (!in_warpgroups) run(attention_backward_tiles<T>);
     if (to.splits == 1) return;
     const auto join = [&](const float* parts, int columns, Heads<T> narrow, Heads<float> wide) {
       if (adds)

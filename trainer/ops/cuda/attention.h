@@ -84,6 +84,12 @@ template <class T>
 void join_attention_parts(cudaStream_t stream, const AttentionSizes& sizes, const float* parts,
                           const float* lse, int splits, Heads<T> out);
 
+/// The same on GPUs of compute capability 9.0, by products of warpgroups: heads of up to 128
+/// dimensions whose rows are in pieces, AttentionResult::store or merge, no splits and no packed
+/// heads.
+void attention_forward_sm90(cudaStream_t stream, const AttentionInputs<bf16>& in,
+                            const AttentionOut<bf16>& out);
+
 template <class T>
 struct AttentionGradients {
   /// Gradients are f32 and added to, else T and overwritten.
@@ -106,6 +112,11 @@ template <class T>
 void attention_backward_tiles(cudaStream_t stream, const AttentionInputs<T>& in,
                               Heads<const T> dout, RowValues<const float> lse, const float* delta,
                               const AttentionGradients<T>& gradients);
+
+/// The same as attention_forward_sm90() is to attention_forward_tiles().
+void attention_backward_sm90(cudaStream_t stream, const AttentionInputs<bf16>& in,
+                             Heads<const bf16> dout, RowValues<const float> lse, const float* delta,
+                             const AttentionGradients<bf16>& gradients);
 
 /// gradient [B, keys, KV, columns] = the sum of the parts in their order, or added to.
 template <class T>

@@ -3,8 +3,7 @@
 // registers. While scores are computed the values are on their way, and the next keys while values
 // are summed up.
 #include "trainer/ops/cuda/attention.h"
-#include "trainer/ops/cuda/attention_tiles.h"
-#include "trainer/ops/cuda/dropout_run.h"
+#include "trainer/ops/cuda/attention_forward.h"
 #include "trainer/ops/cuda/launch.h"
 
 namespace sortie::trainer::ops::cuda {
@@ -24,12 +23,6 @@ struct ForwardShape {
                                     Tile<kDv>::elements(kKeys)) *
            sizeof(bf16);
   }
-};
-
-/// Tiles of rows, heads (key heads where they are packed) and samples, which make up grid.x with
-/// the splits: tiles are the slowest, the last ones, which see the most keys, go first.
-struct ForwardPlan {
-  int tiles, heads, pack;
 };
 
 template <int kD, int kDv, bool kReads>
@@ -114,15 +107,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     load_keys(begin);
   }
 
-  float sums[kM][kNv][4], top[kM][2], total[kM][2];
+  float sums[kM][kNv][4];
+  RunningSoftmax softmax[kM][2];
   clear(sums);
-#pragma unroll
-  for (int m = 0; m < kM; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[m][half] = -kInfinity;
-      total[m][half] = 0.0f;
-    }
   const float scale = in.mask.scale * kLog2E;
 
   for (int n = begin; n < end; ++n) {
@@ -143,57 +130,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        const int row = first_row + warp_row + 16 * m + 8 * half + g;
         // Seldom wanted, and computed again: registers are few.
         KeySpan span{0, 0};
-        if (masked) span = span_of(first_row + warp_row + 16 * m + 8 * half + g);
-        float most = -kInfinity;
-#pragma unroll
-        for (int i = 0; i < kN; ++i)
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            float& score = s[m][i][2 * half + j];
-            if (masked && !span.has(first_key + 8 * i + 2 * t + j)) score = -kInfinity;
-            most = fmaxf(most, score);
-          }
-        most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
-        most = fmaxf(most, top[m][half]);
-        // Differences first: the largest score has probability 1 exactly, however large it is.
-        const float base = most == -kInfinity ? 0.0f : most;
-        const float keep = exp2_fast((top[m][half] - base) * scale);
-        top[m][half] = most;
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < kN; ++i)
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            float& score = s[m][i][2 * half + j];
-            score = exp2_fast((score - base) * scale);
-            sum += score;
-          }
-        total[m][half] = total[m][half] * keep + sum;
+        if (masked) span = span_of(row);
+        const float keep = softmax[m][half].add(s[m], half, first_key, masked, span, scale);
         // Most tiles have no larger score than those before.
-        if (__ballot_sync(kAllLanes, keep != 1.0f) != 0) {
-#pragma unroll
-          for (int i = 0; i < kNv; ++i) {
-            sums[m][i][2 * half] *= keep;
-            sums[m][i][2 * half + 1] *= keep;
-          }
-        }
-        if (in.mask.dropout.threshold != 0) {
-          const int row = first_row + warp_row + 16 * m + 8 * half + g;
-          DropoutRun dropout(in.mask.dropout, b, kReads);
-          const std::int64_t element =
-              (head * in.mask.tokens + in.mask.first_query + row) * in.mask.tokens +
-              in.mask.first_key + first_key + 2 * t;
-#pragma unroll
-          for (int i = 0; i < kN; ++i)
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-              float& p = s[m][i][2 * half + j];
-              p = dropout(element + 8 * i + j, p);
-            }
-        }
+        if (__ballot_sync(kAllLanes, keep != 1.0f) != 0) multiply_row(sums[m], half, keep);
+        if (in.mask.dropout.threshold != 0)
+          drop_probabilities<kReads>(s[m], half, in.mask, b, head, row, first_key);
       }
     multiply_registers<kM, kKeys, kDv>(sums, s, values);
   }
@@ -203,13 +148,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = total[m][half];
-      sum += __shfl_xor_sync(kAllLanes, sum, 1);
-      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      const float sum = softmax[m][half].whole_total();
       const int row = first_row + warp_row + 16 * m + 8 * half + g;
       if (row < rows)
         finished[m][half] = finish_row(to, split, b, head_of(row), token_of(row), sum,
-                                       top[m][half] * in.mask.scale);
+                                       softmax[m][half].top * in.mask.scale);
     }
   __syncwarp();
 #pragma unroll

@@ -1,6 +1,7 @@
 // Attention's forward pass in f32 by FMA: a block takes 32 queries and goes over the keys, 32 at a
 // time, which share their memory with the values.
 #include "trainer/ops/cuda/attention.h"
+#include "trainer/ops/cuda/attention_forward.h"
 #include "trainer/ops/cuda/attention_tiles_f32.h"
 #include "trainer/ops/cuda/dropout_run.h"
 #include "trainer/ops/cuda/launch.h"

@@ -86,12 +86,14 @@ struct Tile {
   __host__ __device__ static constexpr int elements(int rows) { return rows * kStride; }
 };
 
-/// Begins to bring rows of `source(row)`, a pointer or null, to a tile: columns from `columns` on
-/// and rows without a source become zeros. Rows that are not in pieces of 16 bytes are there after
-/// the next barrier, the others after a wait as well. `somewhere` is any address that can be read.
-template <int kRows, int kColumns, int kThreads, class Source>
+/// Begins to bring rows of `source(row)`, a pointer or null, to a tile, whose element of a row and
+/// column lies at `place(row, column)`: columns from `columns` on and rows without a source become
+/// zeros. Rows that are not in pieces of 16 bytes are there after the next barrier, the others
+/// after a wait as well. `somewhere` is any address that can be read.
+template <int kRows, int kColumns, int kThreads, class Source, class Place>
 __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_pieces,
-                                          const bf16* somewhere, const Source& source) {
+                                          const bf16* somewhere, const Source& source,
+                                          const Place& place) {
   constexpr int kPieces = kColumns / 8;
   const auto thread = static_cast<int>(threadIdx.x);
   if (!in_pieces) {
@@ -100,15 +102,14 @@ __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_piece
       const bf16* from = source(row);
       bf16 value;
       value.bits = from != nullptr && column < columns ? from[column].bits : std::uint16_t{0};
-      tile[row * Tile<kColumns>::kStride + column] = value;
+      tile[place(row, column)] = value;
     }
     return;
   }
   const auto copy = [&](int row, int column) {
     const bf16* from = source(row);
     const bool valid = from != nullptr && column < columns;
-    cp_async_16(tile + row * Tile<kColumns>::kStride + column, valid ? from + column : somewhere,
-                valid);
+    cp_async_16(tile + place(row, column), valid ? from + column : somewhere, valid);
   };
   if constexpr (kThreads % kPieces == 0) {
     constexpr int kStep = kThreads / kPieces;
@@ -119,6 +120,14 @@ __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_piece
 #pragma unroll 4
     for (int i = thread; i < kRows * kPieces; i += kThreads) copy(i / kPieces, i % kPieces * 8);
   }
+}
+/// The same to rows as Tile has them.
+template <int kRows, int kColumns, int kThreads, class Source>
+__device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_pieces,
+                                          const bf16* somewhere, const Source& source) {
+  load_tile<kRows, kColumns, kThreads>(
+      tile, columns, in_pieces, somewhere, source,
+      [](int row, int column) { return row * Tile<kColumns>::kStride + column; });
 }
 
 /// The fragment a of 16 rows and the 16 columns from `column` on.
@@ -229,68 +238,6 @@ __device__ __forceinline__ void store_pair(T* row, int column, int columns, bool
   }
   row[column] = from_float<T>(low);
   if (column + 1 < columns) row[column + 1] = from_float<T>(high);
-}
-
-/// A row of the forward pass whose keys are done: out is its sums times `factor`, plus `keep` times
-/// what `out` held. Only where the row is asked for, and where a merged row saw a key.
-template <class T>
-struct FinishedRow {
-  T* out = nullptr;
-  float *out_f32 = nullptr, *lse_at = nullptr;
-  float factor = 0.0f, keep = 0.0f, lse = -kInfinity;
-  bool in_pieces = false;
-
-  __device__ __forceinline__ void store_lse() const {
-    if (lse_at != nullptr) *lse_at = lse;
-  }
-  __device__ __forceinline__ void store(int column, int columns, float low, float high) const {
-    low *= factor;
-    high *= factor;
-    if (out_f32 == nullptr) {
-      if (out != nullptr) store_pair(out, column, columns, in_pieces, low, high);
-      return;
-    }
-    if (keep != 0.0f) {
-      if (column < columns) low += keep * out_f32[column];
-      if (column + 1 < columns) high += keep * out_f32[column + 1];
-    }
-    store_pair(out_f32, column, columns, in_pieces, low, high);
-  }
-};
-/// `total` is the sum of exp(score - top) over the keys, 0 where the row saw none. A row's threads
-/// must all have called this before one of them stores.
-template <class T>
-__device__ __forceinline__ FinishedRow<T> finish_row(const AttentionOut<T>& to, int split,
-                                                     std::int64_t b, int head, int token,
-                                                     float total, float top) {
-  FinishedRow<T> row;
-  if (to.lse.data != nullptr)
-    row.lse_at =
-        to.lse.data + split * to.lse_split + b * to.lse.sample + head * to.lse.head + token;
-  if (total != 0.0f) {
-    row.lse = top + logf(total);
-    row.factor = 1.0f / total;
-  }
-  const auto place = [&](const auto& out) {
-    row.in_pieces = out.in_pieces;
-    return out.data + b * out.sample + token * out.token + head * out.head;
-  };
-  if (to.result == AttentionResult::store) {
-    row.out = place(to.out);
-    return row;
-  }
-  if (to.result == AttentionResult::merge) {
-    if (total == 0.0f) return {};
-    const float before = *row.lse_at, here = row.lse;
-    if (before != -kInfinity) {
-      const float most = fmaxf(before, here);
-      row.lse = most + logf(expf(before - most) + expf(here - most));
-      row.keep = expf(before - row.lse);
-      row.factor *= expf(here - row.lse);
-    }
-  }
-  row.out_f32 = place(to.out_f32) + split * to.out_split;
-  return row;
 }
 
 /// body.operator()<kD, kDv>() with head sizes that hold `dims` and `value_dims`, which are at most

@@ -14,7 +14,7 @@ namespace sortie::trainer::ops::cuda {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(Device device) : device_(device), products_(device) {}
+  explicit CudaBackend(Device device);
 
   // Memory.
   void fill(Context& context, double value, Tensor& x) override;
@@ -170,6 +170,7 @@ class CudaBackend final : public Backend {
   void multiply_with_bias(Context& context, Product product, Operands operands, const Tensor& bias,
                           Tensor& y);
   const Device device_;
+  const bool warpgroups_;  // products of warpgroups are compiled for this GPU
   std::deque<Upload> uploads_;
   Products products_;
   ProductOptions product_options_;

@@ -1,6 +1,6 @@
 // The language of kernels, the same under nvcc and under the emulation of the tests. A kernel is a
 // __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
-// not here, in tensor_core.h or in fp8_codes.h:
+// not here, in tensor_core.h, warpgroup.h or fp8_codes.h:
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles, votes and
 //     matches with all lanes of the warp in them; __trap() instead of writing where it must not;
 //   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
@@ -27,10 +27,10 @@ __device__ __forceinline__ int warp_of_thread() {
 }
 
 #ifdef __CUDACC__
-/// The block's shared memory, as launch() was told; 16-byte aligned.
+/// The block's shared memory, as launch() was told; aligned as wgmma's operands must be.
 template <class T>
 __device__ __forceinline__ T* shared_memory() {
-  extern __shared__ __align__(16) unsigned char sortie_shared_memory[];
+  extern __shared__ __align__(1024) unsigned char sortie_shared_memory[];
   return reinterpret_cast<T*>(sortie_shared_memory);
 }
 #else

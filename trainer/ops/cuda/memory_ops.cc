@@ -1,14 +1,13 @@
 // Fills, copies, and the first values of weights.
 #include <cstring>
-#include <vector>
 
 #include "trainer/ops/cuda/copy.h"
 #include "trainer/ops/cuda/cuda_backend.h"
 #include "trainer/ops/cuda/elementwise.h"
 #include "trainer/ops/cuda/error.h"
+#include "trainer/ops/cuda/random.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/ops/cuda/tensor_views.h"
-#include "trainer/random/random.h"
 #include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer::ops::cuda {
@@ -81,11 +80,8 @@ void CudaBackend::copy_to_host_late(Context& context, const Tensor& from,
 // On the host: a step has none of it, and its bits are then those of every other device.
 void CudaBackend::random_normal(Context& context, std::uint64_t key, std::int64_t first,
                                 double std_dev, Tensor& x) {
-  std::vector<float> values(static_cast<std::size_t>(x.elements()));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(std_dev) *
-                trainer::random_normal(key, static_cast<std::uint64_t>(first) + i);
-  copy_from_host(context, std::as_bytes(std::span(values)), x);
+  normal_values(current_stream(context), key, first, static_cast<float>(std_dev), x.elements(),
+                address<float>(x));
 }
 
 namespace {
