@@ -87,7 +87,7 @@ TEST_CASE("wgmma multiplies tiles, and fragments with tiles, of one panel and of
                     static_cast<float>(small(warp * 16 + g + i / 2 * 8, 8 * n + 2 * t + i % 2));
             std::uint32_t fragments[kRows / 16][4];
             to_fragments(fragments, left);
-            begin_fragments<kRows, kColumns>(sums, fragments, b);
+            begin_fragments<kRows, kColumns>(sums, fragments, b, true);
             for (int n = 0; n < kColumns / 8; ++n)
               for (int i = 0; i < 4; ++i) {
                 int expected = 0;

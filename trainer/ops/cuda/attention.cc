@@ -79,10 +79,11 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
 
 /// What the kernels for products of warpgroups take. Heads of 32 dimensions and less would be half
 /// empty tiles.
-template <class T, class... Rows>
-bool in_warpgroup_tiles(const AttentionSizes& sizes, const Rows&... rows) {
-  const int most = std::max(sizes.dims, sizes.value_dims);
-  return std::is_same_v<T, bf16> && most > 32 && most <= 128 && (rows.in_pieces && ...);
+template <class T>
+bool in_warpgroup_tiles(const AttentionInputs<T>& in) {
+  const int most = std::max(in.sizes.dims, in.sizes.value_dims);
+  return most > 32 && most <= 128 && in.q.in_pieces && in.k.in_pieces && in.v.in_pieces &&
+         in.mask.place == nullptr;
 }
 
 }  // namespace
@@ -99,8 +100,7 @@ void CudaBackend::attention_forward(Context& context, const Tensor& q, const Ten
     const cudaStream_t stream = current_stream(context);
     const AttentionInputs<T> in = inputs_of<T>(q, k, v, mask);
     if constexpr (std::is_same_v<T, bf16>)
-      if (warpgroups_ && in_warpgroup_tiles<T>(in.sizes, in.q, in.k, in.v))
-        return attention_forward_sm90(stream, in, to);
+      if (warpgroups_ && in_warpgroup_tiles(in)) return attention_forward_sm90(stream, in, to);
     attention_forward_tiles(stream, in, to);
   });
 }
@@ -140,8 +140,7 @@ void CudaBackend::attention_backward(Context& context, const Tensor& q, const Te
     };
     bool in_warpgroups = false;
     if constexpr (std::is_same_v<T, bf16>) {
-      in_warpgroups =
-          warpgroups_ && in_warpgroup_tiles<T>(sizes, in.q, in.k, in.v, heads_of<const T>(dout));
+      in_warpgroups = warpgroups_ && in_warpgroup_tiles(in) && heads_of<const T>(dout).in_pieces;
       if (in_warpgroups) run(attention_backward_sm90);
     }
     if (!in_warpgroups) run(attention_backward_tiles<T>);

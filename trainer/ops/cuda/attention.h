@@ -85,8 +85,8 @@ void join_attention_parts(cudaStream_t stream, const AttentionSizes& sizes, cons
                           const float* lse, int splits, Heads<T> out);
 
 /// The same on GPUs of compute capability 9.0, by products of warpgroups: heads of up to 128
-/// dimensions whose rows are in pieces, AttentionResult::store or merge, no splits and no packed
-/// heads.
+/// dimensions whose rows are in pieces, AttentionResult::store or merge, no splits, no packed heads
+/// and no KeyMask::place.
 void attention_forward_sm90(cudaStream_t stream, const AttentionInputs<bf16>& in,
                             const AttentionOut<bf16>& out);
 

@@ -211,14 +211,23 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int column = 8 * n + 2 * t + i % 2;
-          const int row = first_own + warp_row + 16 * m + i / 2 * 8 + g;
           float lse = 0.0f;
           if constexpr (kOwnKeys)
             lse = numbers_of<kD>(other1, column)->lse * kLog2E;
           else
             lse = lses[m][i / 2];
-          float value = exp2_fast(p[m][n][i] * scale - lse);
-          if (masked) {
+          p[m][n][i] = exp2_fast(p[m][n][i] * scale - lse);
+        }
+    // Behind the loop, which has no branches then: exponentials are computed side by side.
+    if (masked) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int n = 0; n < kN; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int column = 8 * n + 2 * t + i % 2;
+            const int row = first_own + warp_row + 16 * m + i / 2 * 8 + g;
             bool seen;
             if constexpr (kOwnKeys) {
               const int query = first + column;
@@ -227,10 +236,9 @@ __global__ void __launch_bounds__(kThreads, 2)
             } else {
               seen = spans[m][i / 2].has(first + column);
             }
-            if (!seen) value = 0.0f;
+            if (!seen) p[m][n][i] = 0.0f;
           }
-          p[m][n][i] = value;
-        }
+    }
 
     float ds[kM][kN][4];
     if constexpr (Shape::kFirst) {

@@ -10,27 +10,49 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr int kThreads = kWarpgroup;
-constexpr int kOwn = 64, kOther = 64;
-constexpr int kStages = 2;
+constexpr int kOther = 64;
 
-/// What is known of the query of an other row.
-struct QueryNumbers {
-  float lse, delta;
-  std::int32_t start;
+/// How work is cut: measured on an H200.
+template <bool kOwnKeys, int kD, bool kDrops>
+struct BackwardShape {
+  static constexpr int kGroups = kD == 64 ? 1 : 2;  // warpgroups of a block, with 64 own rows each
+  static constexpr int kBlocks = kD == 64 ? (kDrops ? 2 : 3) : 1;  // of a multiprocessor
+  static constexpr int kThreads = kGroups * kWarpgroup, kOwn = kGroups * 64;
+  /// Products of a step are waited for in the next one, whose first products are behind them: not
+  /// with the sums of both dk and dv, for which there are no registers.
+  static constexpr bool kLate = !kOwnKeys;
+  static constexpr int kStages = kLate ? 3 : 2;  // of other rows
 };
 
-template <int kD>
+/// What is known of the query of an other row, but for its document's start.
+struct QueryNumbers {
+  float lse, delta;
+};
+
+template <class Shape, int kD>
 constexpr std::size_t shared_bytes() {
-  return static_cast<std::size_t>(2 * PanelTile<kD>::elements(kOwn + kStages * kOther)) *
-             sizeof(bf16) +
-         kStages * kOther * sizeof(QueryNumbers);
+  constexpr int kRows = Shape::kOwn + Shape::kStages * kOther;
+  return static_cast<std::size_t>(2 * PanelTile<kD>::elements(kRows)) * sizeof(bf16) +
+         Shape::kStages * kOther * (sizeof(QueryNumbers) + sizeof(std::int32_t));
 }
 
-template <bool kOwnKeys, int kD, bool kReads>
-__global__ void __launch_bounds__(kThreads, kD == 64 ? 3 : 2)
+template <int N>
+__device__ __forceinline__ void clear_sums(float (&sums)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[n][i] = 0.0f;
+}
+
+/// `kDrops`: with dropout, whose numbers take registers.
+template <bool kOwnKeys, int kD, bool kDrops>
+__global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
+                                  BackwardShape<kOwnKeys, kD, kDrops>::kBlocks)
     backward_sm90_kernel(BackwardInputs<bf16> all, AttentionGradients<bf16> to, BackwardPlan plan) {
   if (!kHasWarpgroups) __trap();
+  using Shape = BackwardShape<kOwnKeys, kD, kDrops>;
+  constexpr int kThreads = Shape::kThreads, kOwn = Shape::kOwn, kStages = Shape::kStages;
+  constexpr bool kLate = Shape::kLate;
   constexpr int kTile = PanelTile<kD>::elements(kOther), kN = kOther / 8;
   const AttentionInputs<bf16>& in = all.in;
   const KeyMask& mask = in.mask;
@@ -39,6 +61,7 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 3 : 2)
   bf16* others1 = own2 + PanelTile<kD>::elements(kOwn);
   bf16* others2 = others1 + kStages * kTile;
   auto* numbers = reinterpret_cast<QueryNumbers*>(others2 + kStages * kTile);
+  auto* all_starts = reinterpret_cast<std::int32_t*>(numbers + kStages * kOther);
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
 
   const BackwardBlock<kOwnKeys> block(in.sizes, plan);
@@ -52,6 +75,7 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 3 : 2)
             warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4;
   const int warp_row = warp * 16, own_row = first_own + warp_row + g;
+  const int group_row = warp / 4 * 64;
 
   // What own queries see, or the own keys as those that are seen.
   KeySpan spans[2];
@@ -82,21 +106,27 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 3 : 2)
   const int first_head = block.first_query_head(group), heads = block.query_heads(group);
   const int steps = heads * tiles;
 
-  const auto load = [&](bf16* tile, const Heads<const bf16>& x, int head, int first, int rows,
-                        int columns) {
+  const auto load = [&]<int kCount>(bf16* tile, const Heads<const bf16>& x, int head, int first,
+                                    int rows, int columns) {
     const bf16* from = x.data + b * x.sample + head * x.head;
-    load_tile<kOther, kD, kThreads>(
+    load_tile<kCount, kD, kThreads>(
         tile, columns, true, from,
         [&](int row) { return first + row < rows ? from + (first + row) * x.token : nullptr; },
-        [](int row, int column) { return PanelTile<kD>::at(kOther, row, column); });
+        [](int row, int column) { return PanelTile<kD>::at(kCount, row, column); });
   };
-  static_assert(kOwn == kOther);
-  const auto load_others = [&](int step) {
-    const int head = kOwnKeys ? first_head + step / tiles : key_head;
-    const int first = (first_tile + step % tiles) * kOther, stage = step % kStages;
-    load(others1 + stage * kTile, kOwnKeys ? in.q : in.k, head, first, other_rows, in.sizes.dims);
-    load(others2 + stage * kTile, kOwnKeys ? all.dout : in.v, head, first, other_rows,
-         in.sizes.value_dims);
+  // The next other rows to load, and those of a step; divisions would take longer than they should.
+  int next_head = kOwnKeys ? first_head : key_head, next_tile = 0, next_stage = 0;
+  const auto load_others = [&] {
+    const int head = next_head, first = (first_tile + next_tile) * kOther, stage = next_stage;
+    next_stage = next_stage + 1 < kStages ? next_stage + 1 : 0;
+    if (++next_tile == tiles) {
+      next_tile = 0;
+      if (kOwnKeys) ++next_head;
+    }
+    load.template operator()<kOther>(others1 + stage * kTile, kOwnKeys ? in.q : in.k, head, first,
+                                     other_rows, in.sizes.dims);
+    load.template operator()<kOther>(others2 + stage * kTile, kOwnKeys ? all.dout : in.v, head,
+                                     first, other_rows, in.sizes.value_dims);
     if constexpr (kOwnKeys) {
       const auto i = static_cast<int>(threadIdx.x);
       if (i < kOther) {
@@ -108,38 +138,65 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 3 : 2)
         cp_async_4(&its->lse, lse + (valid ? row : 0), valid);
         cp_async_4(&its->delta, delta + (valid ? row : 0), valid);
         if (mask.starts != nullptr)
-          cp_async_4(&its->start, mask.starts + b * mask.starts_stride + (valid ? row : 0), valid);
+          cp_async_4(all_starts + stage * kOther + i,
+                     mask.starts + b * mask.starts_stride + (valid ? row : 0), valid);
       }
     }
     cp_async_commit();
   };
   if (steps > 0) {
     const int head = kOwnKeys ? key_head : own_head;
-    load(own1, kOwnKeys ? in.k : in.q, head, first_own, own_rows, in.sizes.dims);
-    load(own2, kOwnKeys ? in.v : all.dout, head, first_own, own_rows, in.sizes.value_dims);
-    load_others(0);
+    load.template operator()<kOwn>(own1, kOwnKeys ? in.k : in.q, head, first_own, own_rows,
+                                   in.sizes.dims);
+    load.template operator()<kOwn>(own2, kOwnKeys ? in.v : all.dout, head, first_own, own_rows,
+                                   in.sizes.value_dims);
+    load_others();
   }
 
-  float grad1[kD / 8][4] = {}, grad2[kOwnKeys ? kD / 8 : 1][4] = {};
+  float grad1[kD / 8][4], grad2[kOwnKeys ? kD / 8 : 1][4];
+  bool any = !kLate;  // products with these sums
+  if constexpr (!kLate) {
+    clear_sums(grad1);
+    clear_sums(grad2);
+  }
   std::uint32_t p_fragments[kOwnKeys ? kOther / 16 : 1][4], ds_fragments[kOther / 16][4];
   const float scale = mask.scale * kLog2E;
 
+  int this_head = kOwnKeys ? first_head : own_head, this_tile = 0, this_stage = 0;
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
     show_to_products();
-    __syncthreads();  // these rows are there, and nobody reads those of the step before any more
-    if (step + 1 < steps) load_others(step + 1);
-    const int stage = step % kStages, first = (first_tile + step % tiles) * kOther;
+    // These rows are there, and nobody reads those of two steps before any more.
+    __syncthreads();
+    if (step + 1 < steps) load_others();
+    const int stage = this_stage, first = (first_tile + this_tile) * kOther, head = this_head;
+    this_stage = this_stage + 1 < kStages ? this_stage + 1 : 0;
+    if (++this_tile == tiles) {
+      this_tile = 0;
+      if (kOwnKeys) ++this_head;
+    }
     const bf16* other1 = others1 + stage * kTile;
     const bf16* other2 = others2 + stage * kTile;
     const QueryNumbers* queries = numbers + stage * kOther;
-    const int head = kOwnKeys ? first_head + step / tiles : own_head;
+    const std::int32_t* starts = all_starts + stage * kOther;
+
+    // Whether the warpgroup's rows and the others can have anything to do with each other.
+    const int own_place = first_own + group_row + (kOwnKeys ? mask.first_key : mask.first_query),
+              other_place = first + (kOwnKeys ? mask.first_query : mask.first_key);
+    const int newest_query = (kOwnKeys ? other_place + kOther : own_place + 64) - 1,
+              oldest_query = kOwnKeys ? other_place : own_place,
+              newest_key = (kOwnKeys ? own_place + 64 : other_place + kOther) - 1,
+              oldest_key = kOwnKeys ? own_place : other_place;
+    if (newest_query < oldest_key || oldest_query - newest_key >= mask.window) {
+      warpgroup_wait<0>();
+      continue;
+    }
 
     float p[kN][4], ds[kN][4];
     warpgroup_begin();
-    begin_rows<kOwn, kOther, kD>(p, own1, 0, other1);
+    begin_rows<kOwn, kOther, kD>(p, own1, group_row, other1);
     warpgroup_commit();
-    begin_rows<kOwn, kOther, kD>(ds, own2, 0, other2);
+    begin_rows<kOwn, kOther, kD>(ds, own2, group_row, other2);
     warpgroup_commit();
 
     bool masked;
@@ -153,69 +210,100 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 3 : 2)
     } else {
       masked = !of_warp.all(first, first + kOther);
     }
+    // Loops without branches, so that exponentials are computed side by side.
+    const auto queries_at = [&](int n) {
+      return *reinterpret_cast<const Pack<QueryNumbers, 2>*>(queries + 8 * n + 2 * t);
+    };
     warpgroup_wait<1>();
     touch_sums(p);
 #pragma unroll
-    for (int n = 0; n < kN; ++n)
+    for (int n = 0; n < kN; ++n) {
+      Pack<QueryNumbers, 2> at;
+      if constexpr (kOwnKeys) at = queries_at(n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int column = 8 * n + 2 * t + i % 2;
-        float lse = 0.0f;
-        if constexpr (kOwnKeys)
-          lse = queries[column].lse * kLog2E;
-        else
-          lse = lses[i / 2];
-        float value = exp2_fast(p[n][i] * scale - lse);
-        if (masked) {
-          bool seen;
-          if constexpr (kOwnKeys) {
-            const int query = first + column;
-            const int start = mask.starts == nullptr ? 0 : queries[column].start;
-            seen = query < other_rows &&
-                   seen_keys(mask, in.sizes.keys, query, start).has(own_row + i / 2 * 8);
-          } else {
-            seen = spans[i / 2].has(first + column);
-          }
-          if (!seen) value = 0.0f;
-        }
-        p[n][i] = value;
+        const float lse = kOwnKeys ? at.values[i % 2].lse * kLog2E : lses[i / 2];
+        p[n][i] = exp2_fast(p[n][i] * scale - lse);
       }
+    }
+    if (masked) {
+      // Of half 0: how far column 2t's query stands behind the own key, or its key from the first
+      // one that the own query sees; and how many there are.
+      int at[2];
+      unsigned seen[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = own_row + 8 * half;
+        at[half] = kOwnKeys ? mask.first_query + first + 2 * t - mask.first_key - row
+                            : first + 2 * t - spans[half].first;
+        seen[half] = static_cast<unsigned>(kOwnKeys ? mask.window : spans[half].count);
+      }
+      const int rest = other_rows - first - 2 * t;
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int column = 8 * n + i % 2;
+          if (static_cast<unsigned>(at[i / 2] + column) >= seen[i / 2] || column >= rest)
+            p[n][i] = 0.0f;
+        }
+      if (kOwnKeys && mask.starts != nullptr) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (mask.first_key + own_row + i / 2 * 8 < starts[8 * n + 2 * t + i % 2])
+              p[n][i] = 0.0f;
+      }
+    }
     warpgroup_wait<0>();
     touch_sums(ds);
-    const bool drops = mask.dropout.threshold != 0;
-    DropoutRun dropout(mask.dropout, b, kReads);
+    if constexpr (kDrops) {
+      // What dropout makes of dout v^T, and of p for dv.
+      DropoutRun dropout(mask.dropout, b);
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const int column = 8 * n + 2 * t + i % 2;
-        float delta;
-        if constexpr (kOwnKeys)
-          delta = queries[column].delta;
-        else
-          delta = deltas[i / 2];
-        // What dropout makes of dout v^T, and of p for dv.
-        float factor = 1.0f;
-        if (drops) {
+        for (int n = 0; n < kN; ++n) {
+          const int column = 8 * n + 2 * t + i % 2;
           const int own = own_row + i / 2 * 8, other = first + column;
           const int query = kOwnKeys ? other : own, key = kOwnKeys ? own : other;
-          factor = dropout(
+          const float factor = dropout(
               (head * mask.tokens + mask.first_query + query) * mask.tokens + mask.first_key + key,
               1.0f);
+          const float delta = kOwnKeys ? queries[column].delta : deltas[i / 2];
+          ds[n][i] = p[n][i] * ((factor == 0.0f ? 0.0f : ds[n][i] * factor) - delta);
+          if constexpr (kOwnKeys) p[n][i] = factor == 0.0f ? 0.0f : p[n][i] * factor;
         }
-        const float kept = drops ? (factor == 0.0f ? 0.0f : ds[n][i] * factor) : ds[n][i];
-        ds[n][i] = p[n][i] * (kept - delta);
-        if (kOwnKeys && drops) p[n][i] = factor == 0.0f ? 0.0f : p[n][i] * factor;
+    } else {
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        Pack<QueryNumbers, 2> at;
+        if constexpr (kOwnKeys) at = queries_at(n);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          ds[n][i] = p[n][i] * (ds[n][i] - (kOwnKeys ? at.values[i % 2].delta : deltas[i / 2]));
       }
+    }
     to_fragments(ds_fragments, ds);
     if constexpr (kOwnKeys) to_fragments(p_fragments, p);
     warpgroup_begin();
-    if constexpr (kOwnKeys) begin_fragments<kOther, kD>(grad2, p_fragments, other2);
-    begin_fragments<kOther, kD>(grad1, ds_fragments, other1);
+    if constexpr (kOwnKeys) begin_fragments<kOther, kD>(grad2, p_fragments, other2, any);
+    begin_fragments<kOther, kD>(grad1, ds_fragments, other1, any);
+    any = true;
     warpgroup_commit();
-    warpgroup_wait<0>();
-    if constexpr (kOwnKeys) touch_sums(grad2);
-    touch_sums(grad1);
+    if constexpr (!kLate) {
+      warpgroup_wait<0>();
+      touch_sums(grad2);
+      touch_sums(grad1);
+    }
+  }
+  warpgroup_wait<0>();
+  if constexpr (kOwnKeys) touch_sums(grad2);
+  touch_sums(grad1);
+  if (!any) {
+    clear_sums(grad1);
+    if constexpr (kOwnKeys) clear_sums(grad2);
   }
 
   const auto store = [&](const auto& sums, const Heads<bf16>& narrow, const Heads<float>& wide,
@@ -239,21 +327,27 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 3 : 2)
   }
 }
 
-template <bool kOwnKeys, int kD>
+template <bool kOwnKeys, int kD, bool kDrops>
 void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all,
               const AttentionGradients<bf16>& to) {
+  using Shape = BackwardShape<kOwnKeys, kD, kDrops>;
   const AttentionSizes& sizes = all.in.sizes;
   const BackwardPlan plan{
-      .tiles = static_cast<int>(blocks_for(kOwnKeys ? sizes.keys : sizes.queries, kOwn)),
+      .tiles = static_cast<int>(blocks_for(kOwnKeys ? sizes.keys : sizes.queries, Shape::kOwn)),
       .heads = kOwnKeys ? sizes.key_heads : sizes.heads,
       .splits = kOwnKeys ? to.splits : 1};
   const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * sizes.batch * plan.splits;
-  launch(reads_values(all.in.mask) ? backward_sm90_kernel<kOwnKeys, kD, true>
-                                   : backward_sm90_kernel<kOwnKeys, kD, false>,
+  launch(backward_sm90_kernel<kOwnKeys, kD, kDrops>,
          {.blocks = static_cast<unsigned>(blocks),
-          .threads = kThreads,
-          .shared_bytes = shared_bytes<kD>()},
+          .threads = Shape::kThreads,
+          .shared_bytes = shared_bytes<Shape, kD>()},
          stream, all, to, plan);
+}
+
+template <int kD, bool kDrops>
+void run(cudaStream_t stream, const BackwardInputs<bf16>& all, const AttentionGradients<bf16>& to) {
+  run_pass<false, kD, kDrops>(stream, all, to);
+  run_pass<true, kD, kDrops>(stream, all, to);
 }
 
 }  // namespace
@@ -262,13 +356,11 @@ void attention_backward_sm90(cudaStream_t stream, const AttentionInputs<bf16>& i
                              Heads<const bf16> dout, RowValues<const float> lse, const float* delta,
                              const AttentionGradients<bf16>& gradients) {
   const BackwardInputs<bf16> all{in, dout, lse, delta};
-  if (in.sizes.dims <= 64 && in.sizes.value_dims <= 64) {
-    run_pass<false, 64>(stream, all, gradients);
-    run_pass<true, 64>(stream, all, gradients);
-  } else {
-    run_pass<false, 128>(stream, all, gradients);
-    run_pass<true, 128>(stream, all, gradients);
-  }
+  const bool wide = in.sizes.dims > 64 || in.sizes.value_dims > 64;
+  if (in.mask.dropout.threshold != 0)
+    wide ? run<128, true>(stream, all, gradients) : run<64, true>(stream, all, gradients);
+  else
+    wide ? run<128, false>(stream, all, gradients) : run<64, false>(stream, all, gradients);
 }
 
 }  // namespace sortie::trainer::ops::cuda

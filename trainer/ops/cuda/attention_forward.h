@@ -25,15 +25,20 @@ struct RunningSoftmax {
   __device__ __forceinline__ float add(float (&s)[kN][4], int half, int first_key, bool masked,
                                        KeySpan span, float scale) {
     const int t = static_cast<int>(threadIdx.x) % 4;
-    float most = -kInfinity;
+    if (masked) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (!span.has(first_key + 8 * i + 2 * t + j)) s[i][2 * half + j] = -kInfinity;
+    }
+    // Two maxima and sums side by side.
+    float mosts[2] = {-kInfinity, -kInfinity};
 #pragma unroll
     for (int i = 0; i < kN; ++i)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float& score = s[i][2 * half + j];
-        if (masked && !span.has(first_key + 8 * i + 2 * t + j)) score = -kInfinity;
-        most = fmaxf(most, score);
-      }
+      for (int j = 0; j < 2; ++j) mosts[j] = fmaxf(mosts[j], s[i][2 * half + j]);
+    float most = fmaxf(mosts[0], mosts[1]);
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
     most = fmaxf(most, top);
@@ -41,16 +46,16 @@ struct RunningSoftmax {
     const float base = most == -kInfinity ? 0.0f : most;
     const float keep = exp2_fast((top - base) * scale);
     top = most;
-    float sum = 0.0f;
+    float sums[2] = {};
 #pragma unroll
     for (int i = 0; i < kN; ++i)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float& score = s[i][2 * half + j];
         score = exp2_fast((score - base) * scale);
-        sum += score;
+        sums[j] += score;
       }
-    total = total * keep + sum;
+    total = total * keep + (sums[0] + sums[1]);
     return keep;
   }
   /// The sum of all threads of the row.

@@ -9,26 +9,33 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr int kGroups = 2;
-constexpr int kThreads = kGroups * kWarpgroup;
-constexpr int kRows = kGroups * 64, kKeys = 64;
+/// How work is cut: measured on an H200.
+template <int kD>
+struct ForwardShape {
+  static constexpr int kGroups = kD == 64 ? 2 : 3;  // warpgroups of a block, with 64 queries each
+  static constexpr int kBlocks = kD == 64 ? 2 : 1;  // of a multiprocessor
+  static constexpr int kThreads = kGroups * kWarpgroup, kRows = kGroups * 64;
+};
+constexpr int kKeys = 64;
 constexpr int kStages = 2;
 
 template <int kD>
 constexpr std::size_t shared_bytes() {
-  return static_cast<std::size_t>(PanelTile<kD>::elements(kRows + 2 * kStages * kKeys)) *
+  return static_cast<std::size_t>(
+             PanelTile<kD>::elements(ForwardShape<kD>::kRows + 2 * kStages * kKeys)) *
          sizeof(bf16);
 }
 
-template <int kD, bool kReads>
-__global__ void __launch_bounds__(kThreads, kD == 64 ? 2 : 1)
+/// `kDrops`: with dropout, whose numbers take registers.
+template <int kD, bool kDrops>
+__global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::kBlocks)
     forward_sm90_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, ForwardPlan plan) {
   if (!kHasWarpgroups) __trap();
+  constexpr int kThreads = ForwardShape<kD>::kThreads, kRows = ForwardShape<kD>::kRows;
   auto* queries = shared_memory<bf16>();
   bf16* keys = queries + PanelTile<kD>::elements(kRows);
   bf16* values = keys + PanelTile<kD>::elements(kStages * kKeys);
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
-  if (kReads && in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
   unsigned rest = blockIdx.x;
   const auto head = static_cast<int>(rest % static_cast<unsigned>(plan.heads));
@@ -92,8 +99,8 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 2 : 1)
       KeySpan span{0, 0};
       if (masked) span = span_of(own_row + 8 * half);
       keep[half] = softmax[half].add(s, half, first_key, masked, span, scale);
-      if (in.mask.dropout.threshold != 0)
-        drop_probabilities<kReads>(s, half, in.mask, b, head, own_row + 8 * half, first_key);
+      if constexpr (kDrops)
+        drop_probabilities<true>(s, half, in.mask, b, head, own_row + 8 * half, first_key);
     }
   };
 
@@ -129,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 2 : 1)
     }
     warpgroup_begin();
     if (n + 1 == end) {
-      begin_fragments<kKeys, kD>(sums, p, stage_of(values, n));
+      begin_fragments<kKeys, kD>(sums, p, stage_of(values, n), true);
       warpgroup_commit();
       warpgroup_wait<0>();
       touch_sums(sums);
@@ -137,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 2 : 1)
     }
     begin_rows<kRows, kKeys, kD>(s, queries, group_row, stage_of(keys, n + 1));
     warpgroup_commit();
-    begin_fragments<kKeys, kD>(sums, p, stage_of(values, n));
+    begin_fragments<kKeys, kD>(sums, p, stage_of(values, n), true);
     warpgroup_commit();
     warpgroup_wait<1>();
     touch_sums(s);
@@ -172,13 +179,15 @@ __global__ void __launch_bounds__(kThreads, kD == 64 ? 2 : 1)
 
 template <int kD>
 void run(cudaStream_t stream, const AttentionInputs<bf16>& in, const AttentionOut<bf16>& out) {
-  const ForwardPlan plan{.tiles = static_cast<int>(blocks_for(in.sizes.queries, kRows)),
-                         .heads = in.sizes.heads,
-                         .pack = 1};
+  const ForwardPlan plan{
+      .tiles = static_cast<int>(blocks_for(in.sizes.queries, ForwardShape<kD>::kRows)),
+      .heads = in.sizes.heads,
+      .pack = 1};
   const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * in.sizes.batch;
-  launch(reads_values(in.mask) ? forward_sm90_kernel<kD, true> : forward_sm90_kernel<kD, false>,
+  launch(in.mask.dropout.threshold != 0 ? forward_sm90_kernel<kD, true>
+                                        : forward_sm90_kernel<kD, false>,
          {.blocks = static_cast<unsigned>(blocks),
-          .threads = kThreads,
+          .threads = ForwardShape<kD>::kThreads,
           .shared_bytes = shared_bytes<kD>()},
          stream, in, out, plan);
 }

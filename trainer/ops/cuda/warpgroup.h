@@ -126,9 +126,9 @@ __device__ __forceinline__ void wgmma_rows(float (&c)[16][4], SharedMatrix a, Sh
       : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
 }
 /// The same with `a` in registers; `b` transposed: c += a b, 16 rows of `b` and 64 or 128 columns.
-template <bool kAdd, bool kTransposed>
+template <bool kTransposed>
 __device__ __forceinline__ void wgmma_fragment(float (&c)[8][4], const std::uint32_t (&a)[4],
-                                               SharedMatrix b) {
+                                               SharedMatrix b, bool adds) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"
@@ -136,12 +136,12 @@ __device__ __forceinline__ void wgmma_fragment(float (&c)[8][4], const std::uint
       "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;}"
       : SORTIE_FOUR(c, 0), SORTIE_FOUR(c, 1), SORTIE_FOUR(c, 2), SORTIE_FOUR(c, 3),
         SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "n"(kAdd ? 1 : 0),
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(adds ? 1 : 0),
         "n"(kTransposed ? 1 : 0));
 }
-template <bool kAdd, bool kTransposed>
+template <bool kTransposed>
 __device__ __forceinline__ void wgmma_fragment(float (&c)[16][4], const std::uint32_t (&a)[4],
-                                               SharedMatrix b) {
+                                               SharedMatrix b, bool adds) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{"
@@ -153,24 +153,24 @@ __device__ __forceinline__ void wgmma_fragment(float (&c)[16][4], const std::uin
         SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7),
         SORTIE_FOUR(c, 8), SORTIE_FOUR(c, 9), SORTIE_FOUR(c, 10), SORTIE_FOUR(c, 11),
         SORTIE_FOUR(c, 12), SORTIE_FOUR(c, 13), SORTIE_FOUR(c, 14), SORTIE_FOUR(c, 15)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "n"(kAdd ? 1 : 0),
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(adds ? 1 : 0),
         "n"(kTransposed ? 1 : 0));
 }
 #undef SORTIE_FOUR
 #elif defined(__CUDACC__)
 template <bool kAdd, int N>
 __device__ __forceinline__ void wgmma_rows(float (&)[N][4], SharedMatrix, SharedMatrix) {}
-template <bool kAdd, bool kTransposed, int N>
+template <bool kTransposed, int N>
 __device__ __forceinline__ void wgmma_fragment(float (&)[N][4], const std::uint32_t (&)[4],
-                                               SharedMatrix) {}
+                                               SharedMatrix, bool) {}
 #else
 template <bool kAdd, int N>
 void wgmma_rows(float (&c)[N][4], SharedMatrix a, SharedMatrix b) {
   emulated_cuda::wgmma(c, N, kAdd, nullptr, a.bits, b.bits, false);
 }
-template <bool kAdd, bool kTransposed, int N>
-void wgmma_fragment(float (&c)[N][4], const std::uint32_t (&a)[4], SharedMatrix b) {
-  emulated_cuda::wgmma(c, N, kAdd, &a, 0, b.bits, kTransposed);
+template <bool kTransposed, int N>
+void wgmma_fragment(float (&c)[N][4], const std::uint32_t (&a)[4], SharedMatrix b, bool adds) {
+  emulated_cuda::wgmma(c, N, adds, &a, 0, b.bits, kTransposed);
 }
 #endif
 
@@ -192,15 +192,16 @@ __device__ __forceinline__ void begin_rows(float (&s)[kRows / 8][4], const bf16*
       wgmma_rows<true>(s, x, y);
   }
 }
-/// c += p b, to be waited for: p are fragments of 64 rows, whose columns are the kRows rows of `b`.
+/// c = p b, or c += it, to be waited for: p are fragments of 64 rows, whose columns are the kRows
+/// rows of `b`.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void begin_fragments(float (&c)[kColumns / 8][4],
                                                 const std::uint32_t (&p)[kRows / 16][4],
-                                                const bf16* b) {
+                                                const bf16* b, bool adds) {
   const SharedMatrix right = shared_matrix(b, kRows * 128);
 #pragma unroll
   for (int k = 0; k < kRows; k += 16)
-    wgmma_fragment<true, true>(c, p[k / 16], behind(right, k * 128));
+    wgmma_fragment<true>(c, p[k / 16], behind(right, k * 128), adds || k > 0);
 }
 
 /// Sums as they lie in registers, as the fragments of a left operand, rounded to bf16.
