@@ -51,6 +51,8 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
   const AttentionPart part =
       mask.part.value_or(AttentionPart{.first_query = ahead, .first_key = 0, .tokens = k.size(1)});
   SORTIE_CHECK(part.tokens <= kMost, "sequences of {} tokens", part.tokens);
+  const std::int64_t rows = q.size(0) * q.size(1) * q.size(2);
+  SORTIE_CHECK(rows <= std::numeric_limits<std::uint32_t>::max(), "attention of {} rows", rows);
   AttentionInputs<T> in{.q = heads_of<const T>(q),
                         .k = heads_of<const T>(k),
                         .v = heads_of<const T>(v),

@@ -102,7 +102,7 @@ struct AttentionGradients {
   float *dk_parts = nullptr, *dv_parts = nullptr;
 };
 
-/// delta [B, H, T] = the sum over Dv of dout * out.
+/// delta [B, H, T] = the sum over Dv of dout * out; fewer than 2^32 rows.
 template <class T>
 void attention_delta(cudaStream_t stream, const AttentionSizes& sizes, Heads<const T> out,
                      Heads<const T> dout, float* delta);

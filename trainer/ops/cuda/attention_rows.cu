@@ -25,27 +25,36 @@ __device__ __forceinline__ RowPlace row_of_warp(const AttentionSizes& sizes) {
           static_cast<int>(row % sizes.heads), token < sizes.batch * sizes.queries};
 }
 
-template <class T>
-__global__ void delta_kernel(AttentionSizes sizes, Heads<const T> out, Heads<const T> dout,
-                             float* delta) {
-  const RowPlace at = row_of_warp(sizes);
-  if (!at.there) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const T* a = out.data + at.sample * out.sample + at.token * out.token + at.head * out.head;
-  const T* b = dout.data + at.sample * dout.sample + at.token * dout.token + at.head * dout.head;
+/// kLanes threads per row, so that those of a warp have whole rows: heads are the fastest.
+template <class T, int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    delta_kernel(AttentionSizes sizes, unsigned rows, Heads<const T> out, Heads<const T> dout,
+                 float* delta) {
+  const unsigned row = (blockIdx.x * kThreads + threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const auto heads = static_cast<unsigned>(sizes.heads),
+             queries = static_cast<unsigned>(sizes.queries);
+  const unsigned token = row / heads, head = row % heads;
+  const std::int64_t sample = token / queries, query = token % queries;
   float sum = 0.0f;
-  if (out.in_pieces && dout.in_pieces) {
-    constexpr int kPack = kPackOf<T>;
-    for (int i = lane * kPack; i < sizes.value_dims; i += kWarp * kPack) {
-      const auto x = *reinterpret_cast<const Pack<T, kPack>*>(a + i);
-      const auto y = *reinterpret_cast<const Pack<T, kPack>*>(b + i);
-      for (int j = 0; j < kPack; ++j) sum += to_float(x.values[j]) * to_float(y.values[j]);
+  if (row < rows) {
+    const T* a = out.data + sample * out.sample + query * out.token + head * out.head;
+    const T* b = dout.data + sample * dout.sample + query * dout.token + head * dout.head;
+    if (out.in_pieces && dout.in_pieces) {
+      constexpr int kPack = kPackOf<T>;
+      for (int i = lane * kPack; i < sizes.value_dims; i += kLanes * kPack) {
+        const auto x = read_pack<Pack<T, kPack>>(a + i);
+        const auto y = read_pack<Pack<T, kPack>>(b + i);
+#pragma unroll
+        for (int j = 0; j < kPack; ++j) sum += to_float(x.values[j]) * to_float(y.values[j]);
+      }
+    } else {
+      for (int i = lane; i < sizes.value_dims; i += kLanes) sum += to_float(a[i]) * to_float(b[i]);
     }
-  } else {
-    for (int i = lane; i < sizes.value_dims; i += kWarp) sum += to_float(a[i]) * to_float(b[i]);
   }
-  sum = warp_sum(sum);
-  if (lane == 0) delta[(at.sample * sizes.heads + at.head) * sizes.queries + at.token] = sum;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  if (row < rows && lane == 0) delta[(sample * heads + head) * queries + query] = sum;
 }
 
 /// parts [splits, B, T, H, Dv], lse [splits, B, H, T].
@@ -99,8 +108,19 @@ unsigned blocks_of_rows(const AttentionSizes& sizes) {
 template <class T>
 void attention_delta(cudaStream_t stream, const AttentionSizes& sizes, Heads<const T> out,
                      Heads<const T> dout, float* delta) {
-  launch(delta_kernel<T>, {.blocks = blocks_of_rows(sizes), .threads = kThreads}, stream, sizes,
-         out, dout, delta);
+  const std::int64_t rows = sizes.batch * sizes.queries * sizes.heads;
+  const auto run = [&]<int kLanes> {
+    launch(delta_kernel<T, kLanes>,
+           {.blocks = blocks_for(rows, kThreads / kLanes), .threads = kThreads}, stream, sizes,
+           static_cast<unsigned>(rows), out, dout, delta);
+  };
+  const int pieces = sizes.value_dims / kPackOf<T>;
+  if (pieces <= 8)
+    run.template operator()<8>();
+  else if (pieces <= 16)
+    run.template operator()<16>();
+  else
+    run.template operator()<kWarp>();
 }
 template void attention_delta(cudaStream_t, const AttentionSizes&, Heads<const float>,
                               Heads<const float>, float*);
