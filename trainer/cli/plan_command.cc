@@ -51,7 +51,7 @@ Result<PlanOptions> options_of(const PlanRequest& request, const config::JobConf
 
 std::string text_of(const training::ModelCost& cost, const PlanOptions& options) {
   const std::string kernels =
-      options.gpu ? "on a GPU, device: not measured" : fmt::format("{} kernels", cost.isa);
+      options.gpu ? "on a GPU, device: that of an H200" : fmt::format("{} kernels", cost.isa);
   return fmt::format(
       "  model     {}{}: {}\n  work      {}FLOP a token\n  memory    of a rank with {} thread{} "
       "that trains {} sequence{} at a time ({}), in MiB\n{}{}",

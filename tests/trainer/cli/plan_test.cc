@@ -96,7 +96,7 @@ TEST_CASE("sortie-train plan counts the memory of a GPU where the job asks for o
   CHECK(json["rank_memory_bytes"]["f32"]["device"] > 0);
   CHECK(json["rank_memory_bytes"]["f32"]["packed_weights"] == 0);
   const auto text = plan({file, "--threads", "2", "--gpu"});
-  CHECK(has(text.output, "(on a GPU, device: not measured), in MiB\n"));
+  CHECK(has(text.output, "(on a GPU, device: that of an H200), in MiB\n"));
   CHECK(has(text.output, "\n    device "));
   CHECK_FALSE(has(plan({file, "--threads", "2"}).output, "\n    device "));
 }
