@@ -3,9 +3,9 @@
 // themselves. Blocks that share a multiprocessor compute exponentials while others multiply.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_backward.h"
+#include "trainer/ops/cuda/attention_sm90.h"
 #include "trainer/ops/cuda/dropout_run.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/warpgroup.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -106,13 +106,15 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
   const int first_head = block.first_query_head(group), heads = block.query_heads(group);
   const int steps = heads * tiles;
 
-  const auto load = [&]<int kCount>(bf16* tile, const Heads<const bf16>& x, int head, int first,
-                                    int rows, int columns) {
-    const bf16* from = x.data + b * x.sample + head * x.head;
-    load_tile<kCount, kD, kThreads>(
-        tile, columns, true, from,
-        [&](int row) { return first + row < rows ? from + (first + row) * x.token : nullptr; },
-        [](int row, int column) { return PanelTile<kD>::at(kCount, row, column); });
+  const auto head_of = [&](const Heads<const bf16>& x, int head) {
+    return x.data + b * x.sample + head * x.head;
+  };
+  const auto load_other = [&](bf16* tile, const Heads<const bf16>& x, int head, int first,
+                              int columns) {
+    load_panels<kOther, kD, kThreads>(tile, head_of(x, head), x.token, first, other_rows, columns);
+  };
+  const auto load_own = [&](bf16* tile, const Heads<const bf16>& x, int head, int columns) {
+    load_panels<kOwn, kD, kThreads>(tile, head_of(x, head), x.token, first_own, own_rows, columns);
   };
   // The next other rows to load, and those of a step; divisions would take longer than they should.
   int next_head = kOwnKeys ? first_head : key_head, next_tile = 0, next_stage = 0;
@@ -123,10 +125,9 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
       next_tile = 0;
       if (kOwnKeys) ++next_head;
     }
-    load.template operator()<kOther>(others1 + stage * kTile, kOwnKeys ? in.q : in.k, head, first,
-                                     other_rows, in.sizes.dims);
-    load.template operator()<kOther>(others2 + stage * kTile, kOwnKeys ? all.dout : in.v, head,
-                                     first, other_rows, in.sizes.value_dims);
+    load_other(others1 + stage * kTile, kOwnKeys ? in.q : in.k, head, first, in.sizes.dims);
+    load_other(others2 + stage * kTile, kOwnKeys ? all.dout : in.v, head, first,
+               in.sizes.value_dims);
     if constexpr (kOwnKeys) {
       const auto i = static_cast<int>(threadIdx.x);
       if (i < kOther) {
@@ -146,10 +147,8 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
   };
   if (steps > 0) {
     const int head = kOwnKeys ? key_head : own_head;
-    load.template operator()<kOwn>(own1, kOwnKeys ? in.k : in.q, head, first_own, own_rows,
-                                   in.sizes.dims);
-    load.template operator()<kOwn>(own2, kOwnKeys ? in.v : all.dout, head, first_own, own_rows,
-                                   in.sizes.value_dims);
+    load_own(own1, kOwnKeys ? in.k : in.q, head, in.sizes.dims);
+    load_own(own2, kOwnKeys ? in.v : all.dout, head, in.sizes.value_dims);
     load_others();
   }
 

@@ -3,8 +3,8 @@
 // memory themselves. Scores over the next keys are computed while values of these are summed up.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_forward.h"
+#include "trainer/ops/cuda/attention_sm90.h"
 #include "trainer/ops/cuda/launch.h"
-#include "trainer/ops/cuda/warpgroup.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -64,25 +64,18 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
 
   const bf16* k = in.k.data + b * in.k.sample + key_head * in.k.head;
   const bf16* v = in.v.data + b * in.v.sample + key_head * in.v.head;
-  const auto load = [&]<int kCount>(bf16* to_tile, const bf16* from, std::int64_t token, int first,
-                                    int count, int columns) {
-    load_tile<kCount, kD, kThreads>(
-        to_tile, columns, true, from,
-        [&](int row) { return first + row < count ? from + (first + row) * token : nullptr; },
-        [](int row, int column) { return PanelTile<kD>::at(kCount, row, column); });
-  };
   const auto stage_of = [](bf16* tiles, int n) {
     return tiles + n % kStages * PanelTile<kD>::elements(kKeys);
   };
   const auto load_keys = [&](int n) {
     if (n < end)
-      load.template operator()<kKeys>(stage_of(keys, n), k, in.k.token, n * kKeys, in.sizes.keys,
-                                      in.sizes.dims);
+      load_panels<kKeys, kD, kThreads>(stage_of(keys, n), k, in.k.token, n * kKeys, in.sizes.keys,
+                                       in.sizes.dims);
   };
   const auto load_values = [&](int n) {
     if (n < end)
-      load.template operator()<kKeys>(stage_of(values, n), v, in.v.token, n * kKeys, in.sizes.keys,
-                                      in.sizes.value_dims);
+      load_panels<kKeys, kD, kThreads>(stage_of(values, n), v, in.v.token, n * kKeys, in.sizes.keys,
+                                       in.sizes.value_dims);
   };
 
   float sums[kD / 8][4] = {}, s[kKeys / 8][4];
@@ -106,8 +99,8 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
 
   if (begin < end) {
     const bf16* q = in.q.data + b * in.q.sample + head * in.q.head;
-    load.template operator()<kRows>(queries, q, in.q.token, first_row, in.sizes.queries,
-                                    in.sizes.dims);
+    load_panels<kRows, kD, kThreads>(queries, q, in.q.token, first_row, in.sizes.queries,
+                                     in.sizes.dims);
     load_keys(begin);
     cp_async_commit();
     load_values(begin);

@@ -86,14 +86,12 @@ struct Tile {
   __host__ __device__ static constexpr int elements(int rows) { return rows * kStride; }
 };
 
-/// Begins to bring rows of `source(row)`, a pointer or null, to a tile, whose element of a row and
-/// column lies at `place(row, column)`: columns from `columns` on and rows without a source become
-/// zeros. Rows that are not in pieces of 16 bytes are there after the next barrier, the others
-/// after a wait as well. `somewhere` is any address that can be read.
-template <int kRows, int kColumns, int kThreads, class Source, class Place>
+/// Begins to bring rows of `source(row)`, a pointer or null, to a tile: columns from `columns` on
+/// and rows without a source become zeros. Rows that are not in pieces of 16 bytes are there after
+/// the next barrier, the others after a wait as well. `somewhere` is any address that can be read.
+template <int kRows, int kColumns, int kThreads, class Source>
 __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_pieces,
-                                          const bf16* somewhere, const Source& source,
-                                          const Place& place) {
+                                          const bf16* somewhere, const Source& source) {
   constexpr int kPieces = kColumns / 8;
   const auto thread = static_cast<int>(threadIdx.x);
   if (!in_pieces) {
@@ -102,14 +100,15 @@ __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_piece
       const bf16* from = source(row);
       bf16 value;
       value.bits = from != nullptr && column < columns ? from[column].bits : std::uint16_t{0};
-      tile[place(row, column)] = value;
+      tile[row * Tile<kColumns>::kStride + column] = value;
     }
     return;
   }
   const auto copy = [&](int row, int column) {
     const bf16* from = source(row);
     const bool valid = from != nullptr && column < columns;
-    cp_async_16(tile + place(row, column), valid ? from + column : somewhere, valid);
+    cp_async_16(tile + row * Tile<kColumns>::kStride + column, valid ? from + column : somewhere,
+                valid);
   };
   if constexpr (kThreads % kPieces == 0) {
     constexpr int kStep = kThreads / kPieces;
@@ -120,14 +119,6 @@ __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_piece
 #pragma unroll 4
     for (int i = thread; i < kRows * kPieces; i += kThreads) copy(i / kPieces, i % kPieces * 8);
   }
-}
-/// The same to rows as Tile has them.
-template <int kRows, int kColumns, int kThreads, class Source>
-__device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_pieces,
-                                          const bf16* somewhere, const Source& source) {
-  load_tile<kRows, kColumns, kThreads>(
-      tile, columns, in_pieces, somewhere, source,
-      [](int row, int column) { return row * Tile<kColumns>::kStride + column; });
 }
 
 /// The fragment a of 16 rows and the 16 columns from `column` on.
