@@ -121,9 +121,8 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
     return 0;
   }
   check(cuptiActivityRegisterCallbacks(give_buffer, take_buffer), "the start of CUPTI");
-  for (const CUpti_ActivityKind kind :
-       {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-        CUPTI_ACTIVITY_KIND_MEMSET})
+  for (const CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                        CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})
     check(cuptiActivityEnable(kind), "a kind of activities");
   std::atexit(write_timeline);
   return 1;

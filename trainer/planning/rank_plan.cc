@@ -38,8 +38,8 @@ constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
 constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
 constexpr std::int64_t kReductionBytesOfPeer = 8 * (std::int64_t{60} << 10);
 constexpr std::int64_t kMostReductionBytes = 32 * kMebibyte;
-/// Of a GPU: what the driver takes for the context and the kernels of the module and cuBLASLt, as on
-/// an H200 with driver 580, where five trainings took 536 to 540 MiB beside the allocator's; and
+/// Of a GPU: what the driver takes for the context and the kernels of the module and cuBLASLt, as
+/// on an H200 with driver 580, where five trainings took 536 to 540 MiB beside the allocator's; and
 /// NCCL's buffers of each group of ranks, which are not measured.
 constexpr std::int64_t kGpuContextBytes = 540 * kMebibyte;
 constexpr std::int64_t kNcclGroupBytes = 256 * kMebibyte;

@@ -15,8 +15,8 @@ void ldmatrix_x4(std::uint32_t (&registers)[4], const void* row, bool transposed
 
 /// What the instructions know an address of shared memory by: how far it is from a fixed place.
 std::uint32_t shared_address(const void* shared);
-/// A warp's part of wgmma m64nNk16 (N = 8 * columns_of_8), done at once: `a` is its fragment, or null
-/// and a_matrix the descriptor of all 64 rows.
+/// A warp's part of wgmma m64nNk16 (N = 8 * columns_of_8), done at once: `a` is its fragment, or
+/// null and a_matrix the descriptor of all 64 rows.
 void wgmma(float (*c)[4], int columns_of_8, bool adds, const std::uint32_t (*a)[4],
            std::uint64_t a_matrix, std::uint64_t b_matrix, bool b_transposed);
 

@@ -3,8 +3,8 @@
 
 #include "tests/trainer/ops/op_test.h"
 #include "trainer/ops/copy.h"
-#include "trainer/random/random.h"
 #include "trainer/ops/linear.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 namespace {
