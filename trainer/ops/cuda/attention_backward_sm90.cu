@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
     show_to_products();
-    // These rows are there, and nobody reads those of two steps before any more.
+    // These rows are there, and nobody reads those that the next ones replace any more.
     __syncthreads();
     if (step + 1 < steps) load_others();
     const int stage = this_stage, first = (first_tile + this_tile) * kOther, head = this_head;

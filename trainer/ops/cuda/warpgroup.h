@@ -98,7 +98,7 @@ __device__ __forceinline__ void touch_sums([[maybe_unused]] float (&sums)[N][4])
 
 #ifdef SORTIE_WARPGROUP_CODE
 #define SORTIE_FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-/// c = a b^T, or c += it: 64 rows of `a`, 64 or 128 of `b`, 16 columns of both.
+/// c = a b^T, or c += it: 64 rows of `a` and of `b`, 16 columns of both.
 template <bool kAdd>
 __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], SharedMatrix a, SharedMatrix b) {
   asm volatile(
@@ -110,36 +110,18 @@ __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], SharedMatrix a, Sha
         SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7)
       : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
 }
-template <bool kAdd>
-__device__ __forceinline__ void wgmma_rows(float (&c)[16][4], SharedMatrix a, SharedMatrix b) {
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"
-      "%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"
-      "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-      "}, %64, %65, p, 1, 1, 0, 0;}"
-      : SORTIE_FOUR(c, 0), SORTIE_FOUR(c, 1), SORTIE_FOUR(c, 2), SORTIE_FOUR(c, 3),
-        SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7),
-        SORTIE_FOUR(c, 8), SORTIE_FOUR(c, 9), SORTIE_FOUR(c, 10), SORTIE_FOUR(c, 11),
-        SORTIE_FOUR(c, 12), SORTIE_FOUR(c, 13), SORTIE_FOUR(c, 14), SORTIE_FOUR(c, 15)
-      : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
-}
-/// The same with `a` in registers; `b` transposed: c += a b, 16 rows of `b` and 64 or 128 columns.
-template <bool kTransposed>
+/// c = a b, or c += it, with `a` in registers: 16 rows of `b` and 64 or 128 columns.
 __device__ __forceinline__ void wgmma_fragment(float (&c)[8][4], const std::uint32_t (&a)[4],
                                                SharedMatrix b, bool adds) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"
       "%23,%24,%25,%26,%27,%28,%29,%30,%31"
-      "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;}"
+      "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;}"
       : SORTIE_FOUR(c, 0), SORTIE_FOUR(c, 1), SORTIE_FOUR(c, 2), SORTIE_FOUR(c, 3),
         SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(adds ? 1 : 0),
-        "n"(kTransposed ? 1 : 0));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(adds ? 1 : 0));
 }
-template <bool kTransposed>
 __device__ __forceinline__ void wgmma_fragment(float (&c)[16][4], const std::uint32_t (&a)[4],
                                                SharedMatrix b, bool adds) {
   asm volatile(
@@ -148,19 +130,18 @@ __device__ __forceinline__ void wgmma_fragment(float (&c)[16][4], const std::uin
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"
       "%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"
       "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-      "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;}"
+      "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;}"
       : SORTIE_FOUR(c, 0), SORTIE_FOUR(c, 1), SORTIE_FOUR(c, 2), SORTIE_FOUR(c, 3),
         SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7),
         SORTIE_FOUR(c, 8), SORTIE_FOUR(c, 9), SORTIE_FOUR(c, 10), SORTIE_FOUR(c, 11),
         SORTIE_FOUR(c, 12), SORTIE_FOUR(c, 13), SORTIE_FOUR(c, 14), SORTIE_FOUR(c, 15)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(adds ? 1 : 0),
-        "n"(kTransposed ? 1 : 0));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(adds ? 1 : 0));
 }
 #undef SORTIE_FOUR
 #elif defined(__CUDACC__)
 template <bool kAdd, int N>
 __device__ __forceinline__ void wgmma_rows(float (&)[N][4], SharedMatrix, SharedMatrix) {}
-template <bool kTransposed, int N>
+template <int N>
 __device__ __forceinline__ void wgmma_fragment(float (&)[N][4], const std::uint32_t (&)[4],
                                                SharedMatrix, bool) {}
 #else
@@ -168,9 +149,9 @@ template <bool kAdd, int N>
 void wgmma_rows(float (&c)[N][4], SharedMatrix a, SharedMatrix b) {
   emulated_cuda::wgmma(c, N, kAdd, nullptr, a.bits, b.bits, false);
 }
-template <bool kTransposed, int N>
+template <int N>
 void wgmma_fragment(float (&c)[N][4], const std::uint32_t (&a)[4], SharedMatrix b, bool adds) {
-  emulated_cuda::wgmma(c, N, adds, &a, 0, b.bits, kTransposed);
+  emulated_cuda::wgmma(c, N, adds, &a, 0, b.bits, true);
 }
 #endif
 
@@ -201,7 +182,7 @@ __device__ __forceinline__ void begin_fragments(float (&c)[kColumns / 8][4],
   const SharedMatrix right = shared_matrix(b, kRows * 128);
 #pragma unroll
   for (int k = 0; k < kRows; k += 16)
-    wgmma_fragment<true>(c, p[k / 16], behind(right, k * 128), adds || k > 0);
+    wgmma_fragment(c, p[k / 16], behind(right, k * 128), adds || k > 0);
 }
 
 /// Sums as they lie in registers, as the fragments of a left operand, rounded to bf16.
