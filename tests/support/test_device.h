@@ -50,5 +50,9 @@ inline Device device() {
 inline bool on_gpu() {
   return device().kind == DeviceKind::cuda;
 }
+/// The emulated one, whose products sum exactly as C++ does.
+inline bool on_emulated_gpu() {
+  return on_gpu() && cuda_module().gpus().value().at(0).name == "emulated GPU";
+}
 
 }  // namespace sortie::trainer::test

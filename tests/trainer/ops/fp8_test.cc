@@ -243,8 +243,8 @@ TEST_CASE("FP8: products are those of what the codes say" *
       ops::add_product_fp8(context, grad.by_columns(), in.by_columns(), dw);
       for (std::size_t i = 0; i < dw_before.size(); ++i) expected.dw[i] += dw_before[i];
       // Tensor cores of a real GPU cut the terms of a sum where the largest one ends: an H200's
-      // were 1.4e-4 off over 64 terms. A wrong code or scale is 0.06 off.
-      CHECK(relative_error(values_of(dw), expected.dw) <= 1e-3);
+      // were 1.4e-4 off over 64 terms.
+      CHECK(relative_error(values_of(dw), expected.dw) <= (test::on_emulated_gpu() ? 1e-5 : 1e-3));
     }
 }
 
