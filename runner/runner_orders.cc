@@ -67,7 +67,7 @@ Result<bool> Runner::handle(const wire::Message& message) {
     return handle_start(std::get<wire::Start>(message));
   if (const auto* stop = std::get_if<wire::Stop>(&message)) {
     log::info("stop: {}", stop->reason);
-    job_->stop(milliseconds(stop->grace_ms));
+    job_->stop(milliseconds(stop->grace_ms), stop->peers_lost != 0);
     return true;
   }
   if (const auto* order = std::get_if<wire::DumpStacks>(&message)) {

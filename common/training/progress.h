@@ -31,6 +31,11 @@ enum class Section : std::uint8_t {
 inline constexpr std::string_view kStacksSuffix = ".stacks-";
 inline constexpr std::string_view kStacksEnd = "end of stacks";
 
+/// The file whose name is SORTIE_SOCKET and this is there before a SIGTERM of the runner that
+/// leaves no time to wait for other ranks: one of them is lost, or the grace is shorter than
+/// runner.grace.
+inline constexpr std::string_view kHurrySuffix = ".hurry";
+
 inline constexpr std::array<std::string_view, 10> kSectionNames = {
     "start",  "step",      "data",     "forward", "backward",
     "reduce", "optimizer", "evaluate", "save",    "done"};

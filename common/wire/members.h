@@ -52,7 +52,7 @@ auto members(M& m) {
     return std::tie(m.image_id, m.repo_digest, m.engine_version, m.bytes, m.pulled);
   if constexpr (std::is_same_v<T, Start>) return std::tie(m.env);
   if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
-  if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
+  if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason, m.peers_lost);
   if constexpr (std::is_same_v<T, Heartbeat>)
     return std::tie(m.sequence, m.time_unix_ms, m.time_boot_ms, m.events, m.ranks,
                     m.committed_step);

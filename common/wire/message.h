@@ -17,7 +17,7 @@
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 6;
+inline constexpr std::uint32_t kProtocolVersion = 7;
 
 /// Names and values of variables.
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -109,6 +109,9 @@ struct Start {
 struct Stop {
   std::uint32_t grace_ms = 0;
   std::string reason;  // for the log
+  /// 1: a rank or a host has failed, and who waits for it waits in vain. 0: all ranks are alive,
+  /// and can complete a step together.
+  std::uint8_t peers_lost = 0;
 };
 
 /// Where a rank is, as it has told its runner last (common/training/progress.h).

@@ -294,7 +294,7 @@ void Attempt::stop_all(std::uint32_t grace_ms, const std::string& reason) {
   parts_.folder.event(JournalEvent::stop, {{"grace_ms", grace_ms}, {"reason", reason}});
   for (Host& host : hosts_) {
     if (host.state == HostState::running)
-      host.session->send(wire::Stop{grace_ms, reason});
+      host.session->send(wire::Stop{grace_ms, reason, peers_lost()});
     else if (host.state != HostState::finished)
       let_go(host);
   }

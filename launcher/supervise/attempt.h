@@ -256,6 +256,8 @@ class Attempt {
   /// later (cause.h); what comes after that is a consequence.
   void blame(Cause failure);
   bool failing() const { return !failures_.empty(); }
+  /// Not where the stop was asked for, or where nothing has been started yet.
+  bool peers_lost() const { return failing() && !is_wanted(failures_.front().what); }
   void settle();
   void await_settlement();
   void say_what_is_awaited();

@@ -108,7 +108,7 @@ void Attempt::resume(Host& host, std::shared_ptr<HostSession> session, unsigned 
   const auto left =
       std::chrono::duration_cast<milliseconds>(stop_deadline_ - parts_.stop_slack - Clock::now());
   host.session->send(wire::Stop{static_cast<std::uint32_t>(std::max<std::int64_t>(0, left.count())),
-                                "the run is being stopped"});
+                                "the run is being stopped", peers_lost()});
 }
 
 void Attempt::abandon_reconnect(Host& host) {

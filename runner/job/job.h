@@ -59,8 +59,9 @@ class Job {
   boost::asio::awaitable<void> start(wire::Environment env);
 
   /// TERM to every rank, KILL after `grace`. Before start(): no rank will be started, and once
-  /// prepared the job is finished at once.
-  void stop(std::chrono::milliseconds grace);
+  /// prepared the job is finished at once. With `peers_lost`, or less grace than the job's, ranks
+  /// are told that there is no time to wait for others (training::kHurrySuffix).
+  void stop(std::chrono::milliseconds grace, bool peers_lost = false);
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
   void discard_output() { pump_.discard(); }
@@ -155,6 +156,7 @@ class Job {
   wire::JobReady ready() const;
   void on_pmix_lost(std::string why);
   void start_rank(std::size_t slot);
+  static void hurry(const Rank& rank);
   void on_report(std::size_t slot, const KeeperReport& report);
   void set_status(Rank& rank, int wait_status);
   void report_spawn_failure(std::size_t slot, const KeeperReport& report);

@@ -1,6 +1,7 @@
 // How ranks end: stopped, gone by themselves, lost with their keeper; and what is cleaned up then.
 #include "runner/job/job.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,8 +12,10 @@
 
 #include "common/asio/spawn.h"
 #include "common/base/boot_clock.h"
+#include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
+#include "common/training/progress.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
 #include "runner/unix_time.h"
@@ -33,15 +36,26 @@ bool is_alive(pid_t pid) {
 
 }  // namespace
 
-void Job::stop(milliseconds grace) {
+/// One that can not be told waits longer than it should, and is killed at the end of the grace.
+void Job::hurry(const Rank& rank) {
+  const std::string path = rank.socket_path + std::string(training::kHurrySuffix);
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!file) log::warning("{}", os_error(errno, path).message);
+}
+
+void Job::stop(milliseconds grace, bool peers_lost) {
   stopped_ = true;
   if (!started_) {
     if (prepared_ && !finished_) spawn(io_, finish());
     if (!prepared_ && pmix_) pmix_->stop();
     return;
   }
-  for (const auto& rank : ranks_)
-    if (!rank->gone) rank->process.stop(grace);
+  const bool hurried = peers_lost || grace < milliseconds(spec_.grace_ms);
+  for (const auto& rank : ranks_) {
+    if (rank->gone) continue;
+    if (hurried) hurry(*rank);
+    rank->process.stop(grace);
+  }
   wake_keepers();
 }
 

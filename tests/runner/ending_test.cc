@@ -63,6 +63,30 @@ TEST_CASE_TEMPLATE("Stop sends TERM, and a rank that handles it ends by itself",
   CHECK(remains(job) == "");
 }
 
+TEST_CASE("ranks are told that there is no time for others: one is lost, or the grace is short") {
+  // The shell ends with 3 where its file is there at the TERM, and with 4 where it is not.
+  constexpr const char* kScript =
+      "trap 'if [ -e \"$SORTIE_SOCKET.hurry\" ]; then exit 3; else exit 4; fi' TERM; echo up;"
+      "while :; do sleep 0.02; done";
+  struct Order {
+    wire::Stop stop;
+    int code;
+  };
+  for (const Order& order : {Order{{10000, "stop", 0}, 4}, Order{{10000, "rank 1 failed", 1}, 3},
+                             Order{{9000, "shorter than the job's", 0}, 3}}) {
+    CAPTURE(order.stop.reason);
+    wire::JobSpec job = make_job({"/bin/sh", "-c", kScript}, 2);
+    job.grace_ms = 10000;
+    RunnerClient client(SORTIE_RUNNER_BINARY, {}, AsTestUser::kUnprivileged);
+    start_and_wait_up(client, job);
+    client.send(order.stop);
+    REQUIRE(client.wait_finished(milliseconds(5000)));
+    for (std::uint32_t rank = 0; rank < 2; ++rank) CHECK(client.exited.at(rank).code == order.code);
+    say_goodbye(client);
+    CHECK(remains(job) == "");
+  }
+}
+
 TEST_CASE_TEMPLATE("a rank that ignores TERM is killed after the grace, not before", User,
                    AsTestUser, WithoutCgroup) {
   wire::JobSpec job = make_job({public_helper(), "ignore-term"});

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "common/base/check.h"
+#include "common/training/progress.h"
 #include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
@@ -16,8 +17,10 @@ namespace {
 // What signal handlers may touch: lock-free atomics and the timer's number.
 std::atomic<bool> stop{false}, save{false}, given_up{false};
 constexpr long kToBeginMs = 500;  // after waits are given up
-// After SIGTERM until waits are given up, and from there to the end; of anything at most.
-std::atomic<long> patience_ms{0}, to_end_ms{kToBeginMs}, longest_ms{0};
+// After SIGTERM until waits are given up, with all peers alive and with one lost; and from there to
+// the end; of anything at most.
+std::atomic<long> together_ms{0}, patience_ms{0}, to_end_ms{kToBeginMs}, longest_ms{0};
+std::string hurry_file;
 timer_t timer;
 struct sigaction old_term, old_usr1, old_alarm;
 
@@ -29,7 +32,8 @@ void arm(long milliseconds) {
 }
 
 void on_term(int) {
-  arm(patience_ms);  // before the flag: who sees the flag finds the timer set
+  const bool hurried = !hurry_file.empty() && ::access(hurry_file.c_str(), F_OK) == 0;
+  arm(hurried ? patience_ms : together_ms);  // before the flag: who sees that finds the timer set
   stop = true;
 }
 
@@ -58,10 +62,11 @@ void take(int number, void (*handler)(int), int flags, struct sigaction& old) {
 
 }  // namespace
 
-SaveSignals::SaveSignals(double longest_seconds) {
+SaveSignals::SaveSignals(double longest_seconds, const std::string& socket_path) {
   stop = save = given_up = false;
   give_up_waits(false);
-  patience_ms = 1;  // before the first step has ended there is nothing to save
+  hurry_file = socket_path.empty() ? "" : socket_path + std::string(training::kHurrySuffix);
+  together_ms = patience_ms = 1;  // before the first step has ended there is nothing to save
   longest_ms = std::max(500L, static_cast<long>(1000.0 * longest_seconds));
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
@@ -91,6 +96,7 @@ void SaveSignals::expect(double seconds) {
   // What takes long and is not stuck comes to its next wait, and saves what was before it.
   const long whole = milliseconds_of(seconds);
   patience_ms = std::min<long>(whole, longest_ms);
+  together_ms.store(longest_ms);
   to_end_ms = std::max(kToBeginMs, whole - patience_ms);
 }
 
@@ -100,7 +106,7 @@ void SaveSignals::step_ended() {
 
 void SaveSignals::last_save(double seconds) {
   given_up = true;  // the next alarm is the end
-  patience_ms = milliseconds_of(seconds);
+  together_ms = patience_ms = milliseconds_of(seconds);
   if (stop) arm(patience_ms);
 }
 

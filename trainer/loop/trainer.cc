@@ -349,7 +349,8 @@ Result<> Trainer::run_steps() {
     SORTIE_TRY(evaluate_and_report());  // what training starts from
     report_.validation_took(evaluation_seconds_);
   }
-  if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>(longest_step());
+  if (!job_.trainer.save_dir.empty())
+    signals_ = std::make_unique<SaveSignals>(longest_step(), rank_.socket_path);
   bool time_is_up = false;
   while (step_.last_begun(progress_) < job_.trainer.train_iterations && !time_is_up) {
     const auto begun = begin_step();

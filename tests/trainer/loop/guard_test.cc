@@ -8,9 +8,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <thread>
 
+#include "common/training/progress.h"
 #include "tests/support/patience.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
@@ -185,7 +187,7 @@ TEST_CASE("a process whose step never ends dies by its SIGTERM all the same") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    SaveSignals signals(10);
+    SaveSignals signals(0.5);
     signals.expect(0.01);
     for (;;) ::pause();
   }
@@ -218,6 +220,37 @@ TEST_CASE("peers that are gone in the middle of a save are given up while there 
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
   CHECK(std::chrono::steady_clock::now() - begin < sortie::test::patient(std::chrono::seconds(5)));
+}
+
+TEST_CASE("a slow step is waited for while all peers are alive, and not when one is lost") {
+  const sortie::test::ScopedTempDir dir;
+  const std::string socket_path = dir.str("rank-0.sock");
+  const std::string hurry = socket_path + std::string(training::kHurrySuffix);
+  const auto gives_up = [&] {  // within 1.5 s, where a step takes 10 ms
+    int ready[2];
+    REQUIRE(::pipe(ready) == 0);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      SaveSignals signals(600, socket_path);
+      signals.expect(0.01);
+      (void)!::write(ready[1], "", 1);
+      while (!signals.stop_requested()) ::usleep(1000);
+      for (int waited = 0; waited < 1500 && !waits_given_up(); ++waited) ::usleep(1000);
+      ::_exit(waits_given_up() ? 1 : 0);
+    }
+    char byte = 0;
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    ::close(ready[0]), ::close(ready[1]);
+    ::kill(child, SIGTERM);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    return WEXITSTATUS(status) == 1;
+  };
+  CHECK_FALSE(gives_up());
+  std::ofstream(hurry).close();
+  CHECK(gives_up());
 }
 
 TEST_CASE("the checkpoint of the lowest validation loss is kept, whatever comes later") {
