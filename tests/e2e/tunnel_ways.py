@@ -5,9 +5,11 @@ import re
 import signal
 
 import ranks
-from check import Checked
-from harness import Run, check, equal, wait_until
-from tunnel import PORT, THREE, as_root, devices, expect_no_trace, raised, rules, tunnel_run
+from check import Checked, shaped
+from harness import ROOT, Run, check, equal, run_to_end, wait_until
+from tunnel import PORT, THREE, as_root, behind_a_translator, devices, expect_no_trace, raised, rules, tunnel_run
+
+DDP_RESULT = re.compile(r"ddp size=(?P<size>\d+) loss=(?P<loss>[0-9.e-]+) weights=(?P<weights>[0-9a-f]+)")
 
 
 def deaf(one, other, bed):
@@ -98,6 +100,32 @@ def scenario_another_attempt_has_another_tunnel(bed):
             equal(len({event["devices"]["h02"].split()[0] for event in tunnels}), 3, "names of devices")
             logs = [path.read_text() for path in (run.folder_of_run() / "attempts/3/logs").glob("*.out")]
             check(len(logs) == 3 and all(f":{PORT} " in text for text in logs), f"a tunnel of the third attempt is on another port: {logs}")
+        expect_no_trace(bed, 5)
+
+
+def scenario_pytorch_over_two_sites(bed):
+    """An unchanged program of torch.distributed: two hosts here, two behind a translator, 50 Mbit/s between all of them. It
+    finds the other ranks by the tunnel, and trains as one process does. Needs Debian's python3-torch."""
+    check(run_to_end("/usr/bin/python3", "-c", "import torch.distributed").returncode == 0,
+          "no PyTorch on this machine: scripts/setup --long")
+    four = [*THREE, "h04"]
+    program = str(ROOT / "tests/e2e/programs/torch_ddp.py")
+    with Run(bed, program, hosts="h01", slots=1) as run:
+        equal(run.wait(60), 0, "exit code of one rank")
+        alone = DDP_RESULT.search(run.text())
+    program = f"{program} && grep $GLOO_SOCKET_IFNAME /proc/net/dev >&2"
+    translated = behind_a_translator("h03") + behind_a_translator("h04")
+    with as_root(bed) as config, rules(bed, *translated), shaped(bed, dict.fromkeys(four, "50mbit")):
+        with tunnel_run(bed, config, "sh", "-c", program, hosts="h[01-04]") as run:
+            equal(run.wait(120), 0, "exit code")
+            found = [DDP_RESULT.search(run.log(rank).decode()) for rank in range(4)]
+            check(all(found), f"a rank without a result: {run.text()}")
+            equal({one["size"] for one in found}, {"4"}, "size of the world")
+            equal(len({one["weights"] for one in found}), 1, "weights at the end, of different bits")
+            close = abs(float(found[0]["loss"]) / float(alone["loss"]) - 1)
+            check(close < 1e-3, f"loss {found[0]['loss']}, of one process {alone['loss']}")
+            sent = [int(run.log(rank, "err").decode().split(":")[-1].split()[8]) for rank in range(4)]
+            check(min(sent) > 1_000_000, f"bytes of the ranks through the tunnel: {sent}")
         expect_no_trace(bed, 5)
 
 
