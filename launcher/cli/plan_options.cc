@@ -49,7 +49,7 @@ void add_suggest_options(CLI::App& app, AskedSuggestions& asked) {
                    "Instead of the plan the layouts that these hosts allow with this batch, the "
                    "fastest first, from the rates below");
   app.add_option("--rates", asked.rates_file,
-                 "File with what sortie-train bench matmul --json and bench comm --links --json "
+                 "File with what sortie-train bench step --json and bench comm --links --json "
                  "print; the options below win")
       ->needs(wanted);
   const auto number = [&](const char* name, std::optional<double>& value, const char* help) {
@@ -69,7 +69,10 @@ Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& ask
     SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(asked.rates_file));
     SORTIE_ASSIGN_OR_RETURN(rates, parse_rates(asked.rates_file, text));
   }
-  if (asked.gflops) rates.flop_s = *asked.gflops * 1e9;
+  if (asked.gflops) {
+    rates.flop_s = *asked.gflops * 1e9;
+    rates.passes.clear();
+  }
   if (asked.host_rate) rates.host_byte_s = *asked.host_rate * 1e9;
   if (asked.link_rate) rates.link_byte_s = *asked.link_rate * 1e9;
   // On one host nothing leaves it.

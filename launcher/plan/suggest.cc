@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "common/config/mesh.h"
-#include "launcher/plan/plan_traffic.h"
+#include "launcher/plan/predict_step.h"
 
 namespace sortie::launcher {
 namespace {
@@ -80,61 +79,6 @@ std::vector<config::TopologyConfig> candidates(const config::JobConfig& job,
             add_batches(one, world / shared, all);
           }
   return all;
-}
-
-/// Seconds that links need for so much: those within hosts one after the other with those between.
-double link_seconds(const StepTraffic& traffic, std::int64_t ranks, const MeasuredRates& rates) {
-  return traffic.within_hosts / static_cast<double>(ranks) / rates.host_byte_s +
-         traffic.busiest_bytes / rates.link_byte_s;
-}
-
-const StepTraffic* of_precision(const std::vector<StepTraffic>& all, const std::string& name) {
-  const auto found = std::ranges::find(all, name, &StepTraffic::precision);
-  return found == all.end() ? nullptr : &*found;
-}
-
-/// 0 of a rank that computes on none.
-std::int64_t on_gpu(const training::ModelCost::Memory& memory) {
-  return memory.total() - memory.on_host();
-}
-
-Suggestion predict(const config::JobConfig& job, const LaunchPlan& plan, std::size_t use,
-                   const MeasuredRates& rates) {
-  const config::TopologyConfig& topology = job.topology;
-  const training::ModelCost& cost = plan.model->cost;
-  Suggestion one{.tensor = topology.tensor_parallel_size,
-                 .pipeline = topology.pipeline_parallel_size,
-                 .interleave = topology.pipeline_interleave,
-                 .context = topology.context_parallel_size,
-                 .experts = topology.expert_parallel_size,
-                 .sequence = topology.sequence_parallel,
-                 .zero_bubble = config::has_zero_bubble(topology),
-                 .sharding = topology.parameter_sharding,
-                 .micro_batch_size = plan.batch->micro_batch_size,
-                 .accumulation = plan.batch->gradient_accumulation_steps,
-                 .replicas = plan.batch->data_parallel_size,
-                 .memory_bytes = cost.memory[use].total(),
-                 .gpu_memory_bytes = on_gpu(cost.memory[use])};
-  const double repeats = topology.activation_checkpointing_type == "every_layer" ? 4.0 / 3.0 : 1.0;
-  const double work = repeats * cost.flops_per_token *
-                      static_cast<double>(plan.model->tokens_per_step) /
-                      (rates.flop_s * static_cast<double>(plan.world_size));
-  one.compute = work / (1.0 - cost.bubble);
-  const auto is_replicas = [](const std::string& group) {
-    return group == "replicas" || group == "world" || group == "expert data";
-  };
-  const std::string& precision = cost.memory[use].precision;
-  const std::vector<StepTraffic> beside = step_traffic(plan, is_replicas);
-  const std::vector<StepTraffic> between =
-      step_traffic(plan, [&](const std::string& group) { return !is_replicas(group); });
-  if (const StepTraffic* in_passes = of_precision(between, precision))
-    one.waits += link_seconds(*in_passes, plan.world_size, rates);
-  if (const StepTraffic* hidden = of_precision(beside, precision)) {
-    const double passes =
-        topology.parameter_sharding == "full" ? work : work / static_cast<double>(one.accumulation);
-    one.waits += std::max(0.0, link_seconds(*hidden, plan.world_size, rates) - passes);
-  }
-  return one;
 }
 
 /// Of the hosts, the one whose ranks have the least memory each; 0 where it is not known.
@@ -217,13 +161,13 @@ Result<Suggestions> suggest_layouts(const config::JobConfig& job,
       ++found.too_large;
       continue;
     }
-    const auto gpu_bytes = static_cast<std::uint64_t>(on_gpu(memory[use]));
+    const auto gpu_bytes = static_cast<std::uint64_t>(memory_on_gpu(memory[use]));
     if (known.gpu > 0 && gpu_bytes > known.gpu) {
       ++found.too_large_for_gpu;
       continue;
     }
     found.gpu_memory_unknown = gpu_bytes > 0 && known.gpu == 0;
-    found.best.push_back(predict(changed, *plan, use, rates));
+    found.best.push_back(predict_step(changed, *plan, use, rates));
   }
   if (found.legal == 0)
     return fail(ErrorCode::config,

@@ -16,10 +16,21 @@ struct MeasuredRates {
   double host_byte_s = 0;  // that a rank sends to ranks of its host while all do
   double link_byte_s = 0;  // that a host sends to other hosts
   std::string precision;   // of the products: "bf16"; empty: the first that the trainer counts
+  struct Pass {
+    std::int64_t micro_batch_size = 0;
+    double flop_s = 0.0;  // of the model's passes, forward and backward, of one rank
+  };
+  std::vector<Pass> passes = {};  // ascending by size; empty: flop_s counts
+  double beside_s = 0.0;          // that a byte which a rank sends costs it while it computes
+  double update_s = 0.0;          // of a parameter in a step, of one rank
 };
 
+/// Operations per second of passes of so many sequences: between the measured sizes by their
+/// logarithm, beyond them as at the nearest; without passes flop_s.
+double flop_s_of(const MeasuredRates& rates, std::int64_t micro_batch_size);
 /// From reports of measurements, a JSON object a line; `where` opens messages. What no report has
-/// stays 0; of links the slowest counts. ErrorCode::usage for a line that is none.
+/// stays 0; of links, and of ranks that were measured at the same time, the slowest counts.
+/// ErrorCode::usage for a line that is none.
 Result<MeasuredRates> parse_rates(const std::string& where, const std::string& text);
 /// ErrorCode::usage for a rate that is not known: says how to give it.
 Result<> check_rates(const MeasuredRates& rates);
@@ -60,12 +71,8 @@ struct KnownMemory {
 /// trainer.device = "cuda" the GPUs, by the trainer's own count. Asks facts.ask_trainer for
 /// each (some tenths of a second), after which on_tried says how many of all have been tried.
 /// ErrorCode::config: the job is no training, or no layout is legal; ErrorCode::unsupported: nobody
-/// to ask.
-///
-/// Seconds of a step: operations of a token times tokens over ranks and flop_s (4 / 3 of them where
-/// layers are recomputed), over 1 - bubble of a pipeline; what tensor groups and stages send; and
-/// what replicas send, as far as it takes longer than the passes that it goes on beside: those of
-/// the last micro-batch, with full sharding all. Times of links are bytes over rates, no latencies.
+/// to ask. Seconds of a step are those of
+/// predict_step().
 Result<Suggestions> suggest_layouts(
     const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
     const LauncherFacts& facts, const MeasuredRates& rates, KnownMemory known,

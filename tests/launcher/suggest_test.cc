@@ -199,7 +199,7 @@ TEST_CASE("rates are read from reports of measurements, the slowest link of each
   const auto rates = parse_rates(
       "rates.json",
       R"({"schema":"sortie/bench-matmul/1","dtype":"f32","forward":{"tflop_s":1.0},"data_gradient":{"tflop_s":2.0},"weight_gradient":{"tflop_s":2.0}}
-{"schema":"sortie/bench-comm/1","links":{"pairs":[{"from":"a","to":"a","gbit_s":80},{"from":"a","to":"b","gbit_s":8},{"from":"b","to":"a","gbit_s":4}]}}
+[0 a] {"schema":"sortie/bench-comm/1","links":{"beside_ns_per_byte":2.0,"pairs":[{"from":"a","to":"a","gbit_s":80},{"from":"a","to":"b","gbit_s":8},{"from":"b","to":"a","gbit_s":4}]}}
 
 {"schema":"sortie/bench-copy/1"}
 )");
@@ -208,9 +208,55 @@ TEST_CASE("rates are read from reports of measurements, the slowest link of each
   CHECK(rates->precision == "f32");
   CHECK(rates->host_byte_s == doctest::Approx(10e9));
   CHECK(rates->link_byte_s == doctest::Approx(0.5e9));
+  CHECK(rates->beside_s == doctest::Approx(2e-9));
   const auto wrong = parse_rates("rates.json", "{}\n");
   REQUIRE_FALSE(wrong);
   CHECK(has(wrong.error().message, "rates.json:1: no report of a measurement"));
+}
+
+TEST_CASE("steps of the model say more than products: passes by their size, and the update") {
+  // Two ranks that were measured together: the slower one counts, whatever the order.
+  const auto rates = parse_rates(
+      "rates.json",
+      R"({"schema":"sortie/bench-step/1","dtype":"f32","passes":[{"micro_batch_size":1,"tflop_s":1.0},{"micro_batch_size":4,"tflop_s":3.0}],"update":{"parameters":1000,"seconds":0.001}}
+{"schema":"sortie/bench-step/1","dtype":"f32","passes":[{"micro_batch_size":4,"tflop_s":2.0},{"micro_batch_size":1,"tflop_s":1.5}],"update":{"parameters":1000,"seconds":0.002}}
+{"schema":"sortie/bench-matmul/1","dtype":"bf16","forward":{"tflop_s":9.0},"data_gradient":{"tflop_s":9.0},"weight_gradient":{"tflop_s":9.0}}
+)");
+  REQUIRE_MESSAGE(rates, (rates ? "" : rates.error().message));
+  CHECK(rates->precision == "f32");
+  CHECK(flop_s_of(*rates, 1) == doctest::Approx(1e12));
+  CHECK(flop_s_of(*rates, 2) == doctest::Approx(1.5e12));  // between them by the logarithm
+  CHECK(flop_s_of(*rates, 4) == doctest::Approx(2e12));
+  CHECK(flop_s_of(*rates, 16) == doctest::Approx(2e12));
+  CHECK(rates->update_s == doctest::Approx(2e-6));
+  CHECK(flop_s_of(kRates, 16) == doctest::Approx(1e12));
+
+  // A step of 1.6e12 operations on four ranks, and the update of what a rank has to update.
+  MeasuredRates measured = kRates;
+  measured.passes = {{1, 1e12}, {4, 2e12}};
+  measured.update_s = 1e-6;
+  measured.host_byte_s = measured.link_byte_s = 1e15;
+  LauncherFacts facts = with_fake_trainer();
+  facts.ask_trainer = [ask = facts.ask_trainer](const CostQuestion& question) {
+    auto cost = ask(question);
+    cost->trained_parameters = 400'000;
+    return cost;
+  };
+  const auto found = suggest_layouts(training_of_16(), kHosts, facts, measured, {});
+  REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
+  int checked = 0;
+  for (const Suggestion& one : found->best) {
+    if (one.pipeline > 1) continue;
+    const double passes = one.micro_batch_size == 1   ? 0.4
+                          : one.micro_batch_size == 2 ? 0.4 / 1.5
+                                                      : 0.2;
+    const double updated = one.sharding == "none"
+                               ? 0.4 / static_cast<double>(one.tensor)
+                               : 0.4 / static_cast<double>(one.tensor * one.replicas);
+    CHECK(one.compute == doctest::Approx(passes + updated));
+    ++checked;
+  }
+  CHECK(checked > 0);
 }
 
 TEST_CASE("plan --suggest asks the trainer beside it, and takes a job whose own layout is wrong") {

@@ -45,6 +45,42 @@ double one_way_us(Communicator& group, int peer) {
   return best / 2 * 1e6;
 }
 
+/// A piece of work of some tenths of a millisecond in the caches.
+void compute(std::vector<float>& values) {
+  constexpr int kPasses = 32;
+  for (int pass = 0; pass < kPasses; ++pass)
+    for (float& value : values) value = value * 0.999f + 0.001f;
+}
+
+double beside_cost(Communicator& group, std::int64_t bytes) {
+  constexpr std::size_t kFloats = 8192;
+  constexpr int kAlone = 200, kRounds = 3;
+  std::vector<float> work(kFloats, 1.0f);
+  std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float) + 1);
+  const Tensor sum =
+      Tensor::wrap(values.data(), DType::f32, {static_cast<std::int64_t>(values.size())});
+  const double d = group.size();
+  const double sent = 2.0 * (d - 1) / d * static_cast<double>(sum.elements() * 4);
+  double least = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    group.barrier();
+    const auto begin = LinkClock::now();
+    for (int i = 0; i < kAlone; ++i) compute(work);
+    const double alone = seconds_since(begin) / kAlone;
+    group.barrier();
+    const auto together = LinkClock::now();
+    const auto handle = group.all_reduce_async(sum, ReduceOp::sum);
+    int pieces = 0;
+    for (; !handle->poll(); ++pieces) compute(work);
+    const double cost = std::max(0.0, seconds_since(together) - alone * pieces) / sent;
+    least = round == 0 ? cost : std::min(least, cost);
+  }
+  std::vector<double> costs(static_cast<std::size_t>(group.size()));
+  costs[static_cast<std::size_t>(group.rank())] = least;
+  group.all_reduce_sum(costs);
+  return *std::ranges::max_element(costs);
+}
+
 }  // namespace
 
 std::vector<std::vector<std::pair<int, int>>> pair_rounds(int ranks) {
@@ -114,6 +150,7 @@ LinkReport bench_links(Communicator& group, std::int64_t bytes, int repeats) {
     }
     report.ring.push_back({low, (low + 1) % ranks, 0, rate(ring[static_cast<std::size_t>(low)])});
   }
+  report.beside = beside_cost(group, bytes);
   return report;
 }
 

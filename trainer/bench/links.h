@@ -15,6 +15,9 @@ struct LinkRow {
 
 struct LinkReport {
   std::vector<LinkRow> pairs, ring;
+  /// What a byte that a rank sends in an all-reduce costs it of the time in which it computes and
+  /// only looks in between, seconds; of the rank that it costs most.
+  double beside = 0;
 };
 
 /// Pairs in rounds: in a round every rank is in one pair at most, and all pairs of it at the same

@@ -11,6 +11,7 @@
 #include "trainer/bench/collectives.h"
 #include "trainer/bench/links.h"
 #include "trainer/bench/one_rank.h"
+#include "trainer/cli/bench_step_command.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/report.h"
 #include "trainer/loop/rank_end.h"
@@ -62,6 +63,8 @@ void print_links(const LinkReport& report, const std::vector<std::string>& names
   fmt::print("# all of them in a ring\n");
   for (const LinkRow& row : report.ring)
     fmt::print("{:<24} {:<24} {:>9.3f}\n", name(row.from), name(row.to), row.gbit_s);
+  fmt::print("# what a rank that computes loses by what it sends: {:.3f} ns a byte\n",
+             1e9 * report.beside);
 }
 
 nlohmann::ordered_json json_of(const LinkReport& report, const std::vector<std::string>& names) {
@@ -75,6 +78,7 @@ nlohmann::ordered_json json_of(const LinkReport& report, const std::vector<std::
                             {"latency_us", row.us}});
   for (const LinkRow& row : report.ring)
     out["ring"].push_back({{"from", name(row.from)}, {"to", name(row.to)}, {"gbit_s", row.gbit_s}});
+  out["beside_ns_per_byte"] = 1e9 * report.beside;
   return out;
 }
 
@@ -355,8 +359,10 @@ void add_copy(CLI::App& bench, int& exit_code) {
 }  // namespace
 
 void add_bench_commands(CLI::App& app, int& exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure collectives, matrix products and copies");
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measure steps of a model, collectives, matrix products and copies");
   bench->require_subcommand(1);
+  add_bench_step(*bench, exit_code);
   add_comm(*bench, exit_code);
   add_matmul(*bench, exit_code);
   add_copy(*bench, exit_code);

@@ -80,7 +80,13 @@ Without a config the file that SORTIE_CONFIG names is read; rank and world size 
 )"},
     {"bench", R"(Examples:
   sortie run --hosts 'h[01-04]' -- sortie-train bench comm     collectives of 4 ranks
+  sortie-train bench step job.toml                             passes and update of a model on one rank
   sortie-train bench matmul --rows 4096 --out 4096 --in 4096   products of one rank
+)"},
+    {"bench step", R"(Examples:
+  sortie-train bench step job.toml                                         the model of the job, for 1, 2 and 4 sequences
+  sortie-train bench step job.toml --layers 2 --micro-batches 8            a part of a model that is too large for one rank
+  sortie exec --hosts 'h[01-04]' --no-prefix -- sortie-train bench step "$PWD/job.toml" --json > measured.json
 )"},
     {"bench comm", R"(Examples:
   sortie run --hosts 'h[01-04]' -- sortie-train bench comm --op all_reduce --from 64KB --to 256MB

@@ -23,8 +23,8 @@ M round_trip(const M& message) {
 }  // namespace
 
 TEST_CASE("the example of the README is what is sent") {
-  const std::string bytes = encode(Stop{10000, "rank 3 failed"});
-  CHECK(bytes == std::string("\x12\0\0\0\x04\0\0\0\x08\x90\x4e\x12\x0drank 3 failed", 26));
+  const std::string bytes = encode(Stop{10000, "rank 3 failed", 1});
+  CHECK(bytes == std::string("\x14\0\0\0\x04\0\0\0\x08\x90\x4e\x12\x0drank 3 failed\x18\x01", 28));
 }
 
 TEST_CASE("a job keeps every byte of argv and env") {

@@ -76,6 +76,8 @@ TEST_CASE("links: every pair and the ring are measured") {
     CHECK(row.gbit_s > 0);
   }
   for (const LinkRow& row : report.ring) CHECK(row.gbit_s > 0);
+  CHECK(report.beside >= 0);
+  CHECK(report.beside < 1);
 }
 
 TEST_CASE("peaks are those of NVIDIA's data sheets") {
