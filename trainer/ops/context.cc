@@ -1,6 +1,9 @@
 // What an execution context is made of, and its queues.
 #include "trainer/tensor/context.h"
 
+#include <cstdlib>
+#include <string_view>
+
 #include "trainer/ops/cpu/cpu_backend.h"
 #include "trainer/ops/meta/gpu_meta_backend.h"
 #include "trainer/ops/meta/planned_gpu.h"
@@ -18,6 +21,15 @@ std::unique_ptr<Backend> make_backend(Device device, int threads) {
 
 }  // namespace ops
 
+namespace {
+
+bool wants_garbage() {
+  const char* text = std::getenv("SORTIE_DEBUG_MEMORY");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
+}  // namespace
+
 ExecutionContext::ExecutionContext(int threads, Device device)
     : threads_(threads), allocator_(device), backend_(ops::make_backend(device, threads)) {
   SORTIE_CHECK(threads >= 1, "{} threads", threads);
@@ -25,6 +37,8 @@ ExecutionContext::ExecutionContext(int threads, Device device)
     streams_ = cuda_module().streams(device);
   else if (device.kind != DeviceKind::cpu)
     dispatch_ = Dispatch::guarded;
+  garbage_ =
+      device.kind == DeviceKind::guarded || (device.kind != DeviceKind::meta && wants_garbage());
 }
 
 // Queued work that nobody waited for is dropped: what it would touch may be gone, and nobody sees
@@ -37,6 +51,7 @@ void ExecutionContext::defer(std::uint64_t seed) {
   queues_ = queues.get();
   streams_ = std::move(queues);
   dispatch_ = Dispatch::deferred;
+  garbage_ = false;  // ops take memory in the queues, too, and a fill would come behind them
 }
 
 void ExecutionContext::enqueue(std::function<void()> op) {

@@ -35,7 +35,10 @@ class ExecutionContext {
   Device device() const { return allocator_.device(); }
   Allocator& allocator() { return allocator_; }
   int threads() const { return threads_; }
-  Tensor empty(DType dtype, Shape shape) { return Tensor::empty(allocator_, dtype, shape); }
+  /// Uninitialised. Guarded memory is NaN (255 of integers) until it is written, so that tests find
+  /// who reads what nobody has written; with SORTIE_DEBUG_MEMORY=1 that of the CPU and of GPUs,
+  /// too.
+  Tensor empty(DType dtype, Shape shape);
   Tensor zeros(DType dtype, Shape shape);
 
   /// Called by ops between pieces of long work so that communication makes progress.
@@ -117,6 +120,7 @@ class ExecutionContext {
   int threads_;
   bool keeps_packed_weights_ = true;
   bool captures_ = false;
+  bool garbage_ = false;  // in new tensors
   Dispatch dispatch_ = Dispatch::direct;
   StreamKind stream_ = StreamKind::compute;
   std::int64_t flop_ = 0;

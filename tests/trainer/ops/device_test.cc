@@ -2,9 +2,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <functional>
 
+#include "tests/support/scoped_variable.h"
 #include "tests/trainer/ops/op_test.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
@@ -52,6 +54,33 @@ TEST_CASE("outside of ops the host can not touch guarded memory") {
   Tensor y = context.zeros(DType::f32, {4});
   ops::add(context, x, x, y);
   CHECK(ops::copy_to_host<float>(context, y) == std::vector<float>{2, 4, 6, 8});
+}
+
+TEST_CASE("memory that nobody has written is NaN, also where it was used before") {
+  const auto is_garbage = [](ExecutionContext& context) {
+    bool all = true;
+    for (int use = 0; use < 2; ++use) {
+      Tensor x = context.empty(DType::f32, {5}), y = context.empty(DType::bf16, {3, 7});
+      Tensor z = context.empty(DType::i32, {4});
+      for (const float value : ops::copy_to_host<float>(context, x)) all &= std::isnan(value);
+      for (const bf16 value : ops::copy_to_host<bf16>(context, y))
+        all &= std::isnan(static_cast<float>(value));
+      all &= ops::copy_to_host<std::int32_t>(context, z) == std::vector<std::int32_t>(4, 255);
+      ops::fill(context, 1.0, x);
+      ops::fill(context, 1.0, y);
+      ops::fill(context, 1.0, z);
+    }
+    return all;
+  };
+  ExecutionContext guarded(1, kGuarded);
+  CHECK(is_garbage(guarded));
+  CHECK(ops::copy_to_host<float>(guarded, guarded.zeros(DType::f32, {3})) ==
+        std::vector<float>(3, 0.0f));
+  ExecutionContext plain(1);
+  CHECK_FALSE(is_garbage(plain));
+  const sortie::test::ScopedVariable debug("SORTIE_DEBUG_MEMORY", "1");
+  ExecutionContext checked(1);
+  CHECK(is_garbage(checked));
 }
 
 TEST_CASE("an open arena opens no other") {

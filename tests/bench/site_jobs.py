@@ -1,0 +1,75 @@
+"""Runs of `sortie run` with one site per host of a testbed, on links that can be shaped. For slow_sites and slow_sites_loss."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bed_bench import ROOT, SORTIE, on_all, shape
+
+sys.path.insert(0, str(ROOT / "scripts/testbed.d"))
+import bed as testbed  # noqa: E402
+
+BED_ID = "sites"
+EVERY = {"none": 1, "low": 20, "medium": 50, "high": 100}
+
+
+def shape_sites(count, rate):
+    """On the way to each host: what the shaper drops has gone over its sender's interface. "off": nothing is limited."""
+    bed = testbed.Bed(BED_ID)
+    for number in range(1, count + 1):
+        shape(bed.netns(number), rate)
+        # A virtual interface counts the headers of a bundle of segments once, where a wire has those of each.
+        subprocess.run(["ip", "netns", "exec", bed.netns(number), "ip", "link", "set", "dev", "eth0", "gso_max_segs", "1"], check=True)
+
+
+def shared_folder(environment):
+    """A new one that all hosts of the bed see."""
+    shared = tempfile.mkdtemp(dir=f"/tmp/sortie-testbed/{environment['SORTIE_TESTBED_ID']}/shared")
+    os.chmod(shared, 0o755)
+    return shared
+
+
+class Job:
+    """`text`: the config without hosts. `settings`: KEY=VALUE, for each run."""
+
+    def __init__(self, sites, environment, folder, text, settings=()):
+        self.environment, self.folder, self.settings = environment, Path(folder), settings
+        self.names = [f"h{number:02d}" for number in range(1, sites + 1)]
+        lines = ", ".join(f'"{name} slots=1 site=site-{name}"' for name in self.names)
+        self.config = self.folder / "job.toml"
+        self.config.write_text(f"[runner]\nhosts = [{lines}]\n{text}")
+        self.runs = 0
+
+    def call(self, verb, *words):
+        done = subprocess.run([str(word) for word in (SORTIE, verb, *words)], env=self.environment, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL, timeout=3600)
+        if done.returncode != 0:
+            sys.exit(f"sortie {verb}: exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        return done.stdout
+
+    def sent(self):
+        """Bytes that each host's interface has sent."""
+        texts = on_all(self.environment, self.names, "ip -s -j link show dev eth0")  # /sys is the machine's
+        return [json.loads(text)[0]["stats64"]["tx"]["bytes"] for text in texts]
+
+    def run(self, level, steps, *settings):
+        """(folders of the sites, bytes that each host has sent meanwhile)."""
+        self.runs += 1
+        state = self.folder / f"state-{self.runs}"
+        before = self.sent()
+        self.call("run", self.config, "--ssh-config", self.environment["SORTIE_TESTBED_SSH_CONFIG"], "--set",
+                  f"logger.log_dir={state}", "--set", f"topology.gradient_compression={level}", "--set",
+                  f"trainer.train_iterations={steps}",
+                  *[word for one in (*self.settings, *settings) for word in ("--set", one)])
+        folder = (state / "runs/latest").resolve()
+        return [folder / "sites" / f"site-{name}" for name in self.names], [
+            after - one for after, one in zip(self.sent(), before)]
+
+    def predicted(self, level, rate, step_seconds, round_trip):
+        text = self.call("plan", self.config, "--json", "--site-rate", rate.replace("mbit", "Mbit/s"), "--step-time",
+                         f"{step_seconds:.4f}", "--site-round-trip", f"{round_trip:.3f}")
+        between = json.loads(text)["between"]
+        return next(one for one in between["levels"] if one["level"] == level), between["parameters"]
