@@ -1,9 +1,11 @@
 // What an execution context is made of, and its queues.
 #include "trainer/tensor/context.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 
+#include "trainer/ops/copy.h"
 #include "trainer/ops/cpu/cpu_backend.h"
 #include "trainer/ops/meta/gpu_meta_backend.h"
 #include "trainer/ops/meta/planned_gpu.h"
@@ -28,6 +30,11 @@ bool wants_garbage() {
   return text != nullptr && std::string_view(text) == "1";
 }
 
+double garbage_of(DType dtype) {
+  const bool is_real = dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f64;
+  return is_real ? std::nan("") : 255.0;
+}
+
 }  // namespace
 
 ExecutionContext::ExecutionContext(int threads, Device device)
@@ -37,8 +44,8 @@ ExecutionContext::ExecutionContext(int threads, Device device)
     streams_ = cuda_module().streams(device);
   else if (device.kind != DeviceKind::cpu)
     dispatch_ = Dispatch::guarded;
-  garbage_ =
-      device.kind == DeviceKind::guarded || (device.kind != DeviceKind::meta && wants_garbage());
+  if (device.kind == DeviceKind::guarded || (device.kind != DeviceKind::meta && wants_garbage()))
+    spoil_ = [this](Tensor& tensor) { ops::fill(*this, garbage_of(tensor.dtype()), tensor); };
 }
 
 // Queued work that nobody waited for is dropped: what it would touch may be gone, and nobody sees
@@ -51,7 +58,7 @@ void ExecutionContext::defer(std::uint64_t seed) {
   queues_ = queues.get();
   streams_ = std::move(queues);
   dispatch_ = Dispatch::deferred;
-  garbage_ = false;  // ops take memory in the queues, too, and a fill would come behind them
+  spoil_ = nullptr;  // ops take memory in the queues, too, and a fill would come behind them
 }
 
 void ExecutionContext::enqueue(std::function<void()> op) {

@@ -1,8 +1,6 @@
 // Checks of fills and copies.
 #include "trainer/ops/copy.h"
 
-#include <cmath>
-
 #include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
@@ -73,15 +71,6 @@ void copy_bytes_from_host(ExecutionContext& context, std::span<const std::byte> 
 }  // namespace sortie::trainer::ops
 
 namespace sortie::trainer {
-
-Tensor ExecutionContext::empty(DType dtype, Shape shape) {
-  Tensor tensor = Tensor::empty(allocator_, dtype, shape);
-  if (garbage_) {
-    const bool is_real = dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f64;
-    ops::fill(*this, is_real ? std::nan("") : 255.0, tensor);
-  }
-  return tensor;
-}
 
 Tensor ExecutionContext::zeros(DType dtype, Shape shape) {
   Tensor tensor = empty(dtype, shape);

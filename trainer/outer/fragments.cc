@@ -16,21 +16,53 @@ std::int64_t layer_of_name(std::string_view name) {
   return error == std::errc() && end != name.data() + name.size() && *end == '.' ? layer : -1;
 }
 
+namespace {
+
+constexpr std::int64_t kCut = 32;  // values, the block of the wires that have scales
+
+/// Ascending, and one where one begins at the other's end.
+void join(std::vector<PartRange>& ranges) {
+  std::ranges::sort(ranges, {}, &PartRange::begin);
+  std::vector<PartRange> joined;
+  for (const PartRange& range : ranges) {
+    if (!joined.empty() && joined.back().end == range.begin)
+      joined.back().end = range.end;
+    else
+      joined.push_back(range);
+  }
+  ranges = std::move(joined);
+}
+
+}  // namespace
+
 std::vector<std::vector<PartRange>> cut_into_fragments(const std::vector<PartPiece>& pieces,
                                                        std::int64_t count) {
   SORTIE_CHECK(count >= 1, "{} fragments", count);
   std::vector<std::vector<PartRange>> fragments(static_cast<std::size_t>(count));
-  const std::int64_t of_layers = count > 2 ? count - 1 : count;
+  std::vector<std::int64_t> sizes(fragments.size());
+  std::int64_t total = 0;
+  const auto add = [&](std::size_t fragment, std::int64_t begin, std::int64_t elements) {
+    fragments[fragment].push_back({begin, begin + elements});
+    sizes[fragment] += elements;
+  };
   for (const PartPiece& piece : pieces) {
-    const std::int64_t layer = layer_of_name(piece.name);
-    const std::int64_t fragment = layer < 0 ? count - 1 : layer % of_layers;
-    std::vector<PartRange>& ranges = fragments[static_cast<std::size_t>(fragment)];
-    const PartRange range{piece.at, piece.at + piece.piece.elements()};
-    if (!ranges.empty() && ranges.back().end == range.begin)
-      ranges.back().end = range.end;
-    else
-      ranges.push_back(range);
+    total += piece.piece.elements();
+    if (const std::int64_t layer = layer_of_name(piece.name); layer >= 0)
+      add(static_cast<std::size_t>(layer % count), piece.at, piece.piece.elements());
   }
+  const std::int64_t target = (total + count - 1) / count;
+  for (const PartPiece& piece : pieces) {
+    if (layer_of_name(piece.name) >= 0) continue;
+    for (std::int64_t done = 0; done < piece.piece.elements();) {
+      const std::int64_t left = piece.piece.elements() - done;
+      const auto least = std::ranges::min_element(sizes);
+      const std::int64_t lacks = (target - *least) / kCut * kCut;
+      const std::int64_t taken = lacks > 0 ? std::min(left, lacks) : left;
+      add(static_cast<std::size_t>(least - sizes.begin()), piece.at + done, taken);
+      done += taken;
+    }
+  }
+  for (std::vector<PartRange>& ranges : fragments) join(ranges);
   return fragments;
 }
 

@@ -11,10 +11,11 @@
 
 namespace sortie::trainer::outer {
 
-/// The ranges of a part's vector that each fragment has, by fragment. Layer i of the model is in
-/// fragment i modulo `count`: strided, so that each has layers of all depths. What belongs to no
-/// layer (embeddings, the last norm, the output layer) is in the last fragment, which has no layers
-/// where there are more than two. A fragment of a part may be empty.
+/// The ranges of a part's vector that each fragment has, by fragment, ascending. Layer i of the
+/// model is in fragment i modulo `count`: strided, so that each has layers of all depths. What
+/// belongs to no layer (embeddings, the last norm, the output layer) goes to the fragments that
+/// have the least, cut where it is more than they lack: the time of an exchange is that of the
+/// largest. A fragment of a part may be empty.
 std::vector<std::vector<PartRange>> cut_into_fragments(const std::vector<PartPiece>& pieces,
                                                        std::int64_t count);
 

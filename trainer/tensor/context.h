@@ -38,7 +38,11 @@ class ExecutionContext {
   /// Uninitialised. Guarded memory is NaN (255 of integers) until it is written, so that tests find
   /// who reads what nobody has written; with SORTIE_DEBUG_MEMORY=1 that of the CPU and of GPUs,
   /// too.
-  Tensor empty(DType dtype, Shape shape);
+  Tensor empty(DType dtype, Shape shape) {
+    Tensor tensor = Tensor::empty(allocator_, dtype, shape);
+    if (spoil_) spoil_(tensor);
+    return tensor;
+  }
   Tensor zeros(DType dtype, Shape shape);
 
   /// Called by ops between pieces of long work so that communication makes progress.
@@ -120,12 +124,12 @@ class ExecutionContext {
   int threads_;
   bool keeps_packed_weights_ = true;
   bool captures_ = false;
-  bool garbage_ = false;  // in new tensors
   Dispatch dispatch_ = Dispatch::direct;
   StreamKind stream_ = StreamKind::compute;
   std::int64_t flop_ = 0;
   Allocator allocator_;
   std::function<void()> poll_;
+  std::function<void(Tensor& tensor)> spoil_;  // what empty() gives; by the backend
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<Streams> streams_;  // what they hold goes first
   WorkQueues* queues_ = nullptr;      // the same, of a deferred context

@@ -219,7 +219,9 @@ TEST_CASE("a site whose weights are not finite abstains, and ends after three ro
   for (const float value : runs[0].weights) REQUIRE(std::isfinite(value));
 }
 
-TEST_CASE("fragments have strided layers, what belongs to none, and every element once") {
+TEST_CASE(
+    "fragments have strided layers, as much of what belongs to none as they lack, and every "
+    "element once") {
   std::vector<outer::PartPiece> pieces;
   std::int64_t at = 0;
   for (const char* name : {"embedding.weight", "layers.0.a", "layers.1.a", "layers.10.a",
@@ -232,10 +234,23 @@ TEST_CASE("fragments have strided layers, what belongs to none, and every elemen
   CHECK(outer::layer_of_name("embedding") == -1);
   const auto three = outer::cut_into_fragments(pieces, 3);
   using Ranges = std::vector<outer::PartRange>;
-  CHECK(three[0] == Ranges{{10, 20}, {30, 50}});  // layers 0, 10, 2
-  CHECK(three[1] == Ranges{{20, 30}});
-  CHECK(three[2] == Ranges{{0, 10}, {50, 60}});
+  CHECK(three[0] == Ranges{{0, 20}});   // the embedding, layer 0
+  CHECK(three[1] == Ranges{{20, 40}});  // layers 1 and 10
+  CHECK(three[2] == Ranges{{40, 60}});  // layer 2, the norm
   CHECK(outer::cut_into_fragments(pieces, 1)[0] == Ranges{{0, 60}});
+  // An embedding that is most of the model is cut.
+  const std::vector<outer::PartPiece> small_layers = {
+      {"embedding.weight", {1000}, Piece::whole({1000}), 0},
+      {"layers.0.a", {96}, Piece::whole({96}), 1000},
+      {"layers.1.a", {96}, Piece::whole({96}), 1096}};
+  std::vector<int> seen(1192);
+  for (const auto& ranges : outer::cut_into_fragments(small_layers, 4)) {
+    CHECK(outer::elements_of(ranges) >= 288);
+    CHECK(outer::elements_of(ranges) <= 328);
+    for (const outer::PartRange& range : ranges)
+      for (std::int64_t i = range.begin; i < range.end; ++i) ++seen[static_cast<std::size_t>(i)];
+  }
+  CHECK(std::ranges::all_of(seen, [](int times) { return times == 1; }));
   config::OuterSettings settings;
   settings.fragments = 3;
   settings.overlap = 2;
