@@ -251,7 +251,10 @@ TEST_CASE("every family follows transformers in bf16") {
     CHECK(compare(logits_of(opened, tokens, forward), fixture.values("bf16.logits")).cosine >=
           enough);
     const double loss = loss_of(opened, tokens, fixture.targets(*opened.context), forward);
-    CHECK(std::abs(loss - fixture.values("bf16.loss")[0]) <= 5e-3);
+    // Its own bf16 is up to 4.5e-3 from its f32, by roundings that ours need not have.
+    const double off = std::min(std::abs(loss - fixture.values("bf16.loss")[0]),
+                                std::abs(loss - fixture.values("loss")[0]));
+    CHECK(off <= 4e-3);
     for (const HfTensor& tensor : opened.tensors) {
       CAPTURE(tensor.name);
       if (tensor.parameter->spec().use == Use::state) continue;
