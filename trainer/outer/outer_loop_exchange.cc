@@ -75,16 +75,18 @@ Result<> OuterLoop::send(std::int64_t number) {
   FragmentState& fragment = fragments_[static_cast<std::size_t>(number)];
   vector_.resize(static_cast<std::size_t>(map_.elements()));
   map_.gather(PartValues::weights, vector_);
-  const auto count = static_cast<std::size_t>(elements_of(fragment.ranges));
-  std::vector<float> change(count), own(count);
+  std::vector<float> change;
   double square = 0.0;
   if (leader_) {
-    take_ranges(state_.weights, fragment.ranges, change);
-    take_ranges(vector_, fragment.ranges, own);
-    for (std::size_t i = 0; i < count; ++i) {
-      change[i] -= own[i];
-      square += double{change[i]} * change[i];
-    }
+    change.reserve(static_cast<std::size_t>(elements_of(fragment.ranges)));
+    for (const PartRange& range : fragment.ranges)
+      for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end);
+           ++i) {
+        change.push_back(state_.weights[i] - vector_[i]);
+        square += double{change.back()} * change.back();
+      }
+  } else {
+    change.resize(static_cast<std::size_t>(elements_of(fragment.ranges)));
   }
   layout_.world().all_reduce_sum({&square, 1});
   const double norm = std::sqrt(square);
@@ -141,13 +143,11 @@ Result<> OuterLoop::apply(std::int64_t number, const TrainingProgress& progress)
     const auto held = leader_->hold_state();
     vector_ = state_.weights;
   } else if (leader_) {
-    std::vector<float> own(static_cast<std::size_t>(elements_of(fragment.ranges))),
-        outer(own.size());
-    take_ranges(vector_, fragment.ranges, own);
-    take_ranges(state_.weights, fragment.ranges, outer);
-    for (std::size_t i = 0; i < own.size(); ++i)
-      own[i] = keep == 0.0f ? outer[i] : keep * own[i] + (1.0f - keep) * outer[i];
-    put_ranges(own, fragment.ranges, vector_);
+    for (const PartRange& range : fragment.ranges)
+      for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end);
+           ++i)
+        vector_[i] = keep == 0.0f ? state_.weights[i]
+                                  : keep * vector_[i] + (1.0f - keep) * state_.weights[i];
   }
   map_.scatter(PartValues::weights, vector_);
   weights_written();

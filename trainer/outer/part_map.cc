@@ -1,6 +1,7 @@
 #include "trainer/outer/part_map.h"
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -49,6 +50,22 @@ Tensor host_tensor(std::vector<T>& values) {
   values.reserve(1);
   return Tensor::wrap(values.data(), dtype_of<T>(), {size});
 }
+
+std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+/// A message's values, of the size of the model: not even zeros are written before them.
+struct Scratch {
+  explicit Scratch(std::int64_t elements)
+      : count(elements),
+        values(std::make_unique_for_overwrite<float[]>(
+            static_cast<std::size_t>(std::max<std::int64_t>(elements, 1)))) {}
+  Tensor tensor() const { return Tensor::wrap(values.get(), DType::f32, {count}); }
+
+  std::int64_t count;
+  std::unique_ptr<float[]> values;
+};
 
 }  // namespace
 
@@ -203,14 +220,11 @@ void PartMap::gather(PartValues values, std::span<float> vector) {
                "a part of {} elements, not {}", elements_, vector.size());
   const Tensor wide = widened(buffer(values));
   const ops::HostAccess<const float> own(store_.context(), wide);
-  std::vector<float> sent, received(vector.size());
-  for (const Run& run : in_.own) {
-    const auto from = own.begin() + run.place(values);
-    sent.insert(sent.end(), from, from + run.count);
-  }
-  layout_.world().all_to_all(host_tensor(sent), in_.own_counts, host_tensor(received),
-                             in_.led_counts);
-  auto at = received.begin();
+  Scratch sent(sum_of(in_.own_counts)), received(sum_of(in_.led_counts));
+  float* to = sent.values.get();
+  for (const Run& run : in_.own) to = std::copy_n(own.begin() + run.place(values), run.count, to);
+  layout_.world().all_to_all(sent.tensor(), in_.own_counts, received.tensor(), in_.led_counts);
+  const float* at = received.values.get();
   for (const Span& span : in_.led) {
     std::copy_n(at, span.count, vector.begin() + span.at);
     at += span.count;
@@ -228,16 +242,11 @@ void PartMap::scatter(PartValues values, std::span<const float> vector) {
 
 void PartMap::put(PartValues values, std::span<const float> vector, Tensor& wide) {
   const ops::HostAccess<float> own(store_.context(), wide);
-  std::vector<float> sent;
-  for (const Span& span : out_.led) {
-    const auto from = vector.begin() + span.at;
-    sent.insert(sent.end(), from, from + span.count);
-  }
-  std::vector<float> received(static_cast<std::size_t>(
-      std::accumulate(out_.own_counts.begin(), out_.own_counts.end(), std::int64_t{0})));
-  layout_.world().all_to_all(host_tensor(sent), out_.led_counts, host_tensor(received),
-                             out_.own_counts);
-  auto at = received.begin();
+  Scratch sent(sum_of(out_.led_counts)), received(sum_of(out_.own_counts));
+  float* to = sent.values.get();
+  for (const Span& span : out_.led) to = std::copy_n(vector.begin() + span.at, span.count, to);
+  layout_.world().all_to_all(sent.tensor(), out_.led_counts, received.tensor(), out_.own_counts);
+  const float* at = received.values.get();
   for (const Run& run : out_.own) {
     std::copy_n(at, run.count, own.begin() + run.place(values));
     at += run.count;
