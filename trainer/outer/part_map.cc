@@ -178,6 +178,10 @@ PartMap::Way PartMap::find_way(const std::vector<std::vector<PartPiece>>& leader
     }
     way.led_counts.push_back(count);
   }
+  double others = static_cast<double>(sum_of(way.own_counts) -
+                                      way.own_counts[static_cast<std::size_t>(world.rank())]);
+  world.all_reduce_sum({&others, 1});
+  way.stays = others == 0.0;
   return way;
 }
 
@@ -220,6 +224,11 @@ void PartMap::gather(PartValues values, std::span<float> vector) {
                "a part of {} elements, not {}", elements_, vector.size());
   const Tensor wide = widened(buffer(values));
   const ops::HostAccess<const float> own(store_.context(), wide);
+  if (in_.stays) {
+    for (const Run& run : in_.own)
+      std::copy_n(own.begin() + run.place(values), run.count, vector.begin() + run.at);
+    return;
+  }
   Scratch sent(sum_of(in_.own_counts)), received(sum_of(in_.led_counts));
   float* to = sent.values.get();
   for (const Run& run : in_.own) to = std::copy_n(own.begin() + run.place(values), run.count, to);
@@ -242,6 +251,11 @@ void PartMap::scatter(PartValues values, std::span<const float> vector) {
 
 void PartMap::put(PartValues values, std::span<const float> vector, Tensor& wide) {
   const ops::HostAccess<float> own(store_.context(), wide);
+  if (out_.stays) {
+    for (const Run& run : out_.own)
+      std::copy_n(vector.begin() + run.at, run.count, own.begin() + run.place(values));
+    return spread_over_replicas(own.span());
+  }
   Scratch sent(sum_of(out_.led_counts)), received(sum_of(out_.own_counts));
   float* to = sent.values.get();
   for (const Span& span : out_.led) to = std::copy_n(vector.begin() + span.at, span.count, to);

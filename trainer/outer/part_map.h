@@ -72,6 +72,7 @@ class PartMap {
     std::vector<std::int64_t> own_counts;
     std::vector<Span> led;  // of this rank's vector, by rank
     std::vector<std::int64_t> led_counts;
+    bool stays = false;  // on all ranks: nothing goes to another one, and no message is needed
   };
   void find_own_pieces();
   bool saves(const Parameter& parameter) const;
