@@ -20,6 +20,11 @@ double number_at(const Json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0.0;
 }
 
+void take_precision(const Json& report, MeasuredRates& rates) {
+  if (report.contains("dtype") && report["dtype"].is_string())
+    rates.precision = report["dtype"].get<std::string>();
+}
+
 /// A layer's three products have as many operations each: the rate of all is the harmonic mean.
 void take_products(const Json& report, MeasuredRates& rates) {
   double seconds = 0.0;
@@ -31,8 +36,7 @@ void take_products(const Json& report, MeasuredRates& rates) {
     seconds += 1.0 / rate;
   }
   rates.flop_s = 3e12 / seconds;
-  if (report.contains("dtype") && report["dtype"].is_string())
-    rates.precision = report["dtype"].get<std::string>();
+  take_precision(report, rates);
 }
 
 /// Of ranks that were measured together, the slowest counts: every step waits for it.
@@ -57,8 +61,7 @@ void take_steps(const Json& report, MeasuredRates& rates) {
   }
   if (rates.passes.empty()) return;
   rates.flop_s = rates.passes.front().flop_s;
-  if (report.contains("dtype") && report["dtype"].is_string())
-    rates.precision = report["dtype"].get<std::string>();
+  take_precision(report, rates);
 }
 
 /// The slowest link counts: every step waits for it.

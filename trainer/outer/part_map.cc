@@ -166,8 +166,7 @@ PartMap::Way PartMap::find_way(const std::vector<std::vector<PartPiece>>& leader
   const std::vector<std::int64_t> ones(leaders.size(), 1);
   std::vector<std::int64_t> led_spans(leaders.size());
   world.all_to_all_async(host_tensor(own_spans), ones, host_tensor(led_spans), ones)->wait();
-  std::vector<std::int64_t> led(static_cast<std::size_t>(
-      std::accumulate(led_spans.begin(), led_spans.end(), std::int64_t{0})));
+  std::vector<std::int64_t> led(static_cast<std::size_t>(sum_of(led_spans)));
   world.all_to_all(host_tensor(spans), own_spans, host_tensor(led), led_spans);
   std::size_t at = 0;
   for (const std::int64_t values : led_spans) {
@@ -190,8 +189,7 @@ PartMap::PartMap(ParameterStore& store, const Layout& layout) : store_(store), l
   const std::vector<std::vector<PartPiece>> leaders = tell_pieces();
   in_ = find_way(leaders, /*copies=*/false);
   out_ = find_way(leaders, /*copies=*/true);
-  const std::int64_t covered =
-      std::accumulate(in_.led_counts.begin(), in_.led_counts.end(), std::int64_t{0});
+  const std::int64_t covered = sum_of(in_.led_counts);
   SORTIE_CHECK(covered == elements_, "{} of {} elements of a part have a source", covered,
                elements_);
 }
