@@ -17,14 +17,21 @@ constexpr std::size_t kMaxStatusBytes = 16;
 // lets it and its parents live, and gives their children the default back. The shell is an
 // interactive one, without a terminal: Ctrl-C throws it back to its next line, wherever it is, and
 // no error of syntax ends it. Its pid goes ahead of the lines, so that its end is that of the loop.
+//
+// bash reads no further than to the end of a line. Other shells read ahead, and an interrupt or an
+// error of syntax drops what they have read: dash and busybox get no line over stdin but, for
+// ever, calls of a function, of which it is all one where they are cut. It takes the lines from
+// descriptor 7; `break` or `return` in a line leaves it, and the next call goes on.
 constexpr std::string_view kProgram = R"sh(PS1= PS2=; export PS1 PS2
 unset ENV
 trap : INT TERM
+dot='?'
+command -v bash > /dev/null 2>&1 || dot=
 { trap : INT TERM
   echo "$(exec sh -c 'echo $PPID')"
   while IFS= read -r line; do
     case $line in
-      .*) printf '%s\n' "${line#.}" ;;
+      [.+]*) printf '%s\n' "${line#$dot}" ;;
       I) kill -INT 0 ;;
       T) kill -TERM 0 ;;
     esac
@@ -32,10 +39,26 @@ trap : INT TERM
 } | {
   trap : INT TERM
   read -r relay
-  if command -v bash > /dev/null 2>&1; then
+  if [ "$dot" ]; then
     bash --norc --noprofile --noediting -i
   else
-    /bin/sh -i
+    exec 7<&0
+    { trap : INT TERM
+      printf '%s\n' '_() {
+        sortie_status=$? sortie_lines=
+        while :; do
+          IFS= read -r sortie_line <&7 || exit "$sortie_status"
+          sortie_lines=$sortie_lines${sortie_line#?}
+          case $sortie_line in
+            .*) eval "(exit $sortie_status); $sortie_lines"
+                sortie_status=$? sortie_lines= ;;
+            *) sortie_lines="$sortie_lines
+" ;;
+          esac
+        done
+      }'
+      while printf '_\n_\n_\n_\n_\n_\n_\n_\n_\n_\n_\n_\n_\n_\n_\n_\n'; do :; done
+    } 2> /dev/null | /bin/sh -i
   fi
   status=$?
   kill -HUP "$relay" 2> /dev/null
@@ -53,15 +76,15 @@ std::string quoted(std::string_view text) {
   return out + "'";
 }
 
-/// Each physical line as the relay takes it.
+/// One command as the relay takes it: each physical line marked, the last one as such.
 std::string relayed(std::string_view text) {
   std::string out;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    out += fmt::format(".{}\n", text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+  while (true) {
+    const std::size_t end = text.find('\n');
+    out += fmt::format("{}{}\n", end == text.npos ? '.' : '+', text.substr(0, end));
+    if (end == text.npos) return out;
+    text.remove_prefix(end + 1);
   }
-  return out;
 }
 
 }  // namespace
@@ -94,7 +117,7 @@ std::string line_order(const LineMark& mark, std::string_view line, int last_sta
   };
   const std::string status = last_status == 0 ? "" : fmt::format("(exit {}); ", last_status);
   return relayed(both("<", "<")) +
-         relayed(fmt::format("{{ {}eval {}; }} < /dev/null 8>&- 9>&-", status, quoted(line))) +
+         relayed(fmt::format("{{ {}eval {}; }} < /dev/null 7<&- 8>&- 9>&-", status, quoted(line))) +
          relayed(both(">%d\\n", ">\\n"));
 }
 

@@ -343,6 +343,8 @@ def scenario_shell_shows_output_as_it_comes(bed):
         person.type("echo first; sleep 1000; echo second\r")
         for _ in range(4):
             person.expect(r"\[h0[1-4]\](\x1b\[0m)? first\r\n")
+        # bash may lose an interrupt that comes between its fork and the exec.
+        wait_until(lambda: sum("sleep 1000" in line for line in bed.leftovers()) == 4, 15, "the sleep on all hosts")
         person.type("\x03")
         person.expect(r"h\[01-04\] \(4\): exit code 130(\x1b\[0m)?\r\n")
         check(not re.search(r"\[h0[1-4]\](\x1b\[0m)? ?\r\n", person.said), "the shells' own answer to an interrupt is shown")

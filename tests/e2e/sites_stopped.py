@@ -63,7 +63,8 @@ def expect_whole_checkpoints(run):
 
 def finish(bed, name, first, **options):
     """Goes on from the checkpoints for three rounds; all sites end alike."""
-    options = {**OPTIONS, **options, "steps": (first + 3) * 10}
+    options = {**OPTIONS, **options}
+    options["steps"] = (first + 3) * options["outer__every"]
     with SitesRun(bed, name, goes_on=True, **options) as run:
         equal(run.run.wait(120), 0, "exit code of the run that goes on")
         begun = [line["round"] for line in run.log_lines() if line["do"] == "begin"]
@@ -139,10 +140,11 @@ def stopped(pids):
 def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
     """It has none that it could name: it saves nothing, and the run goes on with those of the other site, though it is the
     first in the config."""
-    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s"}
+    # Rounds so long that the donor is stopped in its steps: in an exchange nobody is told to copy.
+    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__every": 300}
     with SitesRun(bed, "copies", **{**OPTIONS, **options}) as run:
-        wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
         donor = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
+        wait_until(lambda: len(run.commits()) >= 3, 120, "three rounds")
         with stopped([donor]):
             os.kill(wait_until(lambda: run.rank_of("s0"), 20, "the rank of s0"), signal.SIGKILL)
             wait_until(lambda: any(one["what"] == "joined" and one["site"] == "s0" and one.get("sites") == ["s1"]

@@ -126,22 +126,11 @@ TEST_CASE("marks cut an output wherever it is cut itself") {
   CHECK(a.text().size() == 33);
 }
 
-/// The lines through a real shell; "<out>status" of each, and all of stderr.
-std::string through_shell(const std::vector<std::string>& lines, std::string& errors) {
-  const test::ScopedTempDir dir;
-  std::vector<LineMark> marks;
-  std::string orders = opening_order();
-  int status = 0;
+/// Both outputs of a shell in `dir`, cut at these marks: "<out>status" of each line, and all of
+/// stderr.
+std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineMark>& marks,
+                         std::string& errors) {
   std::string out;
-  for (const std::string& line : lines) {
-    marks.push_back(LineMark::make());
-    orders += line_order(marks.back(), line, status);
-  }
-  test::write_text(dir / "orders", orders);
-  test::write_text(dir / "program", shell_argv()[2]);
-  const testing::Finished done = test::shell(
-      "cd '" + dir.path().string() + "' && exec setsid /bin/sh program < orders > out 2> err");
-  CHECK_MESSAGE(done.code >= 0, done.output);
   for (std::size_t which = 0; which < 2; ++which) {
     const std::string said = test::read_text(dir / (which == 0 ? "out" : "err"));
     MarkReader reader;
@@ -149,6 +138,7 @@ std::string through_shell(const std::vector<std::string>& lines, std::string& er
     reader.expect(marks[next]);
     const MarkReader::Take take = [&](const Piece& piece) {
       if (piece.kind == What::text) (which == 0 ? out : errors) += piece.bytes;
+      if (piece.kind == What::stray && which == 0) out += "stray " + std::string(piece.bytes);
       if (piece.kind != What::ended) return;
       if (which == 0) out += ">" + std::to_string(piece.status) + " ";
     };
@@ -166,22 +156,87 @@ std::string through_shell(const std::vector<std::string>& lines, std::string& er
   return out;
 }
 
-TEST_CASE("a shell lives from line to line, whatever the lines are") {
+/// A folder with what the lines need, and with bash or not; the shell finds nothing else.
+void make_path(const std::filesystem::path& bin, bool with_bash) {
+  std::filesystem::create_directories(bin);
+  for (const std::string name : {"sh", "sleep", "cat", "bash"})
+    if (with_bash || name != "bash") std::filesystem::create_symlink("/bin/" + name, bin / name);
+}
+
+/// The lines through a real shell.
+std::string through_shell(const std::vector<std::string>& lines, bool with_bash,
+                          std::string& errors) {
+  const test::ScopedTempDir dir;
+  std::vector<LineMark> marks;
+  std::string orders = opening_order();
+  for (const std::string& line : lines) {
+    marks.push_back(LineMark::make());
+    orders += line_order(marks.back(), line, 0);
+  }
+  test::write_text(dir / "orders", orders);
+  test::write_text(dir / "program", shell_argv()[2]);
+  make_path(dir / "bin", with_bash);
+  const testing::Finished done = test::shell(
+      "cd '" + dir.path().string() +
+      "' && PATH=\"$PWD/bin\" exec /usr/bin/setsid /bin/sh program < orders > out 2> err");
+  CHECK_MESSAGE(done.code >= 0, done.output);
+  return read_outputs(dir, marks, errors);
+}
+
+/// Of two lines the first one is interrupted. `with_bash`: whether the shell finds one.
+std::string through_interrupted_shell(bool with_bash) {
+  const test::ScopedTempDir dir;
+  const std::vector<LineMark> marks = {LineMark::make(), LineMark::make()};
+  test::write_text(dir / "program", shell_argv()[2]);
+  test::write_text(dir / "one", opening_order() + line_order(marks[0], "echo a; nap; echo b", 0));
+  test::write_text(dir / "two", line_order(marks[1], "echo $?c", 130));
+  // Another program than the shell: bash may lose an interrupt that comes before the exec.
+  test::write_text(dir / "bin/nap", "#!/bin/sh\n: > napping\nexec sleep 1000\n");
+  make_path(dir / "bin", with_bash);
+  test::write_text(
+      dir / "play",
+      "until_() { i=0; until eval \"$1\"; do i=$((i+1))\n"
+      "  [ $i -lt 600 ] || { echo \"not within 30 s: $1\"; kill -KILL -$shell; exit 9; }\n"
+      "  sleep 0.05; done; }\n"
+      "chmod 700 bin/nap && mkfifo orders || exit 8\n"
+      "PATH=\"$PWD/bin\" /usr/bin/env --default-signal=INT /usr/bin/setsid /bin/sh program \\\n"
+      "  < orders > out 2> err & shell=$!\n"
+      "exec 5> orders; cat one >&5; until_ '[ -e napping ]'\n"
+      "echo I >&5; until_ 'grep -q \">\" out'\n"
+      "cat two >&5; until_ 'grep -q 130c out'\n"
+      "exec 5>&-; wait $shell\n");
+  const testing::Finished done = test::shell("cd '" + dir.path().string() + "' && exec sh play");
+  CHECK_MESSAGE(done.code == 0, done.output);
   std::string errors;
-  const std::string out =
-      through_shell({"cd /usr; export A='b c'", "pwd; echo \"$A\"", "false", "cat; echo it\\'s",
-                     "if", "echo ${nope?why}; echo no", "echo still", "printf 'no end'",
-                     "for i in 1 2\ndo echo $i\ndone", "set -x; echo traced; set +x",
-                     "exec 3< /etc/passwd; read -r x <&3; echo ${x%%:*}",
-                     "exec > /dev/null; echo x", "echo gone; exit 3 | cat; (exit 5)"},
-                    errors);
-  // bash and sh differ in the status of ${nope?why}.
-  CHECK(out == ">0 /usr\nb c\n>0 >1 it's\n>0 >2 >" +
-                   std::string(errors.contains("bash") ? "1" : "2") +
-                   " still\n>0 no end>0 1\n2\n>0 traced\n>0 root\n>0 >0 >5 ");
-  CHECK(test::contains(errors, "why"));
-  CHECK(test::contains(errors, "echo traced"));
-  CHECK_FALSE(errors.contains("printf"));  // set -x shows nothing of ours
+  return read_outputs(dir, marks, errors);
+}
+
+TEST_CASE("a shell lives from line to line, whatever the lines are, with bash and without") {
+  for (const bool with_bash : {true, false}) {
+    CAPTURE(with_bash);
+    std::string errors;
+    const std::string out = through_shell(
+        {"cd /usr; export A='b c'", "pwd; echo \"$A\"", "false", "echo $?", "cat; echo it\\'s",
+         "if", "echo ${nope?why}; echo no", "echo still", "printf 'no end'",
+         "for i in 1 2\ndo echo $i\n\ndone", "break; echo out", "return 4",
+         "set -x; echo traced; set +x", "exec 3< /etc/passwd; read -r x <&3; echo ${x%%:*}",
+         "exec > /dev/null; echo x", "echo gone; exit 3 | cat; (exit 5)"},
+        with_bash, errors);
+    const std::string unset = with_bash ? "1" : "2";
+    const std::string left = with_bash ? "out\n>0 >2 " : ">0 >4 ";  // by break and return
+    CHECK(out == ">0 /usr\nb c\n>0 >1 0\n>0 it's\n>0 >2 >" + unset +
+                     " still\n>0 no end>0 1\n2\n>0 " + left + "traced\n>0 root\n>0 >0 >5 ");
+    CHECK(test::contains(errors, "why"));
+    CHECK(test::contains(errors, "echo traced"));
+    if (with_bash) CHECK_FALSE(errors.contains("printf"));  // set -x shows nothing of ours
+  }
+}
+
+TEST_CASE("an interrupt ends a line, and the shell goes on, with bash and without") {
+  for (const bool with_bash : {true, false}) {
+    CAPTURE(with_bash);
+    CHECK(through_interrupted_shell(with_bash) == "a\n>130 130c\n>0 ");
+  }
 }
 
 TEST_CASE("the history is the user's alone, and is cut") {
