@@ -75,9 +75,7 @@ Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& ask
   }
   if (asked.host_rate) rates.host_byte_s = *asked.host_rate * 1e9;
   if (asked.link_rate) rates.link_byte_s = *asked.link_rate * 1e9;
-  // On one host nothing leaves it.
-  if (job.hosts.size() == 1 && rates.link_byte_s <= 0.0) rates.link_byte_s = rates.host_byte_s;
-  SORTIE_TRY(check_rates(rates));
+  SORTIE_TRY(check_rates(rates, job.hosts));
   ProgressLine progress;
   constexpr double kGibibyte = 1 << 30;
   const auto bytes = [](std::optional<double> gibibytes) {

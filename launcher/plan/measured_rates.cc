@@ -122,7 +122,7 @@ Result<MeasuredRates> parse_rates(const std::string& where, const std::string& t
   return rates;
 }
 
-Result<> check_rates(const MeasuredRates& rates) {
+Result<> check_rates(const MeasuredRates& rates, const std::vector<config::HostSlots>& hosts) {
   const auto missing = [](const char* what, const char* option, const char* command) {
     return fail(ErrorCode::usage,
                 fmt::format("plan --suggest: {} is not known; give {}, or --rates FILE with what "
@@ -131,10 +131,12 @@ Result<> check_rates(const MeasuredRates& rates) {
   };
   if (rates.flop_s <= 0.0)
     return missing("how fast a rank computes", "--gflops", "sortie-train bench step --json");
-  if (rates.host_byte_s <= 0.0)
+  const bool shared = std::ranges::any_of(
+      hosts, [](const config::HostSlots& host) { return host.slots.size() > 1; });
+  if (shared && rates.host_byte_s <= 0.0)
     return missing("how much a rank sends within its host", "--host-rate",
                    "sortie-train bench comm --links --link-ranks all --json");
-  if (rates.link_byte_s <= 0.0)
+  if (hosts.size() > 1 && rates.link_byte_s <= 0.0)
     return missing("how much a host sends to others", "--link-rate",
                    "sortie-train bench comm --links --json");
   return {};

@@ -16,8 +16,12 @@ namespace {
 
 /// Seconds that links need for so much: those within hosts one after the other with those between.
 double link_seconds(const StepTraffic& traffic, std::int64_t ranks, const MeasuredRates& rates) {
-  return traffic.within_hosts / static_cast<double>(ranks) / rates.host_byte_s +
-         traffic.busiest_bytes / rates.link_byte_s;
+  // A rate that nothing needs may be unknown.
+  const auto seconds = [](double bytes, double byte_s) {
+    return bytes > 0.0 ? bytes / byte_s : 0.0;
+  };
+  return seconds(traffic.within_hosts / static_cast<double>(ranks), rates.host_byte_s) +
+         seconds(traffic.busiest_bytes, rates.link_byte_s);
 }
 
 const StepTraffic* of_precision(const std::vector<StepTraffic>& all, const std::string& name) {

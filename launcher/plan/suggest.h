@@ -32,8 +32,9 @@ double flop_s_of(const MeasuredRates& rates, std::int64_t micro_batch_size);
 /// stays 0; of links, and of ranks that were measured at the same time, the slowest counts.
 /// ErrorCode::usage for a line that is none.
 Result<MeasuredRates> parse_rates(const std::string& where, const std::string& text);
-/// ErrorCode::usage for a rate that is not known: says how to give it.
-Result<> check_rates(const MeasuredRates& rates);
+/// ErrorCode::usage for a rate that is not known and that layouts on these hosts need: says how to
+/// give it. Within hosts of one slot, and between hosts where there is one, nothing is sent.
+Result<> check_rates(const MeasuredRates& rates, const std::vector<config::HostSlots>& hosts);
 
 struct Suggestion {
   std::int64_t tensor = 1, pipeline = 1, interleave = 1, context = 1, experts = 1;

@@ -189,10 +189,24 @@ TEST_CASE("what is missing for a suggestion is said") {
   job.runner.program = {"./mine"};
   CHECK(has(suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {}).error().message,
             "a program of its own"));
-  CHECK(has(check_rates({}).error().message, "give --gflops, or --rates FILE"));
-  CHECK(has(check_rates({1e12, 0, 0, ""}).error().message, "--host-rate"));
-  CHECK(has(check_rates({1e12, 1e9, 0, ""}).error().message, "--link-rate"));
-  CHECK(check_rates(kRates));
+  CHECK(has(check_rates({}, kHosts).error().message, "give --gflops, or --rates FILE"));
+  CHECK(has(check_rates({1e12, 0, 0, ""}, kHosts).error().message, "--host-rate"));
+  CHECK(has(check_rates({1e12, 1e9, 0, ""}, kHosts).error().message, "--link-rate"));
+  CHECK(check_rates(kRates, kHosts));
+  // What no rank sends needs no rate, and costs nothing.
+  const std::vector<config::HostSlots> apart = {{"h1", {0}}, {"h2", {0}}}, one = {{"h1", {0, 1}}};
+  CHECK(has(check_rates({1e12, 0, 0, ""}, apart).error().message, "--link-rate"));
+  CHECK(check_rates({1e12, 0, 1e8, ""}, apart));
+  CHECK(check_rates({1e12, 1e9, 0, ""}, one));
+  const auto same = [](const std::vector<config::HostSlots>& hosts, const MeasuredRates& known,
+                       const MeasuredRates& all) {
+    const auto a = suggest_layouts(training_of_16(), hosts, with_fake_trainer(), known, {});
+    const auto b = suggest_layouts(training_of_16(), hosts, with_fake_trainer(), all, {});
+    REQUIRE((a && b));
+    CHECK(suggestions_json(*a) == suggestions_json(*b));
+  };
+  same(apart, {1e12, 0, 1e8, ""}, {1e12, 1e9, 1e8, ""});
+  same(one, {1e12, 1e9, 0, ""}, {1e12, 1e9, 1e8, ""});
 }
 
 TEST_CASE("rates are read from reports of measurements, the slowest link of each kind") {
