@@ -192,6 +192,12 @@ def scenario_watcher_costs_next_to_nothing(bed):
             text = Path(f"/proc/{watcher}/status").read_text()
             return sum(int(line.split()[1]) for line in text.splitlines() if "ctxt_switches" in line)
 
+        def settled():  # past its start
+            first = switches()
+            time.sleep(0.5)
+            return switches() == first
+
+        wait_until(settled, 20, "half a second without a context switch")
         before, woken = ticks(), switches()
         wait_until(lambda: time.sleep(2) or True, 5, "two seconds")
         equal(switches(), woken, "context switches of a watcher that waits")
