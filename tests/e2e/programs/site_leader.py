@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -S
 """site_leader.py FOLDER ROUNDS STEP_SECONDS: what the leader of a site asks and does (common/training/outer.h), with a
 number in place of weights and files in FOLDER, which all hosts have, in place of links. Each round that it has applied
-is a line on stdout and a checkpoint."""
+is a line on stdout and a checkpoint. It ends after ROUNDS, or after a round in which one of its members saw FOLDER/end."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ class Site:
     def __init__(self):
         self.asks = Supervisor()
         self.checkpoint = FOLDER / f"checkpoint-{SITE}"
-        self.round, self.weights, self.position = 0, "0" * 16, 0
+        self.round, self.weights, self.position, self.last = 0, "0" * 16, 0, False
         if self.checkpoint.exists():
             self.round, self.weights, self.position = json.loads(self.checkpoint.read_text())
 
@@ -93,7 +93,10 @@ class Site:
     def exchange(self, order):
         """The hash of the mean, or None and who was missing."""
         names = [member["site"] for member in order["members"]]
-        (FOLDER / f"change-{order['epoch']}-{SITE}").write_text(self.weights)
+        change = FOLDER / f"change-{order['epoch']}-{SITE}"
+        fresh = change.with_name(change.name + ".new")
+        fresh.write_text("last" if (FOLDER / "end").exists() else "")
+        fresh.rename(change)
         deadline = time.monotonic() + EXCHANGE_LIMIT
         missing = names
         while missing and time.monotonic() < deadline and order["epoch"] not in self.asks.aborted:
@@ -120,6 +123,8 @@ class Site:
         self.weights = hashlib.sha256((self.weights + mean).encode()).hexdigest()[:16]
         self.round += 1
         self.position = max(self.position, work["first_sample"] + work["steps"] * work["batch"])
+        changes = [FOLDER / f"change-{order['epoch']}-{member['site']}" for member in order["members"]]
+        self.last = any(change.read_text() == "last" for change in changes)
         self.save()
         print(f"round {self.round} epoch {order['epoch']} weights {self.weights}", flush=True)
 
@@ -128,7 +133,7 @@ def main():
     site = Site()
     site.save()
     joined = False
-    while site.round < ROUNDS:
+    while site.round < ROUNDS and not site.last:
         try:
             if not joined:
                 site.join()
