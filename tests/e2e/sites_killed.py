@@ -13,7 +13,8 @@ from training import ENDLESS, build_tokens
 
 EVERY, KILLS, SITES = 20, 20, 3
 OPTIONS = {"sites": SITES, "outer__every": EVERY, "topology__gradient_compression": "medium", "topology__global_batch_size": 6,
-           "outer__min_sites": 1, "runner__grace": "10s", "runner__heartbeat_timeout": "60s", "recovery__max_restarts": 100, "recovery__backoff": "0s",
+           "outer__min_sites": 1, "outer__deadline": "0s", "runner__grace": "10s", "runner__heartbeat_timeout": "60s",
+           "recovery__max_restarts": 100, "recovery__backoff": "0s",
            "recovery__no_progress_limit": 0, "learning_rate_scheduler__learning_rate_decay_style": "warmup-stable-decay"}
 WITHIN = 15.0  # seconds to the next round without the site
 
