@@ -218,6 +218,11 @@ OuterCoordinator::Step OuterCoordinator::remove_site(Time now, const std::string
   return settle(now);
 }
 
+OuterCoordinator::Step OuterCoordinator::stop(Time now) {
+  stops_ = true;
+  return settle(now);
+}
+
 OuterCoordinator::Step OuterCoordinator::tick(Time now) {
   return settle(now);
 }

@@ -87,6 +87,9 @@ class OuterCoordinator {
   Step add_site(Time now, const std::string& site);
   /// The site leaves: no work is granted to it any more, and nobody waits for it.
   Step remove_site(Time now, const std::string& site);
+  /// The run is to end: the exchange that is under way may still count, and no other one begins.
+  /// Else a site that hears of it late would go on alone, without those that have saved already.
+  Step stop(Time now);
 
   /// A question of a rank of a site.
   Step ask(Time now, const std::string& site, std::uint32_t rank,
@@ -227,7 +230,7 @@ class OuterCoordinator {
   RoundTimes times_;
   Time now_{0};
   std::optional<Time> wake_at_;
-  bool ended_ = false;
+  bool stops_ = false, ended_ = false;
   Step step_;
 };
 

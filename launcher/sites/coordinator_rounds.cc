@@ -164,6 +164,7 @@ void OuterCoordinator::check_ready(Site& site) {
 }
 
 void OuterCoordinator::order_exchanges() {
+  if (stops_) return;
   for (std::size_t i = 0; i < fragments_.size(); ++i) {
     const bool other = std::ranges::any_of(
         fragments_, [](const Fragment& fragment) { return fragment.order.has_value(); });

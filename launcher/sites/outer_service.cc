@@ -62,6 +62,9 @@ void OuterService::add_site(const std::string& site) {
 void OuterService::remove_site(const std::string& site) {
   take(coordinator_.remove_site(now(), site));
 }
+void OuterService::stop() {
+  take(coordinator_.stop(now()));
+}
 
 Result<> OuterService::question(const std::string& site, std::uint32_t rank,
                                 const nlohmann::json& event) {

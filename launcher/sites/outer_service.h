@@ -38,6 +38,7 @@ class OuterService {
   void site_down(const std::string& site, bool for_good);
   void add_site(const std::string& site);
   void remove_site(const std::string& site);
+  void stop();
   /// An event of type "outer" of a rank. Error: it is no question; nobody is answered.
   Result<> question(const std::string& site, std::uint32_t rank, const nlohmann::json& event);
 

@@ -273,6 +273,7 @@ void SiteRuns::interrupt(int signal_number) {
     stopped_->exit_code = 128 + signal_number;
     stopped_->text = "interrupted by " + signal_name(signal_number);
     parts_.folder.event(JournalEvent::stop, {{"reason", stopped_->text}});
+    if (outer_) outer_->stop();
   }
   for (Site& site : sites_)
     if (site.loop && !site.verdict) site.loop->interrupt(signal_number);
@@ -284,6 +285,7 @@ void SiteRuns::stop(bool now) {
     stopped_->exit_code = 128 + SIGTERM;
     stopped_->text = "stopped by `sortie stop`";
     parts_.folder.event(JournalEvent::stop, {{"reason", stopped_->text}});
+    if (outer_) outer_->stop();
   }
   for (Site& site : sites_)
     if (site.loop && !site.verdict) site.loop->stop(now);

@@ -364,6 +364,26 @@ TEST_CASE("sites: a site that is removed is not waited for") {
   CHECK(table.told<OuterRefused>("c").reason.find("left the run") != std::string::npos);
 }
 
+TEST_CASE(
+    "sites: once the run is to end the exchange under way still counts, and no other begins") {
+  Table table;
+  table.join_all();
+  for (const char* site : {"a", "b", "c"}) table.next(site, 1);
+  for (const char* site : {"a", "b", "c"}) table.ready(site, 1);
+  const std::uint64_t epoch = table.coordinator->epoch();
+  table.take(table.coordinator->stop(table.now));
+  for (const char* site : {"a", "b", "c"}) table.vote(site, 1, epoch, 9);
+  for (const char* site : {"a", "b", "c"}) CHECK(table.told<OuterDecision>(site).commit);
+  for (const char* site : {"a", "b", "c"}) table.next(site, 2);
+  table.ready("a", 2);
+  // The others have saved and are gone: a, which has not heard of it, does not go on without them.
+  for (const char* site : {"b", "c"})
+    table.take(table.coordinator->site_down(table.now, site, false));
+  table.wait(Ms(600'000));
+  CHECK(table.waits("a"));
+  CHECK(table.coordinator->round() == 1);
+}
+
 TEST_CASE("sites: plain steps take the samples that one process would") {
   Table table;
   table.settings.outer.rounds = false;
