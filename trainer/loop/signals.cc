@@ -16,10 +16,12 @@ namespace {
 
 // What signal handlers may touch: lock-free atomics and the timer's number.
 std::atomic<bool> stop{false}, save{false}, given_up{false};
-constexpr long kToBeginMs = 500;  // after waits are given up
+// After waits are given up, until a save begins: a busy machine may stop a process for a second or
+// two. Before the first step there is nothing to save.
+constexpr long kToBeginMs = 3000, kToEndMs = 500;
 // After SIGTERM until waits are given up, with all peers alive and with one lost; and from there to
 // the end; of anything at most.
-std::atomic<long> together_ms{0}, patience_ms{0}, to_end_ms{kToBeginMs}, longest_ms{0};
+std::atomic<long> together_ms{0}, patience_ms{0}, to_end_ms{kToEndMs}, longest_ms{0};
 std::string hurry_file;
 timer_t timer;
 struct sigaction old_term, old_usr1, old_alarm;
@@ -67,6 +69,7 @@ SaveSignals::SaveSignals(double longest_seconds, const std::string& socket_path)
   give_up_waits(false);
   hurry_file = socket_path.empty() ? "" : socket_path + std::string(training::kHurrySuffix);
   together_ms = patience_ms = 1;  // before the first step has ended there is nothing to save
+  to_end_ms = kToEndMs;
   longest_ms = std::max(500L, static_cast<long>(1000.0 * longest_seconds));
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;

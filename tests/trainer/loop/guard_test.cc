@@ -253,6 +253,24 @@ TEST_CASE("a slow step is waited for while all peers are alive, and not when one
   CHECK(gives_up());
 }
 
+TEST_CASE(
+    "who does not run for a second after waits were given up comes to its save all the same") {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    SaveSignals signals(0.5);
+    signals.expect(0.01);
+    ::kill(::getpid(), SIGTERM);
+    while (!waits_given_up()) ::usleep(1000);
+    for (int waited = 0; waited < 1200; ++waited) ::usleep(1000);
+    signals.last_save(0.01);
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+}
+
 TEST_CASE("the checkpoint of the lowest validation loss is kept, whatever comes later") {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = tiny_job();
