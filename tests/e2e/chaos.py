@@ -12,6 +12,7 @@ from regrow import WAIT_THEN_END, hosts_of, report
 from restart import RESTART, detached_events, events, ranks_of
 
 ONCE = ("--every", "1s", "--count", "1", "--yes")
+NOTICED = {**RESTART, "runner.heartbeat_timeout": "2s"}  # a link that is cut for three seconds
 
 
 def chaos(run, *words):
@@ -23,7 +24,7 @@ def chaos(run, *words):
 def scenario_cuts_a_link(bed):
     """Held ranks do not notice; without a hold the host is lost, and swept when it is back."""
     two = ("sh", "-c", 'test "$SORTIE_ATTEMPT" = 2 || exec sleep 1000')
-    with Run(bed, *two, hosts="h[01-02]", slots=1, settings={**RESTART, "runner.on_launcher_loss": "hold 60s"}) as run:
+    with Run(bed, *two, hosts="h[01-02]", slots=1, settings={**NOTICED, "runner.on_launcher_loss": "hold 60s"}) as run:
         ranks = ranks_of(run, 1, 2)
         said = chaos(run, "--faults", "link", "--link-down", "4s", "--seed", "3")
         check("link to h0" in said and "cut for 4s" in said, said)
@@ -34,7 +35,7 @@ def scenario_cuts_a_link(bed):
         run.signal(signal.SIGINT)
         equal(run.wait(20), 130, "exit code")
         bed.expect_nothing_left(5)
-    with Run(bed, *two, hosts="h[01-02]", slots=1, settings=RESTART) as run:
+    with Run(bed, *two, hosts="h[01-02]", slots=1, settings=NOTICED) as run:
         ranks_of(run, 1, 2)
         chaos(run, "--faults", "link", "--link-down", "3s", "--seed", "4")
         equal(run.wait(60), 0, f"exit code ({run.text()[-2000:]})")

@@ -15,7 +15,8 @@ from harness import SORTIE, Gates, Run, check, environment_of, equal, in_time, p
 from machine_clock import now
 from training import CONFIG, compare, losses, settings
 
-QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "2s"}
+# A host that does not run for three seconds is not lost: a busy machine stops processes for so long.
+QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "5s"}
 RESTART = {**QUICK, "recovery.max_restarts": 5, "recovery.backoff": "0s", "recovery.no_progress_limit": 0}
 
 
@@ -48,7 +49,7 @@ def ranks_of(run, attempt, count):
 def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
     """SIGKILL of a rank in each of three attempts; the run ends by itself with the losses and the weights of a run
     without a failure, to the bit."""
-    steps = 60
+    steps = 90  # many more than until the last kill: none comes too late
     job = {"hosts": "h[01-04]", "slots": 2}
     options = {"trainer__train_iterations": steps, "trainer__keep_last": 3, "topology__global_batch_size": 8,
                "trainer__save_interval": 3}
@@ -76,7 +77,7 @@ def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
             equal(logs.returncode, 0, f"logs --attempt {attempt}: {logs.stderr}")
         report = run_to_end(SORTIE, "report", run.id(), "--log-dir", run.folder)
         check("attempt 4" in report.stdout and "class software" in report.stdout, report.stdout)
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
     compare(seen, whole, "the run that was restarted")
     check(steps in seen, "it did not reach the last step")
     equal(weights(folders["killed"], steps), weights(folders["whole"], steps), "hashes of the last checkpoint")
@@ -128,7 +129,7 @@ def scenario_exit_code_restarts_and_stop_exit_code_does_not(bed):
         run.expect("recovery.stop_exit_codes")
         status = run_to_end(SORTIE, "status", run.id(), "--log-dir", run.folder)
         check("3 (2 restarts)" in status.stdout, status.stdout)
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
 
 
 def scenario_budget_is_spent(bed):
@@ -137,7 +138,7 @@ def scenario_budget_is_spent(bed):
         equal(run.wait(60), 9, "exit code")
         equal(attempts(run), [1, 2, 3], "attempts")
         run.expect("recovery.max_restarts")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
 
 
 def scenario_no_progress(bed):
@@ -164,12 +165,15 @@ def scenario_link_cut_and_a_spare(bed):
         end = events(run, "attempt_end")[0]
         equal(end["class"], "hardware", "class")
         equal(end["blamed"], "h02", "who is blamed")
-        decided = events(run, "decision")[0]["time"] - cut
-        check(decided <= 2 + 2, f"{decided:.1f} s from the cut to the decision; heartbeat_timeout is 2 s")
+        lost = events(run, "host_lost")[0]["time"] - cut
+        check(lost <= 5 + 5, f"{lost:.1f} s from the cut to the loss; heartbeat_timeout is 5 s")
+        # The host is looked for meanwhile, for seconds, and the decision does not wait for that.
+        order = [event["event"] for event in events(run) if event["event"] in ("decision", "swept", "unconfirmed")]
+        equal(order[0], "decision", f"the first of {order}")
         gates.open("end")
         equal(run.wait(30), 0, "exit code")
         bed.link("h02", "up")
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(10)
 
 
 def scenario_ctrl_c_in_the_pause(bed):
@@ -179,15 +183,15 @@ def scenario_ctrl_c_in_the_pause(bed):
             run.wait_for_text("attempt 1 has failed; restart")
             began = now()
             run.signal(number)
-            equal(run.wait(5), 128 + number, "exit code")
-            in_time(began, 3, "the end")
+            equal(run.wait(30), 128 + number, "exit code")
+            in_time(began, 15, "the end")  # of a pause of 60 s
             equal(attempts(run), [1], "attempts")
-            bed.expect_nothing_left(3)
+            bed.expect_nothing_left(10)
 
 
 def lose(run):
     os.kill(run.supervisor(), signal.SIGKILL)
-    wait_until(lambda: not run.supervisors(), 5, "the end of the supervisor")
+    wait_until(lambda: not run.supervisors(), 20, "the end of the supervisor")
 
 
 def detached_events(run, name):
@@ -199,7 +203,7 @@ def detached_events(run, name):
 def scenario_supervisor_killed_between_attempts_is_adopted(bed):
     """The adopter finds a run without ranks, and starts the next attempt with the count of those before."""
     script = 'echo "attempt $SORTIE_ATTEMPT in $PWD $EXTRA"; test "$SORTIE_ATTEMPT" = 1 && exit 9; exit 0'
-    chosen = {"recovery.max_restarts": 5, "recovery.backoff": "3s", "recovery.no_progress_limit": 0,
+    chosen = {"recovery.max_restarts": 5, "recovery.backoff": "6s", "recovery.no_progress_limit": 0,
               "runner.on_launcher_loss": "hold 60s", "runner.env": '{EXTRA="more"}'}
     with Gates(bed) as gates, Detached(bed, "sh", "-c", f"{gates.wait('go')}; {script}", hosts="h[01-02]",
                                        settings=chosen) as run:
@@ -211,7 +215,7 @@ def scenario_supervisor_killed_between_attempts_is_adopted(bed):
         equal([event["attempt"] for event in detached_events(run, "attempt")], [1, 2], "attempts")
         said = run.sortie("logs", run.id).stdout
         check(said.count("attempt 2 in") == 2 and "more" in said, said)
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
 
 
 def scenario_adopter_of_a_second_attempt_restarts_it(bed):
@@ -223,14 +227,14 @@ def scenario_adopter_of_a_second_attempt_restarts_it(bed):
                   "exit 9")
         with Detached(bed, "sh", "-c", script, hosts="h[01-02]", settings=chosen) as run:
             gates.open("fail-1")
-            wait_until(lambda: "up 2" in run.sortie("logs", run.id).stdout, 20, "attempt 2")
+            wait_until(lambda: run.sortie("logs", run.id).stdout.count("up 2") == 2, 20, "all of attempt 2")
             lose(run)
             adopter = run.start("attach", "--adopt", run.id)
             wait_until(lambda: detached_events(run, "adopted"), 20, "an adoption")
             gates.open("fail-2")
             ended(adopter, 30, 0)
             equal([event["attempt"] for event in detached_events(run, "attempt")], [1, 2, 3], "attempts")
-            bed.expect_nothing_left(3)
+            bed.expect_nothing_left(10)
 
 
 def scenario_killed_supervisor_without_hold_is_started_again(bed):
@@ -242,4 +246,4 @@ def scenario_killed_supervisor_without_hold_is_started_again(bed):
         adopter = run.start("attach", "--adopt", run.id)
         ended(adopter, 30, 0)
         equal([event["attempt"] for event in detached_events(run, "attempt")], [1, 2], "attempts")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
