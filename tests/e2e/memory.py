@@ -100,6 +100,8 @@ def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(be
                 bed.run_in("h01", "sh", "-c", "rm -rf /dev/shm/sortie-*", as_root=True)
             equal(len(list(folders["killed"].glob("step-*"))), 0, "checkpoints on the disk")
             resumed = wait_until(lambda: events(run, "resumed")[kill:], 60, f"attempt {kill + 1}")[0]
+            # The journal has it a moment before.
+            wait_until(lambda: sum(event["type"] == "start" for event in run.metrics()) > kill, 20, "its start in the metrics")
             equal(resumed["from"], "memory", f"where attempt {kill + 1} goes on from ({resumed})")
             equal(resumed["lost_steps"], steps_before(run.metrics(), kill + 1) - resumed["step"], "steps lost")
             lost.append(resumed["lost_steps"])
@@ -110,7 +112,7 @@ def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(be
         report = run_to_end(SORTIE, "report", run.id(), "--log-dir", run.folder)
         check(report.stdout.count(" in memory (") == 2, report.stdout)
         bed.link("h01", "up")
-        expect_no_memory(bed, run.id(), 5)
+        expect_no_memory(bed, run.id(), 20)
     print(f"steps lost: {lost}")
     check(all(0 <= one <= INTERVAL for one in lost), f"steps lost: {lost}")
     compare(seen, whole, "the run with memory")
@@ -144,8 +146,8 @@ def scenario_nothing_of_the_memory_outlives_the_run(bed):
         os.kill(killed, signal.SIGKILL)
         os.kill(frozen, signal.SIGSTOP)
         # Others take over what is there.
-        wait_until(lambda: holders(bed, "h01", kept["h01"]) - {killed}, 20, "another holder on h01")
-        wait_until(lambda: holders(bed, "h02", kept["h02"]) - {frozen}, 20, "another holder on h02")
+        wait_until(lambda: holders(bed, "h01", kept["h01"]) - {killed}, 40, "another holder on h01")
+        wait_until(lambda: holders(bed, "h02", kept["h02"]) - {frozen}, 40, "another holder on h02")
         os.kill(frozen, signal.SIGCONT)
         wait_until(lambda: frozen not in holders(bed, "h02", kept["h02"]), 20, "the end of the frozen holder")
         for host in kept:
@@ -164,8 +166,8 @@ def scenario_nothing_of_the_memory_outlives_the_run(bed):
             wait_for_steps(run, 2 * INTERVAL)
             equal([len(memory_on(bed, host, run.id())) for host in ("h01", "h02")], [1, 1], "folders of the run")
             end(run)
-            run.wait(30)
-            expect_no_memory(bed, run.id(), 10)
+            run.wait(60)
+            expect_no_memory(bed, run.id(), 20)
         bed.expect_nothing_left(10)
         print(f"{name}: nothing left", flush=True)
 
@@ -190,7 +192,7 @@ def scenario_memory_outlives_a_supervisor_that_is_replaced(bed):
         wait_until(lambda: kept_at() >= INTERVAL, 60, "a checkpoint in memory")
         kept = memory_on(bed, "h01", run.id)
         kill_supervisor(run)
-        wait_until(lambda: journal("adopted"), 20, "the adoption")
+        wait_until(lambda: journal("adopted"), 40, "the adoption")
         after = kept_at()
         wait_until(lambda: kept_at() > after + INTERVAL, 60, "checkpoints in memory after the adoption")
         equal(memory_on(bed, "h01", run.id), kept, "memory on h01")
@@ -201,7 +203,7 @@ def scenario_memory_outlives_a_supervisor_that_is_replaced(bed):
         status = json.loads(run.sortie("status", "--json", run.id).stdout)
         equal(status["attempts"][1]["resumed"]["from"], "memory", "status")
         equal(run.sortie("stop", run.id).returncode, 0, "exit code of stop")
-        expect_no_memory(bed, run.id, 10)
+        expect_no_memory(bed, run.id, 20)
         bed.expect_nothing_left(10)
 
 
@@ -237,21 +239,21 @@ def scenario_shared_memory_that_is_full(bed):
         empty()
         with Run(bed, config=CONFIG, settings=options, **job) as run:
             ranks = ranks_of_attempt(bed, 1, 2)
-            first = wait_until(lambda: snapshots(run), 60, "a snapshot")[0]
+            wait_until(lambda: losses(run), 60, "a step")
             for number in (signal.SIGSTOP, signal.SIGCONT):
                 for _, pid in ranks.values():
                     os.kill(pid, number)
                 if number == signal.SIGSTOP:
-                    check(max(losses(run)) < first + interval, "the second snapshot has begun already")
-                    fill(64)
-            run.wait_for_text(r"no checkpoint in memory, training continues: .*No space left", 60)
-            equal(snapshots(run), [first], "snapshots until then")
-            wait_for_steps(run, first + interval + 50)
+                    check(max(losses(run)) < 2 * interval, "the second snapshot has begun already")
+                    fill(512)  # the first one has its memory
+            run.wait_for_text(r"no checkpoint in memory, training continues: .*No space left", 120)
+            equal(snapshots(run), [interval], "snapshots until then")
+            wait_for_steps(run, 2 * interval + 50)
             empty()
-            wait_until(lambda: len(snapshots(run)) >= 3, 60, "snapshots once there is room")
+            wait_until(lambda: len(snapshots(run)) >= 3, 120, "snapshots once there is room")
             run.signal(signal.SIGINT)
             equal(run.wait(30), 130, "exit code")
-            expect_no_memory(bed, run.id(), 10)
+            expect_no_memory(bed, run.id(), 20)
     finally:
         empty()
         bed.run_in("h02", "mount", "-o", "remount,size=50%", "/dev/shm", as_root=True)
