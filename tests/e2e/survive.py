@@ -8,7 +8,7 @@ import signal
 import time
 
 from harness import Failure, Run, check, equal, wait_until
-from training import CONFIG, compare, losses, settings, train
+from training import CONFIG, PATIENT, compare, losses, settings, train
 
 
 def scenario_a_killed_rank_costs_at_most_a_step(bed):
@@ -23,7 +23,7 @@ def scenario_a_killed_rank_costs_at_most_a_step(bed):
     whole = train(bed, seconds=300, settings=settings(bed, **options), **job)
     folder = bed.shared / "survive"
     shutil.rmtree(folder, ignore_errors=True)
-    saving = settings(bed, trainer__save_dir=folder, **options)
+    saving = settings(bed, trainer__save_dir=folder, **options, **PATIENT)
     reached, lost, savers = 0, [], []
     for kill in range(kills):
         with Run(bed, config=CONFIG, settings=saving, **job) as run:
@@ -33,7 +33,7 @@ def scenario_a_killed_rank_costs_at_most_a_step(bed):
             time.sleep(chance.uniform(0.0, 0.01))
             check(run.process.poll() is None, f"all {steps} steps were done after {kill} kills")
             os.kill(ranks[victim][1], signal.SIGKILL)
-            equal(run.wait(20), 137, "exit code")
+            equal(run.wait(60), 137, "exit code")
             seen = losses(run)
             savers.append((victim, re.findall(r"\[(\d) h\d+\].*this rank has saved the state of step (\d+)", run.text())))
         compare(seen, whole, f"run {kill + 1}")
@@ -54,15 +54,15 @@ def scenario_a_rank_that_is_asked_to_end_saves_and_can_go_on(bed):
     """SIGTERM to one rank: all save at the end of the step and exit with 75; the same command goes on."""
     folder = bed.shared / "asked"
     shutil.rmtree(folder, ignore_errors=True)
-    options = settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder)
+    options = settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder, **PATIENT)
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
         ranks = run.wait_for_ranks(2, seconds=30)
         wait_until(lambda: len(losses(run)) >= 10, 60, "10 steps")
         os.kill(ranks[1][1], signal.SIGTERM)
-        equal(run.wait(20), 75, "exit code")
+        equal(run.wait(60), 75, "exit code")
         seen = losses(run)
         run.expect(rf"stopped by SIGTERM after step {max(seen)}, with a checkpoint in ")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
     with Run(bed, config=CONFIG, settings={**options, "trainer.train_iterations": max(seen) + 3}, hosts="h[01-02]", slots=1) as run:
         equal(run.wait(60), 0, "exit code of the same command")
         equal(min(losses(run)), max(seen) + 1, "first step")
@@ -80,18 +80,18 @@ def scenario_survivors_save_when_a_host_is_cut_off(bed):
     """The link of a host goes down: the rank of the other one holds all of the state, and saves it where rank 0 did."""
     folder = bed.shared / "cut"
     shutil.rmtree(folder, ignore_errors=True)
-    options = settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder, runner__heartbeat_timeout="3s",
-                       runner__heartbeat_interval="500ms")
+    options = settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder, runner__heartbeat_timeout="5s",
+                       runner__heartbeat_interval="500ms", **PATIENT)
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
         run.wait_for_ranks(2, seconds=30)
         wait_until(lambda: len(losses(run)) >= 10, 60, "10 steps")
         bed.link("h02", "down")
         try:
-            equal(run.wait(60), 5, "exit code")
+            equal(run.wait(90), 5, "exit code")
             reached = max(losses(run))
         finally:
             bed.link("h02", "up")
-        bed.expect_nothing_left(15)
+        bed.expect_nothing_left(30)
     # Open MPI connects once: while the kernel still looks for the neighbour behind the link, that fails.
     wait_until(lambda: reaches(bed, "h02", "h01") and reaches(bed, "h01", "h02"), 20, "the hosts reach each other again")
     with Run(bed, config=CONFIG, settings={**options, "trainer.train_iterations": reached + 3}, hosts="h[01-02]", slots=1) as run:

@@ -16,6 +16,7 @@ from machine_clock import now
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 ENDLESS = 1_000_000  # steps: the scenario ends it
+PATIENT = {"runner__grace": "20s"}  # a save on the way out takes seconds on a busy machine
 EVERY = bool(os.environ.get("SORTIE_EVERY_CASE"))
 
 
@@ -72,33 +73,35 @@ def scenario_killed_again_and_again_equals_uninterrupted(bed):
     print(f"SORTIE_E2E_SEED={seed}", flush=True)
     chance = random.Random(seed)
     job = {"hosts": "h[01-02]", "slots": 1}
-    options = {"trainer__train_iterations": steps, "trainer__keep_last": 3, "topology__global_batch_size": 4}
-    whole = train(bed, seconds=300, settings=settings(bed, **options), **job)
-    equal(sorted(whole), list(range(1, steps + 1)), "steps of the uninterrupted run")
-
+    options = {"trainer__keep_last": 3, "topology__global_batch_size": 4}
     checkpoints = bed.shared / "killed"
     shutil.rmtree(checkpoints, ignore_errors=True)
     saving = settings(bed, trainer__save_dir=checkpoints, trainer__save_interval=1, **options)
-    done, reached, first_steps = 0, 0, []
+    endless = {**saving, "trainer.train_iterations": ENDLESS}  # none is done before its kill
+    done, reached, first_steps, runs = 0, 0, [], []
     while done < kills:
-        with Run(bed, config=CONFIG, settings=saving, **job) as run:
+        with Run(bed, config=CONFIG, settings=endless, **job) as run:
             ranks = run.wait_for_ranks(2, seconds=30)
             victim = ranks[chance.randrange(2)][1]
             if done % 2:  # however slow the machine is, some runs get past a checkpoint
                 wait_until(lambda: len(losses(run)) >= 2, 60, "two steps")
             wait_or_steps(run, chance.uniform(0.0, 1.2), chance.randint(1, max(1, (steps - reached) // (kills - done + 1))))
             time.sleep(chance.uniform(0.0, 0.005))
-            check(run.process.poll() is None, f"all {steps} steps were done after {done} kills")
             os.kill(victim, signal.SIGKILL)
-            equal(run.wait(20), 137, "exit code")
+            equal(run.wait(60), 137, "exit code")
             seen = losses(run)
-        compare(seen, whole, f"run {done + 1}")
+        runs.append(seen)
         reached = max(seen, default=reached)
         first_steps.append(min(seen, default=None))
         done += 1
     print(f"first steps after each kill: {first_steps}")
     check(any(step and step > 1 for step in first_steps), "no run went on from a checkpoint")
-    with Run(bed, config=CONFIG, settings=saving, **job) as run:
+    steps = max([steps, *(step + 20 for seen in runs for step in seen)])
+    whole = train(bed, seconds=300, settings=settings(bed, trainer__train_iterations=steps, **options), **job)
+    equal(sorted(whole), list(range(1, steps + 1)), "steps of the uninterrupted run")
+    for number, seen in enumerate(runs, 1):
+        compare(seen, whole, f"run {number}")
+    with Run(bed, config=CONFIG, settings={**saving, "trainer.train_iterations": steps}, **job) as run:
         equal(run.wait(300), 0, "exit code of the last run")
         last = losses(run)
     compare(last, whole, "last run")
@@ -124,16 +127,18 @@ def scenario_interrupted_then_resumed(bed):
     """Ctrl-C and the same command again."""
     checkpoints = bed.shared / "interrupted"
     shutil.rmtree(checkpoints, ignore_errors=True)
-    options = settings(bed, trainer__train_iterations=300, trainer__save_dir=checkpoints, trainer__save_interval=5)
+    options = settings(bed, trainer__train_iterations=ENDLESS, trainer__save_dir=checkpoints, trainer__save_interval=5,
+                       **PATIENT)
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
         deadline = now() + 60 * PATIENCE
         while len(losses(run)) < 12:
             check(now() < deadline, "12 steps take more than 60 s")
             time.sleep(0.05)
         run.signal(signal.SIGINT)
-        equal(run.wait(10), 130, "exit code")
+        equal(run.wait(60), 130, "exit code")
         seen = losses(run)
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(10)
+    options["trainer.train_iterations"] = max(seen) + 50
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
         equal(run.wait(200), 0, "exit code of the second run")
         again = losses(run)
@@ -149,8 +154,8 @@ def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
         shutil.rmtree(folder, ignore_errors=True)
     job = {"hosts": "h[01-02]", "slots": 1}
     train(bed, settings=settings(bed, trainer__train_iterations=10, trainer__save_dir=base), **job)
-    options = settings(bed, trainer__train_iterations=300, trainer__save_interval=1, trainer__load_dir=base,
-                       trainer__save_dir=fork)
+    options = settings(bed, trainer__train_iterations=ENDLESS, trainer__save_interval=1, trainer__load_dir=base,
+                       trainer__save_dir=fork, **PATIENT)
     with Run(bed, config=CONFIG, settings=options, **job) as run:
         ranks = run.wait_for_ranks(2, seconds=30)
         deadline = now() + 60 * PATIENCE
@@ -158,10 +163,10 @@ def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
             check(now() < deadline, "5 steps take more than 60 s")
             time.sleep(0.02)
         os.kill(ranks[0][1], signal.SIGKILL)
-        equal(run.wait(20), 137, "exit code")
+        equal(run.wait(60), 137, "exit code")
         seen = losses(run)
         run.expect(rf"forked from {base}/step-00000010 at step 10 \(trainer.load_dir\)")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(10)
     with Run(bed, config=CONFIG, settings={**options, "trainer.train_iterations": max(seen) + 20}, **job) as run:
         equal(run.wait(100), 0, "exit code of the same command")
         again = losses(run)
@@ -170,8 +175,8 @@ def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
     with Run(bed, config=CONFIG, settings={**options, "trainer.save_dir": base, "trainer.load_dir": fork}, **job) as run:
         equal(run.wait(60), 2, "exit code of a run in the folder of another one")
         run.expect(r"of a run that did not start from this one of step")
-        run.expect_not(r"step +\d+/300")
-        bed.expect_nothing_left(2)
+        run.expect_not(r"step +\d+/\d+")
+        bed.expect_nothing_left(10)
 
 
 def scenario_other_instruction_set_on_one_rank(bed):
@@ -187,7 +192,7 @@ def scenario_other_instruction_set_on_one_rank(bed):
     with Run(bed, wrapper, hosts="h[01-02]", slots=1) as run:
         equal(run.wait(60), 2, "exit code")
         run.expect(r"start-up check: instruction set differs: (\S+ on h01, sse41 on h02|sse41 on h02, \S+ on h01)")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(10)
 
 
 def tensorboard_python():
@@ -285,7 +290,7 @@ def scenario_the_printed_command_goes_on(bed):
     save_dir = bed.shared / "goes-on"
     shutil.rmtree(save_dir, ignore_errors=True)
     options = settings(bed, trainer__save_dir=save_dir, trainer__save_interval=10, trainer__train_iterations=100000,
-                       runner__grace="1s", runner__heartbeat_timeout="4s", runner__heartbeat_interval="500ms")
+                       runner__grace="10s", runner__heartbeat_timeout="5s", runner__heartbeat_interval="500ms")
     with Run(bed, config=CONFIG, hosts="h01", slots=2, settings=options) as run:
         run.wait_for_text(r"step +10  checkpoint ", 60)
         os.kill(run.wait_for_ranks(2)[1][1], signal.SIGKILL)
@@ -328,7 +333,7 @@ def scenario_other_data_on_one_host(bed):
         check(run.wait(60) not in (0, 137, 139), "the job ran, or crashed")
         run.expect(r"h02")
         run.expect_not(r"^.*step .*loss")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
 
 
 def scenario_an_error_of_one_rank_ends_the_job(bed):
@@ -355,7 +360,7 @@ with open("/tmp/own/tokens.bin", "r+b") as file:
         run.expect(r"/tmp/own/tokens")
         failed = [(event["rank"], event["code"]) for event in run.metrics() if event["type"] == "error"]
         equal(failed, [(1, "data")], "error events")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
 
 
 def scenario_memory_is_within_a_tenth_of_the_plan(bed):
