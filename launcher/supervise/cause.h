@@ -61,9 +61,11 @@ nlohmann::ordered_json cause_json(const Cause& cause);
 /// Whether somebody wanted the end: a person, or the run itself. No failure then.
 bool is_wanted(Cause::What what);
 
-/// How long after the first failure others may still turn out to be the cause. The order to stop
-/// does not wait for it.
-inline constexpr std::chrono::milliseconds kSettleTime{200};
+/// How long after the first failure others may still turn out to be the cause, while ranks run. The
+/// order to stop does not wait for it, and when all ranks have ended nothing does. As long as a
+/// process of a busy host may have to wait for a processor: a rank that was killed is then reported
+/// after its peer that noticed it.
+inline constexpr std::chrono::milliseconds kSettleTime{1000};
 
 /// Which of several failures within the settle time was first (index; there is at least one):
 ///  1. what was inflicted from outside (SIGKILL, SIGSEGV and the like, the OOM killer) before what

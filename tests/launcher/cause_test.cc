@@ -175,6 +175,23 @@ TEST_CASE(
     CHECK(event["consequence"] == (event["rank"] != 1));
 }
 
+TEST_CASE("the rank that was killed is the cause, though its host had no processor for the news") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.job.runner.grace = milliseconds(2000);
+  launch.host("h1").script = after_start([](FakeRunner& runner) { runner.exit_rank(0, 5); });
+  struct Killed {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      co_await runner.until<wire::Stop>();
+      co_await runner.sleep(milliseconds(400));
+      runner.exit_rank(1, SIGKILL, true);
+      co_await runner.finish(true, SIGTERM);
+    }
+  };
+  launch.host("h2").script = Killed::run;
+  CHECK(launch.run().exit_code == 137);
+}
+
 TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth decides") {
   // h2's clock is an hour ahead. Its rank dies 60 ms before h1's, and the news comes after.
   constexpr std::uint64_t kHour = 3'600'000;
