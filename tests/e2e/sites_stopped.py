@@ -61,7 +61,7 @@ def stop_in_an_exchange(bed, name, number, asked=None, **options):
             before = max(run.commits())
             equal(run.run.wait(60), 128 + number, "exit code")
             check(max(run.commits()) <= before + 1, f"rounds went on after the signal: {run.commits()}")
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(10)
         first = expect_whole_checkpoints(run)
     finish(bed, name, first, **options)
 
