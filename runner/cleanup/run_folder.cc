@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxRunIdInName = 24;
-constexpr int kLockTries = 200;
+/// Ten seconds: on a busy machine whoever has the lock may stand still for some of them.
+constexpr int kLockTries = 1000;
 constexpr useconds_t kLockPause = 10000;
 
 bool is_own_folder(const std::string& path, bool private_only) {

@@ -7,12 +7,15 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "runner/cleanup/folder_lock.h"
 #include "runner/cleanup/run_folder.h"
 #include "runner/streams/kept_events.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
@@ -111,12 +114,19 @@ TEST_CASE("a run folder is nobody's only when that is certain") {
   }
   SUBCASE("a holder of an earlier build, which locks the file alone, and a cleaner") {
     const auto file = folder + "/lock";
+    int ready[2];
+    REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
     const pid_t pid = ::fork();
     if (pid == 0) {
-      ::open(file.c_str(), O_RDWR | O_CREAT, 0600);
+      const char byte = ::open(file.c_str(), O_RDWR | O_CREAT, 0600) < 0 ? 'n' : 'y';
+      (void)!::write(ready[1], &byte, 1);
       for (;;) ::pause();
     }
-    while (!fs::exists(file)) ::usleep(1000);
+    char byte = 0;
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    REQUIRE(byte == 'y');
+    ::close(ready[0]);
+    ::close(ready[1]);
     fs::remove(file);
     CHECK(may_be_held(folder));
     ::kill(pid, SIGKILL);
@@ -142,6 +152,23 @@ TEST_CASE("systemd-tmpfiles leaves a held run folder alone: it can not lock it")
   // As its dir_cleanup() does for each folder that it comes to.
   const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   CHECK(::flock(fd.get(), LOCK_EX | LOCK_NB) != 0);
+}
+
+TEST_CASE("a runner waits for another one that starts, also where that stands still for seconds") {
+  const test::ScopedTempDir dir;
+  const std::string runtime = dir.str("x");
+  REQUIRE(::mkdir(runtime.c_str(), 0700) == 0);
+  const test::ScopedVariable place("XDG_RUNTIME_DIR", runtime);
+  REQUIRE(::mkdir(run_folder_base().c_str(), 0700) == 0);
+  Fd other(::open(run_folder_base().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  REQUIRE(::flock(other.get(), LOCK_EX) == 0);
+  std::jthread goes_on([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(4));
+    other.reset();
+  });
+  auto folder = RunFolder::make("late-1-0");
+  REQUIRE(folder);
+  folder->remove();
 }
 
 TEST_CASE("a run folder and all in it are kept young") {
