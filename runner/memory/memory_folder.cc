@@ -25,8 +25,11 @@ constexpr const char* kPlace = "/dev/shm";
 constexpr std::string_view kPrefix = "memory-", kGone = "gone-";
 constexpr const char* kHolderFile = "holder";
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-constexpr int kTakeTries = 100;
+/// Ten seconds, for one that is being removed on a busy machine.
+constexpr int kTakeTries = 1000;
 constexpr useconds_t kTakePause = 10000;
+/// Of making what others remove when it is empty.
+constexpr int kMakeTries = 100;
 
 std::string base_path() {
   return fmt::format("{}/sortie-{}", kPlace, ::geteuid());
@@ -45,10 +48,13 @@ bool is_folder_of_run(std::string_view name, const std::string& run_id) {
 }
 
 /// Anybody may make files in /dev/shm: what stands there in our name may be a link of another user.
+bool is_private_folder(const struct stat& info) {
+  return S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 077) == 0;
+}
+
 bool is_private_folder(const std::string& path) {
   struct stat info {};
-  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
-         (info.st_mode & 077) == 0;
+  return ::lstat(path.c_str(), &info) == 0 && is_private_folder(info);
 }
 
 Result<std::string> make_memory_base() {
@@ -58,11 +64,17 @@ Result<std::string> make_memory_base() {
                                            "tmpfs, or set trainer.memory_checkpoint_interval = 0",
                                            kPlace));
   std::string base = base_path();
-  if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
-    return std::unexpected(os_error(errno, base));
-  if (!is_private_folder(base))
-    return fail(ErrorCode::io, base + ": not a private folder of this user; remove it");
-  return base;
+  for (int tries = 0;; ++tries) {
+    if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
+      return std::unexpected(os_error(errno, base));
+    struct stat found {};
+    const int looked = ::lstat(base.c_str(), &found);
+    if (looked == 0 && is_private_folder(found)) return base;
+    // Another holder may have removed it, with the last folder in it, since our mkdir.
+    const bool gone = looked != 0 && errno == ENOENT;
+    if (!gone || tries == kMakeTries)
+      return fail(ErrorCode::io, base + ": not a private folder of this user; remove it");
+  }
 }
 
 bool names_same(const Fd& open, const std::string& path) {
