@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::size_t kReserve = 1u << 20;
 constexpr std::chrono::seconds kPeersFailTogether{1};
+/// For rank 0 to say what all know: a rank that says nothing must not end the job before it.
+constexpr std::chrono::seconds kRank0Speaks{20};
 constexpr std::chrono::milliseconds kAfterRank0{100};
 
 std::atomic<RankEnd*> current{nullptr};
@@ -116,7 +118,7 @@ int RankEnd::exit_code_of(const std::function<Result<>()>& body) {
   const int code = outcome.error().code == ErrorCode::interrupted
                        ? kExitPreempted
                        : exit_code_for(outcome.error().code);
-  if (communicator_->meet(kPeersFailTogether)) {
+  if (communicator_->meet(silent ? kRank0Speaks : kPeersFailTogether)) {
     if (!silent) return code;
     // Rank 0 ends first: the launcher shows the last words of the rank that failed first.
     communicator_ = make_single_communicator();
