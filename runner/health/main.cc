@@ -27,8 +27,8 @@
 namespace sortie::runner::health {
 namespace {
 
-/// For NVML to answer before it is said what is watched here.
-constexpr double kStateSeconds = 10;
+/// For NVML to answer before it is said what is watched here; and in ticks, where these are short.
+constexpr double kStateSeconds = 10, kStateTicks = 200;
 
 /// Both clocks at one time; nothing when this process did not run in between, which would look like
 /// a step.
@@ -90,7 +90,8 @@ class Watch {
   void tell_sources(double now) {
     if (sources_told_) return;
     std::string gpus = gpus_.state();
-    if (gpus.empty() && now - begun_ < std::min(kStateSeconds, 20 * tick_seconds())) return;
+    if (gpus.empty() && now - begun_ < std::min(kStateSeconds, kStateTicks * tick_seconds()))
+      return;
     if (gpus.empty()) gpus = "NVML does not answer yet";
     sources_told_ = true;
     Finding finding{.kind = Kind::sources};

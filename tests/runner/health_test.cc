@@ -36,7 +36,7 @@ struct WatchedHost {
   /// The next one of this kind.
   nlohmann::json finding(const std::string& kind) const {
     for (int i = 0; i < 20; ++i) {
-      const auto event = client->expect<wire::HealthEvent>(milliseconds(15'000));
+      const auto event = client->expect<wire::HealthEvent>();
       if (!event) break;
       auto json = nlohmann::json::parse(event->json, nullptr, false);
       REQUIRE(json.is_object());
@@ -67,7 +67,7 @@ pid_t helper_of(pid_t runner) {
   return -1;
 }
 
-bool is_gone(pid_t pid, milliseconds limit = milliseconds(5000)) {
+bool is_gone(pid_t pid, milliseconds limit = RunnerClient::kPatience) {
   const auto until = std::chrono::steady_clock::now() + limit;
   while (::kill(pid, 0) == 0) {
     if (std::chrono::steady_clock::now() > until) return false;

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <fstream>
@@ -67,7 +68,7 @@ class Helper {
   Helper& operator=(const Helper&) = delete;
 
   /// The next line; nothing within `limit`, or at the end of the stream.
-  std::optional<std::string> line(milliseconds limit = milliseconds(10'000)) {
+  std::optional<std::string> line(milliseconds limit = milliseconds(30'000)) {
     const auto until = steady_clock::now() + limit;
     for (;;) {
       if (const std::size_t end = text_.find('\n'); end != text_.npos) {
@@ -87,7 +88,7 @@ class Helper {
   }
   /// The next line with these words in it.
   std::string line_with(const std::string& words) {
-    const auto until = steady_clock::now() + std::chrono::seconds(20);
+    const auto until = steady_clock::now() + std::chrono::seconds(60);
     while (steady_clock::now() < until)
       if (const auto next = line()) {
         if (has(*next, words)) return *next;
@@ -107,7 +108,7 @@ class Helper {
   pid_t pid() const { return pid_; }
   void close_output() { out_.reset(); }
   /// The exit code; nothing within `limit`.
-  std::optional<int> ended(milliseconds limit = milliseconds(10'000)) {
+  std::optional<int> ended(milliseconds limit = milliseconds(30'000)) {
     const auto until = steady_clock::now() + limit;
     int status = 0;
     while (::waitpid(pid_, &status, WNOHANG) == 0) {
@@ -192,8 +193,15 @@ TEST_CASE("events of NVML, with what the driver asks for") {
 TEST_CASE("the counters of NVML: memory errors, rows, links, a GPU that is lost") {
   Helper helper({}, "gpus 2\necc 0 4\nlinks 0 15\n");
   helper.line_with("sources");
-  helper.nvml("ecc 0 7\n");
-  CHECK(contains(helper.line_with("\"ecc\""), R"("gpu":0)"));
+  // The first look, with which others are compared, may come after a line: the counter goes on.
+  std::optional<std::string> ecc;
+  for (int errors = 7; !ecc && errors < 100; ++errors) {
+    helper.nvml("ecc 0 " + std::to_string(errors) + "\n");
+    ecc = helper.line(milliseconds(500));
+  }
+  REQUIRE(ecc);
+  CHECK(contains(*ecc, "\"ecc\""));
+  CHECK(contains(*ecc, R"("gpu":0)"));
   helper.nvml("pending 1 1\n");
   CHECK(contains(helper.line_with("remap_pending"), R"("gpu":1)"));
   helper.nvml("links 0 13\n");
@@ -251,11 +259,15 @@ TEST_CASE("it costs next to nothing while nothing happens") {
   Helper helper({"--tick-ms", "100"});
   helper.line_with("sources");
   ::usleep(300'000);
-  const double before = cpu_seconds(helper.pid());
-  const auto began = steady_clock::now();
-  CHECK_FALSE(helper.line(milliseconds(3000)));
-  const double wall = std::chrono::duration<double>(steady_clock::now() - began).count();
-  const double share = (cpu_seconds(helper.pid()) - before) / wall / 50;
+  // What else runs on the machine adds to what it uses, and takes nothing away.
+  double share = 1;
+  for (int window = 0; window < 3; ++window) {
+    const double before = cpu_seconds(helper.pid());
+    const auto began = steady_clock::now();
+    CHECK_FALSE(helper.line(milliseconds(1000)));
+    const double wall = std::chrono::duration<double>(steady_clock::now() - began).count();
+    share = std::min(share, (cpu_seconds(helper.pid()) - before) / wall / 50);
+  }
   MESSAGE("CPU at a tick of 5 s: " << share * 100 << " % of a core (" << share * 50 * 100
                                    << " % at 100 ms, with a fake NVML that reads files)");
   CHECK(share <= 0.001);
