@@ -221,7 +221,7 @@ TEST_CASE("a bad JobSpec is refused with the field's name") {
       {"job: rank 1: local_rank 0 is taken", [](auto& j) { j.ranks[1].local_rank = 0; }},
       {"job: rank 1: local_rank 2 of 2 local ranks", [](auto& j) { j.ranks[1].local_rank = 2; }},
       {"job: grace_ms: 4294967295 is more than a day", [](auto& j) { j.grace_ms = ~0u; }},
-      {"job: heartbeat: interval 0 ms and timeout 5000 ms; the timeout must be the larger one, "
+      {"job: heartbeat: interval 0 ms and timeout 20000 ms; the timeout must be the larger one, "
        "both "
        "1 ms to a day",
        [](auto& j) { j.heartbeat_interval_ms = 0; }},

@@ -51,7 +51,7 @@ wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks) {
     job.ranks.push_back({rank, rank, rank, {{"RANK", std::to_string(rank)}}});
   job.grace_ms = 1000;
   job.heartbeat_interval_ms = 200;
-  job.heartbeat_timeout_ms = 5000;
+  job.heartbeat_timeout_ms = 20000;  // a test does not speak while it looks at something else
   job.nodes = {{"here", 0, 0, "", 1, 1}};
   return job;
 }
@@ -123,7 +123,7 @@ RunnerClient::RunnerClient(std::string binary, std::vector<std::string> environm
 
 RunnerClient::~RunnerClient() {
   to_runner_.reset();
-  if (!status_ && !wait_exit(milliseconds(3000))) {
+  if (!status_ && !wait_exit(milliseconds(10000))) {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
@@ -238,6 +238,15 @@ bool RunnerClient::wait_up(std::size_t ranks, Duration limit) {
   const auto deadline = Clock::now() + limit;
   while ((out.size() < ranks || pids.size() < ranks) && Clock::now() < deadline) pump(Duration(20));
   return out.size() >= ranks && pids.size() >= ranks;
+}
+
+bool RunnerClient::wait_until(const std::function<bool()>& good, Duration limit) {
+  const auto deadline = Clock::now() + limit;
+  while (!good()) {
+    if (Clock::now() >= deadline) return false;
+    pump(Duration(10));
+  }
+  return true;
 }
 
 bool RunnerClient::run(const wire::JobSpec& job, Duration limit) {

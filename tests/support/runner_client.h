@@ -33,6 +33,8 @@ wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks = 1);
 class RunnerClient {
  public:
   using Duration = std::chrono::milliseconds;
+  /// For what has to come: on a busy machine each process may stand still for seconds.
+  static constexpr Duration kPatience{30000};
 
   /// Starts the binary. `environment` replaces the one of the runner when not empty.
   explicit RunnerClient(std::string binary = SORTIE_RUNNER_BINARY,
@@ -44,10 +46,10 @@ class RunnerClient {
   void send(const wire::Message& message) { send_bytes(wire::encode(message)); }
   void send_bytes(const std::string& bytes);
   /// The next message that is neither Heartbeat nor (unless `with_output`) Output.
-  std::optional<wire::Message> next(Duration limit = Duration(10000));
+  std::optional<wire::Message> next(Duration limit = kPatience);
   /// The next T; other messages on the way are kept for `seen`.
   template <class T>
-  std::optional<T> expect(Duration limit = Duration(10000)) {
+  std::optional<T> expect(Duration limit = kPatience) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     for (;;) {
       const auto left = std::chrono::ceil<Duration>(deadline - std::chrono::steady_clock::now());
@@ -62,12 +64,14 @@ class RunnerClient {
   bool start(const wire::JobSpec& job);
   /// start, then everything until Finished and a clean exit after Goodbye. True when all of it
   /// came.
-  bool run(const wire::JobSpec& job, Duration limit = Duration(20000));
+  bool run(const wire::JobSpec& job, Duration limit = kPatience);
   /// Reads messages (and answers) until Finished. False after `limit` or at the end of the stream.
-  bool wait_finished(Duration limit = Duration(20000));
+  bool wait_finished(Duration limit = kPatience);
   /// Reads messages until so many ranks have said that they run, and written something; the two
   /// come in any order. False after `limit`.
-  bool wait_up(std::size_t ranks, Duration limit = Duration(15000));
+  bool wait_up(std::size_t ranks, Duration limit = kPatience);
+  /// Reads messages until `good`, which looks at what has come. False after `limit`.
+  bool wait_until(const std::function<bool()>& good, Duration limit = kPatience);
   /// Lets time pass while messages are taken in.
   void pump(Duration time);
 
@@ -75,7 +79,7 @@ class RunnerClient {
   void close_output() { from_runner_.reset(); }
   void signal(int number) const;
   /// How the process ended; nothing after `limit`.
-  std::optional<ProcessStatus> wait_exit(Duration limit = Duration(10000));
+  std::optional<ProcessStatus> wait_exit(Duration limit = kPatience);
 
   pid_t pid() const { return pid_; }
   /// What the runner wrote to stderr so far.
@@ -129,7 +133,7 @@ bool all_gone(const std::string& marker, std::chrono::milliseconds limit);
 /// What a job has left on this machine (processes, folder, cgroup), "" when nothing. Waits up to
 /// `limit`.
 std::string remains(const wire::JobSpec& job,
-                    std::chrono::milliseconds limit = std::chrono::milliseconds(2000));
+                    std::chrono::milliseconds limit = RunnerClient::kPatience);
 /// "NAME" of "env NAME=value" entries that the helper's `show` printed.
 std::map<std::string, std::string> shown_environment(const std::string& shown);
 
