@@ -1,11 +1,15 @@
 // A fresh runner ends what a lost one has left, and nothing else.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 #include <string>
 
+#include "common/base/fd.h"
+#include "runner/cleanup/run_folder.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;
@@ -34,7 +38,7 @@ std::optional<wire::Swept> sweep(const wire::JobSpec& job, const std::string& cg
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, unprivileged);
   client.send(wire::Hello{});
   client.send(wire::Sweep{job.run_id, patience_ms, cgroup, ""});
-  auto swept = client.expect<wire::Swept>(milliseconds(15000));
+  auto swept = client.expect<wire::Swept>();
   const auto status = client.wait_exit();
   CHECK((status && status->success()));
   return swept;
@@ -78,7 +82,7 @@ TEST_CASE_TEMPLATE(
   ::kill(keeper, SIGSTOP);  // it can not act any more
   client.signal(SIGKILL);
   ::kill(keeper, SIGKILL);
-  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(1000)));
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, RunnerClient::kPatience));
   const auto swept = sweep(job, cgroup_of(*ready), User::kUnprivileged);
   REQUIRE(swept);
   CHECK(swept->killed == 0);
@@ -106,6 +110,7 @@ TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has th
   wire::JobSpec job = make_job({public_helper(), "sleep"}),
                 other = make_job({public_helper(), "sleep"});
   other.run_id = "x" + job.run_id;
+  other.heartbeat_timeout_ms = 120000;  // its launcher says nothing while the sweep lasts
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged),
       other_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
@@ -118,7 +123,7 @@ TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has th
   CHECK(remains(job) == "");
   CHECK(::kill(other_client.pids.at(0), 0) == 0);
   other_client.send(wire::Stop{100, "test"});
-  CHECK(other_client.wait_finished(milliseconds(5000)));
+  CHECK(other_client.wait_finished());
   other_client.send(wire::Goodbye{});
   CHECK(other_client.wait_exit());
 }
@@ -129,6 +134,7 @@ TEST_CASE(
   REQUIRE(::geteuid() == 0);  // who may make cgroups
   wire::JobSpec lost = make_job({public_helper(), "sleep"}, 2), waiting = lost, next = lost;
   waiting.run_id = lost.run_id + "-w";
+  waiting.heartbeat_timeout_ms = 120000;  // its launcher says nothing until the others are done
   next.run_id = lost.run_id + "-n";
   RunnerClient lost_client(SORTIE_RUNNER_BINARY), waiting_client(SORTIE_RUNNER_BINARY);
   start_and_wait_up(lost_client, lost);
@@ -136,13 +142,19 @@ TEST_CASE(
   REQUIRE(ready);
   std::vector<pid_t> pids;
   for (const auto& [rank, pid] : lost_client.pids) pids.insert(pids.end(), {parent_of(pid), pid});
+  // Held by this test until it has looked: runners of other tests that start now would clean up.
+  const std::string name = runner::run_folder_name(lost.run_id, lost.attempt, lost.node_rank);
+  Fd hold(
+      ::open((runner::run_folder_base() + '/' + name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  REQUIRE(::flock(hold.get(), LOCK_SH) == 0);
   for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
   lost_client.signal(SIGKILL);
   for (const pid_t pid : pids) ::kill(pid, SIGKILL);
-  REQUIRE(all_gone("SORTIE_RUN_ID=" + lost.run_id, milliseconds(5000)));
+  REQUIRE(all_gone("SORTIE_RUN_ID=" + lost.run_id, RunnerClient::kPatience));
   const std::string left = remains(lost, milliseconds(0));
   REQUIRE(left.find("/tmp/") != std::string::npos);
   REQUIRE((cgroup_of(*ready).empty() || left.find("cgroup") != std::string::npos));
+  hold.reset();
 
   RunnerClient next_client(SORTIE_RUNNER_BINARY);
   REQUIRE(next_client.prepare(next));
