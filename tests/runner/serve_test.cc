@@ -48,7 +48,7 @@ class ServedRunner {
   }
   ~ServedRunner() {
     to_.reset();
-    if (pid_ > 0 && !exit_code(milliseconds(3000))) {
+    if (pid_ > 0 && !exit_code(milliseconds(10'000))) {
       ::kill(pid_, SIGKILL);
       ::waitpid(pid_, nullptr, 0);
     }
@@ -60,7 +60,7 @@ class ServedRunner {
   void send(const wire::Message& message) { say(wire::encode(message)); }
 
   /// The next frame; none at the end of the stream or after `limit`. Heartbeats are passed over.
-  std::optional<wire::Frame> next(milliseconds limit = milliseconds(10'000)) {
+  std::optional<wire::Frame> next(milliseconds limit = RunnerClient::kPatience) {
     const auto until = steady_clock::now() + limit;
     for (;;) {
       auto frame = decoder_.next();
@@ -107,6 +107,8 @@ class ServedRunner {
     }
     return out;
   }
+  /// Of a waiting_job().
+  void let_end() { send(wire::Input{"", 1}); }
   /// The job ends by itself, then the conversation.
   std::optional<wire::ConversationEnd> finish() {
     while (const auto frame = next()) {
@@ -117,7 +119,7 @@ class ServedRunner {
     send(wire::Goodbye{});
     return end();
   }
-  std::optional<int> exit_code(milliseconds limit = milliseconds(10'000)) {
+  std::optional<int> exit_code(milliseconds limit = RunnerClient::kPatience) {
     const auto until = steady_clock::now() + limit;
     int status = 0;
     while (::waitpid(pid_, &status, WNOHANG) == 0) {
@@ -138,7 +140,16 @@ class ServedRunner {
 };
 
 wire::JobSpec shell_job(const std::string& script) {
-  return make_job({"sh", "-c", script});
+  wire::JobSpec job = make_job({"sh", "-c", script});
+  job.heartbeat_timeout_ms = 120'000;  // nobody sends heartbeats here
+  return job;
+}
+
+/// Its rank is one process, which says "up" and lives until let_end().
+wire::JobSpec waiting_job() {
+  wire::JobSpec job = shell_job("echo up; exec cat");
+  job.input_window = 4096;
+  return job;
 }
 
 /// Processes that this one has started and not yet reaped.
@@ -150,7 +161,7 @@ std::vector<pid_t> children_of(pid_t pid) {
 /// The process that waits for the next conversation, once it is there; `before` held the last one.
 /// That, and a keeper of it, may not be gone yet.
 pid_t waiting_child(pid_t runner, pid_t before) {
-  const auto until = steady_clock::now() + std::chrono::seconds(10);
+  const auto until = steady_clock::now() + RunnerClient::kPatience;
   while (steady_clock::now() < until) {
     for (const pid_t child : children_of(runner))
       if (child != before &&
@@ -162,9 +173,9 @@ pid_t waiting_child(pid_t runner, pid_t before) {
   return -1;
 }
 
-/// Within 10 s; as a zombie it has.
+/// Within half a minute; as a zombie it has.
 bool ends(pid_t pid) {
-  const auto until = steady_clock::now() + std::chrono::seconds(10);
+  const auto until = steady_clock::now() + RunnerClient::kPatience;
   while (steady_clock::now() < until) {
     const std::string stat = read_text(fmt::format("/proc/{}/stat", pid));
     if (stat.empty() || stat.contains(") Z") || stat.contains(") X")) return true;
@@ -213,10 +224,10 @@ TEST_CASE("a runner that stays holds one conversation after another, and keeps n
 
 TEST_CASE("the next conversation's process waits already; without it there is a new one") {
   ServedRunner runner;
-  const wire::JobSpec first = shell_job("echo up; exec sleep 0.2"),
-                      second = shell_job("echo up; exec sleep 0.2"), third = shell_job("echo done");
+  const wire::JobSpec first = waiting_job(), second = waiting_job(), third = shell_job("echo done");
   runner.start(first, "up");
   const pid_t begun = conversing(first);
+  runner.let_end();
   REQUIRE(runner.finish());
   const pid_t waits = waiting_child(runner.pid(), begun);
   const pid_t keeper = waiting_child(waits, -1);
@@ -224,6 +235,7 @@ TEST_CASE("the next conversation's process waits already; without it there is a 
   runner.start(second, "up");
   CHECK(conversing(second) == waits);
   CHECK(parent_of(processes_with("SORTIE_RUN_ID=" + second.run_id).front()) == keeper);
+  runner.let_end();
   REQUIRE(runner.finish());
 
   const pid_t other = waiting_child(runner.pid(), waits);
@@ -241,9 +253,10 @@ TEST_CASE("the next conversation's process waits already; without it there is a 
 
 TEST_CASE("a keeper that was killed while it waited for its process is replaced") {
   ServedRunner runner;
-  const wire::JobSpec first = shell_job("echo up; exec sleep 0.2"), second = shell_job("echo done");
+  const wire::JobSpec first = waiting_job(), second = shell_job("echo done");
   runner.start(first, "up");
   const pid_t begun = conversing(first);
+  runner.let_end();
   REQUIRE(runner.finish());
   const pid_t keeper = waiting_child(waiting_child(runner.pid(), begun), -1);
   ::kill(keeper, SIGKILL);
@@ -260,9 +273,10 @@ TEST_CASE("the process that waits for a conversation ends with the one that serv
   for (const bool killed : {true, false}) {
     CAPTURE(killed);
     ServedRunner runner;
-    const wire::JobSpec job = shell_job("echo up; exec sleep 0.2");
+    const wire::JobSpec job = waiting_job();
     runner.start(job, "up");
     const pid_t begun = conversing(job);
+    runner.let_end();
     REQUIRE(runner.finish());
     const pid_t waits = waiting_child(runner.pid(), begun);
     const pid_t keeper = waiting_child(waits, -1);
@@ -306,7 +320,7 @@ TEST_CASE("killed: the conversation's process, or the one that serves; nothing i
     REQUIRE(parent_of(conversing(job)) == runner.pid());
     ::kill(child ? conversing(job) : runner.pid(), SIGKILL);
     CHECK(runner.exit_code() == 128 + SIGKILL);
-    CHECK(remains(job, milliseconds(10'000)) == "");
+    CHECK(remains(job) == "");
   }
 }
 
@@ -330,8 +344,8 @@ TEST_CASE("a runner that nobody needs, or that hears nothing, ends by itself") {
     CHECK(silent.exit_code() == kExitOk);
   }
   // A conversation is no silence.
-  ServedRunner busy({60'000, 300});
-  const wire::JobSpec job = shell_job("echo up; sleep 0.7; echo done");
+  ServedRunner busy({60'000, 4000});
+  const wire::JobSpec job = shell_job("echo up; sleep 5; echo done");
   busy.start(job, "done");
   REQUIRE(busy.finish());
   CHECK(busy.exit_code() == kExitOk);
