@@ -41,11 +41,11 @@ ProgressLine at(std::uint64_t step, Section section, std::uint64_t own_us = 0) {
 
 constexpr ProgressTable::Clock::time_point kBegin{std::chrono::hours(1)};
 
-/// What the last heartbeat says of a rank, once `good`; nothing within ten seconds.
+/// What the last heartbeat says of a rank, once `good`; nothing within half a minute.
 std::optional<wire::RankProgress> place_of(
     RunnerClient& client, std::uint32_t rank,
     const std::function<bool(const wire::RankProgress&)>& good) {
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     client.pump(milliseconds(10));
     if (!client.last_beat) continue;
     for (const wire::RankProgress& place : client.last_beat->ranks)
@@ -67,7 +67,7 @@ std::size_t count_of(std::string_view text, std::string_view word) {
 }
 
 bool wait_for_told(RunnerClient& client, std::uint32_t rank) {
-  for (int i = 0; i < 1000 && !client.out[rank].contains("told"); ++i)
+  for (int i = 0; i < 3000 && !client.out[rank].contains("told"); ++i)
     client.pump(milliseconds(10));
   return client.out[rank].contains("told");
 }
@@ -204,7 +204,7 @@ TEST_CASE("progress goes into heartbeats and not to the launcher as an event") {
   CHECK(count_of(said, ": a line of type progress") == 1);  // of both ranks: once is enough
   // Ranks that have ended are told of no more.
   const std::size_t beats = client.beats;
-  for (int i = 0; i < 500 && client.beats < beats + 2; ++i) client.pump(milliseconds(10));
+  for (int i = 0; i < 3000 && client.beats < beats + 2; ++i) client.pump(milliseconds(10));
   REQUIRE(client.beats >= beats + 2);
   CHECK(client.last_beat->ranks.empty());
 }
@@ -213,16 +213,19 @@ TEST_CASE("a runner that was stopped does not take its own sleep for that of its
   wire::JobSpec job = make_job({kHelper, "tell", R"({"type":"progress","step":1})"});
   job.heartbeat_timeout_ms = 60'000;
   RunnerClient client;
+  const auto begin = std::chrono::steady_clock::now();
   REQUIRE(client.start(job));
   REQUIRE(place_of(client, 0, [](const wire::RankProgress&) { return true; }));
   ::kill(client.pid(), SIGSTOP);
   ::usleep(4'000'000);
   ::kill(client.pid(), SIGCONT);
   const std::size_t beats = client.beats;
-  for (int i = 0; i < 500 && client.beats == beats; ++i) client.pump(milliseconds(10));
+  for (int i = 0; i < 3000 && client.beats == beats; ++i) client.pump(milliseconds(10));
   const auto place = place_of(client, 0, [](const wire::RankProgress&) { return true; });
   REQUIRE(place);
-  CHECK(place->standing_ms < 3500);
+  // Since its line at most, without the four seconds (heartbeats are 0.2 s apart).
+  const auto time = std::chrono::steady_clock::now() - begin - milliseconds(3000);
+  CHECK(place->standing_ms < std::chrono::duration_cast<milliseconds>(time).count());
   client.send(wire::Stop{0, "enough"});
   CHECK(client.wait_finished());
 }
@@ -234,7 +237,7 @@ TEST_CASE("the committed step comes from a file, and one that can not be read ho
   RunnerClient client;
   REQUIRE(client.start(job));
   const auto committed = [&](std::uint64_t wanted) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 3000; ++i) {
       client.pump(milliseconds(10));
       if (client.last_beat && client.last_beat->committed_step == wanted) return true;
     }
@@ -248,7 +251,7 @@ TEST_CASE("the committed step comes from a file, and one that can not be read ho
   std::filesystem::remove(dir / "progress");
   REQUIRE(::mkfifo(dir.str("progress").c_str(), 0600) == 0);
   const std::size_t beats = client.beats;
-  for (int i = 0; i < 1000 && client.beats < beats + 4; ++i) client.pump(milliseconds(10));
+  for (int i = 0; i < 3000 && client.beats < beats + 4; ++i) client.pump(milliseconds(10));
   CHECK(client.beats >= beats + 4);
   CHECK(client.last_beat->committed_step == 241);
   client.send(wire::Stop{0, "enough"});
@@ -266,7 +269,7 @@ TEST_CASE("stacks: the program's own where it answers SIGQUIT, the kernel's view
     RunnerClient client;
     REQUIRE(client.start(job));
     REQUIRE(wait_for_told(client, 0));
-    client.send(wire::DumpStacks{{0, 0, 7}, 3000});
+    client.send(wire::DumpStacks{{0, 0, 7}, 20000});
     const auto dump = client.expect<wire::StackDump>();
     REQUIRE(dump);
     CHECK(dump->rank == 0);
@@ -275,7 +278,7 @@ TEST_CASE("stacks: the program's own where it answers SIGQUIT, the kernel's view
     CHECK(dump->text.contains("wait_for_godot") == answers);
     CHECK(dump->how == (answers ? "program" : "kernel: no process of it catches SIGQUIT"));
     CHECK(process_state_of(client.pids.at(0)) != 'Z');  // the signal did not end it
-    client.send(wire::DumpStacks{{0}, 3000});           // what was told before is not told again
+    client.send(wire::DumpStacks{{0}, 20000});          // what was told before is not told again
     const auto again = client.expect<wire::StackDump>();
     REQUIRE(again);
     CHECK(count_of(again->text, "wait_for_godot") == (answers ? 1 : 0));
@@ -292,8 +295,8 @@ TEST_CASE(
   RunnerClient client;
   REQUIRE(client.start(job));
   REQUIRE(wait_for_told(client, 1));
-  for (int i = 0; i < 1000 && !client.exited.contains(0); ++i) client.pump(milliseconds(10));
-  client.send(wire::DumpStacks{{0, 1}, 3000});
+  for (int i = 0; i < 3000 && !client.exited.contains(0); ++i) client.pump(milliseconds(10));
+  client.send(wire::DumpStacks{{0, 1}, 20000});
   auto dump = client.expect<wire::StackDump>();
   REQUIRE(dump);
   CHECK(dump->rank == 0);
@@ -305,12 +308,12 @@ TEST_CASE(
   const auto tree = process_tree_of(client.pids.at(1));
   REQUIRE(tree.size() == 2);
   ::kill(tree[1], SIGSTOP);
-  for (int i = 0; i < 1000 && process_state_of(tree[1]) != 'T'; ++i) ::usleep(1000);
+  for (int i = 0; i < 3000 && process_state_of(tree[1]) != 'T'; ++i) ::usleep(1000);
   const auto begin = std::chrono::steady_clock::now();
   client.send(wire::DumpStacks{{1}, 1500});
   dump = client.expect<wire::StackDump>();
   REQUIRE(dump);
-  CHECK(std::chrono::steady_clock::now() - begin < patient(seconds(5)));
+  CHECK(std::chrono::steady_clock::now() - begin < patient(seconds(20)));
   CHECK(dump->how == "kernel: no process of it answered SIGQUIT");
   CHECK(dump->text.contains("T (stopped)"));
   client.send(wire::Stop{1000, "enough"});

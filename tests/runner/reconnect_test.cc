@@ -10,7 +10,6 @@
 
 using namespace sortie;
 using namespace sortie::test;
-using std::chrono::milliseconds;
 
 namespace {
 
@@ -58,8 +57,8 @@ TEST_CASE("the launcher's connection breaks: over the next one output and events
   RunnerClient first;
   first.send_credit = false;  // what it has got is not acknowledged: the runner keeps all of it
   REQUIRE(first.start(job));
-  first.pump(milliseconds(600));
-  REQUIRE(lines_of(first.out[0]) > 3);
+  REQUIRE(
+      first.wait_until([&] { return lines_of(first.out[0]) > 3 && first.events[0].size() > 3; }));
   first.close_input();
   first.close_output();
 
