@@ -101,9 +101,7 @@ pid_t find_pmix(pid_t runner_pid) {
     const std::string argv((std::istreambuf_iterator<char>(command)), {});
     if (text.empty() || !argv.starts_with("sortie-pmix")) continue;
     const pid_t keeper = std::stoi(text.substr(text.rfind(')') + 4));
-    std::ifstream keeper_stat("/proc/" + std::to_string(keeper) + "/stat");
-    const std::string keeper_text((std::istreambuf_iterator<char>(keeper_stat)), {});
-    if (std::stoi(keeper_text.substr(keeper_text.rfind(')') + 4)) == runner_pid)
+    if (parent_if_alive(keeper) == runner_pid)  // those of other tests come and go
       return std::stoi(entry.path().filename());
   }
   return -1;
@@ -139,7 +137,7 @@ TEST_CASE("an MPI program over two hosts, fences relayed by the launcher") {
     REQUIRE(clients.back()->prepare(mpi_job("ring", folders.run_id, 2, node)));
   }
   for (const auto& client : clients) client->send(wire::Start{});
-  relay_fences(clients, milliseconds(20000));
+  relay_fences(clients, RunnerClient::kPatience);
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     RunnerClient& client = *clients[rank / 2];
     CAPTURE(rank);
@@ -195,7 +193,7 @@ TEST_CASE("sortie-pmix killed: the launcher is told; runner killed: sortie-pmix 
   SUBCASE("runner killed") {
     client.signal(SIGKILL);
     REQUIRE(client.wait_exit());
-    const auto deadline = steady_clock::now() + milliseconds(2000);
+    const auto deadline = steady_clock::now() + RunnerClient::kPatience;
     while (runner::process_state(pmix) != '?' && steady_clock::now() < deadline) ::usleep(10000);
     CHECK(runner::process_state(pmix) == '?');
   }
@@ -223,7 +221,7 @@ TEST_CASE("what ranks share in memory goes with the run, however rank or runner 
   SUBCASE("the runner is killed") {
     job.argv = {"sh", "-c", std::string(kLeave) + "sleep 100"};
     REQUIRE(client.start(job));
-    const auto deadline = steady_clock::now() + milliseconds(10000);
+    const auto deadline = steady_clock::now() + 2 * RunnerClient::kPatience;
     while (!std::filesystem::exists(folder + "/segment") && steady_clock::now() < deadline)
       ::usleep(10000);
     CHECK(std::filesystem::exists(folder + "/segment"));

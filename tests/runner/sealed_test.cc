@@ -42,11 +42,11 @@ std::optional<std::string> opened(RecordCipher& cipher, std::string record) {
 struct Pair {
   Pair(CipherKind of_server, CipherKind of_fetcher, std::string fetchers_key = std::string(32, 'k'))
       : server(accepted(), of_server), fetcher(std::move(*connected), of_fetcher) {
-    server.set_deadline(std::chrono::milliseconds(2000));
-    fetcher.set_deadline(std::chrono::milliseconds(2000));
+    server.set_deadline(std::chrono::milliseconds(20000));
+    fetcher.set_deadline(std::chrono::milliseconds(20000));
     spawn(io, exchange(std::move(fetchers_key)));
     spawn(io, answer());
-    test::run_within(io, std::chrono::seconds(5));
+    test::run_within(io, std::chrono::seconds(30));
   }
 
   tcp::socket accepted() {
