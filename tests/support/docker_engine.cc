@@ -99,7 +99,7 @@ void DockerEngine::start() {
                   "--ip6tables=false", "--bridge=none", "--ip-forward=false", "--ip-masq=false",
                   "--shutdown-timeout", "5"});
   }
-  const auto deadline = Clock::now() + std::chrono::seconds(40);
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
   while (run_program({"docker", "version"}).code != 0) {
     if (Clock::now() > deadline) throw std::runtime_error("dockerd does not come up; see " + log);
     std::this_thread::sleep_for(milliseconds(50));
@@ -151,7 +151,7 @@ std::string DockerEngine::containers() const {
 }
 
 std::string DockerEngine::containers_left() const {
-  const auto deadline = Clock::now() + std::chrono::seconds(10);
+  const auto deadline = Clock::now() + std::chrono::seconds(30);
   std::string left;
   while (!(left = containers()).empty() && Clock::now() < deadline)
     std::this_thread::sleep_for(milliseconds(50));

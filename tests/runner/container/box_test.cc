@@ -14,7 +14,6 @@
 
 using namespace sortie;
 using namespace sortie::test;
-using Ms = std::chrono::milliseconds;
 
 namespace {
 
@@ -32,7 +31,7 @@ wire::JobSpec box_job(std::vector<std::string> argv, std::uint32_t ranks = 1) {
 
 /// Nothing of the job is left: no process, folder, container.
 std::string left_of(const wire::JobSpec& job) {
-  return remains(job, Ms(5000)) + DockerEngine::get().containers_left();
+  return remains(job) + DockerEngine::get().containers_left();
 }
 
 /// The one error with which a job is refused.
@@ -130,9 +129,7 @@ TEST_CASE("the pid that is told is the host's, and events arrive") {
   RunnerClient third;
   wire::JobSpec asker = box_job({"rank-helper", "ask"});
   REQUIRE(third.start(asker));
-  for (int i = 0; i < 500 && third.events[0].empty(); ++i)
-    third.pump(std::chrono::milliseconds(20));
-  REQUIRE(third.events[0].size() == 1);
+  REQUIRE(third.wait_until([&] { return third.events[0].size() == 1; }));
   third.send(wire::RankAnswer{0, "{\"number\":1}"});
   REQUIRE(third.wait_finished());
   CHECK(third.out[0] == "{\"number\":1}\n");
@@ -144,17 +141,18 @@ TEST_CASE("the pid that is told is the host's, and events arrive") {
 TEST_CASE("one container per rank, with one /dev/shm among them") {
   wire::JobSpec job = box_job({"sh", "-c",
                                "if [ $RANK = 0 ]; then echo here > /dev/shm/x; sleep 1; else "
-                               "for i in $(seq 1 50); do test -e /dev/shm/x && break; sleep 0.1; "
+                               "for i in $(seq 1 300); do test -e /dev/shm/x && break; sleep 0.1; "
                                "done; cat /dev/shm/x; stat -f -c %b*%S /dev/shm; fi; ls /proc | "
                                "head -n 1; echo $OMPI_MCA_btl_vader_single_copy_mechanism"},
                               2);
   job.container.scope = wire::ContainerScope::rank;
   job.container.shm_bytes = 8u << 20;
   RunnerClient client;
-  REQUIRE(client.start(job));
+  REQUIRE(client.prepare(job));  // they are up before the ranks run, and gone with the last one
   const std::string names = DockerEngine::get().containers();
   CHECK(has(names, "sortie-" + job.run_id + "-a1-n0-r0 Up"));
   CHECK(has(names, "sortie-" + job.run_id + "-a1-n0-r1 Up"));
+  client.send(wire::Start{});
   REQUIRE(client.wait_finished());
   CHECK(client.out[1] == "here\n2048*4096\n1\nnone\n");
   CHECK(client.exited[1].code == 0);

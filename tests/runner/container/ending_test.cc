@@ -30,7 +30,7 @@ wire::JobSpec ending_job(std::vector<std::string> argv, std::uint32_t ranks = 1)
 
 std::string left_at_end_of(const wire::JobSpec& job) {
   const std::string containers = DockerEngine::get().containers_left();
-  return containers + remains(job, Ms(5000));
+  return containers + remains(job);
 }
 
 /// After Finished no container is left; what the runner still has goes with it.
@@ -105,7 +105,7 @@ TEST_CASE("the runner is killed while its container is paused") {
   for (int i = 0; i < 3 && !(left = DockerEngine::get().containers_left()).empty(); ++i) {
   }
   CHECK(left == "");
-  CHECK(remains(job, Ms(5000)) == "");
+  CHECK(remains(job) == "");
 }
 
 TEST_CASE("docker kill: an end from outside, told as such") {
@@ -144,8 +144,7 @@ TEST_CASE("a keeper is killed inside: its rank goes with it, and no other") {
   const std::string stat =
       run_program({"ps", "-o", "ppid=", "-p", std::to_string(client.pids[0])}).output;
   ::kill(std::atoi(stat.c_str()), SIGKILL);
-  for (int i = 0; i < 250 && client.exited.empty(); ++i) client.pump(Ms(20));
-  REQUIRE(client.exited.contains(0));
+  REQUIRE(client.wait_until([&] { return client.exited.contains(0); }));
   CHECK(client.exited[0].code == SIGKILL);
   CHECK_FALSE(client.exited.contains(1));
   client.send(wire::Stop{0, "test"});
@@ -161,7 +160,7 @@ TEST_CASE("a lost runner and guard: the sweep finds the rest") {
   RunnerClient sweeper;
   sweeper.send(wire::Hello{wire::kProtocolVersion, ""});
   sweeper.send(wire::Sweep{job.run_id, 500, "", "docker"});
-  const auto swept = sweeper.expect<wire::Swept>(Ms(20000));
+  const auto swept = sweeper.expect<wire::Swept>();
   REQUIRE(swept);
   CHECK(swept->left == std::vector<std::string>{});
   CHECK(DockerEngine::get().containers() == "");

@@ -62,7 +62,7 @@ class Registry {
     ::waitpid(pid_, nullptr, 0);
     fs::remove_all(folder_);
   }
-  std::string address() const { return "127.0.0.1:" + std::to_string(20000 + ::getpid() % 20000); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(10000 + ::getpid() % 10000); }
   std::string credentials() const {
     return "{\"auths\":{\"" + address() + "\":{\"auth\":\"" + kLogin + "\"}}}";
   }
@@ -70,7 +70,7 @@ class Registry {
   std::string push(const std::string& name) const {
     const std::string image = address() + '/' + name;
     Ran pushed;
-    for (int i = 0; i < 50; ++i) {
+    for (int i = 0; i < 300; ++i) {
       pushed = run_program({"sh", "-c",
                             "docker tag sortie-test:1 " + image + " && docker --config " +
                                 (folder_ / "login").native() + " push " + image});
@@ -92,7 +92,7 @@ wire::ImageOrder order_of(std::string image, std::uint8_t pull) {
   order.image = std::move(image);
   order.pull = pull;
   order.heartbeat_interval_ms = 200;
-  order.heartbeat_timeout_ms = 5000;
+  order.heartbeat_timeout_ms = 20000;
   return order;
 }
 
@@ -106,7 +106,7 @@ Answer ask(RunnerClient& client, const wire::ImageOrder& order) {
   client.send(order);
   Answer answer;
   for (;;) {
-    const auto message = client.next(Ms(20000));
+    const auto message = client.next();
     if (!message) break;
     if (const auto* progress = std::get_if<wire::ImageProgress>(&*message))
       answer.progress.push_back(progress->text);
