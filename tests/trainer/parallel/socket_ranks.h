@@ -34,7 +34,7 @@ inline RankErrors run_socket_ranks(int size,
         std::string& error = errors[static_cast<std::size_t>(rank)];
         try {
           auto world = make_socket_communicator(
-              rank, size, place, rank == 0 ? std::move(*listener) : Fd(), std::chrono::seconds(20));
+              rank, size, place, rank == 0 ? std::move(*listener) : Fd(), std::chrono::seconds(60));
           if (world)
             body(std::move(*world));
           else

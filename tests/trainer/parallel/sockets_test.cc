@@ -42,7 +42,7 @@ TEST_CASE("over sockets collectives give what they give anywhere, also in flight
     sent->wait();
     wrongs.check(from_left.data<float>()[77] == sample<float>((rank + size - 1) % size, 77),
                  "ring");
-    wrongs.check(world->meet(std::chrono::seconds(5)), "meeting");
+    wrongs.check(world->meet(std::chrono::seconds(60)), "meeting");
   });
   CHECK(all_empty(errors));
   CHECK(wrongs.all() == "");
@@ -56,13 +56,15 @@ TEST_CASE("a rank that goes is named by those that wait for it") {
     world->all_reduce(values, ReduceOp::sum);
   });
   CHECK(errors[1] == "this rank has had enough");
+  bool named = false;
   for (const int rank : {0, 2}) {
     INFO(errors[static_cast<std::size_t>(rank)]);
     const std::string& error = errors[static_cast<std::size_t>(rank)];
-    // Rank 2 may hear of the end of rank 0, which was faster.
     CHECK(error.find("all-reduce 1 of group world") != std::string::npos);
-    CHECK((error.find("rank 1 is lost") != std::string::npos || rank == 2));
+    CHECK(error.find(" is lost") != std::string::npos);
+    named |= error.find("rank 1 is lost") != std::string::npos;
   }
+  CHECK(named);  // the slower one may hear of the end of the other, which was faster
 }
 
 TEST_CASE("who does not know the secret is turned away, and who does not come is named") {
@@ -72,13 +74,13 @@ TEST_CASE("who does not know the secret is turned away, and who does not come is
   std::string refused;
   std::jthread stranger([&] {
     const MeetingPlace wrong{place.host, place.port, "wrong"};
-    const auto met = make_socket_communicator(1, 3, wrong, Fd(), std::chrono::seconds(10));
+    const auto met = make_socket_communicator(1, 3, wrong, Fd(), std::chrono::seconds(30));
     refused = met ? "" : met.error().message;
   });
   std::jthread second(
-      [&] { (void)make_socket_communicator(2, 3, place, Fd(), std::chrono::seconds(10)); });
+      [&] { (void)make_socket_communicator(2, 3, place, Fd(), std::chrono::seconds(30)); });
   const auto met =
-      make_socket_communicator(0, 3, place, std::move(*listener), std::chrono::milliseconds(700));
+      make_socket_communicator(0, 3, place, std::move(*listener), std::chrono::seconds(5));
   stranger.join();
   REQUIRE(!met);
   CHECK(met.error().code == ErrorCode::timeout);

@@ -4,7 +4,8 @@
 // hang. Sums are taken around a ring, bf16 with a rounding at each step, as NCCL does.
 //
 // SORTIE_EMULATED_NCCL_FAULT=KIND:RANK:NUMBER breaks operation NUMBER (from 0) of that rank of the
-// world: "error", an asynchronous one of its communicator; "hang", it never begins.
+// world: "error", an asynchronous one of its communicator; "hang", it never begins; "kill", its
+// process is killed as it begins.
 #pragma once
 
 #include <cuda_runtime.h>
