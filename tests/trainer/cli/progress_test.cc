@@ -88,7 +88,7 @@ TEST_CASE("a pipe gets a plain line after two seconds, and short work nothing") 
   CHECK(std::count(text.begin(), text.end(), '\n') == 1);
   REQUIRE(::pipe(ends) == 0);
   const Fd other(ends[0]);
-  CHECK(shown(other.get(), ends[1], 300ms) == "");
+  CHECK(shown(other.get(), ends[1], 1ms) == "");
 }
 
 TEST_CASE("with --quiet nothing is shown, however long it lasts") {

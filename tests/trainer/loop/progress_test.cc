@@ -161,6 +161,7 @@ TEST_CASE("the runner is told of what has changed, and once a second of what has
   Listener listener(dir.str("socket"));
   ProgressMarks marks;
   std::atomic<std::uint64_t> files{0};
+  const auto begin = std::chrono::steady_clock::now();
   auto reporter = ProgressReporter::start(dir.str("socket"), marks, [&] { return files.load(); });
   REQUIRE(reporter);
   const auto next = [&] { return nlohmann::json::parse(listener.line()); };
@@ -170,7 +171,6 @@ TEST_CASE("the runner is told of what has changed, and once a second of what has
                                  {"sequence", 0},
                                  {"ticks", 0},
                                  {"own_us", 0}});
-  const auto begin = std::chrono::steady_clock::now();
   CHECK(next()["section"] == "start");  // the process lives
   CHECK(std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(500));
   marks.begin_step(7);
