@@ -29,8 +29,8 @@ std::unique_ptr<TcpLinks> links_of(const std::string& site, std::int64_t streams
   settings.host = "127.0.0.1";
   settings.streams = streams;
   settings.alive = milliseconds(200);
-  settings.silence = milliseconds(1500);
-  settings.connect_limit = milliseconds(8000);
+  settings.silence = milliseconds(5000);
+  settings.connect_limit = milliseconds(20000);
   auto made = TcpLinks::make(settings);
   REQUIRE(made);
   return std::move(*made);
@@ -164,7 +164,7 @@ TEST_CASE("a cut, silence, altered and repeated bytes: the peer is named, the ne
   // What was on its way when a connection is cut decides between its end and a reset.
   for (const Row& row :
        {Row{Fault::cut, ErrorCode::lost, "closed by the other side", "Connection reset by peer"},
-        Row{Fault::still, ErrorCode::lost, "silent for 1.5 s"},
+        Row{Fault::still, ErrorCode::lost, "silent for 5 s"},
         Row{Fault::flip, ErrorCode::protocol, "record"},
         Row{Fault::replay, ErrorCode::protocol, "record"}}) {
     CAPTURE(row.says);
@@ -212,7 +212,7 @@ TEST_CASE("who has another key is refused, and who can not be reached is named")
   TcpLinksSettings settings;
   settings.site = "site1";
   settings.host = "127.0.0.1";
-  settings.connect_limit = milliseconds(700);
+  settings.connect_limit = milliseconds(4000);
   auto second = TcpLinks::make(settings);
   settings.site = "site0";
   auto first = TcpLinks::make(settings);
