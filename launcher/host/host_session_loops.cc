@@ -1,6 +1,7 @@
 // HostSession while it lives: what is read, written and watched, until it is lost or closed.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -17,6 +18,8 @@ namespace {
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+/// A timer that is so late: this process did not run meanwhile.
+constexpr std::chrono::milliseconds kStandstill{500};
 }  // namespace
 
 // Each loop holds the session; close() ends them.
@@ -89,8 +92,11 @@ asio::awaitable<void> HostSession::watch_loop() {
     watch_timer_.expires_at(due);
     co_await watch_timer_.async_wait(kToken);
     if (closed_) co_return;
-    excused = last_heard() == heard ? excused + (Clock::now() - due) : Clock::duration();
+    const Clock::duration late = Clock::now() - due;
+    excused = last_heard() == heard ? excused + late : Clock::duration();
     heard = last_heard();
+    // What was done there meanwhile has not been read yet.
+    if (late > kStandstill) last_progress_ = std::min(Clock::now(), last_progress_ + late);
     if (lost_patience()) {
       lost({ErrorCode::timeout,
             fmt::format("runner: alive, but without progress for {} s; see whether a disk or a "
