@@ -41,7 +41,7 @@ class Launch {
   explicit Launch(std::initializer_list<config::HostSlots> hosts) : hosts_(hosts) {
     job.runner.program = {"true"};
     job.runner.grace = milliseconds(100);
-    job.runner.startup_timeout = milliseconds(1000);
+    job.runner.startup_timeout = std::chrono::seconds(30);  // hosts answer at once, or are slow
     job.runner.heartbeat_interval = milliseconds(20);
     job.runner.heartbeat_timeout = milliseconds(200);
     test::write_text(dir / "runner", "#!/bin/sh\n");
@@ -72,12 +72,12 @@ class Launch {
                               io.stop();
                             });
       if (on_state_) spawn(io, watch_state());
-      test::run_within(io, limit);
+      ran = test::run_within(io, limit);
       took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begun);
       loop_ = nullptr;
     }
     REQUIRE(verdict);
-    REQUIRE(folder->drain(std::chrono::seconds(5)));
+    REQUIRE(folder->drain(std::chrono::seconds(60)));
     shown = test::read_text(dir / "console");
     std::istringstream lines(test::read_text(folder->path() / "events.jsonl"));
     for (std::string line; std::getline(lines, line);)
@@ -116,27 +116,29 @@ class Launch {
   std::function<Result<launcher::RunLoop::KnownHosts>()> known_hosts;
   launcher::RunLoop::Parts::Fitness fitness;
   std::chrono::seconds limit{8};
-  bool terminal = false;  // as if the console were one
-  std::string shown;      // the console, both streams
+  milliseconds stop_slack{3000};  // for hosts that end their ranks in time
+  milliseconds sweep_reach{100};  // for hosts that are not reached again
+  bool terminal = false;          // as if the console were one
+  std::string shown;              // the console, both streams
   std::vector<nlohmann::json> events;
   std::filesystem::path run_folder;
   milliseconds took{};
+  milliseconds ran{};  // of that, the time in which this process ran
 
  private:
   launcher::RunLoop::Parts parts(const launcher::RunnerBinary& binary, launcher::Console& console,
                                  launcher::RunFolder& folder) {
-    return {
-        {io.get_executor(), router, binary, console, folder, milliseconds(500), milliseconds(100)},
-        [](const config::JobConfig& changed, const std::vector<config::HostSlots>& hosts) {
-          return launcher::make_plan(changed, hosts, {});
-        },
-        hosts_,
-        spares,
-        {},
-        0,
-        known_hosts,
-        {},
-        fitness};
+    return {{io.get_executor(), router, binary, console, folder, stop_slack, sweep_reach},
+            [](const config::JobConfig& changed, const std::vector<config::HostSlots>& hosts) {
+              return launcher::make_plan(changed, hosts, {});
+            },
+            hosts_,
+            spares,
+            {},
+            0,
+            known_hosts,
+            {},
+            fitness};
   }
 
   boost::asio::awaitable<void> watch_state() {

@@ -45,7 +45,7 @@ TEST_CASE("hosts that can not be reached are grouped by stage and message; no ra
     CHECK(launch.runner(name).all<wire::JobSpec>().empty());
     CHECK(launch.runner(name).closed_by_launcher);  // EOF: the runner ends
   }
-  CHECK(launch.took < test::patient(milliseconds(4000)));
+  CHECK(launch.ran < test::patient(milliseconds(4000)));
 }
 
 TEST_CASE("exit codes of the stages") {
@@ -118,13 +118,15 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     int exit_code;
     std::string text;
     bool swept = false;  // a fresh runner there sees to what this one may have made
+    milliseconds startup_timeout{30000};
   };
   for (const Row& row :
        {Row{garbage_first, kExitFailed, "bad: protocol: runner: "},
         Row{old_version, kExitFailed, "bad: protocol: runner speaks protocol 99, this sortie "},
         Row{refuse_job, kExitPreflight, "bad: unsupported: libpmix is not there; install libpmix2"},
         Row{say_nothing, kExitFailed,
-            "bad: timeout: runner: not ready within 1 s (runner.startup_timeout)", true},
+            "bad: timeout: runner: not ready within 1 s (runner.startup_timeout)", true,
+            milliseconds(1000)},
         Row{dies, kExitLost, "bad: lost: the runner ended unexpectedly", true},
         Row{out_of_turn, kExitFailed, "bad: protocol: runner sent Finished before JobReady"}}) {
     CAPTURE(row.text);
@@ -132,6 +134,8 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     launch.host("good").script = run_until_stopped;
     launch.host("bad").script = row.script;
     launch.host("bad").after_loss = sweeps;
+    launch.sweep_reach = milliseconds(20000);
+    launch.job.runner.startup_timeout = row.startup_timeout;
     const Verdict verdict = launch.run();
     CHECK(verdict.exit_code == row.exit_code);
     CHECK_MESSAGE(verdict.text.starts_with(row.text), verdict.text);
@@ -139,7 +143,7 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     CHECK(launch.runner("good").all<wire::Start>().empty());
     CHECK(launch.runner("good").closed_by_launcher);
     CHECK(launch.events_named("swept").size() == (row.swept ? 1 : 0));
-    CHECK(launch.took < test::patient(milliseconds(5000)));
+    CHECK(launch.ran < test::patient(milliseconds(5000)));
   }
 }
 
@@ -176,6 +180,7 @@ TEST_CASE("the error of a runner that sweeps is as short as any other") {
   Launch launch({{"bad", {0}}, {"good", {0}}});
   launch.host("bad").script = after_start([](FakeRunner& runner) { runner.end(); });
   launch.host("bad").after_loss = Sweeper::run;
+  launch.sweep_reach = milliseconds(20000);
   launch.host("good").script = run_until_stopped;
   launch.run();
   const auto unconfirmed = launch.events_named("unconfirmed");
@@ -212,7 +217,7 @@ TEST_CASE("time in which the launcher did not run is no host's silence") {
   launch.host("here").script = StandsStill::run;
   const Verdict verdict = launch.run();
   CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
-  CHECK(launch.events_named("stalled").size() == 1);
+  CHECK_FALSE(launch.events_named("stalled").empty());
 }
 
 TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are told") {
@@ -248,7 +253,7 @@ TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are
     CHECK(launch.runner("good").all<wire::Stop>().size() == 1);
     CHECK(launch.runner("good").all<wire::Goodbye>().size() == 1);
     CHECK(launch.runner("bad").closed_by_launcher);
-    CHECK(launch.took < test::patient(milliseconds(5000)));
+    CHECK(launch.ran < test::patient(milliseconds(5000)));
   }
 }
 
@@ -290,13 +295,14 @@ TEST_CASE("a host whose ranks do not end is given up after grace and slack, by n
     }
   };
   launch.host("stuck").script = Stuck::run;
+  launch.stop_slack = milliseconds(500);
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == 3);
   CHECK(launch.shown.find("stuck: ranks did not end within 0.6 s after the order to stop") !=
         std::string::npos);
   CHECK(launch.events_named("unconfirmed").size() == 1);
   CHECK(launch.took >= milliseconds(600));
-  CHECK(launch.took < test::patient(milliseconds(5000)));
+  CHECK(launch.ran < test::patient(milliseconds(5000)));
 }
 
 TEST_CASE("a host can not speak for the ranks of another") {

@@ -30,7 +30,7 @@ using test::keep_memory;
 /// One run's holders, with short times.
 struct Holding {
   Holding() {
-    runner.startup_timeout = milliseconds(2000);
+    runner.startup_timeout = std::chrono::seconds(30);
     runner.heartbeat_interval = milliseconds(20);
     runner.heartbeat_timeout = milliseconds(300);
     runner.on_launcher_loss = "hold 7s";

@@ -267,7 +267,7 @@ TEST_CASE("the history is the user's alone, and is cut") {
 /// Hosts in memory with shells that answer each line with `answer`.
 struct Prompted {
   explicit Prompted(std::vector<std::string> names) : hosts_named(std::move(names)) {
-    runner.startup_timeout = std::chrono::milliseconds(1000);
+    runner.startup_timeout = std::chrono::seconds(30);
     runner.heartbeat_interval = std::chrono::milliseconds(20);
     runner.heartbeat_timeout = std::chrono::milliseconds(400);
     test::write_text(dir / "runner", "#!/bin/sh\n");

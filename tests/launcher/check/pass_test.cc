@@ -151,17 +151,15 @@ struct Checked {
     REQUIRE(binary);
     std::vector<HostResult> results;
     bool done = false;
-    const auto begin = std::chrono::steady_clock::now();
     {
       Pass pass({io.get_executor(), transport, *binary}, job, expect, options);
       boost::asio::co_spawn(io, pass.run(), [&](std::exception_ptr error) {
         done = !error;
         io.stop();
       });
-      test::run_within(io, std::chrono::seconds(8));
+      ran = test::run_within(io, std::chrono::seconds(8));
       results = pass.results();
     }
-    took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
     REQUIRE(done);
     return results;
   }
@@ -172,7 +170,7 @@ struct Checked {
   launcher::PlannedJob job;
   CheckOptions options;
   Expectations expect;
-  milliseconds took{};
+  milliseconds ran{};
 };
 
 }  // namespace
@@ -244,7 +242,7 @@ TEST_CASE("pass: silent, flooding, lying and dying hosts cost no one else anythi
   checked.transport.host("refused").connect_error = Error{ErrorCode::auth, "no key"};
   checked.transport.host("slow").connect_delay = test::patient(milliseconds(5000));
   const auto results = checked.run();
-  CHECK(checked.took < test::patient(milliseconds(4500)));
+  CHECK(checked.ran < test::patient(milliseconds(4500)));
   const auto code = [&](std::size_t i) {
     return results[i].error ? error_code_name(results[i].error->code) : "fine";
   };
