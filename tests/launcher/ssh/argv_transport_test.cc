@@ -81,14 +81,12 @@ TEST_SUITE("launcher") {
     (*channel)->close();
     (*connection)->close();
     world.io.restart();
-    for (int i = 0; i < 200 && ::kill(pid, 0) == 0; ++i) world.io.run_for(20ms);
+    for (int i = 0; i < 1500 && ::kill(pid, 0) == 0; ++i) world.io.run_for(20ms);
     CHECK(::kill(pid, 0) != 0);
   }
 
   TEST_CASE("runner.transport: failures say what the program said") {
     TemplateWorld world;
-    world.limits.resolve_timeout = world.limits.connect_timeout = world.limits.handshake_timeout =
-        world.limits.auth_timeout = 100ms;
     const auto failure = [&](std::vector<std::string> words) {
       const auto connection = world.connect(std::move(words));
       REQUIRE_FALSE(connection);
@@ -103,9 +101,11 @@ TEST_SUITE("launcher") {
         refused.message ==
         "runner.transport: sh ended (exit code 3) before the host answered; it said: no container "
         "h7; run it by hand with the command `true`");
+    world.limits.resolve_timeout = world.limits.connect_timeout = world.limits.handshake_timeout =
+        world.limits.auth_timeout = 1000ms;
     const Error silent = failure({"sh", "-c", "echo password: >&2; exec sleep 100", "{host}"});
     CHECK(silent.code == ErrorCode::handshake);
-    CHECK(silent.message.contains("not connected within 400 ms"));
+    CHECK(silent.message.contains("not connected within 4000 ms"));
     CHECK(silent.message.contains("password:"));
   }
 }

@@ -88,7 +88,7 @@ TEST_SUITE("launcher") {
     asio::co_spawn(world.io, write_all(*channel, sent, written), ignore);
     const auto got = finish(world.io, read_exactly(*channel, sent.size()));
     REQUIRE(got);
-    CHECK(written);
+    CHECK(world.until([&] { return written; }));
     CHECK(*got == sent);
   }
 
@@ -96,14 +96,18 @@ TEST_SUITE("launcher") {
     Served world;
     const std::string sent = pattern_bytes(16 << 20);
     bool written = false;
-    const auto slow = world.start(*world.connection, "sleep 1; head -c 16777216 | wc -c");
+    const auto go = world.folder / "go";
+    const auto slow =
+        world.start(*world.connection, "until [ -e '" + go.string() +
+                                           "' ]; do sleep 0.05; done; head -c 16777216 | wc -c");
     asio::co_spawn(world.io, write_all(*slow, sent, written), ignore);
     world.io.restart();
     world.io.run_for(300ms);
     CHECK_FALSE(written);  // sshd's window and the pipe are full, the rest waits here
+    write_text(go, "");
     const auto count = finish(world.io, World::read_all(*slow));
     REQUIRE(count);
-    CHECK(written);
+    CHECK(world.until([&] { return written; }));
     CHECK(count->output.find("16777216") != std::string::npos);
   }
 
@@ -125,8 +129,7 @@ TEST_SUITE("launcher") {
     Served world;
     const auto mark = world.folder / "seen-eof";
     { const auto channel = world.start(*world.connection, "cat; touch " + mark.string()); }
-    for (int i = 0; i < 100 && !std::filesystem::exists(mark); ++i) world.spend(20ms);
-    CHECK(std::filesystem::exists(mark));
+    CHECK(world.until([&] { return std::filesystem::exists(mark); }));
     // The connection still serves.
     const auto ran = world.run_command(*world.connection, "echo again");
     REQUIRE(ran);
@@ -171,9 +174,7 @@ TEST_SUITE("launcher") {
     SUBCASE("channel destroyed under the reader") {
       channel.reset();
     }
-    world.io.restart();
-    world.io.run_for(200ms);
-    REQUIRE(done);
+    REQUIRE(world.until([&] { return done; }));
     REQUIRE_FALSE(ended);
     CHECK(ended.error().code == ErrorCode::lost);
   }

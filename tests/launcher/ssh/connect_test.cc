@@ -308,7 +308,7 @@ TEST_SUITE("launcher") {
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::connect);
     CHECK(contains(connection.error().message, "no answer within 300 ms"));
-    CHECK(took < test::patient(2s));
+    CHECK(took < test::patient(8s));
     for (const int filler : fillers) ::close(filler);
     ::close(fd);
   }
@@ -325,18 +325,18 @@ TEST_SUITE("launcher") {
     CHECK(connection.error().code == ErrorCode::handshake);
     CHECK(contains(connection.error().message, "sent nothing within 300 ms"));
     CHECK(took >= 300ms);
-    CHECK(took < test::patient(2s));
+    CHECK(took < test::patient(8s));
   }
 
   TEST_CASE("a server that stops after its banner: handshake") {
     World world;
     const Listener half("SSH-2.0-Half_1.0\r\n");
     config::SshConfig ssh;
-    ssh.handshake_timeout = 300ms;
+    ssh.handshake_timeout = 4000ms;  // the banner is there by then
     const auto connection = world.connect(at(half.port), ssh);
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::handshake);
-    CHECK(contains(connection.error().message, "key exchange not done within 300 ms"));
+    CHECK(contains(connection.error().message, "key exchange not done within 4000 ms"));
   }
 
   TEST_CASE("something that is no sshd: handshake") {
@@ -348,7 +348,7 @@ TEST_SUITE("launcher") {
     CHECK(contains(connection.error().message, "not an SSH server"));
     const Listener gone("!\r\n");
     config::SshConfig ssh;
-    ssh.handshake_timeout = 300ms;
+    ssh.handshake_timeout = 3000ms;  // each time it closes within that
     const auto closed = world.connect(at(gone.port), ssh);
     REQUIRE_FALSE(closed);
     CHECK(closed.error().code == ErrorCode::handshake);
@@ -358,14 +358,14 @@ TEST_SUITE("launcher") {
   TEST_CASE("a name that does not resolve: resolve, within resolve_timeout") {
     World world;
     config::SshConfig ssh;
-    ssh.resolve_timeout = 3000ms;
+    ssh.resolve_timeout = 1000ms;
     const auto before = std::chrono::steady_clock::now();
     const auto connection = world.connect("x.invalid", ssh);
     const auto took = std::chrono::steady_clock::now() - before;
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::resolve);
     CHECK(contains(connection.error().message, "name x.invalid"));
-    CHECK(took < test::patient(4s));
+    CHECK(took < test::patient(4500ms));
   }
 
   TEST_CASE("a name resolves and every one of its addresses is tried") {

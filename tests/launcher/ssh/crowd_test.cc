@@ -74,7 +74,7 @@ int hold_a_place(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  for (int tries = 0; tries < 100; ++tries) {
+  for (int tries = 0; tries < 1500; ++tries) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char banner[4] = {};
     if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
@@ -189,7 +189,7 @@ TEST_SUITE("launcher") {
     // Somebody who does not sign in holds the only place.
     const int holder = hold_a_place(server.port());
     config::SshConfig ssh;
-    ssh.handshake_timeout = 800ms;
+    ssh.handshake_timeout = 3000ms;  // it drops within that, each time
     const auto began = std::chrono::steady_clock::now();
     const auto refused = world.connect(fmt::format("127.0.0.1:{}", server.port()), ssh);
     const auto took = std::chrono::steady_clock::now() - began;
@@ -197,7 +197,7 @@ TEST_SUITE("launcher") {
     CHECK(refused.error().code == ErrorCode::handshake);
     CHECK(refused.error().message.contains("MaxStartups"));
     CHECK(refused.error().message.contains("tried "));
-    CHECK(took < test::patient(5s));
+    CHECK(took < test::patient(9s));
     // And it gets in when the place is free again meanwhile.
     world.know(server.known_hosts_line());
     asio::steady_timer timer(world.io, 500ms);
@@ -214,7 +214,7 @@ TEST_SUITE("launcher") {
     world.know(server.known_hosts_line());
     config::SshConfig ssh;
     ssh.fanout = 2;
-    ssh.connect_timeout = 20000ms;
+    ssh.connect_timeout = 120s;
     const auto transport = world.transport(ssh);
     int failed = 0;
     for (int i = 0; i < 12; ++i)
@@ -223,7 +223,7 @@ TEST_SUITE("launcher") {
     const auto began = std::chrono::steady_clock::now();
     const auto kept = reach_all(
         world, *transport, std::vector<std::string>(4, fmt::format("127.0.0.1:{}", server.port())));
-    CHECK(std::chrono::steady_clock::now() - began < test::patient(10s));
+    CHECK(std::chrono::steady_clock::now() - began < test::patient(60s));
     CHECK(failed == 0);
   }
 
@@ -241,7 +241,7 @@ TEST_SUITE("launcher") {
     world.know(server.known_hosts_line());
     config::SshConfig ssh;
     ssh.fanout = 2;
-    ssh.handshake_timeout = 20000ms;
+    ssh.handshake_timeout = 120s;
     const auto transport = world.transport(ssh);
     int failed = 0;
     for (int i = 0; i < 6; ++i)
@@ -252,7 +252,7 @@ TEST_SUITE("launcher") {
     const auto began = std::chrono::steady_clock::now();
     const auto kept = reach_all(
         world, *transport, std::vector<std::string>(2, fmt::format("127.0.0.1:{}", server.port())));
-    CHECK(std::chrono::steady_clock::now() - began < test::patient(12s));
+    CHECK(std::chrono::steady_clock::now() - began < test::patient(60s));
     CHECK(failed == 0);
     ::close(silent);
   }
@@ -268,8 +268,8 @@ TEST_SUITE("launcher") {
                     jump.port(), target.port()));
     const auto transport = world.transport();
     const auto kept = reach_all(world, *transport, {"target"});
+    REQUIRE(world.until([&] { return target.sessions().size() == 1; }));
     const auto sessions = target.sessions();
-    REQUIRE(sessions.size() == 1);
     world.spend(4s);  // idle, and alive: keep-alives are answered
     CHECK(world.run_command(*kept.front(), "echo still"));
     ::kill(sessions.front(), SIGSTOP);

@@ -10,6 +10,7 @@
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -63,6 +64,12 @@ struct World {
     io.restart();
     io.run_until(until);
     std::this_thread::sleep_until(until);
+  }
+
+  /// Lets it work until `condition`; false: that does not come true within half a minute.
+  bool until(const std::function<bool()>& condition) {
+    for (int i = 0; i < 1500 && !condition(); ++i) spend(20ms);
+    return condition();
   }
 
   std::unique_ptr<Transport> transport(config::SshConfig ssh = {}) {

@@ -110,15 +110,16 @@ TEST_SUITE("launcher") {
     }
     CHECK(failed == 0);
     CHECK(count_of(world.jump.log(), "Accepted publickey") == 1);
+    // sshd tells the client first, and its log then.
+    CHECK(world.until([&] { return count_of(world.target.log(), "Accepted publickey") >= 8; }));
     CHECK(count_of(world.target.log(), "Accepted publickey") == 8);
-    CHECK(world.jump.sessions().size() == 1);
+    CHECK(world.until([&] { return world.jump.sessions().size() == 1; }));
     connections.resize(1);
     const auto ran = world.run_command(*connections.front(), "echo still");
     REQUIRE(ran);
     CHECK(ran->output == "still\n");
     connections.clear();
-    for (int i = 0; i < 100 && !world.jump.sessions().empty(); ++i) world.spend(20ms);
-    CHECK(world.jump.sessions().empty());
+    CHECK(world.until([&] { return world.jump.sessions().empty(); }));
     // And a new one is made for the next target.
     CHECK(finish(world.io, transport->connect("target9")));
     CHECK(count_of(world.jump.log(), "Accepted publickey") == 2);
@@ -136,7 +137,7 @@ TEST_SUITE("launcher") {
     REQUIRE_MESSAGE(connection, (connection ? "" : connection.error().message));
     CHECK(count_of(world.jump.log(), "Accepted publickey") == 1);
     CHECK(count_of(world.target.log(), "Accepted publickey") == 1);
-    CHECK(count_of(inner.log(), "Accepted publickey") == 1);
+    CHECK(world.until([&] { return count_of(inner.log(), "Accepted publickey") == 1; }));
   }
 
   TEST_CASE("failures on the way through a jump host name it and keep their stage") {

@@ -274,8 +274,7 @@ TEST_SUITE("launcher") {
     std::array<char, 64> buffer;
     REQUIRE(finish(world.io, goes->read_some(buffer)));  // else what it prints has no reader
     goes.reset();
-    for (int i = 0; i < 500 && !std::filesystem::exists(file); ++i) world.spend(10ms);
-    CHECK(std::filesystem::exists(file));
+    CHECK(world.until([&] { return std::filesystem::exists(file); }));
     const auto count = finish(world.io, stays->read_some(buffer));
     REQUIRE(count);
     CHECK(std::string(buffer.data(), *count) == "on\n");

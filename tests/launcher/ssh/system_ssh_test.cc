@@ -1,6 +1,7 @@
 // runner.ssh.command: the system's ssh program against a real sshd.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
@@ -84,8 +85,7 @@ TEST_SUITE("launcher") {
     const auto pids = children();
     REQUIRE(pids.size() == 1);
     (*connection)->close();
-    for (int i = 0; i < 100 && !children().empty(); ++i) world.spend(20ms);
-    CHECK(children().empty());
+    CHECK(world.until([] { return children().empty(); }));
     CHECK(gone(pids.front()));
   }
 
@@ -99,6 +99,11 @@ TEST_SUITE("launcher") {
     CHECK(children().size() == 1);
     transport.reset();
     io.reset();
+    for (const pid_t pid : children()) {  // killed, and not gone within a moment
+      int status = 0;
+      CHECK(::waitpid(pid, &status, 0) == pid);
+      CHECK(WIFSIGNALED(status));
+    }
     CHECK(children().empty());
   }
 
@@ -152,8 +157,7 @@ TEST_SUITE("launcher") {
       CHECK(stage_of() == ErrorCode::handshake);
       world.spend(50ms);
     }
-    for (int i = 0; i < 100 && !children().empty(); ++i) world.spend(20ms);
-    CHECK(children().empty());
+    CHECK(world.until([] { return children().empty(); }));
   }
 
   TEST_CASE("runner.ssh.command: dropped by MaxStartups, all get in") {
