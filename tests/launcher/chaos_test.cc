@@ -129,17 +129,17 @@ TEST_CASE(
   const std::string command = "XDG_STATE_HOME=" + dir.str("state") + " " + SORTIE_BINARY + " ";
   REQUIRE(shell(command + "run --detach --slots 2 --set runner.mpi=off "
                           "--set runner.heartbeat_interval=100ms "
-                          "--set runner.heartbeat_timeout=500ms -- sleep 1000")
+                          "--set runner.heartbeat_timeout=3s -- sleep 1000")
               .code == 0);
   const Finished chaos =
-      shell(command + "chaos last --faults link --link-down 2s --every 100ms --count 1 --yes");
+      shell(command + "chaos last --faults link --link-down 8s --every 100ms --count 1 --yes");
   CAPTURE(chaos.output);
   CHECK(chaos.code == 0);
-  CHECK(contains(chaos.output, "1: link to localhost cut for 2s\n"));
+  CHECK(contains(chaos.output, "1: link to localhost cut for 8s\n"));
   const Finished attached = shell(command + "attach last");
   CHECK(attached.code == 5);
   CHECK(contains(attached.output, "no heartbeat"));
-  CHECK(contains(shell(command + "report last").output, "`sortie chaos` cut the link for 2.0 s"));
+  CHECK(contains(shell(command + "report last").output, "`sortie chaos` cut the link for 8.0 s"));
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST_CASE("zsh completes") {
   const std::string script = R"(
 zmodload zsh/zpty
 zpty session zsh -f -i
-drain() { local out all=; repeat 100 { if zpty -rt session out; then all+=$out; [[ $all == *$1* ]] && break; else sleep 0.05; fi }; print -r -- $all }
+drain() { local out all=; repeat 1000 { if zpty -rt session out; then all+=$out; [[ $all == *$1* ]] && break; else sleep 0.05; fi }; print -r -- $all }
 zpty -w session "PS1= ; fpath=($HOME/functions \$fpath); autoload -Uz compinit; compinit -u -D"
 zpty -w session "zstyle ':completion:*' list-separator '--'; print rea''dy"
 drain ready > /dev/null

@@ -183,7 +183,7 @@ struct Terminal {
   }
   std::string read_until(std::string_view end) {
     std::string out;
-    const auto deadline = Clock::now() + std::chrono::seconds(5);
+    const auto deadline = Clock::now() + std::chrono::seconds(30);
     while (!out.ends_with(end) && Clock::now() < deadline) {
       char buffer[4096];
       const ssize_t count = ::read(master.get(), buffer, sizeof buffer);
@@ -244,10 +244,10 @@ TEST_CASE("a pipe that nobody drains costs bounded memory, and the end waits two
   const auto ended = Clock::now() - begun;
   CHECK(dropped > 300000);
   CHECK(used < 24u << 20);
-  CHECK(ended < std::chrono::milliseconds(4000));
+  CHECK(ended < std::chrono::seconds(10));
   // The writer is still stuck in its write. When the pipe moves again it must touch nothing that is
   // gone, and write nothing more than that piece.
-  const auto stop = Clock::now() + std::chrono::seconds(5);
+  const auto stop = Clock::now() + std::chrono::seconds(30);
   std::size_t drained = 0;
   ::fcntl(out.read.get(), F_SETFL, O_NONBLOCK);
   out.write.reset();
@@ -274,7 +274,7 @@ TEST_CASE("a process whose terminal is stuck still ends, with its exit code") {
     }
     std::exit(7);
   }
-  const auto stop = Clock::now() + std::chrono::seconds(8);
+  const auto stop = Clock::now() + std::chrono::seconds(30);
   int status = 0;
   pid_t ended = 0;
   while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 && Clock::now() < stop)

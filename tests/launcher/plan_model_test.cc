@@ -41,13 +41,14 @@ LauncherFacts machine(std::uint64_t memory_bytes = 0) {
 }
 
 /// In place of sortie-train: a script with these lines.
-LauncherFacts with_trainer(const test::ScopedTempDir& dir, const std::string& lines) {
+LauncherFacts with_trainer(const test::ScopedTempDir& dir, const std::string& lines,
+                           std::chrono::milliseconds limit) {
   LauncherFacts facts;
   const std::string path = dir.str("sortie-train");
   test::write_text(path, "#!/bin/sh\n" + lines + "\n");
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-  facts.ask_trainer = [path](const CostQuestion& question) {
-    return ask_trainer(path, question, std::chrono::milliseconds(500));
+  facts.ask_trainer = [path, limit](const CostQuestion& question) {
+    return ask_trainer(path, question, limit);
   };
   return facts;
 }
@@ -192,20 +193,21 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
   struct Case {
     const char* trainer;
     const char* why;
+    std::chrono::milliseconds limit{30000};
   };
   const Case cases[] = {
       {"echo '{\"version\": \"99.1\", \"parameters\": 1, \"rank_memory_bytes\": {\"f32\": {}}}'",
        " is version 99.1, this is "},
       {"echo 'plan: no such verb' >&2; exit 2", " plan: exit code 2: plan: no such verb; install"},
-      {"sleep 60", " plan: has not answered in time"},
-      {"exec 1>&- 2>&-; sleep 60", " plan: signal 9 (SIGKILL)"},
+      {"sleep 60", " plan: has not answered in time", std::chrono::milliseconds(500)},
+      {"exec 1>&- 2>&-; sleep 60", " plan: signal 9 (SIGKILL)", std::chrono::milliseconds(4000)},
       {"exec yes", " plan: writes more than an answer has"},
       {"kill -SEGV $$", " plan: signal 11 (SIGSEGV"},
       {"true", " plan: no object with parameters"},
   };
   for (const Case& each : cases) {
     CAPTURE(std::string(each.trainer));
-    const auto plan = make_plan(job, kMixedHosts, with_trainer(dir, each.trainer));
+    const auto plan = make_plan(job, kMixedHosts, with_trainer(dir, each.trainer, each.limit));
     REQUIRE(plan.has_value());
     CHECK_FALSE(plan->model.has_value());
     CHECK(plan->world_size == 3);

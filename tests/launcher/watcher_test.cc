@@ -1,12 +1,14 @@
 // The watcher of a detached run: when it replaces a supervisor, and what a person sees of that.
 // Real processes on this machine.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <csignal>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "launcher/control/supervisor_lock.h"
@@ -61,6 +63,7 @@ struct WatchedRun {
     folder = fs::canonical(fs::path(dir.str("state")) / "sortie/runs/latest");
   }
   ~WatchedRun() {
+    if (const auto watcher = watcher_of(folder); watcher.alive) ::kill(watcher.pid, SIGCONT);
     open();
     if (!fs::exists(folder / "result.json")) (void)sortie({"stop", "--now", "last"});
   }
@@ -114,15 +117,31 @@ TEST_CASE("watcher: a supervisor that is killed five times is replaced five time
   CHECK_FALSE(fs::exists(run.folder / "watcher-1"));
 }
 
+/// Whether the signal waits for that process.
+bool is_pending(pid_t pid, int signal) {
+  std::istringstream lines(test::read_text("/proc/" + std::to_string(pid) + "/status"));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("ShdPnd:"))
+      return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  return false;
+}
+
 TEST_CASE("watcher: stop between two supervisors ends the run") {
   const WatchedRun run;
   for (unsigned epoch = 1; epoch <= 4; ++epoch) run.kill_supervisor(epoch);
-  // The next one would come in 2 s.
+  // The next one would come in 2 s; a watcher that is stopped keeps it back for as long as we look.
   run.wait_until("the pause", [&] { return has(run.log(), "in 2000 ms"); });
+  const pid_t watcher = watcher_of(run.folder).pid;
+  REQUIRE(::kill(watcher, SIGSTOP) == 0);
   CHECK(has(run.sortie({"ps"}).output, "orphaned"));
-  const Finished stopped = run.sortie({"stop", "last"});
-  CHECK_MESSAGE(stopped.code == 0, stopped.output);
-  CHECK(has(stopped.output, "ended with exit code 143"));
+  testing::Child stop(run.argv({"stop", "last"}), run.dir.str("stopped"));
+  run.wait_until("the order not to wait", [&] { return is_pending(watcher, SIGUSR1); });
+  REQUIRE(::kill(watcher, SIGCONT) == 0);
+  siginfo_t end{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(stop.pid()), &end, WEXITED | WNOWAIT) == 0);
+  const std::string stopped = test::read_text(run.dir / "stopped");
+  CHECK_MESSAGE((end.si_code == CLD_EXITED && end.si_status == 0), stopped);
+  CHECK(has(stopped, "ended with exit code 143"));
   run.wait_until("no watcher", [&] { return !watcher_of(run.folder).alive; });
 }
 
