@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kImportantBytes = 1u << 20;  // more, for Sortie's own messages
 constexpr std::size_t kPieceBytes = 64u << 10;     // lines that are written together
-constexpr std::chrono::seconds kFlushTime{2};
+constexpr std::chrono::milliseconds kFlushTime{2000}, kFlushSlice{50};
 constexpr const char* kClearLine = "\r\x1b[K";
 
 /// As many characters as the terminal has columns, less the last one, in which some terminals wrap.
@@ -90,7 +90,9 @@ ConsoleWriter::~ConsoleWriter() {
   status("");
   {
     std::unique_lock lock(state_->mutex);
-    state_->changed.wait_for(lock, kFlushTime, [this] { return state_->flushed(); });
+    // In slices: while the machine stood still nobody could have written.
+    for (auto left = kFlushTime; left.count() > 0 && !state_->flushed(); left -= kFlushSlice)
+      state_->changed.wait_for(lock, kFlushSlice, [this] { return state_->flushed(); });
     state_->stop = true;
     state_->abandoned = !state_->flushed();
   }

@@ -288,6 +288,34 @@ TEST_CASE("a process whose terminal is stuck still ends, with its exit code") {
   CHECK(WEXITSTATUS(status) == 7);
 }
 
+TEST_CASE("what waits for a terminal at the end is written though the machine stood still then") {
+  constexpr int kLines = 6000;  // more than a pipe takes
+  Pipe out, ready;
+  std::cout.flush();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Console::Style style;
+    style.out = style.err = out.write.get();
+    {
+      Console console(style);
+      for (int i = 0; i < kLines; ++i) console.output(0, "h", Stream::out, "some line\n");
+      (void)!::write(ready.write.get(), "r", 1);
+    }
+    ::_exit(0);
+  }
+  char word = 0;
+  REQUIRE(::read(ready.read.get(), &word, 1) == 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it waits for the pipe
+  REQUIRE(::kill(child, SIGSTOP) == 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  ::kill(child, SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::string shown = out.rest();
+  int status = 0;
+  CHECK(::waitpid(child, &status, 0) == child);
+  CHECK(std::ranges::count(shown, '\n') == kLines);
+}
+
 TEST_CASE("a reader that goes away is no reason to die") {
   Pipe out, err;
   Console::Style style;
