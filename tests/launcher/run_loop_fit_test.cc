@@ -192,8 +192,8 @@ TEST_CASE("who is not fit when the restart comes is left out, and the run goes o
                              std::shared_ptr<GiveUp> give_up) -> boost::asio::awaitable<Result<>> {
     launch.checked.push_back(host.name);
     if (launch.checked.size() == 1) co_return Result<>{};
-    const auto gone = [&launch](const char* name) {
-      return !launch.runner(name).all<wire::Goodbye>().empty();
+    const auto gone = [&launch](const char* name) {  // of attempt 2, the second runner there
+      return !launch.transport.sweeper(name).all<wire::Goodbye>().empty();
     };
     boost::asio::steady_timer timer(launch.io);
     while (!give_up->given_up()) {

@@ -140,7 +140,7 @@ TEST_CASE("a check that nobody wants any more ends at once, and its connection w
 
 TEST_CASE("a check that is given up while it connects: the connection comes to nothing") {
   Spare spare;
-  spare.transport.host("s1").connect_delay = milliseconds(100);
+  spare.transport.host("s1").connect_delay = milliseconds(1000);
   spare.transport.host("s1").script = [](FakeRunner& runner) {
     return looked_at(runner, {}, false);
   };

@@ -217,7 +217,7 @@ TEST_SUITE("launcher") {
     const auto killed = world.run_command(*connection, "kill -9 $$");
     REQUIRE(killed);
     CHECK(killed->status.kind == ProcessStatus::Kind::lost);
-    CHECK(world.server.sessions().size() == 1);
+    CHECK(world.until([&] { return world.server.sessions().size() == 1; }));
   }
 
   TEST_CASE("a master with as many sessions as its server allows: the host is signed in to") {
@@ -300,7 +300,7 @@ TEST_SUITE("launcher") {
       CHECK(ran->output == "here\n");
       world.transport_.reset();
     }
-    CHECK(world.server.sessions().size() == 1);
+    CHECK(world.until([&] { return world.server.sessions().size() == 1; }));
     CHECK(run(world.ssh_words({"-O", "check"})).code == 0);
     config::SshConfig alone = world.ssh();
     alone.control = "no";
