@@ -8,20 +8,21 @@ import threading
 import time
 
 from exec import Exec
-from harness import HOSTS, SORTIE, Run, check, equal, in_time, parent_of, run_to_end, ssh_config_variant, wait_until, whole_events
+from harness import (HOSTS, SORTIE, Gates, Run, check, equal, in_time, parent_of, run_to_end, ssh_config_variant, wait_until,
+                     whole_events)
 from machine_clock import now
 
 UNREACHABLE = 4
 STARTED = "touch ~/started"  # proof that no rank ran on the hosts that were fine
 
 
-def expect_refused(bed, run, where, stage, seconds=10):
+def expect_refused(bed, run, where, stage, seconds=40):
     equal(run.wait(seconds), UNREACHABLE, "exit code")
     run.expect(rf"^{re.escape(where)}: {stage}: \S")
     said = {line.split(":")[0] for line in run.text().splitlines() if re.match(r"h[\d\[][^ ]*: ", line)}
     equal(said, {where}, "hosts about which something is said")
     equal(hosts_that_started(bed), [], "hosts where a rank ran")
-    bed.expect_nothing_left(3)
+    bed.expect_nothing_left(10)
 
 
 def hosts_that_started(bed):
@@ -66,11 +67,11 @@ def scenario_host_key_accepted_when_new(bed):
     path = unknown_and_changed(bed, bed.shared, changed=False)
     settings = {"runner.ssh.known_hosts_file": path, "runner.ssh.accept_new": "true"}
     with Run(bed, "sh", "-c", STARTED, settings=settings) as run:
-        equal(run.wait(10), 0, "exit code")
+        equal(run.wait(40), 0, "exit code")
     equal(hosts_that_started(bed), HOSTS, "hosts where a rank ran")
     check(len(path.read_text().splitlines()) == 4, "the accepted key was not recorded")
     with Run(bed, "true", settings={"runner.ssh.known_hosts_file": path}) as run:
-        equal(run.wait(10), 0, "exit code of the next run, which accepts nothing")
+        equal(run.wait(40), 0, "exit code of the next run, which accepts nothing")
 
 
 def scenario_auth_refused(bed):
@@ -82,8 +83,8 @@ def scenario_auth_refused(bed):
 
 def scenario_host_down(bed):
     bed.link("h04", "down")
-    with Run(bed, "sh", "-c", STARTED, settings={"runner.ssh.connect_timeout": "1s"}) as run:
-        expect_refused(bed, run, "h04", "connect", seconds=8)
+    with Run(bed, "sh", "-c", STARTED, settings={"runner.ssh.connect_timeout": "5s"}) as run:
+        expect_refused(bed, run, "h04", "connect")
 
 
 def scenario_port_closed(bed):
@@ -98,9 +99,9 @@ def scenario_sshd_says_nothing(bed):
                                     h02={"HostName": "127.0.0.1", "Port": str(silent.getsockname()[1])})
         began = time.monotonic()
         with Run(bed, "sh", "-c", STARTED, ssh_config=config,
-                 settings={"runner.ssh.handshake_timeout": "1s"}) as run:
-            expect_refused(bed, run, "h02", "handshake", seconds=6)
-        check(time.monotonic() - began >= 0.9, "it did not wait for the handshake")
+                 settings={"runner.ssh.handshake_timeout": "6s"}) as run:  # of the others, too
+            expect_refused(bed, run, "h02", "handshake")
+        check(time.monotonic() - began >= 5.9, "it did not wait for the handshake")
 
 
 def scenario_sshd_says_nonsense(bed):
@@ -114,7 +115,7 @@ def scenario_sshd_says_nonsense(bed):
         config = ssh_config_variant(bed, bed.shared,
                                     h02={"HostName": "127.0.0.1", "Port": str(server.getsockname()[1])})
         with Run(bed, "sh", "-c", STARTED, ssh_config=config) as run:
-            expect_refused(bed, run, "h02", "handshake", seconds=6)
+            expect_refused(bed, run, "h02", "handshake")
 
 
 def scenario_name_does_not_resolve(bed):
@@ -127,11 +128,11 @@ def scenario_every_failure_in_one_run(bed):
     config = ssh_config_variant(bed, bed.shared, h01={"HostName": "no-such-host.invalid"}, h02={"Port": "2"},
                                 h03={"IdentityFile": bed.bed.host_dir(1) / "host_key"})
     with Run(bed, "sh", "-c", STARTED, ssh_config=config) as run:
-        equal(run.wait(10), UNREACHABLE, "exit code")
+        equal(run.wait(40), UNREACHABLE, "exit code")
         for pattern in (r"^h01: resolve", r"^h02: connect", r"^h03: auth"):
             run.expect(pattern)
         run.expect_not(r"^h04:")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
 
 
 def scenario_through_a_jump_host(bed):
@@ -140,7 +141,7 @@ def scenario_through_a_jump_host(bed):
     outer = bed.shared / "outer"
     outer.write_text(f"Include {inner}\n")
     with Run(bed, "sh", "-c", "echo $RANK $(hostname) ${SSH_CONNECTION%% *}", ssh_config=outer, slots=1) as run:
-        equal(run.wait(20), 0, "exit code")
+        equal(run.wait(40), 0, "exit code")
         equal(run.log(0).split()[1], b"h01", "host of rank 0")
         equal(run.log(3).split()[1], b"h04", "host of rank 3")
 
@@ -148,24 +149,32 @@ def scenario_through_a_jump_host(bed):
 def scenario_chain_of_two_jumps(bed):
     """h04 through h03, which is reached through h02."""
     config = ssh_config_variant(bed, bed.shared, h04={"ProxyJump": "h02,h03"})
-    with Run(bed, "sleep", "2", ssh_config=config, hosts="h[01,04]", slots=1) as run:
+    old = {host: ssh_connections(bed, host) for host in ("h02", "h03", "h04")}
+    with Gates(bed) as gates, Run(bed, "sh", "-c", gates.wait("on"), ssh_config=config, hosts="h[01,04]", slots=1) as run:
         run.wait_for_ranks(2)
         for host, peer in (("h02", None), ("h03", "h02"), ("h04", "h03")):
-            peers = ssh_peers(bed, host)
+            peers = ssh_peers(bed, host, old[host])
             if peer:
                 equal(peers, [bed.address(peer)], f"who is connected to the sshd of {host}")
             equal(len(peers), 1, f"connections to the sshd of {host}")
-        equal(run.wait(20), 0, "exit code")
+        gates.open("on")
+        equal(run.wait(40), 0, "exit code")
 
 
-def ssh_peers(bed, host):
-    """Addresses of those who have a connection to the host's sshd (port 22, state ESTABLISHED)."""
-    found = []
+def ssh_connections(bed, host):
+    """Those to the host's sshd (port 22, state ESTABLISHED): where each comes from, as the kernel writes it."""
+    found = set()
     for line in bed.run_in(host, "cat", "/proc/net/tcp").splitlines()[1:]:
         _, local, peer, state = line.split()[:4]
         if local.endswith(":0016") and state == "01":
-            found.append(socket.inet_ntoa(bytes.fromhex(peer.split(":")[0])[::-1]))
-    return sorted(found)
+            found.add(peer)
+    return found
+
+
+def ssh_peers(bed, host, old=()):
+    """Addresses of those who have a connection to the host's sshd that is not among the old ones: after an outage of the
+    scenario before, a host may not know for a minute that a connection has ended."""
+    return sorted(socket.inet_ntoa(bytes.fromhex(peer.split(":")[0])[::-1]) for peer in ssh_connections(bed, host) - set(old))
 
 
 def many_names(bed, names, jump=None):
@@ -185,8 +194,9 @@ def scenario_40_names_behind_a_default_jump_host(bed):
     """One sshd as it is installed in front, three behind it, 40 names: everybody is reached."""
     names = [f"t{number:02d}" for number in range(1, 41)]
     with Run(bed, "sh", "-c", "echo here", ssh_config=many_names(bed, names, "h01"), hosts="t[01-40]", slots=1,
-             settings={"runner.mpi": "off", "runner.allow_same_machine": "true"}) as run:
-        equal(run.wait(50), 0, "exit code")
+             settings={"runner.mpi": "off", "runner.allow_same_machine": "true", "runner.ssh.handshake_timeout": "40s",
+                       "runner.ssh.auth_timeout": "40s"}) as run:  # they share what this machine computes
+        equal(run.wait(90), 0, "exit code")
         equal([run.log(rank) for rank in range(40)], [b"here\n"] * 40, "output")
 
 
@@ -195,12 +205,12 @@ def scenario_two_names_of_one_machine(bed):
     config = many_names(bed, ["t01", "t02", "t03", "t04"])  # t01 and t04 are h02
     job = {"ssh_config": config, "hosts": "t[01-04]", "slots": 1}
     with Run(bed, "sh", "-c", STARTED, **job) as run:
-        equal(run.wait(20), 2, "exit code")
+        equal(run.wait(40), 2, "exit code")
         run.expect(r"t01 and t04 are two names of one machine, .*set runner.allow_same_machine = true")
         equal(hosts_that_started(bed), [], "hosts where a rank ran")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
     with Run(bed, "sh", "-c", "echo $(hostname)", **job, settings={"runner.allow_same_machine": "true"}) as run:
-        equal(run.wait(20), 0, "exit code where it is allowed")
+        equal(run.wait(40), 0, "exit code where it is allowed")
         equal([run.log(rank) for rank in range(4)], [b"h02\n", b"h03\n", b"h04\n", b"h02\n"], "hosts of the ranks")
     argv = [SORTIE, "check", "--hosts", "t[01-04]", "--ssh-config", config]
     for allowed in (False, True):
@@ -230,32 +240,32 @@ def dead_names(bed):
 def scenario_dead_hosts_do_not_delay_an_exec(bed):
     with Exec(bed, "echo", "here", hosts="t[01-08],h[01-03]", ssh_config=dead_names(bed),
               options=["--fanout", "2", "--set", "runner.ssh.connect_timeout=60s"]) as run:
-        wait_until(lambda: run.out().count("here") == 3, 10, "output of the living hosts")
+        wait_until(lambda: run.out().count("here") == 3, 40, "output of the living hosts")
         run.process.send_signal(signal.SIGINT)
         run.process.send_signal(signal.SIGINT)
-        equal(run.wait(10), 130, "exit code")
+        equal(run.wait(30), 130, "exit code")
 
 
 def scenario_dead_hosts_do_not_delay_living_ones(bed):
     """More dead hosts than the fan-out, and first in the list: the living ones do not wait for their timeout."""
     config = dead_names(bed)
     with Run(bed, "sh", "-c", STARTED, ssh_config=config, hosts="t[01-24],h[01-03]", slots=1,
-             settings={"runner.ssh.fanout": 2, "runner.ssh.connect_timeout": "5s"}) as run:
-        equal(run.wait(30), UNREACHABLE, "exit code")
+             settings={"runner.ssh.fanout": 2, "runner.ssh.connect_timeout": "15s"}) as run:
+        equal(run.wait(60), UNREACHABLE, "exit code")
         run.expect(r"^t\[01-24\]: connect: ")
         times = connected_at(run)
         equal(sorted(times), HOSTS[:3], "hosts that were reached")
-        check(max(times.values()) < 4.5, f"the living ones waited for the dead: {times}")
+        check(max(times.values()) < 14.5, f"the living ones waited for the dead: {times}")
 
 
 def scenario_link_down_with_default_timing(bed):
-    """Nothing is written, nothing is set: the dead host is noticed within 15 s."""
+    """Nothing is written, nothing is set: the dead host is noticed within 15 s; some more where the machine is busy."""
     with Run(bed, "sleep", "1000", slots=1) as run:
         run.wait_for_ranks(4)
         bed.link("h03", "down")
         began = now()
-        run.wait_for_text(r"h03: lost", 16)
-        in_time(began, 16, "the verdict")
+        run.wait_for_text(r"h03: lost", 25)
+        in_time(began, 25, "the verdict")
         run.wait(60)
         bed.link("h03", "up")
         bed.expect_nothing_left(20)
@@ -275,19 +285,20 @@ def ssh_children(run):
 def scenario_system_ssh_runs_a_job(bed):
     """runner.ssh.command: a job as over Sortie's own connections, the runner pushed, no process left here."""
     bed.run_in("h02", "rm", "-rf", ".cache/sortie")
-    with Run(bed, "sh", "-c", "echo $RANK $MASTER_ADDR; exec sleep 3", settings=SYSTEM_SSH) as run:
-        run.wait_for_ranks(8)
+    with Gates(bed) as gates, Run(bed, "sh", "-c", f"echo $RANK $MASTER_ADDR; {gates.wait('on')}", settings=SYSTEM_SSH) as run:
+        run.wait_for_ranks(8, 40)
         children = ssh_children(run)
         equal(len(children), 4, "ssh programs while the ranks run")
+        gates.open("on")
         equal(run.wait(30), 0, "exit code")
         for rank in range(8):
             equal(run.log(rank).decode(), f"{rank} {bed.address('h01')}\n", f"output of rank {rank}")
-        wait_until(lambda: not [pid for pid in children if os.path.exists(f"/proc/{pid}")], 3, "ssh programs gone")
+        wait_until(lambda: not [pid for pid in children if os.path.exists(f"/proc/{pid}")], 10, "ssh programs gone")
     with Run(bed, "sleep", "1000", settings=SYSTEM_SSH) as run:
-        _, pid = run.wait_for_ranks(8)[5]
+        _, pid = run.wait_for_ranks(8, 40)[5]
         os.kill(pid, 9)
-        equal(run.wait(10), 137, "exit code of a run that fails")
-        bed.expect_nothing_left(3)
+        equal(run.wait(30), 137, "exit code of a run that fails")
+        bed.expect_nothing_left(10)
 
 
 def scenario_system_ssh_names_the_stage(bed):

@@ -12,10 +12,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from connect import ssh_peers
+from connect import ssh_connections, ssh_peers
 from harness import HOSTS, SORTIE, Gates, Run, check, equal, run_to_end, ssh_config_variant, wait_until
 
-QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s"}
+QUICK = {"runner.grace": "1s"}
 
 
 class Masters:
@@ -106,21 +106,21 @@ def scenario_runs_and_a_master_that_is_killed(bed):
             host, pid = run.wait_for_ranks(8)[5]
             equal(host, "h03", "host of rank 5")
             os.kill(pid, signal.SIGKILL)
-            equal(run.wait(15), 137, f"exit code ({run.text()[-2000:]})")
+            equal(run.wait(30), 137, f"exit code ({run.text()[-2000:]})")
             run.expect(r"rank 5 on h03 .*SIGKILL")
-            bed.expect_nothing_left(5)
+            bed.expect_nothing_left(10)
         for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, 137)):
             with running(masters, "sleep", "1000") as run:
                 run.wait_for_ranks(8)
                 run.signal(number)
-                equal(run.wait(15), code, "exit code")
-                bed.expect_nothing_left(15)
+                equal(run.wait(30), code, "exit code")
+                bed.expect_nothing_left(20)
         with running(masters, "sleep", "1000") as run:
             run.wait_for_ranks(8)
             os.kill(masters.pid("h02"), signal.SIGKILL)
             equal(run.wait(30), 5, f"exit code when a master is gone ({run.text()[-2000:]})")
             run.expect(r"h02: .*lost")
-            bed.expect_nothing_left(15)
+            bed.expect_nothing_left(20)
 
 
 def scenario_eleven_sessions_on_one_master(bed):
@@ -148,6 +148,7 @@ def scenario_eleven_sessions_on_one_master(bed):
             (gates.folder / "on").unlink()
             if code:
                 check("MaxSessions" in text(), text())
+            bed.expect_nothing_left(20)  # sshd counts a session until what ran in it is gone
         bed.expect_nothing_left(5)
 
 
@@ -162,15 +163,15 @@ def scenario_a_jump_host_that_only_a_person_signs_in_to(bed):
         done = masters.sortie("exec", "--", "true", hosts=hosts, config=config)
         equal(done.returncode, 4, f"exit code without a master ({done.stderr})")
         check(b"jump host h01: " in done.stderr, done.stderr)
+        old = {host: ssh_connections(bed, host) for host in HOSTS}
         masters.start()
-        before = len(ssh_peers(bed, "h01"))
         done = masters.sortie("exec", "--", "sh", "-c", "echo $SORTIE_HOST is $(hostname)", hosts=hosts, config=config)
         equal(sorted(done.stdout.decode().splitlines()), [f"[{host}] {host} is {host}" for host in HOSTS[1:]], f"output ({done.stderr})")
         with Run(bed, "sleep", "1000", hosts=hosts, slots=1, ssh_config=config, settings=QUICK) as run:
             run.wait_for_ranks(3)
-            equal(len(ssh_peers(bed, "h01")), before, "connections to the sshd of h01: the master's")
-            equal(set(ssh_peers(bed, "h04")), {bed.address("h01")}, "who is connected to the sshd of h04")
-            equal(set(ssh_peers(bed, "h03")), {bed.address("h02")}, "who is connected to the sshd of h03")
+            equal(len(ssh_peers(bed, "h01", old["h01"])), 1, "connections to the sshd of h01: the master's")
+            equal(set(ssh_peers(bed, "h04", old["h04"])), {bed.address("h01")}, "who is connected to the sshd of h04")
+            equal(set(ssh_peers(bed, "h03", old["h03"])), {bed.address("h02")}, "who is connected to the sshd of h03")
             os.kill(masters.pid("h01"), signal.SIGKILL)
             equal(run.wait(30), 5, f"exit code when the master is gone ({run.text()[-2000:]})")
             bed.expect_nothing_left(15)
@@ -182,12 +183,12 @@ def scenario_a_jump_hosts_master_is_made(bed):
         behind = {host: {"ProxyJump": "h01"} for host in HOSTS[1:]}
         gate = {"ControlPath": f"{masters.folder}/%h", "ControlMaster": "auto", "ControlPersist": "1m"}
         config = ssh_config_variant(bed, masters.folder, h01=gate, **behind)
-        pids = set()
+        pids, old = set(), ssh_connections(bed, "h01")
         for _ in range(2):
             done = masters.sortie("exec", "--", "hostname", hosts="h[02-04]", config=config)
             equal(sorted(done.stdout.decode().splitlines()), [f"[{host}] {host}" for host in HOSTS[1:]], f"output ({done.stderr})")
             pids.add(masters.pid("h01"))
-            equal(len(ssh_peers(bed, "h01")), 1, "connections to the sshd of h01: the master's")
+            equal(len(ssh_peers(bed, "h01", old)), 1, "connections to the sshd of h01: the master's")
         equal(len(pids), 1, f"masters of h01 ({pids})")
         done = masters.sortie("exec", "--set", "runner.ssh.control=no", "--", "true", hosts="h[02-04]", config=config)
         equal(done.returncode, 0, f"exit code when masters are left alone ({done.stderr})")
