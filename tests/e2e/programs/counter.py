@@ -1,11 +1,11 @@
 #!/usr/bin/python3 -S
-"""counter.py LIMIT RATE: numbers from 0 on, each on a line of stdout, RATE a second."""
+"""counter.py LIMIT RATE [FIRST]: numbers from 0, or from FIRST on, each on a line of stdout, RATE a second."""
 
 import os
 import sys
 import time
 
 limit, rate = int(sys.argv[1]), float(sys.argv[2])
-for number in range(limit):
+for number in range(int(sys.argv[3]) if len(sys.argv) > 3 else 0, limit):
     os.write(1, b"%d\n" % number)
     time.sleep(1 / rate)
