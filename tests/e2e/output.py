@@ -31,19 +31,28 @@ class SlowTerminal:
 
 
 def scenario_flood(bed):
-    seconds = 3
+    seconds = 6
     with Run(bed, "/usr/bin/python3", "-S", PROGRAMS / "flood.py", str(seconds), hosts="h01,h02", slots=1,
              settings={"runner.mpi": "off"}, piped=True) as run:
         terminal = SlowTerminal(run.process.stdout)
         ticks = wait_until(lambda: run.folder_of_run() and (run.folder_of_run() / "logs/rank-1.out"), 20, "a run")
-        wait_until(ticks.exists, 30, "the first tick")
-        late, memory, taken = 0.0, 0, 0
+        late, memory, taken, looked = 0.0, 0, 0, 0.0
+
+        def first_tick():
+            nonlocal looked
+            at = time.monotonic()
+            if ticks.exists():
+                return True
+            looked = at
+            return False
+        wait_until(first_tick, 30, "the first tick")
         while run.process.poll() is None and run.elapsed() < 60:
             now = time.monotonic()
-            lines = ticks.read_text().splitlines()
-            # Seen at `now`, written before: what is new came within this look and the one before.
-            late = max([late] + [now - float(line.split()[1]) for line in lines[taken:]])
-            taken = len(lines)
+            text = ticks.read_text()
+            lines = text[:text.rfind("\n") + 1].splitlines()
+            # What is new was not there at the look before: so much it was late, and perhaps a little more.
+            late = max([late] + [looked - float(line.split()[1]) for line in lines[taken:]])
+            taken, looked = len(lines), now
             status = Path(f"/proc/{run.process.pid}/status")
             try:
                 memory = max(memory, int(re.search(r"VmHWM:\s+(\d+)", status.read_text()).group(1)))
@@ -60,11 +69,12 @@ def scenario_flood(bed):
         with open(log, "rb") as file:
             check(all(line == b"x" * 63 + b"\n" for line in file), "a line of the flood is broken")
         check(total > 4e6, f"a flood of {total} bytes shows nothing")
-        check(taken > seconds * 20 * 0.5, f"only {taken} ticks: the ticking rank was held up")
-        check(late < 2.0, f"a tick was {late:.2f} s late")
+        # Behind the flood they would be late by all of its time. This machine may be busy, or stand still for a moment.
+        check(taken > seconds * 20 * 0.2, f"only {taken} ticks: the ticking rank was held up")
+        check(late < seconds * 0.7, f"a tick was {late:.2f} s late")
         check(SANITIZED or memory < LAUNCHER_BOUND_MIB * 1024, f"the launcher grew to {memory / 1024:.0f} MiB")
         check(b"lines of output were not shown; they are all in" in terminal.shown, "no word of dropped lines")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(10)
 
 
 def scenario_any_bytes(bed):

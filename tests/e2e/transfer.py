@@ -122,7 +122,7 @@ def scenario_pieces_are_passed_on(bed):
         for host, result in results.items():
             equal((result["files_changed"], result["bytes_from_launcher"] + result["bytes_from_hosts"]), (1, 15),
                   f"files and bytes of the second push to {host}")
-    bed.expect_nothing_left(3)
+    bed.expect_nothing_left(10)
 
 
 def scenario_a_host_that_the_others_do_not_reach(bed):
@@ -137,13 +137,13 @@ def scenario_a_host_that_the_others_do_not_reach(bed):
         direct = [host for host, result in results.items() if result["bytes_from_launcher"] > 0]
         check("h03" in direct or "no more pieces from another host" in notes, f"{results} {notes}")
         check(len(direct) < 4, f"everybody was fed from here: {results}")
-    bed.expect_nothing_left(3)
+    bed.expect_nothing_left(10)
 
 
 @contextmanager
 def slow_push(bed, size):
-    """A file on its way to all hosts, to pushed/large, which takes 10 seconds: (the file, sortie). See full_speed."""
-    with private_folder() as folder, slow_links(bed, "20mbit"):
+    """A file on its way to all hosts, to pushed/large, which takes 20 seconds: (the file, sortie). See full_speed."""
+    with private_folder() as folder, slow_links(bed, "10mbit"):
         large = folder / "large"
         large.write_bytes(os.urandom(size))
         yield large, start(bed, "push", large, "pushed/large")
@@ -166,7 +166,7 @@ def scenario_a_host_dies_while_it_passes_on(bed):
         check(0 < sent <= 21 * MIB, f"{sent} bytes sent to h02 again, which had some already")
         for host in ("h01", "h03", "h04"):
             equal(results[host]["files_changed"], 0, f"files written on {host} the second time")
-    bed.expect_nothing_left(3)
+    bed.expect_nothing_left(10)
 
 
 def passing_on(bed):
@@ -183,16 +183,15 @@ def passing_on(bed):
 def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
     clean(bed)
     with slow_push(bed, 24 * MIB) as (large, process):
-        wait_until(lambda: len(passing_on(bed)) == 2, 20, "a chain of four hosts")
-        victim = passing_on(bed)[0]
+        victim = wait_until(lambda: len(found := passing_on(bed)) == 2 and found, 20, "a chain of four hosts")[0]
         wait_for_part(bed, victim, 4)
         bed.link(victim, "down")
         full_speed(bed)
         try:
             began = now()
-            results, notes = finish(process, code=5, seconds=40)
+            results, notes = finish(process, code=5)
             # Silence of a host counts after 10 s, of a neighbour after 5 s; the rest is the transfer.
-            in_time(began, 25, "the push")
+            in_time(began, 40, "the push")
         finally:
             bed.link(victim, "up")
         equal([host for host, result in results.items() if not result["ok"]], [victim], "hosts that failed")
@@ -201,10 +200,10 @@ def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
         for host in HOSTS:
             if host != victim:
                 equal(hash_on(bed, host, "pushed/large"), hash_here(large), f"hash on {host}")
-        bed.expect_nothing_left(15)
+        bed.expect_nothing_left(40)
         copy(bed, "push", large, "pushed/large")
         equal(hash_on(bed, victim, "pushed/large"), hash_here(large), f"hash on {victim} after the second push")
-    bed.expect_nothing_left(3)
+    bed.expect_nothing_left(10)
 
 
 def scenario_an_interrupted_push_goes_on(bed):
@@ -213,8 +212,8 @@ def scenario_an_interrupted_push_goes_on(bed):
         wait_for_part(bed, "h01", 4)
         process.send_signal(signal.SIGINT)
         full_speed(bed)
-        finish(process, code=130, seconds=15)
-        bed.expect_nothing_left(5)
+        finish(process, code=130, seconds=30)
+        bed.expect_nothing_left(15)
         for host in HOSTS:
             check("large" not in bed.run_in(host, "sh", "-c", "ls pushed 2>/dev/null || true"), "half a file is there")
         results = copy(bed, "push", large, "pushed/large")
@@ -254,7 +253,7 @@ def scenario_pull_from_all_hosts(bed):
         for host in HOSTS:
             equal(hash_here(folder / "three" / host / "out/sub/data"), hash_on(bed, host, "pushed/out/sub/data"), f"{host}'s match")
         equal((folder / "three/h03/name").read_text(), "h03\n", "the plain path")
-    bed.expect_nothing_left(3)
+    bed.expect_nothing_left(10)
 
 
 def scenario_staged_training_equals_shared(bed):
@@ -281,7 +280,7 @@ def scenario_staged_training_equals_shared(bed):
         with Run(bed, config=CONFIG, hosts="h[01-02]", slots=1, settings=staged) as run:
             equal(run.wait(180), 0, "exit code of the second staged run")
             run.expect(r"staged on 2 hosts: all there already")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(10)
         plan = run_to_end(SORTIE, "plan", CONFIG, "--hosts", "h[01-02]",
                       *(word for key, value in staged.items() for word in ("--set", f"{key}={value}")))
         check("corpus.bin -> ~/.cache/sortie/stage/" in plan.stdout, plan.stdout + plan.stderr)
