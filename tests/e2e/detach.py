@@ -152,6 +152,7 @@ def scenario_hold_and_adopt(bed):
         for adoption in range(2):
             run.wait_for_numbers(40 + 60 * adoption)
             os.kill(run.supervisor(), signal.SIGKILL)
+            wait_until(lambda: not run.supervisors(), 10, "the end of the supervisor")
             if adoption == 0:
                 ended(attached, 30, 5)
             adopter = run.start("attach", "--adopt", run.id)
@@ -172,6 +173,7 @@ def scenario_hold_keeps_flood(bed):
     script = f"n=0; until test -e {killed}; do seq 0 {lines - 1}; n=$((n + 1)); done; echo end $n"
     with Detached(bed, "sh", "-c", script, hosts="h[01-02]", settings={"runner.on_launcher_loss": "hold 60s"}) as run:
         os.kill(run.supervisor(), signal.SIGKILL)
+        wait_until(lambda: not run.supervisors(), 10, "the end of the supervisor")
         time.sleep(0.5)  # what the runners keep is full
         killed.touch()
         done = run.sortie("attach", "--adopt", run.id)
@@ -224,6 +226,7 @@ def scenario_adopt_with_a_host_down(bed):
         wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
         bed.link("h03", "down")
         os.kill(run.supervisor(), signal.SIGKILL)
+        wait_until(lambda: not run.supervisors(), 10, "the end of the supervisor")
         done = run.sortie("attach", "--adopt", run.id)
         equal(done.returncode, 5, f"exit code ({done.stderr})")
         check("h03: lost" in done.stderr, f"h03 is not named: {done.stderr}")
