@@ -16,8 +16,10 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// For an idle runner's word that it begins; a new connection costs less than a longer wait.
+/// For an idle runner's word that it begins; a new connection costs less than a longer wait. Whose
+/// hosts may be silent for long, because they are busy, waits for that part of it.
 constexpr milliseconds kConfirmTime{1500};
+constexpr int kConfirmPart = 8;
 /// For another runner on a connection that is up.
 constexpr milliseconds kAnotherTime{5000};
 /// After that a command's settings are read again.
@@ -27,6 +29,10 @@ constexpr int kPingTimeouts = 6;
 constexpr milliseconds kLeastPing{2000}, kMostPing{60'000};
 /// After the last client, and its settings: memory that is free goes back to the system.
 constexpr milliseconds kTidyAfter{6000};
+
+milliseconds confirm_time(const Want& want) {
+  return std::max(kConfirmTime, want.heartbeat_timeout / kConfirmPart);
+}
 
 milliseconds ping_interval(const Want& want) {
   return std::clamp(kPingTimeouts * want.heartbeat_timeout, kLeastPing, kMostPing);
@@ -110,13 +116,13 @@ asio::awaitable<Result<Keeper::Found>> Keeper::find(std::shared_ptr<Talk> talk, 
     return runner;
   };
   while (Found runner = take_idle(want.key)) {
-    const bool begun = co_await runner->begin(sink, want.ssh.persist, kConfirmTime);
+    const bool begun = co_await runner->begin(sink, want.ssh.persist, confirm_time(want));
     if (begun) co_return found(runner, true);
   }
   if (auto line = line_of(want.key)) {
     auto runner = co_await start_on(line, want, kAnotherTime);
     if (runner) {
-      const bool begun = co_await (*runner)->begin(sink, want.ssh.persist, kConfirmTime);
+      const bool begun = co_await (*runner)->begin(sink, want.ssh.persist, confirm_time(want));
       if (begun) co_return found(*runner, true);
     }
   }

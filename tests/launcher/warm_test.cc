@@ -379,6 +379,23 @@ TEST_CASE("a runner that does not answer any more costs a moment, and is replace
   ::kill(stopped, SIGKILL);
 }
 
+TEST_CASE("a runner of a host that may be silent for long is waited for") {
+  WarmWorld world;
+  world.runner.heartbeat_timeout = seconds(120);
+  world.talk(*world.command(), "h1")->close();
+  REQUIRE(world.all_idle(1));
+  REQUIRE(kept_runners().size() == 1);
+  const pid_t stopped = kept_runners().front();
+  ::kill(stopped, SIGSTOP);
+  std::jthread later([stopped] {
+    std::this_thread::sleep_for(milliseconds(2500));
+    ::kill(stopped, SIGCONT);
+  });
+  world.talk(*world.command(), "h1")->close();
+  later.join();
+  CHECK(world.connected == 1);
+}
+
 TEST_CASE("what is kept ends with its time; then there is nothing left to do") {
   WarmWorld world;
   world.runner.ssh.persist = milliseconds(300);
