@@ -371,7 +371,7 @@ def scenario_shell_on_kept_connections(bed):
         warm.exec("true")
         warm.wait_idle(HOSTS)
         before = warm.signs_in()
-        prompt = shell(bed, "--set", "runner.ssh.persist=60s")
+        prompt = shell(bed, "--set", "runner.ssh.persist=60s", "--set", "runner.heartbeat_timeout=60s")
         with Terminal(*prompt, environment={"XDG_RUNTIME_DIR": warm.folder.name}) as person:
             person.expect(r"\(4\)> ")
             person.type("cd /usr; sleep 1000 &\r")

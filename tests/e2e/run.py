@@ -74,7 +74,7 @@ def play(what, scenario, bed):
         try:
             with own_store():
                 scenario(bed)
-            bed.expect_nothing_left(5)
+            bed.expect_nothing_left(15)
         finally:
             bed.clear()
     except Exception:

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import HOSTS, PATIENCE, SORTIE, check, equal, executable_of, in_time, parent_of, run_to_end, wait_until
 from machine_clock import now, wait_for_end
 
-STAY = {"runner.ssh.persist": "60s"}
+STAY = {"runner.ssh.persist": "60s", "runner.heartbeat_timeout": "60s"}  # a host that is merely busy is not signed in to anew
 HELD = {"runner.on_launcher_loss": "hold 30s"}
 
 
@@ -39,7 +39,7 @@ class Warm:
         options = [word for key, value in {**STAY, **settings}.items() for word in ("--set", f"{key}={value}")]
         return [str(word) for word in (SORTIE, *verb.split(), "--hosts", hosts, "--ssh-config", self.bed.ssh_config, *options, *words)]
 
-    def run(self, verb, *words, code=0, seconds=30, **more):
+    def run(self, verb, *words, code=0, seconds=60, **more):
         done = run_to_end(*self.argv(verb, *words, **more), seconds=seconds, env=self.environment)
         equal(done.returncode, code, f"exit code of {verb} ({done.stdout}{done.stderr})")
         check("no connection is kept" not in done.stderr, done.stderr)
@@ -49,13 +49,13 @@ class Warm:
         return self.run("exec", "--no-prefix", "--", *words, **more)
 
     def connections(self):
-        done = run_to_end(SORTIE, "connections", "ls", "--json", seconds=10, env=self.environment)
+        done = run_to_end(SORTIE, "connections", "ls", "--json", seconds=30, env=self.environment)
         equal(done.returncode, 0, f"exit code of connections ls ({done.stderr})")
         return json.loads(done.stdout)["connections"]
 
     def wait_idle(self, hosts):
         wait_until(lambda: sorted((one["host"], one["state"]) for one in self.connections()) == [(host, "idle") for host in hosts],
-                   10, f"idle connections to {hosts} ({self.connections()})")
+                   20, f"idle connections to {hosts} ({self.connections()})")
 
     def keepers(self):
         """The background process: of this user's folder, on this machine."""
@@ -128,7 +128,7 @@ def scenario_every_verb_without_another_sign_in(bed):
         warm.expect_no_sign_in(before)
         warm.run("run", "--slots", "1", "--", "true", seconds=60)
         equal(warm.runners(), runners, "runners after runs")
-        done = run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        done = run_to_end(SORTIE, "connections", "close", seconds=30, env=warm.environment)
         equal(done.stdout, "4 connections closed\n", "answer of close")
         bed.expect_nothing_left(15)
         wait_until(lambda: not warm.keepers() and not warm.files(), 10, "the end of the background process and its socket")
@@ -178,7 +178,7 @@ def scenario_secrets_of_one_command_are_not_there_for_the_next(bed):
                 wait_until(lambda pid=pid: not memory_has(pid, secret.encode()), 10,
                            f"{host}: a process of the next command without the secret of the last")
         equal(warm.exec("sh", "-c", "echo \"<$THEIR_TOKEN>\"").splitlines(), ["<>"] * 4, "what the next command has of it")
-        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        run_to_end(SORTIE, "connections", "close", seconds=30, env=warm.environment)
         bed.expect_nothing_left(15)
 
 
@@ -216,18 +216,18 @@ def scenario_kill_matrix(bed):
                 equal(warm.exec("echo", "next").count("next"), 4, f"lines after the {name} was killed (busy: {busy})")
                 warm.wait_idle(HOSTS)
                 warm.runners()
-        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        run_to_end(SORTIE, "connections", "close", seconds=30, env=warm.environment)
         bed.expect_nothing_left(15)
 
 
 def scenario_a_host_that_is_gone_and_back(bed):
     """The network of a host goes while its connection is idle: its runner ends by itself, and the next command waits for nothing."""
-    short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "1500ms"}
+    short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "2500ms"}
     with Warm(bed) as warm:
         warm.exec("true", **short)
         warm.wait_idle(HOSTS)
         bed.link("h04", "down")
-        bed.expect_nothing_left(45, hosts=["h04"])
+        bed.expect_nothing_left(70, hosts=["h04"])
         bed.link("h04", "up")
         began = now()
         equal(warm.exec("echo", "back").count("back"), 4, "lines")
@@ -235,15 +235,15 @@ def scenario_a_host_that_is_gone_and_back(bed):
         wait_until(lambda: all(one["state"] == "idle" for one in warm.connections()), 10, "idle connections")
         # Down again: the keeper knows it no sooner than the next command, which says it and has the others' answers.
         bed.link("h04", "down")
-        equal(warm.exec("echo", "here", code=4, **{"runner.ssh.connect_timeout": "2s"}).count("here"), 3, "lines")
+        equal(warm.exec("echo", "here", code=4, **short, **{"runner.ssh.connect_timeout": "5s"}).count("here"), 3, "lines")
         bed.link("h04", "up")
-        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        run_to_end(SORTIE, "connections", "close", seconds=30, env=warm.environment)
         bed.expect_nothing_left(45)
 
 
 def scenario_the_bastion_is_gone(bed):
     """With all that ran there, and without a word to any host: runners end by themselves, idle ones and those with ranks."""
-    short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "1500ms"}
+    short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "2500ms"}
     with Warm(bed) as warm:
         for busy in (False, True):
             warm.exec("true", **short)
@@ -262,11 +262,11 @@ def scenario_the_bastion_is_gone(bed):
                 command.kill()
                 command.wait()
                 command.stdout.close()
-            bed.expect_nothing_left(45)
+            bed.expect_nothing_left(70)
             for host in HOSTS:
                 bed.link(host, "up")
         equal(warm.exec("echo", "back").count("back"), 4, "lines after the bastion is back")
-        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        run_to_end(SORTIE, "connections", "close", seconds=30, env=warm.environment)
         bed.expect_nothing_left(15)
 
 
@@ -311,5 +311,5 @@ def scenario_a_run_outlives_its_background_process(bed):
         equal((run.returncode, said.count("down")), (0, 4), f"exit code, and lines of the end ({said}{errors})")
         for host in HOSTS:
             bed.run_in(host, "rm", "/tmp/go")
-        run_to_end(SORTIE, "connections", "close", seconds=10, env=warm.environment)
+        run_to_end(SORTIE, "connections", "close", seconds=30, env=warm.environment)
         bed.expect_nothing_left(15)
