@@ -111,8 +111,11 @@ def scenario_pieces_are_passed_on(bed):
         (tree / "script").write_text("#!/bin/sh\n")
         (tree / "script").chmod(0o750)
         (tree / "link").symlink_to("sub/large")
-        results = copy(bed, "push", tree, "pushed/")
-        check(sum(host["bytes_from_hosts"] for host in results.values()) >= 3 * 20 * MIB, f"not passed on: {results}")
+        results, notes = finish(start(bed, "push", tree, "pushed/"))
+        # A host that is too busy to answer the next one for seconds is passed over, and that is said.
+        passed_over = min(2, notes.count("no more pieces from another host"))
+        check(sum(host["bytes_from_hosts"] for host in results.values()) >= (3 - passed_over) * 20 * MIB,
+              f"not passed on: {results} {notes}")
         for host in HOSTS:
             equal(hash_on(bed, host, "pushed/tree/sub/large"), hash_here(tree / "sub/large"), f"hash on {host}")
             equal(bed.run_in(host, "stat", "-c", "%a %F", "pushed/tree/script", "pushed/tree/link").split("\n")[:2],
