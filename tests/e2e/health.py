@@ -60,7 +60,8 @@ def scenario_xid_79_on_one_host_is_in_journal_status_and_report(bed):
         equal(event["action"], "cordon", "its action")
         equal(event["device"], "0000:3b:00.0", "its device")
         equal(event["command"], "ssh h03 sudo systemctl reboot", "the command")
-        run.wait_for_text(r"h03: 0000:3b:00\.0: XID 79: the GPU has fallen off the bus; to repair it: ssh h03 sudo systemctl reboot")
+        run.wait_for_text(r"h03: 0000:3b:00\.0: XID 79: the GPU has fallen off the bus; to repair it: "
+                          "ssh h03 sudo systemctl reboot")
         status = ask(run, "status")
         check("health: cordon: 0000:3b:00.0: XID 79" in status, status)
         check("ssh h03 sudo systemctl reboot" in status, status)

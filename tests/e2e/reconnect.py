@@ -62,7 +62,8 @@ def scenario_link_down_for_20_s(bed):
             bed.link(host, "up")
         wait_until(lambda: len(events(run, "link_restored")) == 2, 60, "two hosts that are back")
         for words in ("the ranks there are held for 1m00s (runner.on_launcher_loss); reconnecting", "connected again after"):
-            wait_until(lambda words=words: words in (run.path / "supervisor.log").read_text(), 15, f"{words!r} in supervisor.log")
+            wait_until(lambda words=words: words in (run.path / "supervisor.log").read_text(), 15,
+                       f"{words!r} in supervisor.log")
         equal(run.status()["supervisor"]["epoch"], 1, "epoch: the supervisor is the same")
         gates.open("back")
         ended(run.start("attach", run.id), 60, 0)
@@ -192,7 +193,8 @@ def scenario_stalled_state_folder(bed):
     """A rank's log stalls for longer than the heartbeats' timeout: no host ends anything."""
     with Gates(bed) as gates:
         # What rank 0 says stalls what the others say.
-        program = f"{gates.wait('stalled')}; test $RANK = 0 || {{ {gates.wait('others')}; }}; echo one; {gates.wait('over')}; echo two"
+        program = (f"{gates.wait('stalled')}; test $RANK = 0 || {{ {gates.wait('others')}; }}; echo one; "
+                   f"{gates.wait('over')}; echo two")
         with Run(bed, "sh", "-c", program, slots=1, settings={**TIMING, "runner.heartbeat_timeout": "7s"}) as run:
             run.wait_for_ranks(4)
             stalled = run.folder_of_run() / "logs/rank-0.out"
