@@ -238,7 +238,7 @@ def scenario_comm_names_the_host_with_the_slow_link(bed):
           {frozenset(("h03", other)) for other in HOSTS if other != "h03"}, f"slow pairs ({comm})")
     equal({(link["from"], link["to"]) for link in comm["ring"] if not link["ok"]}, {("h02", "h03"), ("h03", "h04")},
           f"slow links of the ring ({comm['ring']})")
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
 
 
 def scenario_comm_of_all_ranks_and_for_people(bed):

@@ -96,7 +96,7 @@ def scenario_every_verb_without_a_sign_in(bed):
               {host: f"{masters.folder}/{bed.address(host)}" for host in HOSTS}, "sockets that check names")
         networks = [one["verdict"] for host in found.values() for one in host["checks"] if one["check"] == "network"]
         equal(networks, ["pass"] * 4, "network checks")
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(15)
 
 
 def scenario_runs_and_a_master_that_is_killed(bed):
@@ -149,7 +149,7 @@ def scenario_eleven_sessions_on_one_master(bed):
             if code:
                 check("MaxSessions" in text(), text())
             bed.expect_nothing_left(20)  # sshd counts a session until what ran in it is gone
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(15)
 
 
 def scenario_a_jump_host_that_only_a_person_signs_in_to(bed):
@@ -192,7 +192,7 @@ def scenario_a_jump_hosts_master_is_made(bed):
         equal(len(pids), 1, f"masters of h01 ({pids})")
         done = masters.sortie("exec", "--set", "runner.ssh.control=no", "--", "true", hosts="h[02-04]", config=config)
         equal(done.returncode, 0, f"exit code when masters are left alone ({done.stderr})")
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(15)
 
 
 def scenario_masters_that_are_made(bed):
@@ -209,4 +209,4 @@ def scenario_masters_that_are_made(bed):
         equal([masters.pid(host) for host in HOSTS], pids, "masters")
         done = masters.sortie("exec", "--set", "runner.ssh.control=no", "--", "true")
         equal(done.returncode, 4, f"exit code when masters are left alone ({done.stderr})")
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(15)

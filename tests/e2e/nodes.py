@@ -38,7 +38,7 @@ def scenario_host_blamed_twice_is_cordoned_and_a_spare_takes_its_place(bed):
               "cordoned hosts")
         run.signal(signal.SIGINT)
         equal(run.wait(40), 130, "exit code")
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
     code, text = sortie("run", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "true")
     equal(code, 2, "exit code of a run on a cordoned host")
     check("h02 is cordoned by " in text and "ended by signal 9" in text, text)
@@ -65,7 +65,7 @@ def scenario_spare_that_is_not_fit_does_not_join(bed):
     finally:
         for host in ("h01", "h02", "h04"):
             bed.run_in(host, "rm", "-f", program)
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
 
 
 def expect_blames(runs, cordoned):
@@ -94,4 +94,4 @@ def scenario_host_blamed_in_several_runs_is_cordoned(bed):
     equal(code, 2, "exit code of a run on a cordoned host")
     equal(sortie("nodes", "uncordon", "h02")[0], 0, "uncordon")
     equal(json.loads(sortie("nodes", "ls", "--json")[1])["blames"], [], "blames of a host that is well")
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)

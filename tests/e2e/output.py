@@ -31,7 +31,7 @@ class SlowTerminal:
 
 
 def scenario_flood(bed):
-    seconds = 6
+    seconds = 5
     with Run(bed, "/usr/bin/python3", "-S", PROGRAMS / "flood.py", str(seconds), hosts="h01,h02", slots=1,
              settings={"runner.mpi": "off"}, piped=True) as run:
         terminal = SlowTerminal(run.process.stdout)
@@ -71,7 +71,7 @@ def scenario_flood(bed):
         check(total > 4e6, f"a flood of {total} bytes shows nothing")
         # Behind the flood they would be late by all of its time. This machine may be busy, or stand still for a moment.
         check(taken > seconds * 20 * 0.2, f"only {taken} ticks: the ticking rank was held up")
-        check(late < seconds * 0.7, f"a tick was {late:.2f} s late")
+        check(late < seconds * 0.8, f"a tick was {late:.2f} s late")
         check(SANITIZED or memory < LAUNCHER_BOUND_MIB * 1024, f"the launcher grew to {memory / 1024:.0f} MiB")
         check(b"lines of output were not shown; they are all in" in terminal.shown, "no word of dropped lines")
         bed.expect_nothing_left(10)

@@ -262,7 +262,7 @@ def scenario_shell_is_a_prompt_for_all_hosts(bed):
         person.expect(r"\^C\r\n.*\[130\]> ")
         person.type("\x04")
         equal(person.wait(), 130, "exit code: the last line's")
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
     history = Path(os.environ["XDG_STATE_HOME"]) / "sortie/shell_history"
     equal(stat.S_IMODE(history.stat().st_mode), 0o600, "mode of the history")
     check("\npwd; echo $N\n" in history.read_text(), "the history has the lines")
@@ -333,7 +333,7 @@ def scenario_shell_runs_a_script(bed):
     done = run("echo here\n", "--set", "runner.ssh.resolve_timeout=5s", code=4, hosts="h[01-02],nowhere.invalid")
     equal(done.stdout, "==> h[01-02] (2)\nhere\n", "output without a host")
     check("nowhere.invalid: unreachable: " in done.stderr, done.stderr)
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
 
 
 def scenario_shell_shows_output_as_it_comes(bed):
@@ -362,7 +362,7 @@ def scenario_shell_shows_output_as_it_comes(bed):
         person.expect(r"==> h\[01-04\] \(4\)\r\nagain\r\n")
         person.type("exit\r")
         equal(person.wait(), 0, "exit code")
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
 
 
 def scenario_shell_on_kept_connections(bed):
@@ -433,7 +433,7 @@ def scenario_shell_leaves_nothing_however_it_ends(bed):
             person.type("\x03")
             person.expect(rf"{said} h\[01-02\] \(2\)")
         equal(person.wait(), 130, "exit code")
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(15)
 
 
 def scenario_a_users_defaults_reach_hosts(bed):

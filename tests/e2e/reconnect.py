@@ -157,7 +157,7 @@ def scenario_runner_killed_under_a_hold(bed):
         output = ended(run.start("attach", run.id), 40, 5)
         check("h02: lost: " in output and "no runner holds this run here" in output, output)
         in_time(began, 40, "the end, for which no hold counts")
-        bed.expect_nothing_left(5)
+        bed.expect_nothing_left(15)
 
 
 def scenario_hold_is_over(bed):

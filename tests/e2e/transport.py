@@ -93,7 +93,7 @@ def scenario_mpi_and_the_verbs_over_docker_exec(bed):
         networks = [one for host in hosts.values() for one in host["checks"] if one["check"] == "network"]
         equal([one["verdict"] for one in networks], ["pass"] * len(HOSTS), f"network checks ({networks})")
         boxes.expect_clean(15)
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
 
 
 def scenario_endings_over_docker_exec(bed):
@@ -126,7 +126,7 @@ def scenario_endings_over_docker_exec(bed):
             equal(run.wait(60), 5, f"exit code when the way is lost ({run.text()[-2000:]})")
             run.expect(r"h02: .*lost")
             boxes.expect_clean(40)
-    bed.expect_nothing_left(5)
+    bed.expect_nothing_left(15)
 
 
 BAD = [
