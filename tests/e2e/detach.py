@@ -98,7 +98,7 @@ class Detached:
         return path.read_text() if path.exists() else ""
 
     def wait_for_numbers(self, count, ranks=range(4)):
-        wait_until(lambda: all(self.log(rank).count("\n") >= count for rank in ranks), 20, f"{count} numbers of each rank")
+        wait_until(lambda: all(self.log(rank).count("\n") >= count for rank in ranks), 40, f"{count} numbers of each rank")
 
     def expect_counted(self, limit, ranks=range(4)):
         for rank in ranks:
@@ -131,7 +131,7 @@ def scenario_detach_follow_stop(bed):
 def scenario_killed_supervisor_leaves_nothing(bed):
     with Detached(bed, "sleep", "1000", slots=2) as run:
         attached = run.start("attach", run.id)
-        wait_until(lambda: len(bed.ranks()) == 8, 20, "8 ranks")
+        wait_until(lambda: len(bed.ranks()) == 8, 40, "8 ranks")
         time.sleep(0.5)
         os.kill(run.supervisor(), signal.SIGKILL)
         bed.expect_nothing_left(20)
@@ -157,7 +157,7 @@ def scenario_hold_and_adopt(bed):
                 ended(attached, 30, 5)
             adopter = run.start("attach", "--adopt", run.id)
             wait_until(lambda: run.status()["supervisor"]["epoch"] == adoption + 2
-                       and "adopted" in (run.path / "events.jsonl").read_text(), 20, "another supervisor")
+                       and "adopted" in (run.path / "events.jsonl").read_text(), 40, "another supervisor")
         gates.open("adopted")
         output = ended(adopter, 40, 0)
         check(f"[3 h04] {limit - 1}\n" in output, "the adopter does not show the last number")
@@ -196,8 +196,8 @@ def scenario_stopped_supervisor_is_fenced(bed):
         os.kill(old, signal.SIGSTOP)
         time.sleep(0.3)
         adopter = run.start("attach", "--adopt", run.id)
-        wait_until(lambda: len(run.supervisors()) == 2, 20, "a second supervisor")
-        wait_until(lambda: "adopted" in (run.path / "events.jsonl").read_text(), 20, "an adoption")
+        wait_until(lambda: len(run.supervisors()) == 2, 40, "a second supervisor")
+        wait_until(lambda: "adopted" in (run.path / "events.jsonl").read_text(), 40, "an adoption")
         os.kill(old, signal.SIGCONT)
         wait_until(lambda: old not in run.supervisors(), 30, "the end of the old supervisor")
         check("was adopted by another supervisor" in (run.path / "supervisor.log").read_text(),
@@ -210,7 +210,7 @@ def scenario_stopped_supervisor_is_fenced(bed):
 
 def scenario_hold_expires(bed):
     with Detached(bed, "sleep", "1000", settings={"runner.on_launcher_loss": "hold 8s"}) as run:
-        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
         os.kill(run.supervisor(), signal.SIGKILL)
         time.sleep(1.5)
         equal(len(bed.ranks()), 4, "ranks within the hold")
@@ -223,7 +223,7 @@ def scenario_hold_expires(bed):
 def scenario_adopt_with_a_host_down(bed):
     settings = {"runner.on_launcher_loss": "hold 20s", "runner.ssh.connect_timeout": "5s"}
     with Detached(bed, "sleep", "1000", settings=settings) as run:
-        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
         bed.link("h03", "down")
         os.kill(run.supervisor(), signal.SIGKILL)
         wait_until(lambda: not run.supervisors(), 10, "the end of the supervisor")

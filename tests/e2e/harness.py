@@ -285,7 +285,7 @@ class Run:
     def elapsed(self):
         return time.monotonic() - self.started
 
-    def wait_for_ranks(self, count, seconds=20):
+    def wait_for_ranks(self, count, seconds=40):
         """Waits until `count` ranks run and returns them."""
         def ready():
             check(self.process.poll() is None, "sortie ended before its ranks ran")
@@ -293,7 +293,7 @@ class Run:
             return ranks if len(ranks) == count else None
         return wait_until(ready, seconds, f"{count} ranks running")
 
-    def wait_for_text(self, pattern, seconds=20):
+    def wait_for_text(self, pattern, seconds=40):
         return wait_until(lambda: re.search(pattern, self.text()), seconds, f"{pattern!r} in the output")
 
     def expect(self, pattern):

@@ -56,7 +56,7 @@ class Terminal:
             self.said += os.read(self.master, 65536).decode(errors="replace")
             seconds = 0
 
-    def expect(self, pattern, seconds=20):
+    def expect(self, pattern, seconds=40):
         """The match, after what was expected before."""
         deadline = now() + seconds * PATIENCE
         while True:
@@ -66,7 +66,7 @@ class Terminal:
             check(now() < deadline, f"{pattern!r} was not said within {seconds} s")
             self.take(0.05)
 
-    def wait(self, seconds=20):
+    def wait(self, seconds=40):
         deadline = now() + seconds * PATIENCE
         while (code := self.process.poll()) is None:
             if now() > deadline:

@@ -151,7 +151,7 @@ def scenario_mpi_across_cuts(bed):
 def scenario_runner_killed_under_a_hold(bed):
     """The connection ends because there is no runner any more: nobody waits for the end of the hold."""
     with Detached(bed, "sleep", "1000", settings=HOLD) as run:
-        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
         began = now()
         os.kill(bed.runner("h02"), signal.SIGKILL)
         output = ended(run.start("attach", run.id), 40, 5)
@@ -164,7 +164,7 @@ def scenario_hold_is_over(bed):
     """The link stays down: after the hold the host's ranks end there, and the run here."""
     settings = {"runner.on_launcher_loss": "hold 5s", "runner.ssh.connect_timeout": "2s"}
     with Detached(bed, "sleep", "1000", settings=settings) as run:
-        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
         bed.link("h03", "down")
         output = ended(run.start("attach", run.id), 60, 5)
         check("h03: lost: no heartbeat for" in output and "not reached again in" in output, output)
@@ -176,7 +176,7 @@ def scenario_stop_while_a_host_is_away(bed):
     settings = {**HOLD, "runner.grace": "50s"}
     with Detached(bed, "sh", "-c", "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done",
                   settings=settings) as run:
-        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
         bed.link("h03", "down")
         wait_until(lambda: events(run, "link_lost"), 20, "a lost link")
         stopping = run.start("stop", run.id)  # it returns when the run has ended
