@@ -115,6 +115,7 @@ asio::awaitable<std::optional<std::string>> ShellSession::next_line() {
   std::string whole;
   for (;;) {
     co_await flushed();
+    if (aborted_) co_return std::nullopt;  // a signal that came meanwhile found nobody asked
     std::string text = "> ";
     if (whole.empty()) text = prompt_text();
     Prompt::Answer answer = co_await prompt_.ask(std::move(text));

@@ -407,6 +407,23 @@ TEST_CASE("ssh and shell say what they can not do") {
   }
 }
 
+TEST_CASE(
+    "a prompt that is told to end while its output waits for a reader asks for no more lines") {
+  const test::ScopedTempDir dir;
+  const auto done = test::shell("cd " + dir.str("") +
+                                R"( && mkfifo in out || exit 1
+timeout --foreground -s KILL 60 )" SORTIE_BINARY
+                                R"( shell --hosts localhost < in > out 2> err &
+exec 3> in 4< out
+echo 'head -c 300000 /dev/zero | tr "\0" x; echo' >&3
+sleep 2
+kill -TERM $!
+cat <&4 > all
+wait $!
+echo "code $?")");
+  CHECK_MESSAGE(test::has(done.output, "code 143"), done.output);
+}
+
 TEST_CASE("ssh hands a host's program the words that it needs") {
   const auto ssh = [](const std::string& options, const std::string& rest) {
     return test::shell(std::string(SORTIE_BINARY) + " ssh " + options + " " + rest).output;
