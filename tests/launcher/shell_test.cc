@@ -415,7 +415,7 @@ TEST_CASE(
 timeout --foreground -s KILL 60 )" SORTIE_BINARY
                                 R"( shell --hosts localhost < in > out 2> err &
 exec 3> in 4< out
-echo 'head -c 300000 /dev/zero | tr "\0" x; echo' >&3
+echo 'yes 0123456789 | head -n 30000' >&3
 sleep 2
 kill -TERM $!
 cat <&4 > all
