@@ -93,9 +93,13 @@ asio::awaitable<PathMtu> find_path_mtu(asio::io_context& io, udp::endpoint peer,
   never_fragment(socket, v6);
   found.own = kernel_mtu(socket, v6);
   if (found.own < kSmall) co_return found;
-  if (co_await passes(socket, token, found.own, v6)) {
+  bool whole = co_await passes(socket, token, found.own, v6);
+  const bool answers = whole || co_await passes(socket, token, kSmall, v6);
+  // A peer that was busy for a moment has missed the time of the large ones alone: once more.
+  if (!whole && answers) whole = co_await passes(socket, token, found.own, v6);
+  if (whole) {
     found.path = found.own;
-  } else if (co_await passes(socket, token, kSmall, v6)) {
+  } else if (answers) {
     for (const unsigned size : kUsual) {
       if (size >= found.own) continue;
       found.path = size;

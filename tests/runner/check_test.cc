@@ -5,12 +5,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "common/base/fd.h"
+#include "runner/check/path_mtu.h"
 #include "tests/support/patience.h"
 #include "tests/support/runner_client.h"
 #include "tests/support/temp_dir.h"
@@ -297,6 +302,45 @@ TEST_CASE("check: two runners reach each other; without the token there is nothi
   two.client.close_input();
   REQUIRE(two.client.wait_exit());
   CHECK_FALSE(connect_to(port));
+}
+
+TEST_CASE("check: no packet vanishes on the way to a peer that was silent for a moment") {
+  const Fd peer(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  REQUIRE(::bind(peer.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+  ::getsockname(peer.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  std::jthread answers([&peer] {
+    std::vector<char> bytes(65535);
+    for (int count = 0;; ++count) {
+      sockaddr_in from{};
+      socklen_t size = sizeof from;
+      const auto got = ::recvfrom(peer.get(), bytes.data(), bytes.size(), 0,
+                                  reinterpret_cast<sockaddr*>(&from), &size);
+      if (got <= 0) return;
+      const std::string text = std::to_string(got);
+      if (count >= 3)
+        ::sendto(peer.get(), text.data(), text.size(), 0, reinterpret_cast<sockaddr*>(&from), size);
+    }
+  });
+  boost::asio::io_context io;
+  runner::check::PathMtu found;
+  boost::asio::co_spawn(
+      io,
+      [&]() -> boost::asio::awaitable<void> {
+        const boost::asio::ip::udp::endpoint to(boost::asio::ip::address_v4::loopback(),
+                                                ntohs(address.sin_port));
+        found = co_await runner::check::find_path_mtu(io, to, kToken);
+      },
+      boost::asio::detached);
+  io.run();
+  // An empty datagram ends the answers.
+  ::sendto(peer.get(), "", 0, 0, reinterpret_cast<sockaddr*>(&address), length);
+  answers.join();
+  CHECK(found.own > 576);
+  CHECK(found.path == found.own);
 }
 
 TEST_CASE("check: the link to another site is measured both ways from one side") {
