@@ -19,7 +19,7 @@ PORT = 29517
 
 
 def is_sound(network):
-    """Of what is found about a host's ways to others. Whose round trips are slow has perhaps only been busy, as this machine."""
+    """Of what is found about a host's ways to others. Whose round trips are slow may only have been busy."""
     return network["verdict"] == "pass" or network["verdict"] == "warn" and network["reason"].startswith("slow to ")
 
 
@@ -218,7 +218,7 @@ def scenario_sites_are_measured_for_the_plan_and_a_dead_pair_is_named(bed):
     with tempfile.TemporaryDirectory() as folder, shaped(bed, {"h03": "40mbit"}):
         result = CheckedSites(bed, folder)
         result.expect("h01", "sites", "pass", "oslo (h01) and rome (h03): ")
-        equal(result.code, 0, f"exit code ({result.failed()})")
+        check(result.code in (0, 1) and not result.failed(), f"exit code {result.code} ({result.failed()})")
         for way in (result.way("oslo", "rome"), result.way("rome", "oslo")):
             check(8 < way["mbit_s"] < 60 and way["reached"] and way["port"] == 52100, f"40 Mbit/s were measured as {way}")
         plan = run_to_end(SORTIE, "plan", f"{folder}/sites.toml", "--json")
