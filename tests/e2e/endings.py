@@ -21,8 +21,8 @@ def wait_for_daemons(bed, run, ranks=8):
     """{rank: (host, pid)} once all daemons of all ranks are there: a test that finds none in the end proves nothing else."""
     for rank in range(ranks):
         run.wait_for_text(f"rank {rank} has its daemons")
-    count = sum(" daemon-" in line for line in bed.leftovers())
-    equal(count, ranks * DAEMONS_PER_RANK, "daemons")
+    # A rank says so when it has forked them; that they have become what they are takes as long as it takes.
+    wait_until(lambda: sum(" daemon-" in line for line in bed.leftovers()) == ranks * DAEMONS_PER_RANK, 20, "all daemons")
     return bed.ranks()
 
 
@@ -33,7 +33,7 @@ def scenario_rank_killed(bed):
         os.kill(pid, signal.SIGKILL)
         equal(run.wait(8), 128 + 9, "exit code")
         run.expect(r"rank 5 on h03 .*SIGKILL")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_rank_exits_3(bed):
@@ -43,7 +43,7 @@ def scenario_rank_exits_3(bed):
         run.expect(r"rank 6 on h04 .*exit code 3")
         run.expect(r"^\s+(\| )?last words of 6$")  # the report quotes its stderr
         equal(run.log(6, "err"), b"last words of 6\n", "stderr of rank 6")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_rank_ignores_term(bed):
@@ -54,14 +54,14 @@ def scenario_rank_ignores_term(bed):
         os.kill(pid, signal.SIGKILL)
         equal(run.wait(8), 137, "exit code")
         check(time.monotonic() - began >= 0.8, "the grace of 1 s was not granted")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_setsid_grandchildren_after_success(bed):
     """A rank that ends well leaves nothing either: daemons end with it."""
     with Run(bed, *DAEMONS, "0") as run:
         equal(run.wait(20), 0, "exit code")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_setsid_grandchildren_after_failure(bed):
@@ -69,17 +69,17 @@ def scenario_setsid_grandchildren_after_failure(bed):
         _, pid = wait_for_daemons(bed, run)[3]
         os.kill(pid, signal.SIGKILL)
         equal(run.wait(10), 137, "exit code")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_runner_killed(bed):
     with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
         wait_for_daemons(bed, run)
         os.kill(bed.runner("h02"), signal.SIGKILL)
-        bed.expect_nothing_left(3, ["h02"])
+        bed.expect_nothing_left(8, ["h02"])
         equal(run.wait(10), 5, "exit code")
         equal(len(re.findall("h02: lost", run.text())), 1, "times that the loss of h02 is said")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_keeper_killed(bed):
@@ -91,46 +91,49 @@ def scenario_keeper_killed(bed):
             os.kill(parent_of(pid), signal.SIGKILL)
             check(run.wait(10) != 0, "exit code 0 although a rank was lost")
             run.expect(f"rank {rank} on {host}")
-            bed.expect_nothing_left(3)
+            bed.expect_nothing_left(5)
 
 
 def scenario_launcher_killed(bed):
     with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
         wait_for_daemons(bed, run)
         run.signal(signal.SIGKILL)
-        equal(run.wait(2), 137, "exit code")
-        bed.expect_nothing_left(5)
+        equal(run.wait(5), 137, "exit code")
+        bed.expect_nothing_left(8)
 
 
 def scenario_launcher_stopped(bed):
     """A launcher that hangs keeps its connections open: only the heartbeats tell."""
-    timing = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s"}
+    limit, pause = 8, 4.7  # it is told of a pause of more than half the limit; a busy machine adds to it
+    timing = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": f"{limit}s"}
     with Run(bed, *SLEEP, settings=timing) as run:
         run.wait_for_ranks(8)
         run.signal(signal.SIGSTOP)
-        time.sleep(2.2)
+        time.sleep(pause)
         run.signal(signal.SIGCONT)
-        run.wait_for_text(r"this launcher did not run for [12]\.\d s")
-        time.sleep(3)  # longer than the limit: the ranks were not given up for that pause
-        stalls = [event for event in whole_events(run.folder_of_run() / "events.jsonl") if event["event"] == "stalled"]
-        check(len(stalls) == 1 and 1 <= stalls[0]["seconds"] < 3, f"one pause in the journal ({stalls})")
+        run.wait_for_text(r"this launcher did not run for [4-7]\.\d s")
+        time.sleep(limit)  # the ranks were not given up for that pause
+        # A busy machine makes pauses of its own.
+        events = whole_events(run.folder_of_run() / "events.jsonl")
+        stalls = [event["seconds"] for event in events if event["event"] == "stalled"]
+        equal(sum(pause - 0.6 <= seconds < limit for seconds in stalls), 1, f"pauses in the journal like that one ({stalls})")
         equal(len(bed.ranks(run.id())), 8, "ranks after the pause")
         run.signal(signal.SIGSTOP)
-        bed.expect_nothing_left(10)
+        bed.expect_nothing_left(limit + 10)
 
 
 def scenario_link_down(bed):
-    timing = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s"}
+    timing = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "5s"}
     with Run(bed, *SLEEP, settings=timing) as run:
         run.wait_for_ranks(8)
         bed.link("h03", "down")
         began = now()
         # Rank processes of the host that nobody reaches any more, while the link is still down.
-        bed.expect_nothing_left(10, ["h03"])
-        equal(run.wait(20), 5, "exit code")
-        in_time(began, 20, "the verdict")
+        bed.expect_nothing_left(15, ["h03"])
+        equal(run.wait(25), 5, "exit code")
+        in_time(began, 25, "the verdict")
         run.expect(r"h03: lost")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_ctrl_c_once(bed):
@@ -142,7 +145,7 @@ def scenario_ctrl_c_once(bed):
         equal(run.wait(8), 130, "exit code")
         for rank in range(8):
             run.expect(f"rank {rank} tidied up")  # TERM first, and what a rank says then is still shown
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_ctrl_c_twice(bed):
@@ -150,11 +153,12 @@ def scenario_ctrl_c_twice(bed):
         run.wait_for_ranks(8)
         run.wait_for_text("rank 7 is stubborn")
         run.signal(signal.SIGINT)
+        run.wait_for_text("once more kills them at once")  # two signals that nobody has taken yet are one
         time.sleep(1)
         check(run.process.poll() is None, "ended within the grace although its ranks ignore TERM")
         run.signal(signal.SIGINT)
-        equal(run.wait(5), 130, "exit code")
-        bed.expect_nothing_left(2)
+        equal(run.wait(15), 130, "exit code")
+        bed.expect_nothing_left(5)
 
 
 def scenario_terminated(bed):
@@ -162,21 +166,21 @@ def scenario_terminated(bed):
         run.wait_for_ranks(8)
         run.signal(signal.SIGTERM)
         equal(run.wait(8), 143, "exit code")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_mpi_abort(bed):
     with Run(bed, BUILD / "bin/e2e_mpi_abort", "5", settings={"runner.grace": "2s"}) as run:
         equal(run.wait(20), 5, "exit code")
         run.expect(r"rank 5 on h03 .*MPI_Abort")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(5)
 
 
 def scenario_program_missing(bed):
     with Run(bed, "/no/such/program") as run:
         equal(run.wait(15), 3, "exit code")
         run.expect(r"/no/such/program")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)
 
 
 def scenario_two_runs_side_by_side(bed):
@@ -225,4 +229,4 @@ def scenario_rank_killed_for_memory(bed):
               "ranks that the OOM killer ended")
         cause = [event for event in events if event["event"] == "cause"]
         equal([(event["what"], event["oom_evidence"]) for event in cause], [("oom", "host")], "first cause")
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)

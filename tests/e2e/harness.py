@@ -121,6 +121,14 @@ def parent_of(pid):
         return 0
 
 
+def start_time(pid):
+    """In ticks since the machine has started; later than any other's where it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except (OSError, IndexError):
+        return sys.maxsize
+
+
 def executable_of(pid):
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
@@ -164,9 +172,9 @@ class HostBed:
         check(done.returncode == 0, f"{host}: {argv}: {done.stderr}")
         return done.stdout
 
-    def ranks(self, run_id=None):
+    def ranks(self, run_id=None, attempt=None):
         """{rank: (host, pid on the bastion)} of what was exec'ed as a rank, not of what that started."""
-        found = {}
+        found, began = {}, {}
         for host in self.hosts:
             for pid, *_ in self.processes(host):
                 variables = environment_of(pid)
@@ -174,8 +182,14 @@ class HostBed:
                     continue
                 if run_id and variables["SORTIE_RUN_ID"] != run_id:
                     continue
-                if "RANK" not in environment_of(parent_of(pid)):
-                    found.setdefault(int(variables["RANK"]), (host, pid))
+                if attempt and variables.get("SORTIE_ATTEMPT") != str(attempt):
+                    continue
+                parent, rank, start = parent_of(pid), int(variables["RANK"]), start_time(pid)
+                if not parent or "RANK" in environment_of(parent):
+                    continue  # gone meanwhile, or started by a rank
+                # A rank's daemons look like it once they have lost their parent. They are younger; a pid may be any.
+                if rank not in found or start < began[rank]:
+                    found[rank], began[rank] = (host, pid), start
         return found
 
     def runner(self, host):

@@ -10,7 +10,7 @@ import signal
 import time
 
 from detach import Detached
-from harness import SORTIE, Run, check, environment_of, equal, executable_of, parent_of, run_to_end, wait_until, whole_events
+from harness import SORTIE, Run, check, equal, executable_of, run_to_end, wait_until, whole_events
 from restart import RESTART, events, weights
 from training import CONFIG, ENDLESS, compare, losses, settings
 from watcher import kill_supervisor
@@ -34,13 +34,7 @@ def expect_no_memory(bed, run_id, seconds):
 def ranks_of_attempt(bed, attempt, count, seconds=30):
     """{rank: (host, pid)} once all `count` of it run."""
     def there():
-        found = {}
-        for host in bed.hosts:
-            for pid, *_ in bed.processes(host):
-                variables = environment_of(pid)
-                if variables.get("SORTIE_ATTEMPT") == str(attempt) and "RANK" in variables \
-                        and "RANK" not in environment_of(parent_of(pid)):
-                    found[int(variables["RANK"])] = (host, pid)
+        found = bed.ranks(attempt=attempt)
         return found if len(found) == count else None
     return wait_until(there, seconds, f"{count} ranks of attempt {attempt}")
 

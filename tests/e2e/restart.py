@@ -11,7 +11,7 @@ import struct
 import time
 
 from detach import Detached, ended
-from harness import SORTIE, Gates, Run, check, environment_of, equal, in_time, parent_of, run_to_end, wait_until
+from harness import SORTIE, Gates, Run, check, equal, in_time, run_to_end, wait_until
 from machine_clock import now
 from training import CONFIG, compare, losses, settings
 
@@ -35,13 +35,7 @@ def ranks_of(run, attempt, count):
     """{rank: (host, pid)} of that attempt, once all `count` of it run."""
     def there():
         check(run.process.poll() is None, "sortie ended meanwhile")
-        found = {}
-        for host in run.bed.hosts:
-            for pid, *_ in run.bed.processes(host):
-                variables = environment_of(pid)
-                if variables.get("SORTIE_ATTEMPT") == str(attempt) and "RANK" in variables \
-                        and "RANK" not in environment_of(parent_of(pid)):
-                    found[int(variables["RANK"])] = (host, pid)
+        found = run.bed.ranks(attempt=attempt)
         return found if len(found) == count else None
     return wait_until(there, 30, f"{count} ranks of attempt {attempt}")
 

@@ -99,7 +99,7 @@ def scenario_killed_between_two_attempts(bed):
         equal(attached.returncode, 0, f"exit code ({attached.stderr[-1000:]})")
         numbers = [event["attempt"] for event in detached_events(run, "attempt")]
         equal(numbers, list(range(1, len(numbers) + 1)), "attempts")
-        # One more for each kill that came before the ranks of an attempt ran: the second one, and the first where it came too late.
+        # One more for each kill before the ranks of an attempt ran: the second one, and the first where it came late.
         check(2 <= len(numbers) <= 4, f"attempts {numbers}")
         check(not any(event.get("blamed") for event in detached_events(run, "attempt_end")), "a host is blamed")
         said = run.sortie("logs", run.id).stdout
