@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from detach import Detached, ended
-from harness import BUILD, check, equal, parent_of, testbed, wait_until
+from harness import BUILD, Gates, check, equal, parent_of, testbed, wait_until
 from launch import files_holding
 
 HOLD = {"runner.on_launcher_loss": "hold 60s"}
@@ -51,7 +51,7 @@ def scenario_mpi_goes_on(bed):
         time.sleep(0.5)
         ended(run.start("attach", "--adopt", run.id), 30, 0)
         check("adopt ok size=8" in run.log(0), "rank 0 does not say that all is well")
-        bed.expect_nothing_left(3)
+        bed.expect_nothing_left(5)
 
 
 def scenario_secrets_stay_with_the_ranks(bed):
@@ -61,7 +61,8 @@ def scenario_secrets_stay_with_the_ranks(bed):
     folder = Path(tempfile.mkdtemp(dir=bed.shared))
     folder.chmod(0o755)
     script = (f'while ! [ -e {folder}/adopted ]; do sleep 0.05; done; '
-              'for v in "$IN_FILE" "$HF_TOKEN"; do printf %s "$v" | sha256sum; done; sleep 3')
+              'for v in "$IN_FILE" "$HF_TOKEN"; do printf %s "$v" | sha256sum; done; '
+              f"while ! [ -e {folder}/seen ]; do sleep 0.05; done")
     with tempfile.TemporaryDirectory() as own:
         secrets, config = Path(own, "secrets"), Path(own, "job.toml")
         secrets.write_text(f"IN_FILE={secret}\n")
@@ -81,6 +82,7 @@ def scenario_secrets_stay_with_the_ranks(bed):
                     pass
             boss = Path(f"/proc/{run.supervisor()}/environ").read_bytes()
             check(secret.encode() not in boss, "it is in the environment of the adopter")
+            (folder / "seen").touch()
             ended(adopter, 20, 0)
             for rank in range(4):
                 equal(run.log(rank), f"{digest}  -\n" * 2, f"what rank {rank} found")
@@ -93,16 +95,17 @@ def scenario_secrets_stay_with_the_ranks(bed):
 
 def scenario_staged_run_is_adopted_and_run_again(bed):
     """The adopter stages nothing: what was staged may be gone here. The run's own config.toml starts it again."""
-    with tempfile.TemporaryDirectory() as own:
+    with tempfile.TemporaryDirectory() as own, Gates(bed) as gates:
         data = Path(own, "words")
         data.write_text("first\nlast\n")
-        script = "head -1 {stage}/words; sleep 4; tail -1 {stage}/words"
+        script = "head -1 {stage}/words; " + gates.wait("adopted") + "; tail -1 {stage}/words"
         settings = {**HOLD, "runner.stage": f'["{data}"]'}
         with Detached(bed, "sh", "-c", script, settings=settings) as run:
             all_say(run, "first\n", range(4))
             data.unlink()
             lose_supervisor(run)
             adopter = adopt(run)
+            gates.open("adopted")
             ended(adopter, 20, 0)
             for rank in range(4):
                 equal(run.log(rank), "first\nlast\n", f"stdout of rank {rank}")
@@ -111,7 +114,7 @@ def scenario_staged_run_is_adopted_and_run_again(bed):
             again = run.sortie("run", run.path / "config.toml")
             equal(again.returncode, 0, f"exit code of the run again ({again.stderr[-600:]})")
             check("staged on 4 hosts: all there already" in again.stderr, again.stderr[-600:])
-            bed.expect_nothing_left(3)
+            bed.expect_nothing_left(5)
 
 
 def scenario_adopter_ends_what_a_lost_host_has(bed):
@@ -127,4 +130,4 @@ def scenario_adopter_ends_what_a_lost_host_has(bed):
             for each in pids:
                 os.kill(each, number)
         ended(adopter, 20, 5)
-        bed.expect_nothing_left(2)
+        bed.expect_nothing_left(5)

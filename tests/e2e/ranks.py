@@ -5,7 +5,7 @@ import contextlib
 import json
 import subprocess
 
-from harness import BUILD, HOSTS, PROGRAMS, SORTIE, Run, check, equal, run_to_end, whole_events
+from harness import BUILD, HOSTS, PROGRAMS, SORTIE, Gates, Run, check, equal, run_to_end, wait_until, whole_events
 
 RING = BUILD / "bin/e2e_mpi_ring"
 THREADS = BUILD / "bin/e2e_mpi_threads"
@@ -83,7 +83,11 @@ def scenario_a_host_that_lacks_the_network(bed):
 
 
 def scenario_two_jobs_side_by_side(bed):
-    with Run(bed, *STORE, "2", hosts="h[01-02]", slots=1) as first, Run(bed, *STORE, "2", hosts="h[01-02]", slots=1) as second:
+    with Gates(bed) as gates, Run(bed, *STORE, gates.folder / "end", hosts="h[01-02]", slots=1) as first, \
+            Run(bed, *STORE, gates.folder / "end", hosts="h[01-02]", slots=1) as second:
+        wait_until(lambda: all(run.folder_of_run() and len(bed.ranks(run.id())) == 2 for run in (first, second)), 40,
+                   "the ranks of both")
+        gates.open("end")
         equal([first.wait(40), second.wait(40)], [0, 0], "exit codes")
         ports = [{env["MASTER_PORT"] for env in stores(run, 2)} for run in (first, second)]
         equal([len(ports[0]), len(ports[1]), len(ports[0] | ports[1])], [1, 1, 2], f"ports {ports}: their numbers")
@@ -92,11 +96,13 @@ def scenario_two_jobs_side_by_side(bed):
 
 
 def scenario_a_port_of_the_config(bed):
-    with Run(bed, *STORE, "3", hosts="h[01-02]", slots=1, settings={"runner.master_port": 29555}) as first:
+    with Gates(bed) as gates, \
+            Run(bed, *STORE, gates.folder / "end", hosts="h[01-02]", slots=1, settings={"runner.master_port": 29555}) as first:
         first.wait_for_ranks(2)
         with Run(bed, "true", hosts="h01", slots=1, settings={"runner.master_port": 29555}) as second:
             equal(second.wait(20), 3, "exit code of a second job with the same port")
             second.expect(r"h01: .*runner.master_port: 29555 is not free: another job of Sortie on this host has it")
+        gates.open("end")
         equal(first.wait(40), 0, "exit code of the first")
         equal({env["MASTER_PORT"] for env in stores(first, 2)}, {"29555"}, "MASTER_PORT")
 

@@ -1,6 +1,6 @@
 """What a script that torchrun would start does first: from its environment alone, rank 0 opens a store at
-MASTER_ADDR:MASTER_PORT, everybody registers there with a retry, and all leave when all have been. `env_store.py [SECONDS]`
-holds the store open that long. Prints what the environment said, as one JSON line."""
+MASTER_ADDR:MASTER_PORT, everybody registers there with a retry, and all leave when all have been. `env_store.py [FILE]`
+holds the store open until FILE is there. Prints what the environment said, as one JSON line."""
 
 import json
 import os
@@ -38,14 +38,14 @@ def main():
     deadline = time.monotonic() + 20
     while True:
         try:
-            store = socket.create_connection(PLACE, timeout=10)
+            store = socket.create_connection(PLACE, timeout=30)
             break
         except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-    if len(sys.argv) > 1:
-        time.sleep(float(sys.argv[1]))
+    while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
     store.sendall(f"{RANK}\n".encode())
     answer = store.makefile().readline().split()
     assert answer == [*map(str, range(SIZE)), ENV["TORCHELASTIC_RUN_ID"]], f"another job's store: {answer}"
