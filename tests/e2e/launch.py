@@ -5,9 +5,10 @@ import hashlib
 import os
 import re
 import tempfile
+import time
 from pathlib import Path
 
-from harness import BUILD, HOSTS, SANITIZED, Run, check, equal, testbed
+from harness import BUILD, HOSTS, SANITIZED, Gates, Run, check, equal, testbed
 
 RING = BUILD / "bin/e2e_mpi_ring"
 
@@ -67,8 +68,8 @@ def scenario_a_secret_is_in_the_ranks_and_nowhere_else(bed):
     """Planted in a config, a secrets file and the environment; looked for in every process and file of every host."""
     secret = "s3cr3t-" + os.urandom(12).hex()
     digest = hashlib.sha256(secret.encode()).hexdigest()
-    script = 'for v in "$IN_CONFIG" "$HF_TOKEN" "$IN_FILE"; do printf %s "$v" | sha256sum; done; sleep 4'
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Gates(bed) as gates:
+        script = 'for v in "$IN_CONFIG" "$HF_TOKEN" "$IN_FILE"; do printf %s "$v" | sha256sum; done; ' + gates.wait("seen")
         secrets, config = Path(folder, "secrets"), Path(folder, "job.toml")
         secrets.write_text(f"IN_FILE={secret}\n")
         secrets.chmod(0o600)
@@ -84,6 +85,7 @@ def scenario_a_secret_is_in_the_ranks_and_nowhere_else(bed):
             for host, root in roots.items():
                 check(not (found := files_holding([root + place for place in places], secret)), f"{host}: {found}")
             check(not (found := files_holding([run.folder], secret)), f"bastion: {found}")
+            gates.open("seen")
             equal(run.wait(20), 0, "exit code")
             check(secret not in run.text(), "sortie printed it")
             for rank in range(4):
@@ -105,6 +107,7 @@ def scenario_output_in_full(bed):
                 break
             match = re.search(r"VmHWM:\s+(\d+)", status)
             peak = max(peak, int(match.group(1)) if match else 0)
+            time.sleep(0.02)
         equal(run.wait(60), 0, "exit code")
         for rank in range(8):
             equal(len(run.log(rank)), 5 * 1000001, f"bytes of rank {rank}")
