@@ -16,6 +16,10 @@ namespace {
 using Clock = Watchdog::Clock;
 using Json = nlohmann::ordered_json;
 
+/// Of a rank that writes nothing its runner tells at the end of dump_timeout: beyond it, for that
+/// answer on hosts that are busy.
+constexpr std::chrono::milliseconds kAnswersLate{2000};
+
 std::vector<std::size_t> host_of_each_rank(const LaunchPlan& plan) {
   std::vector<std::size_t> out(plan.world_size);
   for (std::size_t host = 0; host < plan.hosts.size(); ++host)
@@ -129,7 +133,7 @@ void RankWatch::on_hang(Hang hang) {
     order.timeout_ms = static_cast<std::uint32_t>(job_.watchdog.dump_timeout.count());
     parts_.send(index, order);
   }
-  dump_timer_.expires_after(job_.watchdog.dump_timeout);
+  dump_timer_.expires_after(job_.watchdog.dump_timeout + kAnswersLate);
   dump_timer_.async_wait([this](boost::system::error_code error) {
     if (!error) finish_hang();
   });

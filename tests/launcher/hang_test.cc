@@ -35,9 +35,10 @@ wire::Heartbeat standing(std::uint32_t rank, Section section, std::uint32_t ms) 
   return beat;
 }
 
-/// Says where its rank stands, answers DumpStacks with `how` (nothing when that is empty), and ends
-/// by Stop.
-awaitable<void> stands(FakeRunner& runner, Section section, std::string how) {
+/// Says where its rank stands, answers DumpStacks with `how` (nothing when that is empty) after
+/// `pause`, and ends by Stop.
+awaitable<void> stands(FakeRunner& runner, Section section, std::string how,
+                       milliseconds pause = milliseconds(0)) {
   const bool started = co_await runner.start();
   if (!started) co_return;
   const std::uint32_t rank = runner.job.ranks[0].rank;
@@ -45,6 +46,7 @@ awaitable<void> stands(FakeRunner& runner, Section section, std::string how) {
   runner.send(standing(rank, section, 9000));
   const bool asked = co_await runner.until<wire::DumpStacks>();
   if (!asked) co_return;
+  if (pause.count() > 0) co_await runner.sleep(pause);
   if (!how.empty()) runner.send(wire::StackDump{rank, how, "main\n  wait\x1b[31m\n"});
   const bool told = co_await runner.until<wire::Stop>();
   if (told) co_await runner.finish(true, SIGTERM);
@@ -58,6 +60,10 @@ awaitable<void> waits(FakeRunner& runner) {
 }
 awaitable<void> waits_silently(FakeRunner& runner) {
   return stands(runner, Section::reduce, "");
+}
+awaitable<void> waits_and_is_busy(FakeRunner& runner) {
+  return stands(runner, Section::reduce, "kernel: no process of it answered SIGQUIT",
+                milliseconds(600));
 }
 
 }  // namespace
@@ -102,7 +108,7 @@ TEST_CASE("ranks that hang: their stacks are kept, the right one is blamed, all 
             "hang: rank 1 on h2 makes no progress"));
 }
 
-TEST_CASE("stacks that do not come are not waited for longer than dump_timeout") {
+TEST_CASE("stacks that do not come are not waited for long after dump_timeout") {
   Launch launch({{"h1", {0}}, {"h2", {0}}});
   launch.job.watchdog.hang_timeout = milliseconds(5000);
   launch.job.watchdog.dump_timeout = milliseconds(300);
@@ -111,7 +117,18 @@ TEST_CASE("stacks that do not come are not waited for longer than dump_timeout")
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitHang);
   CHECK(has(verdict.text, "stacks of 1 rank: "));
-  CHECK(launch.ran < test::patient(milliseconds(3000)));
+  CHECK(launch.ran < test::patient(milliseconds(5000)));
+}
+
+TEST_CASE("stacks of a host that is busy count though they come after dump_timeout") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.job.watchdog.hang_timeout = milliseconds(5000);
+  launch.job.watchdog.dump_timeout = milliseconds(300);
+  launch.host("h1").script = waits_and_is_busy;
+  launch.host("h2").script = works;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitHang);
+  CHECK(has(verdict.text, "stacks of 2 ranks: "));
 }
 
 TEST_CASE(
