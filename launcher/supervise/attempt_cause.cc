@@ -22,7 +22,7 @@ namespace {
 /// What still works on a lost host gets no longer than the runner's own grace for that case.
 constexpr milliseconds kMostPatience{5000};
 /// Silence of Sortie's own after the settlement, before it says what it waits for.
-constexpr milliseconds kSilence{800};
+constexpr milliseconds kSilence{200};
 }  // namespace
 
 static Result<wire::Swept> not_looked() {
