@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 /// Of a rank that writes nothing its runner tells at the end of dump_timeout: beyond it, for that
 /// answer on hosts that are busy.
-constexpr std::chrono::milliseconds kAnswersLate{2000};
+constexpr std::chrono::milliseconds kAnswersLate{1000};
 
 std::vector<std::size_t> host_of_each_rank(const LaunchPlan& plan) {
   std::vector<std::size_t> out(plan.world_size);

@@ -196,6 +196,7 @@ def fill_save_dir(scene, _chance, _hosts, undo):
     freed = []
     def over():
         if not freed:
+            fill(filler)  # a checkpoint that was just replaced has left its room
             if not any("training continues" in note["text"] for note in run.told("note", struck.time)):
                 return False
             filler.unlink()
@@ -239,12 +240,12 @@ KINDS = {
 def make(scene, name, chance, hosts=None):
     """One fault, on one of `hosts` where it is a host's or a rank's. A Failure says what came out otherwise than it should."""
     run, kind = scene.run, KINDS[name]
-    attempt = run.attempt()
+    attempt, before = run.attempt(), time.time()
     committed = max((event["step"] for event in run.told("checkpoint")), default=0)
     with contextlib.ExitStack() as undo:
         struck = kind.strike(scene, chance, hosts, undo)
         def ended():
-            return run.events("attempt_end", struck.time - 1, attempt=attempt)
+            return run.events("attempt_end", before, attempt=attempt)  # some strikes last longer than the rank has lived
         patience = kind.seconds + 30  # later than that nothing is waited for; whether it was in time is judged below
         run.until(lambda: ended() or struck.over(), patience, f"{struck.text}: its end")
     if not ended():
@@ -253,9 +254,9 @@ def make(scene, name, chance, hosts=None):
     end = ended()[0]
     check("class" in end, f"{struck.text}: the ranks were done before it")
     check(end["class"] in kind.classes, f"{struck.text}: class {end['class']} ({end['cause']}), not one of {kind.classes}")
-    decision = run.until(lambda: run.events("decision", struck.time, attempt=attempt), 30, "a decision")[-1]
+    decision = run.until(lambda: run.events("decision", before, attempt=attempt), 30, "a decision")[-1]
     check(decision["action"] == "restart", f"{struck.text}: {decision['reason']}")
-    delay = decision["time"] - struck.time
+    delay = max(0.0, decision["time"] - struck.time)
     check(delay <= kind.seconds * PATIENCE, f"{struck.text}: decided after {delay:.1f} s, not {kind.seconds}")
     reached = max((event["step"] for event in run.told("step", 0.0) if event["time"] < decision["time"]), default=0)
     begun = run.until(lambda: run.events("attempt", decision["time"] - 0.01, attempt=attempt + 1), 60, "the next attempt")[0]

@@ -12,7 +12,7 @@ from harness import PATIENCE, PROGRAMS, ROOT, SORTIE, Run, check, equal, run_to_
 
 HANG = 6
 LIMIT = 5
-# Limit of 5 s: found within twelve on a busy machine, stacks in at most five more.
+# Limit of 5 s: found within twelve on a busy machine, stacks in at most four more.
 FOUND_WITHIN = 12
 # News of half a limit ago would say that ranks do not stand still yet.
 WATCHDOG = {"watchdog.hang_timeout": f"{LIMIT}s", "runner.heartbeat_interval": "1s"}

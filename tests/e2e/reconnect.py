@@ -216,8 +216,8 @@ def scenario_stalled_state_folder(bed):
 
 
 def fill(path):
-    """Writes until its filesystem has no room."""
-    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+    """Writes until its filesystem has no room; again where it has some since."""
+    with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
 

@@ -54,8 +54,10 @@ def expect_no_trace(bed, run, killed=()):
 def scenario_killed_five_times_in_an_attempt(bed):
     """Ranks count all the time: every number is in the logs, once; `attach` and `status` have the run's exit code."""
     limit = 400
+    counter = " ".join(map(str, COUNTER))
     # However long the supervisors take to start, ranks are there until the last one does.
-    with Gates(bed) as gates, Detached(bed, *COUNTER, limit, "60", "0", gates.folder / "end", settings=HOLD) as run:
+    with Gates(bed) as gates, \
+            Detached(bed, "sh", "-c", f"{counter} {limit - 1} 60; {gates.wait('end')}; echo {limit - 1}", settings=HOLD) as run:
         attached = run.start("attach", "--from-start", run.id)
         watcher = run.watchers()
         equal(len(watcher), 1, "watchers")

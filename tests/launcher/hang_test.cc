@@ -108,7 +108,7 @@ TEST_CASE("ranks that hang: their stacks are kept, the right one is blamed, all 
             "hang: rank 1 on h2 makes no progress"));
 }
 
-TEST_CASE("stacks that do not come are not waited for long after dump_timeout") {
+TEST_CASE("stacks that do not come are not waited for longer than dump_timeout") {
   Launch launch({{"h1", {0}}, {"h2", {0}}});
   launch.job.watchdog.hang_timeout = milliseconds(5000);
   launch.job.watchdog.dump_timeout = milliseconds(300);
