@@ -9,12 +9,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from harness import PATIENCE, PROGRAMS, SORTIE, Run, environment_of, executable_of, parent_of, run_to_end
-from machine_clock import now
+from harness import PATIENCE, PROGRAMS, SORTIE, Run, check, environment_of, executable_of, parent_of, run_to_end
+from machine_clock import now, wait_for_end
 
 FAMILY = ("/usr/bin/python3", "-ISE", PROGRAMS / "family.py")
 DAEMONS = 3
-TIMING = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s",
+TIMING = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "6s",
           "runner.ssh.connect_timeout": "4s"}
 
 
@@ -47,7 +47,8 @@ class DetachedRun(Run):
         return (self.viewer or self.process).poll() is not None
 
     def exit_code(self, seconds):
-        code = self.viewer.wait(seconds)
+        code = wait_for_end(self.viewer, seconds * PATIENCE)
+        check(code is not None, f"sortie attach still runs after {seconds} s")
         return code if code >= 0 else 128 - code
 
     def __exit__(self, *error):
@@ -99,6 +100,7 @@ VICTIMS = {
 
 def strike(pids, number):
     """Several are stopped first: none may act on another's death."""
+    check(all(pid > 0 for pid in pids), f"{pids}: one is not there")  # 0 would be this process and all beside it
     for signals in ([signal.SIGSTOP] if len(pids) > 1 else []), [number]:
         for pid in pids:
             for each in signals:
