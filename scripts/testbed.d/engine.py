@@ -18,7 +18,7 @@ DOCKERD, CONTAINERD, DOCKER = "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/
 STATE = "/run/engine"  # inside the host
 PODMAN = "/usr/bin/podman"
 DOCKER_SOCKET, CONTAINERD_SOCKET = "/run/docker.sock", "/run/containerd/containerd.sock"
-START_TIMEOUT = 30.0
+START_TIMEOUT = 60.0
 NEEDED = {"docker": (CONTAINERD, DOCKERD, DOCKER), "containerd": (CONTAINERD,), "podman": (PODMAN, "/usr/bin/newuidmap")}
 # Left out is what needs a device or a folder of the machine.
 CONTAINERD_CONFIG = """version = 2

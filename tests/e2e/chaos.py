@@ -37,7 +37,7 @@ def scenario_cuts_a_link(bed):
         bed.expect_nothing_left(5)
     with Run(bed, *two, hosts="h[01-02]", slots=1, settings=NOTICED) as run:
         ranks_of(run, 1, 2)
-        chaos(run, "--faults", "link", "--link-down", "3s", "--seed", "4")
+        chaos(run, "--faults", "link", "--link-down", "5s", "--seed", "4")  # a busy launcher finds it late
         equal(run.wait(60), 0, f"exit code ({run.text()[-2000:]})")
         end = events(run, "attempt_end")[0]
         equal((end["class"], end["blamed"]), ("hardware", events(run, "fault")[0]["host"]), "class, and who is blamed")
@@ -48,6 +48,7 @@ def scenario_cuts_a_link(bed):
 def scenario_stops_a_rank(bed):
     """A rank that stands still is a hang, and the next attempt comes to the end."""
     committed = bed.shared / "chaos-committed"
+    committed.unlink(missing_ok=True)
     with Run(bed, "python3", PROGRAMS / "slow_rank.py", committed, hosts="h[01-02]", slots=1,
              settings={**RESTART, "watchdog.hang_timeout": "4s", "watchdog.dump_timeout": "1s"}) as run:
         ranks_of(run, 1, 2)

@@ -6,7 +6,7 @@ import re
 import shutil
 
 from boxes import ALL, AWAKE, IMAGE, RUNNING, ContainerBed, SmallBed, boxed, config_with_table, folder, table
-from harness import HOSTS, PROGRAMS, SORTIE, Run, check, equal, run_to_end, wait_until
+from harness import HOSTS, PROGRAMS, SORTIE, Gates, Run, check, equal, run_to_end, wait_until
 from masters import Masters
 from training import CONFIG, build_tokens, losses
 from warm import Warm
@@ -81,20 +81,22 @@ def scenario_arguments_and_variables_byte_for_byte(bed):
 printf '%s\0' "$@" | od -An -v -tx1 | tr -d ' \n'; echo
 printf '%s' "$HOSTILE" | od -An -v -tx1 | tr -d ' \n'; echo
 echo "$TOKEN_IS_SECRET" | wc -c; echo "[$SSH_CONNECTION$SORTIE_E2E]"; id -u; pwd; echo "$HOME"; hostname; touch /data/there
-sleep 1
 """
     value = "'\"$HOME `id` $(id)\nsecond line\\ \u00e4\u2713"
     box = {"mounts": [[str(bed.shared), "/data"]], "workdir": "/tmp"}
     os.environ["TOKEN_IS_SECRET"] = "hidden-0815"
-    with boxed(bed, "sh", "-c", script, "sh", *HOSTILE, slots=1, hosts="h01,h02", box=box,
-               settings={"runner.container.env.HOSTILE": value, "runner.secret_env.TOKEN_IS_SECRET": "(secret)"}) as run:
+    with Gates(bed) as gates, \
+            boxed(bed, "sh", "-c", f"{script}until test -e /data/{gates.folder.name}/seen; do sleep 0.05; done", "sh", *HOSTILE,
+                  slots=1, hosts="h01,h02", box=box,
+                  settings={"runner.container.env.HOSTILE": value, "runner.secret_env.TOKEN_IS_SECRET": "(secret)"}) as run:
         run.wait_for_ranks(2)
         for host in HOSTS[:2]:
             shown = bed.docker(host, "inspect", *bed.containers(host, *RUNNING))
             check("hidden-0815" not in shown and "second line" not in shown, f"{host}: a variable is in docker inspect")
             commands = "\n".join(command for *_, command in bed.processes(host))
             check("hidden-0815" not in commands, f"{host}: the secret is in a process list")
-        equal(run.wait(20), 0, "exit code")
+        gates.open("seen")
+        equal(run.wait(40), 0, "exit code")
         for rank in range(2):
             lines = run.log(rank).decode().splitlines()
             equal(bytes.fromhex(lines[0]), b"".join(word.encode() + b"\0" for word in HOSTILE), f"arguments of rank {rank}")
@@ -122,7 +124,7 @@ def scenario_limits_reach_the_container(bed):
     script = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; df -k /dev/shm | tail -n 1"
     with boxed(bed, "sh", "-c", script, hosts="h01", slots=2,
                box={"memory": "64MiB", "cpus": 0.5, "shm_size": "48MiB"}) as run:
-        equal(run.wait(20), 0, "exit code")
+        equal(run.wait(40), 0, "exit code")
         limit, shm = run.log(0).decode().splitlines()
         equal(limit, str(2 * 64 << 20), "memory of a container with two ranks")
         equal(shm.split()[1], str(48 << 10), "KiB of /dev/shm")
@@ -163,7 +165,7 @@ def scenario_image_appears_on_all_hosts(bed):
     """`docker save` on one host's engine, and only what the others lack travels; then a run finds it everywhere."""
     push_image(bed, bed.ssh_config)
     with boxed(bed, "true", box={"pull": "never"}) as run:
-        equal(run.wait(20), 0, "exit code")
+        equal(run.wait(40), 0, "exit code")
 
 
 def run_here(box):
@@ -188,7 +190,7 @@ def scenario_podman_without_root(bed):
             equal(run.wait(60), 0, "exit code")
             run.expect(r"ring ok size=4 sum=6")
         for host in ("h01", "h02"):
-            wait_until(lambda host=host: not small.command("exec", host, "podman", *ALL).strip(), 5, f"{host}: no container left")
+            wait_until(lambda host=host: not small.command("exec", host, "podman", *ALL).strip(), 15, f"{host}: no container left")
 
 
 def scenario_containerd(bed):
@@ -201,4 +203,4 @@ def scenario_containerd(bed):
                                "--set", "runner.mpi=off", "--", "sh", "-c", "echo rank $RANK is $(id -u) in $(ls -d /home/sortie)")
         for rank in range(2):
             check(f"rank {rank} is 1000 in /home/sortie" in output, output)
-        wait_until(lambda: not small.command("exec", "--root", "h01", "ctr", "container", "ls", "--quiet").strip(), 5, "no container left")
+        wait_until(lambda: not small.command("exec", "--root", "h01", "ctr", "container", "ls", "--quiet").strip(), 15, "no container left")
