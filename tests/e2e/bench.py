@@ -8,7 +8,7 @@ from harness import HOSTS, TRAINER, Run, check, equal
 def scenario_collectives_and_links_of_4_hosts(bed):
     with Run(bed, TRAINER, "bench", "comm", "--json", "--links", "--link-bytes", "1MB", "--op", "all_reduce,broadcast", "--from",
              "64", "--to", "1MB", "--factor", "128", "--seconds", "0.1", slots=2) as run:
-        equal(run.wait(60), 0, "exit code")
+        equal(run.wait(100), 0, "exit code")
         report = json.loads(run.log(0))
     equal((report["schema"], report["ranks"]), ("sortie/bench-comm/1", 8), "report")
     check("Open MPI" in report["library"], f"library {report['library']!r}")

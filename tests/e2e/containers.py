@@ -47,7 +47,7 @@ def scenario_training_equals_bare_and_resumes(bed):
 
 def scenario_mpi_in_one_container_per_host(bed):
     with boxed(bed, RING) as run:
-        equal(run.wait(30), 0, "exit code")
+        equal(run.wait(60), 0, "exit code")
         run.expect(r"ring ok size=8 sum=28")
 
 
@@ -55,10 +55,10 @@ def scenario_mpi_in_one_container_per_rank(bed):
     """Shared memory between the ranks of a host: Open MPI is told to use nothing else inside a host."""
     with boxed(bed, RING, box={"scope": "rank", "shm_size": "64MiB"},
                settings={"runner.env.OMPI_MCA_btl": "self,vader,tcp"}) as run:
-        equal(run.wait(30), 0, "exit code")
+        equal(run.wait(60), 0, "exit code")
         run.expect(r"ring ok size=8 sum=28")
     with boxed(bed, RING, hosts="h01", box={"scope": "rank"}, settings={"runner.env.OMPI_MCA_btl": "self,vader"}) as run:
-        equal(run.wait(30), 0, "exit code of ranks that have shared memory alone")
+        equal(run.wait(60), 0, "exit code of ranks that have shared memory alone")
         run.expect(r"ring ok size=2 sum=1")
 
 
@@ -69,8 +69,8 @@ def scenario_two_jobs_on_one_host(bed):
     options = {"hosts": "h01", "settings": {"runner.env.OMPI_MCA_btl": "self,vader,tcp", "runner.cpu_binding": "none"}}
     with boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2 && ls /dev/shm | wc -l", **options) as one, \
             boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2", **options) as other:
-        equal(one.wait(30), 0, "exit code of one")
-        equal(other.wait(30), 0, "exit code of the other")
+        equal(one.wait(60), 0, "exit code of one")
+        equal(other.wait(60), 0, "exit code of the other")
         for run in (one, other):
             run.expect(r"ring ok size=2 sum=1")
 
@@ -114,7 +114,7 @@ def scenario_output_byte_for_byte(bed):
     path.write_bytes(any_bytes.BYTES)
     with boxed(bed, "sh", "-c", "cat /data/bytes; echo late >&2; exit 0", hosts="h01", slots=2,
                box={"mounts": [[str(bed.shared), "/data", "ro"]]}) as run:
-        equal(run.wait(30), 0, "exit code")
+        equal(run.wait(60), 0, "exit code")
         for rank in range(2):
             check(run.log(rank) == any_bytes.BYTES, f"output of rank {rank} is not what it wrote")
             equal(run.log(rank, "err"), b"late\n", f"stderr of rank {rank}")

@@ -12,6 +12,7 @@ from harness import BUILD, PROGRAMS, Run, check, equal, in_time, parent_of, wait
 from machine_clock import now
 
 SLEEP = ("sleep", "1000")
+LONG_GRACE = {"runner.grace": "60s"}  # who ends sooner has not waited for KILL
 STUBBORN = ("/bin/sh", PROGRAMS / "ignore_term.sh")
 DAEMONS = ("/usr/bin/python3", "-S", PROGRAMS / "daemons.py")
 DAEMONS_PER_RANK = 6
@@ -27,11 +28,11 @@ def wait_for_daemons(bed, run, ranks=8):
 
 
 def scenario_rank_killed(bed):
-    with Run(bed, *SLEEP) as run:
+    with Run(bed, *SLEEP, settings=LONG_GRACE) as run:
         host, pid = run.wait_for_ranks(8)[5]
         equal(host, "h03", "host of rank 5")
         os.kill(pid, signal.SIGKILL)
-        equal(run.wait(8), 128 + 9, "exit code")
+        equal(run.wait(20), 128 + 9, "exit code")
         run.expect(r"rank 5 on h03 .*SIGKILL")
         bed.expect_nothing_left(5)
 
@@ -39,7 +40,7 @@ def scenario_rank_killed(bed):
 def scenario_rank_exits_3(bed):
     script = "echo last words of $RANK >&2; if [ $RANK = 6 ]; then sleep 1; exit 3; fi; sleep 1000"
     with Run(bed, "sh", "-c", script) as run:
-        equal(run.wait(15), 3, "exit code")
+        equal(run.wait(30), 3, "exit code")
         run.expect(r"rank 6 on h04 .*exit code 3")
         run.expect(r"^\s+(\| )?last words of 6$")  # the report quotes its stderr
         equal(run.log(6, "err"), b"last words of 6\n", "stderr of rank 6")
@@ -52,7 +53,7 @@ def scenario_rank_ignores_term(bed):
         run.wait_for_text("rank 7 is stubborn")
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        equal(run.wait(8), 137, "exit code")
+        equal(run.wait(20), 137, "exit code")
         check(time.monotonic() - began >= 0.8, "the grace of 1 s was not granted")
         bed.expect_nothing_left(5)
 
@@ -68,7 +69,7 @@ def scenario_setsid_grandchildren_after_failure(bed):
     with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
         _, pid = wait_for_daemons(bed, run)[3]
         os.kill(pid, signal.SIGKILL)
-        equal(run.wait(10), 137, "exit code")
+        equal(run.wait(25), 137, "exit code")
         bed.expect_nothing_left(5)
 
 
@@ -77,7 +78,7 @@ def scenario_runner_killed(bed):
         wait_for_daemons(bed, run)
         os.kill(bed.runner("h02"), signal.SIGKILL)
         bed.expect_nothing_left(8, ["h02"])
-        equal(run.wait(10), 5, "exit code")
+        equal(run.wait(25), 5, "exit code")
         equal(len(re.findall("h02: lost", run.text())), 1, "times that the loss of h02 is said")
         bed.expect_nothing_left(5)
 
@@ -89,7 +90,7 @@ def scenario_keeper_killed(bed):
             where, pid = wait_for_daemons(bed, run)[rank]
             equal(where, host, f"host of rank {rank}")
             os.kill(parent_of(pid), signal.SIGKILL)
-            check(run.wait(10) != 0, "exit code 0 although a rank was lost")
+            check(run.wait(25) != 0, "exit code 0 although a rank was lost")
             run.expect(f"rank {rank} on {host}")
             bed.expect_nothing_left(5)
 
@@ -138,11 +139,11 @@ def scenario_link_down(bed):
 
 def scenario_ctrl_c_once(bed):
     script = "trap 'echo rank $RANK tidied up; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    with Run(bed, "sh", "-c", script) as run:
+    with Run(bed, "sh", "-c", script, settings=LONG_GRACE) as run:
         run.wait_for_ranks(8)
-        wait_until(lambda: run.text().count("] up") == 8, 10, "8 ranks that said up")
+        wait_until(lambda: run.text().count("] up") == 8, 20, "8 ranks that said up")
         run.signal(signal.SIGINT)
-        equal(run.wait(8), 130, "exit code")
+        equal(run.wait(20), 130, "exit code")
         for rank in range(8):
             run.expect(f"rank {rank} tidied up")  # TERM first, and what a rank says then is still shown
         bed.expect_nothing_left(5)
@@ -157,28 +158,28 @@ def scenario_ctrl_c_twice(bed):
         time.sleep(1)
         check(run.process.poll() is None, "ended within the grace although its ranks ignore TERM")
         run.signal(signal.SIGINT)
-        equal(run.wait(15), 130, "exit code")
+        equal(run.wait(30), 130, "exit code")
         bed.expect_nothing_left(5)
 
 
 def scenario_terminated(bed):
-    with Run(bed, *SLEEP) as run:
+    with Run(bed, *SLEEP, settings=LONG_GRACE) as run:
         run.wait_for_ranks(8)
         run.signal(signal.SIGTERM)
-        equal(run.wait(8), 143, "exit code")
+        equal(run.wait(20), 143, "exit code")
         bed.expect_nothing_left(5)
 
 
 def scenario_mpi_abort(bed):
     with Run(bed, BUILD / "bin/e2e_mpi_abort", "5", settings={"runner.grace": "2s"}) as run:
-        equal(run.wait(20), 5, "exit code")
+        equal(run.wait(60), 5, "exit code")
         run.expect(r"rank 5 on h03 .*MPI_Abort")
         bed.expect_nothing_left(5)
 
 
 def scenario_program_missing(bed):
     with Run(bed, "/no/such/program") as run:
-        equal(run.wait(15), 3, "exit code")
+        equal(run.wait(30), 3, "exit code")
         run.expect(r"/no/such/program")
         bed.expect_nothing_left(5)
 
@@ -188,8 +189,8 @@ def scenario_two_runs_side_by_side(bed):
     with Run(bed, "sh", "-c", "sleep 6; echo survived") as lasting:
         lasting.wait_for_ranks(8)
         with Run(bed, "sh", "-c", "sleep 1; exit 9") as failing:
-            equal(failing.wait(15), 9, "exit code of the failing run")
-        equal(lasting.wait(20), 0, "exit code of the other run")
+            equal(failing.wait(30), 9, "exit code of the failing run")
+        equal(lasting.wait(40), 0, "exit code of the other run")
         equal(lasting.text().count("survived"), 8, "ranks of the other run that ended well")
 
 

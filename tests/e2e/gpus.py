@@ -29,7 +29,7 @@ def scenario_a_rank_killed_beside_nccl_is_the_first_cause(bed):
         wait_until(lambda: len(losses(run)) >= 2, 90, "2 steps")
         host, pid = ranks[2]
         os.kill(pid, signal.SIGKILL)
-        equal(run.wait(30), 137, "exit code")
+        equal(run.wait(60), 137, "exit code")
         run.expect(rf"rank 2 on {host} .*SIGKILL")
 
 

@@ -33,7 +33,7 @@ def kill_supervisor(run):
 def expect_no_trace(bed, run, killed=()):
     """Neither on the hosts nor on this machine; `killed`: files of watchers that could not remove them."""
     bed.expect_nothing_left(5)
-    wait_until(lambda: not run.supervisors() and not run.watchers(), 5, "the end of supervisor and watcher")
+    wait_until(lambda: not run.supervisors() and not run.watchers(), 10, "the end of supervisor and watcher")
     left = [path.name for path in run.path.glob("watcher-*")]
     equal(left, list(killed), "files of watchers")
     def processes():
