@@ -39,8 +39,8 @@ def processes(bed, host):
         try:
             if pid == init or os.readlink(f"/proc/{pid}/exe") in (SSHD, *ENGINES):
                 continue
-        except FileNotFoundError:
-            pass  # a zombie has no exe; it is listed, it is a process that nobody reaped
+        except OSError:
+            pass  # a zombie has no exe; it is listed, it is a process that nobody reaped. EACCES: it has gone at this moment
         try:
             with open(f"/proc/{pid}/status") as file:
                 status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
