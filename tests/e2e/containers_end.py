@@ -74,7 +74,10 @@ def runner(bed, run, host, _rank):
 
 def holds(pid, run_id):
     with contextlib.suppress(OSError):
-        return any(run_id in os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if run_id in os.readlink(entry.path):
+                    return True
     return False
 
 
