@@ -5,8 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "common/asio/spawn.h"
 #include "common/base/fd.h"
 #include "runner/check/path_mtu.h"
 #include "tests/support/patience.h"
@@ -327,14 +326,12 @@ TEST_CASE("check: no packet vanishes on the way to a peer that was silent for a 
   });
   boost::asio::io_context io;
   runner::check::PathMtu found;
-  boost::asio::co_spawn(
-      io,
-      [&]() -> boost::asio::awaitable<void> {
-        const boost::asio::ip::udp::endpoint to(boost::asio::ip::address_v4::loopback(),
-                                                ntohs(address.sin_port));
-        found = co_await runner::check::find_path_mtu(io, to, kToken);
-      },
-      boost::asio::detached);
+  const auto look = [&]() -> boost::asio::awaitable<void> {
+    const boost::asio::ip::udp::endpoint to(boost::asio::ip::address_v4::loopback(),
+                                            ntohs(address.sin_port));
+    found = co_await runner::check::find_path_mtu(io, to, kToken);
+  };
+  spawn(io, look());
   io.run();
   // An empty datagram ends the answers.
   ::sendto(peer.get(), "", 0, 0, reinterpret_cast<sockaddr*>(&address), length);
