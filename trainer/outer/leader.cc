@@ -141,7 +141,10 @@ void Leader::leave(const std::string& reason) {
 
 void Leader::start(LeaderTask task) {
   const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
+  if (ended_)
+    answers_.emplace_back(fail(ErrorCode::interrupted, "the exchange between sites was ended"));
+  else
+    tasks_.push_back(std::move(task));
   changed_.notify_all();
 }
 
@@ -187,7 +190,10 @@ void Leader::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
+    if (tasks_.empty()) {
+      ended_ = true;
+      return;
+    }
     current_ = std::move(tasks_.front());
     tasks_.pop_front();
     const bool ends = ends_;

@@ -86,7 +86,7 @@ class Leader {
   std::span<const float> error(std::size_t fragment) const;
   void restore_error(std::size_t fragment, std::span<const float> error);
 
-  /// Asks or exchanges, in the order of these calls.
+  /// Asks or exchanges, in the order of these calls. After cancel() the answer is an error.
   void start(LeaderTask task);
   /// Waits for an answer, or until somebody wants the state of a plain step, at most so long.
   void wait(std::chrono::milliseconds limit);
@@ -142,7 +142,7 @@ class Leader {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<LeaderTask> tasks_;
-  bool ends_ = false;
+  bool ends_ = false, ended_ = false;  // is to; its thread has
   bool wants_state_ = false;
   std::optional<CopiedState> given_;
   std::deque<Result<LeaderAnswer>> answers_;

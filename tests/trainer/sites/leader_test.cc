@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <thread>
 
 #include "tests/support/memory_links.h"
 
@@ -139,4 +140,20 @@ TEST_CASE("a leader forgets what counts where the site takes another state") {
   CHECK(alone.leader->lacks_state());
   alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));
   CHECK(alone.weights() == before);
+}
+
+TEST_CASE("a leader that was cancelled answers what is asked later, however late") {
+  for (const auto pause : {0ms, 0ms, 0ms, 300ms}) {  // till then its thread is over, or is not
+    Alone alone;
+    alone.coordinator.let(1);
+    alone.send(0);
+    alone.await_answer();  // it counts, and then the rank is told to end
+    alone.leader->cancel();
+    std::this_thread::sleep_for(pause);
+    CHECK(alone.leader->take());
+    alone.leader->start(training::OuterNext{.round = 2, .step_seconds = 1.0});
+    for (int i = 0; i < 100 && !alone.leader->has_answer(); ++i) alone.leader->wait(100ms);
+    REQUIRE(alone.leader->has_answer());
+    CHECK(alone.leader->take().error().code == ErrorCode::interrupted);
+  }
 }
