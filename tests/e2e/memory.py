@@ -97,7 +97,8 @@ def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(be
             # The journal has it a moment before.
             wait_until(lambda: sum(event["type"] == "start" for event in run.metrics()) > kill, 20, "its start in the metrics")
             equal(resumed["from"], "memory", f"where attempt {kill + 1} goes on from ({resumed})")
-            equal(resumed["lost_steps"], steps_before(run.metrics(), kill + 1) - resumed["step"], "steps lost")
+            # What a host that is lost had yet to tell is in its memory, and so in that of another one.
+            equal(resumed["lost_steps"], max(0, steps_before(run.metrics(), kill + 1) - resumed["step"]), "steps lost")
             lost.append(resumed["lost_steps"])
             step = resumed["step"]
         equal(run.wait(120), 0, "exit code")
