@@ -116,7 +116,7 @@ def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
     options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__every": 300}
     with SitesRun(bed, "copies", **{**OPTIONS, **options}) as run:
         donor = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
-        wait_until(lambda: len(run.commits()) >= 3, 120, "three rounds")
+        wait_until(lambda: len(run.rounds("s1")) >= 3, 120, "three rounds of s1")  # it has heard that the third one counts
         with stopped([donor]):
             os.kill(wait_until(lambda: run.rank_of("s0"), 20, "the rank of s0"), signal.SIGKILL)
             wait_until(lambda: any(one["what"] == "joined" and one["site"] == "s0" and one.get("sites") == ["s1"]
