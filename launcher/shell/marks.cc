@@ -19,8 +19,8 @@ constexpr std::size_t kMaxStatusBytes = 16;
 // no error of syntax ends it. Its pid goes ahead of the lines, so that its end is that of the loop.
 //
 // bash reads no further than to the end of a line. Other shells read ahead, and an interrupt or an
-// error of syntax drops what they have read: dash and busybox get no line over stdin but, for
-// ever, calls of a function, of which it is all one where they are cut. It takes the lines from
+// error of syntax drops what they have read: dash and busybox get no line over stdin. They
+// get calls of the function `_` without end, whose loss costs nothing. It takes the lines from
 // descriptor 7; `break` or `return` in a line leaves it, and the next call goes on.
 constexpr std::string_view kProgram = R"sh(PS1= PS2=; export PS1 PS2
 unset ENV

@@ -267,26 +267,23 @@ void SiteRuns::on_end(const OuterCoordinator::End& end) {
     if (site.loop && !site.verdict) site.loop->stop(false);
 }
 
+void SiteRuns::begin_stop(int signal_number, std::string reason) {
+  if (stopped_) return;
+  stopped_ = Verdict();
+  stopped_->exit_code = 128 + signal_number;
+  stopped_->text = std::move(reason);
+  parts_.folder.event(JournalEvent::stop, {{"reason", stopped_->text}});
+  if (outer_) outer_->stop();
+}
+
 void SiteRuns::interrupt(int signal_number) {
-  if (!stopped_) {
-    stopped_ = Verdict();
-    stopped_->exit_code = 128 + signal_number;
-    stopped_->text = "interrupted by " + signal_name(signal_number);
-    parts_.folder.event(JournalEvent::stop, {{"reason", stopped_->text}});
-    if (outer_) outer_->stop();
-  }
+  begin_stop(signal_number, "interrupted by " + signal_name(signal_number));
   for (Site& site : sites_)
     if (site.loop && !site.verdict) site.loop->interrupt(signal_number);
 }
 
 void SiteRuns::stop(bool now) {
-  if (!stopped_) {
-    stopped_ = Verdict();
-    stopped_->exit_code = 128 + SIGTERM;
-    stopped_->text = "stopped by `sortie stop`";
-    parts_.folder.event(JournalEvent::stop, {{"reason", stopped_->text}});
-    if (outer_) outer_->stop();
-  }
+  begin_stop(SIGTERM, "stopped by `sortie stop`");
   for (Site& site : sites_)
     if (site.loop && !site.verdict) site.loop->stop(now);
 }

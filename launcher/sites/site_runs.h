@@ -82,6 +82,8 @@ class SiteRuns final : public SupervisedRun {
   void on_question(Site& site, std::uint32_t rank, const nlohmann::json& event);
   void on_note(const OuterCoordinator::Note& note);
   void on_end(const OuterCoordinator::End& end);
+  /// The end that a person asked for; the first one counts.
+  void begin_stop(int signal_number, std::string reason);
   Verdict verdict_of_all() const;
   Site* find(const std::string& name);
   nlohmann::ordered_json site_list() const;

@@ -16,7 +16,7 @@ from training import ENDLESS
 # An exchange of the tiny model takes seconds at this rate, and control messages pass all the same.
 SLOW = "2mbit"
 OPTIONS = {"steps": ENDLESS, "topology__gradient_compression": "medium", "outer__wire": "f32", "outer__every": 10,
-           "outer__deadline": "60s", "runner__grace": "30s"}
+           "runner__grace": "30s"}
 
 
 def wait_for_exchange(run, rounds=1):

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from detach import COUNTER, Detached, ended
+from detach import Detached, counting, ended
 from harness import SANITIZED, Gates, check, equal, wait_until
 from restart import detached_events
 
@@ -54,10 +54,9 @@ def expect_no_trace(bed, run, killed=()):
 def scenario_killed_five_times_in_an_attempt(bed):
     """Ranks count all the time: every number is in the logs, once; `attach` and `status` have the run's exit code."""
     limit = 400
-    counter = " ".join(map(str, COUNTER))
     # However long the supervisors take to start, ranks are there until the last one does.
     with Gates(bed) as gates, \
-            Detached(bed, "sh", "-c", f"{counter} {limit - 1} 60; {gates.wait('end')}; echo {limit - 1}", settings=HOLD) as run:
+            Detached(bed, *counting(limit, 60, gates, "end", after=limit - 1), settings=HOLD) as run:
         attached = run.start("attach", "--from-start", run.id)
         watcher = run.watchers()
         equal(len(watcher), 1, "watchers")

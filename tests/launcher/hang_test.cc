@@ -66,13 +66,20 @@ awaitable<void> waits_and_is_busy(FakeRunner& runner) {
                 milliseconds(600));
 }
 
+/// Two ranks that make no progress, each on a host of its own.
+struct Standing : Launch {
+  using Script = test::FakeHost::Script;
+  explicit Standing(Script first, Script second = works) : Launch({{"h1", {0}}, {"h2", {0}}}) {
+    job.watchdog.hang_timeout = milliseconds(5000);
+    host("h1").script = std::move(first);
+    host("h2").script = std::move(second);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("ranks that hang: their stacks are kept, the right one is blamed, all are stopped") {
-  Launch launch({{"h1", {0}}, {"h2", {0}}});
-  launch.job.watchdog.hang_timeout = milliseconds(5000);
-  launch.host("h1").script = waits;
-  launch.host("h2").script = works;
+  Standing launch(waits);
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitHang);
   CHECK(has(verdict.text,
@@ -109,11 +116,8 @@ TEST_CASE("ranks that hang: their stacks are kept, the right one is blamed, all 
 }
 
 TEST_CASE("stacks that do not come are not waited for longer than dump_timeout") {
-  Launch launch({{"h1", {0}}, {"h2", {0}}});
-  launch.job.watchdog.hang_timeout = milliseconds(5000);
+  Standing launch(waits_silently);
   launch.job.watchdog.dump_timeout = milliseconds(300);
-  launch.host("h1").script = waits_silently;
-  launch.host("h2").script = works;
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitHang);
   CHECK(has(verdict.text, "stacks of 1 rank: "));
@@ -121,11 +125,8 @@ TEST_CASE("stacks that do not come are not waited for longer than dump_timeout")
 }
 
 TEST_CASE("stacks of a host that is busy count though they come after dump_timeout") {
-  Launch launch({{"h1", {0}}, {"h2", {0}}});
-  launch.job.watchdog.hang_timeout = milliseconds(5000);
+  Standing launch(waits_and_is_busy);
   launch.job.watchdog.dump_timeout = milliseconds(300);
-  launch.host("h1").script = waits_and_is_busy;
-  launch.host("h2").script = works;
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitHang);
   CHECK(has(verdict.text, "stacks of 2 ranks: "));
@@ -154,10 +155,7 @@ TEST_CASE(
       if (told) co_await runner.finish(true, SIGTERM);
     }
   };
-  Launch launch({{"h1", {0}}, {"h2", {0}}});
-  launch.job.watchdog.hang_timeout = milliseconds(5000);
-  launch.host("h1").script = waits;
-  launch.host("h2").script = Dies::run;
+  Standing launch(waits, Dies::run);
   CHECK(launch.run().exit_code == kExitHang);
   CHECK(launch.events_named("cause")[0]["what"] == "hang");
 

@@ -76,6 +76,10 @@ class AbortWatch {
 
 }  // namespace
 
+std::unexpected<Error> exchange_ended() {
+  return fail(ErrorCode::interrupted, "the exchange between sites was ended");
+}
+
 Leader::Leader(LeaderParts parts, const std::vector<std::int64_t>& fragments) : parts_(parts) {
   if (parts_.site.settings.error_feedback)
     for (const std::int64_t elements : fragments)
@@ -142,7 +146,7 @@ void Leader::leave(const std::string& reason) {
 void Leader::start(LeaderTask task) {
   const std::lock_guard lock(mutex_);
   if (ended_)
-    answers_.emplace_back(fail(ErrorCode::interrupted, "the exchange between sites was ended"));
+    answers_.emplace_back(exchange_ended());
   else
     tasks_.push_back(std::move(task));
   changed_.notify_all();
@@ -199,9 +203,7 @@ void Leader::run() {
     const bool ends = ends_;
     lock.unlock();
     Result<LeaderAnswer> answer =
-        ends ? Result<LeaderAnswer>(
-                   fail(ErrorCode::interrupted, "the exchange between sites was ended"))
-             : answer_to(current_);
+        ends ? Result<LeaderAnswer>(exchange_ended()) : answer_to(current_);
     lock.lock();
     const bool failed = !answer;
     answers_.push_back(std::move(answer));
@@ -226,7 +228,7 @@ Result<CopiedState> Leader::state_to_copy(const ExchangeTask& task) {
   wants_state_ = !given_;
   changed_.notify_all();
   changed_.wait(lock, [this] { return ends_ || given_; });
-  if (!given_) return fail(ErrorCode::interrupted, "the exchange between sites was ended");
+  if (!given_) return exchange_ended();
   return *given_;
 }
 

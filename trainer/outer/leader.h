@@ -60,6 +60,9 @@ struct LeaderMemory {
   StateMessages states;
 };
 
+/// What is asked after cancel() comes to: ErrorCode::interrupted.
+std::unexpected<Error> exchange_ended();
+
 /// What a leader needs of the loop. All references outlive it.
 struct LeaderParts {
   const Site& site;

@@ -181,7 +181,7 @@ Result<> OuterLoop::drop_answers(const TrainingProgress& progress) {
     if (leader_) (void)leader_->take();
   }
   if (leader_) leader_->drop_committed();
-  if (cancelled_) return fail(ErrorCode::interrupted, "the exchange between sites was ended");
+  if (cancelled_) return exchange_ended();
   return {};
 }
 
