@@ -80,13 +80,15 @@ int main_of_runner(int argc, char** argv) {
   log::init("sortie-runner", log::Level::info);
   Fd in = take_over(0);
   Fd out = take_over(1);
-  runner::PreparedKeeper keeper;
+  std::optional<runner::Runner> conversation;
   const auto prepare = [&] {
-    runner::rehearse();
-    keeper = runner::prepare_keeper(defaults);
+    runner::PreparedKeeper keeper = runner::prepare_keeper(defaults);
+    conversation.emplace(defaults, build, std::move(keeper));
+    runner::rehearse(runner::Rehearsed::code_and_data);  // after forks: they make all pages shared
   };
   const auto converse = [&](Fd from, Fd to) {
-    return runner::Runner(defaults, build, std::move(keeper)).run(std::move(from), std::move(to));
+    if (!conversation) conversation.emplace(defaults, build);
+    return conversation->run(std::move(from), std::move(to));
   };
   if (serve) return runner::serve_conversations(std::move(in), std::move(out), {prepare, converse});
   return converse(std::move(in), std::move(out));

@@ -54,9 +54,15 @@ std::vector<std::string> folders_in(const std::string& folder) {
   return names;
 }
 
-Result<std::string> find_own_folder() {
+Result<std::string> read_own_folder() {
   SORTIE_ASSIGN_OR_RETURN(const std::string self, read_file("/proc/self/cgroup"));
   return own_folder(own_mounts(), self);
+}
+
+/// A conversation's process looks once.
+const Result<std::string>& find_own_folder() {
+  static const Result<std::string> own = read_own_folder();
+  return own;
 }
 
 /// Takes "-<number>" off the end of the text.
@@ -77,6 +83,7 @@ Result<OwnCgroup> look_at_own() {
   OwnCgroup own;
   SORTIE_ASSIGN_OR_RETURN(own.folder, find_own_folder());
   own.writable = ::access(own.folder.c_str(), W_OK) == 0;
+  if (!own.writable) return own;
   for (const std::string& name : folders_in(own.folder)) {
     if (!name.starts_with("sortie-")) continue;
     const Result<std::string> events = read_file(own.folder + '/' + name + "/cgroup.events");

@@ -48,11 +48,14 @@ int try_candidates(const HeldSpec& spec) {
 
 }  // namespace
 
-void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper, int control) {
+void begin_child(pid_t keeper) {
   ::setsid();
   // Should keeper and runner be killed together, at least the process itself goes too.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != keeper) ::_exit(127);
+}
+
+void exec_child(const HeldSpec& spec, int error_fd, int control) {
   if (!spec.cgroup.empty()) cgroup::join(spec.cgroup);
   if (spec.announce) {
     const KeeperReport here{.kind = KeeperReport::Kind::announced};

@@ -5,9 +5,11 @@
 
 namespace sortie::runner {
 
-/// Becomes the program of `spec`, in a session of its own. On failure writes errno (int) to
-/// `error_fd` and exits; on success `error_fd` closes by itself. `keeper` is the expected parent,
-/// `control` the socket to the runner.
-[[noreturn]] void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper, int control);
+/// Has a session of its own from here, and ends with its parent, which is `keeper`.
+void begin_child(pid_t keeper);
+
+/// Becomes the program of `spec`, after begin_child(). On failure writes errno (int) to `error_fd`
+/// and exits; on success `error_fd` closes by itself. `control`: the socket to the runner.
+[[noreturn]] void exec_child(const HeldSpec& spec, int error_fd, int control);
 
 }  // namespace sortie::runner

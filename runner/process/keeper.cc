@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <utility>
 
 #include "common/base/boot_clock.h"
 #include "runner/cleanup/folder_lock.h"
@@ -19,6 +20,7 @@
 #include "runner/process/cgroup.h"
 #include "runner/process/exec_child.h"
 #include "runner/process/oom.h"
+#include "runner/process/order.h"
 #include "runner/process/process_tree.h"
 #include "runner/unix_time.h"
 
@@ -28,17 +30,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::chrono::minutes kOomTick{1};
-
 class Keeper {
  public:
   Keeper(const HeldSpec& spec, int control) : spec_(spec), control_(control) {}
 
-  void run() {
-    if (!start()) return;
+  void run(std::optional<KeeperAhead> ahead) {
+    if (!start(std::move(ahead))) return;
     while (!dead_) {
-      wait_for_events(stopping_ ? kill_at_ : last_tick_ + kOomTick);
-      if (Clock::now() - last_tick_ < kOomTick) continue;
+      wait_for_events(stopping_ ? kill_at_ : last_tick_ + oom::Watch::kTick);
+      if (Clock::now() - last_tick_ < oom::Watch::kTick) continue;
       oom_->tick();
       last_tick_ = Clock::now();
     }
@@ -47,25 +47,48 @@ class Keeper {
   }
 
  private:
-  /// Forks the held process. Its exec is awaited in the loop: it may hang on a dead file server.
-  bool start() {
-    int error_pipe[2];
+  /// Starts the held process. Its exec is awaited in the loop: it may hang on a dead file server.
+  bool start(std::optional<KeeperAhead> ahead) {
     sigset_t child_signal;
     sigemptyset(&child_signal);
     sigaddset(&child_signal, SIGCHLD);
     signals_ = ::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (signals_ < 0 || ::pipe2(error_pipe, O_CLOEXEC) != 0) return spawn_failed(errno);
-    const pid_t self = ::getpid();
-    held_ = ::fork();
-    if (held_ < 0) return spawn_failed(errno);
-    if (held_ == 0) exec_child(spec_, error_pipe[1], self, control_);
-    ::close(error_pipe[1]);
-    exec_error_ = error_pipe[0];
-    oom_.emplace();  // beside its start
+    if (signals_ < 0) return spawn_failed(errno);
+    if (ahead && order_ahead(*ahead)) {
+      held_ = ahead->waiting;
+      exec_error_ = ahead->exec_error.release();
+    } else if (const int error = fork_held(); error != 0) {
+      return spawn_failed(error);
+    }
+    if (ahead)
+      oom_ = ahead->oom;
+    else
+      oom_.emplace();  // beside its start
     // stdin and stdout may be one socket; closing twice is harmless here.
     for (int fd : {spec_.stdin_fd, spec_.stdout_fd, spec_.stderr_fd, spec_.program_fd})
       if (fd > 2) ::close(fd);
     return true;
+  }
+
+  /// False where there is no child that waits, or it has not what it needs: the control socket.
+  bool order_ahead(const KeeperAhead& ahead) const {
+    return ahead.waiting > 0 && !spec_.announce && send_order(ahead.orders.get(), spec_, -1);
+  }
+
+  /// Returns errno, 0 for none.
+  int fork_held() {
+    int error_pipe[2];
+    if (::pipe2(error_pipe, O_CLOEXEC) != 0) return errno;
+    const pid_t self = ::getpid();
+    held_ = ::fork();
+    if (held_ < 0) return errno;
+    if (held_ == 0) {
+      begin_child(self);
+      exec_child(spec_, error_pipe[1], control_);
+    }
+    ::close(error_pipe[1]);
+    exec_error_ = error_pipe[0];
+    return 0;
   }
 
   bool spawn_failed(int error) {
@@ -299,22 +322,38 @@ class Keeper {
 
 }  // namespace
 
-void keeper_main(const HeldSpec& spec, int control) {
+void begin_keeper() {
   ::setsid();
-  ::prctl(PR_SET_NAME, spec.title.c_str());
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // not inherited by fork
-  // Nothing of the runner may stay open here, above all not the other keepers' control sockets
-  // (they would outlive the runner) and not its stdio (the launcher would wait for its end).
-  close_descriptors_except(
-      {control, spec.stdin_fd, spec.stdout_fd, spec.stderr_fd, spec.program_fd});
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   ::close(null);
   if (::chdir("/") != 0) ::_exit(1);
+}
+
+namespace {
+
+[[noreturn]] void keep(const HeldSpec& spec, int control, std::optional<KeeperAhead> ahead) {
+  ::prctl(PR_SET_NAME, spec.title.c_str());
   Keeper keeper(spec, control);
   keeper.open_lock();
-  keeper.run();
+  keeper.run(std::move(ahead));
   ::_exit(0);
+}
+
+}  // namespace
+
+void keeper_main(const HeldSpec& spec, int control) {
+  // Nothing of the runner may stay open here, above all not the other keepers' control sockets
+  // (they would outlive the runner) and not its stdio (the launcher would wait for its end).
+  close_descriptors_except(
+      {control, spec.stdin_fd, spec.stdout_fd, spec.stderr_fd, spec.program_fd});
+  begin_keeper();
+  keep(spec, control, std::nullopt);
+}
+
+void keeper_main(const HeldSpec& spec, int control, KeeperAhead ahead) {
+  keep(spec, control, std::move(ahead));
 }
 
 }  // namespace sortie::runner

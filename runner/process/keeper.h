@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/fd.h"
 #include "common/cpu/cpu_list.h"
 #include "runner/process/oom.h"
 #include "runner/process/process_defaults.h"
@@ -77,7 +78,20 @@ struct KeeperReport {
   std::uint64_t time_boot_ms = 0;
 };
 
+/// What a keeper that waited for its order has by then.
+struct KeeperAhead {
+  oom::Watch oom;
+  Fd orders, exec_error;  // of the process below: its order goes there, its errno comes from there
+  pid_t waiting = -1;     // a child that becomes the held process when it gets the same order
+};
+
 /// Runs in the child of the runner's fork. `control` is the keeper's end of the socket pair.
 [[noreturn]] void keeper_main(const HeldSpec& spec, int control);
+/// The same after begin_keeper().
+[[noreturn]] void keeper_main(const HeldSpec& spec, int control, KeeperAhead ahead);
+
+/// A session of its own, nothing on descriptors 0 to 2, / as its folder, and the parent of what
+/// others leave.
+void begin_keeper();
 
 }  // namespace sortie::runner

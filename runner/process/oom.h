@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -42,7 +43,8 @@ class Group {
 class Watch {
  public:
   Watch() : before_(Counters::read()), latest_(before_) {}
-  /// Once a minute.
+  static constexpr std::chrono::minutes kTick{1};
+  /// After each kTick.
   void tick();
   bool rose() const { return Counters::read().rose_since(before_); }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,17 +11,23 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 namespace sortie::runner {
 namespace {
 
 constexpr std::size_t kMaxSpec = 64u << 20;
+/// A spec of at most so many bytes comes with the order itself, a larger one in a file.
+constexpr std::size_t kMaxInline = 16u << 10;
 
-/// Which descriptors come with an order, after the spec's file, stdout and stderr.
+/// Which descriptors come with an order, in this order: the spec's file, stdout, stderr, and these.
 struct OrderHead {
-  std::uint32_t magic = 0x5b0c5b0d;
+  std::uint32_t magic = 0x5b0c5b0e;
+  std::uint32_t inline_bytes = 0;  // of the spec, behind the head; 0 = it is in the file
   std::uint32_t has_control = 0, has_stdin = 0, has_program = 0;
-  std::size_t descriptors() const { return 3u + has_control + has_stdin + has_program; }
+  std::size_t descriptors() const {
+    return (inline_bytes == 0 ? 3u : 2u) + has_control + has_stdin + has_program;
+  }
 };
 constexpr std::size_t kMaxDescriptors = 6;
 
@@ -94,6 +101,17 @@ Result<std::string> content_of(int file) {
   return bytes;
 }
 
+Result<Fd> file_of(std::string_view bytes) {
+  Fd file(::memfd_create("sortie-order", MFD_CLOEXEC));
+  if (!file) return std::unexpected(os_error(errno, "memfd_create", ErrorCode::spawn));
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
+    if (count < 0) return std::unexpected(os_error(errno, "memfd", ErrorCode::spawn));
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return file;
+}
+
 }  // namespace
 
 std::string encode_spec(const HeldSpec& spec) {
@@ -128,32 +146,33 @@ Result<HeldSpec> decode_spec(std::string_view bytes) {
 }
 
 Result<> send_order(int socket, const HeldSpec& spec, int control) {
-  const Fd file(::memfd_create("sortie-order", MFD_CLOEXEC));
-  if (!file) return std::unexpected(os_error(errno, "memfd_create", ErrorCode::spawn));
-  std::string_view left;
-  const std::string bytes = encode_spec(spec);
-  for (left = bytes; !left.empty();) {
-    const ssize_t count = ::write(file.get(), left.data(), left.size());
-    if (count < 0) return std::unexpected(os_error(errno, "memfd", ErrorCode::spawn));
-    left.remove_prefix(static_cast<std::size_t>(count));
-  }
+  std::string bytes = encode_spec(spec);
   OrderHead head;
-  int fds[kMaxDescriptors] = {file.get(), spec.stdout_fd, spec.stderr_fd};
-  std::size_t count = 3;
+  Fd file;
+  if (bytes.size() <= kMaxInline) {
+    head.inline_bytes = static_cast<std::uint32_t>(bytes.size());
+  } else {
+    SORTIE_ASSIGN_OR_RETURN(file, file_of(bytes));
+  }
+  int fds[kMaxDescriptors];
+  std::size_t count = 0;
   const auto add = [&](int fd) -> std::uint32_t {
     if (fd < 0) return 0;
     fds[count++] = fd;
     return 1;
   };
+  add(file.get());
+  add(spec.stdout_fd);
+  add(spec.stderr_fd);
   head.has_control = add(control);
   head.has_stdin = add(spec.stdin_fd);
   head.has_program = add(spec.program_fd);
 
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof fds)] = {};
-  iovec body{&head, sizeof head};
+  iovec body[] = {{&head, sizeof head}, {bytes.data(), head.inline_bytes}};
   msghdr packet{};
-  packet.msg_iov = &body;
-  packet.msg_iovlen = 1;
+  packet.msg_iov = body;
+  packet.msg_iovlen = std::size(body);
   packet.msg_control = space;
   packet.msg_controllen = CMSG_SPACE(count * sizeof(int));
   cmsghdr* part = CMSG_FIRSTHDR(&packet);
@@ -168,11 +187,12 @@ Result<> send_order(int socket, const HeldSpec& spec, int control) {
 
 Result<Order> receive_order(int socket) {
   OrderHead head;
+  char inlined[kMaxInline];
   alignas(cmsghdr) char space[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-  iovec body{&head, sizeof head};
+  iovec body[] = {{&head, sizeof head}, {inlined, sizeof inlined}};
   msghdr packet{};
-  packet.msg_iov = &body;
-  packet.msg_iovlen = 1;
+  packet.msg_iov = body;
+  packet.msg_iovlen = std::size(body);
   packet.msg_control = space;
   packet.msg_controllen = sizeof space;
   const ssize_t count = ::recvmsg(socket, &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -186,21 +206,33 @@ Result<Order> receive_order(int socket) {
       fds.emplace_back(fd);
     }
   }
-  if (count != sizeof head || head.magic != OrderHead{}.magic || fds.size() != head.descriptors())
+  if (static_cast<std::size_t>(count) < sizeof head || head.magic != OrderHead{}.magic ||
+      static_cast<std::size_t>(count) != sizeof head + head.inline_bytes ||
+      fds.size() != head.descriptors())
     return fail(ErrorCode::protocol, "not an order");
-  SORTIE_ASSIGN_OR_RETURN(const std::string bytes, content_of(fds[0].get()));
+  std::string bytes(inlined, head.inline_bytes);
+  auto next = fds.begin();
+  if (head.inline_bytes == 0) {
+    SORTIE_ASSIGN_OR_RETURN(bytes, content_of((next++)->get()));
+  }
   Order order;
   SORTIE_ASSIGN_OR_RETURN(order.spec, decode_spec(bytes));
-  order.spec.stdout_fd = fds[1].get();
-  order.spec.stderr_fd = fds[2].get();
-  if (head.has_control) order.control = std::move(fds[3]);
-  if (head.has_stdin) order.spec.stdin_fd = fds[3u + head.has_control].get();
+  order.spec.stdout_fd = (next++)->get();
+  order.spec.stderr_fd = (next++)->get();
+  if (head.has_control) order.control = std::move(*next++);
+  if (head.has_stdin) order.spec.stdin_fd = (next++)->get();
   if (head.has_program) {
-    order.spec.program_fd = fds.back().get();
+    order.spec.program_fd = (next++)->get();
     order.spec.candidates = {fmt::format("/proc/self/fd/{}", order.spec.program_fd)};
   }
   order.descriptors = std::move(fds);
   return order;
+}
+
+Result<Order> await_order(int socket, std::chrono::milliseconds limit) {
+  pollfd polled{socket, POLLIN, 0};
+  ::poll(&polled, 1, static_cast<int>(limit.count()));
+  return receive_order(socket);
 }
 
 }  // namespace sortie::runner

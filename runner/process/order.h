@@ -1,9 +1,10 @@
 // A process to hold, for a keeper that runs already or is forked by somebody else: over a
 // SOCK_SEQPACKET socket between two processes of the same binary. An order carries the descriptors
-// of the process, and what else is to be known about it in an anonymous file: variables are of any
-// size and never touch a disk.
+// of the process, and what else is to be known about it: with it or, where that is much, in an
+// anonymous file. Variables are of any size and never touch a disk.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,8 @@ Result<> send_order(int socket, const HeldSpec& spec, int control);
 /// Nothing there: ErrorCode::timeout. The other side is gone: ErrorCode::lost. Not an order:
 /// ErrorCode::protocol.
 Result<Order> receive_order(int socket);
+/// The same after a wait for at most `limit` (-1: without one) or for a signal.
+Result<Order> await_order(int socket, std::chrono::milliseconds limit);
 
 /// The spec without its descriptors and, but for the umask, the defaults; and back.
 std::string encode_spec(const HeldSpec& spec);

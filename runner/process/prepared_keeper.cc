@@ -1,9 +1,13 @@
 #include "runner/process/prepared_keeper.h"
 
-#include <poll.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <utility>
+
+#include "runner/process/exec_child.h"
 #include "runner/process/keeper.h"
 #include "runner/process/order.h"
 #include "runner/process/process_tree.h"
@@ -12,32 +16,76 @@
 namespace sortie::runner {
 namespace {
 
-[[noreturn]] void wait_for_order(int control, const ProcessDefaults& defaults) {
+struct SocketPair {
+  Fd ours, theirs;
+};
+
+SocketPair socket_pair() {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return {};
+  return {Fd(pair[0]), Fd(pair[1])};
+}
+
+/// The order of a process that has nothing else to do until then; none: whoever orders is gone.
+template <class EachTick>
+Result<Order> next_order(int socket, const ProcessDefaults& defaults, EachTick each_tick) {
+  for (;;) {
+    Result<Order> order = await_order(socket, oom::Watch::kTick);
+    if (!order && order.error().code == ErrorCode::timeout) {
+      each_tick();
+      continue;
+    }
+    if (order) order->spec.defaults = defaults;
+    return order;
+  }
+}
+
+[[noreturn]] void wait_in_child(int orders, int error_fd, pid_t keeper,
+                                const ProcessDefaults& defaults) {
+  // Above all not the keeper's control socket: a killed keeper would seem to be there.
+  close_descriptors_except({orders, error_fd});
+  begin_child(keeper);
+  const Result<Order> order = next_order(orders, defaults, [] {});
+  if (!order) ::_exit(127);
+  exec_child(order->spec, error_fd, -1);
+}
+
+/// Leaves `ahead` as it is where the system refuses: the process is then forked with the order.
+void prepare_child(KeeperAhead& ahead, const ProcessDefaults& defaults) {
+  SocketPair orders = socket_pair();
+  int error_pipe[2];
+  if (!orders.ours || ::pipe2(error_pipe, O_CLOEXEC) != 0) return;
+  Fd error_from(error_pipe[0]), error_to(error_pipe[1]);
+  const pid_t self = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return;
+  if (pid == 0) wait_in_child(orders.theirs.get(), error_to.get(), self, defaults);
+  ahead.orders = std::move(orders.ours);
+  ahead.exec_error = std::move(error_from);
+  ahead.waiting = pid;
+}
+
+[[noreturn]] void wait_in_keeper(int control, const ProcessDefaults& defaults) {
   // Above all not the socket of whoever converses: its end is how that is known to be over.
   close_descriptors_except({control});
-  rehearse();
-  Result<Order> order = fail(ErrorCode::timeout, "");
-  while (!order && order.error().code == ErrorCode::timeout) {
-    pollfd polled{control, POLLIN, 0};
-    ::poll(&polled, 1, -1);
-    order = receive_order(control);
-  }
+  begin_keeper();
+  KeeperAhead ahead;
+  prepare_child(ahead, defaults);
+  rehearse(Rehearsed::data);  // after the fork, which makes every page a shared one
+  const Result<Order> order = next_order(control, defaults, [&] { ahead.oom.tick(); });
   if (!order) ::_exit(0);
-  order->spec.defaults = defaults;
-  keeper_main(order->spec, control);
+  keeper_main(order->spec, control, std::move(ahead));
 }
 
 }  // namespace
 
 PreparedKeeper prepare_keeper(const ProcessDefaults& defaults) {
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return {};
-  Fd mine(pair[0]);
-  const Fd keepers(pair[1]);
+  SocketPair control = socket_pair();
+  if (!control.ours) return {};
   const pid_t pid = ::fork();
-  if (pid == 0) wait_for_order(keepers.get(), defaults);
+  if (pid == 0) wait_in_keeper(control.theirs.get(), defaults);
   if (pid < 0) return {};
-  return {std::move(mine), pid};
+  return {std::move(control.ours), pid};
 }
 
 }  // namespace sortie::runner

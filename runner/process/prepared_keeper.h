@@ -1,5 +1,5 @@
-// A keeper that is forked before anybody knows what it will hold: a command then starts one fork
-// and its page faults earlier.
+// A keeper, and a child of it, that are forked before anybody knows what they will hold and become:
+// a command then starts two forks and their page faults earlier.
 #pragma once
 
 #include <sys/types.h>

@@ -17,7 +17,9 @@ constexpr std::size_t kStackBytes = 32u << 10, kHeapBytes = 128u << 10;
 constexpr int kPopulateRead = 22, kPopulateWrite = 23;
 
 /// The segments of the program itself, which comes first.
-int populate_program(dl_phdr_info* object, std::size_t, void*) {
+int populate_program(dl_phdr_info* object, std::size_t, void* what) {
+  const unsigned wanted =
+      *static_cast<const Rehearsed*>(what) == Rehearsed::data ? PF_W : PF_W | PF_X;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   std::uintptr_t read_only_end = 0;  // of what was written at the start alone
   for (int i = 0; i < object->dlpi_phnum; ++i)
@@ -26,7 +28,7 @@ int populate_program(dl_phdr_info* object, std::size_t, void*) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const auto& part = object->dlpi_phdr[i];
     // Constants are brought in as they are needed: most are programs that the runner carries.
-    if (part.p_type != PT_LOAD || (part.p_flags & (PF_W | PF_X)) == 0) continue;
+    if (part.p_type != PT_LOAD || (part.p_flags & wanted) == 0) continue;
     const bool writable = (part.p_flags & PF_W) != 0;
     std::uintptr_t from = object->dlpi_addr + part.p_vaddr;
     const std::uintptr_t to = (from + part.p_memsz + page - 1) / page * page;
@@ -46,8 +48,8 @@ void touch(volatile char* bytes, std::size_t count) {
 
 }  // namespace
 
-void rehearse() {
-  ::dl_iterate_phdr(populate_program, nullptr);
+void rehearse(Rehearsed what) {
+  ::dl_iterate_phdr(populate_program, &what);
   char stack[kStackBytes];
   touch(stack, sizeof stack);
   // It stays at the heap's end (keep_freed_pieces() in common/base/heap.h).

@@ -24,6 +24,7 @@ Result<> Link::open(Fd in, Fd out) {
   out_.assign(out.get(), error);
   if (error) return fail(ErrorCode::io, "frame output is no pipe or socket: " + error.message());
   out.release();
+  touch();
   return {};
 }
 
@@ -34,7 +35,6 @@ Result<> Link::reopen(Fd in, Fd out) {
   writing_ = false;
   SORTIE_TRY(open(std::move(in), std::move(out)));
   broken_ = false;
-  touch();
   return {};
 }
 

@@ -34,7 +34,7 @@ OutputPump::OutputPump(boost::asio::io_context& io, std::uint64_t window,
       free_(window),
       on_work_(std::move(on_work)),
       on_drained_(std::move(on_drained)),
-      buffer_(kChunkBytes) {}
+      buffer_(std::make_unique_for_overwrite<char[]>(kChunkBytes)) {}
 
 void OutputPump::add(std::uint32_t rank, Fd out, Fd err) {
   ranks_.push_back({.number = rank});
@@ -106,16 +106,16 @@ std::optional<wire::Output> OutputPump::next() {
       ring_.push_back(index);
       continue;
     }
-    const ssize_t count = ::read(source.pipe.native_handle(), buffer_.data(), room);
+    const ssize_t count = ::read(source.pipe.native_handle(), buffer_.get(), room);
     if (count > 0) {
       const auto bytes = static_cast<std::size_t>(count);
       ring_.push_back(index);
       if (bytes == kChunkBytes) widen(source);
       if (discarding_) continue;
       charge(source.slot, bytes);
-      if (keeping_) keep(index, source.sent, std::string(buffer_.data(), bytes));
+      if (keeping_) keep(index, source.sent, std::string(buffer_.get(), bytes));
       source.sent += bytes;
-      chunk = wire::Output{rank.number, source.stream, std::string(buffer_.data(), bytes)};
+      chunk = wire::Output{rank.number, source.stream, std::string(buffer_.get(), bytes)};
       continue;
     }
     source.in_ring = false;

@@ -94,7 +94,7 @@ class OutputPump {
   std::vector<std::unique_ptr<Source>> sources_;  // 2 * slot + (err ? 1 : 0)
   std::deque<std::size_t> ring_;                  // sources that may have data, in turn
   std::deque<InFlight> in_flight_;
-  std::vector<char> buffer_;
+  std::unique_ptr<char[]> buffer_;  // not zeroed: most commands say little
   int wide_pipes_ = 0;
   std::deque<Kept> kept_, resend_;       // in the order of handing out
   std::uint64_t kept_acknowledged_ = 0;  // of kept_.front()

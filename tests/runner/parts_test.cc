@@ -1,6 +1,8 @@
 // The runner's pure parts: environment, cgroup texts, event lines, folder names.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 #include "runner/process/process_tree.h"
 #include "runner/streams/event_socket.h"
 #include "tests/support/runner_client.h"
+#include "tests/support/temp_dir.h"
 
 using namespace sortie;
 using namespace sortie::runner;
@@ -250,4 +253,45 @@ TEST_CASE("an order of a process arrives as it was") {
   for (const std::size_t cut : {0ul, 7ul, 20ul, bytes.size() - 1})
     CHECK_FALSE(decode_spec(bytes.substr(0, cut)));
   CHECK_FALSE(decode_spec(bytes + "x"));
+}
+
+TEST_CASE("orders, small ones and those that need a file, bring their descriptors") {
+  int pair[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+  const Fd from(pair[0]), to(pair[1]);
+  using std::chrono::milliseconds;
+  CHECK(await_order(to.get(), milliseconds(1)).error().code == ErrorCode::timeout);
+  const sortie::testing::TempDir dir;
+  for (const std::size_t size : {1ul, 15000ul, 17000ul, 1ul << 20}) {
+    CAPTURE(size);
+    HeldSpec spec;
+    spec.title = "t";
+    spec.argv = {"a"};
+    spec.env = {std::string(size, 'y')};
+    spec.candidates = {"/bin/a"};
+    Fd files[4];
+    struct stat infos[4];
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::string path = dir.path() / std::to_string(i);
+      files[i].reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+      REQUIRE(::fstat(files[i].get(), &infos[i]) == 0);
+    }
+    spec.stdout_fd = files[0].get();
+    spec.stderr_fd = files[1].get();
+    spec.stdin_fd = files[2].get();
+    REQUIRE(send_order(from.get(), spec, files[3].get()));
+    const auto order = await_order(to.get(), milliseconds(-1));
+    REQUIRE_MESSAGE(order, (order ? "" : order.error().message));
+    CHECK(order->spec.env == spec.env);
+    CHECK(order->spec.candidates == spec.candidates);
+    const int received[] = {order->spec.stdout_fd, order->spec.stderr_fd, order->spec.stdin_fd,
+                            order->control.get()};
+    for (std::size_t i = 0; i < 4; ++i) {
+      struct stat info {};
+      REQUIRE(::fstat(received[i], &info) == 0);
+      CHECK(info.st_ino == infos[i].st_ino);
+    }
+  }
+  REQUIRE(::send(from.get(), "not an order, but long enough", 29, 0) == 29);
+  CHECK(await_order(to.get(), milliseconds(-1)).error().code == ErrorCode::protocol);
 }

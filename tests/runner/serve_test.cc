@@ -230,11 +230,13 @@ TEST_CASE("the next conversation's process waits already; without it there is a 
   runner.let_end();
   REQUIRE(runner.finish());
   const pid_t waits = waiting_child(runner.pid(), begun);
-  const pid_t keeper = waiting_child(waits, -1);
+  const pid_t keeper = waiting_child(waits, -1), process = waiting_child(keeper, -1);
 
   runner.start(second, "up");
   CHECK(conversing(second) == waits);
-  CHECK(parent_of(processes_with("SORTIE_RUN_ID=" + second.run_id).front()) == keeper);
+  const auto ranks = processes_with("SORTIE_RUN_ID=" + second.run_id);
+  CHECK(ranks == std::vector<pid_t>{process});
+  CHECK(parent_of(process) == keeper);
   runner.let_end();
   REQUIRE(runner.finish());
 
@@ -251,22 +253,27 @@ TEST_CASE("the next conversation's process waits already; without it there is a 
   CHECK(runner.exit_code() == kExitOk);
 }
 
-TEST_CASE("a keeper that was killed while it waited for its process is replaced") {
-  ServedRunner runner;
-  const wire::JobSpec first = waiting_job(), second = shell_job("echo done");
-  runner.start(first, "up");
-  const pid_t begun = conversing(first);
-  runner.let_end();
-  REQUIRE(runner.finish());
-  const pid_t keeper = waiting_child(waiting_child(runner.pid(), begun), -1);
-  ::kill(keeper, SIGKILL);
-  CHECK(ends(keeper));
-  CHECK(runner.start(second, "done") == "done\n");
-  const auto end = runner.finish();
-  REQUIRE(end);
-  CHECK(end->code == 0);
-  runner.end_input();
-  CHECK(runner.exit_code() == kExitOk);
+TEST_CASE("a keeper, or its process, that was killed while it waited is replaced") {
+  for (const bool of_keeper : {true, false}) {
+    CAPTURE(of_keeper);
+    ServedRunner runner;
+    const wire::JobSpec first = waiting_job(), second = shell_job("echo done");
+    runner.start(first, "up");
+    const pid_t begun = conversing(first);
+    runner.let_end();
+    REQUIRE(runner.finish());
+    const pid_t keeper = waiting_child(waiting_child(runner.pid(), begun), -1);
+    const pid_t killed = of_keeper ? keeper : waiting_child(keeper, -1);
+    ::kill(killed, SIGKILL);
+    CHECK(ends(killed));
+    CHECK(runner.start(second, "done") == "done\n");
+    const auto end = runner.finish();
+    REQUIRE(end);
+    CHECK(end->code == 0);
+    CHECK(remains(second) == "");
+    runner.end_input();
+    CHECK(runner.exit_code() == kExitOk);
+  }
 }
 
 TEST_CASE("the process that waits for a conversation ends with the one that serves") {
@@ -279,7 +286,7 @@ TEST_CASE("the process that waits for a conversation ends with the one that serv
     runner.let_end();
     REQUIRE(runner.finish());
     const pid_t waits = waiting_child(runner.pid(), begun);
-    const pid_t keeper = waiting_child(waits, -1);
+    const pid_t keeper = waiting_child(waits, -1), process = waiting_child(keeper, -1);
     if (killed)
       ::kill(runner.pid(), SIGKILL);
     else
@@ -287,6 +294,7 @@ TEST_CASE("the process that waits for a conversation ends with the one that serv
     CHECK(runner.exit_code() == (killed ? 128 + SIGKILL : kExitOk));
     CHECK(ends(waits));
     CHECK(ends(keeper));
+    CHECK(ends(process));
   }
 }
 
