@@ -80,7 +80,10 @@ DockerEngine::DockerEngine()
 
 DockerEngine::~DockerEngine() {
   stop(SIGTERM);
-  run_program({"sh", "-c", "umount -l " + folder_ + "/*/netns/* 2>/dev/null; rm -rf " + folder_});
+  // dockerd binds its data to itself, and one that was killed has not undone that.
+  run_program(
+      {"sh", "-c",
+       "umount -l " + folder_ + "/*/netns/* " + folder_ + "/data 2>/dev/null; rm -rf " + folder_});
 }
 
 void DockerEngine::start() {
