@@ -80,13 +80,15 @@ class Warm:
                    f"no sshd process but those of before ({before}, {self.signs_in()})")
 
     def runners(self):
-        """That stay: each has, a moment after a command, a process beside it that waits for the next one, with a keeper. Nothing else is there."""
+        """That stay: each has, a moment after a command, a process that waits for the next one, that a keeper, and that the process of the next
+        command. Nothing else is there."""
         def resting(host):
             parents = {pid: parent_of(pid) for pid, *_ in self.bed.processes(host)}
-            tops = [pid for pid, parent in parents.items() if parent not in parents]
-            chain = tops + [pid for pid in parents if parents[pid] in tops]
-            return len(parents) == 3 and len(tops) == 1 and len(chain) == 2
-        wait_until(lambda: all(resting(host) for host in HOSTS), 10, f"three processes on each host ({self.bed.leftovers()})")
+            chain = [pid for pid, parent in parents.items() if parent not in parents]
+            while below := [pid for pid, parent in parents.items() if chain and parent == chain[-1]]:
+                chain += below
+            return len(chain) == len(parents) == 4
+        wait_until(lambda: all(resting(host) for host in HOSTS), 10, f"a chain of four processes on each host ({self.bed.leftovers()})")
         return [self.bed.runner(host) for host in HOSTS]
 
     def waiting(self, host):
