@@ -25,6 +25,10 @@ struct LinearOptions {
 /// [M, K] -> [M, N], with the weight's low-rank update where it has one; bias may be null.
 Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
            LinearOptions options = {});
+/// The backward step of linear() where somebody else has multiplied: of an `out` whose data is not
+/// looked at, without FP8 and low-rank update.
+void record_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
+                   LinearOptions options, const Var& out);
 
 struct NormParameters {
   ops::NormKind kind;

@@ -96,6 +96,7 @@ class Graph {
   void set_observer(std::function<void(std::string_view name, const Tensor& value)> observer) {
     observer_ = std::move(observer);
   }
+  bool observed() const { return observer_ != nullptr; }
   void observe(const Parameter& weight, const Tensor& value) {
     if (!observer_) return;
     const std::string_view name = weight.name();

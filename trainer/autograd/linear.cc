@@ -5,16 +5,9 @@
 
 namespace sortie::trainer {
 
-namespace {
-
-Var plain_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
-                 LinearOptions options) {
+void record_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
+                   LinearOptions options, const Var& out) {
   ExecutionContext& context = graph.context();
-  Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
-  ops::linear_forward(context, x.data, weight.packed(),
-                      bias && options.adds_bias ? bias->weight() : Tensor(), y);
-  graph.observe(weight, y);
-  Var out = graph.value(y);
   graph.use(weight);
   if (bias) graph.use(*bias);
   graph.record([&graph, &context, &weight, bias, options, x, grad = out.grad] {
@@ -34,6 +27,19 @@ Var plain_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
     };
     graph.settle_weights(trains, options.beside_exchanges, std::move(settle));
   });
+}
+
+namespace {
+
+Var plain_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
+                 LinearOptions options) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
+  ops::linear_forward(context, x.data, weight.packed(),
+                      bias && options.adds_bias ? bias->weight() : Tensor(), y);
+  graph.observe(weight, y);
+  Var out = graph.value(y);
+  record_linear(graph, x, weight, bias, options, out);
   return out;
 }
 

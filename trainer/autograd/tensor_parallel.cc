@@ -2,70 +2,12 @@
 
 #include <algorithm>
 
+#include "trainer/autograd/tensor_exchange.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
 
 namespace sortie::trainer {
 namespace {
-
-// The stream goes on when the collective is done; the host goes on at once where it can.
-
-/// In place.
-Communicator::Handle begin_sum(ExecutionContext& context, const TensorGroup& group,
-                               const Tensor& values) {
-  return group.communicator.all_reduce_async(values, ReduceOp::sum, context.record());
-}
-
-/// Values that other ranks have a part in, and what brings them.
-struct Arriving {
-  Tensor values;
-  Communicator::Handle handle;
-
-  Tensor land(ExecutionContext& context) {
-    handle->wait_on(context);
-    return std::move(values);
-  }
-};
-
-Arriving begin_gather(ExecutionContext& context, const TensorGroup& group, const Tensor& rows) {
-  Tensor mine = rows;
-  if (!mine.dense()) {
-    mine = context.empty(rows.dtype(), rows.shape());
-    ops::copy(context, rows, mine);
-  }
-  Tensor all = context.empty(rows.dtype(), {rows.size(0) * group.size(), rows.size(1)});
-  auto handle = group.communicator.all_gather_async(mine, all, context.record());
-  return {std::move(all), std::move(handle)};
-}
-
-Arriving begin_scatter(ExecutionContext& context, const TensorGroup& group, const Tensor& all) {
-  SORTIE_CHECK(all.size(0) % group.size() == 0, "{} rows on {} ranks", all.size(0), group.size());
-  Tensor rows = context.empty(all.dtype(), {all.size(0) / group.size(), all.size(1)});
-  auto handle = group.communicator.reduce_scatter_async(all, rows, ReduceOp::sum, context.record());
-  return {std::move(rows), std::move(handle)};
-}
-
-/// How much of what a graph has put off is done beside an exchange. A layer's part of the backward
-/// pass has two: rows are gathered in front of its last product, and summed behind its first one.
-/// By then it has put off both products' weights: one is done beside the sum, the other beside the
-/// next gather. Nothing here depends on how long an exchange takes, so gradients become final in
-/// the same order on all ranks.
-enum class Beside : std::uint8_t { all, half };
-
-void compute_beside(Graph& graph, const TensorGroup& group, const Communicator::Handle& exchange,
-                    Beside part) {
-  struct UnderWay {
-    UnderWay(const TensorGroup& of, CollectiveHandle* handle) : group(of) {
-      group.under_way = handle;
-    }
-    ~UnderWay() { group.under_way = nullptr; }
-    UnderWay(const UnderWay&) = delete;
-    UnderWay& operator=(const UnderWay&) = delete;
-    const TensorGroup& group;
-  } const under_way(group, exchange.get());
-  const std::size_t count = graph.postponed();
-  graph.do_postponed(part == Beside::all ? count : (count + 1) / 2);
-}
 
 /// A gradient that nobody else has, to be written over.
 Tensor own_copy(ExecutionContext& context, Tensor grad) {
@@ -98,13 +40,7 @@ Var enter(Graph& graph, const Var& x, const TensorGroup* group) {
   if (!shares_rows(group)) return sum_gradient(graph, x, group);
   ExecutionContext& context = graph.context();
   Var out = graph.value(begin_gather(context, *group, x.data).land(context));
-  graph.record([&graph, &context, group, x_grad = x.grad, grad = out.grad] {
-    const Tensor dy = std::move(grad->tensor);
-    if (!dy.defined()) return;
-    Arriving dx = begin_scatter(context, *group, dy);
-    compute_beside(graph, *group, dx.handle, Beside::half);
-    graph.add_grad(*x_grad, dx.land(context));
-  });
+  record_enter(graph, x, out, group);
   return out;
 }
 
@@ -116,13 +52,7 @@ Var leave(Graph& graph, const Var& x, const TensorGroup* group) {
     return x;  // every rank has the gradient that belongs to its part
   }
   Var out = graph.value(begin_scatter(context, *group, x.data).land(context));
-  graph.record([&graph, &context, group, x_grad = x.grad, grad = out.grad] {
-    const Tensor dy = std::move(grad->tensor);
-    if (!dy.defined()) return;
-    Arriving all = begin_gather(context, *group, dy);
-    compute_beside(graph, *group, all.handle, Beside::all);
-    graph.add_grad(*x_grad, all.land(context));
-  });
+  record_leave(graph, x, out, group);
   return out;
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "trainer/autograd/tensor_parallel.h"
+#include "trainer/autograd/tensor_products.h"
 
 namespace sortie::trainer {
 
@@ -23,15 +23,19 @@ struct LinearModule {
 
   /// Of rows as they are between products: enters and leaves where the layer is cut.
   Var operator()(Graph& graph, const Var& x) const {
-    if (cut == LinearCut::outputs) return product(graph, enter(graph, x, group));
-    return cut == LinearCut::inputs ? leave(graph, product(graph, x), group) : product(graph, x);
+    if (cut == LinearCut::outputs) return enter_linear(graph, x, *weight, bias, options(), group);
+    if (cut == LinearCut::inputs) return linear_leave(graph, x, *weight, bias, options(), group);
+    return product(graph, x);
   }
   /// Of an x that has entered; a part of the sum where inputs are cut.
   Var product(Graph& graph, const Var& x) const {
+    return linear(graph, x, *weight, bias, options());
+  }
+
+ private:
+  LinearOptions options() const {
     const bool first = cut != LinearCut::inputs || group == nullptr || group->rank() == 0;
-    return linear(
-        graph, x, *weight, bias,
-        {.adds_bias = first, .beside_exchanges = cut != LinearCut::none && group != nullptr});
+    return {.adds_bias = first, .beside_exchanges = cut != LinearCut::none && group != nullptr};
   }
 };
 
