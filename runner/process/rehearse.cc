@@ -34,10 +34,9 @@ int populate_program(dl_phdr_info* object, std::size_t, void* what) {
     const std::uintptr_t to = (from + part.p_memsz + page - 1) / page * page;
     if (writable) from = std::max(from, read_only_end);
     from = from / page * page;
-    // An error costs nothing but the faults later.
-    if (from < to)
-      (void)::madvise(reinterpret_cast<void*>(from), to - from,
-                      writable ? kPopulateWrite : kPopulateRead);
+    // An error costs nothing but the faults later. NOLINTNEXTLINE(performance-no-int-to-ptr)
+    void* const first = reinterpret_cast<void*>(from);
+    if (from < to) (void)::madvise(first, to - from, writable ? kPopulateWrite : kPopulateRead);
   }
   return 1;
 }
