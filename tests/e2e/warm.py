@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -243,6 +244,13 @@ def scenario_a_host_that_is_gone_and_back(bed):
         bed.expect_nothing_left(45)
 
 
+def is_reached(bed, host):
+    """The kernel has no route to a neighbour that has not answered for a while, also for a moment after its link is up."""
+    with contextlib.suppress(OSError), socket.create_connection((bed.address(host), 22), 1):
+        return True
+    return False
+
+
 def scenario_the_bastion_is_gone(bed):
     """With all that ran there, and without a word to any host: runners end by themselves, idle ones and those with ranks."""
     short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "2500ms"}
@@ -267,6 +275,7 @@ def scenario_the_bastion_is_gone(bed):
             bed.expect_nothing_left(70)
             for host in HOSTS:
                 bed.link(host, "up")
+            wait_until(lambda: all(is_reached(bed, host) for host in HOSTS), 30, "hosts that are reached again")
         equal(warm.exec("echo", "back").count("back"), 4, "lines after the bastion is back")
         run_to_end(SORTIE, "connections", "close", seconds=30, env=warm.environment)
         bed.expect_nothing_left(15)
