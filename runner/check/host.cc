@@ -63,7 +63,7 @@ json cgroup_json() {
   if (!own) return {{"error", own.error().message}};
   return {{"folder", own->folder},
           {"writable", own->writable},
-          {"empty_jobs", names_json(own->empty_jobs)}};
+          {"empty_jobs", names_json(cgroup::empty_jobs(*own))}};
 }
 
 }  // namespace

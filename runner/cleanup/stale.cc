@@ -59,8 +59,8 @@ bool kill_if_stale(pid_t pid, std::string_view run_id, std::uint32_t attempt) {
 
 void remove_stale_cgroups() {
   const Result<cgroup::OwnCgroup> own = cgroup::look_at_own();
-  if (!own) return;
-  for (const std::string& name : own->empty_jobs) {
+  if (!own || !own->writable) return;  // nothing there can be removed
+  for (const std::string& name : cgroup::empty_jobs(*own)) {
     const std::optional<cgroup::JobName> job = cgroup::job_of_folder(name);
     const std::string folder = own->folder + '/' + name;
     struct stat info {};

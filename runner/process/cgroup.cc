@@ -59,7 +59,7 @@ Result<std::string> read_own_folder() {
   return own_folder(own_mounts(), self);
 }
 
-/// A conversation's process looks once.
+/// Asked several times for a job; a process looks once.
 const Result<std::string>& find_own_folder() {
   static const Result<std::string> own = read_own_folder();
   return own;
@@ -83,13 +83,17 @@ Result<OwnCgroup> look_at_own() {
   OwnCgroup own;
   SORTIE_ASSIGN_OR_RETURN(own.folder, find_own_folder());
   own.writable = ::access(own.folder.c_str(), W_OK) == 0;
-  if (!own.writable) return own;
+  return own;
+}
+
+std::vector<std::string> empty_jobs(const OwnCgroup& own) {
+  std::vector<std::string> names;
   for (const std::string& name : folders_in(own.folder)) {
     if (!name.starts_with("sortie-")) continue;
     const Result<std::string> events = read_file(own.folder + '/' + name + "/cgroup.events");
-    if (events && events->find("populated 0") != std::string::npos) own.empty_jobs.push_back(name);
+    if (events && events->find("populated 0") != std::string::npos) names.push_back(name);
   }
-  return own;
+  return names;
 }
 
 std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node) {

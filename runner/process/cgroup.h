@@ -20,14 +20,15 @@ namespace sortie::runner::cgroup {
 /// /proc/self/cgroup. Finds the unified mount wherever it is (also /sys/fs/cgroup/unified).
 Result<std::string> own_folder(std::string_view mountinfo, std::string_view self_cgroup);
 
-/// Our own cgroup: where a job's would be made, whether we may, and Sortie's folders there in which
-/// no process is any more. The error says why there is none.
+/// Our own cgroup: where a job's would be made, and whether we may. The error says why there is
+/// none.
 struct OwnCgroup {
   std::string folder;
   bool writable = false;
-  std::vector<std::string> empty_jobs;
 };
 Result<OwnCgroup> look_at_own();
+/// Sortie's folders in it in which no process is any more.
+std::vector<std::string> empty_jobs(const OwnCgroup& own);
 
 /// "sortie-<run id>-<attempt>-<node>".
 std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node);

@@ -27,9 +27,13 @@ Arriving begin_gather(ExecutionContext& context, const TensorGroup& group, const
   return {std::move(all), std::move(handle), std::move(mine)};
 }
 
-Arriving begin_scatter(ExecutionContext& context, const TensorGroup& group, const Tensor& all) {
+std::int64_t rows_of_rank(const Tensor& all, const TensorGroup& group) {
   SORTIE_CHECK(all.size(0) % group.size() == 0, "{} rows on {} ranks", all.size(0), group.size());
-  Tensor rows = context.empty(all.dtype(), {all.size(0) / group.size(), all.size(1)});
+  return all.size(0) / group.size();
+}
+
+Arriving begin_scatter(ExecutionContext& context, const TensorGroup& group, const Tensor& all) {
+  Tensor rows = context.empty(all.dtype(), {rows_of_rank(all, group), all.size(1)});
   auto handle = group.communicator.reduce_scatter_async(all, rows, ReduceOp::sum, context.record());
   return {std::move(rows), std::move(handle), {}};
 }
@@ -49,24 +53,29 @@ void compute_beside(Graph& graph, const TensorGroup& group, const Communicator::
   graph.do_postponed(part == Beside::all ? count : (count + 1) / 2);
 }
 
-void record_enter(Graph& graph, const Var& x, const Var& entered, const TensorGroup* group) {
-  graph.record([&graph, &context = graph.context(), group, x_grad = x.grad, grad = entered.grad] {
+namespace {
+
+/// Of out = exchange(x): the gradient goes the other way, and what was put off is done beside it.
+void record_exchange(Graph& graph, const Var& x, const Var& out, const TensorGroup* group,
+                     decltype(begin_scatter)* begin_back, Beside part) {
+  graph.record([&graph, &context = graph.context(), group, begin_back, part, x_grad = x.grad,
+                grad = out.grad] {
     const Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
-    Arriving dx = begin_scatter(context, *group, dy);
-    compute_beside(graph, *group, dx.handle, Beside::half);
+    Arriving dx = begin_back(context, *group, dy);
+    compute_beside(graph, *group, dx.handle, part);
     graph.add_grad(*x_grad, dx.land(context));
   });
 }
 
+}  // namespace
+
+void record_enter(Graph& graph, const Var& x, const Var& entered, const TensorGroup* group) {
+  record_exchange(graph, x, entered, group, begin_scatter, Beside::half);
+}
+
 void record_leave(Graph& graph, const Var& x, const Var& left, const TensorGroup* group) {
-  graph.record([&graph, &context = graph.context(), group, x_grad = x.grad, grad = left.grad] {
-    const Tensor dy = std::move(grad->tensor);
-    if (!dy.defined()) return;
-    Arriving all = begin_gather(context, *group, dy);
-    compute_beside(graph, *group, all.handle, Beside::all);
-    graph.add_grad(*x_grad, all.land(context));
-  });
+  record_exchange(graph, x, left, group, begin_gather, Beside::all);
 }
 
 }  // namespace sortie::trainer

@@ -25,6 +25,8 @@ struct Arriving {
 
 /// [M, C] -> [size * M, C], in the order of the ranks.
 Arriving begin_gather(ExecutionContext& context, const TensorGroup& group, const Tensor& rows);
+/// How many of these rows each rank has: the same part, which is checked.
+std::int64_t rows_of_rank(const Tensor& all, const TensorGroup& group);
 /// [size * M, C] -> [M, C]: this rank's rows of the sum over ranks.
 Arriving begin_scatter(ExecutionContext& context, const TensorGroup& group, const Tensor& all);
 

@@ -25,6 +25,11 @@ struct Product {
   const ops::PackedWeight& weight;
   Tensor bias;
 
+  Product(Graph& graph, Parameter& of, Parameter* with, LinearOptions options)
+      : context(graph.context()),
+        weight(of.packed()),
+        bias(with && options.adds_bias ? with->weight() : Tensor()) {}
+
   /// Rows of y, with a look at the exchange now and then where the host multiplies.
   void rows(const Tensor& x, Tensor y, CollectiveHandle* beside = nullptr) const {
     const std::int64_t all = x.size(0);
@@ -39,15 +44,11 @@ struct Product {
   }
 };
 
-Product product_of(Graph& graph, Parameter& weight, Parameter* bias, LinearOptions options) {
-  return {graph.context(), weight.packed(), bias && options.adds_bias ? bias->weight() : Tensor()};
-}
-
 /// The rows that every rank has: the sum is in place.
 Var linear_leave_whole(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
                        LinearOptions options, const TensorGroup& group) {
   ExecutionContext& context = graph.context();
-  const Product product = product_of(graph, weight, bias, options);
+  const Product product(graph, weight, bias, options);
   Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
   const std::int64_t all = y.size(0), half = all / 2;
   Tensor first = y.slice(0, 0, half), second = y.slice(0, half, all - half);
@@ -66,8 +67,8 @@ Var linear_leave_whole(Graph& graph, const Var& x, Parameter& weight, Parameter*
 Var linear_leave_rows(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
                       LinearOptions options, const TensorGroup* group) {
   ExecutionContext& context = graph.context();
-  const Product product = product_of(graph, weight, bias, options);
-  const std::int64_t columns = weight.weight().size(0), own = x.data.size(0) / group->size();
+  const Product product(graph, weight, bias, options);
+  const std::int64_t columns = weight.weight().size(0), own = rows_of_rank(x.data, *group);
   Tensor y = context.empty(x.data.dtype(), {own, columns});
   struct Half {
     Tensor parts;
@@ -101,7 +102,7 @@ Var enter_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
   if (!shares_rows(group) || own < kLeastRows || !in_pieces(graph, x, weight))
     return linear(graph, enter(graph, x, group), weight, bias, options);
   ExecutionContext& context = graph.context();
-  const Product product = product_of(graph, weight, bias, options);
+  const Product product(graph, weight, bias, options);
   const std::int64_t all = own * group->size(), before = own * group->rank();
   Arriving rows = begin_gather(context, *group, x.data);
   Tensor y = context.empty(x.data.dtype(), {all, weight.weight().size(0)});
@@ -119,8 +120,8 @@ Var enter_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
 
 Var linear_leave(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
                  LinearOptions options, const TensorGroup* group) {
-  const std::int64_t rows =
-      group == nullptr ? 0 : x.data.size(0) / (group->sequence ? group->size() : 1);
+  if (group == nullptr) return linear(graph, x, weight, bias, options);
+  const std::int64_t rows = group->sequence ? rows_of_rank(x.data, *group) : x.data.size(0);
   if (rows < 2 * kLeastRows || !in_pieces(graph, x, weight))
     return leave(graph, linear(graph, x, weight, bias, options), group);
   return group->sequence ? linear_leave_rows(graph, x, weight, bias, options, group)
