@@ -257,12 +257,20 @@ def scenario_readable_log(bed):
         asked = ["--log-dir", run.folder]
         shown = sortie("logs", *asked, run.id())
         check(all(line in shown for line in log.splitlines()), "`logs` does not show the log")
+        of_ranks = []
         for rank in range(2):
             path = run.folder_of_run() / f"profile-rank-{rank}.json"
             trace = json.loads(path.read_text())["traceEvents"]
             equal({event["args"]["step"] for event in trace}, {19, 20}, "profiled steps")
             equal({event["pid"] for event in trace}, {rank}, "rank of the trace")
+            reductions = [event for event in trace if event["name"] == "reduction"]
+            equal({event["tid"] for event in reductions}, {1}, "row of the reductions")
+            backward = next(event for event in trace if event["name"] == "backward" and event["args"]["step"] == 20)
+            first = min(event["ts"] for event in reductions if event["args"]["step"] == 20)
+            check(backward["ts"] < first < backward["ts"] + backward["dur"], "no reduction began in the backward pass")
+            of_ranks.append([event["args"]["bytes"] for event in reductions])
             run.expect(f"profiles: .*{path}")
+        equal(of_ranks[0], of_ranks[1], "bytes of the reductions of both ranks")
         run.expect(r"^last checkpoint: step 20, ")
         run.expect_not(r"to go on")
         listed = json.loads(sortie("ps", "--all", "--json", *asked))["runs"][0]

@@ -61,6 +61,13 @@ Profiler::Section::~Section() {
                                 microseconds(end - begin_)});
 }
 
+void Profiler::add_reduction(std::int64_t bytes, std::chrono::steady_clock::time_point begin,
+                             std::chrono::steady_clock::time_point end) {
+  if (!active_) return;
+  entries_.push_back({"reduction", step_, microseconds(begin.time_since_epoch()),
+                      microseconds(end - begin), bytes});
+}
+
 void Profiler::end() {
   complete_ = complete_ || active_;
   active_ = false;
@@ -68,14 +75,17 @@ void Profiler::end() {
 
 nlohmann::json Profiler::trace() {
   nlohmann::json events = nlohmann::json::array();
-  for (const Entry& entry : entries_)
-    events.push_back({{"name", entry.name},
-                      {"ph", "X"},
-                      {"pid", rank_},
-                      {"tid", 0},
-                      {"ts", entry.begin_us},
-                      {"dur", entry.duration_us},
-                      {"args", {{"step", entry.step}}}});
+  for (const Entry& entry : entries_) {
+    const bool beside = entry.bytes > 0;  // in a row of its own
+    nlohmann::json& event = events.emplace_back(nlohmann::json{{"name", entry.name},
+                                                               {"ph", "X"},
+                                                               {"pid", rank_},
+                                                               {"tid", beside ? 1 : 0},
+                                                               {"ts", entry.begin_us},
+                                                               {"dur", entry.duration_us},
+                                                               {"args", {{"step", entry.step}}}});
+    if (beside) event["args"]["bytes"] = entry.bytes;
+  }
   written_ = true;
   return events;
 }

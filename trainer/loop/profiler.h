@@ -35,6 +35,11 @@ class Profiler {
   /// The whole trace as a file.
   Result<> write(const std::filesystem::path& path);
 
+  /// What goes on beside the sections, while the profiler is active: the reduction of so many bytes
+  /// of gradients.
+  void add_reduction(std::int64_t bytes, std::chrono::steady_clock::time_point begin,
+                     std::chrono::steady_clock::time_point end);
+
   /// Records from construction to destruction while the profiler is active.
   class Section {
    public:
@@ -53,6 +58,7 @@ class Profiler {
   struct Entry {
     const char* name;
     std::int64_t step, begin_us, duration_us;
+    std::int64_t bytes = 0;  // of what goes on beside the sections
   };
   const config::ProfilerConfig& config_;
   int rank_;

@@ -76,6 +76,12 @@ void TrainingStep::allocate(DType precision) {
   gate_.allocate(context_);
   reducer_ = std::make_unique<GradientReducer>(
       store_, layout_.replicas(), job_.optimizer.allreduce_bucket_size, &layout_.expert_replicas());
+  if (job_.profiler.profile_steps > 0 && !context_.runs_beside_host())  // whose clock is the work's
+    reducer_->set_on_reduced([this](std::size_t bucket, auto begun, auto complete) {
+      const auto [begin, end] = reducer_->bucket(bucket);
+      profiler_.add_reduction((end - begin) * static_cast<std::int64_t>(sizeof(float)), begun,
+                              complete);
+    });
   gatherer_ =
       std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
   passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_,

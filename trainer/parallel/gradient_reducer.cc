@@ -97,10 +97,17 @@ void GradientReducer::issue(Communicator& group, std::size_t index) {
   const Tensor all = gradients_of(ranges_[index]);
   // The gradients are final where the stream will be, not where it is.
   const Event ready = store_.context().record();
+  if (on_reduced_) buckets_[index].begun = std::chrono::steady_clock::now();
   buckets_[index].handle =
       store_.sharded() ? group.reduce_scatter_async(all, gradients_of(store_.own_share(index)),
                                                     ReduceOp::sum, ready)
                        : group.all_reduce_async(all, ReduceOp::sum, ready);
+}
+
+void GradientReducer::completed(std::size_t index) {
+  Bucket& bucket = buckets_[index];
+  bucket.handle.reset();
+  if (on_reduced_) on_reduced_(index, bucket.begun, std::chrono::steady_clock::now());
 }
 
 void GradientReducer::poll() {
@@ -110,9 +117,10 @@ void GradientReducer::poll() {
   polling_ = true;
   for (Lane& lane : lanes_)
     while (lane.first_open < lane.next) {
-      auto& handle = buckets_[lane.buckets[lane.first_open]].handle;
+      const std::size_t index = lane.buckets[lane.first_open];
+      const auto& handle = buckets_[index].handle;
       if (!handle || !handle->poll()) break;  // it is not begun yet, or under way
-      handle.reset();
+      completed(index);
       ++lane.first_open;
     }
   polling_ = false;
@@ -127,9 +135,9 @@ void GradientReducer::finish() {
   issue_ready();
   for (Lane& lane : lanes_)
     for (; lane.first_open < lane.buckets.size(); ++lane.first_open) {
-      Bucket& bucket = buckets_[lane.buckets[lane.first_open]];
-      bucket.handle->wait_on(store_.context());
-      bucket.handle.reset();
+      const std::size_t index = lane.buckets[lane.first_open];
+      buckets_[index].handle->wait_on(store_.context());
+      completed(index);
     }
 }
 

@@ -1,6 +1,7 @@
 // Sums gradients over the data-parallel ranks in buckets, while the backward pass still runs.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -38,6 +39,12 @@ class GradientReducer {
   void set_between(std::function<void(std::function<void()> act)> between) {
     between_ = std::move(between);
   }
+  /// Told of each bucket, in the thread that polls, once it is known to be complete: when its
+  /// reduction was begun and when it was found complete. Unset: no time is taken.
+  using OnReduced =
+      std::function<void(std::size_t bucket, std::chrono::steady_clock::time_point begun,
+                         std::chrono::steady_clock::time_point complete)>;
+  void set_on_reduced(OnReduced on_reduced) { on_reduced_ = std::move(on_reduced); }
   /// Whether there is anything to reduce, with others.
   bool reduces() const { return !buckets_.empty(); }
 
@@ -56,6 +63,7 @@ class GradientReducer {
   struct Bucket {
     int parameters = 0, missing = 0;  // that lie in it, wholly or in part
     std::unique_ptr<CollectiveHandle> handle = {};
+    std::chrono::steady_clock::time_point begun = {};  // where somebody is told
   };
   /// The buckets of one group of ranks, by index.
   struct Lane {
@@ -68,6 +76,7 @@ class GradientReducer {
   BucketSpan span_of(const Parameter& parameter) const;
   void issue_ready();
   void issue(Communicator& group, std::size_t index);
+  void completed(std::size_t index);
 
   ParameterStore& store_;
   std::vector<FlatRange> ranges_;
@@ -76,6 +85,7 @@ class GradientReducer {
   std::size_t overlapped_ = 0;
   bool polling_ = false;
   std::function<void(std::function<void()>)> between_;
+  OnReduced on_reduced_;
 };
 
 }  // namespace sortie::trainer

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <numeric>
 #include <thread>
 
 #include "tests/trainer/parallel/on_ranks.h"
@@ -71,8 +72,17 @@ TEST_CASE("gradients are summed over ranks in buckets, those without a use too")
           ExecutionContext context(1);
           Store with(context, 3);
           GradientReducer reducer(with.store, communicator, 64);
+          std::vector<std::size_t> told;
+          bool in_order = true;
+          reducer.set_on_reduced([&](std::size_t bucket, auto begun, auto complete) {
+            told.push_back(bucket);
+            in_order = in_order && begun <= complete;
+          });
+          std::vector<std::size_t> all(reducer.bucket_count());
+          std::iota(all.begin(), all.end(), 0);
           for (int step = 0; step < 3; ++step) {
             for (Parameter* parameter : with.parameters) parameter->use_recorded();
+            told.clear();
             reducer.begin();
             // Gradients become final from the last declared to the first; p3 is never used.
             for (int i = 6; i >= 0; --i) {
@@ -84,6 +94,7 @@ TEST_CASE("gradients are summed over ranks in buckets, those without a use too")
             for (int i = 0; i < 7; ++i)
               wrongs.check(with.holds(i, static_cast<float>(3 * i + 3), 3.0f),
                            fmt::format("p{} in step {}", i, step));
+            wrongs.check(told == all && in_order, fmt::format("buckets told of in step {}", step));
             with.parameters[3]->use_done();  // for the next step's count
           }
         },
