@@ -1,4 +1,4 @@
-"""Runs of `sortie run` with one site per host of a testbed, on links that can be shaped. For slow_sites and slow_sites_loss."""
+"""Runs of `sortie run` with one site per host of a testbed, on links that can be shaped. For slow_sites, slow_sites_loss and site_losses."""
 
 import json
 import os
@@ -70,6 +70,6 @@ class Job:
 
     def predicted(self, level, rate, step_seconds, round_trip):
         text = self.call("plan", self.config, "--json", "--site-rate", rate.replace("mbit", "Mbit/s"), "--step-time",
-                         f"{step_seconds:.4f}", "--site-round-trip", f"{round_trip:.3f}")
+                         f"{step_seconds:.4f}", "--site-round-trip", f"{round_trip:.3f}", *[word for one in self.settings for word in ("--set", one)])
         between = json.loads(text)["between"]
         return next(one for one in between["levels"] if one["level"] == level), between["parameters"]
