@@ -24,8 +24,9 @@ std::optional<Finding> MemoryWatch::look() {
   const oom::Counters before = std::exchange(last_, now);
   if (!now.rose_since(before)) return std::nullopt;
   Finding finding{.kind = Kind::oom_kill, .source = "cgroup"};
-  const bool here = now.group_v2 > before.group_v2 || now.group_v1 > before.group_v1;
-  finding.text = here ? "in the memory group of this job's runner, or below it" : "on this host";
+  finding.text = now.groups_rose_since(before)
+                     ? "in the memory group of this job's runner, or below it"
+                     : "on this host";
   return finding;
 }
 

@@ -67,13 +67,14 @@ std::string mounts_of(const std::string& root) {
 }
 
 /// The counter of the nearest group that has one, from ours up to the mount.
-std::uint64_t nearest(const std::string& root, const Place& place, const char* file) {
+std::optional<std::uint64_t> nearest(const std::string& root, const Place& place,
+                                     const char* file) {
   std::string path = place.path;
   for (;;) {
     std::uint64_t count = 0;
     if (number_of(root + place.mount_point + path + '/' + file, "oom_kill", count)) return count;
     const std::size_t slash = path.rfind('/');
-    if (slash == std::string::npos) return 0;
+    if (slash == std::string::npos) return std::nullopt;
     path.resize(slash);
   }
 }
@@ -129,8 +130,17 @@ std::uint64_t Group::limit() const {
   return 0;
 }
 
+bool Counters::groups_rose_since(const Counters& before) const {
+  return group_v2.value_or(0) > before.group_v2.value_or(0) ||
+         group_v1.value_or(0) > before.group_v1.value_or(0);
+}
+
 bool Counters::rose_since(const Counters& before) const {
-  return group_v2 > before.group_v2 || group_v1 > before.group_v1 || host > before.host;
+  return groups_rose_since(before) || host > before.host;
+}
+
+bool Counters::killed_here_since(const Counters& before) const {
+  return group_v2 || group_v1 ? groups_rose_since(before) : host > before.host;
 }
 
 void Watch::tick() {

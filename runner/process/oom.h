@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,11 +17,16 @@ enum class Evidence : std::uint32_t { none = 0, rank = 1, host = 2 };
 
 /// OOM kills so far in the groups that this process is in, and on the whole host: of the nearest
 /// cgroup v2 that counts (memory.events), of its memory group of cgroup v1 (memory.oom_control), of
-/// the kernel (/proc/vmstat). 0 for what is not there. `root` is put before every path, for tests.
+/// the kernel (/proc/vmstat). `root` is put before every path, for tests.
 struct Counters {
-  std::uint64_t group_v2 = 0, group_v1 = 0, host = 0;
+  std::optional<std::uint64_t> group_v2, group_v1;  // unset: no group counts
+  std::uint64_t host = 0;                           // 0 where the kernel has none
   static Counters read(const std::string& root = "");
+  bool groups_rose_since(const Counters& before) const;
   bool rose_since(const Counters& before) const;
+  /// Evidence for the processes in these groups: where a group counts, kills elsewhere on the host
+  /// are none.
+  bool killed_here_since(const Counters& before) const;
 };
 
 /// The memory group that another process is in, such as a container's: what it has counted since,
@@ -46,7 +52,7 @@ class Watch {
   static constexpr std::chrono::minutes kTick{1};
   /// After each kTick.
   void tick();
-  bool rose() const { return Counters::read().rose_since(before_); }
+  bool rose() const { return Counters::read().killed_here_since(before_); }
 
  private:
   Counters before_, latest_;

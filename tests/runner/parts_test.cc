@@ -147,8 +147,17 @@ TEST_CASE("OOM counters above a rank: cgroup v2 as far as one counts, v1, and th
   CHECK(before.group_v1 == 3);
   CHECK(before.host == 7);
   CHECK(!oom::Counters::read(root).rose_since(before));
-  std::ofstream(v1 + "/x/y/memory.oom_control") << "oom_kill 4\n";
+  std::ofstream(root + "/proc/vmstat") << "nr_free_pages 1\noom_kill 8\n";
   CHECK(oom::Counters::read(root).rose_since(before));
+  CHECK(!oom::Counters::read(root).killed_here_since(before));  // elsewhere on the host
+  std::ofstream(v1 + "/x/y/memory.oom_control") << "oom_kill 4\n";
+  CHECK(oom::Counters::read(root).killed_here_since(before));
+  // Where no group counts, the host's kills may be ours.
+  std::filesystem::remove_all(root + "/sys");
+  const auto without = oom::Counters::read(root);
+  CHECK(!without.group_v2);
+  CHECK(!without.group_v1);
+  CHECK(without.killed_here_since(before));
   std::filesystem::remove_all(root);
 }
 
