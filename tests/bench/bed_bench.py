@@ -167,6 +167,13 @@ def timed(argv, environment, expect=None, timeout=120):
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def shared_folder(environment):
+    """A new one that all hosts of the bed see."""
+    shared = Path(tempfile.mkdtemp(dir=f"/tmp/sortie-testbed/{environment['SORTIE_TESTBED_ID']}/shared"))
+    shared.chmod(0o755)
+    return shared
+
+
 def whole_lines(path):
     """Objects of a file with one a line, as far as it is written."""
     text = path.read_text() if path.exists() else ""

@@ -1,12 +1,13 @@
 """Trainings on the hosts of a test bed, for benchmarks: a config with token files, runs of it, their steps."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from bed_bench import ROOT, SORTIE, BedOf, shape_links, tokens, whole_lines
+from bed_bench import ROOT, SORTIE, BedOf, shape_links, shared_folder, tokens, whole_lines
 
 sys.path.insert(0, str(ROOT / "scripts/testbed.d"))
 import bed as testbed  # noqa: E402
@@ -33,25 +34,24 @@ class BedTraining:
 
     def __init__(self, bed_id, hosts, config, sets=()):
         self.hosts, self.sets, self.runs = hosts, list(sets), 0
-        self.bed, self.on = testbed.Bed(os.environ.get("SORTIE_TESTBED_ID", bed_id)), BedOf(hosts, bed_id)
-        self.text = config
+        self.bed_id, self.text = bed_id, config
+        self.bed = testbed.Bed(os.environ.get("SORTIE_TESTBED_ID", bed_id))
 
     def __enter__(self):
-        self.environment = self.on.__enter__()
-        self.own = tempfile.TemporaryDirectory()
-        self.folder = Path(self.own.name)
-        self.folder.chmod(0o755)
-        self.shared = Path(tempfile.mkdtemp(dir=f"/tmp/sortie-testbed/{self.environment['SORTIE_TESTBED_ID']}/shared"))
-        self.shared.chmod(0o755)
-        self.config = self.shared / "job.toml"
-        self.config.write_text(f"[data]\ndata_prefixes = [\"{tokens(self.shared)}\"]\n{self.text}")
-        self.config.chmod(0o644)
-        self.sortie("exec", *self.at(self.names()), "--", "true")
+        with contextlib.ExitStack() as made:  # what fails in here leaves no bed behind
+            self.environment = made.enter_context(BedOf(self.hosts, self.bed_id))
+            self.folder = Path(made.enter_context(tempfile.TemporaryDirectory()))
+            self.folder.chmod(0o755)
+            self.shared = shared_folder(self.environment)
+            self.config = self.shared / "job.toml"
+            self.config.write_text(f"[data]\ndata_prefixes = [\"{tokens(self.shared)}\"]\n{self.text}")
+            self.config.chmod(0o644)
+            self.sortie("exec", *self.at(self.names()), "--", "true")
+            self.made = made.pop_all()
         return self
 
     def __exit__(self, *error):
-        self.own.cleanup()
-        return self.on.__exit__(*error)
+        return self.made.__exit__(*error)
 
     def names(self, count=None):
         """Of the first so many hosts, or of all."""
@@ -77,7 +77,12 @@ class BedTraining:
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def said(self, process, verb):
-        output, errors = process.communicate(timeout=1800)
+        try:
+            output, errors = process.communicate(timeout=1800)
+        except BaseException:  # as subprocess.run() does
+            process.kill()
+            process.wait()
+            raise
         if process.returncode != 0:
             sys.exit(f"sortie {verb}: exit code {process.returncode}\n{output[-2000:]}\n{errors[-2000:]}")
         return output

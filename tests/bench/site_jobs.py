@@ -1,13 +1,11 @@
 """Runs of `sortie run` with one site per host of a testbed, on links that can be shaped. For slow_sites, slow_sites_loss and site_losses."""
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from bed_bench import ROOT, SORTIE, on_all, shape
+from bed_bench import BUILD, ROOT, SORTIE, on_all, shape, shared_folder
 
 sys.path.insert(0, str(ROOT / "scripts/testbed.d"))
 import bed as testbed  # noqa: E402
@@ -25,10 +23,13 @@ def shape_sites(count, rate):
         subprocess.run(["ip", "netns", "exec", bed.netns(number), "ip", "link", "set", "dev", "eth0", "gso_max_segs", "1"], check=True)
 
 
-def shared_folder(environment):
-    """A new one that all hosts of the bed see."""
-    shared = tempfile.mkdtemp(dir=f"/tmp/sortie-testbed/{environment['SORTIE_TESTBED_ID']}/shared")
-    os.chmod(shared, 0o755)
+def split_tokens(environment):
+    """A folder that all hosts see, with token files of the project's own sources: tokens-train and tokens-validation."""
+    shared = shared_folder(environment)
+    subprocess.run([BUILD / "bin/sortie-train", "data", "build", "--tokenizer", "byte", "--split", "95,5", "--output",
+                    f"{shared}/tokens", "--include", "*.h", "--include", "*.cc", ROOT / "common", ROOT / "launcher",
+                    ROOT / "runner", ROOT / "trainer"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["chmod", "-R", "a+rX", shared], check=True)
     return shared
 
 
