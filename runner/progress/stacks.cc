@@ -174,7 +174,7 @@ wire::StackDump StackDumper::take() {
   wire::StackDump dump;
   dump.rank = rank_;
   if (processes_.empty()) {
-    dump.how = "none: it has no process any more";
+    dump.how = "none: it has no process";
     return dump;
   }
   bool told = false;

@@ -31,8 +31,8 @@ class StackDumper {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `rank`: its number; `root`: its process, 0 when it has none; `socket_path`: its SORTIE_SOCKET.
-  /// Sends SIGQUIT to the processes that catch it.
+  /// `rank`: its number; `root`: its process, 0 when it has none (ended, or not reported by its
+  /// keeper yet); `socket_path`: its SORTIE_SOCKET. Sends SIGQUIT to the processes that catch it.
   StackDumper(std::uint32_t rank, pid_t root, std::string socket_path);
 
   /// Looks what has come. True when there is nothing to wait for any more.

@@ -66,10 +66,11 @@ std::size_t count_of(std::string_view text, std::string_view word) {
   return count;
 }
 
+/// Until the rank has told its progress and the runner knows its process; the two come in any
+/// order.
 bool wait_for_told(RunnerClient& client, std::uint32_t rank) {
-  for (int i = 0; i < 3000 && !client.out[rank].contains("told"); ++i)
-    client.pump(milliseconds(10));
-  return client.out[rank].contains("told");
+  return client.wait_until(
+      [&] { return client.out[rank].contains("told") && client.pids.contains(rank); });
 }
 
 }  // namespace
@@ -300,7 +301,7 @@ TEST_CASE(
   auto dump = client.expect<wire::StackDump>();
   REQUIRE(dump);
   CHECK(dump->rank == 0);
-  CHECK(dump->how == "none: it has no process any more");
+  CHECK(dump->how == "none: it has no process");
   dump = client.expect<wire::StackDump>();
   REQUIRE(dump);
   CHECK(dump->how == "program");
