@@ -120,6 +120,7 @@ void visit(auto&& m, Is<OuterJoin> auto& e) {
 void visit(auto&& m, Is<OuterJoined> auto& e) {
   m.whole("round", e.round, 0, kMostCount);
   m.sites("donors", e.donors);
+  m.flag("over", e.over);
 }
 void visit(auto&& m, Is<OuterNext> auto& e) {
   m.whole("round", e.round, 1, kMostCount);

@@ -37,10 +37,11 @@ struct OuterJoin {
   std::int64_t steps_in_vain = 0;  // since it was in: inner steps that are in no round
 };
 /// Begin from own state (`donors` is empty), or get that of `round` from one of `donors`, in their
-/// order.
+/// order. `over`: training came to its end at that round, and no site is there any more.
 struct OuterJoined {
   std::int64_t round = 0;
-  std::vector<std::string> donors;
+  std::vector<std::string> donors{};
+  bool over = false;
 };
 
 /// Before the inner steps of a round. `step_seconds`: how long one takes there, 0 = not known.

@@ -76,7 +76,12 @@ void OuterCoordinator::lose(Site& site, const std::string& why) {
 void OuterCoordinator::leave(Site& site, const std::string& why) {
   lose(site, why);
   site.left = true;
-  line(outer_line({{"do", "left"}, {"site", site.name}}));
+  line(outer_line({{"do", "left"}, {"site", site.name}, {"over", over_}}));
+}
+
+/// Whether it has the weights of round().
+bool OuterCoordinator::has_newest(const Site& site) const {
+  return begun_ && site.in && !site.copying && std::ranges::min(site.done) == round();
 }
 
 void OuterCoordinator::due(Time when) {
@@ -93,13 +98,17 @@ std::int64_t OuterCoordinator::count_in() const {
   return std::ranges::count(sites_, true, &Site::in);
 }
 
-/// Too few sites: the others wait for a while, then the run ends so that it can be resumed.
+/// Too few sites: the others wait for a while, then the run ends so that it can be resumed. Where
+/// no site is left at all, their own exit codes say how it went.
 void OuterCoordinator::watch_pause() {
   const auto possible =
       std::ranges::count_if(sites_, [](const Site& site) { return !site.failed && !site.left; });
-  const bool needed = std::ranges::any_of(sites_, [](const Site& site) { return !site.left; });
+  if (possible == 0) {
+    paused_.reset();
+    return;
+  }
   const std::int64_t wanted = wanted_sites();
-  if (needed && possible < wanted) {
+  if (possible < wanted) {
     ended_ = true;
     step_.end = End{kExitPreempted,
                     fmt::format("outer.min_sites: {} site{} left, and {} needed; start the run "
@@ -107,7 +116,7 @@ void OuterCoordinator::watch_pause() {
                                 possible, possible == 1 ? " is" : "s are", wanted)};
     return;
   }
-  if (!begun_ || !needed || count_in() >= wanted) {
+  if (!begun_ || count_in() >= wanted) {
     if (paused_) note({Note::Kind::resumed, {}, round()});
     paused_.reset();
     return;
@@ -258,6 +267,7 @@ OuterCoordinator::Step OuterCoordinator::ask(Time now, const std::string& name, 
   leader->answered.reset();
   if (std::holds_alternative<OuterLeave>(question.question)) {
     leader->asked.reset();
+    over_ = over_ || has_newest(*site);
     leave(*site, "has left");
     return settle(now);
   }

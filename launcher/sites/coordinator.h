@@ -181,6 +181,7 @@ class OuterCoordinator {
   void line(const std::string& text) { step_.lines.push_back(text); }
   void lose(Site& site, const std::string& why);
   void leave(Site& site, const std::string& why);
+  bool has_newest(const Site& site) const;
   Step settle(Time now);
   void due(Time when);
   void tell_left_out();
@@ -224,10 +225,11 @@ class OuterCoordinator {
   std::map<std::int64_t, std::uint64_t> hash_;  // of each part's state in hash_round_
   std::int64_t hash_round_ = -1;
   bool begun_ = false;                       // somebody has the state of round()
+  bool over_ = false;                        // who had that one has ended its training
   std::optional<Time> first_join_, paused_;  // since when
   std::int64_t granted_ = 0;                 // samples, from the beginning of the data
   std::uint64_t next_epoch_ = 1;
-  RoundTimes times_;
+  RoundTimes times_;  // of rounds like the current one: plain steps or not
   Time now_{0};
   std::optional<Time> wake_at_;
   bool stops_ = false, ended_ = false;

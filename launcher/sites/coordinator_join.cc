@@ -81,7 +81,7 @@ void OuterCoordinator::take_join(Site& site, std::uint32_t rank, const NumberedQ
 }
 
 /// Nobody has the state of the run, at its start or because all sites were lost: it goes on from
-/// the newest that somebody brings along.
+/// the newest that somebody brings along. After its end there is nothing to go on with.
 void OuterCoordinator::begin_rounds() {
   if (count_in() > 0) return;
   std::vector<Site*> come;
@@ -99,6 +99,10 @@ void OuterCoordinator::begin_rounds() {
     newest = newest || (begun_ && has);
   }
   if (come.empty()) return;
+  if (over_) {
+    for (Site* site : come) answer_all(*site, OuterJoined{round(), {}, /*over=*/true});
+    return;
+  }
   if (waiting && !newest) {
     const Time until = first_join_.value_or(now_) + settings_.start_wait;
     if (now_ < until) return due(until);
@@ -185,7 +189,7 @@ void OuterCoordinator::admit_joiners() {
   if (!boundary) return;
   std::vector<const Site*> donors;
   for (const Site& site : sites_)
-    if (site.in && !site.copying && std::ranges::min(site.done) == round()) donors.push_back(&site);
+    if (has_newest(site)) donors.push_back(&site);
   // Those that were to copy have nobody to copy from any more, or have done it: they say so by
   // joining again.
   const bool waits = std::ranges::any_of(
@@ -216,7 +220,7 @@ void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors,
   site.step_seconds = 0;
   site.at = round();
   std::ranges::fill(site.done, round());
-  OuterJoined said{round(), {}};
+  OuterJoined said{.round = round()};
   // Not all joiners from the same one.
   for (std::size_t i = 0; i < donors.size() && !same; ++i)
     said.donors.push_back(donors[(i + static_cast<std::size_t>(site.index)) % donors.size()]->name);

@@ -85,6 +85,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
       if (Site* const site = find(json.at("site"))) {
         site->in = false;
         site->left = true;
+        over_ = over_ || json.value("over", false);
       }
     } else if (what == "commit") {
       const auto number = json.at("fragment").get<std::size_t>();

@@ -141,6 +141,8 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
   const auto grant = grants_.find(order.round);
   if (order.since.count() >= 0 && grant != grants_.end() && grant->second.since.count() >= 0)
     times_.note(order.waited, took, now_ - grant->second.since);
+  // What plain steps take says nothing about rounds of many steps.
+  if (plain(order.round) && !plain(order.round + 1)) times_ = {};
   fragment = Fragment{order.round, {}, 0, {}, {}};
   for (Site& site : sites_) {
     if (!site.in) continue;

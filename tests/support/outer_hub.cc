@@ -26,8 +26,11 @@ class OuterHub::Connection final : public trainer::outer::Coordinator {
     return as<OuterDecision>(hub_.ask(site_, part_, incarnation_, "vote", q.round, q));
   }
   void leave(const OuterLeave&) override {
+    if (hub_.kill_here(site_, "leave", hub_.commits().back().round, false)) return;
     const std::lock_guard lock(hub_.mutex_);
-    hub_.sites_[site_].left = true;
+    Site& site = hub_.sites_[site_];
+    hub_.over_ = hub_.over_ || (site.in && std::ranges::min(site.done) == hub_.round());
+    site.left = true;
     hub_.remove(site_);
   }
   bool aborted(std::uint64_t epoch) override {
@@ -189,6 +192,14 @@ void OuterHub::admit() {
       leader.asked.reset();
     }
   };
+  if (!some_in && over_) {
+    for (const std::string& name : come)
+      for (auto& [part, leader] : sites_[name].leaders) {
+        leader.answer = OuterJoined{round(), {}, true};
+        leader.asked.reset();
+      }
+    return;
+  }
   if (!some_in) {
     if (waits) return;
     std::int64_t first = 0;
@@ -371,6 +382,12 @@ void OuterHub::judge() {
 std::vector<OuterHub::Commit> OuterHub::commits() const {
   const std::lock_guard lock(mutex_);
   return commits_;
+}
+
+bool OuterHub::left(const std::string& site) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sites_.find(site);
+  return found != sites_.end() && found->second.left;
 }
 
 std::int64_t OuterHub::steps_in_vain(const std::string& site) const {

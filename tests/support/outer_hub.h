@@ -35,7 +35,8 @@ struct OuterHubSettings {
   std::function<bool(const std::string& site, std::int64_t round)> counts{};
   /// Whether a round goes on without a site, which hears of it when the round is committed.
   std::function<bool(const std::string& site, std::int64_t round)> leaves_out{};
-  /// Before a question of a site is taken, and before its answer is given: true kills the site.
+  /// Before a question of a site is taken ("leave" is one), and before its answer is given: true
+  /// kills the site.
   std::function<bool(const std::string& site, const std::string& what, std::int64_t round,
                      bool answered)>
       kills{};
@@ -60,6 +61,8 @@ class OuterHub {
     std::vector<std::string> members;
   };
   std::vector<Commit> commits() const;
+  /// Whether the site has ended its training.
+  bool left(const std::string& site) const;
   std::int64_t aborted() const;
   /// Steps in vain that a site has told of, of all its parts together.
   std::int64_t steps_in_vain(const std::string& site) const;
@@ -115,7 +118,7 @@ class OuterHub {
   std::set<std::uint64_t> aborted_epochs_;
   std::vector<Commit> commits_;
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;
-  bool begun_ = false;
+  bool begun_ = false, over_ = false;
   std::int64_t position_ = 0;
   std::uint64_t epoch_ = 0;
 };

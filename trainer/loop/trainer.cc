@@ -195,6 +195,7 @@ Result<> Trainer::after_step(const StepReport& report) {
   if (step_.profiler().complete()) keep_profile();
   for (const std::string& text : checkpointer_.take_scrub_notes()) report_.note(text);
   for (const std::string& text : step_.take_graph_notes()) report_.note(text);
+  if (outer_ && outer_->missed_end()) return {};
   SORTIE_ASSIGN_OR_RETURN(const bool back, handle_trouble(report));
   if (back) return report.stop_requested ? std::unexpected(stopped_by_signal()) : Result<>();
   if (progress_.consecutive_skips >= config.max_consecutive_skips)
@@ -255,12 +256,14 @@ Result<> Trainer::after_step(const StepReport& report) {
 /// What the ranks tell each other with a step's loss.
 enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kNotSealed, kLeftOut, kStepFlags };
 
+/// Null where the run has ended without this site.
 Result<StepReport*> Trainer::give_step(const TrainingStep::TellFlags& tell,
                                        TrainingStep::Flags flags) {
   if (!outer_) return step_.begin(progress_, tell, flags);
   while (true) {
-    SORTIE_ASSIGN_OR_RETURN(const StepOrder order, outer_->next_step(progress_));
-    auto begun = step_.begin(progress_, tell, flags, &order);
+    SORTIE_ASSIGN_OR_RETURN(const std::optional<StepOrder> order, outer_->next_step(progress_));
+    if (!order) return nullptr;
+    auto begun = step_.begin(progress_, tell, flags, &*order);
     if (begun) return begun;
     SORTIE_TRY(outer_->step_lost(begun.error(), progress_));
   }
@@ -285,6 +288,7 @@ Result<StepReport*> Trainer::begin_step() {
   };
   double flags[kStepFlags] = {};
   SORTIE_ASSIGN_OR_RETURN(StepReport* const report, give_step(tell, flags));
+  if (!report) return nullptr;
   report->time_is_up = flags[kTimeIsUp] > 0;
   report->stop_requested = flags[kStop] > 0;
   report->save_requested = flags[kSave] > 0;
@@ -306,7 +310,8 @@ Result<StepReport> Trainer::settle_step() {
 }
 
 Result<StepReport> Trainer::step() {
-  SORTIE_TRY(begin_step());
+  SORTIE_ASSIGN_OR_RETURN(const StepReport* const begun, begin_step());
+  if (!begun) return fail(ErrorCode::lost, "the run has ended without this site");
   return settle_step();
 }
 
@@ -355,6 +360,7 @@ Result<> Trainer::run_steps() {
   while (step_.last_begun(progress_) < job_.trainer.train_iterations && !time_is_up) {
     const auto begun = begin_step();
     if (!begun) return end_in_exchange(begun.error());
+    if (!*begun) break;
     const std::size_t stay = needs_its_state(**begun) ? 0 : step_.most_in_flight();
     while (step_.in_flight() > stay) {
       const auto settled = settle_step();
@@ -367,7 +373,9 @@ Result<> Trainer::run_steps() {
       if (signals_) signals_->expect(step_seconds_);  // the next one takes about as long
     }
   }
-  return {};
+  if (!outer_ || !outer_->missed_end()) return {};
+  report_rounds();
+  return report_saves(checkpointer_.finish(), /*last=*/false);
 }
 
 Result<> Trainer::run() {

@@ -88,7 +88,8 @@ class Trainer {
   Result<> begin_fp8();
   Result<> settle_products();
   Result<StepReport*> give_step(const TrainingStep::TellFlags& tell, TrainingStep::Flags flags);
-  /// Begins a step; what its report says until it is settled.
+  /// Begins a step; what its report says until it is settled. Null: the run has ended without this
+  /// site.
   Result<StepReport*> begin_step();
   /// Of the oldest step in flight.
   Result<StepReport> settle_step();

@@ -195,19 +195,16 @@ bool OuterLoop::lacks_state() const {
   return lacks > 0;
 }
 
-Result<StepOrder> OuterLoop::next_step(TrainingProgress& progress) {
+Result<std::optional<StepOrder>> OuterLoop::next_step(TrainingProgress& progress) {
   while (work_.steps == 0) {
     const auto got = [&]() -> Result<> {
       if (!joined_) SORTIE_TRY(join(progress));
-      if (first_step_of(progress_.round + 1) >= job_.trainer.train_iterations)
-        return fail(ErrorCode::lost,
-                    fmt::format("site {}: the run is at round {}, which is its last one; there is "
-                                "nothing left to train",
-                                site_.name, progress_.round));
+      if (missed_end_) return {};
       if (lacks_state_ && !plain(progress_.round + 1)) return sit_out(progress);
       return ask_for_work(progress);
     }();
     if (!got) SORTIE_TRY(step_lost(got.error(), progress));
+    if (missed_end_) return std::nullopt;
   }
   const std::int64_t round = progress_.round + 1;
   const std::int64_t steps = steps_of(round);

@@ -49,8 +49,9 @@ class OuterLoop {
   Result<> start(TrainingProgress& progress);
 
   /// The next step's work; joins and waits for other sites where that is due, and brings `progress`
-  /// to where the site goes on. Collective. ErrorCode::interrupted where a rank was told to stop.
-  Result<StepOrder> next_step(TrainingProgress& progress);
+  /// to where the site goes on. None: the run has its last round without this site (missed_end()).
+  /// Collective. ErrorCode::interrupted where a rank was told to stop.
+  Result<std::optional<StepOrder>> next_step(TrainingProgress& progress);
   /// Whether this rank has heard that the run goes on without this site: the round that it works
   /// at comes to nothing.
   bool left_out() const;
@@ -63,6 +64,10 @@ class OuterLoop {
 
   /// Between two rounds: what is saved now goes on with the bits of a run that never stopped.
   bool at_border() const { return work_.steps == 0 || done_ == 0; }
+
+  /// Whether the run came to its end while this site was not in. It has nothing to train then, and
+  /// no weights worth an evaluation or a checkpoint. Alike on all ranks.
+  bool missed_end() const { return missed_end_; }
 
   /// Whether the weights here are not those of any round that this site could name: it has them of
   /// an older one, and is told to take those of another site. Nothing is saved then. Collective.
@@ -143,6 +148,7 @@ class OuterLoop {
   std::unique_ptr<SiteLinks> links_;
   std::unique_ptr<Leader> leader_;  // null: this rank leads no part
   bool fresh_ = false, joined_ = false, lacks_state_ = false, cancelled_ = false;
+  bool missed_end_ = false;
   std::int64_t refusals_ = 0;          // in a row
   std::int64_t pending_ = 0;           // tasks of the leaders whose answers were not taken
   std::int64_t steps_in_vain_ = 0;     // since the site was in

@@ -116,7 +116,7 @@ Result<> OuterLoop::step_lost(const Error& error, TrainingProgress& progress) {
 Result<> OuterLoop::join_again(const Error& error, TrainingProgress& progress) {
   SORTIE_TRY(step_lost(error, progress));
   if (progress.step < job_.trainer.train_iterations) return {};
-  while (!joined_ || (lacks_state_ && !plain(progress_.round + 1))) {
+  while (!joined_ || (lacks_state_ && !missed_end_ && !plain(progress_.round + 1))) {
     const Result<> back = !joined_ ? join(progress) : sit_out(progress);
     if (!back) SORTIE_TRY(step_lost(back.error(), progress));
   }
@@ -144,9 +144,10 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
   start(std::move(question));
   SORTIE_ASSIGN_OR_RETURN(const auto joined, next_answer<training::OuterJoined>(progress));
   struct {
-    std::int64_t round = 0, lacks = 0;
+    std::int64_t round = 0, lacks = 0, over = 0;
   } told;
-  if (joined) told = {joined->round, joined->donors.empty() ? 0 : 1};
+  if (joined)
+    told = {joined->round, !joined->donors.empty() || joined->over ? 1 : 0, joined->over ? 1 : 0};
   layout_.world().broadcast(std::as_writable_bytes(std::span(&told, 1)), 0);
   joined_ = true;
   steps_in_vain_ = 0;
@@ -155,6 +156,15 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
     return fail(ErrorCode::protocol,
                 fmt::format("coordinator: site {} must continue from round {}, and has round {}",
                             site_.name, told.round, progress_.round));
+  missed_end_ = lacks_state_ &&
+                (told.over != 0 || first_step_of(told.round + 1) >= job_.trainer.train_iterations);
+  if (missed_end_) {
+    notes_.push_back(
+        fmt::format("site {}: the run has ended at round {} while this site was "
+                    "not in; the final weights are at the other sites",
+                    site_.name, told.round));
+    return {};
+  }
   if (lacks_state_ && leader_) leader_->set_lacks_state(joined->donors);
   if (lacks_state_) {
     resumed_ = {};

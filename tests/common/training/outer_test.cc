@@ -36,7 +36,7 @@ std::vector<OuterAnswer> outer_answers() {
       OuterJoined{17, {"berlin", "paris-2"}}, OuterJoined{0, {}},
       OuterWork{18, 50, 16, 123456},          OuterExchange{18, 3, 77, {first, second}, kOuterKey},
       OuterDecision{18, 3, 77, true, ""},     OuterDecision{18, 3, 77, false, "paris-2 is gone"},
-      OuterRefused{"another model"}};
+      OuterRefused{"another model"},          OuterJoined{17, {}, true}};
 }
 
 json outer_round_trip(const json& sent) {

@@ -315,6 +315,83 @@ TEST_CASE(
     other.take(other.coordinator->site_down(other.now, site, true));
   REQUIRE(other.end);  // at once: they can not come back
   CHECK(other.end->exit_code == kExitPreempted);
+
+  // Where none is left, how they have ended is how the run has.
+  settings.outer.min_sites = 1;
+  Table none(settings);
+  none.join_all();
+  for (const char* site : {"a", "b", "c"})
+    none.take(none.coordinator->site_down(none.now, site, true));
+  none.wait(Ms(700'000));
+  CHECK_FALSE(none.end);
+}
+
+TEST_CASE("sites: what plain steps take says nothing about the first round of many steps") {
+  OuterCoordinator::Settings settings;
+  settings.outer.start_after = 3;
+  Table table(settings);
+  table.join_all();
+  for (std::int64_t round = 1; round <= 3; ++round) {
+    for (const std::string& site : table.settings.sites) table.next(site, round);
+    table.now += Ms(300);
+    for (const std::string& site : table.settings.sites) table.ready(site, round);
+    table.now += Ms(50);
+    for (const std::string& site : table.settings.sites)
+      table.vote(site, round, table.coordinator->epoch(), 9);
+    REQUIRE(table.told<OuterDecision>("a").commit);
+  }
+  for (const std::string& site : table.settings.sites) table.next(site, 4);
+  table.now += Ms(3'000);
+  table.ready("a", 4);
+  table.wait(Ms(60'000));
+  CHECK(table.waits("a"));
+  table.ready("b", 4);
+  table.ready("c", 4);
+  CHECK(table.told<OuterExchange>("a").members.size() == 3);
+}
+
+TEST_CASE("sites: who comes after the end of training is told so, and begins nothing") {
+  Table table;
+  table.join_all();
+  table.round(1);
+  table.take(table.coordinator->site_down(table.now, "b", false));
+  table.take(table.coordinator->site_down(table.now, "c", false));
+  const auto join = [](const std::string& site) {
+    OuterJoin question;
+    question.site = site;
+    question.elements = 5;
+    return question;
+  };
+  SUBCASE("the one that has the weights has left") {
+    table.ask("a", OuterLeave{"training is complete"});
+    for (const bool restored : {false, true}) {
+      CAPTURE(restored);
+      Table other;
+      other.coordinator->restore(table.log).value();
+      Table& asked = restored ? other : table;
+      for (const char* site : {"b", "c"}) {
+        asked.take(asked.coordinator->site_up(asked.now, site, 2));
+        asked.ask(site, join(site));
+        CHECK(asked.told<OuterJoined>(site).over);
+        CHECK(asked.told<OuterJoined>(site).round == 1);
+        asked.ask(site, OuterLeave{"training is complete"});
+      }
+      CHECK(asked.coordinator->round() == 1);
+      CHECK_FALSE(asked.end);
+    }
+  }
+  SUBCASE("one that was to copy the weights has left, the one that has them is lost") {
+    table.take(table.coordinator->site_up(table.now, "b", 2));
+    table.ask("b", join("b"));
+    CHECK(table.told<OuterJoined>("b").donors == std::vector<std::string>{"a"});
+    table.ask("b", OuterLeave{"training is complete"});
+    for (const char* site : {"a", "c"}) {
+      table.take(table.coordinator->site_down(table.now, site, false));
+      table.take(table.coordinator->site_up(table.now, site, 3));
+      table.ask(site, join(site));
+    }
+    CHECK_FALSE(table.told<OuterJoined>("a").over);
+  }
 }
 
 TEST_CASE(

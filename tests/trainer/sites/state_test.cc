@@ -33,6 +33,54 @@ SitesJob saved_rounds(const std::filesystem::path& folder, std::int64_t steps) {
 
 }  // namespace
 
+TEST_CASE("a site that the others came to the end without has no work, and saves nothing") {
+  const sortie::test::ScopedTempDir dir;
+  SitesJob job = saved_rounds(dir.path(), 12);  // 4 rounds
+  SUBCASE("one rank") {}
+  SUBCASE("two parts") {
+    job.ranks = 2;
+    job.job.topology.tensor_parallel_size = 2;
+  }
+  for (const bool in_last_round : {true, false})
+    for (const bool others_left : {true, false}) {
+      CAPTURE(in_last_round);
+      CAPTURE(others_left);
+      for (const char* site : {"site-a", "site-b"}) std::filesystem::remove_all(dir / site);
+      Sites* all = nullptr;
+      std::atomic<bool> back = false;
+      const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+      job.hub.leaves_out = [&](const std::string& site, std::int64_t round) {
+        return site == "b" && round >= (in_last_round ? 4 : 3);
+      };
+      job.hub.kills = [&](const std::string& site, const std::string& what, std::int64_t round,
+                          bool answered) {
+        const auto reached = [&](std::int64_t wanted) {
+          const auto commits = all->hub().commits();
+          return !commits.empty() && commits.back().round >= wanted;
+        };
+        // A question of b waits until the others have gone on without it.
+        if (site == "b" && what == "ready" && !answered && round >= (in_last_round ? 4 : 3))
+          while (!reached(round)) pause();
+        if (site == "b" && what == "join" && !answered && reached(1)) {
+          while (!reached(4) || (others_left && !all->hub().left("a"))) pause();
+        }
+        if (site == "b" && what == "join" && answered && reached(4)) back = true;
+        if (site == "a" && what == "leave" && !others_left)
+          while (!back) pause();
+        return false;
+      };
+      Sites sites(job);
+      all = &sites;
+      const auto runs = sites.run();
+      CHECK(runs[0].error == "");
+      CHECK(runs[1].error == "");
+      CHECK(sites.hub().commits().size() == 4);
+      CHECK(sites.hub().commits().back().members == std::vector<std::string>{"a"});
+      CHECK(std::filesystem::exists(dir / "site-a" / "step-00000012"));
+      CHECK_FALSE(std::filesystem::exists(dir / "site-b" / "step-00000012"));
+    }
+}
+
 TEST_CASE("sites that go on from their checkpoints have the bits of a run that never stopped") {
   const sortie::test::ScopedTempDir dir;
   const auto whole = [&](SitesJob job) {
