@@ -157,6 +157,8 @@ const Field kTrainingFields[] = {
     {"outer.deadline", outer<&Outer::deadline>, DurationRange{"0s", "24h"}, "",
      "How long a round waits for late sites after the first site is ready; 0s = learned from the last rounds"},
     {"outer.weight", outer<&Outer::weight>, Choices{{"tokens", "uniform"}}, "", "Weight of a site in the mean: tokens = the number of tokens that it trained on, uniform = the same for all"},
+    {"outer.equal_steps", outer<&Outer::equal_steps>, {}, "",
+     "Every site does outer.every steps of a round, and the others wait for slow ones, so that the same run has the same losses again; false = slow sites do as many steps as fit into the time of the fastest"},
     {"outer.start_after", outer<&Outer::start_after>, kSteps, "steps", "Plain data-parallel steps over all sites before the first round"},
     {"outer.route", outer<&Outer::route>, Choices{{"direct", "launcher"}}, "",
      "How sites reach each other: direct = TCP between their hosts (outer.port); launcher = through the SSH connections and this machine, no open port is needed"},

@@ -98,6 +98,7 @@ OuterSettings resolve_outer(const JobConfig& job, std::int64_t sites) {
       outer.min_sites > 0 ? outer.min_sites : std::max<std::int64_t>((sites + 1) / 2, 1);
   out.deadline = outer.deadline;
   out.weight = outer.weight == "uniform" ? OuterWeight::uniform : OuterWeight::tokens;
+  out.equal_steps = outer.equal_steps;
   out.momentum = outer.momentum;
   out.nesterov = outer.nesterov;
   // Best for 1, 2 and 4 sites, and for 8, of those that Charles et al. 2025 have tried.

@@ -41,6 +41,7 @@ struct OuterSettings {
   std::int64_t min_sites = 1;
   Milliseconds deadline{0};  // 0 = learned
   OuterWeight weight = OuterWeight::tokens;
+  bool equal_steps = false;      // slow sites, too, do `every` steps of a round
   std::int64_t start_after = 0;  // plain steps
 };
 

@@ -239,6 +239,7 @@ struct OuterConfig {
   std::int64_t min_sites = 0;  // fewest to go on with; 0 = half of them, rounded up
   Milliseconds deadline{0};    // for sites that are late; 0 = learned
   std::string weight = "tokens";  // tokens | uniform: what a site's change counts
+  bool equal_steps = false;       // slow sites, too, do `every` steps of a round
   std::int64_t start_after = 0;   // plain data-parallel steps before the first round
   std::int64_t port = 0;          // that sites listen on; 0 = any free one
   std::string route = "direct";   // direct | launcher: how sites reach each other

@@ -296,7 +296,7 @@ std::vector<OuterCoordinator::SiteState> OuterCoordinator::sites() const {
                               : asks                                ? "joining"
                                                                     : "coming";
     out.push_back(
-        {site.name, state, std::ranges::min(site.done), site.step_seconds, site.steps_in_vain});
+        {site.name, state, std::ranges::min(site.done), site.steps.seconds(), site.steps_in_vain});
   }
   return out;
 }

@@ -133,7 +133,7 @@ class OuterCoordinator {
     std::map<std::int64_t, Leader> leaders;  // by part
     std::int64_t at = 0;                     // the newest round that it has work of
     std::vector<std::int64_t> done;          // of each fragment: the round that it has
-    double step_seconds = 0;
+    StepTimes steps;
     std::optional<Time> ready_at;   // all parts have asked OuterReady
     bool late = false;              // the order under way is without it
     bool mixed = false;             // its fragments are of different rounds: it has no round

@@ -217,7 +217,7 @@ void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors,
   site.late = false;
   site.joined_at = now_;
   site.ready_at.reset();
-  site.step_seconds = 0;
+  site.steps.clear();
   site.at = round();
   std::ranges::fill(site.done, round());
   OuterJoined said{.round = round()};

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kKeptGrants = 4;
 /// Sites whose steps differ by less than this share do as many of them.
-constexpr double kSameSpeed = 0.05;
+constexpr double kSameSpeed = 0.1;
 
 double seconds_of(OuterTime time) {
   return std::chrono::duration<double>(time).count();
@@ -30,16 +30,19 @@ bool OuterCoordinator::plain(std::int64_t round) const {
   return !settings_.outer.rounds || round <= settings_.outer.start_after;
 }
 
-/// So many that all sites need the time that the fastest one needs for outer.every.
+/// So many that all sites need the time that the fastest one needs for outer.every, unless all are
+/// to do the same.
 std::int64_t OuterCoordinator::steps_for(const Site& site, std::int64_t round) const {
   if (plain(round)) return 1;
   const std::int64_t every = std::max<std::int64_t>(1, settings_.outer.every);
-  double fastest = site.step_seconds;
+  const double own = site.steps.seconds();
+  double fastest = own;
   for (const Site& other : sites_)
-    if (other.in && other.step_seconds > 0) fastest = std::min(fastest, other.step_seconds);
+    if (const double step = other.steps.seconds(); other.in && step > 0)
+      fastest = std::min(fastest, step);
   std::int64_t steps = every;
-  if (site.step_seconds > fastest * (1 + kSameSpeed))
-    steps = std::llround(static_cast<double>(every) * fastest / site.step_seconds);
+  if (!settings_.outer.equal_steps && own > fastest * (1 + kSameSpeed))
+    steps = std::llround(static_cast<double>(every) * fastest / own);
   // Who comes into a round that is under way does what can be done in the rest of it.
   const auto grant = grants_.find(round);
   const auto whole = times_.whole();
@@ -103,7 +106,8 @@ void OuterCoordinator::grant_work() {
       const auto& next = std::get<OuterNext>(*leader.asked);
       same = same && (part == site.leaders.begin()->first || next.round == round);
       round = next.round;
-      if (next.step_seconds > 0) site.step_seconds = next.step_seconds;
+      if (next.step_seconds > 0 && part == site.leaders.begin()->first)
+        site.steps.note(next.step_seconds);
     }
     const std::int64_t has = std::ranges::min(site.done);
     if (!same || round < site.at || round <= has || round > has + 2 || has < this->round()) {
@@ -210,8 +214,9 @@ void OuterCoordinator::order_exchange(std::int64_t number) {
     return due(fragment.retry_at);
   }
   if (static_cast<std::int64_t>(members.size()) < wanted) return;
-  const Time wait =
-      settings_.outer.deadline.count() > 0 ? settings_.outer.deadline : times_.deadline();
+  const Time wait = settings_.outer.deadline.count() > 0
+                        ? settings_.outer.deadline
+                        : times_.deadline(static_cast<std::size_t>(count_in()));
   std::optional<Time> last;
   for (const Site& site : sites_) {
     const auto index = static_cast<std::size_t>(site.index);

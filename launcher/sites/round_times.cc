@@ -10,7 +10,8 @@ namespace {
 using RoundTime = RoundTimes::Time;
 
 /// Of two in the middle the later one.
-RoundTime median_of(std::vector<RoundTime> values) {
+template <class Value>
+Value median_of(std::vector<Value> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
   return *middle;
@@ -37,15 +38,29 @@ std::optional<RoundTime> RoundTimes::whole() const {
   return median_of(std::move(all));
 }
 
-RoundTime RoundTimes::deadline() const {
+double RoundTimes::worth_waiting(std::size_t sites) {
+  return sites <= 5 ? 0.5 : 2.0 / static_cast<double>(sites - 1);
+}
+
+RoundTime RoundTimes::deadline(std::size_t sites) const {
   if (rounds_.empty()) return kLongest;
   std::vector<Time> spreads, deviations;
   for (const Round& round : rounds_) spreads.push_back(round.spread);
   const Time median = median_of(spreads);
   for (const Time spread : spreads) deviations.push_back(std::chrono::abs(spread - median));
   const Time learned = median + 4 * median_of(std::move(deviations));
-  const Time least = std::max({kShortest, 2 * *exchange(), *whole() / 10});
+  const auto part = std::chrono::duration_cast<Time>(*whole() * worth_waiting(sites));
+  const Time least = std::max({kShortest, 2 * *exchange(), part});
   return std::min(std::max(learned, least), kLongest);
+}
+
+void StepTimes::note(double seconds) {
+  rounds_.push_back(seconds);
+  if (rounds_.size() > kKept) rounds_.pop_front();
+}
+
+double StepTimes::seconds() const {
+  return rounds_.empty() ? 0.0 : median_of(std::vector(rounds_.begin(), rounds_.end()));
 }
 
 }  // namespace sortie::launcher

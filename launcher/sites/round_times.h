@@ -1,5 +1,5 @@
-// RoundTimes: how long rounds and their exchanges took, and how long to wait for sites that are
-// late. Pure.
+// How long rounds, their exchanges and steps took, and how long to wait for sites that are late.
+// Pure.
 #pragma once
 
 #include <chrono>
@@ -20,10 +20,14 @@ class RoundTimes {
   /// exchange took, and how long all of it since the work was granted.
   void note(Time spread, Time exchange, Time whole);
 
-  /// How long after the first site others are waited for: the median of the spreads and four times
-  /// their median absolute deviation, at least two exchanges, a tenth of a round and kShortest, at
-  /// most kLongest.
-  Time deadline() const;
+  /// How long after the first of `sites` the others are waited for: the median of the spreads and
+  /// four times their median absolute deviation, at least two exchanges, the part of a round that
+  /// worth_waiting() says and kShortest, at most kLongest.
+  Time deadline(std::size_t sites) const;
+  /// Waiting for a part w of a round costs w of each of the other sites, once, for then the late
+  /// one is out. To be left out costs this one two rounds: the one that it worked on and the one in
+  /// which it copies the weights. Never more than half a round.
+  static double worth_waiting(std::size_t sites);
   /// Median; none before the first round.
   std::optional<Time> exchange() const;
   std::optional<Time> whole() const;
@@ -33,6 +37,21 @@ class RoundTimes {
     Time spread, exchange, whole;
   };
   std::deque<Round> rounds_;
+};
+
+/// How long a step takes at a site: the median of its last rounds, because one alone says more of
+/// the moment than of the site.
+class StepTimes {
+ public:
+  static constexpr std::size_t kKept = 5;  // rounds
+
+  void note(double seconds);
+  void clear() { rounds_.clear(); }
+  /// 0: not known.
+  double seconds() const;
+
+ private:
+  std::deque<double> rounds_;
 };
 
 }  // namespace sortie::launcher

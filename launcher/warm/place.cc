@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "common/base/hex.h"
+#include "common/base/private_folder.h"
 #include "common/files/piece.h"
 #include "launcher/control/control_socket.h"
 #include "launcher/run/run_folder.h"
@@ -66,7 +67,7 @@ Result<Place> Place::open() {
   struct stat info {};
   if (!place.folder_ || ::fstat(place.folder_.get(), &info) != 0)
     return std::unexpected(os_error(errno, place.path_.string()));
-  if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0)
+  if (!is_private_folder(info))
     return fail(ErrorCode::auth,
                 fmt::format("{}: is of uid {} with mode {:04o}: connections are kept only where no "
                             "other user may enter; remove the folder, or set XDG_RUNTIME_DIR",

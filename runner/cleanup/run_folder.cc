@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "common/base/fnv1a.h"
+#include "common/base/private_folder.h"
 #include "runner/cleanup/shared_memory.h"
 
 namespace sortie::runner {
@@ -24,17 +25,11 @@ constexpr std::size_t kMaxRunIdInName = 24;
 constexpr int kLockTries = 1000;
 constexpr useconds_t kLockPause = 10000;
 
-bool is_own_folder(const std::string& path, bool private_only) {
-  struct stat info {};
-  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
-         (!private_only || (info.st_mode & 077) == 0);
-}
-
 Result<std::string> make_base() {
   const std::string base = run_folder_base();
   if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
     return std::unexpected(os_error(errno, base));
-  if (!is_own_folder(base, true))
+  if (!is_private_folder(base))
     return fail(ErrorCode::io,
                 base + ": not a private folder of this user; remove it or set XDG_RUNTIME_DIR");
   return base;
@@ -104,7 +99,7 @@ Result<RunFolder> RunFolder::make(const std::string& name) {
 Result<std::string> find_run_folder(const std::string& name) {
   for (const std::string& base : possible_bases()) {
     const std::string folder = base + '/' + name;
-    if (is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
+    if (is_private_folder(base) && is_private_folder(folder)) return folder;
     if (::access(folder.c_str(), F_OK) != 0 && may_be_held(folder))
       return fail(ErrorCode::io,
                   folder +
@@ -174,8 +169,8 @@ void RunFolder::remove() {
 
 std::string run_folder_base() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  const bool use_runtime =
-      runtime && runtime[0] == '/' && is_own_folder(runtime, true) && ::access(runtime, W_OK) == 0;
+  const bool use_runtime = runtime && runtime[0] == '/' &&
+                           is_private_folder(std::string(runtime)) && ::access(runtime, W_OK) == 0;
   return fmt::format("{}/sortie-{}", use_runtime ? runtime : "/tmp", ::geteuid());
 }
 

@@ -15,6 +15,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fnv1a.h"
+#include "common/base/private_folder.h"
 
 namespace sortie::runner {
 namespace {
@@ -47,16 +48,6 @@ bool is_folder_of_run(std::string_view name, const std::string& run_id) {
          name.find('-', prefix.size()) == name.npos;
 }
 
-/// Anybody may make files in /dev/shm: what stands there in our name may be a link of another user.
-bool is_private_folder(const struct stat& info) {
-  return S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 077) == 0;
-}
-
-bool is_private_folder(const std::string& path) {
-  struct stat info {};
-  return ::lstat(path.c_str(), &info) == 0 && is_private_folder(info);
-}
-
 Result<std::string> make_memory_base() {
   struct statfs info {};
   if (::statfs(kPlace, &info) != 0 || info.f_type != TMPFS_MAGIC)
@@ -68,6 +59,7 @@ Result<std::string> make_memory_base() {
     if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
       return std::unexpected(os_error(errno, base));
     struct stat found {};
+    // Anybody may make files in /dev/shm: what stands there may be a link of another user.
     const int looked = ::lstat(base.c_str(), &found);
     if (looked == 0 && is_private_folder(found)) return base;
     // Another holder may have removed it, with the last folder in it, since our mkdir.

@@ -63,6 +63,7 @@ TEST_CASE("each level has its steps, wire, fragments and delay") {
     CHECK(outer.mix == row.mix);
     CHECK(outer.momentum == 0.9);
     CHECK(outer.nesterov);
+    CHECK(!outer.equal_steps);
     CHECK(outer.weight == OuterWeight::tokens);
   }
   for (const char* level : {"none", "no"}) {

@@ -178,10 +178,10 @@ TEST_CASE("sites: one that is late is left out after the learned deadline, and j
   table.ready("a", 5);
   table.ready("b", 5);
   CHECK(table.waits("a"));
-  // A tenth of a round of 60 s; the spread is far below.
-  table.wait(Ms(5000));
+  // Half a round of 60 s; the spread is far below.
+  table.wait(Ms(30'000));
   CHECK(table.waits("a"));
-  table.wait(Ms(1300));
+  table.wait(Ms(500));
   CHECK(table.told<OuterExchange>("a").members.size() == 2);
   CHECK(table.notes.back().kind == OuterKind::excluded);
   CHECK(table.notes.back().site == "c");
@@ -199,6 +199,44 @@ TEST_CASE("sites: one that is late is left out after the learned deadline, and j
   CHECK(table.told<OuterJoined>("c").donors.size() == 2);
 }
 
+TEST_CASE("sites: the more others wait, the less long is it worth to") {
+  CHECK(RoundTimes::worth_waiting(2) == 0.5);
+  CHECK(RoundTimes::worth_waiting(5) == 0.5);
+  CHECK(RoundTimes::worth_waiting(9) == 0.25);
+  RoundTimes times;
+  CHECK(times.deadline(2) == RoundTimes::kLongest);
+  times.note(Ms(100), Ms(500), Ms(80'000));
+  CHECK(times.deadline(2) == Ms(40'000));
+  CHECK(times.deadline(9) == Ms(20'000));
+  times.note(Ms(50'000), Ms(500), Ms(130'000));
+  CHECK(times.deadline(9) > Ms(50'000));  // it is what others are waited for here
+}
+
+TEST_CASE("sites: a slow round is no slow site; one that stays slow does fewer steps") {
+  OuterCoordinator::Settings settings;
+  SUBCASE("as fits into the time of the fastest") {}
+  SUBCASE("all the same") {
+    settings.outer.equal_steps = true;
+  }
+  Table table(settings);
+  table.join_all();
+  std::vector<std::int64_t> steps;
+  // Of b, in the round before; a and c take 0.1 s.
+  const std::vector<double> seconds = {0, 0.1, 0.1, 0.3, 0.1, 0.09, 0.2, 0.2, 0.2};
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const auto round = static_cast<std::int64_t>(i) + 1;
+    for (const char* site : {"b", "a", "c"})
+      table.next(site, round, site == std::string("b") ? seconds[i] : i == 0 ? 0 : 0.1);
+    steps.push_back(table.told<OuterWork>("b").steps);
+    for (const char* site : {"a", "b", "c"}) table.ready(site, round);
+    for (const char* site : {"a", "b", "c"}) table.vote(site, round, table.coordinator->epoch(), 9);
+    REQUIRE(table.told<OuterDecision>("a").commit);
+  }
+  const bool equal = settings.outer.equal_steps;
+  CHECK(steps ==
+        std::vector<std::int64_t>{10, 10, 10, 10, 10, 10, 10, equal ? 10 : 5, equal ? 10 : 5});
+}
+
 TEST_CASE("sites: one that is left out hears of it before it asks for anything, and till it does") {
   Table table;
   table.join_all();
@@ -208,7 +246,7 @@ TEST_CASE("sites: one that is left out hears of it before it asks for anything, 
   table.now += Ms(60'000);
   table.ready("a", 5);
   table.ready("b", 5);
-  table.wait(Ms(7000));
+  table.wait(Ms(31'000));
   const std::size_t before = table.said["c"].size();
   table.vote("a", 5, table.coordinator->epoch(), 3);
   CHECK(table.said["c"].size() == before);  // it could still be that the exchange fails
