@@ -211,6 +211,26 @@ def scenario_a_site_that_was_late_joins_again(bed):
         equal(set(rounds) & {number for number, members in commits.items() if members == ["s0"]}, set(), "rounds that s1 was not in")
 
 
+def scenario_a_site_that_missed_the_end_ends_with_exit_code_0(bed):
+    """SIGSTOP of the rank of one of two sites until the other has done all rounds and ended: then it has nothing to train, saves
+    nothing, and the run is a complete one."""
+    steps = 60
+    with SitesRun(bed, "missed-end", steps=steps, outer__every=5, outer__deadline="2s", topology__gradient_compression="medium",
+                  topology__global_batch_size=4) as run:
+        wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
+        rank = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
+        os.kill(rank, signal.SIGSTOP)
+        try:
+            wait_until(lambda: any(one["site"] == "s0" and one["state"] == "ended" for one in run.journal("site")), 120, "the end of s0")
+        finally:
+            os.kill(rank, signal.SIGCONT)
+        equal(run.run.wait(60), 0, "exit code")
+        equal(run.commits()[steps // 5], ["s0"], "sites of the last round")
+        check("the run has ended at round 12 while this site was not in" in run.run.text(), run.run.text()[-4000:])
+        check(steps in counters(run, "s0"), "s0 has saved nothing")
+        equal(counters(run, "s1"), {}, "checkpoints of s1")
+
+
 def scenario_sites_that_do_not_reach_each_other_train_through_the_launcher(bed):
     """No route between the hosts of two sites: plain steps and rounds go by way of the launcher. The weights are those
     of a run with direct links, to the bit."""
