@@ -178,26 +178,6 @@ TEST_CASE("validation of shared sequences is that of one process") {
   CHECK(loss_on(4) == doctest::Approx(loss_on(1)).epsilon(1e-6));
 }
 
-/// All that a run holds at its end, by names; `trains`: it trains before, and saves.
-WholeTensors shared_state(const config::JobConfig& job, int ranks, bool trains) {
-  Assembled state;
-  std::mutex mutex;
-  run_thread_ranks(ranks, [&](Communicator& world) {
-    TinyTraining training(job, world);
-    if (trains) {
-      const auto outcome = training.trainer->run();
-      SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
-    } else {
-      SORTIE_CHECK(training.trainer->progress().step == job.trainer.train_iterations, "step {}",
-                   training.trainer->progress().step);
-    }
-    const std::lock_guard lock(mutex);
-    state.add(world.rank(), training.trainer->store(), "");
-  });
-  CHECK(state.wrong() == "");
-  return state.tensors();
-}
-
 TEST_CASE("checkpoints of shared sequences are those of any other layout, to the bit") {
   const SharedMix layouts[] = {{.context = 1},
                                {.context = 2},
@@ -216,9 +196,9 @@ TEST_CASE("checkpoints of shared sequences are those of any other layout, to the
       job.trainer.train_iterations = 2;
       job.trainer.save_dir = (folder.path() / "saves").string();
       const WholeTensors saved =
-          shared_state(in_shared_mix(job, layouts[from]), layouts[from].ranks(), true);
+          whole_state(in_shared_mix(job, layouts[from]), layouts[from].ranks(), true);
       CHECK(saved.size() > 10);
-      CHECK(saved == shared_state(in_shared_mix(job, layouts[to]), layouts[to].ranks(), false));
+      CHECK(saved == whole_state(in_shared_mix(job, layouts[to]), layouts[to].ranks(), false));
     }
 }
 

@@ -124,24 +124,9 @@ TEST_CASE("a sharded optimizer gives experts apart the weights of a whole one") 
   CHECK(sharded.weights == whole.weights);
 }
 
-/// All that ranks hold at the end of a run, by names; `train`: they train before, and save.
-WholeTensors experts_state(const config::JobConfig& job, const ExpertLayout& layout, bool train) {
-  Assembled state;
-  std::mutex mutex;
-  run_thread_ranks(layout.ranks(), [&](Communicator& world) {
-    TinyTraining training(with_experts_on(job, layout), world);
-    if (train) {
-      const auto ran = training.trainer->run();
-      SORTIE_CHECK(ran.has_value(), "{}", ran ? "" : ran.error().message);
-    } else {
-      SORTIE_CHECK(training.trainer->progress().step == job.trainer.train_iterations, "step {}",
-                   training.trainer->progress().step);
-    }
-    const std::lock_guard lock(mutex);
-    state.add(world.rank(), training.trainer->store(), "");
-  });
-  CHECK(state.wrong() == "");
-  return state.tensors();
+/// All that ranks hold at the end of a run, by names; `trains`: they train before, and save.
+WholeTensors experts_state(const config::JobConfig& job, const ExpertLayout& layout, bool trains) {
+  return whole_state(with_experts_on(job, layout), layout.ranks(), trains);
 }
 
 TEST_CASE("checkpoints go from experts on some ranks to experts on others, to the bit") {

@@ -190,26 +190,6 @@ TEST_CASE("models of Hugging Face folders go on in a group as in one process") {
   }
 }
 
-/// All that a run holds at its end, by names; `train`: it trains before, and saves.
-WholeTensors state_of(const config::JobConfig& job, int ranks, bool train) {
-  Assembled state;
-  std::mutex mutex;
-  run_thread_ranks(ranks, [&](Communicator& world) {
-    TinyTraining training(job, world);
-    if (train) {
-      const auto ran = training.trainer->run();
-      SORTIE_CHECK(ran.has_value(), "{}", ran ? "" : ran.error().message);
-    } else {
-      SORTIE_CHECK(training.trainer->progress().step == job.trainer.train_iterations, "step {}",
-                   training.trainer->progress().step);
-    }
-    const std::lock_guard lock(mutex);
-    state.add(world.rank(), training.trainer->store(), "");
-  });
-  CHECK(state.wrong() == "");
-  return state.tensors();
-}
-
 TEST_CASE("a checkpoint of one group size is that of every other") {
   struct Layouts {
     int from, to;
@@ -225,9 +205,9 @@ TEST_CASE("a checkpoint of one group size is that of every other") {
     config::JobConfig job = modes_job(architecture);
     job.trainer.save_dir = dir.str("checkpoints");
     job.trainer.train_iterations = 3;
-    const WholeTensors saved = state_of(in_group(job, from, from > 1), from, /*train=*/true);
+    const WholeTensors saved = whole_state(in_group(job, from, from > 1), from, /*trains=*/true);
     CHECK(saved.size() > 10);
-    CHECK(state_of(in_group(job, to, false), to, /*train=*/false) == saved);
+    CHECK(whole_state(in_group(job, to, false), to, /*trains=*/false) == saved);
   }
 }
 
