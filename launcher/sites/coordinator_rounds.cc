@@ -214,8 +214,9 @@ void OuterCoordinator::order_exchange(std::int64_t number) {
     return due(fragment.retry_at);
   }
   if (static_cast<std::int64_t>(members.size()) < wanted) return;
-  const Time wait = settings_.outer.deadline.count() > 0
-                        ? settings_.outer.deadline
+  const Time wait = settings_.outer.deadline.count() > 0 ? settings_.outer.deadline
+                    : settings_.outer.equal_steps
+                        ? RoundTimes::kLongest
                         : times_.deadline(static_cast<std::size_t>(count_in()));
   std::optional<Time> last;
   for (const Site& site : sites_) {

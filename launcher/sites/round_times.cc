@@ -39,7 +39,7 @@ std::optional<RoundTime> RoundTimes::whole() const {
 }
 
 double RoundTimes::worth_waiting(std::size_t sites) {
-  return sites <= 5 ? 0.5 : 2.0 / static_cast<double>(sites - 1);
+  return std::min(1.0, 2.0 / static_cast<double>(std::max<std::size_t>(sites, 2) - 1));
 }
 
 RoundTime RoundTimes::deadline(std::size_t sites) const {

@@ -26,7 +26,7 @@ class RoundTimes {
   Time deadline(std::size_t sites) const;
   /// Waiting for a part w of a round costs w of each of the other sites, once, for then the late
   /// one is out. To be left out costs this one two rounds: the one that it worked on and the one in
-  /// which it copies the weights. Never more than half a round.
+  /// which it copies the weights. At most a round.
   static double worth_waiting(std::size_t sites);
   /// Median; none before the first round.
   std::optional<Time> exchange() const;
