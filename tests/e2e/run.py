@@ -6,6 +6,7 @@
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,6 +41,8 @@ def main():
     if os.geteuid() != 0:
         print("e2e: needs root: the testbed makes network namespaces; run ctest as root", file=sys.stderr)
         return 1
+    # A shell's background job has it ignored, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     what = sys.argv[1]
     if what == "up":  # two hosts with a cgroup of their own, two without: ending ranks must work either way
         return bed_command("up", str(len(HOSTS)), "--cgroup", "2")
