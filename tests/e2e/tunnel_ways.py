@@ -7,6 +7,7 @@ import signal
 import ranks
 from check import Checked, shaped
 from harness import ROOT, Run, check, equal, run_to_end, wait_until
+from training import CONFIG, losses, settings, train
 from tunnel import PORT, THREE, as_root, behind_a_translator, devices, expect_no_trace, raised, rules, tunnel_run
 
 DDP_RESULT = re.compile(r"ddp size=(?P<size>\d+) loss=(?P<loss>[0-9.e-]+) weights=(?P<weights>[0-9a-f]+)")
@@ -126,6 +127,19 @@ def scenario_pytorch_over_two_sites(bed):
             check(close < 1e-3, f"loss {found[0]['loss']}, of one process {alone['loss']}")
             sent = [int(run.log(rank, "err").decode().split(":")[-1].split()[8]) for rank in range(4)]
             check(min(sent) > 1_000_000, f"bytes of the ranks through the tunnel: {sent}")
+        expect_no_trace(bed, 5)
+
+
+def scenario_demo_over_two_sites(bed):
+    """Decoupled momentum between two sites: one world on links of 50 Mbit/s, one of the hosts behind a translator. The losses are
+    those without a tunnel, to the bit."""
+    job = settings(bed, optimizer__name="demo", trainer__train_iterations=30)
+    plain = train(bed, hosts="h[01-02]", slots=1, settings=job)
+    with as_root(bed) as config, rules(bed, *behind_a_translator("h02")), shaped(bed, dict.fromkeys(("h01", "h02"), "50mbit")):
+        with Run(bed, config=CONFIG, hosts="h[01-02]", slots=1, ssh_config=config, settings={"runner.network.tunnel": "wireguard", **job}) as run:
+            equal(run.wait(120), 0, "exit code")
+            raised(run)
+            equal(losses(run), plain, "losses")
         expect_no_trace(bed, 5)
 
 
