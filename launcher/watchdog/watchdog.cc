@@ -96,25 +96,18 @@ std::optional<milliseconds> Watchdog::passed_limit(Clock::time_point now) const 
   std::array<milliseconds, training::kSectionNames.size()> limits;
   for (std::size_t i = 0; i < limits.size(); ++i) limits[i] = limit(static_cast<Section>(i));
   const bool is_fixed = config_.hang_timeout.count() > 0;
-  const bool begun = std::ranges::any_of(ranks_, [](const Rank& rank) {
-    return rank.running && rank.told && section_of(rank.last) != Section::start;
-  });
   bool all_stand = true;  // each for longer than its limit
   milliseconds first{0};
   for (const Rank& rank : ranks_) {
     if (!rank.running) continue;
-    const bool starts = rank.told && section_of(rank.last) == Section::start;
-    if (!rank.told || (starts && !begun)) {
+    if (!rank.told) {
       all_stand = false;
       continue;
     }
-    // A process that froze in its first moments of a step has told of none.
-    milliseconds limit =
-        limits[starts ? static_cast<std::size_t>(Section::step) : std::size_t{rank.last.section}];
+    milliseconds limit = limits[rank.last.section];
     if (limit.count() > 0 && !is_fixed && is_exempt(rank))
       limit = std::max(limit, kPatience * config_.hang_minimum);
-    const milliseconds still(starts ? rank.last.silent_ms : rank.last.standing_ms);
-    const bool stands = limit.count() > 0 && still >= limit;
+    const bool stands = limit.count() > 0 && milliseconds(rank.last.standing_ms) >= limit;
     if (stands && !training::may_wait_for_others(section_of(rank.last))) return limit;
     all_stand = all_stand && stands;
     if (stands && first.count() == 0) first = limit;

@@ -318,25 +318,6 @@ TEST_CASE("a slow start is no hang, unless start_timeout says so") {
   }
 }
 
-TEST_CASE(
-    "a process that froze before it could tell of its first step hangs with those that wait") {
-  Simulation job(five_seconds(), 2, 1);
-  job.go_all(0, Section::start);
-  job.rank(1).stopped = true;
-  CHECK_FALSE(job.pass(minutes(30)));  // the other one starts, too
-  for (std::uint64_t step = 1; step <= 60; ++step) {
-    job.go(0, step, Section::reduce, step);
-    CHECK_FALSE(job.pass(seconds(1)));  // it does not wait for that one
-  }
-  const auto begin = job.now();
-  const auto hang = job.pass(minutes(1));
-  REQUIRE(hang);
-  CHECK(job.now() - begin <= seconds(6) + kBeat + Watchdog::kTick);
-  CHECK(hang->behind == std::vector<std::uint32_t>{1});
-  CHECK(hang->host == 1);
-  CHECK(hang->why == "its process is silent: stopped, or blocked in the kernel");
-}
-
 TEST_CASE("a rank that has not begun its first step after an hour hangs") {
   Simulation job(config::WatchdogConfig(), 2, 1);
   job.go_all(0, Section::start);

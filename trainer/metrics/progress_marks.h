@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "common/training/progress.h"
 
@@ -28,6 +30,10 @@ class ProgressMarks {
   void tick() { ticks_.store(ticks_.load(std::memory_order_relaxed) + 1, kRelaxed); }
   /// Counts the collectives that this rank has begun; must outlive these marks, or nullptr.
   void count_collectives(const std::atomic<std::uint64_t>* begun) { begun_.store(begun); }
+
+  /// Called by the main thread when it leaves `start`, before it goes on: a process that freezes
+  /// after that has told that it was started. Of that thread; {} = nothing.
+  void on_started(std::function<void()> tell) { on_started_ = std::move(tell); }
 
   struct Seen {
     std::uint64_t step = 0;
@@ -63,7 +69,9 @@ class ProgressMarks {
     since_ = now;
   }
   void set(std::uint64_t step, training::Section section) {
+    const bool leaves_start = where_.load(kRelaxed) == 0;
     where_.store(step << kSectionBits | static_cast<std::uint64_t>(section), kRelaxed);
+    if (leaves_start && on_started_) on_started_();
   }
 
   std::atomic<std::uint64_t> where_{0};  // step, section
@@ -72,6 +80,7 @@ class ProgressMarks {
   // Of the main thread.
   Clock::time_point since_ = Clock::now();
   Clock::duration own_{};
+  std::function<void()> on_started_;
 };
 
 }  // namespace sortie::trainer

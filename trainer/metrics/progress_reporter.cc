@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "common/base/fd.h"
@@ -46,7 +47,7 @@ std::string progress_line(const ProgressMarks::Seen& seen) {
 }
 
 struct ProgressReporter::Parts {
-  Parts(Fd to, const ProgressMarks& of, std::function<std::uint64_t()> work, std::string stacks)
+  Parts(Fd to, ProgressMarks& of, std::function<std::uint64_t()> work, std::string stacks)
       : socket(std::move(to)),
         marks(of),
         file_work(std::move(work)),
@@ -62,6 +63,7 @@ struct ProgressReporter::Parts {
   /// A line that the runner does not take is left out, since the next one says it all; one that it
   /// has taken a part of goes on.
   void tell(const ProgressMarks::Seen& seen) {
+    const std::lock_guard lock(mutex);
     const bool begins = rest.empty();
     if (begins) rest = progress_line(seen);
     const ssize_t count =
@@ -74,20 +76,26 @@ struct ProgressReporter::Parts {
     told_at = Clock::now();
   }
 
+  bool is_due(const ProgressMarks::Seen& seen) {
+    const std::lock_guard lock(mutex);
+    return !(seen == told) || Clock::now() - told_at >= kRepeat;
+  }
+
   void run() {
     tell(look());
     while (!ending) {
       if (stack_request().wait(kSample)) write_stacks(stacks_path);
       const ProgressMarks::Seen seen = look();
-      if (!(seen == told) || Clock::now() - told_at >= kRepeat) tell(seen);
+      if (is_due(seen)) tell(seen);
     }
     tell(look());
   }
 
   Fd socket;
-  const ProgressMarks& marks;
+  ProgressMarks& marks;
   const std::function<std::uint64_t()> file_work;
   const std::string stacks_path;
+  std::mutex mutex;  // of what follows: the main thread tells, too
   std::string rest;  // of a line that is half sent
   ProgressMarks::Seen told;
   Clock::time_point told_at{};
@@ -97,7 +105,7 @@ struct ProgressReporter::Parts {
 };
 
 Result<std::unique_ptr<ProgressReporter>> ProgressReporter::start(
-    const std::string& socket_path, const ProgressMarks& marks,
+    const std::string& socket_path, ProgressMarks& marks,
     std::function<std::uint64_t()> file_work) {
   SORTIE_ASSIGN_OR_RETURN(Fd socket, connect_socket(socket_path));
   return std::unique_ptr<ProgressReporter>(new ProgressReporter(std::make_unique<Parts>(
@@ -112,10 +120,12 @@ ProgressReporter::ProgressReporter(std::unique_ptr<Parts> parts) : parts_(std::m
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   parts_->thread = std::thread([to = parts_.get()] { to->run(); });
+  parts_->marks.on_started([to = parts_.get()] { to->tell(to->look()); });
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ProgressReporter::~ProgressReporter() {
+  parts_->marks.on_started({});
   parts_->ending = true;
   stack_request().wake();
   parts_->thread.join();

@@ -17,12 +17,13 @@ std::string progress_line(const ProgressMarks::Seen& seen);
 
 class ProgressReporter {
  public:
-  /// One line at once, then one every 250 ms in which something has changed, and one a second in
-  /// which nothing has. `marks` must outlive the reporter; `file_work` counts operations on files,
-  /// which are a sign of progress while a checkpoint is saved, and may be empty. One at a time in a
-  /// process, since it takes SIGQUIT. ErrorCode::io when the socket can not be reached.
+  /// One line at once and one when `start` is left, then one every 250 ms in which something has
+  /// changed, and one a second in which nothing has. `marks` must outlive the reporter; `file_work`
+  /// counts operations on files, which are a sign of progress while a checkpoint is saved, and may
+  /// be empty. One at a time in a process, since it takes SIGQUIT. ErrorCode::io when the socket
+  /// can not be reached.
   static Result<std::unique_ptr<ProgressReporter>> start(const std::string& socket_path,
-                                                         const ProgressMarks& marks,
+                                                         ProgressMarks& marks,
                                                          std::function<std::uint64_t()> file_work);
   /// Tells the last state before it goes.
   ~ProgressReporter();

@@ -177,6 +177,10 @@ TEST_CASE("the runner is told of what has changed, and once a second of what has
   marks.enter(Section::backward);
   nlohmann::json line;
   do line = next();
+  while (line["section"] == "start");
+  CHECK(line["section"] == "data");  // told before it went on
+  CHECK(line["step"] == 7);
+  do line = next();
   while (line["section"] != "backward");
   CHECK(line["step"] == 7);
   files = 3;  // of a save beside training
