@@ -155,7 +155,7 @@ const Field kTrainingFields[] = {
     {"outer.min_sites", outer<&Outer::min_sites>, IntegerRange{0, 1024}, "sites",
      "Least number of sites with which training continues; 0 = half of them, rounded up"},
     {"outer.deadline", outer<&Outer::deadline>, DurationRange{"0s", "24h"}, "",
-     "How long a round waits for late sites after the first site is ready; 0s = learned from the last rounds"},
+     "How long a round waits for late sites after the first site is ready; 0s = learned from the last rounds, or ten minutes with equal_steps"},
     {"outer.weight", outer<&Outer::weight>, Choices{{"tokens", "uniform"}}, "", "Weight of a site in the mean: tokens = the number of tokens that it trained on, uniform = the same for all"},
     {"outer.equal_steps", outer<&Outer::equal_steps>, {}, "",
      "Every site does outer.every steps of a round, and the others wait for slow ones, so that the same run has the same losses again; false = slow sites do as many steps as fit into the time of the fastest"},

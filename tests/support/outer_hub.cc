@@ -26,8 +26,11 @@ class OuterHub::Connection final : public trainer::outer::Coordinator {
     return as<OuterDecision>(hub_.ask(site_, part_, incarnation_, "vote", q.round, q));
   }
   void leave(const OuterLeave&) override {
-    if (hub_.kill_here(site_, "leave", hub_.commits().back().round, false)) return;
-    const std::lock_guard lock(hub_.mutex_);
+    std::unique_lock lock(hub_.mutex_);
+    const std::int64_t round = hub_.round();
+    lock.unlock();
+    if (hub_.kill_here(site_, "leave", round, false)) return;
+    lock.lock();
     Site& site = hub_.sites_[site_];
     hub_.over_ = hub_.over_ || (site.in && std::ranges::min(site.done) == hub_.round());
     site.left = true;

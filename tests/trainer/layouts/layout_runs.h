@@ -132,8 +132,8 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
   return run;
 }
 
-/// Weights and moments of all ranks, by global name: after the job's steps, or as it starts (from
-/// its newest checkpoint, where there is one).
+/// Weights and moments of all ranks, by global name: after the job's steps, or as it starts from a
+/// checkpoint of the last of them.
 inline WholeTensors whole_state(const config::JobConfig& job, int ranks, bool trains) {
   Assembled state;
   std::mutex mutex;
@@ -142,6 +142,9 @@ inline WholeTensors whole_state(const config::JobConfig& job, int ranks, bool tr
     if (trains) {
       const auto outcome = training.trainer->run();
       SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
+    } else {
+      SORTIE_CHECK(training.trainer->progress().step == job.trainer.train_iterations, "step {}",
+                   training.trainer->progress().step);
     }
     training.trainer->store().await_values();  // not with the lock: that takes the other ranks
     const std::lock_guard lock(mutex);
