@@ -1,5 +1,6 @@
 """Sortie's trainer over several sites: real sshd, MPI inside a site, TCP between sites."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -182,19 +183,26 @@ def scenario_a_killed_site_comes_back_with_the_weights_of_the_others(bed):
     kill_and_join(bed, "killed", sites=3, topology__global_batch_size=6)
 
 
+@contextlib.contextmanager
+def stopped_after_three_rounds(run, site):
+    """SIGSTOP to the one rank of a site, and SIGCONT at the end."""
+    wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
+    rank = wait_until(lambda: run.rank_of(site), 20, f"the rank of {site}")
+    os.kill(rank, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(rank, signal.SIGCONT)
+
+
 def scenario_a_site_that_was_late_joins_again(bed):
     """SIGSTOP of the rank of one of two sites for longer than the deadline: the other goes on without it. Once it runs
     again it takes the other's weights, says that it made no step of that round, and is in the rounds that follow."""
     with SitesRun(bed, "late", steps=ENDLESS, outer__every=5, outer__deadline="5s", topology__gradient_compression="medium",
                   topology__global_batch_size=4) as run:
-        wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
-        rank = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
-        os.kill(rank, signal.SIGSTOP)
-        try:
+        with stopped_after_three_rounds(run, "s1"):
             # In an exchange its vote is waited for, too: half a minute.
             wait_until(lambda: ["s0"] in run.commits().values(), 90, "a round without s1")
-        finally:
-            os.kill(rank, signal.SIGCONT)
         alone = max(number for number, members in run.commits().items() if members == ["s0"])
         wait_until(lambda: any(number > alone + 3 and members == run.names for number, members in run.commits().items()),
                    60, "rounds of both sites")
@@ -217,13 +225,8 @@ def scenario_a_site_that_missed_the_end_ends_with_exit_code_0(bed):
     steps = 60
     with SitesRun(bed, "missed-end", steps=steps, outer__every=5, outer__deadline="2s", topology__gradient_compression="medium",
                   topology__global_batch_size=4) as run:
-        wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
-        rank = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
-        os.kill(rank, signal.SIGSTOP)
-        try:
+        with stopped_after_three_rounds(run, "s1"):
             wait_until(lambda: any(one["site"] == "s0" and one["state"] == "ended" for one in run.journal("site")), 120, "the end of s0")
-        finally:
-            os.kill(rank, signal.SIGCONT)
         equal(run.run.wait(60), 0, "exit code")
         equal(run.commits()[steps // 5], ["s0"], "sites of the last round")
         check("the run has ended at round 12 while this site was not in" in run.run.text(), run.run.text()[-4000:])
