@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,7 +23,6 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/exit_code.h"
-#include "common/base/process_status.h"
 #include "runner/process/process_tree.h"
 #include "runner/streams/json_text.h"
 #include "runner/tunnel/holder_orders.h"
@@ -160,11 +158,9 @@ class Holder {
     return line;
   }
   std::string end_of_service() {
-    int status = 0;
-    if (::waitpid(service_.pid, &status, WNOHANG) != service_.pid) return {};
-    service_.pid = -1;
-    return fmt::format("wireguard-go ended with {}: {}",
-                       ProcessStatus::from_wait_status(status).to_string(), complaint());
+    const auto status = ended(service_);
+    return status ? fmt::format("wireguard-go ended with {}: {}", status->to_string(), complaint())
+                  : "";
   }
 
  private:

@@ -157,6 +157,15 @@ Result<Service> start_service(const std::vector<std::string>& argv,
   return service;
 }
 
+std::optional<ProcessStatus> ended(Service& service) {
+  // For pid -1 the system would answer about any child.
+  if (service.pid <= 0) return std::nullopt;
+  int status = 0;
+  if (::waitpid(service.pid, &status, WNOHANG) != service.pid) return std::nullopt;
+  service.pid = -1;
+  return ProcessStatus::from_wait_status(status);
+}
+
 void end_service(Service& service) {
   if (service.pid <= 0) return;
   int status = 0;

@@ -4,10 +4,12 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/fd.h"
+#include "common/base/process_status.h"
 #include "common/base/result.h"
 
 namespace sortie::runner::tunnel {
@@ -26,6 +28,8 @@ struct Service {
 };
 Result<Service> start_service(const std::vector<std::string>& argv,
                               const std::vector<std::string>& variables);
+/// How it has ended; none: it runs, or there is none (WireGuard of the kernel needs no program).
+std::optional<ProcessStatus> ended(Service& service);
 /// KILLs it, since it has nothing to save, and waits for its end.
 void end_service(Service& service);
 

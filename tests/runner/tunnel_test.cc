@@ -1,5 +1,7 @@
 // The pure parts of a tunnel, and its prober on the loopback.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
@@ -8,6 +10,7 @@
 #include "runner/tunnel/holder_orders.h"
 #include "runner/tunnel/link_device.h"
 #include "runner/tunnel/prober.h"
+#include "runner/tunnel/tool.h"
 #include "runner/tunnel/wireguard.h"
 #include "tests/support/runner_client.h"
 
@@ -57,6 +60,25 @@ TEST_CASE("a holder takes no peer that could be more than it seems") {
   CHECK_FALSE(is_good({kKey, {"10.70.1.2"}, "host.example:51820", 0}));
   CHECK_FALSE(is_good({kKey, {"10.70.1.2"}, "192.0.2.1:0", 0}));
   CHECK_FALSE(is_good({kKey, {"10.70.1.2"}, "192.0.2.1:51820\nPostUp = x", 0}));
+}
+
+TEST_CASE("without a program there is none that ends, whatever other children do") {
+  Service none;
+  CHECK_FALSE(ended(none));  // no child at all
+  const pid_t other = ::fork();
+  if (other == 0) ::_exit(0);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(other), &info, WEXITED | WNOWAIT) == 0);
+  CHECK_FALSE(ended(none));
+  CHECK(::waitpid(other, nullptr, WNOHANG) == other);  // it was left to who waits for it
+
+  auto service = start_service({"/bin/sh", "-c", "exit 3"}, {});
+  REQUIRE(service);
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(service->pid), &info, WEXITED | WNOWAIT) == 0);
+  const auto status = ended(*service);
+  REQUIRE(status);
+  CHECK(status->code == 3);
+  CHECK_FALSE(ended(*service));
 }
 
 TEST_CASE("an order to raise a tunnel is checked member by member") {
