@@ -122,9 +122,11 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
   bool lacks_any(unsigned since) {
     bool lacks = false;
     for (const std::string& host : wanted) {
-      if (sessions.contains(host) || ended[host] > since) continue;
+      const auto settled = [&] { return sessions.contains(host) || ended[host] > since; };
+      if (settled()) continue;
+      // A try may fail before it waits for anything, and nobody would wake the caller later.
       start_trying(host, 1);
-      lacks = true;
+      lacks = lacks || !settled();
     }
     return lacks;
   }

@@ -200,6 +200,14 @@ TEST_CASE("holders: a host that is not reached is told, the others are held") {
   CHECK(holding.first("h2").all<wire::HoldMemory>().size() == 1);
 }
 
+TEST_CASE("holders: where no host is reached, and that is known at once, the caller goes on") {
+  Holding holding;
+  holding.host("h1").connect_error = Error{ErrorCode::config, "no such ProxyCommand"};
+  holding.finish(holding.holders->hold({"h1"}));
+  REQUIRE(holding.said.size() == 1);
+  CHECK(contains(holding.said[0], "no such ProxyCommand"));
+}
+
 TEST_CASE("holders: who stops the run does not wait for a host that hangs") {
   Holding holding;
   holding.host("h1").connect_delay = std::chrono::hours(1);
