@@ -50,10 +50,29 @@ std::string read_sign_request(int fd) {
   return "";
 }
 
+// The agent socket of a session. libssh closes the one that it has with the session, and forgets
+// one that another one takes the place of.
+class AgentSocket {
+ public:
+  AgentSocket() = default;
+  AgentSocket(const AgentSocket&) = delete;
+  AgentSocket& operator=(const AgentSocket&) = delete;
+  ~AgentSocket() { held_.release(); }
+  bool give(ssh_session session, Fd socket) {
+    if (ssh_set_agent_socket(session, socket.get()) != SSH_OK) return false;
+    held_ = std::move(socket);
+    return true;
+  }
+
+ private:
+  Fd held_;
+};
+
 // libssh's agent code writes a request and then blocks until the answer is there. Here it gets a
 // socket that holds the answers already, followed by end of stream, so it can never wait.
 class PreparedAgent {
  public:
+  explicit PreparedAgent(AgentSocket& socket) : socket_(socket) {}
   bool prepare(ssh_session session, const std::string& answers) {
     int pair[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
@@ -64,48 +83,36 @@ class PreparedAgent {
         static_cast<ssize_t>(answers.size()))
       return false;
     ::shutdown(pair[0], SHUT_WR);
-    if (ssh_set_agent_socket(session, theirs.get()) != SSH_OK) return false;
-    given_.reset(theirs.release());
-    return true;
+    return socket_.give(session, std::move(theirs));
   }
-  // libssh frees the session's agent socket with the session, so the last one given is its own.
-  void give_away() { given_.release(); }
   int requests() const { return ours_.get(); }
 
  private:
+  AgentSocket& socket_;
   Fd ours_;
-  Fd given_;
 };
 
 // In two passes: the first ends where libssh wants a signature, which shows what is to be signed;
 // the agent signs that while the I/O thread goes on; the second pass finds the signature prepared.
 asio::awaitable<Outcome> try_agent_key(std::shared_ptr<SessionCore> core, HostSettings settings,
                                        AgentKey key, Clock::time_point deadline,
-                                       std::string& problem) {
+                                       AgentSocket& socket, std::string& problem) {
   const auto session = core->session();
   const auto step = [session] { return as_again(ssh_userauth_agent(session, nullptr)); };
   const std::string identities = make_identities_answer(key);
-  PreparedAgent first;
+  PreparedAgent first(socket);
   if (!first.prepare(session, identities)) co_return Outcome::broken;
   const auto offered = co_await core->drive(step, deadline);
   const std::string request = read_sign_request(first.requests());
-  PreparedAgent second;
-  const auto leave = [&](Outcome outcome) {
-    second.give_away();
-    return outcome;
-  };
-  if (request.empty()) {
-    first.give_away();
-    co_return outcome_of(offered);
-  }
+  if (request.empty()) co_return outcome_of(offered);
   auto answer = co_await ask_agent(settings.agent_socket, request, deadline);
   if (!answer || answer->front() != kAgentSignResponse) {
-    first.give_away();
     problem = answer ? "the agent refused to sign" : answer.error().message;
     co_return Outcome::unsigned_;
   }
-  if (!second.prepare(session, identities + with_length(*answer))) co_return leave(Outcome::broken);
-  co_return leave(outcome_of(co_await core->drive(step, deadline)));
+  PreparedAgent second(socket);
+  if (!second.prepare(session, identities + with_length(*answer))) co_return Outcome::broken;
+  co_return outcome_of(co_await core->drive(step, deadline));
 }
 
 asio::awaitable<Outcome> try_file_key(std::shared_ptr<SessionCore> core, const Identity* identity,
@@ -156,12 +163,14 @@ asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core, HostSe
         fmt::format("sign in as {}: no key to offer{}; make one with ssh-keygen, name it "
                     "with runner.ssh.identity_file, or start an agent that holds it",
                     settings.user, history()));
+  AgentSocket agent_socket;
   bool first = true;
   for (const Candidate& candidate : candidates.keys) {
     Outcome outcome = Outcome::unsigned_;
     std::string problem;
     if (candidate.in_agent)
-      outcome = co_await try_agent_key(core, settings, candidate.agent_key, deadline, problem);
+      outcome = co_await try_agent_key(core, settings, candidate.agent_key, deadline, agent_socket,
+                                       problem);
     if (outcome == Outcome::unsigned_ && candidate.identity && candidate.identity->private_key) {
       // A signature is cheap next to a round trip, unless there are several keys to go through.
       const bool ask_first = !first || candidates.keys.size() > 1;

@@ -22,18 +22,36 @@ namespace {
 constexpr int kThreads = 8;       // that a lookup may occupy for as long as it takes
 constexpr int kMostThreads = 64;  // with those that are stuck and were given up
 
-struct Lookup {
-  Lookup(const asio::any_io_executor& executor, std::string name)
-      : host(std::move(name)), answered(executor) {}
-  const std::string host;
-  asio::steady_timer answered;  // I/O thread only, as are all below but for the lookup's own time
+/// Who waits for a lookup: of the I/O thread alone, which also ends its life. A lookup thread may
+/// come back from the name service when the I/O context with all timers is gone.
+struct Waiter {
+  explicit Waiter(const asio::any_io_executor& executor) : answered(executor) {}
+  asio::steady_timer answered;
   bool begun = false;
   bool done = false;
+};
+
+struct Lookup {
+  Lookup(std::string name, const std::shared_ptr<Waiter>& who)
+      : host(std::move(name)), waiter(who) {}
+  const std::string host;
+  const std::weak_ptr<Waiter> waiter;
   bool given_up = false;  // under the queue's mutex
+  // Of the lookup thread till the waiter is done, then of the I/O thread.
   int status = 0;
   int error_number = 0;
   std::vector<asio::ip::address> addresses;
 };
+
+/// Sets a flag of the waiter, on the I/O thread.
+void report(const asio::any_io_executor& executor, const Lookup& lookup, bool Waiter::*flag) {
+  asio::post(executor, [weak = lookup.waiter, flag] {
+    const auto waiter = weak.lock();
+    if (!waiter) return;
+    (*waiter).*flag = true;
+    waiter->answered.cancel();
+  });
+}
 
 // Runs on a lookup thread.
 void look_up(Lookup& lookup) {
@@ -101,10 +119,7 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
       if (stopped) return;
       const auto lookup = std::move(waiting.front());
       waiting.pop_front();
-      asio::post(executor, [lookup] {
-        lookup->begun = true;
-        lookup->answered.cancel();
-      });
+      report(executor, *lookup, &Waiter::begun);
       lock.unlock();
       look_up(*lookup);
       lock.lock();
@@ -117,10 +132,7 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
         }
         continue;
       }
-      asio::post(executor, [lookup] {
-        lookup->done = true;
-        lookup->answered.cancel();
-      });
+      report(executor, *lookup, &Waiter::done);
     }
   }
 };
@@ -142,22 +154,23 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Resolver::resolve(
   const auto address = asio::ip::make_address(host, not_numeric);
   if (!not_numeric) co_return std::vector<tcp::endpoint>{tcp::endpoint(address, port_number)};
 
-  const auto lookup = std::make_shared<Lookup>(queue_->executor, host);
+  const auto waiter = std::make_shared<Waiter>(queue_->executor);
+  const auto lookup = std::make_shared<Lookup>(host, waiter);
   // The time counts from when a thread has taken it: names of many hosts may be waiting.
-  lookup->answered.expires_at(std::chrono::steady_clock::time_point::max());
+  waiter->answered.expires_at(std::chrono::steady_clock::time_point::max());
   queue_->push(lookup);
   bool timing = false;
   bool expired = false;
-  while (!lookup->done && !expired) {
-    if (lookup->begun && !timing) {
+  while (!waiter->done && !expired) {
+    if (waiter->begun && !timing) {
       timing = true;
-      lookup->answered.expires_after(timeout);
+      waiter->answered.expires_after(timeout);
     }
-    const auto [error] = co_await lookup->answered.async_wait(asio::as_tuple(asio::use_awaitable));
+    const auto [error] = co_await waiter->answered.async_wait(asio::as_tuple(asio::use_awaitable));
     expired = !error;
   }
-  if (!lookup->done) queue_->give_up(*lookup);
-  if (!lookup->done)
+  if (!waiter->done) queue_->give_up(*lookup);
+  if (!waiter->done)
     co_return fail(ErrorCode::resolve,
                    fmt::format("name {}: no answer from the name service within {} ms; check "
                                "/etc/resolv.conf, or raise runner.ssh.resolve_timeout",

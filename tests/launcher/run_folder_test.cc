@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tests/support/descriptors.h"
 #include "tests/support/patience.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
@@ -33,12 +34,6 @@ std::vector<json> lines_of(const fs::path& path) {
   std::istringstream text(test::read_text(path));
   for (std::string line; std::getline(text, line);) out.push_back(json::parse(line));
   return out;
-}
-
-std::size_t open_files() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/fd")) ++count;
-  return count;
 }
 
 TEST_CASE("all files of a run are there and for its owner only") {
@@ -187,14 +182,14 @@ TEST_CASE("the logs of many ranks do not use up the open files of the process") 
   const test::ScopedTempDir state;
   auto folder = RunFolder::create(state.path(), false);
   REQUIRE(folder);
-  const std::size_t before = open_files();
+  const std::size_t before = test::open_files();
   std::size_t most = 0;
   for (int round = 0; round < 2; ++round)
     for (std::uint32_t rank = 0; rank < 600; ++rank) {
       folder->log(rank, wire::Stream::out, "line " + std::to_string(round) + "\n");
       if (rank % 50 == 0) {
         REQUIRE(folder->drain());
-        most = std::max(most, open_files());
+        most = std::max(most, test::open_files());
       }
     }
   REQUIRE(folder->drain());

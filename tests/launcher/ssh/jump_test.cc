@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/launcher/ssh/fixture.h"
+#include "tests/support/descriptors.h"
 #include "tests/support/text.h"
 
 using namespace sortie;
@@ -246,6 +247,10 @@ TEST_SUITE("launcher") {
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == ErrorCode::auth);
     CHECK(contains(refused.error().message, "set IdentitiesOnly and IdentityFile"));
+    // Each key that is refused takes a socket to the agent.
+    const std::size_t open = sortie::test::open_files();
+    REQUIRE_FALSE(world.connect(host));
+    CHECK(sortie::test::open_files() == open);
     world.configure("IdentitiesOnly yes\n");
     const auto connection = world.connect(host);
     CHECK_MESSAGE(connection, (connection ? "" : connection.error().message));
