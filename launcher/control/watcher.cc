@@ -60,6 +60,15 @@ ProcessStatus wait_for(pid_t pid) {
   ::_exit(status.kind == ProcessStatus::Kind::exited ? status.code : EXIT_FAILURE);
 }
 
+/// SIGINT or SIGTERM that was sent to this process while it was blocked; 0 = none. Takes it.
+int asked_to_end() {
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int number : {SIGINT, SIGTERM}) sigaddset(&ends, number);
+  const timespec now{0, 0};
+  return std::max(::sigtimedwait(&ends, nullptr, &now), 0);
+}
+
 /// Into supervisor.log.
 void say(const fs::path& run, const std::string& text) {
   fmt::print(stderr, "{}: {}\n", run.filename().string(), text);
@@ -178,11 +187,6 @@ void become_watcher(Fd notice_end, const Supervise& first, const WatchOrder& ord
     if (!line.empty()) notice.pass_on(line);
     end_like(wait_for(child->pid));
   }
-  // From here on a signal ends the watcher alone; SIGUSR1 waits until it is asked for.
-  for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
-  sigset_t watching = mask;
-  sigaddset(&watching, SIGUSR1);
-  ::sigprocmask(SIG_SETMASK, &watching, nullptr);
   const fs::path run = said.value("folder", "");
   std::optional<WatcherLock> lock;
   if (auto taken = WatcherLock::take(run, latest_supervisor(run).epoch))
@@ -190,7 +194,17 @@ void become_watcher(Fd notice_end, const Supervise& first, const WatchOrder& ord
   else  // where the person who starts the run reads it
     say(run, taken.error().message + "; if its supervisor dies, it is not replaced");
   const bool left = notice.leave_terminal(run).has_value();
+  // Who asks for the end before the command has returned means the run.
+  if (const int number = asked_to_end()) {
+    ::kill(child->pid, number);
+    end_like(wait_for(child->pid));
+  }
   notice.pass_on(line);
+  // From here on a signal ends the watcher alone; SIGUSR1 waits until it is asked for.
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
+  sigset_t watching = mask;
+  sigaddset(&watching, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &watching, nullptr);
   if (!lock || !left) ::_exit(EXIT_FAILURE);
   ::malloc_trim(0);
   Watcher(run, order, mask).watch(child->pid, started);

@@ -87,6 +87,7 @@ asio::awaitable<bool> TerminalClient::put(int fd, std::string bytes) {
   while (!left.empty()) {
     if (watched.is_open())
       co_await watched.async_wait(asio::posix::stream_descriptor::wait_write, kToken);
+    if (ended_.signal || ended_.disconnected) co_return false;  // the reader may never read again
     const ssize_t count = ::write(fd, left.data(), std::min(left.size(), kOutputPiece));
     if (count > 0) left.remove_prefix(static_cast<std::size_t>(count));
     if (count >= 0 || errno == EINTR || errno == EAGAIN) continue;
@@ -142,11 +143,17 @@ asio::awaitable<bool> TerminalClient::take(std::string typed) {
       co_await put(STDERR_FILENO, std::string(escape_help()));
     if (part.action == EscapeFilter::Action::disconnect) {
       ended_.disconnected = true;
-      channel_->close();
+      drop_outputs();
       co_return false;
     }
   }
   co_return true;
+}
+
+void TerminalClient::drop_outputs() {
+  channel_->close();
+  out_.cancel();
+  err_.cancel();
 }
 
 void TerminalClient::suspend() {
@@ -165,7 +172,7 @@ asio::awaitable<void> TerminalClient::watch_signals() {
       suspend();
     } else {
       ended_.signal = number;
-      channel_->close();
+      drop_outputs();
       co_return;
     }
   }

@@ -40,6 +40,8 @@ class TerminalClient {
   boost::asio::awaitable<bool> put(int fd, std::string bytes);
   boost::asio::awaitable<bool> take(std::string typed);
   void suspend();
+  /// What was not taken yet by a slow reader is not waited for.
+  void drop_outputs();
   void fail_with(Error error);
 
   boost::asio::any_io_executor executor_;

@@ -1,5 +1,6 @@
 """`sortie ssh` and `sortie shell` as a person has them: over a pseudo terminal that the scenario holds."""
 
+import array
 import fcntl
 import os
 import re
@@ -10,10 +11,11 @@ import struct
 import subprocess
 import tempfile
 import termios
+import time
 from pathlib import Path
 
 from harness import HOSTS, PATIENCE, SORTIE, Failure, check, equal, run_to_end, wait_until
-from machine_clock import now
+from machine_clock import now, wait_for_end
 from warm import Warm
 
 
@@ -226,6 +228,26 @@ def runs_a_command(way):
     with way.person("-t", "stty size; exit 4") as person:
         equal(person.wait(), 4, "exit code of a command in a terminal")
         person.expect("31 97\r\n")
+
+
+def scenario_ssh_ends_though_nobody_reads_its_output(bed):
+    """SIGTERM, while stdout is a full pipe: the rest of the output is dropped, and what ran on the host ends."""
+    for way in both_ways(bed):
+        with way, subprocess.Popen(way.ssh("yes"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                                   env={**os.environ, **way.environment}) as process:
+            process.stdout.read(1)
+            wait_until(lambda: unread(process.stdout) == unread(process.stdout, 0.5) > 0, 20, "a pipe that is full")
+            process.terminate()
+            equal(wait_for_end(process, 20), 143, "exit code")
+        wait_until(lambda: not any("yes" in line for line in bed.leftovers(["h01"])), 20, "the end of the command")
+
+
+def unread(pipe, pause=0.0):
+    """Bytes that wait in a pipe, after so many seconds."""
+    time.sleep(pause)
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 def scenario_shell_is_a_prompt_for_all_hosts(bed):
