@@ -43,8 +43,7 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
       pump_(
           io, spec_.output_window, [this] { link_.wake(); },
           [this](std::size_t slot) { rank_drained(slot); }),
-      committed_(io, spec_.progress_file),
-      finished_wakeup_(io) {
+      committed_(io, spec_.progress_file) {
   link_.set_source([this] { return pump_.next(); });
   if (spec_.hold_ms > 0) pump_.keep_unacknowledged();
   if (keeper_.control) keepers_.insert(keeper_.pid);
@@ -261,7 +260,11 @@ boost::asio::awaitable<bool> Job::wait_finished(std::chrono::steady_clock::durat
   while (!finished_) {
     const auto now = std::chrono::steady_clock::now();
     if (now >= deadline) co_return false;
-    co_await finished_wakeup_.wait(deadline - now);
+    // The end of the connection and a signal may both wait, so each has a timer of its own.
+    boost::asio::steady_timer woken(io_, deadline);
+    const auto mine = finish_waiters_.insert(&woken).first;
+    co_await woken.async_wait(kAsTuple);
+    finish_waiters_.erase(mine);
   }
   co_return true;
 }

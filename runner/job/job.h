@@ -210,8 +210,8 @@ class Job {
   PmixMemory pmix_memory_;
   ProgressTable progress_;
   CommittedStep committed_;
-  bool progress_refused_ = false;  // a line was broken, and that was said
-  Wakeup finished_wakeup_;
+  bool progress_refused_ = false;                        // a line was broken, and that was said
+  std::set<boost::asio::steady_timer*> finish_waiters_;  // of wait_finished()
   bool prepared_ = false;
   bool pmix_up_ = false;
   bool started_ = false;

@@ -183,7 +183,7 @@ boost::asio::awaitable<void> Job::finish() {
   co_await end_health();
   co_await remove_boxes();
   if (!std::exchange(finished_, true) && !resending_) link_.send(wire::Finished{});
-  finished_wakeup_.notify();
+  for (boost::asio::steady_timer* waiter : finish_waiters_) waiter->cancel();
 }
 
 boost::asio::awaitable<void> Job::end_health() {

@@ -58,7 +58,10 @@ boost::asio::awaitable<Result<std::optional<wire::Message>>> Link::read() {
       if (!message) co_return std::unexpected(std::move(message).error());
       co_return std::optional<wire::Message>(std::move(*message));
     }
+    const unsigned mine = generation_;
     const auto [error, count] = co_await in_.async_read_some(boost::asio::buffer(buffer), kAsTuple);
+    // Bytes of the connection before, whose decoder is gone.
+    if (generation_ != mine) co_return fail(ErrorCode::lost, "read: there is another connection");
     if (error == boost::asio::error::eof) {
       if (!decoder_.at_border()) co_return fail(ErrorCode::lost, "stream ends inside a frame");
       co_return std::optional<wire::Message>();
