@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::size_t kMaxManifest = std::size_t{1} << 30;
+constexpr std::size_t kBytesBetweenStops = std::size_t{64} << 20;
 
 std::unexpected<Error> broken(const fs::path& folder, std::string_view what) {
   return fail(ErrorCode::checkpoint, fmt::format("{}: {}", folder.string(), what));
@@ -41,10 +42,19 @@ Result<std::string> read_part(const fs::path& folder, std::string_view name, std
 }
 
 /// The shard against its hash and against what the manifest says is in it.
-Result<> check_shard_bytes(const fs::path& path, const Manifest& manifest, std::size_t index) {
+Result<> check_shard_bytes(const fs::path& path, const Manifest& manifest, std::size_t index,
+                           const std::stop_token& stop) {
   SORTIE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
   file.file().expect_sequential();
-  if (const std::string hash = sha256_hex(file.file_bytes()); hash != manifest.shards[index].sha256)
+  Sha256 sum;
+  for (auto left = file.file_bytes(); !left.empty();) {
+    if (stop.stop_requested())
+      return fail(ErrorCode::interrupted, fmt::format("{}: not read to its end", path.string()));
+    const auto block = left.first(std::min(left.size(), kBytesBetweenStops));
+    sum.update(block);
+    left = left.subspan(block.size());
+  }
+  if (const std::string hash = sum.finish_hex(); hash != manifest.shards[index].sha256)
     return broken(path, fmt::format("SHA-256 is {}, the manifest says {}; the file was changed",
                                     hash, manifest.shards[index].sha256));
   for (const auto& [name, tensor] : manifest.tensors)
@@ -96,7 +106,8 @@ std::string commit_text(std::string_view manifest_sha256) {
   return fmt::format("sortie-checkpoint 1\nsha256 {} {}\n", manifest_sha256, kManifestFile);
 }
 
-Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth) {
+Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth,
+                                  const std::stop_token& stop) {
   SORTIE_ASSIGN_OR_RETURN(const std::string commit, read_part(folder, kCommitFile, 4096));
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_part(folder, kManifestFile, kMaxManifest));
   if (commit != commit_text(sha256_hex(text)))
@@ -111,7 +122,7 @@ Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth) {
     if (bytes != manifest.shards[i].bytes)
       return broken(
           path, fmt::format("has {} bytes, the manifest says {}", bytes, manifest.shards[i].bytes));
-    if (depth == CheckDepth::hashes) SORTIE_TRY(check_shard_bytes(path, manifest, i));
+    if (depth == CheckDepth::hashes) SORTIE_TRY(check_shard_bytes(path, manifest, i, stop));
   }
   return manifest;
 }

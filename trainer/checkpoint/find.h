@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,10 @@ enum class CheckDepth {
   hashes,  // also every byte of the shards, and their headers against the manifest
 };
 
-/// Fails with ErrorCode::checkpoint and what is wrong.
-Result<Manifest> check_checkpoint(const std::filesystem::path& folder, CheckDepth depth);
+/// Fails with ErrorCode::checkpoint and what is wrong; with ErrorCode::interrupted soon after a
+/// stop was requested.
+Result<Manifest> check_checkpoint(const std::filesystem::path& folder, CheckDepth depth,
+                                  const std::stop_token& stop = {});
 
 struct CheckpointEntry {
   std::filesystem::path folder{};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 
 #include "common/base/check.h"
 #include "common/base/elapsed.h"
@@ -46,15 +47,16 @@ class WatchedLinks final : public SiteLinks {
   std::optional<std::size_t> failed_;
 };
 
-/// While it lives, an order that is called off ends the waits of the links.
+/// While it lives, an order that is called off ends the waits of the links. It asks again and
+/// again, since open() begins a new wait.
 class AbortWatch {
  public:
-  AbortWatch(Coordinator& coordinator, SiteLinks& links, std::uint64_t epoch)
-      : thread_([this, &coordinator, &links, epoch] {
+  AbortWatch(std::function<bool()> called_off, SiteLinks& links)
+      : thread_([this, called_off = std::move(called_off), &links] {
           constexpr std::chrono::milliseconds kPause{20};
           std::unique_lock lock(mutex_);
           while (!changed_.wait_for(lock, kPause, [this] { return ends_; }))
-            if (coordinator.aborted(epoch)) links.cancel();
+            if (called_off()) links.cancel();
         }) {}
   ~AbortWatch() {
     {
@@ -100,6 +102,11 @@ void Leader::cancel() {
   parts_.coordinator.cancel();
   parts_.links.cancel();
   changed_.notify_all();
+}
+
+bool Leader::cancelled() const {
+  const std::lock_guard lock(mutex_);
+  return ends_;
 }
 
 std::span<const float> Leader::error(std::size_t fragment) const {
@@ -234,7 +241,9 @@ Result<CopiedState> Leader::state_to_copy(const ExchangeTask& task) {
 
 Result<> Leader::attempt(const ExchangeTask& task, const training::OuterExchange& order,
                          std::size_t self, ExchangeOutcome& outcome) {
-  const AbortWatch watch(parts_.coordinator, parts_.links, order.epoch);
+  // Leader::cancel() may have come before open() makes the links forget it.
+  const AbortWatch watch([&] { return cancelled() || parts_.coordinator.aborted(order.epoch); },
+                         parts_.links);
   WatchedLinks links(parts_.links);
   const auto inner = [&]() -> Result<> {
     if (order.members.size() > 1) {

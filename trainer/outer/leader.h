@@ -107,6 +107,8 @@ class Leader {
   /// the thread does that itself when the next exchange is ordered. Till then a site whose other
   /// leaders have not heard that the exchange counts can be saved as if it had not been.
   void apply(const ExchangeOutcome& outcome);
+  /// Whether cancel() was called.
+  bool cancelled() const;
   /// Whether the state is being copied from another site, or is to be.
   bool lacks_state() const { return lacks_state_; }
   /// What was committed and not applied is as if it had not been: the site takes another state.

@@ -12,27 +12,32 @@ namespace fs = std::filesystem;
 namespace {
 
 /// It was removed or replaced while it was read: that is no damage.
-bool is_still_damaged(const CheckpointEntry& entry) {
+bool is_still_damaged(const CheckpointEntry& entry, const std::stop_token& stop) {
   std::error_code ignored;
   if (!fs::exists(entry.folder / kManifestFile, ignored)) return false;
-  return !check_checkpoint(entry.folder, CheckDepth::hashes);
+  const auto checked = check_checkpoint(entry.folder, CheckDepth::hashes, stop);
+  return !checked && checked.error().code != ErrorCode::interrupted;
 }
 
-void scrub_folder(const CheckpointStore& store, const fs::path& folder, ScrubReport& report) {
+void scrub_folder(const CheckpointStore& store, const fs::path& folder, const std::stop_token& stop,
+                  ScrubReport& report) {
   const auto entries = list_checkpoints(folder, CheckDepth::sizes);
   if (!entries) return;
   std::int64_t newest_good = 0;
   std::vector<std::pair<const CheckpointEntry*, std::string>> damaged;
   for (const CheckpointEntry& entry : *entries) {
+    if (stop.stop_requested()) break;
     ++report.checked;
-    const auto checked = check_checkpoint(entry.folder, CheckDepth::hashes);
+    const auto checked = check_checkpoint(entry.folder, CheckDepth::hashes, stop);
     if (checked)
       newest_good = std::max(newest_good, entry.step);
-    else if (is_still_damaged(entry))
+    else if (is_still_damaged(entry, stop))
       damaged.emplace_back(&entry, checked.error().message);
   }
   const bool best = folder.filename() == kBestFolder;
   if (!best) report.newest_good = newest_good;
+  // Whether a damaged one is the last one is not known before all were read.
+  if (stop.stop_requested()) return;
   for (const auto& [entry, problem] : damaged) {
     ++report.damaged;
     const std::string what =
@@ -51,11 +56,11 @@ void scrub_folder(const CheckpointStore& store, const fs::path& folder, ScrubRep
 
 }  // namespace
 
-ScrubReport scrub(const CheckpointStore& store) {
+ScrubReport scrub(const CheckpointStore& store, const std::stop_token& stop) {
   ScrubReport report;
   if (!store.check_owner()) return report;
-  scrub_folder(store, store.save_dir(), report);
-  scrub_folder(store, store.save_dir() / kBestFolder, report);
+  scrub_folder(store, store.save_dir(), stop, report);
+  scrub_folder(store, store.save_dir() / kBestFolder, stop, report);
   return report;
 }
 
@@ -65,7 +70,7 @@ Scrubber::Scrubber(CheckpointStore store, std::chrono::milliseconds interval)
 Scrubber::~Scrubber() {
   {
     const std::lock_guard lock(mutex_);
-    stopped_ = true;
+    stop_.request_stop();
     changed_.notify_all();
   }
   thread_.join();
@@ -84,9 +89,9 @@ std::int64_t Scrubber::newest_good() const {
 void Scrubber::run() {
   lower_thread_priority();
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, interval_, [this] { return stopped_; })) {
+  while (!changed_.wait_for(lock, interval_, [this] { return stop_.stop_requested(); })) {
     lock.unlock();
-    ScrubReport report = scrub(store_);
+    ScrubReport report = scrub(store_, stop_.get_token());
     lock.lock();
     newest_good_ = report.newest_good;
     std::ranges::move(report.notes, std::back_inserter(notes_));

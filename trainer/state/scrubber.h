@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,14 +25,15 @@ struct ScrubReport {
 /// Compares every byte with its hash. A damaged checkpoint is moved to save_dir/quarantine/, where
 /// nothing is ever removed; where no good one would be left it stays, so that no later start takes
 /// the folder for an empty one. A store that belongs to another attempt by now is left alone.
-ScrubReport scrub(const CheckpointStore& store);
+/// After a stop was requested it returns soon, with what it has found so far.
+ScrubReport scrub(const CheckpointStore& store, const std::stop_token& stop = {});
 
 /// Does that every `interval` on a thread of its own at low priority, for the first time after one
 /// interval.
 class Scrubber {
  public:
   Scrubber(CheckpointStore store, std::chrono::milliseconds interval);
-  /// Waits for the checkpoint that is being read.
+  /// Ends the look that is under way within some megabytes.
   ~Scrubber();
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
@@ -48,7 +50,7 @@ class Scrubber {
   const std::chrono::milliseconds interval_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopped_ = false;
+  std::stop_source stop_;
   std::vector<std::string> notes_;
   std::int64_t newest_good_ = 0;
   std::thread thread_;

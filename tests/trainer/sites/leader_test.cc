@@ -4,9 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 #include <thread>
 
 #include "tests/support/memory_links.h"
+#include "tests/support/patience.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -53,6 +57,57 @@ class LoneCoordinator final : public outer::Coordinator {
   std::condition_variable changed_;
   int orders_ = 0;
   std::uint64_t epoch_ = 0;
+  bool cancelled_ = false;
+};
+
+/// Two sites; the rank is told to end when the order is on its way to the leader's thread.
+class LateEnd final : public outer::Coordinator {
+ public:
+  std::function<void()> end;
+  Result<training::OuterJoined> join(const training::OuterJoin&) override {
+    return training::OuterJoined{};
+  }
+  Result<training::OuterWork> next(const training::OuterNext&) override {
+    return training::OuterWork{};
+  }
+  Result<training::OuterExchange> ready(const training::OuterReady& ready) override {
+    end();
+    return training::OuterExchange{
+        ready.round, ready.fragment, 1, {{"a", "", 0.5}, {"b", "", 0.5}}, ""};
+  }
+  Result<training::OuterDecision> vote(const training::OuterVote&) override {
+    return fail(ErrorCode::interrupted, "called off");
+  }
+  void leave(const training::OuterLeave&) override {}
+  bool aborted(std::uint64_t) override { return false; }
+  std::string left_out() override { return ""; }
+  void cancel() override {}
+};
+
+/// Nobody comes. As SiteLinks says, open() forgets what was cancelled before it.
+class EmptyLinks final : public outer::SiteLinks {
+ public:
+  bool ended_in_time = false;
+  std::string address() const override { return ""; }
+  Result<> open(const training::OuterExchange&, std::size_t) override {
+    std::unique_lock lock(mutex_);
+    cancelled_ = false;
+    ended_in_time = changed_.wait_for(lock, sortie::test::patient(20s), [&] { return cancelled_; });
+    return fail(ErrorCode::interrupted, "the links were cancelled");
+  }
+  Result<> send(std::size_t, std::uint32_t, std::span<const std::byte>) override { return {}; }
+  Result<> receive(std::size_t, std::uint32_t, std::span<std::byte>) override { return {}; }
+  Result<> flush() override { return {}; }
+  void cancel() override {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    changed_.notify_all();
+  }
+  outer::LinkCounters counters() const override { return {}; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
   bool cancelled_ = false;
 };
 
@@ -140,6 +195,27 @@ TEST_CASE("a leader forgets what counts where the site takes another state") {
   CHECK(alone.leader->lacks_state());
   alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));
   CHECK(alone.weights() == before);
+}
+
+TEST_CASE("a leader that is cancelled before its links are open does not wait for other sites") {
+  outer::Site site;
+  site.name = "a";
+  LateEnd coordinator;
+  EmptyLinks links;
+  outer::OuterState state{0, {1.0f, 2.0f}, {0.0f, 0.0f}};
+  outer::LeaderMemory memory;
+  outer::Leader leader(outer::LeaderParts{site, coordinator, links, state, memory, 1}, {2});
+  coordinator.end = [&] { leader.cancel(); };
+  leader.start(outer::ExchangeTask{.round = 1,
+                                   .fragment = 0,
+                                   .tokens = 10,
+                                   .abstains = false,
+                                   .reason = "",
+                                   .change = {0.5f, 0.5f},
+                                   .ranges = {{0, 2}}});
+  while (!leader.has_answer()) leader.wait(100ms);
+  CHECK(leader.take().error().code == ErrorCode::interrupted);
+  CHECK(links.ended_in_time);
 }
 
 TEST_CASE("a leader that was cancelled answers what is asked later, however late") {

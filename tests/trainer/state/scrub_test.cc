@@ -8,6 +8,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
+#include "trainer/checkpoint/find.h"
 #include "trainer/state/scrubber.h"
 
 namespace sortie::trainer {
@@ -97,6 +98,24 @@ TEST_CASE("a scrub of an attempt that was taken over touches nothing") {
   REQUIRE(CheckpointStore::open(dir.path(), {"run", 2}));
   CHECK(scrub(*store).checked == 0);
   CHECK(visible(dir.path()) == std::set<std::string>{"step-00000001", "step-00000002"});
+}
+
+TEST_CASE("a scrub that is to stop reads no further, and moves nothing") {
+  const sortie::test::ScopedTempDir dir;
+  auto store = CheckpointStore::open(dir.path(), {"test"});
+  REQUIRE(store);
+  for (const std::int64_t step : {1, 2}) REQUIRE(test_job::save(*store, step));
+  damage(dir / "step-00000002");
+  std::stop_source stop;
+  stop.request_stop();
+  const ScrubReport report = scrub(*store, stop.get_token());
+  CHECK(report.checked == 0);
+  CHECK(report.notes.empty());
+  CHECK(visible(dir.path()) == std::set<std::string>{"step-00000001", "step-00000002"});
+  const auto checked =
+      check_checkpoint(dir / "step-00000001", CheckDepth::hashes, stop.get_token());
+  REQUIRE_FALSE(checked);
+  CHECK(checked.error().code == ErrorCode::interrupted);
 }
 
 TEST_CASE("a scrubber looks again and again, and pruning keeps what it found good") {
