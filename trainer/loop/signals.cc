@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <ctime>
+#include <mutex>
 
 #include "common/base/check.h"
 #include "common/training/progress.h"
@@ -24,6 +25,8 @@ constexpr long kToBeginMs = 3000, kToEndMs = 500;
 std::atomic<long> together_ms{0}, patience_ms{0}, to_end_ms{kToEndMs}, longest_ms{0};
 std::string hurry_file;
 timer_t timer;
+std::mutex users_mutex;
+int users = 0;  // objects that live
 struct sigaction old_term, old_usr1, old_alarm;
 
 void arm(long milliseconds) {
@@ -65,6 +68,8 @@ void take(int number, void (*handler)(int), int flags, struct sigaction& old) {
 }  // namespace
 
 SaveSignals::SaveSignals(double longest_seconds, const std::string& socket_path) {
+  const std::lock_guard lock(users_mutex);
+  if (users++ > 0) return;
   stop = save = given_up = false;
   give_up_waits(false);
   hurry_file = socket_path.empty() ? "" : socket_path + std::string(training::kHurrySuffix);
@@ -81,6 +86,8 @@ SaveSignals::SaveSignals(double longest_seconds, const std::string& socket_path)
 }
 
 SaveSignals::~SaveSignals() {
+  const std::lock_guard lock(users_mutex);
+  if (--users > 0) return;
   ::timer_delete(timer);
   ::sigaction(SIGTERM, &old_term, nullptr);
   ::sigaction(SIGUSR1, &old_usr1, nullptr);

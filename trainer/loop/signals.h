@@ -5,7 +5,8 @@
 
 namespace sortie::trainer {
 
-/// Handlers of this process for as long as it lives; one at a time.
+/// Handlers of this process for as long as one lives: those of the first one. Several at a time are
+/// ranks that are threads of one process.
 ///
 /// A rank whose peers are gone waits in a collective that never ends: it must not outlive its
 /// SIGTERM. So the first one also sets a timer. When no step ends until then, waits for peers are

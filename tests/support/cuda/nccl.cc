@@ -93,7 +93,7 @@ class World {
   bool failed() const { return failed_; }
   const char* problem() {
     const std::lock_guard lock(mutex_);
-    return problem_.c_str();
+    return problem_.empty() ? "" : problem_.c_str();  // which never changes again
   }
 
   void read() {
