@@ -28,6 +28,31 @@ const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>&
   return level;
 }
 
+/// The first word that stands where a verb should and is none, "" = there is no further word; with
+/// the app that it should be a verb of. Null: all verbs are there.
+std::pair<const CLI::App*, std::string> unknown_verb(const CLI::App& root,
+                                                     const std::vector<std::string>& words) {
+  const CLI::App* level = &root;
+  for (const std::string& word : words) {
+    const auto verbs = subverbs(*level);
+    if (verbs.empty()) break;
+    if (word.starts_with("-")) continue;
+    const auto verb =
+        std::ranges::find(verbs, word, [](const CLI::App* app) { return app->get_name(); });
+    if (verb == verbs.end()) return {level, word};
+    level = *verb;
+  }
+  return {subverbs(*level).empty() ? nullptr : level, ""};
+}
+
+/// CLI11's "hosts is required".
+std::string in_words(std::string what) {
+  constexpr std::string_view kRequired = " is required";
+  if (what.ends_with(kRequired))
+    what.replace(what.size() - kRequired.size(), kRequired.size(), " is missing");
+  return what;
+}
+
 /// The option or place of `app` whose value is empty, as in `--hosts "$HOSTS"` with no such
 /// variable: what is meant is not known, and to take it for "not given" would run on this machine.
 /// "" when there is none.
@@ -90,10 +115,14 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
         has_program || option_meant ? "" : with_program_behind_dashes(root, verbs, given);
     if (!form.empty())
       return usage(fmt::format("a program comes after --; did you mean `{}`?", form));
-    std::string what = error.what();
-    if (what == "A subcommand is required")
-      what = advice.empty() ? "a verb is missing" : "no such verb";
-    return usage(fmt::format("{}; {}", what, advice.empty() ? "try --help" : advice));
+    const auto [level, word] = unknown_verb(root, given);
+    if (level != nullptr && std::string_view(error.what()) == "A subcommand is required")
+      return fail(ErrorCode::usage, no_such_verb(*level, word, advice));
+    const CLI::App& verb = *named_verb(root, given);
+    const std::string remedy =
+        advice.empty() ? fmt::format("see `{} --help`", full_name(verb)) : advice;
+    return fail(ErrorCode::usage,
+                fmt::format("{}: {}; {}", place_of(verb), in_words(error.what()), remedy));
   }
   const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
   SORTIE_CHECK(verb != verbs.end());

@@ -19,8 +19,7 @@ int print_help(const CLI::App& root, const std::vector<std::string>& words) {
       if (sub->get_name() == word) next = sub;
     if (next == nullptr) {
       const std::string near = did_you_mean(root, words);
-      return print_error({ErrorCode::usage, fmt::format("{}: {}: no such verb; {}", root.get_name(),
-                                                        word, near.empty() ? "try --help" : near)});
+      return print_error({ErrorCode::usage, no_such_verb(*level, word, near)});
     }
     level = next;
   }

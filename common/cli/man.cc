@@ -52,8 +52,9 @@ std::string options_text(const CLI::App& app) {
   std::string out;
   for (const CLI::Option* option : positionals(app))
     out += fmt::format(".TP\n\\fI{}\\fR\n{}\n", roff(option->get_name(true)),
-                       roff(option->get_description()));
+                       roff(description_of(*option)));
   for (const CLI::Option* option : named_options(app)) {
+    if (option->get_positional()) continue;  // is above
     std::string names;
     for (const std::string& name : spellings(*option))
       names += fmt::format("{}\\fB{}\\fR", names.empty() ? "" : ", ", roff(name));
@@ -158,9 +159,8 @@ int print_man(const CLI::App& root, const Verbs& verbs, const ManOptions& option
   for (const CLI::App* sub : subverbs(root))
     if (sub->get_name() == options.verb)
       return print_text(name, page(*sub, verbs, options.environment));
-  const std::string near = did_you_mean(root, {options.verb});
-  return print_error({ErrorCode::usage, fmt::format("{}: {}: no such verb; {}", name, options.verb,
-                                                    near.empty() ? "try --help" : near)});
+  return print_error(
+      {ErrorCode::usage, no_such_verb(root, options.verb, did_you_mean(root, {options.verb}))});
 }
 
 }  // namespace

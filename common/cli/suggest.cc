@@ -11,6 +11,7 @@ namespace sortie::cli {
 namespace {
 
 constexpr std::size_t kMaxNextSteps = 3;
+constexpr std::size_t kMaxListedVerbs = 8;
 
 const CLI::App* subverb(const CLI::App& app, std::string_view name) {
   for (const CLI::App* sub : subverbs(app))
@@ -79,6 +80,24 @@ std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& a
     return meant(argument, verbs);
   }
   return "";
+}
+
+std::string no_such_verb(const CLI::App& level, const std::string& word,
+                         const std::string& advice) {
+  const std::string what = word.empty() ? "a verb is missing" : fmt::format("no verb `{}`", word);
+  const auto verbs = subverbs(level);
+  std::string remedy = advice;
+  if (remedy.empty() && verbs.size() <= kMaxListedVerbs) {
+    for (std::size_t i = 0; i < verbs.size(); ++i)
+      remedy += fmt::format("{}{}",
+                            i == 0                  ? "use "
+                            : i + 1 == verbs.size() ? " or "
+                                                    : ", ",
+                            verbs[i]->get_name());
+  } else if (remedy.empty()) {
+    remedy = fmt::format("see `{} --help`", full_name(level));
+  }
+  return fmt::format("{}: {}; {}", place_of(level), what, remedy);
 }
 
 bool names_a_verb(const CLI::App& root, std::string_view words) {

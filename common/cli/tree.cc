@@ -32,9 +32,12 @@ class HelpFormatter : public CLI::Formatter {
   }
 
  private:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return description_of(*option);
+  }
   static std::vector<const CLI::Option*> in_group(const CLI::App& app, const std::string& group) {
     return app.get_options([&group](const CLI::Option* option) {
-      return option->get_group() == group && option->nonpositional();
+      return option->get_group() == group && !option->get_positional();
     });
   }
   /// What is the verb's own comes before what all have.
@@ -100,6 +103,12 @@ std::string full_name(const CLI::App& app) {
                                      : full_name(*app.get_parent()) + " " + app.get_name();
 }
 
+std::string place_of(const CLI::App& app) {
+  std::string name = full_name(app);
+  if (const std::size_t blank = name.find(' '); blank != name.npos) name.insert(blank, ":");
+  return name;
+}
+
 std::string usage_of(const CLI::App& app, bool takes_program) {
   std::string out = "[OPTIONS]";
   for (const CLI::Option* option : positionals(app)) {
@@ -136,6 +145,14 @@ std::vector<const CLI::Option*> named_options(const CLI::App& app) {
 
 std::vector<const CLI::Option*> positionals(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return option->get_positional(); });
+}
+
+std::string description_of(const CLI::Option& option) {
+  std::string out = option.get_description();
+  if (!option.get_positional() || !option.nonpositional()) return out;
+  std::string names;
+  for (const std::string& name : spellings(option)) names += (names.empty() ? "" : ", ") + name;
+  return fmt::format("{}; also as {}", out, names);
 }
 
 std::vector<std::string> spellings(const CLI::Option& option) {

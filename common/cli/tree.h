@@ -29,6 +29,8 @@ GlobalFlags global_flags(const CLI::App& verb);
 std::vector<const CLI::App*> subverbs(const CLI::App& app);
 /// "sortie config show".
 std::string full_name(const CLI::App& app);
+/// "sortie: config show", before a message about it.
+std::string place_of(const CLI::App& app);
 /// "[OPTIONS] [config] [-- PROGRAM ARGS...]", without the name.
 std::string usage_of(const CLI::App& app, bool takes_program);
 
@@ -41,6 +43,9 @@ Footer footer_of(const CLI::App& app);
 /// Options of a verb: those with a name, and those known by their place.
 std::vector<const CLI::Option*> named_options(const CLI::App& app);
 std::vector<const CLI::Option*> positionals(const CLI::App& app);
+/// What help says about it. An option that is also known by its place is described there alone,
+/// with its names.
+std::string description_of(const CLI::Option& option);
 /// "-q,--quiet" with all its spellings.
 std::vector<std::string> spellings(const CLI::Option& option);
 bool takes_value(const CLI::Option& option);
@@ -51,6 +56,10 @@ std::vector<std::string> choices(const CLI::Option& option);
 
 /// "did you mean `run`?" for words that do not parse; "" when nothing is near.
 std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& arguments);
+
+/// "sortie: nodes: no verb `list`; use ls, cordon or test". `advice`: of did_you_mean. An empty
+/// `word`: none was given.
+std::string no_such_verb(const CLI::App& level, const std::string& word, const std::string& advice);
 
 /// True when the words after "sortie" begin with a verb that exists: only such lines are proposed.
 bool names_a_verb(const CLI::App& root, std::string_view words);

@@ -68,12 +68,18 @@ std::vector<Violation> check_batch(const TopologyConfig& topology) {
   const std::int64_t accumulation = std::max<std::int64_t>(topology.gradient_accumulation_steps, 1);
   const std::int64_t global = topology.global_batch_size;
   const std::int64_t per_rank = micro * accumulation;
-  if (global % per_rank != 0)
+  if (global % per_rank != 0) {
+    const std::string factors =
+        accumulation == 1 ? fmt::format("{} (micro_batch_size)", micro)
+        : micro == 1      ? fmt::format("{} (gradient_accumulation_steps)", accumulation)
+                     : fmt::format("{} = {} (micro_batch_size) * {} (gradient_accumulation_steps)",
+                                   per_rank, micro, accumulation);
     outcome.violations.push_back(broken(
         "T4", batch_keys(),
-        fmt::format("{} is no multiple of {} = {} (micro_batch_size) * {} "
-                    "(gradient_accumulation_steps), so no number of ranks fits; use {}",
-                    global, per_rank, micro, accumulation, nearest_multiples(global, per_rank))));
+        fmt::format("{} is no multiple of {}, so no number of replicas fits; use a multiple of {} "
+                    "times the number of replicas",
+                    global, factors, per_rank)));
+  }
   return outcome.violations;
 }
 

@@ -21,6 +21,12 @@ std::string_view kind_name(const Field& field) {
   return kKindNames[static_cast<std::size_t>(kind_of(field))];
 }
 
+/// "integer (steps)".
+std::string kind_text(const Field& field) {
+  if (field.unit.empty()) return std::string(kind_name(field));
+  return fmt::format("{} ({})", kind_name(field), field.unit);
+}
+
 Json kind_schema(Kind kind) {
   switch (kind) {
     case Kind::boolean:
@@ -66,14 +72,8 @@ Json value_schema(const Field& field) {
     out["enum"] = choices->words;
   }
   out["default"] = default_json(field);
-  out["description"] = field.help;
-  return out;
-}
-
-/// "Help, in unit (allowed)." of one field.
-std::string sentence(const Field& field) {
-  std::string out(field.help);
-  if (!field.unit.empty()) out += fmt::format(", in {}", field.unit);
+  out["description"] =
+      field.unit.empty() ? std::string(field.help) : fmt::format("{} [{}]", field.help, field.unit);
   return out;
 }
 
@@ -88,7 +88,8 @@ void for_each_section(Visit visit) {
 }
 
 /// Inside a table of the reference a bar would end the cell.
-std::string cell(std::string text) {
+std::string cell(std::string_view words) {
+  std::string text(words);
   for (std::size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, "\\");
   return text;
 }
@@ -136,8 +137,8 @@ user: `$XDG_CONFIG_HOME/sortie/config.toml`, else `~/.config/sortie/config.toml`
     out += "|---|---|---|---|---|\n";
     for (const Field* field : members)
       out += fmt::format("| `{}`{} | {} | {} | `{}` | {} |\n", name_of(*field),
-                         field->flags & kUser ? " *" : "", kind_name(*field),
-                         cell(allowed_text(*field)), default_text(*field), cell(sentence(*field)));
+                         field->flags & kUser ? " *" : "", kind_text(*field),
+                         cell(allowed_text(*field)), default_text(*field), cell(field->help));
   });
   return out;
 }
@@ -166,7 +167,8 @@ std::string init_text(const InitOptions& options) {
           is_preset ? !options.preset.empty() : (field->flags & kShown) && !from_preset;
       // A range of numbers says little; the words that a key knows say all.
       const bool allowed = options.all || std::holds_alternative<Choices>(field->rule);
-      lines += fmt::format("# {}.{}\n{}{} = {}\n", sentence(*field),
+      lines += fmt::format("# {}.{}{}\n{}{} = {}\n", field->help,
+                           field->unit.empty() ? "" : fmt::format(" Unit: {}.", field->unit),
                            allowed ? fmt::format(" Allowed: {}", allowed_text(*field)) : "",
                            set ? "" : "#", name_of(*field), value_text(*field, job));
     }

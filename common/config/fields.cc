@@ -92,7 +92,7 @@ const Field kFields[] = {
      "CPUs of a rank: core = its share of the host's cores, within a NUMA node and near its GPU if possible; numa = whole NUMA nodes; "
      "auto = core, but the only rank of a host gets all CPUs; with more ranks than cores no rank is bound"},
     {"runner.env", runner<&Runner::env>, Form{"NAME = \"value\"", check_env_name}, "",
-     "Environment variables set for every rank; the values of *_TOKEN, *_KEY, *_SECRET and *PASSWORD* are secrets like those of secret_env", kMayHoldSecrets | kCommon},
+     "Environment variables set for every rank; values of names that end in _TOKEN, _KEY, _PASSWD, _PASSPHRASE or _CREDENTIALS, or contain PASSWORD or the word SECRET, are secrets like those of secret_env", kMayHoldSecrets | kCommon},
     {"runner.secret_env", runner<&Runner::secret_env>, Form{"NAME = \"value\"", check_env_name}, "",
      "Environment variables of every rank whose values are never shown or written; \"(secret)\" = the value is in secrets_file or in sortie's own environment", kSecrets | kMayHoldSecrets},
     {"runner.secrets_file", runner<&Runner::secrets_file>, kPathForm, "",

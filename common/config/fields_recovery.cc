@@ -68,7 +68,7 @@ const Field kRecoveryFields[] = {
     {"watchdog.hang_minimum", watchdog<&Watchdog::hang_minimum>, DurationRange{"1s", "24h"}, "",
      "Minimum time limit of a section of a step; the limit is the larger of this and 5 times the 99th percentile of its own times. Validation, saving and sections without history have 10 times this"},
     {"watchdog.hang_timeout", watchdog<&Watchdog::hang_timeout>, DurationRange{"0s", "24h"}, "",
-     "Time limit of every section, instead of learned limits; 0s = learned"},
+     "Time limit of every section except the start (start_timeout), instead of learned limits; 0s = learned"},
     {"watchdog.start_timeout", watchdog<&Watchdog::start_timeout>, DurationRange{"0s", "24h"}, "",
      "Timeout from the start of the ranks to their first step; 0s = no limit"},
     {"watchdog.exempt_steps", watchdog<&Watchdog::exempt_steps>, IntegerRange{0, 1000}, "steps",

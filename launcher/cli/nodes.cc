@@ -16,8 +16,8 @@ constexpr const char* kNodesFooter = R"(Examples:
   sortie nodes uncordon gpu07                               allows runs to use it again
   sortie nodes breaker reset                                allows runs to cordon hosts again
 
-Runs cordon a host by themselves after two failures that speak against it (recovery.cordon). When more than 2 of them, or a
-tenth of the hosts, go within ten minutes, the breaker opens: no run cordons any more, until you reset it.
+Runs cordon a host by themselves after two failures that speak against it (recovery.cordon). When runs would cordon more than two
+hosts (of 30 or more: a tenth) within ten minutes, the breaker opens: no run cordons hosts until you reset it.
 )";
 
 constexpr const char* kNodesLsFooter = R"(Examples:
@@ -102,7 +102,7 @@ void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
   add_node_names(*cordon, options->job);
   cordon
       ->add_option("--reason", options->reason,
-                   "Reason, shown to everyone whose job is refused the host")
+                   "Reason, shown when a job of yours is refused this host")
       ->required();
   verbs.push_back({cordon, [options] {
                      const auto hosts = node_names(options->job);

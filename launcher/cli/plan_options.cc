@@ -14,9 +14,10 @@
 namespace sortie::launcher {
 
 void add_reliability_options(CLI::App& app, AskedReliability& asked) {
-  app.add_flag("--reliability", asked.wanted,
-               "Also mean time to failure, how often to save, spares, share of useful time; as do "
-               "the options below");
+  app.add_flag(
+      "--reliability", asked.wanted,
+      "Also mean time to failure, how often to save, spares, share of useful time; implied "
+      "by --failures to --step-time");
   const auto number = [&app](const char* name, std::optional<double>& value, const char* help,
                              double least, double most) {
     app.add_option(name, value, help)->check(CLI::Range(least, most));
@@ -33,7 +34,8 @@ void add_reliability_options(CLI::App& app, AskedReliability& asked) {
   number("--restart-time", options.restart_time,
          "Seconds from a failure to the next first step (60)", 0, 1e6);
   number("--step-time", options.step_time,
-         "Seconds of a step: intervals in steps too, and what several sites wait for each other",
+         "Seconds of a step; also prints save intervals in steps, and how long several sites wait "
+         "for each other",
          1e-6, 1e6);
 }
 

@@ -69,18 +69,20 @@ Result<> survey(PlannedJob& job) {
 }
 
 /// A job needs a config or a program.
-Result<PlannedJob> planned(JobOptions& options, const Program& program) {
+Result<PlannedJob> planned(std::string_view verb, JobOptions& options, const Program& program) {
   options.program = program;
   if (options.config.empty() && options.program.empty())
     return fail(ErrorCode::usage,
-                "sortie: neither a config file nor a program was given; try `sortie run --help`");
+                fmt::format("sortie: {0}: neither a config file nor a program was given; write "
+                            "`sortie {0} job.toml` or `sortie {0} --hosts LIST -- PROGRAM`",
+                            verb));
   return plan_job(options);
 }
 
 /// For `plan --suggest`, to which the batch of a step matters and not how ranks share it: a job
 /// whose own layout is not legal gets the simplest one. The error is that of the job as it is.
 Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& program) {
-  auto job = planned(options, program);
+  auto job = planned("plan", options, program);
   if (job) return job;
   JobOptions simplest = options;
   for (const char* key :
@@ -88,7 +90,7 @@ Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& progr
         "pipeline_parallel_size=1", "pipeline_interleave=1", "pipeline_schedule=1f1b",
         "pipeline_stage_layers=[]", "micro_batch_size=1", "gradient_accumulation_steps=0"})
     simplest.overrides.push_back(std::string("topology.") + key);
-  auto other = planned(simplest, program);
+  auto other = planned("plan", simplest, program);
   return other ? std::move(other) : std::move(job);
 }
 
@@ -129,7 +131,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
                 "Return once all ranks run; the run survives this terminal and login");
   verbs.push_back({run,
                    [options, detach, &program, &root] {
-                     auto job = planned(*options, program);
+                     auto job = planned("run", *options, program);
                      if (!job) return print_error(job.error());
                      job->next_steps = [&root](int exit_code, const std::string& id) {
                        return after_run(root, exit_code, id);
@@ -162,8 +164,8 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   verbs.push_back(
       {plan,
        [options, json, connect, asked, layouts, sites, &program, &root] {
-         auto job =
-             layouts->wanted ? planned_for_layouts(*options, program) : planned(*options, program);
+         auto job = layouts->wanted ? planned_for_layouts(*options, program)
+                                    : planned("plan", *options, program);
          if (!job) return print_error(job.error());
          if ((*connect || layouts->wanted) && config::sites_of(job->hosts).size() > 1)
            return print_error(

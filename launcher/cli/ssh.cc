@@ -19,7 +19,7 @@ constexpr const char* kSshFooter = R"(Examples:
   sortie ssh @login                                 the one host of a group
 
 The words behind the host, or behind --, are joined by blanks and read by the login shell there, as
-ssh does; `sortie exec` passes them on byte for byte. In a terminal ~. at the begin of a line ends
+ssh does; `sortie exec` passes them on byte for byte. In a terminal ~. at the beginning of a line ends
 the connection, ~? lists the others. Exit code: that of the shell or command there (128 + signal), 4 for a host that was not
 reached, 5 for one that went away, 130 after ~.
 )";

@@ -55,7 +55,7 @@ Result<Prepared> prepare(const ExecOptions& options) {
   if (options.job.program.empty())
     return fail(ErrorCode::usage, "sortie: no command was given; write it after --");
   if (options.json && options.fold)
-    return fail(ErrorCode::usage, "sortie: --json and --fold are two answers; choose one");
+    return fail(ErrorCode::usage, "sortie: --json and --fold exclude each other; use one of them");
   SORTIE_ASSIGN_OR_RETURN(prepared.loaded, load_options(options.job));
   config::RunnerConfig& runner = prepared.loaded.job.runner;
   resolve_job_paths(prepared.loaded.job);

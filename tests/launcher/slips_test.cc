@@ -41,7 +41,7 @@ TEST_CASE("a program in front of -- is answered with the whole command in its ri
   }
   // Other mistakes keep their own answers.
   CHECK(has(sortie({"exec", "--hsots", "a", "uptime"}).output, "did you mean `--hosts`?"));
-  CHECK(has(sortie({"status", "a", "b"}).output, "try --help"));
+  CHECK(has(sortie({"status", "a", "b"}).output, "see `sortie status --help`"));
 }
 
 TEST_CASE("a line for a shell as the name of a program is answered with --shell") {
@@ -100,7 +100,7 @@ TEST_CASE("the config is given by its place or by --config, in every verb of a j
     // Whoever takes hosts takes groups and exclusions, and a config.
     if (!has(help, "\n  --hosts ")) continue;
     CAPTURE(verb);
-    for (const char* option : {"--exclude ", "--groups ", "--config ", "--set ", "--ssh-config "})
+    for (const char* option : {"--exclude ", "--groups ", "--config", "--set ", "--ssh-config "})
       CHECK_MESSAGE(has(help, option), option);
   }
 }

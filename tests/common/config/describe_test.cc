@@ -42,7 +42,9 @@ TEST_CASE("the JSON schema has every key, with its type, range, default and mean
     CAPTURE(field.key);
     const json schema = schema_of(root, field.key);
     ++keys;
-    CHECK(schema["description"] == field.help);
+    CHECK(schema["description"] == (field.unit.empty()
+                                        ? std::string(field.help)
+                                        : fmt::format("{} [{}]", field.help, field.unit)));
     REQUIRE(schema.contains("default"));
     const json& value = schema["default"];
     switch (kind_of(field)) {

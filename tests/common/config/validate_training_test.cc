@@ -7,8 +7,15 @@ using namespace sortie::test;
 TEST_CASE("each rule of training names the numbers and what to do") {
   const BrokenRule rows[] = {
       {[](JobConfig& job) { job.topology = {.micro_batch_size = 4, .global_batch_size = 30}; },
-       "T4 topology.global_batch_size: 30 is no multiple of 4 = 4 (micro_batch_size) * 1 "
-       "(gradient_accumulation_steps), so no number of ranks fits; use 28 or 32"},
+       "T4 topology.global_batch_size: 30 is no multiple of 4 (micro_batch_size), so no "
+       "number of replicas fits; use a multiple of 4 times the number of replicas"},
+      {[](JobConfig& job) {
+         job.topology = {
+             .micro_batch_size = 4, .gradient_accumulation_steps = 2, .global_batch_size = 30};
+       },
+       "T4 topology.global_batch_size: 30 is no multiple of 8 = 4 (micro_batch_size) * 2 "
+       "(gradient_accumulation_steps), so no number of replicas fits; use a multiple of 8 times "
+       "the number of replicas"},
       {[](JobConfig& job) { job.topology.micro_batch_size = 0; },
        "T4 topology.micro_batch_size: 0 can only be derived from gradient_accumulation_steps and "
        "global_batch_size; set micro_batch_size, or both of those"},

@@ -50,7 +50,9 @@ TEST_CASE("what is mistyped is answered with what is near, in one line, and exit
         Row{{"generate", "--promt", "x"}, "did you mean `--prompt`?"},
         Row{{"probe", "m", "--dtype", "bf61"}, "did you mean `bf16`?"},
         Row{{"help", "evla"}, "did you mean `eval`?"}, Row{{"man", "evla"}, "did you mean `eval`?"},
-        Row{{"checkpoint"}, "try --help"}, Row{{}, "try --help"},
+        Row{{"checkpoint"}, "sortie-train: checkpoint: a verb is missing; use "},
+        Row{{}, "see `sortie-train --help`"},
+        Row{{"plan"}, "--config is missing; see `sortie-train plan --help`"},
         Row{{"train", "--", "x"}, "`train` accepts no program after --"}}) {
     CAPTURE(row.near);
     const Finished result = train(row.arguments);
