@@ -22,10 +22,17 @@ namespace {
 Result<std::filesystem::path> resolve_checkpoint(const std::filesystem::path& place) {
   std::error_code ignored;
   if (std::filesystem::exists(place / kCommitFile, ignored)) return place;
+  if (!std::filesystem::exists(place, ignored))
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: no such folder; name a checkpoint, or the trainer.save_dir of a "
+                            "training",
+                            place.string()));
   SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place));
   if (!latest.entry)
     return fail(ErrorCode::checkpoint,
-                fmt::format("{}: no committed checkpoint there", place.string()));
+                fmt::format("{}: no committed checkpoint in it; `sortie-train checkpoint ls {}` "
+                            "shows what it has",
+                            place.string(), place.string()));
   return latest.entry->folder;
 }
 
