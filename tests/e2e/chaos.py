@@ -3,11 +3,10 @@
 
 import os
 import signal
-import subprocess
 from types import SimpleNamespace
 
 from detach import Detached
-from harness import PROGRAMS, SORTIE, Run, check, equal, wait_until
+from harness import PROGRAMS, SORTIE, Run, check, equal, run_to_end, wait_until
 from regrow import WAIT_THEN_END, hosts_of, report
 from restart import RESTART, detached_events, events, ranks_of
 
@@ -16,7 +15,7 @@ NOTICED = {**RESTART, "runner.heartbeat_timeout": "2s"}  # a link that is cut fo
 
 
 def chaos(run, *words):
-    done = subprocess.run([SORTIE, "chaos", run.id(), "--log-dir", run.folder, *ONCE, *words], text=True, capture_output=True, timeout=60)
+    done = run_to_end(SORTIE, "chaos", run.id(), "--log-dir", run.folder, *ONCE, *words, seconds=60)
     equal(done.returncode, 0, f"exit code of chaos ({done.stdout}{done.stderr})")
     return done.stdout
 

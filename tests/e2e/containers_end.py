@@ -253,12 +253,15 @@ def scenario_sweep_after_lost_power(bed):
     for how in (("run", "--detach"), ("create",)):
         bed.docker("h01", *how, "--network", "none", "--log-driver", "none", *labels, "sortie-test:cpu", "sleep", "1000")
     stranger = bed.docker("h01", "run", "--detach", "--network", "none", "sortie-test:cpu", "sleep", "1000").strip()
-    with boxed(bed, "sh", "-c", "echo up; sleep 4; echo survived", hosts="h01", slots=1, settings=TIMING) as lasting:
+    with (Gates(bed) as gates,
+          boxed(bed, "sh", "-c", f"echo up; {gates.wait('end')}; echo survived", hosts="h01", slots=1, settings=TIMING,
+                box={"mounts": [[str(bed.shared), str(bed.shared), "ro"]]}) as lasting):
         wait_until(lambda: "] up" in lasting.text(), 20, "a rank that is up")
         with boxed(bed, "true", hosts="h01", slots=1, settings=TIMING) as run:
             equal(run.wait(40), 0, "exit code of another run")
         left = bed.docker("h01", "ps", "--all", "--filter", "label=sortie.run=20200101-000000-dead", "--quiet")
         equal(left, "", "containers of the run whose host lost power")
+        gates.open("end")
         equal(lasting.wait(20), 0, "exit code of the run beside it")
         lasting.expect("survived")
     equal(bed.containers("h01", *RUNNING), [stranger[:12]], "containers that are not Sortie's")

@@ -15,7 +15,7 @@ from restart import RESTART, attempts, events, ranks_of, weights
 from training import CONFIG, build_tokens, losses
 
 __all__ = ["ContainerBed"]  # run.py asks for it
-STEPS = 100
+STEPS = 250  # many more than until the last kill, also where this process waits for a processor
 # A host that is only busy is not lost.
 CALM = {**RESTART, "runner.heartbeat_interval": "1s", "runner.heartbeat_timeout": "10s"}
 PLACES = HOSTS[:2]

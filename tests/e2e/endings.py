@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from harness import BUILD, PROGRAMS, Run, check, equal, in_time, parent_of, wait_until, whole_events
+from harness import BUILD, PROGRAMS, Gates, Run, check, equal, in_time, parent_of, wait_until, whole_events
 from machine_clock import now
 
 SLEEP = ("sleep", "1000")
@@ -186,10 +186,11 @@ def scenario_program_missing(bed):
 
 def scenario_two_runs_side_by_side(bed):
     """What ends one run leaves another one on the same hosts alone."""
-    with Run(bed, "sh", "-c", "sleep 6; echo survived") as lasting:
+    with Gates(bed) as gates, Run(bed, "sh", "-c", gates.wait("end") + "; echo survived") as lasting:
         lasting.wait_for_ranks(8)
         with Run(bed, "sh", "-c", "sleep 1; exit 9") as failing:
             equal(failing.wait(30), 9, "exit code of the failing run")
+        gates.open("end")
         equal(lasting.wait(40), 0, "exit code of the other run")
         equal(lasting.text().count("survived"), 8, "ranks of the other run that ended well")
 

@@ -196,7 +196,7 @@ def verdict_of(run, row):
     if "goes on" in (row.how, "goes on" if row.victim == "starter" and row.signal not in (TERM, INT) else ""):
         return "goes on, then: " + row.says
     lines = [line.strip() for line in run.text().splitlines() if row.says and re.search(row.says, line)]
-    return lines[-1][:70] if lines else "the hosts see to it"
+    return lines[-1][:70] if lines else "none (killed); hosts kill their ranks"
 
 
 def play_in_time(bed, row):

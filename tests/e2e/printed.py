@@ -152,3 +152,17 @@ def scenario_commands_in_texts_exist(bed):
                 faults.append(f"{path.relative_to(ROOT)}: {command[:120]}: {fault}")
     check(seen > 150, f"only {seen} commands were found")
     check(not faults, "\n".join(faults))
+
+
+def scenario_configs_in_texts_can_be_planned(bed):
+    """What the README and the docs show as a config, or as a part of one."""
+    blocks = [(path.name, block) for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+              for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.M | re.S)]
+    check(len(blocks) >= 8, f"only {len(blocks)} configs were found")
+    with Newcomer() as person:
+        job = person.state / "shown.toml"
+        for name, block in blocks:
+            print(name, flush=True)
+            job.write_text(block)
+            data = [] if "data_prefixes" in block else ["--set", 'data.data_prefixes=["/data/t"]']
+            person.good(SORTIE, "plan", job, *data)

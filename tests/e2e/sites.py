@@ -87,13 +87,14 @@ class Sites:
 
 
 def scenario_ranks_know_their_site_and_all_verbs_show_it(bed):
-    with Sites(bed, 10) as sites:
+    with Sites(bed) as sites:
         run = sites.run
         attached = run.start("attach", "--from-start", run.id)
-        sites.wait_for_round(2)
+        sites.wait_for_round(10)
         listed = json.loads(run.sortie("sites", "ls", "--json", run.id).stdout)
         equal([(site["site"], site["ranks"], site["attempt"]) for site in listed["sites"]],
               [("a", 1, 1), ("b", 1, 1), ("c", 1, 1)], "sites ls")
+        sites.end()
         text = ended(attached, 40, 0)
         for site, host in zip("abc", ("h01", "h02", "h03")):
             check(re.search(rf"^\[{site} 0 {host}\] round 10 epoch", text, re.M), f"attach shows no {site}: {text[-800:]}")

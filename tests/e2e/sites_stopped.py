@@ -121,7 +121,7 @@ def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
             os.kill(wait_until(lambda: run.rank_of("s0"), 20, "the rank of s0"), signal.SIGKILL)
             wait_until(lambda: any(one["what"] == "joined" and one["site"] == "s0" and one.get("sites") == ["s1"]
                                    for one in run.journal("round")), 30, "that s0 is to copy")
-            time.sleep(1)  # the answer is on its way to s0
+            time.sleep(3)  # the answer is on its way to s0, and nothing says that it is there
             run.run.signal(signal.SIGINT)
             why = "no checkpoint: this site is to take the weights"
             wait_until(lambda: any(why in one["text"] for one in run.events("s0", "note")), 20, "why s0 saves nothing")

@@ -10,7 +10,7 @@ import time
 
 import machine_clock
 from detach import programs_of
-from harness import PATIENCE, SORTIE, Failure, check, environment_of, equal, run_to_end, wait_until
+from harness import PATIENCE, SORTIE, check, environment_of, equal, run_to_end, wait_until
 from training import CONFIG
 
 

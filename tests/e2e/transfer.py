@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness import HOSTS, PATIENCE, SORTIE, TRAINER, Failure, Run, check, equal, in_time, run_to_end, wait_until
-from machine_clock import now
+from machine_clock import communicate, now
 from training import CONFIG, build_tokens, losses
 
 MIB = 1 << 20
@@ -36,7 +36,7 @@ def start(bed, verb, *arguments, hosts="h[01-04]"):
 def finish(process, code=0, seconds=60):
     """What it says of each host."""
     try:
-        out, err = process.communicate(timeout=seconds * PATIENCE)
+        out, err = communicate(process, seconds * PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         raise Failure(f"{process.args[1]} still runs after {seconds} s") from None

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from harness import HOSTS, PATIENCE, SORTIE, check, equal, executable_of, in_time, parent_of, run_to_end, wait_until
-from machine_clock import now, wait_for_end
+from machine_clock import communicate, now, wait_for_end
 
 STAY = {"runner.ssh.persist": "60s", "runner.heartbeat_timeout": "60s"}  # a host that is merely busy is not signed in to anew
 HELD = {"runner.on_launcher_loss": "hold 30s"}
@@ -318,7 +318,7 @@ def scenario_a_run_outlives_its_background_process(bed):
         equal(bed.ranks(), ranks, "the ranks")
         for host in HOSTS:
             bed.run_in(host, "touch", "/tmp/go")
-        said, errors = run.communicate(timeout=60)
+        said, errors = communicate(run, 60 * PATIENCE)
         equal((run.returncode, said.count("down")), (0, 4), f"exit code, and lines of the end ({said}{errors})")
         for host in HOSTS:
             bed.run_in(host, "rm", "/tmp/go")

@@ -182,7 +182,7 @@ TEST_CASE("the rank that was killed is the cause, though its host had no process
     static awaitable<void> run(FakeRunner& runner) {
       co_await runner.start();
       co_await runner.until<wire::Stop>();
-      co_await runner.sleep(milliseconds(400));
+      co_await runner.sleep(milliseconds(50));
       runner.exit_rank(1, SIGKILL, true);
       co_await runner.finish(true, SIGTERM);
     }

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -96,10 +97,15 @@ TEST_CASE("control: the end of a run reaches whoever listens, with its exit code
   auto client = ControlClient::connect(served.run, 1);
   REQUIRE(client);
   REQUIRE(client->ask({{"op", "status"}}));
-  boost::asio::post(served.io, [&] { served.server.finish({{"event", "end"}, {"exit_code", 7}}); });
+  std::promise<void> finished;
+  boost::asio::post(served.io, [&] {
+    served.server.finish({{"event", "end"}, {"exit_code", 7}});
+    finished.set_value();
+  });
   while (client->take()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   REQUIRE(client->end_exit_code());
   CHECK(*client->end_exit_code() == 7);
+  finished.get_future().wait();  // clients are let go before the socket is
   CHECK_FALSE(ControlClient::connect(served.run, 1));
 }
 

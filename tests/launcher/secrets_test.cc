@@ -10,6 +10,7 @@
 
 #include "common/config/load.h"
 #include "tests/support/child.h"
+#include "tests/support/patience.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 
@@ -154,15 +155,16 @@ TEST_CASE("a planted secret is in the ranks, and nowhere else while and after th
   const PlantedJob job;
   {
     testing::Child child(job.command("-v run " + job.dir.str("job.toml")), job.dir.str("shown"));
-    for (int i = 0; i < 300 && !fs::exists(job.dir / "started"); ++i)
+    const auto deadline = std::chrono::steady_clock::now() + test::patient(std::chrono::minutes(2));
+    const auto in_time = [&] { return std::chrono::steady_clock::now() < deadline; };
+    while (in_time() && !fs::exists(job.dir / "started"))
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     REQUIRE_MESSAGE(fs::exists(job.dir / "started"), test::read_text(job.dir / "shown"));
     CHECK(on_command_lines(job.secret) == std::vector<std::string>{});
     for (const char* folder : {"home", "runtime", "state"})
       CHECK(holding(job.dir / folder, job.secret) == std::vector<std::string>{});
     test::write_text(job.dir / "go", "");
-    for (int i = 0; i < 300 && child.running(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    while (in_time() && child.running()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   CHECK(test::read_text(job.latest() / "logs/rank-0.out") == "all there\n");
   CHECK(has(test::read_text(job.dir / "shown"), "all there"));

@@ -416,6 +416,7 @@ timeout --foreground -s KILL 60 )" SORTIE_BINARY
                                 R"( shell --hosts localhost < in > out 2> err &
 exec 3> in 4< out
 echo 'yes 0123456789 | head -n 30000' >&3
+head -c 1 <&4 > first  # from here on it writes, and soon it waits
 sleep 2
 kill -TERM $!
 cat <&4 > all

@@ -392,7 +392,12 @@ TEST_CASE("check: what is no request is answered with nothing but its end; a job
     }
   }
   runner.client.send(make_job({"true"}));
-  REQUIRE_FALSE(runner.client.expect<wire::JobReady>(milliseconds(5000)));
+  bool ready = false;
+  while (const auto message = runner.client.next()) {  // to the end of the stream
+    ready = ready || std::holds_alternative<wire::JobReady>(*message);
+    if (!runner.client.errors.empty()) break;
+  }
+  CHECK_FALSE(ready);
   REQUIRE_FALSE(runner.client.errors.empty());
   CHECK(runner.client.errors[0].code == "protocol");
 }

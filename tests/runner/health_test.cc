@@ -110,6 +110,9 @@ TEST_CASE("a job without it has no such process") {
   REQUIRE(host.client->start(job));
   REQUIRE(host.client->expect<wire::RankStarted>());
   CHECK(helper_of(host.client->pid()) == -1);
+  const std::size_t beats = host.client->beats;
+  REQUIRE(host.client->wait_until([&] { return host.client->beats >= beats + 3; }));
+  CHECK(helper_of(host.client->pid()) == -1);
   write_text(host.folder / "gate", "");
   CHECK(host.client->wait_finished());
 }

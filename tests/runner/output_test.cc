@@ -92,10 +92,19 @@ TEST_CASE("a launcher that reads nothing at all does not make the runner grow") 
   RunnerClient client;
   REQUIRE(client.start(job));
   const long before = peak_memory(client.pid());
-  for (int i = 0; i < 20; ++i) {
+  const auto beat = [&] {
     client.send(wire::Heartbeat{});
     ::usleep(50000);
-  }
+  };
+  // Its pipe is full: more than that is written, and no more comes.
+  const auto until = steady_clock::now() + RunnerClient::kPatience;
+  std::size_t waiting = 0;
+  do {
+    waiting = client.unread();
+    beat();
+  } while ((client.unread() != waiting || waiting < 32u << 10) && steady_clock::now() < until);
+  REQUIRE(waiting >= 32u << 10);
+  for (int i = 0; i < 20; ++i) beat();
   const long peak = peak_memory(client.pid());
   MESSAGE("runner's peak memory: " << before << " KiB, then " << peak << " KiB");
   CHECK(peak - before < kMostGrowth);

@@ -197,6 +197,9 @@ TEST_CASE("progress goes into heartbeats and not to the launcher as an event") {
     CHECK(place->sequence == 9);
     CHECK(place->silent_ms == place->standing_ms);
   }
+  // What follows the line of progress.
+  REQUIRE(client.wait_until(
+      [&] { return client.events[0].size() >= 2 && client.events[1].size() >= 2; }));
   client.send(wire::Stop{0, "enough"});
   REQUIRE(client.wait_finished());
   CHECK(client.events[0] ==

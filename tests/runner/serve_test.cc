@@ -184,9 +184,19 @@ bool ends(pid_t pid) {
   return false;
 }
 
+/// The job's rank. While it calls exec it has no environment to be found by.
+std::vector<pid_t> ranks_of(const wire::JobSpec& job) {
+  const auto until = steady_clock::now() + RunnerClient::kPatience;
+  for (;;) {
+    const auto ranks = processes_with("SORTIE_RUN_ID=" + job.run_id);
+    if (!ranks.empty() || steady_clock::now() >= until) return ranks;
+    ::usleep(5000);
+  }
+}
+
 /// The process that converses: the parent of the keeper of the job's rank.
 pid_t conversing(const wire::JobSpec& job) {
-  const auto ranks = processes_with("SORTIE_RUN_ID=" + job.run_id);
+  const auto ranks = ranks_of(job);
   REQUIRE_FALSE(ranks.empty());
   return parent_of(parent_of(ranks.front()));
 }
@@ -234,8 +244,7 @@ TEST_CASE("the next conversation's process waits already; without it there is a 
 
   runner.start(second, "up");
   CHECK(conversing(second) == waits);
-  const auto ranks = processes_with("SORTIE_RUN_ID=" + second.run_id);
-  CHECK(ranks == std::vector<pid_t>{process});
+  CHECK(ranks_of(second) == std::vector<pid_t>{process});
   CHECK(parent_of(process) == keeper);
   runner.let_end();
   REQUIRE(runner.finish());

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -254,6 +255,12 @@ bool RunnerClient::run(const wire::JobSpec& job, Duration limit) {
   send(wire::Goodbye{});
   const std::optional<ProcessStatus> status = wait_exit();
   return status && status->success();
+}
+
+std::size_t RunnerClient::unread() const {
+  int bytes = 0;
+  ::ioctl(from_runner_.get(), FIONREAD, &bytes);
+  return static_cast<std::size_t>(bytes);
 }
 
 void RunnerClient::signal(int number) const {

@@ -82,6 +82,8 @@ class RunnerClient {
   std::optional<ProcessStatus> wait_exit(Duration limit = kPatience);
 
   pid_t pid() const { return pid_; }
+  /// Bytes that the runner has written and nobody has read.
+  std::size_t unread() const;
   /// What the runner wrote to stderr so far.
   std::string diagnostics();
 

@@ -105,6 +105,7 @@ class Sites {
     const int ranks = job_.ranks_of ? job_.ranks_of(index) : job_.ranks;
     std::mutex mutex;
     Assembled whole;
+    std::vector<std::vector<double>> losses_of(static_cast<std::size_t>(ranks));
     run_thread_ranks(ranks, [&](Communicator& world) {
       TinyTraining training(job, world, job_.precision, 1, nullptr, {}, &site);
       Trainer& trainer = *training.trainer;
@@ -146,9 +147,10 @@ class Sites {
         run.error = error;
         run.weights = weights;
       }
-      if (world.rank() != 0 && losses.size() == run.losses.size() && losses != run.losses)
-        run.differs = true;
+      losses_of[static_cast<std::size_t>(world.rank())] = std::move(losses);
     });
+    for (const std::vector<double>& losses : losses_of)
+      run.differs = run.differs || losses != losses_of.front();
     run.whole = whole.tensors();
     run.wrong = whole.wrong();
   }

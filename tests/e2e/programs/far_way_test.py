@@ -48,6 +48,7 @@ def echo_tcp():
 
 def echo_udp():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
     server.bind(("127.0.0.1", 0))
 
     def serve():
@@ -105,19 +106,29 @@ def tcp(far, port):
         pass
 
 
+CALLS = iter(range(1000))
+
+
 def count_udp(link, count):
-    """Numbers of the datagrams that come back."""
+    """Numbers of the datagrams that come back. They are read between sends, few at a time: queues of processes that get no processor
+    are full soon. What is late is of an earlier call, by its first byte."""
+    call, numbers = next(CALLS), []
+
+    def read(seconds):
+        link.settimeout(seconds)
+        try:
+            while len(numbers) < count:
+                bytes_read = link.recv(2048)
+                if bytes_read[0] == call:
+                    numbers.append(int.from_bytes(bytes_read[1:], "big"))
+        except TimeoutError:
+            pass
+
     for i in range(count):
-        link.send(i.to_bytes(4, "big"))
-        if i % 50 == 49:
-            time.sleep(0.01)
-    numbers = []
-    link.settimeout(1)
-    try:
-        while len(numbers) < count:
-            numbers.append(int.from_bytes(link.recv(2048), "big"))
-    except TimeoutError:
-        pass
+        link.send(bytes([call]) + i.to_bytes(4, "big"))
+        if i % 20 == 19:
+            read(0.02)
+    read(2)
     return numbers
 
 

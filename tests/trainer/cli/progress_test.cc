@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pty.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "common/base/fd.h"
+#include "tests/support/patience.h"
 #include "tests/support/text.h"
 #include "trainer/cli/output_options.h"
 
@@ -26,14 +28,21 @@ std::string after(ProgressMeter& meter, double seconds, WorkProgress work) {
   return meter.text(seconds);
 }
 
-/// What a ProgressLine writes to `fd` in `time`, while work is reported every 50 ms.
-std::string shown(int reader, int writer, std::chrono::milliseconds time) {
+/// What a ProgressLine writes to `writer` in `time`, and till something is there if `awaited`,
+/// while work is reported every 50 ms.
+std::string shown(int reader, int writer, std::chrono::milliseconds time, bool awaited = false) {
   std::FILE* out = ::fdopen(writer, "w");
   REQUIRE(out != nullptr);
   {
     ProgressLine line("data build", out);
     const auto end = std::chrono::steady_clock::now() + time;
-    for (std::uint64_t done = 0; std::chrono::steady_clock::now() < end; done += 50'000'000) {
+    const auto last = end + sortie::test::patient(30s);
+    const auto goes_on = [&] {
+      pollfd polled{reader, POLLIN, 0};
+      const auto now = std::chrono::steady_clock::now();
+      return now < end || (awaited && now < last && ::poll(&polled, 1, 0) == 0);
+    };
+    for (std::uint64_t done = 0; goes_on(); done += 50'000'000) {
       line.update({"tokenizing", done, 10'000'000'000});
       std::this_thread::sleep_for(50ms);
     }
@@ -81,7 +90,7 @@ TEST_CASE("a pipe gets a plain line after two seconds, and short work nothing") 
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const Fd reader(ends[0]);
-  const std::string text = shown(reader.get(), ends[1], 2600ms);
+  const std::string text = shown(reader.get(), ends[1], 2100ms, true);
   CHECK(text.starts_with("data build: tokenizing  "));
   CHECK(has(text, "/s  ETA "));
   CHECK(text.find('\r') == std::string::npos);
@@ -105,7 +114,7 @@ TEST_CASE("on a terminal one line is rewritten, and taken away at the end") {
   int master = -1, slave = -1;
   REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
   const Fd reader(master);
-  const std::string text = shown(master, slave, 2900ms);
+  const std::string text = shown(master, slave, 2100ms, true);
   CHECK(text.starts_with("\rtokenizing  "));
   CHECK(text.find('\n') == std::string::npos);
   CHECK(text.ends_with("\r\x1b[K"));
