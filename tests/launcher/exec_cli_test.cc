@@ -31,7 +31,7 @@ TEST_CASE("exec: what is wrong on the command line is one line, exit code 2") {
         Row{{"exec", "--hosts", "a"}, "no command was given"},
         Row{{"exec", "--hosts", "a", "--"}, "nothing follows --"},
         Row{{"exec", "--hosts", "a", "--shell", "--", "x", "y"}, "one argument, not 2"},
-        Row{{"exec", "--hosts", "a", "--json", "--fold", "--", "x"}, "choose one"},
+        Row{{"exec", "--hosts", "a", "--json", "--fold", "--", "x"}, "exclude each other"},
         Row{{"exec", "--hosts", "a", "--timeout", "5", "--", "x"}, "--timeout 5: "},
         Row{{"exec", "--hosts", "a", "--timeout", "0s", "--", "x"}, "no timeout"},
         Row{{"exec", "--hosts", "a", "--grace", "25h", "--", "x"}, "at most 24h"},
