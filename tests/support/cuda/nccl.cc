@@ -300,6 +300,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
   head.count = key;
   head.sequence = comm->sequence++;
   comm->world->ask(head, nullptr);
+  const std::lock_guard lock(comm->mutex);  // a watch may ask how it is at any time
   comm->pending = [comm, made, sequence = head.sequence] {
     Asked answer;
     Bytes bytes;
@@ -317,6 +318,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   Asked head{.what = Ask::finalize, .group = comm->group};
   head.sequence = comm->sequence++;
   comm->world->ask(head, nullptr);
+  const std::lock_guard lock(comm->mutex);
   comm->pending = [comm, sequence = head.sequence] {
     Asked answer;
     Bytes bytes;
