@@ -72,10 +72,11 @@ Result<> survey(PlannedJob& job) {
 Result<PlannedJob> planned(std::string_view verb, JobOptions& options, const Program& program) {
   options.program = program;
   if (options.config.empty() && options.program.empty())
-    return fail(ErrorCode::usage,
-                fmt::format("sortie: {0}: neither a config file nor a program was given; write "
-                            "`sortie {0} job.toml` or `sortie {0} --hosts LIST -- PROGRAM`",
-                            verb));
+    return fail(
+        ErrorCode::usage,
+        fmt::format("sortie: {}: neither a config file nor a program was given; give a config "
+                    "(job.toml) or a program (--hosts LIST -- PROGRAM)",
+                    verb));
   return plan_job(options);
 }
 

@@ -46,7 +46,7 @@ TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
         Row{{"run", "--"}, "nothing follows --"},
         Row{{"run", "--", ""}, "the program after -- has an empty name"},
         Row{{"run"}, "neither a config file nor a program"},
-        Row{{"plan", "--set", "runner.name=x"}, "`sortie plan job.toml`"},
+        Row{{"plan", "--set", "runner.name=x"}, "sortie: plan: neither a config file"},
         Row{{"plan", "--hosts", "a[1-", "--", "true"}, "a[1-"},
         Row{{"run", "--hosts", "", "--", "true"}, "--hosts: the value is empty"},
         Row{{"plan", "--hosts=", "--", "true"}, "--hosts: the value is empty"},
