@@ -125,6 +125,9 @@ LineEditor::Read LineEditor::read(const std::string& prompt) {
   prompt_ = prompt;
   why_ = Read::Kind::end;
   int count = 0;
+  // libedit does that after it has shown the prompt, and a Ctrl-D that comes between is no end of
+  // input then.
+  el_set(editor_, EL_PREP_TERM, 1);
   const char* line = el_gets(editor_, &count);
   if (line == nullptr || count <= 0) {
     std::fputs(why_ == Read::Kind::interrupted ? "^C\n" : "\n", stdout);
