@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import make_tokenizer_fixtures as texts  # noqa: E402
 import tokenizers  # noqa: E402
 from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder  # noqa: E402
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: E402
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
 
 def sha256(path):

@@ -5,7 +5,6 @@ import glob
 import os
 import re
 import subprocess
-from pathlib import Path
 
 BUSYBOX = "/bin/busybox"
 ORTED = "/usr/bin/orted"  # what an MPI program starts that nothing has launched
