@@ -8,13 +8,14 @@ import time
 from contextlib import contextmanager, suppress
 
 from check import shaped
-from harness import SORTIE, check, equal, run_to_end, wait_until
+from harness import SANITIZED, SORTIE, check, equal, run_to_end, wait_until
 from sites_training import SitesRun, counters, model_of, newest, wait_for_all
 from sites_training import finish as finish_run
 from training import ENDLESS
 
 # An exchange of the tiny model takes seconds at this rate, and control messages pass all the same.
 SLOW = "2mbit"
+SLOWER = 10 if SANITIZED else 1  # are steps; rounds are to take as long
 OPTIONS = {"steps": ENDLESS, "topology__gradient_compression": "medium", "outer__wire": "f32", "outer__every": 10,
            "runner__grace": "30s"}
 
@@ -113,7 +114,7 @@ def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
     """It has none that it could name: it saves nothing, and the run goes on with those of the other site, though it is the
     first in the config."""
     # Rounds so long that the donor is stopped in its steps: in an exchange nobody is told to copy.
-    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__every": 300}
+    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__every": 300 // SLOWER}
     with SitesRun(bed, "copies", **{**OPTIONS, **options}) as run:
         donor = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
         wait_until(lambda: len(run.rounds("s1")) >= 3, 120, "three rounds of s1")  # it has heard that the third one counts
@@ -135,7 +136,7 @@ def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
 def scenario_a_site_that_comes_back_in_a_round_does_no_more_of_it(bed):
     """All processes of a site are stopped for longer than the deadline, in a round that is long. When they go on the site
     hears at once that the round was committed without it, and says how many of its steps were in vain."""
-    every = 1500  # more than are done until a process is stopped
+    every = 1500 // SLOWER  # more than are done until a process is stopped
     with SitesRun(bed, "away", **{**OPTIONS, "outer__every": every, "outer__deadline": "1s",
                                   "runner__heartbeat_timeout": "60s"}) as run:
         wait_until(lambda: run.losses("s1"), 60, "steps of s1")
