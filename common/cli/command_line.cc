@@ -20,11 +20,7 @@ bool has_option(const CLI::App& app, const char* name) {
 const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>& words) {
   const CLI::App* level = &root;
   for (const std::string& word : words)
-    for (const CLI::App* sub : subverbs(*level))
-      if (sub->get_name() == word) {
-        level = sub;
-        break;
-      }
+    if (const CLI::App* sub = subverb(*level, word)) level = sub;
   return level;
 }
 
@@ -34,13 +30,11 @@ std::pair<const CLI::App*, std::string> unknown_verb(const CLI::App& root,
                                                      const std::vector<std::string>& words) {
   const CLI::App* level = &root;
   for (const std::string& word : words) {
-    const auto verbs = subverbs(*level);
-    if (verbs.empty()) break;
+    if (subverbs(*level).empty()) break;
     if (word.starts_with("-")) continue;
-    const auto verb =
-        std::ranges::find(verbs, word, [](const CLI::App* app) { return app->get_name(); });
-    if (verb == verbs.end()) return {level, word};
-    level = *verb;
+    const CLI::App* verb = subverb(*level, word);
+    if (verb == nullptr) return {level, word};
+    level = verb;
   }
   return {subverbs(*level).empty() ? nullptr : level, ""};
 }

@@ -134,11 +134,8 @@ Completion complete(const CLI::App& root, const std::vector<std::string>& words,
       if (option && takes_value(*option) && !word.contains('=')) pending = option;
       continue;
     }
-    const auto subs = subverbs(*level);
-    const auto sub =
-        std::ranges::find(subs, word, [](const CLI::App* app) { return app->get_name(); });
-    if (sub != subs.end()) {
-      level = *sub;
+    if (const CLI::App* sub = subverb(*level, word)) {
+      level = sub;
       place = 0;
     } else {
       const auto places = positionals(*level);

@@ -14,9 +14,7 @@ namespace {
 int print_help(const CLI::App& root, const std::vector<std::string>& words) {
   const CLI::App* level = &root;
   for (const std::string& word : words) {
-    const CLI::App* next = nullptr;
-    for (const CLI::App* sub : subverbs(*level))
-      if (sub->get_name() == word) next = sub;
+    const CLI::App* next = subverb(*level, word);
     if (next == nullptr) {
       const std::string near = did_you_mean(root, words);
       return print_error({ErrorCode::usage, no_such_verb(*level, word, near)});

@@ -156,9 +156,8 @@ int print_man(const CLI::App& root, const Verbs& verbs, const ManOptions& option
   }
   const std::string& name = root.get_name();
   if (options.verb.empty()) return print_text(name, page(root, verbs, options.environment));
-  for (const CLI::App* sub : subverbs(root))
-    if (sub->get_name() == options.verb)
-      return print_text(name, page(*sub, verbs, options.environment));
+  if (const CLI::App* verb = subverb(root, options.verb))
+    return print_text(name, page(*verb, verbs, options.environment));
   return print_error(
       {ErrorCode::usage, no_such_verb(root, options.verb, did_you_mean(root, {options.verb}))});
 }

@@ -11,12 +11,6 @@
 namespace sortie::cli {
 namespace {
 
-const CLI::App* verb_below(const CLI::App& app, std::string_view name) {
-  for (const CLI::App* sub : subverbs(app))
-    if (sub->get_name() == name) return sub;
-  return nullptr;
-}
-
 bool is_config(std::string_view word) {
   return word.ends_with(".toml");
 }
@@ -31,7 +25,7 @@ class Sorter {
     if (!program_.empty()) return program_.push_back(word), true;
     if (value_follows_) return ours_.push_back(word), value_follows_ = false, true;
     if (word.starts_with("-") && word.size() > 1) return take_option(word);
-    if (const CLI::App* sub = verb_below(*level_, word)) {
+    if (const CLI::App* sub = subverb(*level_, word)) {
       level_ = sub;
       ours_.push_back(word);
       return true;

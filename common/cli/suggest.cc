@@ -13,12 +13,6 @@ namespace {
 constexpr std::size_t kMaxNextSteps = 3;
 constexpr std::size_t kMaxListedVerbs = 8;
 
-const CLI::App* subverb(const CLI::App& app, std::string_view name) {
-  for (const CLI::App* sub : subverbs(app))
-    if (sub->get_name() == name) return sub;
-  return nullptr;
-}
-
 std::string meant(std::string_view word, const std::vector<std::string>& known) {
   const std::string_view near = config::nearest(word, {known.begin(), known.end()});
   return near.empty() ? "" : fmt::format("did you mean `{}`?", near);

@@ -98,6 +98,12 @@ std::vector<const CLI::App*> subverbs(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App* sub) { return !sub->get_group().empty(); });
 }
 
+const CLI::App* subverb(const CLI::App& app, std::string_view name) {
+  for (const CLI::App* sub : subverbs(app))
+    if (sub->get_name() == name) return sub;
+  return nullptr;
+}
+
 std::string full_name(const CLI::App& app) {
   return app.get_parent() == nullptr ? app.get_name()
                                      : full_name(*app.get_parent()) + " " + app.get_name();

@@ -27,6 +27,8 @@ GlobalFlags global_flags(const CLI::App& verb);
 
 /// The visible verbs below `app`, in order.
 std::vector<const CLI::App*> subverbs(const CLI::App& app);
+/// That of them; null = there is none of that name.
+const CLI::App* subverb(const CLI::App& app, std::string_view name);
 /// "sortie config show".
 std::string full_name(const CLI::App& app);
 /// "sortie: config show", before a message about it.
