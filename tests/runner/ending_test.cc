@@ -1,13 +1,12 @@
 // Every way to end a job leaves nothing behind: no process, no folder, no cgroup.
 #include <doctest/doctest.h>
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <fstream>
-#include <sstream>
 #include <string>
 
+#include "tests/support/cpu_time.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;
@@ -50,18 +49,6 @@ double seconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
-/// Seconds of processor time that a process has used.
-double processor_seconds(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  std::istringstream words(text.substr(text.rfind(')') + 2));
-  std::string word;
-  for (int i = 3; i < 14; ++i) words >> word;
-  double user = 0, kernel = 0;
-  words >> user >> kernel;
-  return (user + kernel) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
 }  // namespace
 
 TEST_CASE("a runner that is told to end and loses its launcher waits for its ranks without work") {
@@ -72,10 +59,10 @@ TEST_CASE("a runner that is told to end and loses its launcher waits for its ran
   client.signal(SIGTERM);
   client.pump(milliseconds(200));
   client.close_input();
-  const double before = processor_seconds(client.pid());
+  const double before = cpu_seconds(client.pid());
   ::usleep(2'000'000);
   REQUIRE_FALSE(processes_with("SORTIE_RUN_ID=" + job.run_id).empty());
-  CHECK(processor_seconds(client.pid()) - before < 0.5);
+  CHECK(cpu_seconds(client.pid()) - before < 0.5);
   CHECK(client.wait_exit());
   CHECK(remains(job) == "");
 }

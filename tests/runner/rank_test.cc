@@ -11,23 +11,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/cpu_time.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;
 using namespace sortie::test;
 using std::chrono::milliseconds;
 
-namespace {
-
-/// User and system time of a process of one thread.
-double cpu_seconds(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/schedstat");
-  double ns = 0;
-  file >> ns;
-  return ns / 1e9;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("argv and environment reach the rank byte for byte") {
   const std::string nasty = "a b'c\"d$(id)`x`\\\n\t{a: b} \xff\xfe \x01*";

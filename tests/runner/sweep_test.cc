@@ -98,9 +98,11 @@ TEST_CASE_TEMPLATE("swept: a frozen runner, whose keepers then end their ranks i
   const auto begin = steady_clock::now();
   const auto swept = sweep(job, "", User::kUnprivileged, 60000);
   REQUIRE(swept);
-  CHECK(swept->killed >= 1);  // the runner, and on a busy machine a keeper that came to nothing
+  const double took = seconds_since(begin);
+  // The runner; all else was its keepers' work, unless they got no processor in their time.
+  CHECK((swept->killed == 1 || took > 1.9));
   CHECK(swept->left.empty());
-  CHECK(seconds_since(begin) > 0.9);  // ranks had their second between TERM and KILL
+  CHECK(took > 0.9);  // ranks had their second between TERM and KILL
   CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
   CHECK(remains(job) == "");
 }

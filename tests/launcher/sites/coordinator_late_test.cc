@@ -10,9 +10,8 @@ namespace sortie::launcher {
 namespace {
 
 using namespace sortie::training;
-using Ms = OuterCoordinator::Time;
-using OuterKind = OuterCoordinator::Note::Kind;
-using Table = test::CoordinatorTable;
+using namespace test;
+using Table = CoordinatorTable;
 
 TEST_CASE("sites: one that is late is left out after the learned deadline, and joins again") {
   Table table;

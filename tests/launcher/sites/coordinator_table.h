@@ -15,7 +15,8 @@
 
 namespace sortie::launcher::test {
 
-using Time = OuterCoordinator::Time;
+using Ms = OuterCoordinator::Time;
+using OuterKind = OuterCoordinator::Note::Kind;
 
 /// Three sites of one leader each, rank 0.
 struct CoordinatorTable {
@@ -41,7 +42,7 @@ struct CoordinatorTable {
   void ask(const std::string& site, training::OuterQuestion question) {
     take(coordinator->ask(now, site, 0, {++numbers[site], std::move(question)}));
   }
-  void wait(Time time) {
+  void wait(Ms time) {
     now += time;
     take(coordinator->tick(now));
   }
@@ -79,14 +80,14 @@ struct CoordinatorTable {
         training::OuterVote{round, 0, epoch, done, hash, done ? "" : "the link broke", suspect});
   }
   /// A whole round, `apart` between the first and the last site.
-  void round(std::int64_t number, Time apart = Time(100)) {
+  void round(std::int64_t number, Ms apart = Ms(100)) {
     for (const std::string& site : settings.sites) next(site, number);
-    now += Time(60'000);
+    now += Ms(60'000);
     for (const std::string& site : settings.sites) {
       ready(site, number);
       now += apart / 2;
     }
-    now += Time(500);
+    now += Ms(500);
     for (const std::string& site : settings.sites) vote(site, number, coordinator->epoch(), 9);
     for (const std::string& site : settings.sites)
       REQUIRE(told<training::OuterDecision>(site).commit);
@@ -94,7 +95,7 @@ struct CoordinatorTable {
 
   OuterCoordinator::Settings settings;
   std::unique_ptr<OuterCoordinator> coordinator;
-  Time now{1000};
+  Ms now{1000};
   std::uint64_t keys = 0;
   std::map<std::string, std::uint64_t> numbers;
   std::map<std::string, std::vector<OuterCoordinator::Message>> said;

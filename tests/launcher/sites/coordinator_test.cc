@@ -12,9 +12,8 @@ namespace sortie::launcher {
 namespace {
 
 using namespace sortie::training;
-using Ms = OuterCoordinator::Time;
-using OuterKind = OuterCoordinator::Note::Kind;
-using Table = test::CoordinatorTable;
+using namespace test;
+using Table = CoordinatorTable;
 
 TEST_CASE(
     "sites: the first round waits for all sites, its work is disjoint and its weights are tokens") {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/fd.h"
+#include "tests/support/cpu_time.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 
@@ -132,22 +133,6 @@ class Helper {
   int records_ = 0;
 };
 
-/// User and system time of a process, in seconds.
-double cpu_seconds(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/schedstat");
-  double ns = 0;
-  file >> ns;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-    if (entry.path().filename() == std::to_string(pid)) continue;
-    std::ifstream thread(entry.path() / "schedstat");
-    double more = 0;
-    thread >> more;
-    ns += more;
-  }
-  return ns / 1e9;
-}
-
 }  // namespace
 
 TEST_CASE("it says what it watches, and then nothing while nothing happens") {
@@ -262,11 +247,11 @@ TEST_CASE("it costs next to nothing while nothing happens") {
   // What else runs on the machine adds to what it uses, and takes nothing away.
   double share = 1;
   for (int window = 0; window < 3; ++window) {
-    const double before = cpu_seconds(helper.pid());
+    const double before = test::cpu_seconds(helper.pid());
     const auto began = steady_clock::now();
     CHECK_FALSE(helper.line(milliseconds(1000)));
     const double wall = std::chrono::duration<double>(steady_clock::now() - began).count();
-    share = std::min(share, (cpu_seconds(helper.pid()) - before) / wall / 50);
+    share = std::min(share, (test::cpu_seconds(helper.pid()) - before) / wall / 50);
   }
   MESSAGE("CPU at a tick of 5 s: " << share * 100 << " % of a core (" << share * 50 * 100
                                    << " % at 100 ms, with a fake NVML that reads files)");
