@@ -20,4 +20,8 @@ std::string installed_hash();
 /// extended attribute, where its file system has these).
 Result<> check_content(std::string_view hash, const std::string& xxh3);
 
+/// Tells whoever installs another build that this one is in use: the time of access of an installed
+/// file becomes now. Best effort.
+void mark_in_use();
+
 }  // namespace sortie::runner

@@ -77,7 +77,10 @@ inline constexpr const char* kInstallScript =
     "f=$d/runner-$hash; good || ln \"$t\" \"$f\" 2>/dev/null || good || mv -f \"$t\" \"$f\" || "
     "fail \"can not rename in $d\"; rm -f \"$t\"; "
     "trap - 0 1 2 13 15; "
-    "ls -t \"$d\"/runner-* | tail -n +4 | while read -r old; do rm -f \"$old\"; done; "
+    // Other builds go when nobody has used them for a week. A runner that works says so every hour
+    // by its file's time of access: another host may execute the file over the network.
+    "ls -tu \"$d\"/runner-* | tail -n +4 | while read -r old; do "
+    "[ -n \"$(find \"$old\" -prune -atime +7 2>/dev/null)\" ] && rm -f \"$old\"; done; "
     "start";
 
 }  // namespace sortie::launcher

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/container/inside.h"
+#include "runner/content.h"
 #include "runner/job/environment.h"
 #include "runner/memory/memory_folder.h"
 #include "runner/process/cgroup.h"
@@ -224,9 +225,10 @@ void Job::wake_keepers() const {
 
 void Job::refresh_folder() {
   const auto now = std::chrono::steady_clock::now();
-  if (now - folder_touched_ < kFolderTouch) return;
+  if (folder_touched_ && now - *folder_touched_ < kFolderTouch) return;
   folder_touched_ = now;
   folder_.touch();
+  mark_in_use();
 }
 
 void Job::resend(const wire::Adopt& adopt, bool same) {

@@ -206,7 +206,7 @@ class Job {
   std::uint64_t dropped_events_ = 0;
   std::vector<wire::RunnerError> errors_;  // all that were reported
   KeptEvents events_;                      // where ranks may be held
-  std::chrono::steady_clock::time_point folder_touched_ = std::chrono::steady_clock::now();
+  std::optional<std::chrono::steady_clock::time_point> folder_touched_;
   PmixMemory pmix_memory_;
   ProgressTable progress_;
   CommittedStep committed_;

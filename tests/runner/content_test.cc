@@ -73,6 +73,29 @@ TEST_CASE("a runner whose content is not that of its name goes, and says so inst
   }
 }
 
+TEST_CASE("a runner with a job shows by its file's time of access that it is in use") {
+  const std::string content = test::read_text(SORTIE_RUNNER_BINARY);
+  const std::string hash = hex(files::hash_bytes(content));
+  const test::ScopedTempDir dir;
+  const fs::path file = dir / ("runner-" + hash);
+  fs::copy_file(SORTIE_RUNNER_BINARY, file);
+  // Tomorrow: no read of the file makes that earlier.
+  const std::int64_t tomorrow = ::time(nullptr) + 86400;
+  const timespec times[] = {{.tv_sec = tomorrow, .tv_nsec = 0},
+                            {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
+  REQUIRE(::utimensat(AT_FDCWD, file.c_str(), times, 0) == 0);
+  test::RunnerClient client(file.string());
+  client.send(wire::Hello{wire::kProtocolVersion, hash});
+  REQUIRE(client.expect<wire::Hello>());
+  client.send(test::make_job({test::kHelper, "sleep", "60"}));
+  REQUIRE(client.expect<wire::JobReady>());
+  CHECK(client.wait_until([&] {
+    struct stat now {};
+    REQUIRE(::stat(file.c_str(), &now) == 0);
+    return now.st_atim.tv_sec < tomorrow;
+  }));
+}
+
 TEST_CASE("a runner that was found good is read again when it was written to, or an hour later") {
   const std::string content = test::read_text(SORTIE_RUNNER_BINARY);
   const std::string sum =

@@ -1,10 +1,12 @@
 // Installing and starting the runner: over sshd and locally, with the shells that are here, and
 // with every way in which the host's side can fail.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <boost/asio/co_spawn.hpp>
+#include <ctime>
 #include <thread>
 
 #include "launcher/host/bootstrap.h"
@@ -164,18 +166,33 @@ TEST_SUITE("launcher") {
     CHECK((read_text(installed) == fake_runner()));
   }
 
-  TEST_CASE("old builds go, the newest three stay") {
+  TEST_CASE("builds that nobody has used for a week go, but for the newest three") {
     Bootstrapped world;
-    for (int version = 1; version <= 5; ++version) {
+    std::vector<std::filesystem::path> files;
+    const auto install = [&](int version) {
       write_text(world.folder / "runner", fake_runner(version), 0700);
       const auto runner = world.binary();
       auto channel = world.start(runner);
       REQUIRE(channel);
       CHECK(world.first_line(**channel) == fmt::format("runner {} --stdio\n", version));
-      std::this_thread::sleep_for(20ms);  // file times
-    }
+      files.push_back(world.cache() / ("runner-" + runner.sha256()));
+    };
+    for (int version = 1; version <= 5; ++version) install(version);
+    CHECK(world.files_in_cache() == 5);
+    const auto used = [](const std::filesystem::path& file, int days_ago) {
+      timespec times[] = {{.tv_sec = ::time(nullptr) - 86400 * days_ago, .tv_nsec = 0},
+                          {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
+      REQUIRE(::utimensat(AT_FDCWD, file.c_str(), times, 0) == 0);
+    };
+    // The first one is in use on another host; the newest three are the last, the first and one.
+    for (std::size_t i = 1; i < 5; ++i) used(files[i], 20 - static_cast<int>(i));
+    used(files[0], 2);
+    install(6);
+    const auto there = [&](std::size_t i) { return std::filesystem::exists(files[i]); };
     CHECK(world.files_in_cache() == 3);
-    CHECK(std::filesystem::exists(world.cache() / ("runner-" + world.binary().sha256())));
+    CHECK(there(0));
+    CHECK(there(4));
+    CHECK(there(5));
   }
 
   TEST_CASE("eight jobs that push the same runner at once") {
