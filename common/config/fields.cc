@@ -108,7 +108,7 @@ const Field kFields[] = {
     {"runner.grace", runner<&Runner::grace>, DurationRange{"0s", "1h"}, "",
      "Time between SIGTERM and SIGKILL when ranks are stopped", kUser},
     {"runner.startup_timeout", runner<&Runner::startup_timeout>, DurationRange{"1s", "1h"}, "",
-     "Timeout per host from the connection to the start of all its ranks", kUser},
+     "Timeout of a host for each of: the start of its runner, the preparation of the job, the start of its ranks", kUser},
     {"runner.heartbeat_interval", runner<&Runner::heartbeat_interval>, DurationRange{"50ms", "10m"}, "",
      "Interval of heartbeats between launcher and runners", kUser},
     {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",

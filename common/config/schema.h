@@ -95,7 +95,7 @@ struct RunnerConfig {
   std::int64_t stage_cache_gib = 100;   // staged files that a host keeps between runs
   std::string mpi = "auto";             // auto | on | off: serve PMIx to the ranks
   Milliseconds grace{10000};            // between TERM and KILL
-  Milliseconds startup_timeout{60000};  // from connected to every rank started, per host
+  Milliseconds startup_timeout{60000};  // of runner, job and ranks, each
   Milliseconds heartbeat_interval{2000};
   Milliseconds heartbeat_timeout{10000};
   std::string on_launcher_loss = "kill";  // kill | hold DURATION

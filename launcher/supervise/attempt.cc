@@ -52,7 +52,8 @@ Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& pl
       changed_(parts.executor),
       settle_timer_(parts.executor),
       links_timer_(parts.executor),
-      commit_timer_(parts.executor) {
+      commit_timer_(parts.executor),
+      start_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
   if (hold_.count() > 0) {
     relay_.keep_ended_fences();
@@ -214,6 +215,7 @@ asio::awaitable<Verdict> Attempt::run() {
   *left = true;
   stall_timer_.cancel();
   commit_timer_.cancel();
+  start_timer_.cancel();
   co_return make_verdict();
 }
 
@@ -260,10 +262,6 @@ void Attempt::listen_to(Host& host) {
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
        [this, &host](Error error) { on_lost(host, std::move(error)); },
        [this, &host](const wire::Heartbeat& beat) { on_heartbeat(host, beat); }});
-}
-
-void Attempt::note_started() {
-  if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
 }
 
 void Attempt::give_up_on(Host& host) {

@@ -230,6 +230,8 @@ class Attempt {
   void note_ready(Host& host, const wire::JobReady& ready);
   void start_all();
   void note_started();
+  void await_starts();
+  void blame_unstarted();
   void give_up_on(Host& host);
 
   void on_message(Host& host, wire::Message message);
@@ -323,6 +325,7 @@ class Attempt {
   boost::asio::steady_timer changed_;
   boost::asio::steady_timer settle_timer_, links_timer_;
   boost::asio::steady_timer commit_timer_;  // of a planned restart
+  boost::asio::steady_timer start_timer_;   // runner.startup_timeout of the ranks
   std::string planned_;                     // why there will be one; empty = there will be none
   std::chrono::steady_clock::time_point stop_deadline_{};
 };

@@ -1,13 +1,11 @@
 // The attempt between "every host is connected" and "every rank is told to start": what each
 // host gets and says, and what all of them agree on.
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "launcher/host/host_ready.h"
 #include "launcher/supervise/attempt.h"
@@ -134,24 +132,6 @@ void Attempt::note_ready(Host& host, const wire::JobReady& ready) {
                                             {"addresses", ready.addresses},
                                             {"cpu_binding", ready.binding},
                                             {"cpu_sets", ready.cpu_sets}});
-}
-
-void Attempt::start_all() {
-  starting_ = false;
-  started_at_ = static_cast<double>(boot_ms()) / 1000;
-  const Environment common = {{"MASTER_ADDR", meeting_.address},
-                              {"MASTER_PORT", fmt::format("{}", master_port_)}};
-  for (Host& host : hosts_) {
-    wire::Start start{interface_environment(host.network, interface_, plan_.env)};
-    start.env.insert(start.env.end(), common.begin(), common.end());
-    watch(host);
-    host.session->send(start);
-  }
-  watch_.begin();
-  parts_.folder.event(JournalEvent::started,
-                      {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
-  // What signing in and pushing runners took (keys, buffers) is not needed again.
-  ::malloc_trim(0);
 }
 
 }  // namespace sortie::launcher

@@ -147,6 +147,31 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
   }
 }
 
+/// One of its two ranks hangs on its way into the program.
+awaitable<void> starts_one(FakeRunner& runner) {
+  const bool prepared = co_await runner.prepare();
+  const bool go = prepared && co_await runner.until<wire::Start>();
+  if (!go) co_return;
+  runner.send(wire::RankStarted{runner.job.ranks[0].rank, 1000});
+  const bool told = co_await runner.until<wire::Stop>();
+  if (told) co_await runner.finish(true, SIGTERM);
+}
+
+TEST_CASE("a rank that does not start within runner.startup_timeout ends the attempt") {
+  Launch launch({{"good", {0}}, {"bad", {0, 1}}});
+  launch.host("good").script = run_until_stopped;
+  launch.host("bad").script = starts_one;
+  launch.job.runner.startup_timeout = milliseconds(1000);
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitFailed);
+  CHECK_MESSAGE(
+      verdict.text.starts_with(
+          "bad: rank 2 has not started within 1s (runner.startup_timeout); see whether the file "
+          "system of the program answers there"),
+      verdict.text);
+  CHECK(launch.events_named("cause").at(0)["host"] == "bad");
+}
+
 TEST_CASE("a host that goes while others get ready is found when the ranks are to start") {
   struct Goes {
     static awaitable<void> run(FakeRunner& runner) {
