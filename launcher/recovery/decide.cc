@@ -154,7 +154,8 @@ Decision decide(const RecoveryConfig& recovery, const History& history, const Ho
   const AttemptEnd& last = history.back();
   Decision decision;
   decision.exit_code = last.exit_code;
-  const auto stop = [&decision](std::string why) {
+  const auto stop = [&](std::string why) {
+    decision.cordon = broken_hosts(recovery, history, pool);
     decision.reason = "stop: " + std::move(why);
     return decision;
   };

@@ -96,6 +96,9 @@ std::size_t blames_of(const std::vector<AttemptEnd>& history, const std::string&
 std::size_t blames_left(const std::vector<AttemptEnd>& history, const std::string& host,
                         const std::map<std::string, std::size_t>& forgiven);
 
+/// Blames from which on a host is replaced where it can be.
+inline constexpr std::size_t kBlamesOfASickHost = 2;
+
 /// Hosts that have left the run for being slow; none of them comes back.
 std::set<std::string> slow_hosts_of(const std::vector<AttemptEnd>& history);
 

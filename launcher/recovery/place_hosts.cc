@@ -10,7 +10,6 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr std::size_t kBlamesOfASickHost = 2;
 /// The machine on which sortie runs: no other run could do without it.
 constexpr std::string_view kThisMachine = "localhost";
 
@@ -210,6 +209,16 @@ Placement place_now(const config::RecoveryConfig& recovery, std::vector<AttemptE
 }
 
 }  // namespace
+
+std::vector<std::string> broken_hosts(const config::RecoveryConfig& recovery,
+                                      const std::vector<AttemptEnd>& history,
+                                      const HostPool& pool) {
+  const AttemptEnd& last = history.back();
+  const bool may = recovery.cordon && !pool.breaker_open && last.blamed_host != kThisMachine &&
+                   !pool.cordoned.contains(last.blamed_host);
+  if (!last.broken || !may) return {};
+  return {last.blamed_host};
+}
 
 Placement place_hosts(const config::RecoveryConfig& recovery,
                       const std::vector<AttemptEnd>& history, const HostPool& pool) {

@@ -28,6 +28,12 @@ struct Placement {
 Placement place_hosts(const config::RecoveryConfig& recovery,
                       const std::vector<AttemptEnd>& history, const HostPool& pool);
 
+/// Of a run that ends: the host whose fault, reported in its last attempt, a person has to mend. It
+/// is cordoned, so that the next run does not start on it. One that was merely blamed twice is not:
+/// without another host it can not be told from the program.
+std::vector<std::string> broken_hosts(const config::RecoveryConfig& recovery,
+                                      const std::vector<AttemptEnd>& history, const HostPool& pool);
+
 /// While an attempt runs, whose hosts are `pool.hosts`: the same after a planned restart at this
 /// moment, if more hosts would take part then. `history`: not empty.
 std::optional<Placement> larger(const config::RecoveryConfig& recovery,

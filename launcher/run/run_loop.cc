@@ -226,6 +226,7 @@ asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
     parts_.attempt.folder.event(JournalEvent::decision, event_fields(made));
     if (decision.action == Decision::Action::stop) {
       conclude(decision, verdict);
+      cordon(decision.cordon);
       co_return std::nullopt;
     }
     say_restart(decision, verdict);

@@ -28,8 +28,8 @@ asio::awaitable<void> RunLoop::end_of_looking() {
   if (stop_order_) give_up_->give_up();
 }
 
-/// Hosts of the job that the run does without, and spares that it had to leave. None that a cordon
-/// or its being slow keeps out. Empty while all places are taken and no spare was left.
+/// Hosts of the job that the run does without, and spares that it had to leave. None that a cordon,
+/// its blames or its being slow keep out. Empty while all places are taken and no spare was left.
 std::vector<config::HostSlots> RunLoop::hosts_to_check(HostPool pool) const {
   std::vector<config::HostSlots> out;
   const std::set<std::string> slow = slow_hosts_of(history_);
@@ -39,7 +39,9 @@ std::vector<config::HostSlots> RunLoop::hosts_to_check(HostPool pool) const {
       const bool left = std::ranges::any_of(
           history_, [&](const AttemptEnd& end) { return end.unusable_hosts.contains(host.name); });
       const bool wanted = grows || (list == &parts_.spares && (left || unfit_.contains(host.name)));
-      if (wanted && !slow.contains(host.name) && !holds(hosts_, host.name) &&
+      const bool sick = pool.chronic.contains(host.name) ||
+                        blames_left(history_, host.name, pool.forgiven) >= kBlamesOfASickHost;
+      if (wanted && !sick && !slow.contains(host.name) && !holds(hosts_, host.name) &&
           !holds(out, host.name) && !pool.cordoned.contains(host.name))
         out.push_back(host);
     }

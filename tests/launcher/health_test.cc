@@ -9,6 +9,7 @@
 #include "launcher/health/health_view.h"
 #include "launcher/report/report.h"
 #include "tests/launcher/launch.h"
+#include "tests/launcher/restarting.h"
 #include "tests/launcher/scripts.h"
 #include "tests/support/text.h"
 
@@ -22,6 +23,7 @@ using test::contains;
 using test::FakeRunner;
 using test::has;
 using test::Launch;
+using test::Restarting;
 
 Finding gpu_xid(int code, int gpu = 3, std::optional<int> recovery = {}) {
   Finding finding{.kind = Kind::xid, .code = code};
@@ -186,6 +188,23 @@ TEST_CASE("the worst of the last minutes") {
   CHECK_FALSE(view.worst("h", 500, 60));
   for (int i = 0; i < 1000; ++i) view.take("h", gpu_xid(31), 1000 + i * 20);
   CHECK(view.incidents("h").size() == HealthView::kMostIncidents);
+}
+
+TEST_CASE("a run that ends because of a fault that a person has to mend leaves the host cordoned") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = test::run_until_stopped;
+  launch.host("h2").script = after_start([](FakeRunner& runner) {
+    Finding finding = gpu_xid(79);
+    finding.gpu = 0;
+    finding.source = "kmsg";
+    runner.send(health_event(1, finding));
+    runner.exit_rank(1, SIGBUS, true);
+  });
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 128 + SIGBUS);
+  CHECK(contains(verdict.text, "h2 can not be used, no spare is left for it"));
+  CHECK(launch.cordoned == std::vector<std::string>{"h2"});
+  CHECK(contains(launch.shown, "h2: cordoned; `sortie nodes ls` says why"));
 }
 
 TEST_CASE("a sick GPU of one host: journal, console, status' rows and report name it") {

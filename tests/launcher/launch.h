@@ -115,6 +115,7 @@ class Launch {
   std::vector<config::HostSlots> spares;
   std::function<Result<launcher::RunLoop::KnownHosts>()> known_hosts;
   launcher::RunLoop::Parts::Fitness fitness;
+  std::vector<std::string> cordoned;  // by the run, in this order
   std::chrono::seconds limit{8};
   milliseconds stop_slack{3000};  // for hosts that end their ranks in time
   milliseconds sweep_reach{100};  // for hosts that are not reached again
@@ -137,7 +138,11 @@ class Launch {
             {},
             0,
             known_hosts,
-            {},
+            [this](const std::vector<std::string>& hosts, const launcher::RunLoop::ReasonOf&,
+                   const std::vector<std::string>&) -> Result<launcher::CordonOutcome> {
+              cordoned.insert(cordoned.end(), hosts.begin(), hosts.end());
+              return launcher::CordonOutcome{hosts, false};
+            },
             fitness};
   }
 

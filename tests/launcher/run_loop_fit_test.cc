@@ -111,6 +111,37 @@ TEST_CASE("fewer hosts: by default one that is fit again waits for a restart tha
   CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h2", "h3"}));
 }
 
+TEST_CASE("fewer hosts: one that was blamed twice is not checked, and does not come back") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}});
+  launch.job.recovery.max_restarts = 4;
+  launch.job.recovery.no_progress_limit = 0;
+  launch.job.recovery.min_hosts = 2;
+  launch.job.recovery.cordon = false;
+  launch.job.recovery.grow_at = "checkpoint";
+  launch.job.recovery.fit_interval = milliseconds(10);
+  std::vector<std::string> checked;
+  launch.fitness = [&](const config::JobConfig&, const LaunchPlan&, config::HostSlots host,
+                       std::shared_ptr<GiveUp>) -> boost::asio::awaitable<Result<>> {
+    checked.push_back(host.name);
+    co_return Result<>{};
+  };
+  const auto lasts_then_succeeds = [](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    co_await runner.sleep(milliseconds(200));  // many times fit_interval
+    co_await runner.finish(false);
+  };
+  const auto killed =
+      after_start([](FakeRunner& runner) { runner.exit_rank(runner.job.ranks[0].rank, 9, true); });
+  in_turn(launch.host("h1"), {run_until_stopped, run_until_stopped, lasts_then_succeeds});
+  in_turn(launch.host("h2"), {killed, killed});
+  in_turn(launch.host("h3"), {run_until_stopped, run_until_stopped, lasts_then_succeeds});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h3"}));
+  CHECK(checked.empty());
+}
+
 /// Ends like sortie-train that was asked to end; or with 0, as one that had come to its end just
 /// then.
 test::FakeHost::Script ends_when_asked(int code) {

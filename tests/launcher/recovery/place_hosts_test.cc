@@ -13,6 +13,8 @@ namespace {
 
 using test::add_end;
 using test::contains;
+using test::Decision;
+using test::goes_on;
 using test::History;
 using test::pool_of;
 using Names = std::vector<std::string>;
@@ -89,6 +91,26 @@ TEST_CASE("a host that reported a fault for a person to mend is cordoned at the 
   CHECK(placement.cordon == Names{"h2"});
   recovery.cordon = false;
   CHECK(place_hosts(recovery, history, pool).cordon.empty());
+}
+
+TEST_CASE("the end of a run cordons a host whose fault a person has to mend, and no other") {
+  config::RecoveryConfig recovery = test::restarts(1);
+  History history = blamed({"h2", "h2"});
+  history.back().unusable_hosts = {"h2"};
+  HostPool pool = pool_of({"h1", "h2"});
+  Decision end = decide(recovery, history, pool, 0.5);
+  CHECK_FALSE(goes_on(end));
+  CHECK(end.cordon.empty());  // blamed twice, maybe for what the program does
+  history.back().broken = true;
+  CHECK(decide(recovery, history, pool, 0.5).cordon == Names{"h2"});
+  pool.breaker_open = true;
+  CHECK(decide(recovery, history, pool, 0.5).cordon.empty());
+  pool.breaker_open = false;
+  pool.cordoned = {"h2"};
+  CHECK(decide(recovery, history, pool, 0.5).cordon.empty());
+  pool.cordoned.clear();
+  recovery.cordon = false;
+  CHECK(decide(recovery, history, pool, 0.5).cordon.empty());
 }
 
 TEST_CASE("one spare for two: first for the host that has to go") {
