@@ -153,6 +153,11 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   if (!plan.tunnel.empty() && plan.hosts.size() < 2)
     plan.warnings.emplace_back(
         "runner.network.tunnel: a job on one host needs no tunnel; none is made");
+  if (job.recovery.max_restarts > 0 &&
+      job.recovery.min_hosts > static_cast<std::int64_t>(plan.hosts.size()))
+    plan.warnings.push_back(fmt::format(
+        "recovery.min_hosts: {} are more hosts than the {} of the job: it never continues on fewer",
+        job.recovery.min_hosts, plan.hosts.size()));
   for (HostPlan& host : plan.hosts) {
     for (RankPlan& rank : host.ranks) {
       rank.env = {{"RANK", fmt::format("{}", rank.rank)},

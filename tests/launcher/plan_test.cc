@@ -32,6 +32,16 @@ LauncherFacts facts() {
 
 const std::vector<config::HostSlots> kTwoHosts = {{"h1", {0, 1}}, {"h2", {0, 2, 5}}};
 
+TEST_CASE("more hosts to go on with than there are: a warning, where there are restarts") {
+  config::JobConfig job = program_job();
+  job.recovery.min_hosts = 3;
+  CHECK(make_plan(job, kTwoHosts, facts())->warnings.empty());
+  job.recovery.max_restarts = 1;
+  CHECK(make_plan(job, kTwoHosts, facts())->warnings ==
+        std::vector<std::string>{"recovery.min_hosts: 3 are more hosts than the 2 of the job: it "
+                                 "never continues on fewer"});
+}
+
 TEST_CASE("ranks count over hosts and their slots, in order") {
   const LaunchPlan plan = *make_plan(program_job(), kTwoHosts, facts());
   CHECK(plan.world_size == 5);
