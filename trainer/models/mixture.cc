@@ -216,9 +216,11 @@ void StepRouting::balance(ParameterStore& store, const Tensor& gate, double rate
   std::int64_t place = kCounts;
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     if (seen_[i]) {
-      Tensor bias = (*next++)->weight();
-      ops::update_router_bias(store.context(), gate, sums_.slice(0, place, sizes_[i]),
-                              static_cast<float>(rate), bias);
+      Parameter& parameter = **next++;
+      Tensor bias = parameter.weight();
+      if (!parameter.frozen())
+        ops::update_router_bias(store.context(), gate, sums_.slice(0, place, sizes_[i]),
+                                static_cast<float>(rate), bias);
     }
     place += sizes_[i];
   }

@@ -132,6 +132,7 @@ class Parameter {
 
   /// A frozen parameter keeps its values. Decided before store.finalize().
   void freeze() { frozen_ = true; }
+  bool frozen() const { return frozen_; }
   /// It has a gradient and an update.
   bool trained() const { return !frozen_ && spec_.use != Use::state; }
   const std::optional<LowRank>& low_rank() const { return low_rank_; }

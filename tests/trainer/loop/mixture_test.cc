@@ -211,15 +211,23 @@ TEST_CASE(
   CHECK(dropped < 0.9);
 }
 
-TEST_CASE("the bias moves by the rate each step and is left alone without one") {
+TEST_CASE(
+    "the bias moves by the rate each step, and is left alone without one or when it is frozen") {
   config::JobConfig job = mixture_job("deepseek-v3");
   const Course moved = course_of(job, 3);
   REQUIRE(moved.biases.size() == 12);
   for (const float bias : moved.biases)  // three steps up or down, or even
     CHECK(std::abs(bias / 0.01f - std::round(bias / 0.01f)) < 1e-4f);
   CHECK(std::ranges::any_of(moved.biases, [](float bias) { return bias != 0.0f; }));
+  const std::vector<float> still(12, 0.0f);
+  config::JobConfig frozen = job;
+  frozen.optimizer.freeze = {"layers.*.mlp.router.*"};
+  CHECK(course_of(frozen, 3).biases == still);
+  config::JobConfig low_rank = job;
+  low_rank.lora.rank = 2;
+  CHECK(course_of(low_rank, 3).biases == still);
   job.model.moe.bias_update_rate = 0.0;
-  CHECK(course_of(job, 3).biases == std::vector<float>(12, 0.0f));
+  CHECK(course_of(job, 3).biases == still);
 }
 
 TEST_CASE("the bias evens out the load of experts") {
