@@ -9,6 +9,7 @@
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
+#include "common/config/validate.h"
 #include "common/config/validation_sets.h"
 #include "common/training/event.h"
 #include "trainer/checkpoint/file_ops.h"
@@ -168,7 +169,11 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     return fail(
         ErrorCode::usage,
         "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
-  SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path));
+  // Also without a launcher, or with one that took this for any program.
+  const auto rules = [](const config::LoadedJob& read) {
+    return config::validate_training(read.job);
+  };
+  SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path, {}, rules));
   config::JobConfig& job = loaded.job;
   init_log(job.logger.log_level);
   std::error_code ignored;

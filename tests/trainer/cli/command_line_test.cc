@@ -112,6 +112,15 @@ TEST_CASE("config and checkpoint are given by their place or by their name") {
   const std::string none = dir.str("none.toml");
   CHECK(train({"train", none}).output == train({"train", "--config", none}).output);
   CHECK(has(train({"train", none}).output, none + ": No such file or directory"));
+  // The rules of training hold without a launcher, too.
+  const std::string blend = dir.str("blend.toml");
+  test::write_text(blend,
+                   "[data]\ndata_prefixes = [\"/a\", \"/b\"]\nweights = [\"1\"]\n"
+                   "[trainer]\ntrain_epochs = 2\n");
+  const Finished broken = train({"train", blend});
+  CHECK(broken.code == 2);
+  CHECK(has(broken.output, blend + ":3:11: data.weights: 1 weights for 2 prefixes"));
+  CHECK(has(broken.output, blend + ":5:16: trainer.train_epochs: a blend or Megatron's order"));
   const Finished both = train({"train", none, "--config", none});
   CHECK(both.code == 2);
   for (const char* verb : {"generate", "eval"}) {
