@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace sortie::trainer {
 
 /// As Megatron's BlendedDataset: each next sample is of the dataset that is furthest behind its
-/// share; of equal ones the first. Nothing random: shares are exact at every moment.
+/// share; of equal ones the first. Nothing random: shares are exact at every moment, and a pick
+/// does not depend on how many are taken.
 class Blend {
  public:
   struct Pick {
@@ -17,18 +17,21 @@ class Blend {
   };
 
   /// `weights` are positive and need not add up to 1; fewer than 2^16 of them.
-  Blend(std::span<const double> weights, std::uint64_t samples);
+  explicit Blend(std::vector<double> weights);
 
-  std::uint64_t size() const { return picks_.size(); }
-  Pick at(std::uint64_t index) const;
+  /// Computes the picks up to this one that are not known yet.
+  Pick at(std::uint64_t index);
 
   /// How many samples Megatron builds of a dataset with this share, a little more than are taken.
   static std::uint64_t samples_of_share(double share, std::uint64_t samples);
 
  private:
+  void pick_next();
+
+  std::vector<double> shares_;
   std::vector<std::uint16_t> picks_;
-  std::vector<std::uint64_t> taken_;  // per dataset, before each kStride-th pick
-  std::size_t datasets_;
+  std::vector<std::uint64_t> taken_;   // per dataset, by all picks
+  std::vector<std::uint64_t> starts_;  // per dataset, before each kStride-th pick
   static constexpr std::uint64_t kStride = 256;
 };
 

@@ -81,6 +81,10 @@ Result<> Dataset::read_sample(std::uint64_t sample, std::span<std::int32_t> out)
   return order(epoch).read(sample % samples_per_epoch_, options_.vocab_size, out);
 }
 
+std::string Dataset::order_text() const {
+  return megatron_ ? megatron_->text() : "";
+}
+
 std::string Dataset::fingerprint() const {
   std::string text;
   for (const TokenFile& file : files_) text += file.fingerprint();

@@ -40,6 +40,9 @@ class Dataset {
   std::uint64_t num_documents() const { return table_.size(); }
   /// Equal on ranks that see equal files (see TokenFile::fingerprint).
   std::string fingerprint() const;
+  /// For people: what the order of the samples depends on beside the seed; empty where that is
+  /// nothing.
+  std::string order_text() const;
   const DatasetOptions& options() const { return options_; }
 
  private:

@@ -1,5 +1,7 @@
 #include "trainer/data/megatron_order.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -22,6 +24,8 @@ MegatronOrder::MegatronOrder(const DocumentTable& table, std::int64_t sequence_l
       static_cast<std::uint64_t>(0.80 * static_cast<double>((epoch_tokens - 1) / length));
   const bool separate = epochs > 1 && samples - std::min(samples, before_last) < enough;
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max() - 1;
+  epochs_ = epochs;
+  last_apart_ = separate;
   SORTIE_CHECK(total < kMost && epochs * table.size() < kMost, "{} samples of {} epochs", total,
                epochs);
 
@@ -44,6 +48,12 @@ MegatronOrder::MegatronOrder(const DocumentTable& table, std::int64_t sequence_l
     if (place % kStride == 0) starts_.push_back(start);
     start += tokens_at(place);
   }
+}
+
+std::string MegatronOrder::text() const {
+  if (epochs_ == 1) return "1 epoch";
+  return fmt::format("{} epochs, {}", epochs_,
+                     last_apart_ ? "the last apart" : "shuffled together");
 }
 
 std::uint64_t MegatronOrder::tokens_at(std::uint64_t place) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,9 @@ class MegatronOrder {
   /// Copies the index-th sample of training (sequence_length + 1 tokens).
   Result<> read(std::uint64_t index, std::int64_t vocab_size, std::span<std::int32_t> out) const;
 
+  /// What `samples` decides of the order, "3 epochs, the last apart".
+  std::string text() const;
+
   // As Megatron caches them.
   std::span<const std::uint32_t> document_index() const { return documents_; }
   std::span<const std::uint32_t> shuffle_index() const { return shuffled_; }
@@ -37,6 +41,8 @@ class MegatronOrder {
 
   const DocumentTable& table_;
   std::int64_t sequence_length_;
+  std::uint64_t epochs_ = 1;
+  bool last_apart_ = false;
   std::vector<std::uint32_t> documents_;
   std::vector<std::uint32_t> shuffled_;
   std::vector<std::uint64_t> starts_;  // in the stream

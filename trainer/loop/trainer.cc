@@ -33,6 +33,7 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
   facts.mpi = communicator.library();
   facts.libm = fmt::format("glibc {}", gnu_get_libc_version());
   facts.data = training.fingerprint();
+  facts.order = training.order();
   facts.build = build;
   facts.threads = rank.threads;
   facts.world_size = rank.world_size;

@@ -1,5 +1,7 @@
 #include "trainer/samples/dataset_source.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
@@ -72,7 +74,7 @@ Result<std::unique_ptr<DatasetSource>> DatasetSource::open_training(const config
     SORTIE_ASSIGN_OR_RETURN(auto dataset, Dataset::open(options));
     source->datasets_.push_back(std::move(dataset));
   }
-  source->blend_.emplace(weights, course.samples);
+  source->blend_.emplace(std::move(weights));
   return source;
 }
 
@@ -97,6 +99,14 @@ std::string DatasetSource::fingerprint() const {
   std::string all;
   for (const auto& dataset : datasets_) all += dataset->fingerprint();
   return sha256_hex(all);
+}
+
+std::string DatasetSource::order() const {
+  std::vector<std::string> orders;
+  for (const auto& dataset : datasets_)
+    if (std::string order = dataset->order_text(); !order.empty())
+      orders.push_back(std::move(order));
+  return fmt::format("{}", fmt::join(orders, "; "));
 }
 
 std::int64_t DatasetSource::samples_per_epoch() const {

@@ -29,6 +29,7 @@ class DatasetSource final : public SampleSource {
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) override;
   std::string fingerprint() const override;
+  std::string order() const override;
   std::int64_t samples_per_epoch() const override;
 
  private:

@@ -19,6 +19,8 @@ class SampleSource {
                           std::span<std::int32_t> targets) = 0;
   /// Identifies the data: equal on ranks that see the same files.
   virtual std::string fingerprint() const = 0;
+  /// For people: what the order depends on beside the seed; empty where that is nothing.
+  virtual std::string order() const { return {}; }
   /// Whether targets may be -100: their number is then counted before each step.
   virtual bool masks_targets() const { return false; }
   /// Samples of one epoch.

@@ -130,6 +130,7 @@ std::map<std::string, std::string> depends_on(const BitFacts& facts) {
                                               {"precision", facts.precision}};
   // Older checkpoints have none.
   if (!facts.layout.empty()) names["layout"] = facts.layout;
+  if (!facts.order.empty()) names["order of samples"] = facts.order;
   if (facts.gpu.empty()) return names;
   for (const char* of_cpu : {"instruction set", "oneDNN", "threads"}) names.erase(of_cpu);
   names[kDevice] = facts.gpu;

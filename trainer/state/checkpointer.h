@@ -68,6 +68,7 @@ struct BitFacts {
   std::string isa, build;
   std::string onednn, mpi, libm;  // versions of the libraries that run
   std::string data;               // fingerprint of the training samples
+  std::string order;              // of the samples, where more than the seed decides it
   std::int64_t threads = 1, world_size = 1;
   std::string layout;  // "" = data parallelism alone, else "tensor 2, pipeline 4"
   std::string precision;

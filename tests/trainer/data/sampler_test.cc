@@ -30,24 +30,34 @@ struct MegatronCase {
   Numbers documents;
   Places places;
   Numbers shuffle;
+  const char* text;
 };
 
 const std::vector<MegatronCase> kMegatron = {
-    {{3, 2, 4}, 2, 4, 1234, {0, 1, 2}, {{0, 0}, {0, 2}, {1, 1}, {2, 1}, {2, 3}}, {1, 2, 3, 0}},
+    {{3, 2, 4},
+     2,
+     4,
+     1234,
+     {0, 1, 2},
+     {{0, 0}, {0, 2}, {1, 1}, {2, 1}, {2, 3}},
+     {1, 2, 3, 0},
+     "1 epoch"},
     {{3, 2, 4},
      2,
      6,
      1234,
      {0, 1, 2, 1, 2, 0},
      {{0, 0}, {0, 2}, {1, 1}, {2, 1}, {2, 3}, {3, 1}, {4, 1}, {4, 3}, {5, 1}},
-     {3, 2, 1, 0, 6, 4, 7, 5}},
+     {3, 2, 1, 0, 6, 4, 7, 5},
+     "2 epochs, the last apart"},
     {{5, 7, 1, 6},
      4,
      5,
      42,
      {1, 3, 0, 2, 1, 3, 0, 2},
      {{0, 0}, {0, 4}, {1, 1}, {1, 5}, {2, 3}, {4, 1}, {4, 5}, {5, 2}, {6, 0}, {6, 4}},
-     {3, 0, 1, 2, 7, 5, 4, 8, 6}}};
+     {3, 0, 1, 2, 7, 5, 4, 8, 6},
+     "2 epochs, the last apart"}};
 
 void put(std::string& out, std::uint64_t value, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 255);
@@ -72,6 +82,7 @@ TEST_CASE("Megatron's indices") {
     const MegatronOrder order(table, want.sequence_length, want.seed, want.samples);
     CHECK(list(order.document_index()) == want.documents);
     CHECK(list(order.shuffle_index()) == want.shuffle);
+    CHECK(order.text() == want.text);
     REQUIRE(order.size() + 1 == want.places.size());
     for (std::size_t i = 0; i < want.places.size(); ++i)
       CHECK(order.sample_index(i) == want.places[i]);
@@ -101,7 +112,7 @@ TEST_CASE("a dataset in Megatron's order reads the tokens that the indices name"
 
 TEST_CASE("Megatron's blend") {
   const std::vector<double> weights = {0.5, 0.3, 0.2};
-  const Blend blend(weights, 10);
+  Blend blend(weights);
   const std::vector<std::size_t> datasets = {0, 1, 2, 0, 1, 0, 2, 0, 1, 0};
   const std::vector<std::uint64_t> samples = {0, 0, 0, 1, 1, 2, 1, 3, 2, 4};
   for (std::size_t i = 0; i < 10; ++i) {
@@ -110,9 +121,9 @@ TEST_CASE("Megatron's blend") {
   }
   // Weights of any sum, over many blocks: the same picks, each sample once and in order.
   const std::vector<double> large = {5, 3, 2};
-  const Blend longer(large, 5000);
+  Blend longer(large);
   std::vector<std::uint64_t> next(3);
-  for (std::uint64_t i = 0; i < longer.size(); ++i) {
+  for (std::uint64_t i = 0; i < 5000; ++i) {
     const Blend::Pick pick = longer.at(i);
     CHECK(pick.sample == next[pick.dataset]++);
   }

@@ -39,6 +39,9 @@ TEST_CASE("prefixes give their shares of the samples, under every sampler") {
     // More than an epoch of either.
     const auto source = DatasetSource::open_training(job, {.samples = 400});
     REQUIRE(source.has_value());
+    CHECK((*source)->order() == (job.data.sampler == "sortie"
+                                     ? ""
+                                     : "9 epochs, the last apart; 3 epochs, shuffled together"));
     std::vector<std::int32_t> counts(3);
     std::vector<std::int32_t> tokens(8);
     std::vector<std::int32_t> targets(8);
@@ -49,6 +52,15 @@ TEST_CASE("prefixes give their shares of the samples, under every sampler") {
       ++counts[static_cast<std::size_t>(tokens[0])];
     }
     CHECK(counts == std::vector<std::int32_t>{0, 300, 100});
+    // A rollback that skips samples takes more than were planned: others than the first ones.
+    const auto longer = DatasetSource::open_training(job, {.samples = 430});
+    REQUIRE(longer.has_value());
+    for (std::int64_t i = 400; i < 430; ++i) {
+      std::vector<std::int32_t> wanted(8);
+      REQUIRE((*source)->sample(i, tokens, targets).has_value());
+      REQUIRE((*longer)->sample(i, wanted, targets).has_value());
+      CHECK(tokens == wanted);
+    }
   }
   // Validation has no shares: every document, as stored.
   const auto validation = DatasetSource::open_validation(job, job.data.data_prefixes);

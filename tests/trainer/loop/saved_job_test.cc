@@ -232,6 +232,12 @@ TEST_CASE("what makes a resumed run differ in bits is named by key") {
             "training data: other samples than before", "build: another one of sortie-train",
             "libm: was " + facts.libm + ", is glibc 1.0", "threads: was 1, is 3"});
 
+  BitFacts in_other_order = facts;
+  in_other_order.order = "2 epochs, shuffled together";
+  CHECK(changes(in_other_order, job) ==
+        std::vector<std::string>{
+            "order of samples: was not recorded, is 2 epochs, shuffled together"});
+
   // What older versions recorded: a hash of the config, and the version that was compiled against.
   Manifest older = manifest;
   older.depends_on = {{"isa", facts.isa},
