@@ -233,10 +233,10 @@ void Attempt::refuse_event(const Host& host, std::uint32_t rank, const Error& wh
 void Attempt::on_runner_error(const Host& host, const wire::RunnerError& error) {
   const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
   Cause cause;
-  cause.what = cause_of_error(runner_error_code(error));
-  if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
+  const bool timed_out = error.code == error_code_name(ErrorCode::timeout);
+  const ErrorCode code = timed_out ? ErrorCode::timeout : runner_error_code(error);
+  cause.what = cause_of_error(code);
   cause.host = host.plan->name;
-  const ErrorCode code = runner_error_code(error);
   cause.exit_code = code == ErrorCode::runner ? kExitLost : exit_code_for(code);
   if (of_rank) cause.rank = static_cast<std::uint32_t>(error.rank);
   cause.message = of_rank

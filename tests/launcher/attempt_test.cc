@@ -247,6 +247,18 @@ TEST_CASE("a runner that could not start a rank") {
   CHECK(verdict.text == "h1: rank 0: ./ring: No such file or directory");
 }
 
+TEST_CASE("a process that no signal ends is a timeout, with the exit code of one") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) {
+    runner.send(wire::RunnerError{"timeout", "process 7 does not die of SIGKILL", 0});
+  });
+  launch.host("h2").script = run_until_stopped;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == exit_code_for(ErrorCode::timeout));
+  CHECK(verdict.text == "h1: rank 0: process 7 does not die of SIGKILL");
+  CHECK(launch.events_named("unconfirmed").size() == 1);
+}
+
 TEST_CASE("output is acknowledged, so that a runner may go on") {
   constexpr int kPieces = 50;
   struct Chatty {
