@@ -83,9 +83,14 @@ std::vector<LogPiece> pieces_in_time(const std::filesystem::path& folder,
   struct Mark {
     std::int64_t time_ms;
     std::uint64_t offset;
+    std::size_t line;  // in logs/times
   };
   std::map<StreamKey, std::vector<Mark>> marks;
   std::ifstream times(folder / "logs/times");
+  // Lines stand in the order in which they came. A clock that was set back does not change that: no
+  // line is taken to be earlier than the one before it.
+  std::int64_t latest_ms = 0;
+  std::size_t lines = 0;
   for (std::string line; std::getline(times, line);) {
     std::istringstream words(line);
     std::int64_t time_ms = 0;
@@ -94,21 +99,25 @@ std::vector<LogPiece> pieces_in_time(const std::filesystem::path& folder,
     std::uint64_t offset = 0;
     if (!(words >> time_ms >> rank >> stream >> offset)) continue;
     const StreamKey key{rank, stream == "err" ? wire::Stream::err : wire::Stream::out};
-    if (sizes.contains(key)) marks[key].push_back({time_ms, offset});
+    latest_ms = std::max(latest_ms, time_ms);
+    if (sizes.contains(key)) marks[key].push_back({latest_ms, offset, ++lines});
   }
-  std::vector<LogPiece> pieces;
+  std::vector<std::pair<std::size_t, LogPiece>> pieces;
   for (const auto& [key, size] : sizes) {
     std::vector<Mark>& mine = marks[key];
     // Without a mark (a full disk, say) all of it is as old as the run.
-    if (mine.empty() || mine.front().offset > 0) mine.insert(mine.begin(), {0, 0});
+    if (mine.empty() || mine.front().offset > 0) mine.insert(mine.begin(), {0, 0, 0});
     for (std::size_t i = 0; i < mine.size(); ++i) {
       const std::uint64_t end = i + 1 < mine.size() ? std::min(mine[i + 1].offset, size) : size;
       if (mine[i].offset >= end || (since_ms && mine[i].time_ms < *since_ms - kMarkMs)) continue;
-      pieces.push_back({mine[i].time_ms, key, mine[i].offset, end});
+      pieces.push_back({mine[i].line, {mine[i].time_ms, key, mine[i].offset, end}});
     }
   }
-  std::ranges::stable_sort(pieces, {}, &LogPiece::time_ms);
-  return pieces;
+  std::ranges::stable_sort(pieces, {}, &std::pair<std::size_t, LogPiece>::first);
+  std::vector<LogPiece> sorted;
+  sorted.reserve(pieces.size());
+  for (const auto& [line, piece] : pieces) sorted.push_back(piece);
+  return sorted;
 }
 
 }  // namespace sortie::launcher

@@ -420,6 +420,25 @@ TEST_CASE("logs: in the order in which they came, from a time on, and then what 
   CHECK(got == "a1\nmore\n");
 }
 
+TEST_CASE("logs: a clock that was set back changes neither the order nor what came since a time") {
+  test::ScopedTempDir dir;
+  const fs::path run = make_run(dir.path(), "20260101-000000-aaaa", std::nullopt);
+  test::write_text(run / "logs/rank-0.out", "a0\na1\na2\n");
+  test::write_text(run / "logs/rank-1.out", "b0\nb1\n");
+  test::write_text(run / "logs/times",
+                   "969000 0 out 0\n969500 1 out 0\n970500 0 out 3\n400000 1 out 3\n"
+                   "401000 0 out 6\n");
+  const auto record = read_run(run);
+  REQUIRE(record);
+  std::string got;
+  const auto sink = [&](const LogFeed::Chunk& chunk) { got += std::string(chunk.bytes); };
+  LogFeed(*record, {}, sink).replay(std::nullopt);
+  CHECK(got == "a0\nb0\na1\nb1\na2\n");
+  got.clear();
+  LogFeed(*record, {0}, sink).replay(971000);
+  CHECK(got == "a1\na2\n");
+}
+
 TEST_CASE("logs: ranks, ages and times as people write them") {
   CHECK(*parse_ranks("0,2-4", 8) == std::set<std::uint32_t>{0, 2, 3, 4});
   for (const char* bad : {"", "a", "3-1", "1,", "8", "-1", "0-9"}) {
