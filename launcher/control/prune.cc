@@ -1,15 +1,16 @@
 #include "launcher/control/prune.h"
 
 #include <fmt/core.h>
-#include <sys/stat.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "common/base/quantity.h"
 #include "launcher/console/console.h"
+#include "launcher/control/held_ranks.h"
 #include "launcher/control/log_index.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
-#include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
@@ -19,34 +20,44 @@ namespace {
 
 /// A lost run is left alone so long: its hosts may still hold ranks, or somebody looks into it.
 constexpr double kLostStaysSeconds = 24 * 3600;
+constexpr double kLongestHoldSeconds = 24 * 3600;
 
-/// When nothing was written to the folder any more, nor to those of its sites.
-double last_sign(const fs::path& run) {
-  struct stat info {};
-  double latest = 0;
-  for (const char* name : {"", "logs", "events.jsonl", "outer.log"})
-    if (::stat((run / name).c_str(), &info) == 0)
-      latest = std::max(latest, static_cast<double>(info.st_mtim.tv_sec));
-  for (const std::string& site : sites_in(run))
-    latest = std::max(latest, last_sign(site_folder(run, site)));
-  return latest;
-}
+/// What keeps a run that has no supervisor and no result.
+struct LostRun {
+  double since = 0, stays = kLostStaysSeconds;  // seconds from its last sign of life
+  double held = 0;                              // hosts may hold ranks for so many seconds more
 
-bool may_have_ranks(const RunRecord& record, double last_seen) {
-  return record.state == RunState::lost && unix_time() - last_seen < kLostStaysSeconds;
-}
+  LostRun(const RunRecord& record, double last_sign)
+      : since(std::max(0.0, unix_time() - last_sign)) {
+    // One whose config can not be read may be held as long as any.
+    const double hold = hold_seconds(record.path).value_or(kLongestHoldSeconds);
+    held = hold_left(last_sign, hold);
+    if (hold > 0) stays = std::max(stays, hold + kSignSlackSeconds);
+  }
+  bool may_have_ranks() const { return since < stays; }
+  std::string why(const RunRecord& record) const {
+    std::string hosts = held > 0 ? fmt::format("its hosts may hold ranks for {} more ({})",
+                                               short_time(held), help_for_held(record.id))
+                                 : "its hosts may have ranks";
+    // Some network file systems keep a lock to the machine that took it.
+    if (const SupervisorFacts& boss = record.supervisor;
+        !boss.machine.empty() && boss.machine != machine_name())
+      hosts = fmt::format("its supervisor may live on {}, whose locks are not always seen here; {}",
+                          printable(boss.machine), hosts);
+    return fmt::format("last sign of life {} ago; {}; it can go in {}", short_time(since), hosts,
+                       short_time(stays - since));
+  }
+};
 
 /// Empty when the run may go. `place`: among the ended runs, the newest is 1.
-std::string reason_to_keep(const RunRecord& record, const PruneRequest& request, double ended,
-                           double min_age, int place) {
+std::string reason_to_keep(const RunRecord& record, const std::optional<LostRun>& lost,
+                           const PruneRequest& request, double ended, double min_age, int place) {
   if (record.alive()) return "its supervisor is alive";
-  const std::string age = short_time(std::max(0.0, unix_time() - ended));
-  if (may_have_ranks(record, ended))
-    return fmt::format("last sign of life {} ago; its hosts may have ranks, it can go after a day",
-                       age);
+  if (lost && lost->may_have_ranks()) return lost->why(record);
   if (place <= request.keep) return fmt::format("one of the latest {}", request.keep);
   if (unix_time() - ended < min_age)
-    return fmt::format("ended {} ago, not longer than {}", age, request.older_than);
+    return fmt::format("ended {} ago, not longer than {}",
+                       short_time(std::max(0.0, unix_time() - ended)), request.older_than);
   return {};
 }
 
@@ -69,15 +80,19 @@ Result<std::string> prune(const PruneRequest& request) {
   for (const fs::path& run : all) {
     const auto record = read_run(run);
     if (!record) continue;
-    const double ended = record->result ? record->result->ended : last_sign(run);
-    const bool over = !record->alive() && !may_have_ranks(*record, ended);
+    const double ended = record->result    ? record->result->ended
+                         : record->alive() ? unix_time()
+                                           : last_sign_of_life(run);
+    std::optional<LostRun> lost;
+    if (record->state == RunState::lost) lost.emplace(*record, ended);
+    const bool over = !record->alive() && !(lost && lost->may_have_ranks());
     if (over) ++ended_runs;
     const auto line = [&](std::string_view what, const std::string& why) {
       out += fmt::format("{}  {}  {}{}{}\n", what, record->id, record->state_text(),
                          record->name.empty() ? "" : "  " + printable(record->name),
                          why.empty() ? "" : ": " + why);
     };
-    const std::string why = reason_to_keep(*record, request, ended, min_age, ended_runs);
+    const std::string why = reason_to_keep(*record, lost, request, ended, min_age, ended_runs);
     if (!why.empty()) {
       line("kept        ", why);
       continue;

@@ -15,7 +15,7 @@ struct PruneRequest {
 };
 
 /// A line for each run: removed, or kept and why. Never removes a living run, or one that was lost
-/// within a day: its hosts may still hold ranks.
+/// within a day, or within the time that its hosts hold its ranks.
 Result<std::string> prune(const PruneRequest& request);
 
 }  // namespace sortie::launcher

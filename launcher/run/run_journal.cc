@@ -17,6 +17,7 @@ namespace sortie::launcher {
 namespace {
 /// Trouble after so long without is told again.
 constexpr std::chrono::minutes kQuiet{1};
+constexpr std::chrono::minutes kSignEvery{1};
 }  // namespace
 
 RunJournal::RunJournal(const std::filesystem::path& run, bool tensorboard, std::uint32_t attempt)
@@ -132,7 +133,16 @@ void RunJournal::track(const config::JobConfig& job) {
   guarded([&] { trackers_.enable_wandb(job); });
 }
 
+void RunJournal::sign() {
+  const auto now = std::chrono::steady_clock::now();
+  if (superseded_ || (last_sign_ && now - *last_sign_ < kSignEvery)) return;
+  last_sign_ = now;
+  // A sign that is not taken costs the run nothing: the next one may be.
+  (void)::utimensat(AT_FDCWD, (run_ / "logs").c_str(), nullptr, 0);
+}
+
 void RunJournal::flush() {
+  sign();
   if (events_.waiting_bytes() + metrics_.waiting_bytes() > 0 && look_for_newer()) return;
   note(events_.flush());
   note(metrics_.flush());

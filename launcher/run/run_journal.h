@@ -53,13 +53,16 @@ class RunJournal {
   void log(StreamId id, std::string_view bytes);
   void begin_log_at(StreamId id, std::uint64_t file_offset) { logs_->begin_at(id, file_offset); }
   void track(const config::JobConfig& job);
-  /// Tries again to write what a full disk has not taken.
+  /// Tries again to write what a full disk has not taken. Once a minute it also leaves a sign of
+  /// life, the time of the folder logs: ranks may be silent for days, and whoever finds the run
+  /// without its supervisor has to know since when (control/held_ranks.h).
   void flush();
   /// The run has ended.
   void finish(int exit_code);
 
  private:
   void note(const Result<>& written);
+  void sign();
   Result<> append_trace(const std::filesystem::path& path, const std::string& entries);
   /// Libraries throw; whatever it is, the run goes on.
   void guarded(const std::function<void()>& work);
@@ -73,7 +76,7 @@ class RunJournal {
   bool tracker_trouble_told_ = false;
   std::atomic<std::uint64_t> lost_bytes_ = 0;
   std::function<void(const Error&)> on_trouble_;
-  std::optional<std::chrono::steady_clock::time_point> last_trouble_;
+  std::optional<std::chrono::steady_clock::time_point> last_trouble_, last_sign_;
   mutable std::mutex mutex_;
   std::optional<Error> trouble_;  // under the mutex
 };
