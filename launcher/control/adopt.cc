@@ -85,8 +85,8 @@ std::vector<config::HostSlots> hosts_of(const RunRecord& record) {
 }
 
 /// A further attempt is to find what the first one found: the folder that `sortie run` was called
-/// in and its variables, as far as they are no secrets.
-LauncherFacts facts_of(const RunRecord& record) {
+/// in and its variables, as far as they are no secrets; of those, `secrets` gets the names.
+LauncherFacts facts_of(const RunRecord& record, std::vector<std::string>& secrets) {
   LauncherFacts facts = launcher_facts();
   const auto text = read_file(record.path / "plan.json");
   const nlohmann::json plan =
@@ -97,7 +97,9 @@ LauncherFacts facts_of(const RunRecord& record) {
   const auto variables = plan.find("env");
   if (variables == plan.end() || !variables->is_object()) return facts;
   for (const auto& [name, value] : variables->items())
-    if (value.is_string() && value != config::kSecretShown)
+    if (value == config::kSecretShown)
+      secrets.push_back(name);
+    else if (value.is_string())
       facts.environment.emplace_back(name, value.get<std::string>());
   return facts;
 }
@@ -208,14 +210,17 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   console.set_training(read_training(record.path));
   const LaunchPlan plan = adopted_plan(record, job);
   config::JobConfig with_secrets = job;
-  const LauncherFacts facts = facts_of(record);
+  std::vector<std::string> secrets;
+  const LauncherFacts facts = facts_of(record, secrets);
   // Ranks have their secrets already: only another attempt needs them again.
   const bool has_sites = !sites_in(record.path).empty();
   SuperviseParts::Adopted story;
   if (!has_sites) story = adopted_story(record, job, folder);
-  if (job.recovery.max_restarts > 0)
-    if (auto filled = fill_in_secrets(with_secrets.runner, facts.environment); !filled)
-      story.no_plan = std::move(filled).error();
+  if (job.recovery.max_restarts > 0) {
+    auto filled = fill_in_secrets(with_secrets.runner, facts.environment);
+    if (filled) filled = check_passed_secrets(with_secrets.runner, secrets, facts.environment);
+    if (!filled) story.no_plan = std::move(filled).error();
+  }
   const std::vector<config::HostSlots> hosts = hosts_of(record);
   std::vector<SiteOfRun> sites;
   if (has_sites) {

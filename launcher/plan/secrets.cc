@@ -92,4 +92,20 @@ Result<> fill_in_secrets(config::RunnerConfig& runner, const Environment& enviro
   return {};
 }
 
+Result<> check_passed_secrets(const config::RunnerConfig& runner,
+                              const std::vector<std::string>& names,
+                              const Environment& environment) {
+  for (const std::string& name : names) {
+    if (runner.env.contains(name) || runner.secret_env.contains(name) ||
+        runner.container.env.contains(name))
+      continue;
+    if (std::ranges::find(environment, name, &Environment::value_type::first) == environment.end())
+      return fail(ErrorCode::config,
+                  fmt::format("{}: this secret came from the environment "
+                              "(runner.env_passthrough), where it is not any more; export it",
+                              name));
+  }
+  return {};
+}
+
 }  // namespace sortie::launcher

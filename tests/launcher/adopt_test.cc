@@ -1,0 +1,93 @@
+// Runs that lost their supervisor and that nobody watches: what adopting and stopping them does.
+// Real processes on this machine.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "launcher/control/supervisor_lock.h"
+#include "tests/support/child.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
+
+namespace sortie::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using test::has;
+using testing::Finished;
+namespace fs = std::filesystem;
+
+struct UnwatchedRun {
+  test::ScopedTempDir dir;
+
+  ~UnwatchedRun() {
+    if (fs::exists(run() / "plan.json") && !fs::exists(run() / "result.json"))
+      (void)sortie({"stop", "--now", "last"});
+  }
+  std::vector<std::string> argv(std::vector<std::string> words, const std::string& variable) const {
+    words.insert(words.begin(),
+                 {"/usr/bin/env", "-u", "HF_TOKEN", "XDG_STATE_HOME=" + dir.str("state"), variable,
+                  "/usr/bin/timeout", "60", SORTIE_BINARY});
+    return words;
+  }
+  Finished sortie(const std::vector<std::string>& words) const {
+    return testing::run(argv(words, "NO_TOKEN=1"));
+  }
+  std::vector<std::string> job(const std::string& script,
+                               const std::vector<std::string>& options = {}) const {
+    std::vector<std::string> words = {"run"};
+    words.insert(words.end(), options.begin(), options.end());
+    for (const char* setting :
+         {"runner.mpi=off", "runner.grace=1s", "runner.heartbeat_interval=100ms",
+          "runner.on_launcher_loss=hold 60s", "runner.env_passthrough=[\"HF_TOKEN\"]",
+          "recovery.supervisor_restarts=0", "recovery.backoff=0s"})
+      words.insert(words.end(), {"--set", setting});
+    words.insert(words.end(), {"--", "/bin/sh", "-c", script});
+    return words;
+  }
+  fs::path run() const { return fs::path(dir.str("state")) / "sortie/runs/latest"; }
+  nlohmann::json status() const {
+    return nlohmann::json::parse(sortie({"status", "--json", "last"}).output, nullptr, false);
+  }
+  static void wait_until(const char* what, const std::function<bool()>& condition) {
+    for (int i = 0; i < 3000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(10));
+    REQUIRE_MESSAGE(condition(), what);
+  }
+  void kill_supervisor() const {
+    REQUIRE(::kill(latest_supervisor(run()).pid, SIGKILL) == 0);
+    wait_until("no supervisor", [&] { return !latest_supervisor(run()).alive; });
+  }
+};
+
+TEST_CASE("adopt: without a secret that came by env_passthrough there is no other attempt") {
+  const UnwatchedRun run;
+  const std::string script = "echo \"attempt $SORTIE_ATTEMPT token=[$HF_TOKEN]\"; until test -e " +
+                             run.dir.str("go") + "; do sleep 0.05; done; [ $SORTIE_ATTEMPT != 1 ]";
+  const Finished started = testing::run(run.argv(
+      run.job(script, {"--detach", "--set", "recovery.max_restarts=1"}), "HF_TOKEN=abc123"));
+  REQUIRE_MESSAGE(started.code == 0, started.output);
+  run.kill_supervisor();
+  std::ofstream(run.dir / "go") << "\n";
+  SUBCASE("it is missing") {
+    const Finished adopted = run.sortie({"attach", "--adopt", "last"});
+    CHECK_MESSAGE(adopted.code != 0, adopted.output);
+    CHECK_MESSAGE(has(adopted.output, "HF_TOKEN: "), adopted.output);
+    CHECK_FALSE(fs::exists(run.run() / "attempts/2/plan.json"));
+  }
+  SUBCASE("the adopter has it") {
+    const Finished adopted =
+        testing::run(run.argv({"attach", "--adopt", "last"}, "HF_TOKEN=abc123"));
+    CHECK_MESSAGE(adopted.code == 0, adopted.output);
+    CHECK(test::read_text(run.run() / "attempts/2/logs/rank-0.out") ==
+          "attempt 2 token=[abc123]\n");
+  }
+}
+
+}  // namespace
+}  // namespace sortie::launcher
