@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
@@ -249,6 +250,15 @@ Result<Orphan> read_orphan(RunRecord record) {
   return Orphan{std::move(record), std::move(loaded)};
 }
 
+/// In a process of its own; 0 once it is in charge. `watch`: who replaces it.
+int start_adopter(const Orphan& orphan, const WatchOrder& watch) {
+  return run_detached(
+      [&](StartNotice& notice) {
+        return supervise_adopted(orphan.record, orphan.loaded.job, notice);
+      },
+      watch, /*announce=*/false);
+}
+
 Result<int> adopt_and_attach(AttachRequest request) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
@@ -257,11 +267,7 @@ Result<int> adopt_and_attach(AttachRequest request) {
   if (record.result) return attach(request);
   SORTIE_ASSIGN_OR_RETURN(const Orphan orphan, read_orphan(std::move(record)));
   request.since_ms = static_cast<std::int64_t>(unix_time() * 1000);
-  const int started = run_detached(
-      [&](StartNotice& notice) {
-        return supervise_adopted(orphan.record, orphan.loaded.job, notice);
-      },
-      watch_order(orphan.loaded.job), /*announce=*/false);
+  const int started = start_adopter(orphan, watch_order(orphan.loaded.job));
   return started == kExitOk ? attach(request) : started;
 }
 
@@ -276,6 +282,22 @@ int adopt_run(const std::filesystem::path& run, StartNotice& notice) {
   const int code = exit_code_for(orphan.error().code);
   notice.failed(code, orphan.error().message);
   return code;
+}
+
+Result<int> adopt_to_stop(RunRecord record) {
+  SORTIE_ASSIGN_OR_RETURN(const Orphan orphan, read_orphan(std::move(record)));
+  // Ctrl-C is the adopter's until it is in charge, and then this process's again.
+  sigset_t mask;
+  struct sigaction on_int {
+  }, on_term{};
+  ::sigprocmask(SIG_SETMASK, nullptr, &mask);
+  ::sigaction(SIGINT, nullptr, &on_int);
+  ::sigaction(SIGTERM, nullptr, &on_term);
+  const int started = start_adopter(orphan, {});
+  ::sigaction(SIGINT, &on_int, nullptr);
+  ::sigaction(SIGTERM, &on_term, nullptr);
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  return started;
 }
 
 WatchOrder watch_order(const config::JobConfig& job) {

@@ -21,6 +21,11 @@ LaunchPlan adopted_plan(const RunRecord& record, const config::JobConfig& job);
 /// stood in the way goes to `notice`.
 int adopt_run(const std::filesystem::path& run, StartNotice& notice);
 
+/// Starts a supervisor, which nobody watches, for a run that has none and is to be stopped. 0: it
+/// is in charge. Else, after a word on stderr, the exit code of what stood in the way: the run has
+/// then ended with it, or is as it was. Error: the run can not be adopted; nothing was done.
+Result<int> adopt_to_stop(RunRecord record);
+
 /// For a detached run of `job`: a watcher, where another supervisor could go on with it.
 WatchOrder watch_order(const config::JobConfig& job);
 

@@ -9,8 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/quantity.h"
 #include "launcher/console/console.h"
+#include "launcher/control/adopt.h"
 #include "launcher/control/control_client.h"
+#include "launcher/control/held_ranks.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 
@@ -36,27 +39,67 @@ class Stop {
     if (record.result)
       return fmt::format("{} had ended already, with exit code {}", record.id,
                          record.result->exit_code);
-    if (!record.alive())
-      return fail(ErrorCode::lost,
-                  fmt::format("{}: its supervisor is gone; its hosts end their ranks "
-                              "by themselves, there is nothing to stop",
-                              record.id));
-    for (const auto deadline = Clock::now() + kEndsWithin; Clock::now() < deadline;) {
+    if (!record.alive()) {
+      SORTIE_ASSIGN_OR_RETURN(const bool in_charge, take_over(record));
+      SORTIE_ASSIGN_OR_RETURN(record, read_run(run_));
+      if (record.result && !in_charge)
+        return fail(
+            ErrorCode::lost,
+            fmt::format("{0} has ended with exit code {1}; a host that was not reached ends its "
+                        "ranks by itself; `sortie status {0}` names it",
+                        record.id, record.result->exit_code));
+    }
+    for (const auto deadline = Clock::now() + kEndsWithin;
+         record.alive() && Clock::now() < deadline;) {
       if (record.state == RunState::orphaned)
         hurry();
       else
         SORTIE_TRY(order(record));
       SORTIE_ASSIGN_OR_RETURN(record, read_run(run_));
-      if (record.result)
-        return fmt::format("{} ended with exit code {}", record.id, record.result->exit_code);
-      if (!record.alive()) break;
     }
+    if (record.result)
+      return fmt::format("{} ended with exit code {}", record.id, record.result->exit_code);
     return fail(ErrorCode::lost, fmt::format("{}: its supervisor died without a result; "
                                              "`sortie status {}` has what is known",
                                              record.id, record.id));
   }
 
  private:
+  /// Of a run without a supervisor: its hosts may hold ranks, which only another one can end.
+  /// False: the one that was started has not got all of them, or somebody else has.
+  static Result<bool> take_over(const RunRecord& record) {
+    const auto hold = hold_seconds(record.path);
+    if (!hold)
+      return fail(ErrorCode::lost,
+                  fmt::format("{}: its supervisor is gone, and whether its hosts hold ranks is not "
+                              "known: {}",
+                              record.id, hold.error().message));
+    if (*hold == 0)
+      return fail(ErrorCode::lost, fmt::format("{}: its supervisor is gone; its hosts end their "
+                                               "ranks by themselves, there is nothing to stop",
+                                               record.id));
+    const double left = hold_left(last_sign_of_life(record.path), *hold);
+    if (left == 0)
+      return fail(ErrorCode::lost, fmt::format("{}: its supervisor is gone, and its hosts have "
+                                               "held its ranks for {}; there is nothing to stop",
+                                               record.id, short_time(*hold)));
+    const auto held = [&](const std::string& why) {
+      return fail(ErrorCode::lost,
+                  fmt::format("{}: {}; its hosts may hold ranks for {} more: {}", record.id, why,
+                              short_time(left), help_for_held(record.id)));
+    };
+    const std::string& machine = record.supervisor.machine;
+    if (machine != machine_name())
+      return held(fmt::format("its supervisor ran on {0}, and may live; use sortie on {0}",
+                              printable(machine)));
+    const auto started = adopt_to_stop(record);
+    if (!started) return held(started.error().message);
+    // Who else has taken the run over meanwhile gets the order.
+    if (*started != kExitOk && !read_result(record.path) && !latest_supervisor(record.path).alive)
+      return held("no supervisor could be started");
+    return *started == kExitOk;
+  }
+
   /// The watcher does not wait any longer before it starts a supervisor.
   void hurry() {
     const SupervisorFacts watcher = watcher_of(run_);

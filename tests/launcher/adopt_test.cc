@@ -89,5 +89,55 @@ TEST_CASE("adopt: without a secret that came by env_passthrough there is no othe
   }
 }
 
+TEST_CASE("stop: a run that lost its supervisor is adopted and ended, since hosts hold its ranks") {
+  const UnwatchedRun run;
+  testing::Child attached(run.argv(run.job("echo up; exec sleep 1000"), "NO_TOKEN=1"),
+                          run.dir.str("shown"));
+  run.wait_until("its rank", [&] { return has(test::read_text(run.dir / "shown"), "up\n"); });
+  const auto rank = run.status()["hosts"][0]["ranks"][0]["pid"].get<pid_t>();
+  run.kill_supervisor();
+  CHECK(::kill(rank, 0) == 0);
+  SUBCASE("from here") {
+    const Finished stopped = run.sortie({"stop", "last"});
+    CHECK_MESSAGE(stopped.code == 0, stopped.output);
+    CHECK_MESSAGE(has(stopped.output, "ended with exit code 143"), stopped.output);
+    CHECK(::kill(rank, 0) != 0);
+  }
+  SUBCASE("its config can not be read: what to do, and the rank lives") {
+    fs::rename(run.run() / "config.toml", run.dir / "away");
+    const Finished stopped = run.sortie({"stop", "last"});
+    fs::rename(run.dir / "away", run.run() / "config.toml");
+    CHECK(stopped.code == 5);
+    CHECK_MESSAGE(has(stopped.output, "config.toml"), stopped.output);
+    CHECK(::kill(rank, 0) == 0);
+  }
+}
+
+TEST_CASE("stop: a run that can not be adopted here says how long its ranks are held") {
+  const test::ScopedTempDir dir;
+  const fs::path run = dir.path() / "sortie/runs/20260104-000000-dddd";
+  test::write_text(run / "plan.json",
+                   R"({"argv":["a"],"hosts":[{"name":"h1","ranks":[{"rank":0}]}]})");
+  test::write_text(run / "config.toml", "[runner]\non_launcher_loss = \"hold 1h\"\n");
+  const auto stop = [&](const std::string& machine, double hours_ago) {
+    test::write_text(run / "supervisor-1",
+                     R"({"pid":1,"machine":")" + machine + R"(","started":1})");
+    const auto ago = std::chrono::seconds(static_cast<int>(hours_ago * 3600));
+    for (const fs::path& file : {run, run / "plan.json", run / "config.toml"})
+      fs::last_write_time(file, fs::file_time_type::clock::now() - ago);
+    return testing::run(
+        {"/usr/bin/env", "XDG_STATE_HOME=" + dir.path().string(), SORTIE_BINARY, "stop", "dddd"});
+  };
+  const Finished elsewhere = stop("elsewhere", 0.49);
+  CHECK(elsewhere.code == 5);
+  for (const char* part : {"its supervisor ran on elsewhere", "for 40m", " attach --adopt 2026",
+                           " stop 20260104-000000-dddd"})
+    CHECK_MESSAGE(has(elsewhere.output, part), elsewhere.output);
+  const Finished over = stop(machine_name(), 3);
+  CHECK(over.code == 5);
+  CHECK_MESSAGE(has(over.output, "have held its ranks for 1h00m; there is nothing to stop"),
+                over.output);
+}
+
 }  // namespace
 }  // namespace sortie::launcher
