@@ -51,12 +51,18 @@ void put_devices(const config::RunnerConfig& runner, const HostPlan& host, const
   const config::ContainerConfig& container = runner.container;
   const bool own = runner.devices == "rank" || (container.used() && container.scope == "rank");
   const std::vector<int> slots = own ? std::vector<int>{rank.slot} : all;
-  const auto put = [&](const char* name, const std::vector<int>& devices) {
-    if (std::ranges::find(user, name, &Environment::value_type::first) == user.end())
-      rank.env.emplace_back(name, fmt::format("{}", fmt::join(devices, ",")));
+  const std::string devices = fmt::format("{}", fmt::join(slots, ","));
+  const auto is_users = [&](std::string_view name) {
+    return std::ranges::find(user, name, &Environment::value_type::first) != user.end();
   };
-  put("CUDA_VISIBLE_DEVICES", slots);  // of the host: a runner knows what they are in a container
-  put("ROCR_VISIBLE_DEVICES", slots);  // every container has all devices of that kind
+  const auto put = [&](const char* name, const std::string& value) {
+    if (!is_users(name)) rank.env.emplace_back(name, value);
+  };
+  // Slots are counted as the driver, NVML and the kernel's log count; CUDA itself begins with the
+  // fastest device. Numbers of the user's own are counted as the user has meant them.
+  if (!is_users("CUDA_VISIBLE_DEVICES")) put("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+  put("CUDA_VISIBLE_DEVICES", devices);  // of the host: a runner knows what they are in a container
+  put("ROCR_VISIBLE_DEVICES", devices);  // every container has all devices of that kind
 }
 
 }  // namespace sortie::launcher

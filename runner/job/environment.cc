@@ -55,7 +55,7 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
   for (const auto& [name, value] : job.env) variables[name] = value;
   for (const auto& [name, value] : context.start_env) variables[name] = value;
   for (const auto& [name, value] : rank.env)
-    if (!context.amd_gpus || name != "CUDA_VISIBLE_DEVICES") variables[name] = value;
+    if (!context.amd_gpus || !name.starts_with("CUDA_")) variables[name] = value;
   // A config can not know these; with others, MPI_Init hangs or fails.
   for (const std::string& line : context.pmix_env)
     if (line.starts_with("PMIX_") || line.starts_with("OMPI_MCA_pmix_")) put_line(variables, line);

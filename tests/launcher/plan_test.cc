@@ -78,12 +78,18 @@ TEST_CASE("the devices that a rank sees") {
     return value_of(make_plan(job, kTwoHosts, facts())->hosts[1].ranks[2].env, name);
   };
   CHECK(devices("CUDA_VISIBLE_DEVICES") == "0,2,5");  // LOCAL_RANK 2 counts to device 5
+  CHECK(devices("CUDA_DEVICE_ORDER") == "PCI_BUS_ID");
   job.runner.devices = "rank";
   CHECK(devices("CUDA_VISIBLE_DEVICES") == "5");
   CHECK(devices("ROCR_VISIBLE_DEVICES") == "5");
   job.runner.env["CUDA_VISIBLE_DEVICES"] = "7";  // what the user sets stays
   CHECK(devices("CUDA_VISIBLE_DEVICES") == "(unset)");
+  CHECK(devices("CUDA_DEVICE_ORDER") == "(unset)");  // nor is how its numbers are meant
   CHECK(devices("ROCR_VISIBLE_DEVICES") == "5");
+  job.runner.env.erase("CUDA_VISIBLE_DEVICES");
+  job.runner.env["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST";
+  CHECK(devices("CUDA_VISIBLE_DEVICES") == "5");
+  CHECK(devices("CUDA_DEVICE_ORDER") == "(unset)");
   job.runner.devices = "all";
   CHECK(devices("ROCR_VISIBLE_DEVICES") == "(unset)");
 }

@@ -82,7 +82,9 @@ TEST_CASE("more ranks than cores, and a rank alone, keep all CPUs") {
 
 TEST_CASE("threads follow the binding, and AMD hosts get their own variable alone") {
   wire::JobSpec job = make_job({"x"}, 2);
-  job.ranks[0].env = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ROCR_VISIBLE_DEVICES", "0,1"}};
+  job.ranks[0].env = {{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"},
+                      {"CUDA_VISIBLE_DEVICES", "0,1"},
+                      {"ROCR_VISIBLE_DEVICES", "0,1"}};
   RankContext context;
   context.cpus = 16;
   const auto value = [&](const char* name) {
@@ -95,6 +97,7 @@ TEST_CASE("threads follow the binding, and AMD hosts get their own variable alon
   CHECK(value("CUDA_VISIBLE_DEVICES") == "0,1");
   context.amd_gpus = true;
   CHECK(value("CUDA_VISIBLE_DEVICES") == "");
+  CHECK(value("CUDA_DEVICE_ORDER") == "");
   CHECK(value("ROCR_VISIBLE_DEVICES") == "0,1");
   job.env = {{"CUDA_VISIBLE_DEVICES", "3"}};  // the user's own
   CHECK(value("CUDA_VISIBLE_DEVICES") == "3");
