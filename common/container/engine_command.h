@@ -34,8 +34,9 @@ inline constexpr std::string_view kRunLabel = "sortie.run";
 inline constexpr std::string_view kAttemptLabel = "sortie.attempt";
 inline constexpr std::string_view kNodeLabel = "sortie.node";
 inline constexpr std::string_view kRankLabel = "sortie.rank";
-inline constexpr std::string_view kUidLabel = "sortie.uid";        // of the runner
-inline constexpr std::string_view kFolderLabel = "sortie.folder";  // run folder: held = alive
+inline constexpr std::string_view kUidLabel = "sortie.uid";          // of the runner
+inline constexpr std::string_view kFolderLabel = "sortie.folder";    // run folder: held = alive
+inline constexpr std::string_view kMachineLabel = "sortie.machine";  // who can tell whether it is
 
 /// One container of a run.
 struct Box {
@@ -57,6 +58,7 @@ struct HostFacts {
   std::vector<std::uint32_t> groups;  // further groups of the runner
   std::string runner;                 // its program
   std::string run_folder;             // the same path inside
+  std::string machine;                // boot and pid namespace of the runner; empty = not known
   std::string memory_folder;          // for checkpoints in memory, likewise; empty = none
   bool rootless = false;              // the engine runs as the user
   bool userns_remap = false;          // the daemon maps users unless told otherwise

@@ -35,6 +35,7 @@ void add_labels(Argv& argv, const ContainerSpec& spec, const HostFacts& host, co
   if (box.rank) own(kRankLabel, std::to_string(*box.rank));
   own(kUidLabel, std::to_string(host.uid));
   own(kFolderLabel, host.run_folder);
+  if (!host.machine.empty()) own(kMachineLabel, host.machine);
 }
 
 bool wants_gpus(const ContainerSpec& spec, const HostFacts& host) {

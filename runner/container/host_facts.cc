@@ -15,6 +15,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "runner/job/node_facts.h"
 
 namespace sortie::runner::container {
 namespace {
@@ -94,6 +95,7 @@ Result<HostFacts> read_host_facts(const EngineFacts& engine, const std::string& 
   facts.groups = own_groups();
   SORTIE_ASSIGN_OR_RETURN(facts.runner, own_program(run_folder, other_user));
   facts.run_folder = run_folder;
+  facts.machine = machine_id();
   facts.rootless = engine.rootless;
   facts.userns_remap = engine.userns_remap;
   facts.live_restore = engine.live_restore;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runner/cleanup/folder_lock.h"
+#include "runner/job/node_facts.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -55,6 +56,7 @@ boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls
 struct Known {
   std::string name;
   std::map<std::string, std::string> labels;
+  bool running = false;  // false also where the engine does not say: ctr
   std::string label(std::string_view key) const {
     const auto found = labels.find(std::string(key));
     return found == labels.end() ? std::string() : found->second;
@@ -76,6 +78,8 @@ std::vector<Known> read_containers(std::string_view text) {
     if (holder.contains("Labels") && holder["Labels"].is_object())
       for (const auto& [key, value] : holder["Labels"].items())
         if (value.is_string()) one.labels[key] = value.get<std::string>();
+    if (const auto state = entry.find("State"); state != entry.end() && state->is_object())
+      one.running = state->value("Running", Json()) == true;
     if (!one.name.empty()) known.push_back(std::move(one));
   }
   return known;
@@ -98,6 +102,19 @@ std::uint32_t number(const std::string& text) {
   return value;
 }
 
+std::string_view boot_of(std::string_view machine) {
+  return machine.substr(0, machine.find('/'));
+}
+
+/// Whether its folder and those who hold it would be seen from here. An engine may serve several
+/// hosts that are containers: a runner sees neither /tmp nor the processes of another one. Those of
+/// an earlier boot are gone; what runs is not from before. Older versions have not said.
+bool may_judge(const Known& container) {
+  const std::string machine = container.label(sortie::container::kMachineLabel);
+  if (machine.empty() || machine == machine_id()) return true;
+  return boot_of(machine) != boot_of(machine_id()) && !container.running;
+}
+
 bool is_stale(const Known& container, const Fenced& fenced) {
   if (container.label(sortie::container::kRunLabel) == fenced.run_id) {
     if (fenced.below_attempt == 0) return true;
@@ -106,7 +123,7 @@ bool is_stale(const Known& container, const Fenced& fenced) {
       return true;
   }
   const std::string folder = container.label(sortie::container::kFolderLabel);
-  return !folder.empty() && !may_be_held(folder);
+  return !folder.empty() && may_judge(container) && !may_be_held(folder);
 }
 
 }  // namespace

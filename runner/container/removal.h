@@ -29,7 +29,8 @@ struct Fenced {
 };
 
 /// Removes this user's containers whose run folder nobody holds (the host lost power, runner and
-/// keepers were killed together), and what is fenced. Returns how many.
+/// keepers were killed together), and what is fenced. Those of runners in other pid namespaces of
+/// this machine stay: their folders and processes are not seen from here. Returns how many.
 boost::asio::awaitable<Result<std::size_t>> remove_stale(boost::asio::io_context& io,
                                                          EngineCalls& calls, Client client,
                                                          Fenced fenced);

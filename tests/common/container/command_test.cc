@@ -55,6 +55,12 @@ TEST_CASE("a plain container, every word of it") {
         "/tmp/s/init-0.sock");
 }
 
+TEST_CASE("a container says which runner can tell whether it is held") {
+  HostFacts host = plain_host();
+  host.machine = "boot/4026531836";
+  CHECK(has(started(plain_spec(), host), "--label sortie.machine=boot/4026531836 --user"));
+}
+
 TEST_CASE("an engine that keeps containers while it restarts is not asked to remove them") {
   HostFacts host = plain_host();
   host.live_restore = true;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "runner/job/node_facts.h"
 #include "tests/support/docker_engine.h"
 #include "tests/support/runner_client.h"
 #include "tests/support/text.h"
@@ -183,6 +184,46 @@ TEST_CASE("containers that nobody holds are removed by the next job on the host"
   CHECK_FALSE(has(engine.containers(), "left-behind"));
   CHECK(has(engine.containers(), "other-user Up"));
   engine.run({"rm", "--force", "other-user"});
+  CHECK(left_at_end_of(job) == "");
+}
+
+TEST_CASE("containers of another pid namespace stay, those of an earlier boot go once they rest") {
+  const DockerEngine& engine = DockerEngine::get();
+  const std::string& here = runner::machine_id();
+  const std::string boot = here.substr(0, here.find('/'));
+  const auto put = [&](const std::string& name, const std::string& machine,
+                       std::vector<std::string> argv) {
+    std::vector<std::string> words = {"run",
+                                      "--detach",
+                                      "--network",
+                                      "host",
+                                      "--name",
+                                      name,
+                                      "--label",
+                                      "sortie.run=other",
+                                      "--label",
+                                      "sortie.uid=" + std::to_string(::geteuid()),
+                                      "--label",
+                                      "sortie.folder=/tmp/sortie-0/other-1-0",
+                                      "--label",
+                                      "sortie.machine=" + machine,
+                                      DockerEngine::kImage};
+    words.insert(words.end(), argv.begin(), argv.end());
+    engine.run(words);
+  };
+  put("other-space", boot + "/1", {"sleep", "100"});
+  put("other-boot-runs", "0/1", {"sleep", "100"});
+  put("other-boot-rests", "0/1", {"true"});
+  put("own", here, {"sleep", "100"});
+  engine.run({"wait", "other-boot-rests"});
+  const wire::JobSpec job = ending_job({"true"});
+  RunnerClient client;
+  REQUIRE(client.run(job));
+  CHECK(has(engine.containers(), "other-space Up"));
+  CHECK(has(engine.containers(), "other-boot-runs Up"));
+  CHECK_FALSE(has(engine.containers(), "other-boot-rests"));
+  CHECK_FALSE(has(engine.containers(), "own"));
+  engine.run({"rm", "--force", "other-space", "other-boot-runs"});
   CHECK(left_at_end_of(job) == "");
 }
 
