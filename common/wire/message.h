@@ -208,8 +208,9 @@ struct RankExited {
   std::uint8_t signaled = 0;  // 1: `code` is a signal number
   std::uint32_t code = 0;
   std::uint8_t core_dumped = 0;
-  /// 1: by the counter of the rank's own cgroup; 2: it died of a SIGKILL that was not ours while
-  /// the counter of a group above it, or of the whole host, rose.
+  /// Of the one to two minutes before its end. 1: the counter of the rank's own cgroup rose,
+  /// however it ended; 2: it died of a SIGKILL that was not ours, and the counter of a group above
+  /// it, or of the whole host, rose.
   std::uint8_t oom_killed = 0;
   std::uint8_t stopped = 0;            // ended because of Stop (a consequence, not a cause)
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen

@@ -90,7 +90,7 @@ void ExecRun::on_finished(std::size_t index) {
     outcome.kind = Kind::ok;
   } else {
     outcome.kind = Kind::failed;
-    outcome.reason = exited.oom_killed ? ended + ", killed for lack of memory" : ended;
+    outcome.reason = ended + std::string(oom_text(exited));
   }
   if (exited.leftovers_killed > 0 && !active.told_to_stop)
     cleaned_.push_back(outcomes_[index].host);

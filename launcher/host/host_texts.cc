@@ -1,6 +1,7 @@
 #include "launcher/host/host_texts.h"
 
 #include <algorithm>
+#include <csignal>
 
 #include "launcher/console/console.h"
 
@@ -94,6 +95,13 @@ ProcessStatus status_of(const wire::RankExited& exited) {
   using Kind = ProcessStatus::Kind;
   return {exited.signaled ? Kind::signaled : Kind::exited, static_cast<int>(exited.code),
           exited.core_dumped != 0};
+}
+
+std::string_view oom_text(const wire::RankExited& exited) {
+  if (exited.oom_killed == 0) return "";
+  const bool itself = exited.signaled != 0 && exited.code == SIGKILL;
+  return itself ? ", killed for lack of memory"
+                : ", after a process of it was killed for lack of memory";
 }
 
 ErrorCode runner_error_code(const wire::RunnerError& error) {

@@ -23,6 +23,8 @@ std::string one_line(std::string text);
 
 /// How a rank ended.
 ProcessStatus status_of(const wire::RankExited& exited);
+/// What lack of memory has to do with it, to follow its status in a message; "" for nothing.
+std::string_view oom_text(const wire::RankExited& exited);
 
 /// The class of what a runner reports; `runner` when it is none that concerns the launcher.
 ErrorCode runner_error_code(const wire::RunnerError& error);

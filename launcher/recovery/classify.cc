@@ -12,9 +12,13 @@ using What = Cause::What;
 /// EX_TEMPFAIL of sysexits.h: the program asks to be started again.
 constexpr int kTemporaryFailure = 75;
 
-FailureClass of_signal(int signal) {
+FailureClass of_signal(const Cause& cause) {
+  // Who finds that a process of its own was killed may abort as well as exit. No kill elsewhere
+  // makes a process read or write where it must not, or somebody send it SIGTERM.
+  if (cause.oom == 1 && cause.code == SIGABRT) return FailureClass::oom;
   // Sortie's own orders to end are never a cause: somebody on the host sent it.
-  return signal == SIGTERM || signal == SIGHUP ? FailureClass::preempted : FailureClass::software;
+  return cause.code == SIGTERM || cause.code == SIGHUP ? FailureClass::preempted
+                                                       : FailureClass::software;
 }
 
 FailureClass of_exit(const Cause& cause) {
@@ -62,7 +66,7 @@ FailureClass classify(const Cause& cause) {
     case What::exit:
       return of_exit(cause);
     case What::signal:
-      return of_signal(cause.code);
+      return of_signal(cause);
     case What::oom:
       return FailureClass::oom;
     case What::mpi_abort:

@@ -134,8 +134,8 @@ void ShellHosts::on_finished(std::size_t index) {
     outcome.reason =
         "the runner ended its shell by itself; see whether this machine slept or the network "
         "stalled (runner.heartbeat_timeout)";
-  } else if (host.exited->oom_killed) {
-    outcome.reason += ", killed for lack of memory";
+  } else {
+    outcome.reason += oom_text(*host.exited);
   }
   leave_out(index, std::move(outcome));
 }

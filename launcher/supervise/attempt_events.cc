@@ -281,9 +281,9 @@ void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
     cause.exit_code = kExitLost;
     blame(std::move(cause));
   } else if (!exited.stopped && !status.success()) {
-    const auto what = status.kind == ProcessStatus::Kind::exited ? Cause::What::exit
-                      : exited.oom_killed                        ? Cause::What::oom
-                                                                 : Cause::What::signal;
+    const auto what = status.kind == ProcessStatus::Kind::exited    ? Cause::What::exit
+                      : exited.oom_killed && exited.code == SIGKILL ? Cause::What::oom
+                                                                    : Cause::What::signal;
     Cause cause = cause_of_rank(exited.rank, what, status.code);
     cause.core_dumped = status.core_dumped;
     cause.oom = exited.oom_killed;

@@ -74,14 +74,17 @@ std::string limit_text(const Cause& cause) {
                      byte_count(cause.memory_limit));
 }
 
+const char* after_kill_text(const Cause& cause) {
+  return cause.oom == 1 ? ", after a process of it was killed for lack of memory" : "";
+}
+
 std::string how(const Cause& cause) {
   using Kind = ProcessStatus::Kind;
   switch (cause.what) {
     case Cause::What::exit:
-      return "failed with " + status_text(cause, Kind::exited) +
-             (cause.oom == 1 ? ", after a process of it was killed for lack of memory" : "");
+      return "failed with " + status_text(cause, Kind::exited) + after_kill_text(cause);
     case Cause::What::signal:
-      return "ended by " + status_text(cause, Kind::signaled);
+      return "ended by " + status_text(cause, Kind::signaled) + after_kill_text(cause);
     case Cause::What::oom:
       return "ended by " + status_text(cause, Kind::signaled) +
              (cause.oom == 1

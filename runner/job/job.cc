@@ -44,7 +44,8 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
       pump_(
           io, spec_.output_window, [this] { link_.wake(); },
           [this](std::size_t slot) { rank_drained(slot); }),
-      committed_(io, spec_.progress_file) {
+      committed_(io, spec_.progress_file),
+      group_timer_(io) {
   link_.set_source([this] { return pump_.next(); });
   if (spec_.hold_ms > 0) pump_.keep_unacknowledged();
   if (keeper_.control) keepers_.insert(keeper_.pid);
@@ -59,6 +60,7 @@ boost::asio::awaitable<void> Job::start(wire::Environment env) {
     if (slot % kSpawnsBetweenYields == kSpawnsBetweenYields - 1)
       co_await boost::asio::post(io_, boost::asio::use_awaitable);
   }
+  if (boxes_) spawn(io_, tick_groups());
   if (spec_.health && !stopped_) start_health();
 }
 

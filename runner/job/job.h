@@ -142,6 +142,7 @@ class Job {
   bool in_containers() const { return !spec_.container.engine.empty(); }
   Result<> start_process(std::size_t slot, HeldSpec& held);
   void look_for_oom(Rank& rank) const;
+  boost::asio::awaitable<void> tick_groups();
   void settle_lost_keeper(std::size_t slot);
   Result<> prepare_folder();
   void prepare_cgroup();
@@ -212,6 +213,7 @@ class Job {
   CommittedStep committed_;
   bool progress_refused_ = false;                        // a line was broken, and that was said
   std::set<boost::asio::steady_timer*> finish_waiters_;  // of wait_finished()
+  boost::asio::steady_timer group_timer_;                // of tick_groups()
   bool prepared_ = false;
   bool pmix_up_ = false;
   bool started_ = false;

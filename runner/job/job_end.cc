@@ -158,6 +158,16 @@ void Job::look_for_oom(Rank& rank) const {
   if (rank.exited.oom_killed) rank.exited.memory_limit_bytes = rank.group->limit();
 }
 
+boost::asio::awaitable<void> Job::tick_groups() {
+  while (!finished_) {
+    group_timer_.expires_after(oom::kTick);
+    const auto [error] = co_await group_timer_.async_wait(kAsTuple);
+    if (error) co_return;
+    for (const auto& rank : ranks_)
+      if (rank->group) rank->group->tick();
+  }
+}
+
 void Job::rank_gone(std::size_t slot) {
   Rank& rank = *ranks_[slot];
   if (rank.gone) return;
@@ -181,6 +191,7 @@ boost::asio::awaitable<void> Job::finish() {
     co_await pmix_->wait_gone(std::chrono::seconds(2));
   }
   co_await end_health();
+  group_timer_.cancel();
   co_await remove_boxes();
   if (!std::exchange(finished_, true) && !resending_) link_.send(wire::Finished{});
   for (boost::asio::steady_timer* waiter : finish_waiters_) waiter->cancel();

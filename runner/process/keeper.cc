@@ -37,8 +37,8 @@ class Keeper {
   void run(std::optional<KeeperAhead> ahead) {
     if (!start(std::move(ahead))) return;
     while (!dead_) {
-      wait_for_events(stopping_ ? kill_at_ : last_tick_ + oom::Watch::kTick);
-      if (Clock::now() - last_tick_ < oom::Watch::kTick) continue;
+      wait_for_events(stopping_ ? kill_at_ : last_tick_ + oom::kTick);
+      if (Clock::now() - last_tick_ < oom::kTick) continue;
       oom_->tick();
       last_tick_ = Clock::now();
     }
@@ -64,6 +64,7 @@ class Keeper {
       oom_ = ahead->oom;
     else
       oom_.emplace();  // beside its start
+    oom_->follow(spec_.cgroup);
     // stdin and stdout may be one socket; closing twice is harmless here.
     for (int fd : {spec_.stdin_fd, spec_.stdout_fd, spec_.stderr_fd, spec_.program_fd})
       if (fd > 2) ::close(fd);
@@ -270,7 +271,7 @@ class Keeper {
   void finish() {
     auto evidence = oom::Evidence::none;
     if (!spec_.cgroup.empty()) {
-      if (cgroup::oom_kills(spec_.cgroup) > 0) evidence = oom::Evidence::rank;
+      if (oom_->own_rose()) evidence = oom::Evidence::rank;
       cgroup::remove(spec_.cgroup);
     }
     if (evidence == oom::Evidence::none && killed_by_others_ && oom_->rose())

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <utility>
 #include <vector>
 
 #include "common/base/atomic_file.h"
+#include "runner/process/cgroup.h"
 #include "runner/process/next_word.h"
 #include "runner/process/own_mounts.h"
 
@@ -102,7 +102,7 @@ Group::Group(pid_t pid, const std::string& root) {
   Place place;
   if (find_place(mounts, *its, true, place)) v2_ = root + place.mount_point + place.path;
   if (find_place(mounts, *its, false, place)) v1_ = root + place.mount_point + place.path;
-  seen_ = kills();
+  kills_ = Before(kills());
 }
 
 std::uint64_t Group::kills() const {
@@ -110,11 +110,6 @@ std::uint64_t Group::kills() const {
   if (!v2_.empty()) number_of(v2_ + "/memory.events", "oom_kill", v2);
   if (!v1_.empty()) number_of(v1_ + "/memory.oom_control", "oom_kill", v1);
   return std::max(v2, v1);
-}
-
-bool Group::has_killed() {
-  const std::uint64_t now = kills();
-  return now > std::exchange(seen_, std::max(now, seen_));
 }
 
 std::uint64_t Group::limit() const {
@@ -146,6 +141,11 @@ bool Counters::killed_here_since(const Counters& before) const {
 void Watch::tick() {
   before_ = latest_;
   latest_ = Counters::read();
+  if (!own_.empty()) own_kills_.tick(cgroup::oom_kills(own_));
+}
+
+bool Watch::own_rose() const {
+  return !own_.empty() && own_kills_.rose(cgroup::oom_kills(own_));
 }
 
 }  // namespace sortie::runner::oom

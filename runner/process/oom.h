@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace sortie::runner::oom {
 
@@ -29,33 +30,56 @@ struct Counters {
   bool killed_here_since(const Counters& before) const;
 };
 
-/// The memory group that another process is in, such as a container's: what it has counted since,
+/// How often the counters are looked at. What rose more than one to two of these before a death is
+/// no evidence: a helper of the rank that was killed and replaced long ago has not ended the rank.
+inline constexpr std::chrono::minutes kTick{1};
+
+/// A counter as it was one to two ticks ago, or at the beginning.
+class Before {
+ public:
+  explicit Before(std::uint64_t now = 0) : before_(now), latest_(now) {}
+  /// After each kTick.
+  void tick(std::uint64_t now) { before_ = std::exchange(latest_, now); }
+  bool rose(std::uint64_t now) const { return now > before_; }
+
+ private:
+  std::uint64_t before_, latest_;
+};
+
+/// The memory group that another process is in, such as a container's: what it has counted of late,
 /// also after the process is gone, and what it may use at most.
 class Group {
  public:
   explicit Group(pid_t pid, const std::string& root = "");
-  /// Whether it has killed since the last time this was asked, or since the beginning.
-  bool has_killed();
+  /// After each kTick.
+  void tick() { kills_.tick(kills()); }
+  bool has_killed() const { return kills_.rose(kills()); }
   /// In bytes; 0 = no limit, or not known.
   std::uint64_t limit() const;
 
  private:
   std::uint64_t kills() const;
   std::string v2_, v1_;  // folders, empty = none
-  std::uint64_t seen_ = 0;
+  Before kills_;
 };
 
-/// Remembers the counters of one to two minutes ago: what rose long before a death is no evidence.
+/// The groups that this process is in, and the own cgroup of the rank that it holds.
 class Watch {
  public:
   Watch() : before_(Counters::read()), latest_(before_) {}
-  static constexpr std::chrono::minutes kTick{1};
+  /// `folder`: the cgroup v2 made for this rank alone, which has killed nobody yet; empty = none.
+  void follow(std::string folder) { own_ = std::move(folder); }
   /// After each kTick.
   void tick();
+  /// Proof: the rank's own cgroup has killed.
+  bool own_rose() const;
+  /// Evidence: one of the groups above it has.
   bool rose() const { return Counters::read().killed_here_since(before_); }
 
  private:
   Counters before_, latest_;
+  std::string own_;
+  Before own_kills_;
 };
 
 }  // namespace sortie::runner::oom

@@ -30,7 +30,7 @@ SocketPair socket_pair() {
 template <class EachTick>
 Result<Order> next_order(int socket, const ProcessDefaults& defaults, EachTick each_tick) {
   for (;;) {
-    Result<Order> order = await_order(socket, oom::Watch::kTick);
+    Result<Order> order = await_order(socket, oom::kTick);
     if (!order && order.error().code == ErrorCode::timeout) {
       each_tick();
       continue;

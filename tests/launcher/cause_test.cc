@@ -111,6 +111,8 @@ TEST_CASE("texts of causes") {
   cause.core_dumped = true;
   CHECK(cause_text(cause).ends_with("ended by signal 11 (SIGSEGV, core dumped)"));
   CHECK(cause_json(cause)["core_dumped"] == true);
+  cause.oom = 1;
+  CHECK(cause_text(cause).ends_with("after a process of it was killed for lack of memory"));
   cause = failure(What::exit, 1, 1);
   cause.oom = 1;
   CHECK(cause_text(cause).ends_with("after a process of it was killed for lack of memory"));
@@ -254,6 +256,21 @@ TEST_CASE("a wall clock that somebody sets on a host does not turn the first cau
   CHECK(launch.run().exit_code == 3);
   const double died = launch.events_named("cause").at(0)["died_at"];
   CHECK(std::abs(died - unix_time()) < 60);
+}
+
+TEST_CASE("a rank that dies of its own signal after an OOM kill of a helper is no OOM kill") {
+  for (const auto& [signal, what] : {std::pair{SIGSEGV, "signal"}, std::pair{SIGKILL, "oom"}}) {
+    CAPTURE(signal);
+    Launch launch({{"h1", {0}}});
+    launch.host("h1").script = after_start([signal](FakeRunner& runner) {
+      wire::RankExited exited = ended(0, static_cast<std::uint32_t>(signal), true, 0);
+      exited.oom_killed = 1;
+      runner.send(exited);
+    });
+    launch.run();
+    CHECK(launch.events_named("cause").at(0)["what"] == what);
+    CHECK(launch.events_named("cause").at(0)["oom_evidence"] == "rank");
+  }
 }
 
 TEST_CASE("a failure after the settlement changes nothing") {

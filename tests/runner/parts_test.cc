@@ -126,6 +126,43 @@ TEST_CASE("OOM kills are read from memory.events") {
   std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("an OOM kill is evidence for one to two minutes, also one in the rank's own group") {
+  const std::string root = "/tmp/sortie-test-late-" + std::to_string(::getpid());
+  const std::string its = root + "/proc/77", v2 = root + "/sys/fs/cgroup/a";
+  for (const std::string& folder : {its, root + "/proc/self", v2})
+    std::filesystem::create_directories(folder);
+  const auto count = [&](int kills) {
+    std::ofstream(v2 + "/memory.events") << "oom " << kills << "\noom_kill " << kills << "\n";
+  };
+  std::ofstream(root + "/proc/self/mountinfo")
+      << "31 29 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+  std::ofstream(its + "/cgroup") << "0::/a\n";
+  count(0);
+  oom::Group container(77, root);
+  oom::Watch rank;
+  rank.follow(v2);
+  const auto tick = [&] {
+    container.tick();
+    rank.tick();
+  };
+  tick();
+  CHECK_FALSE(container.has_killed());
+  CHECK_FALSE(rank.own_rose());
+  count(1);  // a helper process, in the first hour
+  CHECK(container.has_killed());
+  CHECK(rank.own_rose());
+  tick();
+  CHECK(container.has_killed());
+  CHECK(rank.own_rose());
+  for (int minutes = 0; minutes < 3; ++minutes) tick();
+  CHECK_FALSE(container.has_killed());
+  CHECK_FALSE(rank.own_rose());
+  count(2);  // the rank itself
+  CHECK(container.has_killed());
+  CHECK(rank.own_rose());
+  std::filesystem::remove_all(root);
+}
+
 TEST_CASE("OOM counters above a rank: cgroup v2 as far as one counts, v1, and the kernel's") {
   const std::string root = "/tmp/sortie-test-oom-" + std::to_string(::getpid());
   const std::string proc = root + "/proc/self", v2 = root + "/sys/fs/cgroup/unified",

@@ -55,6 +55,14 @@ TEST_CASE("a rank that exits because a process of it was killed for lack of memo
   Cause cause = cause_of(Cause::What::exit, 1);
   cause.oom = 1;
   CHECK(classify(cause) == FailureClass::oom);
+  for (const auto& [signal, failure] :
+       {std::pair{SIGABRT, FailureClass::oom}, std::pair{SIGSEGV, FailureClass::software},
+        std::pair{SIGBUS, FailureClass::software}, std::pair{SIGTERM, FailureClass::preempted}}) {
+    Cause signaled = cause_of(Cause::What::signal, signal);
+    signaled.oom = 1;
+    CAPTURE(signal);
+    CHECK(classify(signaled) == failure);
+  }
   cause.oom = 2;  // somewhere on the host: not what this rank says
   CHECK(classify(cause) == FailureClass::app);
 }
