@@ -6,8 +6,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
@@ -75,9 +77,33 @@ bool read_exactly(int fd, std::string& buffer, std::uint64_t offset, std::uint64
   return true;
 }
 
-Result<> write_exactly(int fd, std::string_view bytes, std::uint64_t offset) {
-  const auto begin = static_cast<off_t>(offset);
-  const std::size_t length = bytes.size();
+namespace {
+
+/// That of most file systems. A smaller hole would save nothing.
+constexpr std::size_t kBlockBytes = 4096;
+constexpr char kZeros[kBlockBytes] = {};
+
+/// Whether the block at the beginning of `bytes` is all zero.
+bool begins_with_hole(std::string_view bytes) {
+  const std::size_t length = std::min(bytes.size(), kBlockBytes);
+  return bytes[0] == 0 && std::memcmp(bytes.data(), kZeros, length) == 0;
+}
+
+/// How many bytes of whole blocks are like the first one: zero, or not.
+std::size_t run_length(std::string_view bytes, bool hole) {
+  std::size_t length = 0;
+  while (length < bytes.size() && begins_with_hole(bytes.substr(length)) == hole)
+    length += std::min(kBlockBytes, bytes.size() - length);
+  return length;
+}
+
+/// Whether there is data in it; also true where the file system does not say.
+bool may_have_data(int fd, off_t offset, std::size_t length) {
+  const off_t data = ::lseek(fd, offset, SEEK_DATA);
+  return data < 0 ? errno != ENXIO : data < offset + static_cast<off_t>(length);
+}
+
+Result<> write_all(int fd, std::string_view bytes, std::uint64_t offset) {
   while (!bytes.empty()) {
     const ssize_t count = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
@@ -85,8 +111,33 @@ Result<> write_exactly(int fd, std::string_view bytes, std::uint64_t offset) {
     bytes.remove_prefix(static_cast<std::size_t>(count));
     offset += static_cast<std::uint64_t>(count);
   }
+  return {};
+}
+
+/// Zeros in place of data that an earlier transfer has left.
+Result<> make_hole(int fd, std::string_view zeros, std::uint64_t offset) {
+  const auto begin = static_cast<off_t>(offset);
+  const auto length = static_cast<off_t>(zeros.size());
+  if (!may_have_data(fd, begin, zeros.size()) ||
+      ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, length) == 0)
+    return {};
+  return write_all(fd, zeros, offset);
+}
+
+}  // namespace
+
+Result<> write_sparse(int fd, std::string_view bytes, std::uint64_t offset) {
+  const auto begin = static_cast<off_t>(offset);
+  const auto length = static_cast<off_t>(bytes.size());
+  while (!bytes.empty()) {
+    const bool hole = begins_with_hole(bytes);
+    const std::string_view run = bytes.substr(0, run_length(bytes, hole));
+    SORTIE_TRY(hole ? make_hole(fd, run, offset) : write_all(fd, run, offset));
+    bytes.remove_prefix(run.size());
+    offset += run.size();
+  }
   // Starts now what the fsync at the end would otherwise do all at once. A hint: errors show there.
-  ::sync_file_range(fd, begin, static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
+  ::sync_file_range(fd, begin, length, SYNC_FILE_RANGE_WRITE);
   return {};
 }
 

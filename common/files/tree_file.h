@@ -23,7 +23,9 @@ void remove_part(int folder, std::string_view name);
 
 /// Reads exactly `length` bytes into `buffer`; false when there are not as many.
 bool read_exactly(int fd, std::string& buffer, std::uint64_t offset, std::uint64_t length);
-Result<> write_exactly(int fd, std::string_view bytes, std::uint64_t offset);
+/// Writes `bytes` at `offset`, with holes for blocks that are all zero. What the file had there is
+/// gone; its size is the caller's to set.
+Result<> write_sparse(int fd, std::string_view bytes, std::uint64_t offset);
 
 /// Makes the folder, or sees that it is one that can be written to.
 Result<> make_folder(int parent, std::string_view name);

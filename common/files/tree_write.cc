@@ -78,8 +78,8 @@ Result<> TreeWriter::end_comparison(int parent) {
   }
   state.part = true;
   SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
-  if (::ftruncate(part,
-                  std::min<off_t>(static_cast<off_t>(entry.size), ::lseek(part, 0, SEEK_END))))
+  // At once as long as it will be: zeros at its end are not written.
+  if (::ftruncate(part, static_cast<off_t>(entry.size)) != 0)
     return std::unexpected(os_error(errno, "truncate"));
   copying_ = true;
   piece_ = 0;
@@ -112,7 +112,7 @@ Result<bool> TreeWriter::inspect_file() {
     bool here = in_part_[at];
     if (in_target_[at] && matches(target_.get(), buffer_, entry, piece_)) {
       SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
-      SORTIE_TRY(write_exactly(part, buffer_, piece_ * wire::kPieceBytes));
+      SORTIE_TRY(write_sparse(part, buffer_, piece_ * wire::kPieceBytes));
       here = true;
     }
     if (!here) {
@@ -175,7 +175,7 @@ Result<TreeWriter::Taken> TreeWriter::put(std::uint32_t entry, std::uint32_t pie
     return Taken::wrong;
   auto part = part_fd(entry);
   if (!part) return std::unexpected(at_entry(std::move(part).error(), entry));
-  if (auto written = write_exactly(*part, bytes, piece * wire::kPieceBytes); !written)
+  if (auto written = write_sparse(*part, bytes, piece * wire::kPieceBytes); !written)
     return std::unexpected(at_entry(std::move(written).error(), entry));
   std::vector<bool>& missing = states_[entry].missing;
   missing[piece] = false;

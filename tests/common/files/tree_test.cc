@@ -1,7 +1,7 @@
 // Trees on a disk: what a scan says, what a writer makes of it, and what it refuses.
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sys/file.h>
+#include <sys/stat.h>
 
 #include "common/files/entry_path.h"
 #include "common/files/manifest.h"
@@ -157,6 +157,38 @@ TEST_CASE("an interrupted transfer goes on where it was, and leaves the old file
   REQUIRE(settle(tree));
   CHECK(read_text(dir / "to/file") == text);
   CHECK_FALSE(has_parts(dir / "to"));
+}
+
+TEST_CASE("zeros take no room, whatever was there before") {
+  const ScopedTempDir dir;
+  // Data in the middle of a piece, a hole over pieces, and zeros at an end that is no whole block.
+  std::string text((16u << 20) + 100, '\0');
+  text.replace(5u << 20, 4096, big(4096, 'a'));
+  text.replace((9u << 20) + 5000, 3, "end");
+  write_text(dir / "source", text);
+  fs::create_directories(dir / "to");
+  const fs::path part = dir / "to" / part_name("file");
+  SUBCASE("nothing") {}
+  SUBCASE("the part of another transfer, longer") {
+    write_text(part, std::string(20u << 20, 'x'));
+  }
+  SUBCASE("the part of another transfer, shorter") {
+    write_text(part, std::string(7u << 20, 'x'));
+  }
+  SUBCASE("another file, with some of the data") {
+    write_text(dir / "to/file", text.substr(0, 6u << 20) + std::string(12u << 20, 'x'));
+  }
+  SUBCASE("both") {
+    write_text(dir / "to/file", std::string(17u << 20, 'y'));
+    write_text(part, std::string(17u << 20, 'x'));
+  }
+  if (fs::exists(part)) fs::permissions(part, static_cast<fs::perms>(0600));
+  REQUIRE(copy(dir / "source", "file", dir / "to"));
+  CHECK((read_text(dir / "to/file") == text));
+  struct stat info {};
+  REQUIRE(::stat((dir / "to/file").c_str(), &info) == 0);
+  CHECK(info.st_blocks * 512 <= 64 << 10);
+  CHECK(*copy(dir / "source", "file", dir / "to") == 0);
 }
 
 TEST_CASE("a piece that is not what was announced is not written") {
