@@ -140,7 +140,7 @@ Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
   if (order.purpose == wire::FilesPurpose::get)
     files_ = std::make_unique<FileSender>(io_, link_, on_failure);
   else
-    files_ = std::make_unique<FileReceiver>(io_, link_, on_failure);
+    files_ = std::make_unique<FileReceiver>(io_, link_, defaults_.umask, on_failure);
   SORTIE_TRY(files_->open(order));
   set_heartbeat(order.heartbeat_interval_ms, order.heartbeat_timeout_ms);
   return true;

@@ -40,7 +40,9 @@ struct FilesOpen {
   std::uint64_t cache_bytes = 0;  // stage: size that the cache is pruned to
   std::uint32_t heartbeat_interval_ms = 2000;
   std::uint32_t heartbeat_timeout_ms = 10000;
-  std::string relay_address;  // where other hosts may fetch pieces; empty: nowhere
+  std::string relay_address;        // where other hosts may fetch pieces; empty: nowhere
+  std::uint8_t private_folder = 0;  // put: folders made on the way to it are 0700, else as the
+                                    // user's umask there has it
 };
 
 /// From the side that has the files: what there is, in as many messages as it takes.

@@ -90,7 +90,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PieceRange>) return std::tie(m.entry, m.first, m.count);
   if constexpr (std::is_same_v<T, FilesOpen>)
     return std::tie(m.purpose, m.folder, m.paths, m.key, m.cache_bytes, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms, m.relay_address);
+                    m.heartbeat_timeout_ms, m.relay_address, m.private_folder);
   if constexpr (std::is_same_v<T, FilesManifest>) return std::tie(m.entries, m.last);
   if constexpr (std::is_same_v<T, FilesWanted>)
     return std::tie(m.ranges, m.last, m.relay_port, m.reason);

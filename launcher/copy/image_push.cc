@@ -123,6 +123,7 @@ wire::FilesOpen ImagePush::files_order() const {
   wire::FilesOpen order;
   order.purpose = wire::FilesPurpose::put;
   order.folder = kRemoteFolder;
+  order.private_folder = 1;
   order.heartbeat_interval_ms = static_cast<std::uint32_t>(runner_.heartbeat_interval.count());
   order.heartbeat_timeout_ms = static_cast<std::uint32_t>(runner_.heartbeat_timeout.count());
   return order;

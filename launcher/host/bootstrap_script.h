@@ -30,7 +30,6 @@ inline constexpr const char* kDirectServe = " --serve; exit 1";
 
 // One line: each piece ends in its own separator.
 inline constexpr const char* kBootstrapScript =
-    "umask 077; "
     "fail() { echo; echo \"SORTIE FAIL $1\"; exit 1; }; "
     "read -r hash size machine mode || exit 1; "
     "case $hash$size in *[!0-9a-f]*|'') fail 'the request is garbled';; esac; "
@@ -47,9 +46,10 @@ inline constexpr const char* kBootstrapScript =
 // The second line for hosts without it; goes on with the variables and functions of the first.
 inline constexpr const char* kInstallScript =
     // Where the home folder can not be used, private folders in public places: ours, and no links.
-    "user=$(id -u); "
+    // Private for what is made here; the runner has the user's umask, as where it is there already.
+    "user=$(id -u); mask=$(umask); umask 077; "
     "for d in /tmp /var/tmp /dev/shm; do d=$d/sortie-$user; f=$d/runner-$hash; "
-    "if [ ! -L \"$d\" ] && [ -O \"$d\" ] && good; then start; fi; done; "
+    "if [ ! -L \"$d\" ] && [ -O \"$d\" ] && good; then umask \"$mask\"; start; fi; done; "
     "case $machine in any) ;; *) is=$(uname -m); [ \"$is\" = \"$machine\" ] || "
     "fail \"this host is $is, the runner is built for $machine\";; esac; "
     "why=; t=; "
@@ -76,7 +76,7 @@ inline constexpr const char* kInstallScript =
     // good one that somebody runs already is not replaced.
     "f=$d/runner-$hash; good || ln \"$t\" \"$f\" 2>/dev/null || good || mv -f \"$t\" \"$f\" || "
     "fail \"can not rename in $d\"; rm -f \"$t\"; "
-    "trap - 0 1 2 13 15; "
+    "trap - 0 1 2 13 15; umask \"$mask\"; "
     // Other builds go when nobody has used them for a week. A runner that works says so every hour
     // by its file's time of access: another host may execute the file over the network.
     "ls -tu \"$d\"/runner-* | tail -n +4 | while read -r old; do "

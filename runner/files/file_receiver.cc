@@ -1,6 +1,7 @@
 #include "runner/files/file_receiver.h"
 
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
@@ -25,8 +26,9 @@ constexpr milliseconds kProgressInterval{250};
 
 }  // namespace
 
-FileReceiver::FileReceiver(asio::io_context& io, Link& link, FailureHandler on_failure)
-    : io_(io), link_(link), on_failure_(std::move(on_failure)) {
+FileReceiver::FileReceiver(asio::io_context& io, Link& link, mode_t umask,
+                           FailureHandler on_failure)
+    : io_(io), link_(link), umask_(umask), on_failure_(std::move(on_failure)) {
   keep_freed_memory();
 }
 
@@ -89,7 +91,11 @@ asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
 Result<files::Folder> FileReceiver::target_folder() {
   if (cache_) return cache_->part(files::total_bytes(manifest_.entries()));
   SORTIE_ASSIGN_OR_RETURN(const std::string path, user_path(order_.folder));
-  return files::Folder::open(path);
+  // What the user names is the user's, with the modes that the user's own commands would give it.
+  const mode_t own = ::umask(order_.private_folder ? 077 : umask_);
+  auto folder = files::Folder::open(path);
+  ::umask(own);
+  return folder;
 }
 
 asio::awaitable<void> FileReceiver::receive() {

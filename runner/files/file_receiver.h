@@ -2,6 +2,8 @@
 // (`sortie push`) or into the stage cache.
 #pragma once
 
+#include <sys/types.h>
+
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
@@ -19,7 +21,8 @@ namespace sortie::runner {
 
 class FileReceiver : public FileRole {
  public:
-  FileReceiver(boost::asio::io_context& io, Link& link, FailureHandler on_failure);
+  /// `umask`: of folders that a push makes on the way to its target.
+  FileReceiver(boost::asio::io_context& io, Link& link, mode_t umask, FailureHandler on_failure);
 
   Result<> open(const wire::FilesOpen& order) override;
   Result<> take(const wire::Message& message) override;
@@ -43,6 +46,7 @@ class FileReceiver : public FileRole {
 
   boost::asio::io_context& io_;
   Link& link_;
+  const mode_t umask_;
   FailureHandler on_failure_;
   wire::FilesOpen order_;
   files::ManifestReader manifest_;

@@ -1,5 +1,6 @@
 // Files to and from a real runner: what is sent, what is not, and what a crash leaves.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <csignal>
 
@@ -404,6 +405,33 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
   CHECK(stage(1u << 10) == 0);
   CHECK_FALSE(fs::exists(old));
   CHECK(fs::exists(cache / key));  // in use, whatever the limit says
+}
+
+TEST_CASE(
+    "push: folders on the way to the target have the user's umask, those for images are private") {
+  const ScopedTempDir dir;
+  write_text(dir / "file", "x");
+  const ScannedTree tree = scan_tree(dir / "file", "file").value();
+  const mode_t before = ::umask(027);
+  {
+    FileRunner runner(dir / "home");
+    runner.open(wire::FilesPurpose::put, "~/new/sub");
+    runner.list(tree);
+    runner.feed(tree, runner.wanted());
+    CHECK(runner.client.expect<wire::FilesDone>());
+  }
+  FileRunner runner(dir / "home");
+  wire::FilesOpen order;
+  order.folder = "images";
+  order.private_folder = 1;
+  runner.client.send(order);
+  runner.list(tree);
+  runner.feed(tree, runner.wanted());
+  CHECK(runner.client.expect<wire::FilesDone>());
+  ::umask(before);
+  CHECK(mode_of(dir / "home/new") == 0750);
+  CHECK(mode_of(dir / "home/new/sub") == 0750);
+  CHECK(mode_of(dir / "home/images") == 0700);
 }
 
 TEST_CASE("stage: then a job, which finds its folder") {

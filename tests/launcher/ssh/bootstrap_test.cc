@@ -274,9 +274,12 @@ TEST_SUITE("launcher") {
     }
   }
 
-  TEST_CASE("the script under every POSIX shell that is here") {
+  TEST_CASE("the script under every POSIX shell that is here; the runner has the user's umask") {
     World world;
-    write_text(world.folder / "runner", fake_runner(), 0700);
+    write_text(world.folder / "runner",
+               "#!/bin/sh\numask > \"$HOME/umask\"\n[ -z \"$2\" ] || printf '\\nSORTIE HAVE\\n'\n"
+               "exec cat\n",
+               0700);
     const auto runner = std::move(*RunnerBinary::open(world.folder / "runner"));
     for (const std::string shell : {"dash", "bash", "bash --posix", "busybox sh"}) {
       CAPTURE(shell);
@@ -289,11 +292,13 @@ TEST_SUITE("launcher") {
           world.folder / ("home-" + std::to_string(shell.size()) + shell.substr(0, 2));
       std::filesystem::create_directories(home);
       ShellConnection connection(
-          world.io, fmt::format("exec env -u XDG_CACHE_HOME HOME={} {}", home.string(), shell));
+          world.io,
+          fmt::format("umask 026; exec env -u XDG_CACHE_HOME HOME={} {}", home.string(), shell));
       for (int i = 0; i < 2; ++i) {
         auto channel = finish(world.io, start_runner(connection, runner, 20s));
         REQUIRE_MESSAGE(channel, (channel ? "" : channel.error().message));
         CHECK((*channel)->stderr_tail() == "");
+        CHECK(contains(read_text(home / "umask"), "026"));
       }
       CHECK(std::filesystem::exists(home / (".cache/sortie/runner-" + runner.sha256())));
     }
