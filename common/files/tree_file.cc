@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/base/file_lock.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
 
@@ -39,15 +39,19 @@ std::string part_name(std::string_view name) {
   return std::string(kPartPrefix) + hex(hash_bytes(name).substr(0, 12));
 }
 
-Result<Fd> open_part(int folder, std::string_view name) {
-  Fd fd(::openat(folder, part_name(name).c_str(),
-                 O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+Result<Part> open_part(int folder, std::string_view name) {
+  Part part;
+  Fd& fd = part.fd;
+  fd.reset(::openat(folder, part_name(name).c_str(),
+                    O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
   if (!fd) return std::unexpected(os_error(errno, shown_path(name)));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != ::geteuid())
     return fail(ErrorCode::io,
                 fmt::format("{} is no file of this user; remove it", part_name(name)));
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+  const FileLock lock = try_lock_file(fd.get(), LOCK_EX);
+  if (lock == FileLock::failed) return std::unexpected(os_error(errno, "lock " + part_name(name)));
+  if (lock == FileLock::held)
     return fail(ErrorCode::io,
                 shown_path(name) + ": another transfer is writing it; wait for its end");
   // Between open and lock its owner may have put it into its place.
@@ -56,13 +60,14 @@ Result<Fd> open_part(int folder, std::string_view name) {
       look_at(folder, part_name(name))->st_ino != now.st_ino)
     return fail(ErrorCode::io,
                 shown_path(name) + ": another transfer has just written it; try again");
-  return fd;
+  part.locked = lock == FileLock::taken;
+  return part;
 }
 
 void remove_part(int folder, std::string_view name) {
   const std::string part = part_name(name);
   const Fd fd(::openat(folder, part.c_str(), kLookFlags));
-  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlinkat(folder, part.c_str(), 0);
+  if (fd && lock_file_or_none(fd.get(), LOCK_EX)) ::unlinkat(folder, part.c_str(), 0);
 }
 
 bool read_exactly(int fd, std::string& buffer, std::uint64_t offset, std::uint64_t length) {

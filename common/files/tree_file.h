@@ -16,8 +16,14 @@ namespace sortie::files {
 std::optional<struct stat> look_at(int folder, std::string_view name);
 /// A regular file for reading; no descriptor when it is none.
 Fd open_existing(int folder, std::string_view name);
-/// The unfinished file of `name`: opened or made (0600), locked against other transfers.
-Result<Fd> open_part(int folder, std::string_view name);
+/// An unfinished file, for reading and writing.
+struct Part {
+  Fd fd;
+  bool locked = false;  // against other transfers; false where the file system has no locks
+};
+/// The unfinished file of `name`: opened or made (0600), and locked. Error: another transfer has
+/// it.
+Result<Part> open_part(int folder, std::string_view name);
 std::string part_name(std::string_view name);
 void remove_part(int folder, std::string_view name);
 

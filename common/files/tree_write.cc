@@ -151,12 +151,13 @@ Result<int> TreeWriter::part_fd(std::uint32_t entry) {
     return open->fd.get();
   }
   SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entries_[entry].path));
-  SORTIE_ASSIGN_OR_RETURN(Fd fd, open_part(parent, name_of(entries_[entry].path)));
+  SORTIE_ASSIGN_OR_RETURN(Part opened, open_part(parent, name_of(entries_[entry].path)));
+  if (!opened.locked) states_[entry].shared = true;
   if (open_parts_.size() >= kOpenParts) {
-    states_[open_parts_.back().entry].reopened = true;
+    states_[open_parts_.back().entry].shared = true;
     open_parts_.pop_back();
   }
-  open_parts_.push_front({entry, std::move(fd)});
+  open_parts_.push_front({entry, std::move(opened.fd)});
   return open_parts_.front().fd.get();
 }
 
@@ -220,7 +221,7 @@ Result<> TreeWriter::settle_file(std::uint32_t index) {
     SORTIE_TRY(set_mode(parent, name, entry.mode, changed));
   } else {
     SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(index));
-    if (states_[index].reopened) {
+    if (states_[index].shared) {
       SORTIE_ASSIGN_OR_RETURN(const bool whole, still_whole(index, part));
       if (!whole)
         return fail(ErrorCode::io, "another transfer has changed it meanwhile; try again");

@@ -46,7 +46,7 @@ class TreeWriter {
     std::vector<bool> missing;  // empty: nothing is missing
     std::uint32_t lacking = 0;  // how many of them
     bool part = false;          // its bytes are in the part
-    bool reopened = false;      // somebody else could have had the part meanwhile
+    bool shared = false;        // somebody else could have written to the part meanwhile
   };
   struct OpenPart {
     std::uint32_t entry;

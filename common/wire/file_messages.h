@@ -94,6 +94,7 @@ struct FilesFetch {
 /// runner -> launcher, now and then: bytes of pieces that this host has taken in.
 struct FilesProgress {
   std::uint64_t bytes = 0;
+  std::string waits_for;  // for a person: why nothing moves; empty: it does
 };
 
 /// runner -> launcher: everything is in its place and on the disk.

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <signal.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/file_lock.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
@@ -19,11 +19,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kMaxFileBytes = 4096;
-
-/// Some network file systems have no locks: then the process itself is looked for.
-bool no_locks_here(int error) {
-  return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP;
-}
 
 bool is_gone(int error) {
   return error == ENOENT || error == ENOTDIR;
@@ -37,15 +32,16 @@ Fd open_folder(const fs::path& run) {
 bool may_be_held(const fs::path& run) {
   const Fd fd = open_folder(run);
   if (!fd) return !is_gone(errno);
-  return ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && !no_locks_here(errno);
+  return !lock_file_or_none(fd.get(), LOCK_EX);
 }
 
 bool may_live(const fs::path& file, const SupervisorFacts& facts) {
   const Fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) return !is_gone(errno) || may_be_held(file.parent_path());
-  if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return false;
-  if (!no_locks_here(errno)) return true;
-  // From another machine nothing can be said: it may well live.
+  const FileLock lock = try_lock_file(fd.get(), LOCK_SH);
+  if (lock != FileLock::absent) return lock != FileLock::taken;
+  // Without locks the process itself is looked for. Of one on another machine nothing can be said:
+  // it may well live.
   return facts.machine != machine_name() ||
          (facts.pid > 0 && (::kill(facts.pid, 0) == 0 || errno == EPERM));
 }
@@ -73,7 +69,7 @@ Result<Fd> take_file(const fs::path& run, const std::string& name) {
       {"pid", ::getpid()}, {"machine", machine_name()}, {"started", unix_time()}};
   const std::string text = facts.dump() + "\n";
   Result<> done;
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && !no_locks_here(errno))
+  if (!lock_file_or_none(fd.get(), LOCK_EX))
     done = std::unexpected(os_error(errno, fresh.string()));
   else if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     done = std::unexpected(os_error(errno == 0 ? ENOSPC : errno, fresh.string()));

@@ -69,9 +69,11 @@ asio::awaitable<Result<std::string>> Stager::stage(std::size_t index,
 }
 
 std::string Stager::summary() const {
-  std::string text = fmt::format("{} files, {}, staged on {} host{}", tree_.files,
-                                 byte_count(tree_.bytes), staged_, staged_ == 1 ? "" : "s");
-  if (from_launcher_ + from_hosts_ == 0) return text + ": all there already";
+  const bool all = staged_ == hosts_;
+  std::string text =
+      fmt::format("{} files, {}, staged on {}{} host{}", tree_.files, byte_count(tree_.bytes),
+                  staged_, all ? "" : fmt::format(" of {}", hosts_), hosts_ == 1 ? "" : "s");
+  if (from_launcher_ + from_hosts_ == 0) return all ? text + ": all there already" : text;
   text += fmt::format(": {} sent from here", byte_count(from_launcher_));
   if (from_hosts_ > 0) text += fmt::format(", {} from host to host", byte_count(from_hosts_));
   return text;

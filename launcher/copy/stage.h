@@ -26,7 +26,7 @@ class Stager {
   boost::asio::awaitable<Result<std::string>> stage(std::size_t index,
                                                     std::shared_ptr<HostSession> session,
                                                     std::string build);
-  /// "3 files, 12.0 MiB, staged on 4 hosts: ...".
+  /// "3 files, 12.0 MiB, staged on 4 hosts: ..."; "on 1 of 4 hosts" where it ended before.
   std::string summary() const;
   const std::string& hash() const { return hash_; }
 

@@ -119,6 +119,8 @@ Result<> TreeUpload::take(std::size_t index, const wire::Message& message) {
   }
   if (const auto* progress = std::get_if<wire::FilesProgress>(&message)) {
     host.done = std::min(progress->bytes, host.lacks);
+    if (!progress->waits_for.empty() && !std::exchange(host.waits, true))
+      on_note_(fmt::format("{}: {}", host.session->host(), progress->waits_for));
     return {};
   }
   if (const auto* wanted = std::get_if<wire::FilesWanted>(&message)) {

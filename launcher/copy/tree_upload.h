@@ -47,7 +47,7 @@ class TreeUpload : public std::enable_shared_from_this<TreeUpload> {
   struct Host {
     std::shared_ptr<HostSession> session;
     files::WantedReader wanted;
-    bool local = false, asked = false, fed = false, ended = false;
+    bool local = false, asked = false, fed = false, ended = false, waits = false;
     std::optional<Error> trouble;  // on this side
     std::uint16_t relay_port = 0;
     std::uint64_t lacks = 0, done = 0, unacknowledged = 0;

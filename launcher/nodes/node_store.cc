@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <pwd.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "common/base/file_lock.h"
 #include "launcher/control/supervisor_lock.h"
 #include "launcher/run/run_folder.h"
 
@@ -22,11 +22,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::chrono::milliseconds kTurn{10};
-
-/// Some network file systems have no locks: changes there are whole, but one may undo another.
-bool has_no_locks(int error) {
-  return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP;
-}
 
 /// mkdir -p; what is made is this user's alone.
 Result<> make_folder(const fs::path& path) {
@@ -44,10 +39,11 @@ Result<Fd> lock_beside(const fs::path& file) {
   Fd lock(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return std::unexpected(os_error(errno, name));
   const auto until = std::chrono::steady_clock::now() + NodeStore::kPatience;
-  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EINTR) continue;
-    if (has_no_locks(errno)) break;
-    if (errno != EWOULDBLOCK) return std::unexpected(os_error(errno, name));
+  // Where the file system has no locks, changes are whole, but one may undo another.
+  for (;;) {
+    const FileLock got = try_lock_file(lock.get(), LOCK_EX);
+    if (got == FileLock::taken || got == FileLock::absent) break;
+    if (got == FileLock::failed) return std::unexpected(os_error(errno, name));
     if (std::chrono::steady_clock::now() >= until)
       return fail(ErrorCode::timeout,
                   fmt::format("{}: another process has held it for {} s; see who does with "

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <cerrno>
 
 #include "common/base/atomic_file.h"
+#include "common/base/file_lock.h"
 
 namespace sortie::launcher {
 namespace {
@@ -107,7 +107,7 @@ Result<WandbLog> WandbLog::open(const std::filesystem::path& path) {
   log.path_ = path;
   log.file_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!log.file_) return std::unexpected(os_error(errno, path.string()));
-  if (::flock(log.file_.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock_file_or_none(log.file_.get(), LOCK_EX))
     return fail(ErrorCode::io, fmt::format("{}: another run is writing it; give each of the two a "
                                            "trainer.save_dir of its own",
                                            path.string()));

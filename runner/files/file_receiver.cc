@@ -23,6 +23,8 @@ constexpr milliseconds kConnectLimit{3000};
 /// Of the other host: it says something every second.
 constexpr milliseconds kSilenceLimit{5000};
 constexpr milliseconds kProgressInterval{250};
+/// A wait for another process that lasts longer is told to the launcher.
+constexpr milliseconds kSilentWait{3000};
 
 }  // namespace
 
@@ -76,11 +78,16 @@ Result<> FileReceiver::take_manifest(const wire::FilesManifest& message) {
 /// True when the staged tree is there already.
 asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
   asio::steady_timer pause(io_);
-  for (;;) {
+  const auto begun = std::chrono::steady_clock::now();
+  for (bool told = false;;) {
     const Result<bool> locked = cache_->try_lock();
     if (!locked) co_return std::unexpected(locked.error());
     if (*locked) break;
     say_progress();
+    if (!told && std::chrono::steady_clock::now() - begun >= kSilentWait) {
+      told = true;
+      link_.send(wire::FilesProgress{0, cache_->holder_hint()});
+    }
     pause.expires_after(kCachePoll);
     co_await pause.async_wait(kAsTuple);
     if (link_.broken()) co_return fail(ErrorCode::lost, "the launcher is gone");
@@ -166,7 +173,7 @@ void FileReceiver::say_progress() {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_progress_ < kProgressInterval) return;
   last_progress_ = now;
-  link_.send(wire::FilesProgress{from_launcher_ + from_hosts_});
+  link_.send(wire::FilesProgress{from_launcher_ + from_hosts_, ""});
 }
 
 void FileReceiver::took() {

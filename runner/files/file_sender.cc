@@ -83,7 +83,7 @@ boost::asio::awaitable<void> FileSender::list() {
     if (step->done) co_return;
     if (const auto now = std::chrono::steady_clock::now(); now - said >= kSayEvery) {
       said = now;
-      link_.send(wire::FilesProgress{all_bytes});
+      link_.send(wire::FilesProgress{all_bytes, ""});
     }
     while (link_.queued_bytes() > kMaxQueued && !link_.broken()) {
       pause.expires_after(kQueuePause);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,9 @@
 #include <filesystem>
 
 #include "common/base/atomic_file.h"
+#include "common/base/boot_clock.h"
+#include "common/base/file_lock.h"
+#include "common/base/fnv1a.h"
 #include "common/base/log.h"
 #include "runner/files/user_path.h"
 
@@ -24,6 +26,8 @@ namespace fs = std::filesystem;
 constexpr std::size_t kKeyLength = 64;
 /// Modification time of every staged file: a write after that shows.
 constexpr time_t kStagedTime = 1;
+/// Without locks: a part that nothing was put into for so long is nobody's.
+constexpr time_t kOldPartSeconds = 7 * 24 * 3600;
 
 bool is_key(const std::string& text) {
   return text.size() == kKeyLength &&
@@ -35,13 +39,23 @@ Fd open_lock(const std::string& path) {
   return fd;
 }
 
-/// Locked, and still the file of that name: a pruner may have removed it meanwhile.
-bool take_lock(const Fd& fd, int kind, const std::string& path) {
-  if (!fd || ::flock(fd.get(), kind | LOCK_NB) != 0) return false;
+/// Taken only when it is still the file of that name: a pruner may have removed it meanwhile.
+FileLock take_lock(const Fd& fd, int kind, const std::string& path) {
+  if (!fd) return FileLock::failed;
+  const FileLock lock = try_lock_file(fd.get(), kind);
+  if (lock != FileLock::taken) return lock;
   struct stat held {
   }, named{};
-  return ::fstat(fd.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         held.st_ino == named.st_ino;
+  const bool same = ::fstat(fd.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+                    held.st_ino == named.st_ino;
+  return same ? FileLock::taken : FileLock::held;
+}
+
+/// Of this process, also where hosts or containers share the folder.
+std::string own_letters() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("{:016x}", fnv1a_64(fmt::format("{} {} {}", host, ::getpid(), boot_ms())));
 }
 
 }  // namespace
@@ -65,16 +79,28 @@ Result<bool> StageCache::try_lock() {
   const std::string path = folder() + ".lock";
   lock_ = open_lock(path);
   if (!lock_) return std::unexpected(os_error(errno, path));
-  exclusive_ = take_lock(lock_, LOCK_EX, path);
+  FileLock lock = take_lock(lock_, LOCK_EX, path);
+  if (lock == FileLock::absent && letters_.empty()) letters_ = own_letters();
+  exclusive_ = lock == FileLock::taken || lock == FileLock::absent;
   if (exclusive_) return true;
+  if (lock == FileLock::held) lock = take_lock(lock_, LOCK_SH, path);
+  if (lock == FileLock::failed) return std::unexpected(os_error(errno, "lock " + path));
   struct stat info {};
-  return take_lock(lock_, LOCK_SH, path) && ::stat(folder().c_str(), &info) == 0;
+  return lock == FileLock::taken && ::stat(folder().c_str(), &info) == 0;
 }
 
-bool StageCache::ready(const std::vector<wire::FileEntry>& entries) {
-  struct stat info {};
-  if (::lstat(folder().c_str(), &info) != 0) return false;
-  const bool same = std::ranges::all_of(entries, [&](const wire::FileEntry& entry) {
+std::string StageCache::holder_hint() const {
+  return fmt::format(
+      "staging waits for another process that fills {}; see who does with `fuser {}.lock`",
+      folder(), folder());
+}
+
+std::string StageCache::part_folder() const {
+  return folder() + (letters_.empty() ? ".part" : ".part-" + letters_);
+}
+
+bool StageCache::is_whole(const std::vector<wire::FileEntry>& entries) const {
+  return std::ranges::all_of(entries, [&](const wire::FileEntry& entry) {
     struct stat now {};
     if (::lstat((folder() + "/" + entry.path).c_str(), &now) != 0) return false;
     if (entry.kind == wire::FileKind::folder) return S_ISDIR(now.st_mode) != 0;
@@ -82,10 +108,16 @@ bool StageCache::ready(const std::vector<wire::FileEntry>& entries) {
     return S_ISREG(now.st_mode) && static_cast<std::uint64_t>(now.st_size) == entry.size &&
            (now.st_mode & 07777) == entry.mode && now.st_mtime == kStagedTime;
   });
-  if (same || !exclusive_) return same;
+}
+
+bool StageCache::ready(const std::vector<wire::FileEntry>& entries) {
+  struct stat info {};
+  if (::lstat(folder().c_str(), &info) != 0) return false;
+  if (is_whole(entries)) return true;
+  if (!exclusive_) return false;
   std::error_code ignored;
-  fs::remove_all(folder() + ".part", ignored);
-  fs::rename(folder(), folder() + ".part", ignored);
+  fs::remove_all(part_folder(), ignored);
+  fs::rename(folder(), part_folder(), ignored);
   return false;
 }
 
@@ -102,11 +134,11 @@ Result<files::Folder> StageCache::part(std::uint64_t bytes) const {
                                    ": was changed while another job uses it; end that job or"
                                    " remove the folder");
   SORTIE_TRY(note_size(bytes));
-  return files::Folder::open(folder() + ".part", 0700);
+  return files::Folder::open(part_folder(), 0700);
 }
 
 Result<> StageCache::install(const std::vector<wire::FileEntry>& entries) {
-  const std::string part = folder() + ".part";
+  const std::string part = part_folder();
   for (const wire::FileEntry& entry : entries) {
     if (entry.kind != wire::FileKind::file) continue;
     const std::array<timespec, 2> times = {timespec{kStagedTime, 0}, timespec{kStagedTime, 0}};
@@ -114,21 +146,44 @@ Result<> StageCache::install(const std::vector<wire::FileEntry>& entries) {
     if (::utimensat(AT_FDCWD, path.c_str(), times.data(), AT_SYMLINK_NOFOLLOW) != 0)
       return std::unexpected(os_error(errno, path));
   }
-  if (::rename(part.c_str(), folder().c_str()) != 0)
-    return std::unexpected(os_error(errno, folder()));
+  if (::rename(part.c_str(), folder().c_str()) != 0) {
+    const int error = errno;
+    const bool there = error == EEXIST || error == ENOTEMPTY;
+    if (letters_.empty() || !there || !is_whole(entries))
+      return std::unexpected(os_error(error, folder()));
+    std::error_code ignored;
+    fs::remove_all(part, ignored);
+  }
   return sync_path(base_);
 }
 
 Result<> StageCache::use() {
   if (::futimens(lock_.get(), nullptr) != 0)
     return std::unexpected(os_error(errno, folder() + ".lock"));
-  if (::flock(lock_.get(), LOCK_SH) != 0)
+  if (letters_.empty() && ::flock(lock_.get(), LOCK_SH) != 0)
     return std::unexpected(os_error(errno, folder() + ".lock"));
   exclusive_ = false;
   return {};
 }
 
+/// What killed stagings have left where nobody can see that they are dead.
+void StageCache::remove_old_parts() const {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(base_, error)) {
+    const std::string name = entry.path().filename().string();
+    struct stat info {};
+    if (name.size() <= kKeyLength || !is_key(name.substr(0, kKeyLength)) ||
+        !name.substr(kKeyLength).starts_with(".part-") ||
+        ::lstat(entry.path().c_str(), &info) != 0 ||
+        info.st_ctime > ::time(nullptr) - kOldPartSeconds)
+      continue;
+    std::error_code ignored;
+    fs::remove_all(entry.path(), ignored);
+  }
+}
+
 void StageCache::prune(std::uint64_t limit) const {
+  if (!letters_.empty()) return remove_old_parts();
   struct Tree {
     std::string key;
     std::uint64_t bytes = 0;
@@ -157,7 +212,7 @@ void StageCache::prune(std::uint64_t limit) const {
     if (total <= limit) return;
     const std::string path = base_ + "/" + tree.key;
     const Fd lock = open_lock(path + ".lock");
-    if (tree.key == key_ || !take_lock(lock, LOCK_EX, path + ".lock")) continue;
+    if (tree.key == key_ || take_lock(lock, LOCK_EX, path + ".lock") != FileLock::taken) continue;
     log::info("stage cache: removes {} ({} bytes)", tree.key, tree.bytes);
     // A tree that may lack something must not be found by its name.
     fs::remove_all(path + ".part", error);

@@ -145,7 +145,7 @@ std::vector<wire::Message> messages() {
           FilesCredit{3},
           FilesServe{1, std::string(32, 'k')},
           FilesFetch{1, std::string(32, 'k'), "10.0.0.1", 4711},
-          FilesProgress{3},
+          FilesProgress{3, "why"},
           FilesDone{"/home/u/a", 1, 3, 0},
           ImageOrder{"docker", "sortie:1", 0, "{}", {"/data"}},
           ImageQuery{"docker", "sortie:1", "sha256:0", {"sha256:1"}},

@@ -13,6 +13,7 @@
 #include "launcher/copy/local_tree.h"
 #include "launcher/copy/progress.h"
 #include "launcher/copy/relay_chains.h"
+#include "launcher/copy/stage.h"
 #include "launcher/copy/tree_download.h"
 #include "launcher/copy/tree_upload.h"
 #include "tests/support/fake_hosts.h"
@@ -90,6 +91,21 @@ TEST_CASE("LOCAL... REMOTE: a new name, or a folder to put into") {
   CHECK(named({"a", "b/../a"}, "/data") == "usage");
   CHECK(named({"a"}, "") == "usage");
   CHECK(named({"nothing"}, "/data/") == "not_found");
+}
+
+TEST_CASE("staging that ended before its hosts had anything does not say that it is there") {
+  const ScopedTempDir dir;
+  write_text(dir / "a", "x");
+  config::RunnerConfig runner;
+  runner.stage = {dir.str("a")};
+  asio::io_context io;
+  Stager stager(io.get_executor(), runner, 2, [](const std::string&) {});
+  bool read = false;
+  asio::co_spawn(io, stager.read(),
+                 [&](const std::exception_ptr&, const Result<>& done) { read = done.has_value(); });
+  io.run();
+  CHECK(read);
+  CHECK(stager.summary() == "1 files, 1 B, staged on 0 of 2 hosts");
 }
 
 TEST_CASE("byte counts") {
@@ -278,7 +294,7 @@ TEST_CASE("a host that beats and does nothing else is given up on, one that work
       const int count = works ? 70 : 110;  // 4.2 s, 6.6 s: longer than the 3 s of patience
       for (int i = 0; i < count; ++i) {
         runner.send(wire::Heartbeat{});
-        if (works && i % 10 == 0) runner.send(wire::FilesProgress{1});
+        if (works && i % 10 == 0) runner.send(wire::FilesProgress{1, ""});
         co_await runner.sleep(std::chrono::milliseconds(60));
       }
       runner.send(wire::FilesManifest{{}, 1});

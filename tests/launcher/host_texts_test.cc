@@ -33,6 +33,7 @@ TEST_CASE("what a host says is short and takes over no terminal") {
   wire::FilesWanted wanted;
   wanted.reason = kMega;
   CHECK(bounded(std::move(wanted)).reason.size() < 5000);
+  CHECK(bounded(wire::FilesProgress{0, kMega}).waits_for.size() < 5000);
 }
 
 TEST_CASE("last words are the end of what was said, on one line") {

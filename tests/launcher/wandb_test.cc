@@ -10,6 +10,7 @@
 #include "launcher/run/run_folder.h"
 #include "launcher/trackers/wandb_run.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/without_flock.h"
 
 namespace sortie::launcher {
 namespace {
@@ -47,6 +48,14 @@ TEST_CASE("the header of a W&B file and the framed record of a step") {
   // Made by W&B's own writer: history number 3, loss 2.5, step 7.
   CHECK(hex(wandb_frame(wandb_history_record(3, 7, {{"loss", "2.5"}}), 7)) ==
         "7e561f0e160001080312120a0c12046c6f7373820103322e3512020807");
+}
+
+TEST_CASE("a W&B file on a file system without locks is written all the same") {
+  const test::ScopedTempDir dir;
+  test::without_flock([&] {
+    const auto log = WandbLog::open(dir / "run.wandb");
+    REQUIRE_MESSAGE(log, (log ? "" : log.error().message));
+  });
 }
 
 TEST_CASE("records of any length survive the borders of blocks") {

@@ -1,7 +1,11 @@
 // Files to and from a real runner: what is sent, what is not, and what a crash leaves.
 #include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "common/files/entry_path.h"
@@ -11,6 +15,7 @@
 #include "tests/support/runner_client.h"
 #include "tests/support/scanned_tree.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/without_flock.h"
 
 using namespace sortie;
 using namespace sortie::test;
@@ -358,17 +363,25 @@ TEST_CASE("relay: a host passes on what it has, to who knows the key and nobody 
   }
 }
 
-TEST_CASE("stage: kept between runs, repaired when written to, pruned when too much") {
-  const ScopedTempDir dir;
-  write_text(dir / "file", numbers(2u << 20, 8));
-  fs::permissions(dir / "file", static_cast<fs::perms>(0555));
-  const ScannedTree tree = scan_tree(dir / "file", "trainer").value();
-  const std::string key = files::tree_hash(tree.entries);
-  const fs::path cache = dir / "home/.cache/sortie/stage";
-  const auto stage = [&](std::uint64_t limit = 1u << 30) {
-    FileRunner runner(dir / "home");
+namespace {
+
+/// A tree of two pieces to stage, and the cache that it comes to.
+struct Staging {
+  Staging() {
+    write_text(dir / "file", numbers(2u << 20, 8));
+    fs::permissions(dir / "file", static_cast<fs::perms>(0555));
+    tree = scan_tree(dir / "file", "trainer").value();
+    key = files::tree_hash(tree.entries);
+    cache = dir / "home/.cache/sortie/stage";
+  }
+  void begin(FileRunner& runner, std::uint64_t limit = 1u << 30) const {
     runner.open(wire::FilesPurpose::stage, "", "", key, limit);
     runner.list(tree);
+  }
+  /// How many pieces it took.
+  int stage(std::uint64_t limit = 1u << 30) const {
+    FileRunner runner(dir / "home");
+    begin(runner, limit);
     int pieces = 0;
     for (;;) {
       const auto message = runner.client.next();
@@ -383,7 +396,27 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
     }
     runner.goodbye();
     return pieces;
-  };
+  }
+  std::vector<std::string> in_cache() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(cache))
+      names.push_back(entry.path().filename().string());
+    std::ranges::sort(names);
+    return names;
+  }
+
+  ScopedTempDir dir;
+  ScannedTree tree;
+  std::string key;
+  fs::path cache;
+};
+
+}  // namespace
+
+TEST_CASE("stage: kept between runs, repaired when written to, pruned when too much") {
+  const Staging staging;
+  const auto& [dir, tree, key, cache] = staging;
+  const auto stage = [&](std::uint64_t limit = 1u << 30) { return staging.stage(limit); };
   CHECK(stage() == 2);
   CHECK(mode_of(cache) == 0700);
   CHECK(mode_of(cache / key / "trainer") == 0555);
@@ -405,6 +438,66 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
   CHECK(stage(1u << 10) == 0);
   CHECK_FALSE(fs::exists(old));
   CHECK(fs::exists(cache / key));  // in use, whatever the limit says
+}
+
+TEST_CASE("stage: a wait for another process is told to the launcher") {
+  const Staging staging;
+  CHECK(staging.stage() == 2);
+  fs::remove_all(staging.cache / staging.key);
+  Fd lock(::open((staging.cache / (staging.key + ".lock")).c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(::flock(lock.get(), LOCK_EX | LOCK_NB) == 0);
+  FileRunner runner(staging.dir / "home");
+  staging.begin(runner);
+  std::string told;
+  while (told.empty()) {
+    const auto progress = runner.client.expect<wire::FilesProgress>();
+    REQUIRE(progress);
+    told = progress->waits_for;
+  }
+  CHECK(told.find("fuser " + (staging.cache / staging.key).string() + ".lock") !=
+        std::string::npos);
+  lock.reset();
+  CHECK(runner.feed(staging.tree, runner.wanted()) == 2);
+  CHECK(runner.client.expect<wire::FilesDone>());
+  runner.goodbye();
+}
+
+TEST_CASE("a file system without locks: staging and push work, also two at once") {
+  const Staging staging;
+  const fs::path home = staging.dir / "home";
+  int error = 0;
+  SUBCASE("Lustre without flock") {
+    error = ENOSYS;
+  }
+  SUBCASE("NFS without lockd") {
+    error = ENOLCK;
+  }
+  without_flock(
+      [&] {
+        {
+          FileRunner one(home), two(home);
+          staging.begin(one);
+          staging.begin(two);
+          const auto first = one.wanted(), second = two.wanted();
+          CHECK(one.feed(staging.tree, first) == 2);
+          REQUIRE(one.client.expect<wire::FilesDone>());
+          CHECK(two.feed(staging.tree, second) == 2);
+          REQUIRE(two.client.expect<wire::FilesDone>());
+          one.goodbye();
+          two.goodbye();
+        }
+        CHECK(staging.in_cache() == std::vector{staging.key, staging.key + ".lock"});
+        CHECK(read_text(staging.cache / staging.key / "trainer") ==
+              read_text(staging.dir / "file"));
+        const fs::path other = staging.cache / std::string(64, 'a');
+        write_text(other / "x", "y");
+        write_text(other.string() + ".lock", "1000000\n");
+        CHECK(staging.stage(1u << 10) == 0);
+        CHECK(fs::exists(other));  // perhaps in use
+        CHECK(push(home, staging.tree, "~") == 2);
+        CHECK(read_text(home / "trainer") == read_text(staging.dir / "file"));
+      },
+      error);
 }
 
 TEST_CASE(

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/file_lock.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/small_file.h"
@@ -96,11 +96,13 @@ Result<Fd> lock_present(const fs::path& save_dir, const Claimant& claimant) {
     Fd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (!lock && errno == ENOENT) return Fd();
     if (!lock) return std::unexpected(os_error(errno, "open " + path.string()));
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+    const FileLock got = try_lock_file(lock.get(), LOCK_EX);
+    if (got == FileLock::absent) return Fd();
+    if (got == FileLock::failed) return std::unexpected(os_error(errno, "lock " + path.string()));
+    if (got == FileLock::taken) {
       if (is_named(lock, path)) return lock;
       continue;  // it was replaced meanwhile
     }
-    if (errno != EWOULDBLOCK) return std::unexpected(os_error(errno, "lock " + path.string()));
     SORTIE_ASSIGN_OR_RETURN(const Owner holder, read_owner(save_dir));
     if (is_later_attempt(claimant, holder.claimant)) return Fd();
     return fail(ErrorCode::checkpoint,
@@ -141,7 +143,7 @@ Result<Ownership> Ownership::claim(const fs::path& save_dir, const Claimant& cla
   SORTIE_TRY(write_small_file(written, to_text(self)));
   Fd lock(::open(written.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!lock) return std::unexpected(os_error(errno, "open " + written.string()));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock_file_or_none(lock.get(), LOCK_EX))
     return std::unexpected(os_error(errno, "lock " + written.string()));
   SORTIE_TRY(file_ops::rename_path(written, path));
   SORTIE_TRY(file_ops::sync_dir(save_dir));

@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 
 #include "common/base/check.h"
+#include "common/base/file_lock.h"
 
 namespace sortie::trainer {
 namespace {
@@ -19,13 +19,12 @@ Result<Fd> open_locked(const std::filesystem::path& path) {
   for (;;) {
     Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
     if (!file) return std::unexpected(os_error(errno, "create " + path.string()));
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK)
-        return fail(ErrorCode::data, fmt::format("{}: another build is writing it; wait for it or "
-                                                 "choose another --output",
-                                                 path.string()));
-      return std::unexpected(os_error(errno, "lock " + path.string()));
-    }
+    const FileLock lock = try_lock_file(file.get(), LOCK_EX);
+    if (lock == FileLock::held)
+      return fail(ErrorCode::data, fmt::format("{}: another build is writing it; wait for it or "
+                                               "choose another --output",
+                                               path.string()));
+    if (lock == FileLock::failed) return std::unexpected(os_error(errno, "lock " + path.string()));
     struct stat opened {};
     struct stat named {};
     if (::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&

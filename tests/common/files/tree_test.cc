@@ -11,6 +11,7 @@
 #include "common/files/tree_write.h"
 #include "tests/support/scanned_tree.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/without_flock.h"
 
 using namespace sortie;
 using namespace sortie::files;
@@ -189,6 +190,25 @@ TEST_CASE("zeros take no room, whatever was there before") {
   REQUIRE(::stat((dir / "to/file").c_str(), &info) == 0);
   CHECK(info.st_blocks * 512 <= 64 << 10);
   CHECK(*copy(dir / "source", "file", dir / "to") == 0);
+}
+
+TEST_CASE("two transfers at once on a file system without locks: none of them mixes a file") {
+  const ScopedTempDir dir;
+  write_text(dir / "one", big(2u << 20, 'a'));
+  write_text(dir / "two", big(2u << 20, 'k'));
+  test::without_flock([&] {
+    const auto one = scan_tree(dir / "one", "file"), two = scan_tree(dir / "two", "file");
+    TreeWriter first = writer(dir / "to", *one), second = writer(dir / "to", *two);
+    REQUIRE(inspect(first));
+    REQUIRE(inspect(second));
+    REQUIRE(fill(first, *one));
+    REQUIRE(fill(second, *two));
+    const auto mixed = settle(first);
+    REQUIRE_FALSE(mixed);
+    CHECK(mixed.error().message.find("another transfer has changed it") != std::string::npos);
+    REQUIRE(settle(second));
+    CHECK((read_text(dir / "to/file") == read_text(dir / "two")));
+  });
 }
 
 TEST_CASE("a piece that is not what was announced is not written") {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/support/temp_dir.h"
+#include "tests/support/without_flock.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
 #include "trainer/checkpoint/file_ops.h"
 
@@ -44,6 +45,19 @@ pid_t zombie(const fs::path& folder, std::uint64_t at) {
 }
 
 }  // namespace
+
+TEST_CASE("a file system without locks: claims alone decide") {
+  test::ScopedTempDir dir;
+  test::without_flock([&] {
+    auto first = CheckpointStore::open(dir.path(), attempt(1));
+    REQUIRE_MESSAGE(first, (first ? "" : first.error().message));
+    REQUIRE(test_job::save(*first, 1));
+    auto second = CheckpointStore::open(dir.path(), attempt(2));
+    REQUIRE_MESSAGE(second, (second ? "" : second.error().message));
+    CHECK_FALSE(test_job::save(*first, 2));
+    CHECK(test_job::save(*second, 2));
+  });
+}
 
 TEST_CASE("a later attempt takes the folder over, though the earlier one still holds its lock") {
   test::ScopedTempDir dir;

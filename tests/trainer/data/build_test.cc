@@ -9,8 +9,10 @@
 #include <string>
 
 #include "tests/support/temp_dir.h"
+#include "tests/support/without_flock.h"
 #include "trainer/data/build_manifest.h"
 #include "trainer/data/inspect.h"
+#include "trainer/data/output_file.h"
 #include "trainer/data/token_file.h"
 
 namespace sortie::trainer {
@@ -45,6 +47,16 @@ struct Tree {
 };
 
 }  // namespace
+
+TEST_CASE("output on a file system without locks is written all the same") {
+  const test::ScopedTempDir dir;
+  test::without_flock([&] {
+    auto file = OutputFile::create(dir / "out.bin");
+    REQUIRE_MESSAGE(file, (file ? "" : file.error().message));
+    REQUIRE(file->sync());
+    CHECK(file->publish());
+  });
+}
 
 TEST_CASE("a folder gives its files by bytewise path, without empty, hidden and linked ones") {
   const Tree tree;
