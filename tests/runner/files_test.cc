@@ -449,7 +449,8 @@ TEST_CASE("stage: a wait for another process is told to the launcher") {
   FileRunner runner(staging.dir / "home");
   staging.begin(runner);
   std::string told;
-  while (told.empty()) {
+  const auto until = std::chrono::steady_clock::now() + RunnerClient::kPatience;
+  while (told.empty() && std::chrono::steady_clock::now() < until) {
     const auto progress = runner.client.expect<wire::FilesProgress>();
     REQUIRE(progress);
     told = progress->waits_for;
