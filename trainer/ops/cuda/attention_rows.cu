@@ -25,12 +25,19 @@ __device__ __forceinline__ RowPlace row_of_warp(const AttentionSizes& sizes) {
           static_cast<int>(row % sizes.heads), token < sizes.batch * sizes.queries};
 }
 
+/// The row of a thread, of `lanes` per row. There may be more than 2^32 threads.
+__host__ __device__ constexpr unsigned row_of_thread(unsigned block, unsigned thread, int lanes) {
+  return static_cast<unsigned>((std::uint64_t{block} * kThreads + thread) /
+                               static_cast<unsigned>(lanes));
+}
+static_assert(row_of_thread(1u << 25, 8, 8) == (1u << 29) + 1);
+
 /// kLanes threads per row, so that those of a warp have whole rows: heads are the fastest.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     delta_kernel(AttentionSizes sizes, unsigned rows, Heads<const T> out, Heads<const T> dout,
                  float* delta) {
-  const unsigned row = (blockIdx.x * kThreads + threadIdx.x) / kLanes;
+  const unsigned row = row_of_thread(blockIdx.x, threadIdx.x, kLanes);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const auto heads = static_cast<unsigned>(sizes.heads),
              queries = static_cast<unsigned>(sizes.queries);
