@@ -44,9 +44,18 @@ with tempfile.TemporaryDirectory() as folder:
     expect(1, "sm_90: 16 stack 8, where", said(*before[:3], ("scale", "sm_90", 16, 8, 0)))
     expect(1, "scale<float>, sm_90: in the table alone", said(*before[:3]))
     expect(1, "sm_120: not in the table", said(*before, ("add", "sm_120", 40, 0, 0)))
+    # What ptxas notes beside sizes.
+    note = "ptxas info    : ({}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to {} in function '_ZN6sortie7trainer3ops4cuda3addIfEEvPT_'\n"
+    serialized = note.format("C7510", "insufficient register resources") + said(*before)
+    expect(1, "elementwise.cu: ptxas: C7510: Potential Performance Loss: wgmma.mma_async instructions are serialized", serialized)
+    expect(1, "in function 'add<float>'", serialized)
+    expect(1, "C7510", serialized, "--update")
+    expect(0, "C7510", serialized, "--list")
+    expect(0, "are as in the table", note.format("C7519", "nothing") + said(*before))
     # The build has one architecture: the other's figures stay.
     expect(0, "sm_90 written", said(("add", "sm_90", 50, 0, 0), ("scale", "sm_90", 16, 0, 0)), "--update")
     expect(0, "are as in the table", said(before[0], ("add", "sm_90", 50, 0, 0), *before[2:]))
     expect(1, "told of two kernels at once", said(*before).replace("ptxas info    : Used 40 registers, used 0 barriers, 448 bytes cmem[0]\n", "", 1))
     compiler.write_text('set(CMAKE_CUDA_COMPILER_VERSION "13.1.10")')
+    expect(1, "C7510", serialized)
     expect(77, "not compared: the table is CUDA 13.0's, the build CUDA 13.1's", said(("add", "sm_90", 99, 0, 0)))
