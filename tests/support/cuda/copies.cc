@@ -99,14 +99,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMe
   SORTIE_CHECK(stream != nullptr, "a copy on the default stream");
   return copy(to, from, size, direction, *stream);
 }
-/// On a stream of its own: the default one waits for no stream that is cudaStreamNonBlocking.
+/// On the default stream, which waits for no stream that is cudaStreamNonBlocking, nor they for it.
+/// Who copies from memory that is not pinned is not told when the GPU has it.
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind direction) {
   if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
-  cudaStream_t own = nullptr;
-  cudaError_t error = cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);
-  if (error == cudaSuccess) error = copy(to, from, size, direction, *own);
-  (void)cudaStreamDestroy(own);
-  return error;
+  int index = 0;
+  (void)cudaGetDevice(&index);
+  Stream& stream = device(index).default_stream();
+  const cudaError_t added = copy(to, from, size, direction, stream);
+  const bool waits = direction == cudaMemcpyHostToDevice && pinned().has(from);
+  return added == cudaSuccess && waits ? cudaStreamSynchronize(&stream) : added;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,

@@ -59,6 +59,7 @@ struct Memory {
                        : is_fp8(type)     ? static_cast<const void*>(codes.data())
                                           : narrow.data();
     cudaMemcpy(data, from, values.size() * size_of(type), cudaMemcpyHostToDevice);
+    cudaDeviceSynchronize();
   }
   ~Memory() { cudaFree(data); }
   Memory(const Memory&) = delete;

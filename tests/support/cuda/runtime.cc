@@ -130,11 +130,8 @@ cudaError_t cudaDeviceSynchronize() {
   if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
   Device& it = device(chosen);
   Lock lock(it.mutex);
-  const auto idle = [&] {
-    return std::ranges::all_of(it.streams, [](const Stream* s) { return s->items.empty(); });
-  };
-  if (!idle()) count_wait();
-  it.run_until(idle);
+  if (!it.idle()) count_wait();
+  it.run_until([&] { return it.idle(); });
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {

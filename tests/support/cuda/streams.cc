@@ -52,6 +52,7 @@ void go_on_alone() {
 
 Device::Device(int index)
     : memory(index, number_of("SORTIE_EMULATED_GPU_MEMORY", std::size_t{1} << 36)),
+      index_(index),
       random_(number_of("SORTIE_TEST_SEED", 1)) {}
 
 std::uint64_t Device::random() {
@@ -66,8 +67,18 @@ void Device::add(Stream& stream, Item item) {
   if (random() % 32 == 0) do_some();
 }
 
+Stream& Device::default_stream() {
+  const std::lock_guard lock(mutex);
+  if (default_ == nullptr) streams.push_back(default_ = new Stream{.device = index_});
+  return *default_;
+}
+
+bool Device::idle() const {
+  return std::ranges::all_of(streams, [](const Stream* s) { return s->items.empty(); });
+}
+
 void Device::do_some() {
-  if (std::ranges::all_of(streams, [](const Stream* s) { return s->items.empty(); })) return;
+  if (idle()) return;
   name_faults();
   const Open open(memory);
   begin_turns();

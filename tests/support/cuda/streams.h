@@ -91,6 +91,8 @@ class Device {
   std::recursive_mutex mutex;
   Memory memory;
   std::vector<Stream*> streams;
+  /// The one of copies without a stream.
+  Stream& default_stream();
   /// What events read. It stands still but for a microsecond of each item, and what work adds that
   /// pretends to take long: no busy machine shows in it.
   std::chrono::nanoseconds clock{0};
@@ -98,6 +100,8 @@ class Device {
   void add(Stream& stream, Item item);
   /// Some of what waits.
   void do_some();
+  /// Whether nothing waits.
+  bool idle() const;
   /// Runs what can, until `done` says so. Where that takes other GPUs or processes, they go on,
   /// too; where nothing ever can, the process ends with a message.
   void run_until(const std::function<bool()>& done);
@@ -111,9 +115,11 @@ class Device {
   /// Either every stream has its turn now and then, or one goes on while others stay far behind.
   void begin_turns() { turns_ = random() % 2 == 0 ? 1 : 16; }
 
+  const int index_;
   std::uint64_t random_;
-  std::uint64_t turns_ = 1;  // items of a stream, about
-  std::size_t first_ = 0;    // stream that is asked
+  Stream* default_ = nullptr;  // for as long as the process
+  std::uint64_t turns_ = 1;    // items of a stream, about
+  std::size_t first_ = 0;      // stream that is asked
 };
 
 int device_count();

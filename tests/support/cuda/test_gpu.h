@@ -29,6 +29,7 @@ struct Gpu {
     auto* block = static_cast<float*>(take(values.size() * sizeof(float)));
     REQUIRE(cudaMemcpy(block, values.data(), values.size() * sizeof(float),
                        cudaMemcpyHostToDevice) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     return block;
   }
   float* make(std::size_t size, float value) { return make(std::vector<float>(size, value)); }

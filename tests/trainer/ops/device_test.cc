@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <functional>
@@ -94,6 +95,16 @@ TEST_CASE("an open arena opens no other") {
           const ops::HostAccess<float> open(mine, x);
           sink = y.data<float>()[0];
         }) == SIGABRT);
+}
+
+TEST_CASE("what the host writes is there for the ops that follow") {
+  ExecutionContext context(1, test::device());
+  Tensor x = context.empty(DType::f32, {64}), twice = context.empty(DType::f32, {64});
+  for (int round = 1; round <= 100; ++round) {
+    std::ranges::fill(ops::HostAccess<float>(context, x), static_cast<float>(round));
+    ops::add(context, x, x, twice);
+    CHECK(ops::copy_to_host<float>(context, twice)[63] == static_cast<float>(2 * round));
+  }
 }
 
 TEST_CASE("a meta tensor has an address of its own and no values") {

@@ -83,6 +83,7 @@ set(SORTIE_EMULATED_OPS
   "shifted tokens*"
   "random numbers are a function*"
   "a strided copy*"
+  "what the host writes*"
   "copies of every size*"
   "fills and sums*"
   "ten AdamW steps*"

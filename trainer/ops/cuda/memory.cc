@@ -40,7 +40,11 @@ void CudaMemory::read(const void* from, std::span<std::byte> to) {
 void CudaMemory::write(std::span<const std::byte> from, void* to) {
   use_device(device_);
   check(cudaDeviceSynchronize(), "work of the GPU");
-  check(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice), "a copy from the host");
+  // cudaMemcpy would return when it has copied what is not pinned to a buffer of its own, and none
+  // of our streams waits for the default one, on which the GPU gets it.
+  check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, writes_),
+        "a copy from the host");
+  check(cudaStreamSynchronize(writes_), "a copy from the host");
 }
 
 Event CudaMemory::begin_read(const void* from, std::span<std::byte> to) {
