@@ -4,105 +4,15 @@
 
 #include <exception>
 #include <numeric>
-#include <thread>
 
-#include "trainer/parallel/device_watch.h"
-#include "trainer/parallel/group_communicator.h"
+#include "common/base/log.h"
+#include "trainer/parallel/device_handle.h"
 #include "trainer/parallel/reduce_kernel.h"
 
 namespace sortie::trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// What all groups of a rank share.
-struct DeviceRank {
-  DeviceRank(DeviceGroups& made_by, Device gpu)
-      : groups(made_by), device(gpu), watch(communication_limit()) {}
-  DeviceGroups& groups;
-  const Device device;
-  DeviceWatch watch;
-  bool broken = false;
-};
-
-/// Ends all that is in flight: kernels that wait for others would keep the GPU from its own work.
-[[noreturn]] void fail_with(DeviceRank& rank, GroupCommunicator& host, const std::string& message) {
-  rank.broken = true;
-  rank.watch.abort_all();
-  host.give_up();
-  throw CommunicatorError(message);
-}
-
-void check_sound(DeviceRank& rank, GroupCommunicator& host) {
-  if (const std::string failure = rank.watch.failure(); !failure.empty()) {
-    const std::string lost = host.lost_members();
-    fail_with(rank, host, lost.empty() ? failure : fmt::format("{} ({})", failure, lost));
-  }
-}
-
-class DeviceHandle final : public CollectiveHandle {
- public:
-  DeviceHandle(std::shared_ptr<DeviceRank> rank, GroupCommunicator& host, std::string what,
-               Event done, std::vector<Tensor> kept)
-      : rank_(std::move(rank)),
-        host_(host),
-        what_(std::move(what)),
-        done_(std::move(done)),
-        kept_(std::move(kept)) {}
-  ~DeviceHandle() override {
-    SORTIE_CHECK(ordered_ || rank_->broken || std::uncaught_exceptions() > 0,
-                 "{} is dropped while it is in flight", what_);
-  }
-
-  bool poll() override {
-    host_.poll();
-    if (done_.poll()) return ordered_ = true;
-    check_sound(*rank_, host_);
-    return false;
-  }
-
-  void wait() override {
-    const auto begun = Clock::now();
-    auto lost_since = Clock::time_point::max();
-    while (!poll()) {
-      if (waits_given_up())
-        fail_with(*rank_, host_,
-                  fmt::format("{}: given up, because this rank was asked to end", what_));
-      const auto now = Clock::now();
-      // A rank may be at its end, with nothing left to do for this collective.
-      constexpr std::chrono::seconds kAfterAnEnd{2};
-      if (const std::string lost = host_.lost_members(); !lost.empty()) {
-        lost_since = std::min(lost_since, now);
-        if (now - lost_since > kAfterAnEnd)
-          fail_with(*rank_, host_, fmt::format("{}: {}", what_, lost));
-      }
-      constexpr std::chrono::microseconds kSpin{500}, kNap{50};
-      if (now - begun < kSpin)
-        std::this_thread::yield();
-      else
-        std::this_thread::sleep_for(kNap);
-    }
-  }
-
-  void wait_on(ExecutionContext& context) override {
-    context.wait(done_);
-    ordered_ = true;
-  }
-
- private:
-  std::shared_ptr<DeviceRank> rank_;
-  GroupCommunicator& host_;
-  const std::string what_;
-  const Event done_;
-  std::vector<Tensor> kept_;
-  bool ordered_ = false;  // done, or a stream waits for it
-};
-
-struct NoDeviceWork final : CollectiveHandle {
-  bool poll() override { return true; }
-  void wait() override {}
-  void wait_on(ExecutionContext&) override {}
-};
 
 class DeviceCommunicator final : public Communicator {
  public:
@@ -114,7 +24,9 @@ class DeviceCommunicator final : public Communicator {
     if (group_) rank_->watch.add(*group_);
   }
   ~DeviceCommunicator() override {
-    if (group_) rank_->watch.remove(*group_);
+    if (!group_) return;
+    finish();
+    rank_->watch.remove(*group_);
   }
 
   int rank() const override { return host_->rank(); }
@@ -128,7 +40,9 @@ class DeviceCommunicator final : public Communicator {
     if (!ours(values)) return host_->all_reduce_async(values, op, ready);
     SORTIE_CHECK(can_reduce(values.dtype(), op), "sum of {}", dtype_name(values.dtype()));
     return start(op == ReduceOp::sum ? Collective::all_reduce_sum : Collective::all_reduce_max,
-                 values, values, [&] { return group_->all_reduce(values, op, ready); });
+                 values, values, [&](const WhileWaiting& waiting) {
+                   return group_->all_reduce(values, op, ready, waiting);
+                 });
   }
 
   Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op,
@@ -140,7 +54,9 @@ class DeviceCommunicator final : public Communicator {
                  dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
     return start(
         op == ReduceOp::sum ? Collective::reduce_scatter_sum : Collective::reduce_scatter_max,
-        input, output, [&] { return group_->reduce_scatter(input, output, op, ready); });
+        input, output, [&](const WhileWaiting& waiting) {
+          return group_->reduce_scatter(input, output, op, ready, waiting);
+        });
   }
 
   Handle all_gather_async(const Tensor& input, const Tensor& output, const Event& ready) override {
@@ -148,8 +64,9 @@ class DeviceCommunicator final : public Communicator {
     SORTIE_CHECK(input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
                  "all-gather of {} {} into {} {} on {} ranks", input.elements(),
                  dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
-    return start(Collective::all_gather, input, output,
-                 [&] { return group_->all_gather(input, output, ready); });
+    return start(Collective::all_gather, input, output, [&](const WhileWaiting& waiting) {
+      return group_->all_gather(input, output, ready, waiting);
+    });
   }
 
   Handle broadcast_async(const Tensor& values, int root, const Event& ready) override {
@@ -157,7 +74,10 @@ class DeviceCommunicator final : public Communicator {
     SORTIE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
     return start(
         Collective::broadcast, values, values,
-        [&] { return group_->broadcast(values, root, ready); }, root);
+        [&](const WhileWaiting& waiting) {
+          return group_->broadcast(values, root, ready, waiting);
+        },
+        root);
   }
 
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
@@ -181,9 +101,10 @@ class DeviceCommunicator final : public Communicator {
     check_sound(*rank_, *host_);
     const std::uint64_t sequence =
         host_->begin_all_to_all(input.dtype(), send_counts, receive_counts);
-    return in_flight(Collective::all_to_all, sequence, input, output, [&] {
-      return group_->all_to_all(input, send_counts, output, receive_counts, ready);
-    });
+    return in_flight(
+        Collective::all_to_all, sequence, input, output, [&](const WhileWaiting& waiting) {
+          return group_->all_to_all(input, send_counts, output, receive_counts, ready, waiting);
+        });
   }
 
   // By way of the host: receives are posted long ahead, and a kernel that waits for one would hold
@@ -191,11 +112,15 @@ class DeviceCommunicator final : public Communicator {
   // Not on a line, which has nothing else to do.
   Handle send_async(const Tensor& values, int to, const Event& ready) override {
     if (!line_ || !ours(values)) return host_->send_async(values, to, ready);
-    return start_message("send", values, [&] { return group_->send(values, to, ready); });
+    return start_message("send", values, [&](const WhileWaiting& waiting) {
+      return group_->send(values, to, ready, waiting);
+    });
   }
   Handle receive_async(const Tensor& values, int from, const Event& ready) override {
     if (!line_ || !ours(values)) return host_->receive_async(values, from, ready);
-    return start_message("receive", values, [&] { return group_->receive(values, from, ready); });
+    return start_message("receive", values, [&](const WhileWaiting& waiting) {
+      return group_->receive(values, from, ready, waiting);
+    });
   }
   void barrier() override { host_->barrier(); }
 
@@ -203,9 +128,12 @@ class DeviceCommunicator final : public Communicator {
     auto host = host_->split(color, key, name);
     std::unique_ptr<DeviceGroup> group;
     // A rank alone needs no group.
-    if (group_)
-      group = group_->split(host && host->size() > 1 ? color : -1, key, name,
-                            [this] { keep_waiting(); });
+    if (group_) {
+      check_sound(*rank_, *host_);
+      attempt(fmt::format("split of group {} into {}", this->name(), name), [&](auto& waiting) {
+        group = group_->split(host && host->size() > 1 ? color : -1, key, name, waiting);
+      });
+    }
     if (!host) return nullptr;
     return std::make_unique<DeviceCommunicator>(rank_, std::move(host), std::move(group));
   }
@@ -237,9 +165,34 @@ class DeviceCommunicator final : public Communicator {
                  "a collective of {} with tensors of {} and {}", rank_->device.to_string(),
                  input.device().to_string(), output.device().to_string());
   }
-  void keep_waiting() {
-    host_->poll();
-    if (waits_given_up()) throw CommunicatorError("given up, because this rank was asked to end");
+  /// Waits until the GPU has done what the group was given: with groups that are destroyed while
+  /// something is in flight, or while an exception passes by, all of the rank's are ended.
+  void finish() {
+    if (rank_->broken) return;
+    std::string why = std::uncaught_exceptions() > 0 ? "an exception passes by" : "";
+    for (DeviceWait wait(*rank_, *host_); why.empty() && !group_->idle(); wait.nap()) {
+      why = wait.failed();
+      if (!why.empty()) log::warning("end of group {}: {}", name(), why);
+    }
+    if (why.empty()) return;
+    rank_->broken = true;
+    rank_->watch.abort_all();
+  }
+
+  /// Gives `call` what ends its wait, and ends all groups when it fails.
+  template <class Call>
+  void attempt(const std::string& what, const Call& call) {
+    DeviceWait wait(*rank_, *host_);
+    const WhileWaiting waiting = [&wait] {
+      if (const std::string why = wait.call_failed(); !why.empty()) throw CommunicatorError(why);
+    };
+    try {
+      call(waiting);
+    } catch (const CommunicatorError& error) {
+      const std::string lost = host_->lost_members(), said = error.what();
+      const bool told = lost.empty() || said.find(lost) != std::string::npos;
+      fail_with(*rank_, *host_, fmt::format("{}: {}{}", what, said, told ? "" : " (" + lost + ")"));
+    }
   }
 
   template <class Call>
@@ -271,13 +224,7 @@ class DeviceCommunicator final : public Communicator {
                    const Call& call) {
     std::string what = fmt::format("{} of group {} ({} ranks)", label, name(), size());
     Event done;
-    try {
-      done = call();
-    } catch (const CommunicatorError& error) {
-      const std::string lost = host_->lost_members();
-      fail_with(*rank_, *host_,
-                fmt::format("{}: {}{}", what, error.what(), lost.empty() ? "" : " (" + lost + ")"));
-    }
+    attempt(what, [&](const WhileWaiting& waiting) { done = call(waiting); });
     rank_->watch.started(*group_, done, what);
     return std::make_unique<DeviceHandle>(rank_, *host_, std::move(what), std::move(done),
                                           std::vector<Tensor>{input, output});

@@ -16,7 +16,8 @@
 
 namespace sortie::trainer {
 
-/// Called again and again while ranks connect; throws what is to end that.
+/// Called again and again while the library works on a call in threads of its own, for example
+/// connects ranks; throws what is to end that wait. It is not kept after the call.
 using WhileWaiting = std::function<void()>;
 
 class DeviceGroup {
@@ -25,27 +26,34 @@ class DeviceGroup {
 
   /// Tensors are dense and of this group's GPU; they stay untouched until the event that comes back
   /// has passed, and who gives the event away to a stream keeps no hold of them after that. Shapes,
-  /// counts and places are those of Communicator.
-  virtual Event all_reduce(const Tensor& values, ReduceOp op, const Event& ready) = 0;
+  /// counts and places are those of Communicator. Each call returns when the stream has it, which
+  /// the first ones do only when the other ranks have called, too: they connect then.
+  virtual Event all_reduce(const Tensor& values, ReduceOp op, const Event& ready,
+                           const WhileWaiting& waiting) = 0;
   virtual Event reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op,
-                               const Event& ready) = 0;
-  virtual Event all_gather(const Tensor& input, const Tensor& output, const Event& ready) = 0;
-  virtual Event broadcast(const Tensor& values, int root, const Event& ready) = 0;
+                               const Event& ready, const WhileWaiting& waiting) = 0;
+  virtual Event all_gather(const Tensor& input, const Tensor& output, const Event& ready,
+                           const WhileWaiting& waiting) = 0;
+  virtual Event broadcast(const Tensor& values, int root, const Event& ready,
+                          const WhileWaiting& waiting) = 0;
   virtual Event all_to_all(const Tensor& input, std::span<const std::int64_t> send_counts,
                            const Tensor& output, std::span<const std::int64_t> receive_counts,
-                           const Event& ready) = 0;
+                           const Event& ready, const WhileWaiting& waiting) = 0;
   /// Of one sender to one receiver they go in the order of issue.
-  virtual Event send(const Tensor& values, int to, const Event& ready) = 0;
-  virtual Event receive(const Tensor& values, int from, const Event& ready) = 0;
+  virtual Event send(const Tensor& values, int to, const Event& ready,
+                     const WhileWaiting& waiting) = 0;
+  virtual Event receive(const Tensor& values, int from, const Event& ready,
+                        const WhileWaiting& waiting) = 0;
 
   /// Cuts the group as Communicator::split does; null for a negative color. All members call it.
   virtual std::unique_ptr<DeviceGroup> split(int color, int key, const std::string& name,
                                              const WhileWaiting& waiting) = 0;
 
-  /// What has gone wrong beside the calls, in the library's words; empty when nothing has.
+  /// What has gone wrong beside the calls, in the library's words; empty when nothing has, or when
+  /// another thread is in a call of this group. Any thread may ask.
   virtual std::string problem() = 0;
-  /// Ends what is in flight on this GPU, whatever the others do. Nothing but the end follows.
-  virtual void abort() = 0;
+  /// Whether the GPU has done all that it was given by this group.
+  virtual bool idle() = 0;
 };
 
 /// The library of a device module that makes groups.
@@ -64,6 +72,10 @@ class DeviceGroups {
   virtual std::unique_ptr<DeviceGroup> join(Device device, const std::string& id, int rank,
                                             int size, const std::string& name,
                                             const WhileWaiting& waiting) = 0;
+  /// Ends what is in flight of these groups, all of one GPU, whatever other ranks do. All at once:
+  /// the end of one frees memory of the GPU, which waits for kernels of all. Their calls throw from
+  /// here on.
+  virtual void abort(std::span<DeviceGroup* const> groups) = 0;
 };
 
 }  // namespace sortie::trainer

@@ -14,8 +14,8 @@ constexpr std::chrono::seconds kToBeNoticed{5};
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(std::chrono::duration<double> limit)
-    : limit_(limit), last_(WatchClock::now()), thread_([this] { watch(); }) {}
+DeviceWatch::DeviceWatch(DeviceGroups& library, std::chrono::duration<double> limit)
+    : library_(library), limit_(limit), last_(WatchClock::now()), thread_([this] { watch(); }) {}
 
 DeviceWatch::~DeviceWatch() {
   {
@@ -51,7 +51,7 @@ std::string DeviceWatch::failure() {
 
 void DeviceWatch::abort_all() {
   const std::lock_guard lock(mutex_);
-  for (DeviceGroup* group : groups_) group->abort();
+  library_.abort(groups_);
 }
 
 std::string DeviceWatch::look() {

@@ -18,8 +18,8 @@ namespace sortie::trainer {
 class DeviceWatch {
  public:
   /// What a failure was. A collective that is not done after `limit` in which no other was is one,
-  /// 0 = no limit.
-  explicit DeviceWatch(std::chrono::duration<double> limit);
+  /// 0 = no limit. `library` has made the groups, and outlives this.
+  DeviceWatch(DeviceGroups& library, std::chrono::duration<double> limit);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
@@ -32,7 +32,7 @@ class DeviceWatch {
   /// What has failed; empty when nothing has. Who asks takes care of it: without anybody who asks
   /// within some seconds the thread throws it, which ends the process (loop/rank_end.h).
   std::string failure();
-  /// Ends what is in flight on this GPU.
+  /// Ends what is in flight of all groups, together.
   void abort_all();
 
  private:
@@ -45,6 +45,7 @@ class DeviceWatch {
   /// Looks once; what is wrong.
   std::string look();
 
+  DeviceGroups& library_;
   const std::chrono::duration<double> limit_;
   std::mutex mutex_;
   std::condition_variable changed_;

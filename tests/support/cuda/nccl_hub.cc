@@ -137,9 +137,9 @@ class Hub : public std::enable_shared_from_this<Hub> {
     const Group& group = groups_[head.group];
     const auto place = std::ranges::find(group.ranks, rank);
     const int member = static_cast<int>(place - group.ranks.begin());
-    if (head.what == Ask::send) {
+    if (head.what == Ask::send || head.what == Ask::connect) {
       Asked out = head;
-      out.what = Ask::received;
+      out.what = head.what == Ask::send ? Ask::received : Ask::connected;
       out.peer = member;
       return tell(group.ranks[static_cast<std::size_t>(head.peer)], out, bytes);
     }

@@ -16,15 +16,21 @@ enum class Ask : std::uint32_t {
   reduce_scatter,
   all_gather,
   broadcast,
-  send,   // to rank `peer` of the group
-  split,  // peer = color, count = key
+  send,     // to rank `peer` of the group
+  split,    // peer = color, count = key
+  connect,  // with rank `peer` of the group, op = this one's role
   finalize,
   // of the hub:
-  result,    // of the operation `sequence` of group `group`; joined: peer = 0
-  received,  // from rank `peer` of the group
+  result,     // of the operation `sequence` of group `group`; joined: peer = 0
+  received,   // from rank `peer` of the group
+  connected,  // the same of rank `peer`
   part,    // of a split: group = the new one, peer = rank, count = ranks; sequence and `of` name it
   failed,  // the bytes are words
 };
+
+/// What a rank is in a connection: collectives and each direction of messages have their own. A
+/// taker has received a message.
+enum class Role : std::uint32_t { member, sender, receiver, taker };
 
 /// A message; `bytes` bytes follow.
 struct Asked {

@@ -122,6 +122,7 @@ TEST_CASE("nccl: groups of a group have collectives of their own, in flight toge
     auto alone = world.split(rank, 0, "alone");
     auto some = world.split(rank == 3 ? -1 : 0, -rank, "some");
     wrongs.check((some == nullptr) == (rank == 3), "split with a negative color");
+    wrongs.check(sends_between_devices(*pair), "a pair by way of the host");
     Tensor of_world = on_gpu_of(context, rank, 50), of_pair = on_gpu_of(context, rank, 50);
     Tensor of_one = on_gpu_of(context, rank, 50);
     auto first = world.all_reduce_async(of_world, ReduceOp::sum, context.record());

@@ -3,9 +3,16 @@
 // for has to agree in operation, count and type: here a difference is an error, where NCCL would
 // hang. Sums are taken around a ring, bf16 with a rounding at each step, as NCCL does.
 //
+// As NCCL 2.28.9 does with communicators that do not block: a call goes on in the background, as
+// ncclCommGetAsyncError is asked, and only its end gives the stream something to do; the first one
+// of a communicator, or of a pair, waits for the other ranks. One thread at a time may be in calls
+// of a communicator. ncclCommAbort waits for all that its GPU was given, and frees the
+// communicator; those of a group of calls are told before one of them waits.
+//
 // SORTIE_EMULATED_NCCL_FAULT=KIND:RANK:NUMBER breaks operation NUMBER (from 0) of that rank of the
-// world: "error", an asynchronous one of its communicator; "hang", it never begins; "kill", its
-// process is killed as it begins.
+// world: "error", an asynchronous one of its communicator; "hang", it never begins; "connect", its
+// call goes on for ever; "kill", its process is killed as it begins. "split" is for a split, whose
+// call goes on for ever. SORTIE_EMULATED_NCCL_CALL_MS: how long a thread is in each call.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,0 +1,139 @@
+// Calls of NCCL that go on in its own threads, and how they end: a communicator does not block.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/support/scoped_variable.h"
+#include "tests/trainer/parallel/on_ranks.h"
+#include "tests/trainer/parallel/socket_ranks.h"
+#include "trainer/ops/elementwise.h"
+#include "trainer/parallel/stage_exchange.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+using sortie::test::ScopedVariable;
+
+namespace {
+
+Tensor ones(ExecutionContext& context) {
+  Tensor tensor = context.empty(DType::f32, {64});
+  ops::fill(context, 1.0, tensor);
+  return tensor;
+}
+
+bool starts(const std::string& text, const std::string& with) {
+  return text.find(with) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("nccl: a collective long after the start has a time limit of its own") {
+  const ScopedVariable limit("SORTIE_COMM_TIMEOUT", "4");
+  Wrongs wrongs;
+  const RankErrors errors = run_gpu_ranks(2, [&](Communicator& world, ExecutionContext& context) {
+    auto pair = world.split(0, world.rank(), "pair");
+    std::this_thread::sleep_for(std::chrono::milliseconds(4500));
+    Tensor values = ones(context);
+    pair->all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+    world.all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+    wrongs.check(ops::copy_to_host<float>(context, values)[9] == 4.0f, "a sum");
+  });
+  CHECK(all_empty(errors));
+  CHECK(wrongs.all() == "");
+}
+
+TEST_CASE("nccl: the watch does not ask a communicator that the rank is in a call of") {
+  // As long as many looks of the watch; the emulation ends the process when two threads meet.
+  const ScopedVariable slow("SORTIE_EMULATED_NCCL_CALL_MS", "4");
+  Wrongs wrongs;
+  const RankErrors errors = run_gpu_ranks(2, [&](Communicator& world, ExecutionContext& context) {
+    auto pair = world.split(0, world.rank(), "pair");
+    Tensor values = ones(context);
+    for (int i = 0; i < 40; ++i)
+      (i % 2 == 0 ? world : *pair)
+          .all_reduce_async(values, ReduceOp::max, context.record())
+          ->wait_on(context);
+    wrongs.check(ops::copy_to_host<float>(context, values)[9] == 1.0f, "a maximum");
+  });
+  CHECK(all_empty(errors));
+  CHECK(wrongs.all() == "");
+}
+
+TEST_CASE("nccl: a collective whose ranks never connect ends, and is named") {
+  const ScopedVariable fault("SORTIE_EMULATED_NCCL_FAULT", "connect:1:0");
+  const ScopedVariable limit("SORTIE_COMM_TIMEOUT", "3");
+  const RankErrors errors = run_gpu_ranks(2, [](Communicator& world, ExecutionContext& context) {
+    Tensor values = ones(context);
+    world.all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+  });
+  INFO(errors[0]);
+  INFO(errors[1]);
+  CHECK(std::ranges::any_of(errors, [](const std::string& error) {
+    return starts(error, "all-reduce 6 of group world (2 ranks): NCCL 2.28.9 did not begin in 3 s");
+  }));
+  for (const std::string& error : errors) CHECK(!error.empty());
+}
+
+TEST_CASE("nccl: a split that is interrupted leaves NCCL a place to write to") {
+  const ScopedVariable fault("SORTIE_EMULATED_NCCL_FAULT", "split:1:1");
+  const ScopedVariable limit("SORTIE_COMM_TIMEOUT", "3");
+  const RankErrors errors = run_gpu_ranks(2, [](Communicator& world, ExecutionContext& context) {
+    auto first = world.split(0, world.rank(), "first");
+    auto second = world.split(0, world.rank(), "second");
+    Tensor values = ones(context);
+    second->all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+  });
+  INFO(errors[0]);
+  INFO(errors[1]);
+  // Or the other one, whose collective waits for this split, was the first to give up.
+  CHECK(starts(errors[1], "split of group world into second: "));
+  CHECK(!errors[0].empty());
+}
+
+TEST_CASE("nccl: groups are aborted together, so that none waits for the kernel of another") {
+  const ScopedVariable fault("SORTIE_EMULATED_NCCL_FAULT", "hang:1:2");
+  const ScopedVariable limit("SORTIE_COMM_TIMEOUT", "3");
+  const auto body = [](Communicator& world, ExecutionContext& context, bool throws) {
+    auto pair = world.split(0, world.rank(), "pair");
+    Tensor values = ones(context);
+    world.all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+    pair->all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+    // The pair's begins when the world's, which hangs, has ended.
+    world.all_reduce_async(values, ReduceOp::sum, context.record())->wait_on(context);
+    auto last = pair->all_reduce_async(values, ReduceOp::sum, context.record());
+    if (throws) throw std::runtime_error("this rank has had enough");
+    last->wait();
+  };
+  SUBCASE("by a failed wait") {
+    const RankErrors errors = run_gpu_ranks(
+        2, [&](Communicator& world, ExecutionContext& context) { body(world, context, false); });
+    CHECK(std::ranges::any_of(errors, [](const std::string& error) {
+      return error.find("no collective between GPUs made progress for 3 s") != std::string::npos;
+    }));
+    for (const std::string& error : errors) CHECK(!error.empty());
+  }
+  SUBCASE("by an exception of the rank's own") {
+    const RankErrors errors = run_gpu_ranks(2, [&](Communicator& world, ExecutionContext& context) {
+      body(world, context, world.rank() == 0);
+    });
+    CHECK(errors[0] == "this rank has had enough");
+    CHECK(!errors[1].empty());
+  }
+}
+
+TEST_CASE("nccl: the end of a group with a collective that hangs ends") {
+  const ScopedVariable fault("SORTIE_EMULATED_NCCL_FAULT", "hang:1:1");
+  const ScopedVariable limit("SORTIE_COMM_TIMEOUT", "3");
+  const RankErrors errors = run_gpu_ranks(2, [](Communicator& world, ExecutionContext& context) {
+    auto pair = world.split(0, world.rank(), "pair");
+    Tensor values = ones(context);
+    pair->all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+    pair->all_reduce_async(values, ReduceOp::sum, context.record())->wait_on(context);
+    pair = nullptr;
+    // What follows says so.
+    world.all_reduce_async(values, ReduceOp::sum, context.record())->wait();
+  });
+  for (const std::string& error : errors) CHECK(!error.empty());
+}
