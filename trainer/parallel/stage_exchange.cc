@@ -132,7 +132,11 @@ void StageExchange::finish() {
     // Out of the queue first: what is done meanwhile may poll.
     Transfer first = std::move(sent_.front());
     sent_.pop_front();
-    (void)first.wait();
+    // Between GPUs the stream waits, and the host goes on to the next step.
+    if (lines_.direct())
+      first.wait_on_stream();
+    else
+      (void)first.wait();
   }
 }
 

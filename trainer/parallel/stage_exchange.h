@@ -53,7 +53,8 @@ class StageExchange {
   void send(const PipelineAction& action, StageParcel parcel);
   /// Makes progress; cheap.
   void poll();
-  /// Until all that was sent has been taken.
+  /// Until all that was sent has been taken; between GPUs the current stream waits for that, and
+  /// the host goes on.
   void finish();
 
  private:

@@ -28,4 +28,9 @@ Tensor Transfer::wait() {
   return std::move(values_);
 }
 
+void Transfer::wait_on_stream() {
+  handle_->wait_on(*context_);
+  values_ = {};
+}
+
 }  // namespace sortie::trainer

@@ -18,6 +18,9 @@ class Transfer {
   bool poll() { return handle_->poll(); }
   /// The values, which were sent, or which the current stream has received when it gets here.
   Tensor wait();
+  /// Done when the current stream gets here, where the group sends from the device (stage_lines.h):
+  /// the host goes on. Elsewhere the same as wait().
+  void wait_on_stream();
 
  private:
   ExecutionContext* context_ = nullptr;

@@ -137,3 +137,40 @@ TEST_CASE("nccl: the end of a group with a collective that hangs ends") {
   });
   for (const std::string& error : errors) CHECK(!error.empty());
 }
+
+TEST_CASE("nccl: the host does not wait at the end of a step for what its stage has sent") {
+  Wrongs wrongs;
+  std::atomic<bool> finished = false;
+  const RankErrors errors = run_gpu_ranks(2, [&](Communicator& world, ExecutionContext& context) {
+    StageExchange exchange(context, world);
+    const PipelineShape shape{.stages = 2, .interleave = 1, .micro_batches = 1};
+    for (int round = 0; round < 2; ++round) {  // the stages connect in the first one
+      StageExchange::Form form;
+      form.width = 3;
+      form.rows = [](std::int64_t) { return 40; };
+      exchange.begin(shape, StageExchange::Pass::forward_only, std::move(form));
+      for (const PipelineAction& action : forward_schedule(shape, world.rank())) {
+        if (world.rank() == 0) {
+          StageParcel out;
+          out.hidden = context.empty(DType::f32, {40, 3});
+          ops::fill(context, 7.0 + round, out.hidden);
+          exchange.send(action, std::move(out));
+          continue;
+        }
+        const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (round == 1 && !finished && std::chrono::steady_clock::now() < limit)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        wrongs.check(round == 0 || finished, "the sender's host waits for its receiver");
+        const StageParcel in = exchange.take(action);
+        wrongs.check(
+            ops::copy_to_host<float>(context, in.hidden)[99] == static_cast<float>(7 + round),
+            "values");
+      }
+      exchange.finish();
+      if (world.rank() == 0 && round == 1) finished = true;
+      world.barrier();
+    }
+  });
+  CHECK(all_empty(errors));
+  CHECK(wrongs.all() == "");
+}
