@@ -102,17 +102,21 @@ fs::path share_data_path(const fs::path& folder, const ShareName& name) {
 ShareMemory::ShareMemory(ShareMemory&& other) noexcept
     : path_(std::move(other.path_)),
       file_(std::move(other.file_)),
-      bytes_(std::exchange(other.bytes_, {})) {}
+      bytes_(std::exchange(other.bytes_, {})),
+      release_(std::exchange(other.release_, nullptr)) {}
 
 ShareMemory& ShareMemory::operator=(ShareMemory&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(file_, other.file_);
   std::swap(bytes_, other.bytes_);
+  std::swap(release_, other.release_);
   return *this;
 }
 
 ShareMemory::~ShareMemory() {
-  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+  if (bytes_.empty()) return;
+  if (release_) release_(bytes_);
+  ::munmap(bytes_.data(), bytes_.size());
 }
 
 Result<ShareMemory> ShareMemory::take(const fs::path& folder, const ShareName& name,

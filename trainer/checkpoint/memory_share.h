@@ -14,8 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/fd.h"
@@ -57,6 +59,8 @@ class ShareMemory {
   ~ShareMemory();
 
   std::span<std::byte> bytes() const { return bytes_; }
+  /// Called once with the bytes, before they are unmapped; moves with them. It throws nothing.
+  void on_release(std::function<void(std::span<std::byte>)> what) { release_ = std::move(what); }
   /// Whether the path still names this file: the folder may have been removed and made again.
   bool is_named() const;
 
@@ -64,6 +68,7 @@ class ShareMemory {
   std::filesystem::path path_;
   Fd file_;
   std::span<std::byte> bytes_;
+  std::function<void(std::span<std::byte>)> release_;
 };
 
 std::filesystem::path share_data_path(const std::filesystem::path& folder, const ShareName& name);

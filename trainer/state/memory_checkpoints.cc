@@ -88,6 +88,12 @@ Result<std::vector<MemoryCheckpoints::Part>> MemoryCheckpoints::take_parts(
         return std::unexpected(std::move(taken).error());
       }
       at->second = std::move(*taken);
+      // Training stands still while a GPU's state is copied there.
+      if (memory_is_apart(context_.device())) {
+        DeviceMemory& device = apart_memory(context_.device());
+        device.pin(at->second.bytes());
+        at->second.on_release([&device](std::span<std::byte> bytes) { device.unpin(bytes); });
+      }
     }
     parts.push_back({{name, claimant_.attempt, {}, describe_share(name, pieces)}, &at->second});
   }

@@ -2,6 +2,8 @@
 // for.
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -34,6 +36,8 @@ Pinned& pinned() {
   static Pinned all;
   return all;
 }
+
+std::atomic<std::uint64_t> slow_reads = 0;
 
 /// Whether a copy's bytes on the stream's GPU are in one of its blocks.
 bool on_device(const Stream& stream, const void* address, std::size_t size) {
@@ -97,6 +101,7 @@ cudaError_t cudaHostUnregister(void* block) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind direction,
                             cudaStream_t stream) {
   SORTIE_CHECK(stream != nullptr, "a copy on the default stream");
+  if (direction == cudaMemcpyDeviceToHost && !pinned().has(to)) ++slow_reads;
   return copy(to, from, size, direction, *stream);
 }
 /// On the default stream, which waits for no stream that is cudaStreamNonBlocking, nor they for it.
@@ -128,4 +133,10 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
 cudaError_t cudaMemsetAsync(void* block, int value, std::size_t size, cudaStream_t stream) {
   if (!on_device(*stream, block, size)) return failed(cudaErrorInvalidValue);
   return add_work(*stream, {.run = [=] { std::memset(block, value, size); }});
+}
+
+/// For tests, which find it in the module: how often a copy to the host that was to go on beside
+/// the caller had to be waited for, as its memory is not pinned.
+extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_slow_reads() {
+  return emulated_cuda::slow_reads;
 }

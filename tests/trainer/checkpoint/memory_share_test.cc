@@ -149,3 +149,24 @@ TEST_CASE("a folder that was removed and made again is noticed") {
   CHECK(other->is_named());
   CHECK_FALSE(memory->is_named());
 }
+
+TEST_CASE("who uses a share's memory hears of its end, once, wherever the share has moved") {
+  const sortie::test::ScopedTempDir dir;
+  std::vector<std::size_t> released;
+  {
+    ShareMemory kept;
+    for (const std::size_t bytes : {100, 200}) {
+      auto taken = ShareMemory::take(dir.path(), {0, 1, bytes == 100 ? 'a' : 'b'}, bytes);
+      REQUIRE(taken);
+      taken->on_release([&](std::span<std::byte> memory) {
+        memory[0] = std::byte{1};  // still mapped
+        released.push_back(memory.size());
+      });
+      kept = std::move(*taken);
+    }
+    CHECK(released == std::vector<std::size_t>{100});
+    const ShareMemory moved = std::move(kept);
+    CHECK(released.size() == 1);
+  }
+  CHECK(released == std::vector<std::size_t>{100, 200});
+}

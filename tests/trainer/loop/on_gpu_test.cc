@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "common/config/architectures.h"
 #include "tests/support/emulated.h"
@@ -58,6 +59,26 @@ std::uint64_t gpu_waits() {
 }
 
 }  // namespace
+
+TEST_CASE("on a GPU: checkpoints in memory are copied to pinned memory" *
+          doctest::skip(!gpu_is_emulated())) {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = gpu_saving_job(dir / "save", 6);
+  job.trainer.memory_checkpoint_interval = 2;
+  RankContext rank;
+  rank.run_id = "run-a";
+  rank.attempt = 1;
+  rank.memory_folder = dir / "memory";
+  std::filesystem::create_directories(rank.memory_folder);
+  const auto communicator = make_single_communicator();
+  const std::uint64_t before = emulated_count("sortie_emulated_slow_reads");
+  {
+    TinyTraining training(job, *communicator, DType::f32, 1, nullptr, rank);
+    REQUIRE(training.trainer->run_steps());
+  }
+  CHECK(std::filesystem::exists(dir / "memory/share-00000-of-00001.a.seal"));
+  CHECK(emulated_count("sortie_emulated_slow_reads") == before);
+}
 
 TEST_CASE("on a GPU: the host waits for no step before it has given the next" *
           doctest::skip(!gpu_is_emulated())) {
