@@ -50,8 +50,10 @@ struct HfPart {
 };
 extern const HfPart kHfRope;           // rope_parameters, or rope_theta and rope_scaling
 extern const HfPart kHfPartialRope;    // the same with the share that is turned (GPT-NeoX)
+extern const HfPart kHfMixtralRope;    // rope_theta is 1e6 where a file has none
 extern const HfPart kHfGptNeoLayers;   // attention_types and window_size
-extern const HfPart kHfSlidingWindow;  // sliding_window of every layer (Mistral)
+extern const HfPart kHfMistralWindow;  // sliding_window of every layer, 4096 where a file has none
+extern const HfPart kHfMixtralWindow;  // the same, none where a file has none
 extern const HfPart kHfLayerTypes;     // use_sliding_window, layer_types, max_window_layers (Qwen)
 
 extern const HfPart kHfMixtral;  // [model.moe] and, for the last, [model.mla], [model.mtp]

@@ -16,7 +16,7 @@ HfFormat mistral_format() {
     if (key.name == "max_position_embeddings") key.fallback = 131072;
   }
   format.fixed = {{"hidden_act", "silu", {"swish"}}};
-  format.parts = {&kHfRope, &kHfSlidingWindow};
+  format.parts = {&kHfRope, &kHfMistralWindow};
   return format;
 }
 

@@ -17,7 +17,7 @@ HfFormat mixtral_format() {
     if (key.name == "rms_norm_eps") key.fallback = 1e-5;
   }
   format.fixed = {{"hidden_act", "silu", {"swish"}}, {"router_jitter_noise", 0.0}};
-  format.parts = {&kHfRope, &kHfSlidingWindow, &kHfMixtral};
+  format.parts = {&kHfMixtralRope, &kHfMixtralWindow, &kHfMixtral};
   std::erase_if(format.modules, [](const HfModule& module) {
     return module.ours.find(".mlp.") != module.ours.npos;
   });

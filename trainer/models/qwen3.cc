@@ -97,6 +97,8 @@ Family qwen3_moe_family() {
   format.model_type = "qwen3_moe";
   format.architecture = "Qwen3MoeForCausalLM";
   for (HfKey& key : format.keys) {
+    if (key.name == "hidden_size") key.fallback = 2048;
+    if (key.name == "num_hidden_layers") key.fallback = 24;
     if (key.name == "num_key_value_heads") key.fallback = 4;
     if (key.name == "head_dim") key.fallback = 0;
     if (key.name == "intermediate_size") key.fallback = 6144;
