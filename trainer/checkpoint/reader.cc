@@ -25,6 +25,24 @@ const Manifest::Tensor* CheckpointReader::find(const std::string& name) const {
   return found == manifest_.tensors.end() ? nullptr : &found->second;
 }
 
+Result<> CheckpointReader::expect_no_others(std::string_view prefix,
+                                            const std::set<std::string>& known) const {
+  constexpr std::size_t kMostNames = 3;
+  std::string names;
+  std::size_t others = 0;
+  for (auto next = manifest_.tensors.lower_bound(std::string(prefix));
+       next != manifest_.tensors.end() && next->first.starts_with(prefix); ++next) {
+    if (known.contains(next->first) || ++others > kMostNames) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", next->first);
+  }
+  if (others == 0) return {};
+  if (others > kMostNames) names += fmt::format(" and {} more", others - kMostNames);
+  return fail(ErrorCode::checkpoint,
+              fmt::format("{}: the model of its config does not have these tensors: {}; use the "
+                          "version of sortie-train that saved it",
+                          folder_.string(), names));
+}
+
 Result<std::span<const std::byte>> CheckpointReader::stored_bytes(
     const Manifest::Tensor& tensor, const Manifest::PlacedPiece& placed) {
   auto& shard = shards_[placed.shard];

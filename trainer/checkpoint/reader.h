@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/result.h"
@@ -29,6 +31,10 @@ class CheckpointReader {
   const Manifest& manifest() const { return manifest_; }
   /// Null when the checkpoint has no such tensor.
   const Manifest::Tensor* find(const std::string& name) const;
+
+  /// ErrorCode::checkpoint where the checkpoint has tensors whose names begin with `prefix` and are
+  /// not in `known`: what reads the others would be something else than what was saved.
+  Result<> expect_no_others(std::string_view prefix, const std::set<std::string>& known) const;
 
   /// Fills `out` with a part of a tensor: out.size() must be its elements times the element size.
   /// However the writers had cut the tensor, the parts are put together. Type and shape must be as

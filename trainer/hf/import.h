@@ -30,6 +30,7 @@ struct ExportOptions {
   OnProgress progress{};
 };
 /// Makes a folder that transformers loads, with the tokenizer of the run and what belongs to it.
+/// Low-rank updates are merged into the weights.
 /// `out` must not exist or be empty.
 Result<ImportReport> export_hf(const std::filesystem::path& checkpoint,
                                const std::filesystem::path& out, const ExportOptions& options);

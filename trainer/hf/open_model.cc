@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "common/base/atomic_file.h"
 #include "common/config/saved.h"
@@ -12,7 +13,9 @@
 #include "trainer/checkpoint/weight_types.h"
 #include "trainer/hf/import.h"
 #include "trainer/hf/llmc.h"
+#include "trainer/nn/lora.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/linear.h"
 
 namespace sortie::trainer {
 namespace {
@@ -122,6 +125,28 @@ struct CheckpointRows {
     matrices[&parameter] = std::move(matrix);
     return {};
   }
+  /// Adds its low-rank update to a weight of add(), with the bits of merge_lora().
+  Result<> merge(ExecutionContext& cpu, const Parameter& weight, const LowRank& update) {
+    const auto read = [this](const Parameter& parameter, std::vector<std::byte>& into) {
+      const Dims shape = dims_of(parameter.spec().shape);
+      into.resize(static_cast<std::size_t>(parameter.elements()) * sizeof(float));
+      return reader.read_as("model." + parameter.name(), StorageType::f32, shape,
+                            Piece::whole(shape), into);
+    };
+    const auto tensor_of = [](std::vector<std::byte>& values, const Parameter& parameter) {
+      return Tensor::wrap(values.data(), DType::f32, parameter.spec().shape);
+    };
+    Matrix merged;
+    std::vector<std::byte> up_values, down_values;
+    SORTIE_TRY(read(weight, merged.own));
+    SORTIE_TRY(read(*update.up, up_values));
+    SORTIE_TRY(read(*update.down, down_values));
+    Tensor matrix = tensor_of(merged.own, weight), up = tensor_of(up_values, *update.up);
+    ops::merge_low_rank(cpu, up, tensor_of(down_values, *update.down), update.scale, matrix);
+    merged.bytes = merged.own;
+    matrices.at(&weight) = std::move(merged);
+    return {};
+  }
   StoredRow operator()(const Parameter& parameter, std::int64_t row) const {
     const Matrix& matrix = matrices.at(&parameter);
     const std::size_t row_bytes =
@@ -129,6 +154,21 @@ struct CheckpointRows {
     return {matrix.bytes.data() + static_cast<std::size_t>(row) * row_bytes, 1, matrix.type};
   }
 };
+
+/// The weights become those with their low-rank updates; adds the names of these to `names`.
+Result<> merge_updates(const OpenedModel& opened, const config::LoraConfig& lora,
+                       CheckpointRows& rows, std::set<std::string>& names) {
+  ExecutionContext cpu(opened.context->threads());
+  ParameterStore updated;  // declared only: says which weights have an update
+  const LanguageModel model(cpu, opened.config, updated, /*recompute_layers=*/false);
+  SORTIE_TRY(add_lora(lora, updated));
+  for (const auto& parameter : updated.parameters()) {
+    names.insert("model." + parameter->name());
+    if (parameter->low_rank())
+      SORTIE_TRY(rows.merge(cpu, *opened.store->find(parameter->name()), *parameter->low_rank()));
+  }
+  return {};
+}
 
 Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threads, Device device,
                             const OnProgress& progress) {
@@ -150,6 +190,11 @@ Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threa
     if (progress)
       progress({"loading checkpoint", done, opened.store->parameters().size(), "tensors"});
   }
+  std::set<std::string> names;
+  for (const auto& parameter : opened.store->parameters())
+    names.insert("model." + parameter->name());
+  if (job.lora.rank > 0) SORTIE_TRY(merge_updates(opened, job.lora, *rows, names));
+  SORTIE_TRY(rows->reader.expect_no_others("model.", names));
   found.row = [rows](const Parameter& parameter, std::int64_t row) {
     return (*rows)(parameter, row);
   };

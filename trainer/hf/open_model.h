@@ -35,7 +35,9 @@ struct StoredModel {
   /// All of a parameter; this must outlive it.
   TensorData parameter_data(const Parameter& parameter, StorageType type) const;
 };
-/// Of a place as open_model() takes it. `progress` counts the tensors of a checkpoint.
+/// Of a place as open_model() takes it. Low-rank updates of a checkpoint are merged into their
+/// weights, which are then in memory, in f32. Tensors of the model that its config does not have
+/// are ErrorCode::checkpoint. `progress` counts the tensors of a checkpoint.
 Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1,
                                Device device = {}, const OnProgress& progress = {});
 

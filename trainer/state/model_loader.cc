@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/base/atomic_file.h"
 #include "common/config/saved.h"
@@ -114,7 +115,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
     return static_cast<std::uint64_t>(parameter->elements()) * sizeof(float);
   };
   std::uint64_t done = 0, all = 0;
-  for (const auto& parameter : store.parameters()) all += bytes_of(parameter);
+  std::set<std::string> names;
+  for (const auto& parameter : store.parameters()) {
+    all += bytes_of(parameter);
+    names.insert("model." + parameter->name());
+  }
+  SORTIE_TRY(reader.expect_no_others("model.", names));
   if (progress) progress({"loading checkpoint", 0, all});
   store.finalize(result->context, dtype, 16, /*with_optimizer=*/false);
   for (const auto& parameter : store.parameters()) {
