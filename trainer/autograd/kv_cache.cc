@@ -7,9 +7,22 @@
 #include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
-std::int64_t KvCache::keys_of(std::int64_t tokens) const {
+namespace {
+
+/// The next multiple of the number of keys that passes are made for.
+std::int64_t rounded(std::int64_t keys) {
   constexpr std::int64_t kRound = 256;
-  return std::min(capacity_, (length_ + tokens + kRound - 1) / kRound * kRound);
+  return (keys + kRound - 1) / kRound * kRound;
+}
+
+}  // namespace
+
+std::int64_t KvCache::capacity_for(std::int64_t tokens, std::int64_t window) {
+  return tokens >= window ? window : std::min(window, rounded(tokens));
+}
+
+std::int64_t KvCache::keys_of(std::int64_t tokens) const {
+  return std::min(capacity_, rounded(length_ + tokens));
 }
 
 void KvCache::begin(std::int64_t tokens, Tensor place) {

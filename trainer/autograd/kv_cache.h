@@ -15,6 +15,9 @@ class KvCache {
  public:
   /// Room for `capacity` tokens of each sequence.
   explicit KvCache(std::int64_t capacity) : capacity_(capacity) {}
+  /// The capacity for texts of up to `tokens` tokens in a model of `window` positions: passes over
+  /// them are the same work, to the bit, as in a cache of the whole window.
+  static std::int64_t capacity_for(std::int64_t tokens, std::int64_t window);
 
   std::int64_t length() const { return length_; }  // tokens in it
   std::int64_t capacity() const { return capacity_; }

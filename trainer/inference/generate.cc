@@ -48,9 +48,10 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   return order[kept - 1];
 }
 
-NextToken::NextToken(ExecutionContext& context, const LanguageModel& model, bool cache, bool graphs)
+NextToken::NextToken(ExecutionContext& context, const LanguageModel& model, bool cache, bool graphs,
+                     std::int64_t most_tokens)
     : context_(context), model_(model), window_(model.shape().sequence_length) {
-  if (cache) cache_.emplace(window_);
+  if (cache) cache_.emplace(KvCache::capacity_for(most_tokens, window_));
   if (!graphs) one_token_.never_capture();
 }
 
@@ -108,7 +109,8 @@ void generate(ExecutionContext& context, const LanguageModel& model,
               const std::function<bool(std::int32_t)>& on_token,
               const std::function<void(const std::string&)>& on_note) {
   SORTIE_CHECK(!prompt.empty(), "generate needs a token to start from");
-  NextToken next(context, model, options.cache, options.graphs);
+  NextToken next(context, model, options.cache, options.graphs,
+                 static_cast<std::int64_t>(prompt.size()) + options.max_tokens);
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
     const Tensor logits = next.logits(prompt);
     if (const auto failure = next.take_graph_failure(); failure && on_note) on_note(*failure);

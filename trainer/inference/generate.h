@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,7 +35,10 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 /// again. With and without a cache it is the same window.
 class NextToken {
  public:
-  NextToken(ExecutionContext& context, const LanguageModel& model, bool cache, bool graphs = true);
+  /// A text has up to `most_tokens` tokens: the cache has memory for these, or for the window if it
+  /// is shorter. The logits do not depend on it.
+  NextToken(ExecutionContext& context, const LanguageModel& model, bool cache, bool graphs = true,
+            std::int64_t most_tokens = std::numeric_limits<std::int64_t>::max());
   /// [1, vocab_size] f32 after `text`, which begins with that of the call before; valid until the
   /// next call.
   Tensor logits(const std::vector<std::int32_t>& text);

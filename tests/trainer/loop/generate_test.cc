@@ -163,3 +163,58 @@ TEST_CASE("top-p keeps the likeliest that reach the share, and draws among them 
   CHECK(all[0] > 180);
   CHECK(all[3] > 180);
 }
+
+TEST_CASE("the cache has memory for the text, not for all positions of the model") {
+  const auto communicator = make_single_communicator();
+  for (const char* architecture : {"llama", "deepseek-v3"}) {
+    CAPTURE(architecture);
+    auto job = is_mixture(architecture) ? mixture_job(architecture) : tiny_job(architecture);
+    job.model.sequence_length = 4096;
+    job.topology.micro_batch_size = 1;
+    job.topology.global_batch_size = 1;
+    TinyTraining training(job, *communicator);
+    ExecutionContext& context = training.trainer->context();
+    const Allocator& allocator = context.allocator();
+    // What a cache of so many tokens has.
+    const auto memory_of = [&](std::int64_t most) {
+      NextToken next(context, training.trainer->model(), true, true, most);
+      const std::size_t before = allocator.bytes_in_use();
+      next.logits({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+      return allocator.bytes_in_use() - before;
+    };
+    const std::size_t whole = memory_of(4096), some = memory_of(10 + 40);
+    CHECK(whole > 0);
+    CHECK(some * 15 < whole);  // 256 tokens
+    CHECK(memory_of(257) * 7 < whole);
+    CHECK(memory_of(std::numeric_limits<std::int64_t>::max()) == whole);
+    // generate() asks for no more than that.
+    SamplingOptions options;
+    options.temperature = 0;
+    options.max_tokens = 40;
+    context.allocator().reset_peak();
+    const std::size_t before = allocator.bytes_in_use();
+    continue_text(*training.trainer, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, options);
+    CHECK(allocator.peak_bytes_in_use() - before < whole / 2);
+  }
+}
+
+TEST_CASE("logits do not depend on the size of the cache, to the bit") {
+  const auto communicator = make_single_communicator();
+  auto job = tiny_job();
+  job.model.sequence_length = 1000;
+  job.model.init_std = 0.3;
+  TinyTraining training(job, *communicator);
+  ExecutionContext& context = training.trainer->context();
+  for (const std::int64_t most : {300, 900, 5000}) {
+    CAPTURE(most);
+    NextToken whole(context, training.trainer->model(), true);
+    NextToken some(context, training.trainer->model(), true, true, most);
+    std::vector<std::int32_t> text;
+    for (std::int32_t i = 0; i < 250; ++i) text.push_back(i * 7 % 50);
+    while (static_cast<std::int64_t>(text.size()) < std::min<std::int64_t>(most, 320)) {
+      const auto a = ops::copy_to_host<float>(context, whole.logits(text));
+      REQUIRE(ops::copy_to_host<float>(context, some.logits(text)) == a);
+      text.push_back(static_cast<std::int32_t>(text.size() * 11 % 50));
+    }
+  }
+}
