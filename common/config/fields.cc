@@ -226,7 +226,7 @@ const Field kFields[] = {
     {"data.validation_data_prefixes", data<&Data::validation_data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",
      "Token files to validate on", kShown | kPath},
     {"data.chat_files", data<&Data::chat_files>, kPathForm, "",
-     "Conversations to train on instead of token files; only the answers have a loss: JSONL with {\"messages\": [{\"role\", \"content\"}, ...]} or {\"prompt\", \"completion\"} a line", kPath},
+     "Conversations to train on instead of token files; only the answers have a loss: JSONL with {\"messages\": [{\"role\", \"content\"}, ...]}, which is written as ChatML, or {\"prompt\", \"completion\"} a line", kPath},
     {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
     {"data.validation_sets", data<&Data::validation_sets>, Form{"NAME = \"PREFIX\"", check_set_name}, "",
      "More validation sets by name, as in { wiki = \"/data/wiki-validation\" }: a PREFIX of token files, or a .jsonl file of conversations. Each has a loss of its own; the validation loss is the mean over the sets", kPath},

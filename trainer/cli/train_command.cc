@@ -10,9 +10,9 @@
 #include "common/config/load.h"
 #include "common/config/stage.h"
 #include "common/config/validate.h"
-#include "common/config/validation_sets.h"
 #include "common/training/event.h"
 #include "trainer/checkpoint/file_ops.h"
+#include "trainer/cli/open_data.h"
 #include "trainer/cli/output_options.h"
 #include "trainer/cli/site_setup.h"
 #include "trainer/loop/crowded_hosts.h"
@@ -22,8 +22,6 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/loop/world.h"
 #include "trainer/metrics/progress_reporter.h"
-#include "trainer/samples/chat_source.h"
-#include "trainer/samples/dataset_source.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -54,61 +52,6 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
     agreements.push_back({"validation data " + set.name, set.source->fingerprint(),
                           "copy the same files to every host, or share the folder"});
   return check_agreement(communicator, rank, agreements);
-}
-
-/// An error names the key whose value caused it.
-template <class T>
-Result<T> of_key(std::string_view key, Result<T> result) {
-  if (result) return result;
-  return std::unexpected(with_context(std::move(result).error(), key));
-}
-
-Result<std::unique_ptr<SampleSource>> open_chats(const config::JobConfig& job,
-                                                 const std::vector<std::string>& chats,
-                                                 bool shuffle) {
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer,
-                          of_key("data.tokenizer", make_tokenizer(job.data.tokenizer)));
-  SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, *tokenizer, shuffle));
-  if (source->left_out() > 0)
-    log::warning("{}: {} conversations are left out: no answer in their first {} tokens",
-                 chats.front(), source->left_out(), job.model.sequence_length);
-  return source;
-}
-
-Result<std::unique_ptr<SampleSource>> open_training(const config::JobConfig& job,
-                                                    const config::BatchPlan& batch,
-                                                    std::int64_t sites) {
-  if (!job.data.chat_files.empty())
-    return of_key("data.chat_files", open_chats(job, job.data.chat_files, /*shuffle=*/true));
-  DatasetSource::Course course;
-  course.samples =
-      static_cast<std::uint64_t>(config::samples_of_steps(batch, job.trainer.train_iterations)) *
-      static_cast<std::uint64_t>(std::max<std::int64_t>(sites, 1));
-  // What a site was granted and did not train, as it was lost, is not granted again.
-  if (sites > 0) course.samples += course.samples / 4;
-  course.micro_step = static_cast<std::uint64_t>(batch.micro_batch_size * batch.data_parallel_size);
-  return of_key("data.data_prefixes", DatasetSource::open_training(job, course));
-}
-
-Result<std::unique_ptr<SampleSource>> open_validation(const config::JobConfig& job,
-                                                      const config::ValidationSet& set) {
-  if (!set.chat_files.empty()) return open_chats(job, set.chat_files, /*shuffle=*/false);
-  return DatasetSource::open_validation(job, set.prefixes);
-}
-
-struct OpenedSets {
-  std::vector<std::unique_ptr<SampleSource>> sources;
-  std::vector<ValidationSet> sets;  // refer to them
-};
-
-Result<OpenedSets> open_validation_sets(const config::JobConfig& job) {
-  OpenedSets opened;
-  for (const config::ValidationSet& set : config::validation_sets(job.data)) {
-    SORTIE_ASSIGN_OR_RETURN(auto source, of_key(set.key, open_validation(job, set)));
-    opened.sets.push_back({set.name, source.get()});
-    opened.sources.push_back(std::move(source));
-  }
-  return opened;
 }
 
 /// Rank 0 writes the checkpoints, so it alone needs the tokenizer's files.
@@ -152,6 +95,14 @@ Result<> check_room(const config::JobConfig& job, const config::BatchPlan& batch
                           check_device_room(job, options, rank.compute));
   end.set_planned_on_gpu(planned);
   return {};
+}
+
+void tell_notes(const std::vector<std::string>& notes, EventSink& events) {
+  for (const std::string& note : notes) {
+    if (note.empty()) continue;
+    events.send(training::to_json(training::NoteEvent{note}));
+    events.say(note);
+  }
 }
 
 Result<> train(const std::string& config_path, RankEnd& end) {
@@ -204,27 +155,24 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
-  SORTIE_ASSIGN_OR_RETURN(const auto training, open_training(job, batch.plan, rank.sites));
-  SORTIE_ASSIGN_OR_RETURN(const OpenedSets validation, open_validation_sets(job));
+  SORTIE_ASSIGN_OR_RETURN(const OpenedData data, open_data(job, batch.plan, rank.sites));
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
   SORTIE_ASSIGN_OR_RETURN(auto world, make_world(job.topology.backend, rank));
   end.set_communicator(std::move(world));
   rank.marks->count_collectives(end.communicator().begun());
-  SORTIE_TRY(resolve_epochs(job, batch.plan, *training, rank.sites));
-  SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
-                                    validation.sets, cpu, rank.compute, precision)));
+  SORTIE_TRY(resolve_epochs(job, batch.plan, *data.training, rank.sites));
+  SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *data.training,
+                                    data.validation_sets, cpu, rank.compute, precision)));
   SORTIE_TRY(end.shared(
       share_failure(end.communicator(), rank, check_room(job, batch.plan, rank, precision, end))));
   SORTIE_TRY(
       end.shared(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank))));
-  const std::string crowded = crowded_hosts(end.communicator(), rank);
-  if (rank.rank == 0 && !crowded.empty()) {
-    end.events().send(training::to_json(training::NoteEvent{crowded}));
-    end.events().say(crowded);
-  }
-  Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *training,
-                  validation.sets, cpu, precision, build);
+  std::vector<std::string> notes = data.notes;
+  notes.push_back(crowded_hosts(end.communicator(), rank));
+  if (rank.rank == 0) tell_notes(notes, end.events());
+  Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *data.training,
+                  data.validation_sets, cpu, precision, build);
   trainer.set_tokenizer(std::move(tokenizer));
   if (site) trainer.set_site(*site);
   end.set_last_save([&] { return trainer.save_last(); });

@@ -15,6 +15,29 @@ namespace {
 
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
+/// Keys of other programs' files that change what is trained, and what to do about each.
+constexpr std::pair<std::string_view, std::string_view> kUnsupported[] = {
+    {"tool_calls", "write the call into \"content\", or remove the conversation"},
+    {"function_call", "write the call into \"content\", or remove the conversation"},
+    {"tools", "write the descriptions of the tools into the \"content\" of a system message"},
+    {"functions", "write the descriptions of the tools into the \"content\" of a system message"},
+    {"weight", "all answers count the same; remove the key, or the conversation"},
+    {"train",
+     "all answers and nothing else are trained on; remove the key, or write the line as "
+     "\"prompt\" and \"completion\""}};
+
+/// Files that were written from tables have null or nothing in the columns of other lines.
+Result<> check_keys(const nlohmann::json& object, std::string_view where) {
+  for (const auto& [key, advice] : kUnsupported) {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null() || (found->is_structured() && found->empty()))
+      continue;
+    return fail(ErrorCode::unsupported,
+                fmt::format("{}\"{}\" is not supported: {}", where, key, advice));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& job,
@@ -31,7 +54,8 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
   for (const std::string& file : files) {
     SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
     hash.update(text);
-    std::int64_t number = 0, conversations = 0;
+    std::int64_t number = 0;
+    const std::int64_t before = source->count_.conversations;
     for (std::size_t begin = 0; begin < text.size();) {
       const std::size_t end = std::min(text.find('\n', begin), text.size());
       const std::string line = text.substr(begin, end - begin);
@@ -39,9 +63,8 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
       ++number;
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       SORTIE_TRY(source->add_line(line, fmt::format("{}:{}", file, number), tokenizer));
-      ++conversations;
     }
-    if (conversations == 0)
+    if (source->count_.conversations == before)
       return fail(
           ErrorCode::data,
           fmt::format("{}: no conversation in it; write one a line, or take the file out of "
@@ -61,6 +84,7 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
 Result<std::vector<ChatSource::Part>> ChatSource::parse_conversation(std::string_view line) {
   std::vector<Part> parts;
   SORTIE_ASSIGN_OR_RETURN(const nlohmann::json value, parse_json_object(line));
+  SORTIE_TRY(check_keys(value, ""));
   if (!value.contains("messages")) {
     for (const auto& [key, counts] : {std::pair("prompt", false), {"completion", true}}) {
       SORTIE_ASSIGN_OR_RETURN(const auto* text, json_member(value, key, JsonKind::text));
@@ -72,6 +96,7 @@ Result<std::vector<ChatSource::Part>> ChatSource::parse_conversation(std::string
   if (messages->empty()) return fail(ErrorCode::data, "\"messages\" is empty");
   for (const nlohmann::json& message : *messages) {
     SORTIE_TRY(check_json_kind(message, "a message", JsonKind::object));
+    SORTIE_TRY(check_keys(message, fmt::format("message {}: ", &message - &messages->front() + 1)));
     SORTIE_ASSIGN_OR_RETURN(const auto* role, json_member(message, "role", JsonKind::text));
     SORTIE_ASSIGN_OR_RETURN(const auto* content, json_member(message, "content", JsonKind::text));
     const std::string_view name = role->get_ref<const std::string&>();
@@ -88,30 +113,40 @@ Result<std::vector<ChatSource::Part>> ChatSource::parse_conversation(std::string
 Result<> ChatSource::add_line(const std::string& line, const std::string& where,
                               const Tokenizer& tokenizer) {
   auto parsed = parse_conversation(line);
+  if (!parsed && parsed.error().code == ErrorCode::unsupported)
+    return fail(ErrorCode::data, fmt::format("{}: {}", where, parsed.error().message));
   if (!parsed)
     return fail(ErrorCode::data,
                 fmt::format("{}: {}; write {{\"messages\": [{{\"role\": \"user\", \"content\": "
                             "\"...\"}}, ...]}} or {{\"prompt\": \"...\", \"completion\": \"...\"}}",
                             where, parsed.error().message));
   const std::vector<Part>& parts = *parsed;
+  const bool of_two_texts = parts.size() == 2;
   auto conversation = tokenize(parts, tokenizer);
   if (!conversation) return std::unexpected(with_context(std::move(conversation).error(), where));
-  const bool ends = parts.size() == 2;
-  if (const auto eod = tokenizer.eod_id(); ends && eod && *eod < vocab_size_) {
+  if (const auto eod = tokenizer.eod_id(); of_two_texts && eod && *eod < vocab_size_) {
     conversation->ids.push_back(*eod);
     conversation->counts.push_back(true);
   }
-  const auto most = static_cast<std::size_t>(sequence_length_) + 1;
-  if (conversation->ids.size() > most) {
-    conversation->ids.resize(most);
-    conversation->counts.resize(most);
+  // The first token is no target.
+  const auto targets_before = [&](std::size_t end) {
+    const auto begin = conversation->counts.begin();
+    return end > 1 ? std::count(begin + 1, begin + static_cast<std::ptrdiff_t>(end), true) : 0;
+  };
+  const std::size_t size = conversation->ids.size(),
+                    kept = std::min(size, static_cast<std::size_t>(sequence_length_) + 1);
+  const std::int64_t targets = targets_before(kept), all_targets = targets_before(size);
+  ++count_.conversations;
+  count_.answer_tokens += all_targets;
+  count_.lost_tokens += all_targets - targets;
+  if (targets == 0) {
+    ++count_.left_out;
+    return {};
   }
-  const bool any =
-      std::ranges::count(conversation->counts, true) > 0 && !(conversation->ids.size() == 1);
-  if (any)
-    conversations_.push_back(std::move(*conversation));
-  else
-    ++left_out_;
+  count_.cut += kept < size;
+  conversation->ids.resize(kept);
+  conversation->counts.resize(kept);
+  conversations_.push_back(std::move(*conversation));
   return {};
 }
 

@@ -14,9 +14,11 @@ namespace sortie::trainer {
 /// JSONL, one a line: {"messages": [{"role": "user", "content": "..."}, ...]} becomes, message by
 /// message, "<|im_start|>ROLE\nCONTENT<|im_end|>\n", where what an assistant says and the mark
 /// behind it are targets; {"prompt": "...", "completion": "..."} becomes the two texts and the
-/// tokenizer's end of document, where all but the prompt are targets. Unknown keys are ignored,
-/// roles other than system, developer, user, assistant and tool are errors. A
-/// sample is one conversation, its beginning if it is too long, filled up behind its end.
+/// tokenizer's end of document, where all but the prompt are targets. No tokens are put before
+/// either. Keys that would change what is trained (tool_calls, function_call, tools, functions,
+/// weight, train) are errors unless they are null or empty, other unknown keys are ignored. Roles
+/// other than system, developer, user, assistant and tool are errors. A sample is one conversation,
+/// its beginning if it is too long, filled up behind its end.
 class ChatSource final : public SampleSource {
  public:
   /// Training samples are shuffled by the seed, anew in every epoch; validation samples come as
@@ -32,8 +34,15 @@ class ChatSource final : public SampleSource {
   std::int64_t samples_per_epoch() const override {
     return static_cast<std::int64_t>(conversations_.size());
   }
-  /// Conversations without a target in their first sequence_length tokens.
-  std::int64_t left_out() const { return left_out_; }
+  /// What became of the conversations in the files.
+  struct Count {
+    std::int64_t conversations = 0;
+    std::int64_t left_out = 0;       // without a target in their first sequence_length tokens
+    std::int64_t cut = 0;            // others that are longer
+    std::int64_t answer_tokens = 0;  // of all conversations
+    std::int64_t lost_tokens = 0;    // of these, behind the cuts
+  };
+  const Count& count() const { return count_; }
 
  private:
   struct Conversation {
@@ -49,7 +58,8 @@ class ChatSource final : public SampleSource {
   Result<Conversation> tokenize(const std::vector<Part>& parts, const Tokenizer& tokenizer) const;
 
   std::vector<Conversation> conversations_;
-  std::int64_t sequence_length_ = 0, vocab_size_ = 0, left_out_ = 0;
+  std::int64_t sequence_length_ = 0, vocab_size_ = 0;
+  Count count_;
   std::uint64_t seed_ = 0;
   bool shuffle_ = false;
   std::string fingerprint_;

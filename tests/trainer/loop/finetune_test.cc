@@ -192,7 +192,7 @@ TEST_CASE("of a conversation the answers count, and the mark that ends them") {
   const auto source = ChatSource::open(job, {dir.str("chat.jsonl")}, *tokenizer, false);
   REQUIRE_MESSAGE(source, (source ? "" : source.error().message));
   CHECK((*source)->samples_per_epoch() == 2);
-  CHECK((*source)->left_out() == 1);
+  CHECK((*source)->count().left_out == 1);
   std::vector<std::int32_t> tokens(160), targets(160);
   const auto texts = [&](std::int64_t index) {
     REQUIRE((*source)->sample(index, tokens, targets));

@@ -1,0 +1,84 @@
+#include "trainer/cli/open_data.h"
+
+#include <fmt/format.h>
+
+#include "common/config/validation_sets.h"
+#include "trainer/samples/chat_source.h"
+#include "trainer/samples/dataset_source.h"
+
+namespace sortie::trainer {
+namespace {
+
+template <class T>
+Result<T> of_key(std::string_view key, Result<T> result) {
+  if (result) return result;
+  return std::unexpected(with_context(std::move(result).error(), key));
+}
+
+/// Empty where everything is trained on.
+std::string cuts_of(const ChatSource::Count& count, std::string_view key, std::int64_t length) {
+  if (count.lost_tokens == 0 && count.cut == 0 && count.left_out == 0) return {};
+  return fmt::format(
+      "{}: of {} conversations {} are cut to model.sequence_length = {} tokens and {} are left "
+      "out, "
+      "which have no answer in them; {} of {} answer tokens are lost",
+      key, count.conversations, count.cut, length, count.left_out, count.lost_tokens,
+      count.answer_tokens);
+}
+
+class Opener {
+ public:
+  Opener(const config::JobConfig& job, OpenedData& opened) : job_(job), opened_(opened) {}
+
+  Result<std::unique_ptr<SampleSource>> chats(std::string_view key,
+                                              const std::vector<std::string>& files, bool shuffle) {
+    SORTIE_ASSIGN_OR_RETURN(const auto tokenizer,
+                            of_key("data.tokenizer", make_tokenizer(job_.data.tokenizer)));
+    SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job_, files, *tokenizer, shuffle));
+    if (std::string text = cuts_of(source->count(), key, job_.model.sequence_length); !text.empty())
+      opened_.notes.push_back(std::move(text));
+    return source;
+  }
+
+  Result<std::unique_ptr<SampleSource>> training(const config::BatchPlan& batch,
+                                                 std::int64_t sites) {
+    constexpr std::string_view kChats = "data.chat_files";
+    if (!job_.data.chat_files.empty())
+      return of_key(kChats, chats(kChats, job_.data.chat_files, /*shuffle=*/true));
+    DatasetSource::Course course;
+    course.samples =
+        static_cast<std::uint64_t>(config::samples_of_steps(batch, job_.trainer.train_iterations)) *
+        static_cast<std::uint64_t>(std::max<std::int64_t>(sites, 1));
+    // What a site was granted and did not train, as it was lost, is not granted again.
+    if (sites > 0) course.samples += course.samples / 4;
+    course.micro_step =
+        static_cast<std::uint64_t>(batch.micro_batch_size * batch.data_parallel_size);
+    return of_key("data.data_prefixes", DatasetSource::open_training(job_, course));
+  }
+
+  Result<std::unique_ptr<SampleSource>> validation(const config::ValidationSet& set) {
+    if (!set.chat_files.empty()) return chats(set.key, set.chat_files, /*shuffle=*/false);
+    return DatasetSource::open_validation(job_, set.prefixes);
+  }
+
+ private:
+  const config::JobConfig& job_;
+  OpenedData& opened_;
+};
+
+}  // namespace
+
+Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPlan& batch,
+                             std::int64_t sites) {
+  OpenedData opened;
+  Opener opener(job, opened);
+  SORTIE_ASSIGN_OR_RETURN(opened.training, opener.training(batch, sites));
+  for (const config::ValidationSet& set : config::validation_sets(job.data)) {
+    SORTIE_ASSIGN_OR_RETURN(auto source, of_key(set.key, opener.validation(set)));
+    opened.validation_sets.push_back({set.name, source.get()});
+    opened.validation.push_back(std::move(source));
+  }
+  return opened;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,27 @@
+// The data of a run as [data] names it, opened before the first step.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/config/schema.h"
+#include "common/config/validate.h"
+#include "trainer/loop/validation.h"
+#include "trainer/samples/sample_source.h"
+
+namespace sortie::trainer {
+
+struct OpenedData {
+  std::unique_ptr<SampleSource> training;
+  std::vector<std::unique_ptr<SampleSource>> validation;
+  std::vector<ValidationSet> validation_sets;  // refer to them
+  std::vector<std::string> notes;              // for the log of rank 0: what was cut or left out
+};
+
+/// An error names the key whose value caused it. `sites`: that share the training samples, 0 or 1 =
+/// this run alone.
+Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPlan& batch,
+                             std::int64_t sites);
+
+}  // namespace sortie::trainer
