@@ -57,10 +57,11 @@ Result<> score_data(const EvalOptions& options, LoadedModel& loaded, const Token
 
 Result<> score_answers(const EvalOptions& options, LoadedModel& loaded, const Tokenizer& tokenizer,
                        nlohmann::ordered_json& report) {
+  SORTIE_ASSIGN_OR_RETURN(const auto before, loaded.tokens_before_prompt(tokenizer));
   ProgressLine line("eval");
-  SORTIE_ASSIGN_OR_RETURN(
-      const ChoiceScore score,
-      score_choices(loaded.context, *loaded.model, tokenizer, options.choices, line.callback()));
+  SORTIE_ASSIGN_OR_RETURN(const ChoiceScore score,
+                          score_choices(loaded.context, *loaded.model, tokenizer, before,
+                                        options.choices, line.callback()));
   line.finish();
   const auto share = [&](std::int64_t right) {
     return static_cast<double>(right) / static_cast<double>(score.items);

@@ -64,7 +64,7 @@ Result<> run(const GenerateOptions& options) {
   const LanguageModel& model = *loaded->model;
 
   std::vector<std::int32_t> prompt;
-  SORTIE_TRY(encode_with_special_tokens(*tokenizer, options.prompt, prompt));
+  SORTIE_TRY(loaded->encode_prompt(*tokenizer, options.prompt, prompt));
   for (const std::int32_t token : prompt)
     if (token >= model.shape().vocab_size)
       return fail(ErrorCode::data,

@@ -48,11 +48,13 @@ Result<Item> parse_item(const std::string& line, const std::string& where) {
                                            where, item.error().message));
 }
 
-/// The log-probability of `choice` after `context`.
+/// The log-probability of `choice` after the tokens `begin_tokens` and the text `before`.
 Result<double> log_probability(ExecutionContext& context, const LanguageModel& model,
-                               const Tokenizer& tokenizer, const std::string& before,
-                               const std::string& choice, const std::string& where) {
-  std::vector<std::int32_t> head = tokenizer.special_tokens().before, all = head;
+                               const Tokenizer& tokenizer,
+                               const std::vector<std::int32_t>& begin_tokens,
+                               const std::string& before, const std::string& choice,
+                               const std::string& where) {
+  std::vector<std::int32_t> head = begin_tokens, all = head;
   SORTIE_TRY(tokenizer.encode(before, head));
   SORTIE_TRY(tokenizer.encode(before + choice, all));
   // A token may join the end of the context with the choice: it is the choice's then.
@@ -137,8 +139,9 @@ Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& mod
 }
 
 Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel& model,
-                                  const Tokenizer& tokenizer, const std::filesystem::path& file,
-                                  const OnProgress& progress) {
+                                  const Tokenizer& tokenizer,
+                                  const std::vector<std::int32_t>& before,
+                                  const std::filesystem::path& file, const OnProgress& progress) {
   std::ifstream in(file);
   if (!in) return std::unexpected(os_error(errno, file.string()));
   std::error_code ignored;
@@ -155,7 +158,7 @@ Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel
     for (std::size_t i = 0; i < item.choices.size(); ++i) {
       SORTIE_ASSIGN_OR_RETURN(
           const double value,
-          log_probability(context, model, tokenizer, item.context, item.choices[i], where));
+          log_probability(context, model, tokenizer, before, item.context, item.choices[i], where));
       const double per_byte = value / static_cast<double>(item.choices[i].size());
       if (value > most) best = i;
       if (per_byte > most_per_byte) best_per_byte = i;

@@ -37,10 +37,12 @@ struct ChoiceScore {
 };
 
 /// JSONL, an item a line: {"context": "2 + 2 =", "choices": [" 4", " 5"], "answer": 0}. Context and
-/// choice are tokenized as one text; what is too long loses its beginning. ErrorCode::data names
-/// the line.
+/// choice are tokenized as one text, with the tokens `before` it; what is too long loses its
+/// beginning. ErrorCode::data names the line.
 Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel& model,
-                                  const Tokenizer& tokenizer, const std::filesystem::path& file,
+                                  const Tokenizer& tokenizer,
+                                  const std::vector<std::int32_t>& before,
+                                  const std::filesystem::path& file,
                                   const OnProgress& progress = {});
 
 }  // namespace sortie::trainer

@@ -60,6 +60,20 @@ Result<std::string> locate(const BuiltWith& built) {
                           built.claim.who, describe(built.claim.id), beside.string()));
 }
 
+/// Whether the texts to train on have special tokens around them: one file with them is enough for
+/// a model to know them.
+Result<std::optional<bool>> special_tokens_of(const config::DataConfig& data) {
+  if (!data.chat_files.empty()) return false;
+  if (data.data_prefixes.empty()) return std::nullopt;
+  std::optional<bool> added = false;
+  for (const std::string& prefix : data.data_prefixes) {
+    SORTIE_ASSIGN_OR_RETURN(const auto manifest, find_build_manifest(prefix));
+    if (manifest && manifest->add_special_tokens) return true;
+    if (!manifest) added.reset();
+  }
+  return added;
+}
+
 }  // namespace
 
 Result<> check_tokenizers_agree(const std::vector<TokenizerClaim>& claims) {
@@ -102,9 +116,13 @@ Result<RunTokenizer> find_run_tokenizer(const config::JobConfig& job) {
   }
   for (const BuiltWith& one : built) run.claims.push_back(one.claim);
   SORTIE_TRY(check_tokenizers_agree(run.claims));
-  if (run.files || built.empty()) return run;
-  SORTIE_ASSIGN_OR_RETURN(name, locate(built.front()));
-  SORTIE_ASSIGN_OR_RETURN(run.files, read_tokenizer_files(name));
+  if (!run.files && !built.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(name, locate(built.front()));
+    SORTIE_ASSIGN_OR_RETURN(run.files, read_tokenizer_files(name));
+  }
+  if (run.files) {
+    SORTIE_ASSIGN_OR_RETURN(run.files->form.special_tokens, special_tokens_of(job.data));
+  }
   return run;
 }
 

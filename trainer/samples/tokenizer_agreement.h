@@ -33,7 +33,8 @@ Result<std::vector<TokenizerClaim>> claims_of_files(const std::vector<std::strin
 
 /// The tokenizer of data.tokenizer, else the one that the token files were built with, which must
 /// be where it was, or beside them. An absent or changed file, and files of different tokenizers,
-/// are errors that name the keys.
+/// are errors that name the keys. What the manifests say of special tokens is in the form of its
+/// files.
 Result<RunTokenizer> find_run_tokenizer(const config::JobConfig& job);
 
 /// Whether the weights of a checkpoint were trained with the tokenizer of `run`. Checkpoints that

@@ -78,6 +78,20 @@ Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer(const std::string& nam
                   folder.string()));
 }
 
+Result<> LoadedModel::encode_prompt(const Tokenizer& tokenizer, std::string_view text,
+                                    std::vector<std::int32_t>& ids) const {
+  SORTIE_ASSIGN_OR_RETURN(const TextForm form, find_text_form(folder));
+  if (form.special_tokens.value_or(true)) return encode_with_special_tokens(tokenizer, text, ids);
+  return tokenizer.encode(text, ids);
+}
+
+Result<std::vector<std::int32_t>> LoadedModel::tokens_before_prompt(
+    const Tokenizer& tokenizer) const {
+  SORTIE_ASSIGN_OR_RETURN(const TextForm form, find_text_form(folder));
+  if (form.special_tokens.value_or(true)) return tokenizer.special_tokens().before;
+  return std::vector<std::int32_t>{};
+}
+
 Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& tokenizer) const {
   for (const auto& [room, file] :
        {std::pair(kTokenizerFolder, "generation_config.json"),

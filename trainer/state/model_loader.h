@@ -25,6 +25,12 @@ struct LoadedModel {
   /// that is the one it holds, else the one that its config names. ErrorCode::data where there is
   /// none.
   Result<std::unique_ptr<Tokenizer>> tokenizer(const std::string& named = {}) const;
+  /// Appends a text that the model is to continue to `ids`: with the tokenizer's special tokens
+  /// around it if the texts of the training had them, or if that is unknown.
+  Result<> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
+                         std::vector<std::int32_t>& ids) const;
+  /// The tokens before such a text.
+  Result<std::vector<std::int32_t>> tokens_before_prompt(const Tokenizer& tokenizer) const;
   /// The tokens that end a text: those of that folder's generation_config.json, or config.json,
   /// else the tokenizer's end of a document.
   Result<std::vector<std::int32_t>> stop_tokens(const Tokenizer& tokenizer) const;

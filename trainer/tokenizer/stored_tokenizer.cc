@@ -54,6 +54,13 @@ Result<> make_folder(const fs::path& folder) {
   return {};
 }
 
+Error damaged(const fs::path& file, std::string_view problem) {
+  return {ErrorCode::checkpoint,
+          fmt::format("{}: damaged: {}; use an older checkpoint, or name the "
+                      "tokenizer yourself",
+                      file.string(), problem)};
+}
+
 Result<TokenizerId> read_about(const fs::path& folder) {
   const fs::path file = folder / kAbout;
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
@@ -64,9 +71,7 @@ Result<TokenizerId> read_about(const fs::path& folder) {
                                    {"vocabulary_sha256", &id.vocabulary}}) {
     const auto found = about.is_object() ? about.find(key) : about.end();
     if (found == about.end() || !found->is_string())
-      return fail(ErrorCode::checkpoint, fmt::format("{}: damaged: no text \"{}\"; use an older "
-                                                     "checkpoint, or name the tokenizer yourself",
-                                                     file.string(), key));
+      return std::unexpected(damaged(file, fmt::format("no text \"{}\"", key)));
     *value = found->get<std::string>();
   }
   return id;
@@ -129,8 +134,10 @@ Result<> write_tokenizer_files(const TokenizerFiles& files, const fs::path& fold
                 {"vocabulary_sha256", files.id.vocabulary},
                 {"vocab_size", files.vocab_size},
                 {"eod_id", nullptr},
-                {"eod_token", files.eod_token}};
+                {"eod_token", files.eod_token},
+                {"add_special_tokens", nullptr}};
   if (files.eod_id) about["eod_id"] = *files.eod_id;
+  if (files.form.special_tokens) about["add_special_tokens"] = *files.form.special_tokens;
   return write_file_atomic(to / kAbout,
                            about.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -165,6 +172,22 @@ Result<std::optional<TokenizerId>> find_stored_tokenizer(const fs::path& checkpo
     return TokenizerId{kind + path.string(), sha256_hex(content), {}};
   }
   return std::nullopt;
+}
+
+Result<TextForm> find_text_form(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / kTokenizerFolder / kAbout;
+  TextForm form;
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return form;
+  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
+  const Json about = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto found = about.is_object() ? about.find("add_special_tokens") : about.end();
+  if (found == about.end() || found->is_null()) return form;
+  if (!found->is_boolean())
+    return std::unexpected(
+        damaged(file, fmt::format("\"add_special_tokens\" is {}", found->dump())));
+  form.special_tokens = found->get<bool>();
+  return form;
 }
 
 std::string byte_tokenizer_json() {

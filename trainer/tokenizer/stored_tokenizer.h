@@ -35,12 +35,21 @@ bool same_vocabulary(const TokenizerId& a, const TokenizerId& b);
 /// "hf:FILE (SHA-256 12ab34cd56ef)", for messages.
 std::string describe(const TokenizerId& id);
 
+/// How the texts of a run became tokens: what generates text with its model, or exports it, does
+/// the same.
+struct TextForm {
+  /// They had the tokenizer's special tokens around them (encode_with_special_tokens). Absent:
+  /// unknown, as of token files without a manifest.
+  std::optional<bool> special_tokens{};
+};
+
 /// A tokenizer's files in memory, so that they can be written when the originals are gone.
 struct TokenizerFiles {
   TokenizerId id{};
   std::int64_t vocab_size = 0;
   std::optional<std::int32_t> eod_id{};
   std::string eod_token{};                        // as the vocabulary spells it
+  TextForm form{};                                // of the run; read_tokenizer_files knows none
   std::map<std::string, std::string> contents{};  // by file name; empty for "byte"
 };
 /// Loads and checks the tokenizer `name` (as make_tokenizer takes it), and reads its files: the
@@ -56,6 +65,10 @@ Result<> carry_tokenizer_files(const std::filesystem::path& from, const std::fil
 /// which wrote it, else that of the Hugging Face folder which it was imported from. Absent: it has
 /// none.
 Result<std::optional<TokenizerId>> find_stored_tokenizer(const std::filesystem::path& checkpoint);
+
+/// What a checkpoint says of the texts that it was trained on; of an imported one, or one of an
+/// older version, nothing is known.
+Result<TextForm> find_text_form(const std::filesystem::path& checkpoint);
 
 /// The byte tokenizer as a tokenizer.json, id for id.
 std::string byte_tokenizer_json();

@@ -11,6 +11,8 @@ namespace {
 using sortie::test::has;
 using sortie::testing::Finished;
 
+constexpr const char* kBegins = "hf:" SORTIE_TEST_DATA "/tokenizer/llama3.json";
+
 /// Runs a verb; the arguments are words.
 Finished verb(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), SORTIE_TRAIN_BINARY);
@@ -33,7 +35,51 @@ Finished train_job(const sortie::test::ScopedTempDir& dir, const std::string& mo
   return verb({"train", dir.str("job.toml")});
 }
 
+void build_tokens(const sortie::test::ScopedTempDir& dir, const std::vector<std::string>& options) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "line " + std::to_string(i) + " of the text\n";
+  sortie::test::write_text(dir / "text", text);
+  std::vector<std::string> arguments = {"data",  "build", "--overwrite",    "--tokenizer",
+                                        kBegins, "-o",    dir.str("tokens")};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.push_back(dir.str("text"));
+  const Finished built = verb(arguments);
+  REQUIRE_MESSAGE(built.code == 0, built.output);
+}
+
 }  // namespace
+
+TEST_CASE("generate and multiple choice begin a text as the token files did") {
+  const sortie::test::ScopedTempDir dir;
+  const std::string data = "data_prefixes = [\"" + dir.str("tokens") + "\"]\n";
+  sortie::test::write_text(dir / "items.jsonl",
+                           R"({"context": "line", "choices": ["a", "b"], "answer": 0})");
+  sortie::test::write_text(dir / "empty.jsonl",
+                           R"({"context": "", "choices": ["a", "b"], "answer": 0})");
+  const auto eval = [&dir](const char* items) {
+    return verb({"eval", dir.str("checkpoints"), "--multiple-choice", dir.str(items)});
+  };
+  // Token 1500 begins a text: a model that was never shown it does without.
+  build_tokens(dir, {});
+  std::string text = job_text(dir, "", data);
+  text.replace(text.find("vocab_size = 1503"), 17, "vocab_size = 1500");
+  sortie::test::write_text(dir / "job.toml", text);
+  const Finished trained = verb({"train", dir.str("job.toml")});
+  REQUIRE_MESSAGE(trained.code == 0, trained.output);
+  const std::vector<std::string> generate = {"generate", dir.str("checkpoints"), "--prompt",
+                                             "line 7",   "--max-tokens",         "2"};
+  const Finished generated = verb(generate);
+  CHECK_MESSAGE(generated.code == 0, generated.output);
+  CHECK_MESSAGE(eval("items.jsonl").code == 0, eval("items.jsonl").output);
+  CHECK(has(eval("empty.jsonl").output, "the context is empty"));
+
+  build_tokens(dir, {"--add-special-tokens"});
+  std::filesystem::remove_all(dir / "checkpoints");
+  const Finished with = train_job(dir, "", data);
+  REQUIRE_MESSAGE(with.code == 0, with.output);
+  CHECK(verb(generate).code == 0);
+  CHECK_MESSAGE(eval("empty.jsonl").code == 0, eval("empty.jsonl").output);
+}
 
 TEST_CASE("training on conversations reports once what is cut") {
   const sortie::test::ScopedTempDir dir;

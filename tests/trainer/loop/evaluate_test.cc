@@ -39,7 +39,7 @@ config::JobConfig alphabet_job() {
 
 std::string error_of(TinyTraining& training, const std::filesystem::path& file) {
   const auto score = score_choices(training.trainer->context(), training.trainer->model(),
-                                   *make_byte_tokenizer(), file);
+                                   *make_byte_tokenizer(), {}, file);
   return score ? "none" : score.error().message;
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("multiple choice: the likeliest answer, and the likeliest per byte") {
       "{\"context\": \"qqqqqqqqqqqqqqqqqqqqqqqqqqabcdef\", \"choices\": [\"b\", \"ghi\"], "
       "\"answer\": 1}\n");
   const auto score = score_choices(training.trainer->context(), training.trainer->model(),
-                                   *make_byte_tokenizer(), dir / "items.jsonl");
+                                   *make_byte_tokenizer(), {}, dir / "items.jsonl");
   REQUIRE(score);
   CHECK(score->items == 4);
   CHECK(score->right_per_byte == 3);

@@ -1,0 +1,124 @@
+// What a checkpoint knows of the texts that it was trained on: special tokens around them.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
+#include "tests/support/tiny_training.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/data/build.h"
+#include "trainer/hf/import.h"
+#include "trainer/state/model_loader.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using sortie::test::has;
+
+constexpr const char* kLlama3 = "hf:" SORTIE_TEST_DATA "/tokenizer/llama3.json";
+constexpr std::int32_t kBeginOfText = 1500;
+
+struct BuiltFiles {
+  sortie::test::ScopedTempDir dir;
+
+  std::string build(const std::string& name, bool special_tokens, bool append_eod = false,
+                    const char* tokenizer = kLlama3) const {
+    sortie::test::write_text(dir / "text", "some text of no matter, ten words and a few more");
+    const auto built = build_token_files({.corpus = {.inputs = {dir / "text"}},
+                                          .output = dir.str(name),
+                                          .append_eod = append_eod,
+                                          .add_special_tokens = special_tokens,
+                                          .overwrite = true},
+                                         *make_tokenizer(tokenizer).value());
+    REQUIRE_MESSAGE(built, (built ? "" : built.error().message));
+    return dir.str(name);
+  }
+  config::JobConfig job(std::vector<std::string> prefixes, const char* tokenizer = kLlama3) const {
+    config::JobConfig job = tiny_job();
+    job.model.vocab_size = 1503;
+    job.data.data_prefixes = std::move(prefixes);
+    job.data.tokenizer = tokenizer;
+    job.trainer.train_iterations = 1;
+    return job;
+  }
+  fs::path train(config::JobConfig job, const std::string& name) const {
+    job.trainer.save_dir = dir.str(name);
+    const auto communicator = make_single_communicator();
+    TinyTraining training(job, *communicator);
+    training.trainer->set_tokenizer(find_run_tokenizer(job).value());
+    REQUIRE(training.trainer->run());
+    return find_latest(dir / name)->entry->folder;
+  }
+};
+
+/// The first token of a prompt, and whether contexts of choices begin with the same.
+bool begins_texts(const fs::path& checkpoint) {
+  const auto model = load_model(checkpoint, 1, "f32").value();
+  const auto tokenizer = model->tokenizer().value();
+  std::vector<std::int32_t> ids;
+  REQUIRE(model->encode_prompt(*tokenizer, "text", ids));
+  REQUIRE_FALSE(ids.empty());
+  const bool begins = ids[0] == kBeginOfText;
+  CHECK(model->tokens_before_prompt(*tokenizer).value() ==
+        (begins ? std::vector<std::int32_t>{kBeginOfText} : std::vector<std::int32_t>{}));
+  return begins;
+}
+
+}  // namespace
+
+TEST_CASE("prompts begin as the texts of the training did") {
+  const BuiltFiles files;
+  const std::string with = files.build("with", true), without = files.build("without", false);
+  CHECK(begins_texts(files.train(files.job({with}), "a")));
+  CHECK_FALSE(begins_texts(files.train(files.job({without}), "b")));
+  CHECK(begins_texts(files.train(files.job({without, with}), "c")));
+  // A run that goes on has the form of its own data.
+  config::JobConfig next = files.job({without});
+  next.trainer.load_weights_from = files.dir.str("a");
+  CHECK_FALSE(begins_texts(files.train(next, "d")));
+  // Conversations have what their format writes, and nothing else.
+  config::JobConfig chat = files.job({});
+  chat.data.chat_files = {"chat.jsonl"};
+  CHECK_FALSE(begins_texts(files.train(chat, "e")));
+  // Token files of other tools say nothing: as the tokenizer does by itself.
+  fs::remove(without + ".json");
+  const fs::path unknown = files.train(files.job({without}), "f");
+  CHECK(begins_texts(unknown));
+  CHECK(Json::parse(read_file(unknown / "tokenizer/about.json").value())["add_special_tokens"]
+            .is_null());
+  // Checkpoints that are carried on by a run without a tokenizer keep their form.
+  next.trainer.load_weights_from = files.dir.str("b");
+  next.data.tokenizer = "";
+  CHECK_FALSE(begins_texts(files.train(next, "g")));
+}
+
+TEST_CASE("checkpoints of older versions and imported ones begin prompts as their tokenizer does") {
+  const BuiltFiles files;
+  const fs::path trained = files.train(files.job({files.build("without", false)}), "run");
+  REQUIRE(export_hf(trained, files.dir / "out", {}));
+  REQUIRE(import_hf(files.dir / "out", files.dir / "imported"));
+  CHECK(begins_texts(find_latest(files.dir / "imported")->entry->folder));
+
+  const fs::path about = trained / "tokenizer/about.json";
+  Json json = Json::parse(read_file(about).value());
+  CHECK(json["add_special_tokens"] == false);
+  json.erase("add_special_tokens");
+  REQUIRE(write_file_atomic(about, json.dump()));
+  CHECK(begins_texts(trained));
+  for (const char* key : {"add_special_tokens"}) {
+    Json damaged = json;
+    damaged[key] = 3;
+    REQUIRE(write_file_atomic(about, damaged.dump()));
+    const auto form = find_text_form(trained);
+    REQUIRE_FALSE(form);
+    CHECK(form.error().code == ErrorCode::checkpoint);
+    CHECK(has(form.error().message, about.string() + ": damaged: \"" + key + "\" is 3"));
+  }
+}
