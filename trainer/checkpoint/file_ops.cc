@@ -26,16 +26,17 @@ struct Fault {
   std::atomic<std::uint64_t> count{0};
   std::uint64_t at = 0;
   Action action = Action::none;
+  bool no_exchange = false;
   std::optional<Error> problem;  // of SORTIE_FAULT: every operation then fails with it
 };
 
-Result<> configure(Fault& fault, std::string_view text) {
-  fault.count = 0;
-  fault.at = 0;
-  fault.action = Action::none;
-  fault.problem.reset();
-  if (text.empty()) return {};
+/// One fault of those that commas separate; whether it was understood.
+bool add_fault(Fault& fault, std::string_view text) {
   constexpr std::string_view kPrefix = "checkpoint:";
+  if (text == "checkpoint:noexchange") {
+    fault.no_exchange = true;
+    return true;
+  }
   constexpr std::pair<std::string_view, Action> kActions[] = {
       {"kill", Action::kill},  {"stop", Action::stop},   {"enospc", Action::enospc},
       {"eio", Action::eio},    {"eintr", Action::eintr}, {"short", Action::short_write},
@@ -49,14 +50,34 @@ Result<> configure(Fault& fault, std::string_view text) {
       if (error == std::errc{} && end == number.data() + number.size() &&
           text.substr(colon + 1) == name) {
         fault.action = action;
-        return {};
+        return true;
       }
   }
-  fault.at = 0;
-  return fail(
-      ErrorCode::usage,
-      fmt::format("SORTIE_FAULT={}: want checkpoint:N:kill|stop|enospc|eio|eintr|short|delay",
-                  text));
+  return false;
+}
+
+Result<> configure(Fault& fault, std::string_view text) {
+  fault.count = 0;
+  const auto reset = [&] {
+    fault.at = 0;
+    fault.action = Action::none;
+    fault.no_exchange = false;
+    fault.problem.reset();
+  };
+  reset();
+  for (std::size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    if (!add_fault(fault, text.substr(begin, end - begin))) {
+      reset();
+      return fail(
+          ErrorCode::usage,
+          fmt::format("SORTIE_FAULT={}: want checkpoint:N:kill|stop|enospc|eio|eintr|short|delay, "
+                      "checkpoint:noexchange, or both with a comma between them",
+                      text));
+    }
+    begin = end + 1;
+  }
+  return {};
 }
 
 /// One per process, because there is one environment.
@@ -219,12 +240,19 @@ Result<> rename_path(const fs::path& from, const fs::path& to) {
   return {};
 }
 
-Result<> exchange_paths(const fs::path& a, const fs::path& b) {
+Result<bool> exchange_paths(const fs::path& a, const fs::path& b) {
+  bool can = true;
   SORTIE_TRY(run_void("exchange", a, [&] {
-    return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+    int result = -1;
+    if (process_fault().no_exchange)
+      errno = EINVAL;
+    else
+      result = ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+    can = result == 0 || (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP);
+    return can ? result : 0;
   }));
-  observe({.kind = Operation::Kind::exchange, .path = a, .to = b});
-  return {};
+  if (can) observe({.kind = Operation::Kind::exchange, .path = a, .to = b});
+  return can;
 }
 
 Result<> sync_dir(const fs::path& path) {

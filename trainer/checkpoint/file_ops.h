@@ -28,8 +28,9 @@ bool set_direct(const Fd& file, bool direct);
 Result<> sync_file(const Fd& file, const std::filesystem::path& path);
 Result<> close_file(Fd file, const std::filesystem::path& path);
 Result<> rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-/// Swaps two existing folders in one step.
-Result<> exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
+/// Swaps two existing folders in one step. False where the file system has no such call (NFS):
+/// nothing has changed then.
+Result<bool> exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 Result<> sync_dir(const std::filesystem::path& path);
 /// Removes a folder with what is in it; what is already gone is fine.
 Result<> remove_tree(const std::filesystem::path& path);
@@ -37,7 +38,9 @@ Result<> remove_tree(const std::filesystem::path& path);
 /// Sets the fault to inject, as SORTIE_FAULT does for a whole process (read at the first
 /// operation): "checkpoint:N:ACTION" acts at the N-th operation from now (from 1). ACTION: kill
 /// (SIGKILL to this process), stop (SIGSTOP to it), enospc, eio (that error), eintr (interrupted
-/// once), short (a write of half the bytes), delay (0.1 s). Empty = none. Fails on any other text.
+/// once), short (a write of half the bytes), delay (0.1 s). "checkpoint:noexchange": no folders are
+/// exchanged, as on NFS; alone, or behind the other and a comma. Empty = none. Fails on any other
+/// text.
 Result<> set_fault(std::string_view specification);
 /// Operations since set_fault or the start.
 std::uint64_t operations();

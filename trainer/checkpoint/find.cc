@@ -71,14 +71,22 @@ Result<> check_shard_bytes(const fs::path& path, const Manifest& manifest, std::
 
 /// Folders with their steps, newest first.
 Result<std::vector<CheckpointEntry>> list_folders(const fs::path& save_dir) {
-  std::vector<CheckpointEntry> entries;
+  std::vector<CheckpointEntry> entries, aside;
   std::error_code error;
-  for (fs::directory_iterator at(save_dir, error), end; !error && at != end; at.increment(error))
-    if (const auto step = step_of(at->path().filename().string()))
+  for (fs::directory_iterator at(save_dir, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (const auto step = step_of(name))
       entries.push_back({.folder = at->path(), .step = *step});
+    else if (name.starts_with(kAsidePrefix))
+      if (const auto old = step_of(name.substr(kAsidePrefix.size())))
+        aside.push_back({.folder = at->path(), .step = *old});
+  }
   if (error && error != std::errc::no_such_file_or_directory)
     return fail(ErrorCode::checkpoint,
                 fmt::format("list {}: {}", save_dir.string(), error.message()));
+  for (CheckpointEntry& old : aside)
+    if (std::ranges::find(entries, old.step, &CheckpointEntry::step) == entries.end())
+      entries.push_back(std::move(old));
   std::sort(entries.begin(), entries.end(),
             [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step > b.step; });
   return entries;

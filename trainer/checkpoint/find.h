@@ -18,6 +18,10 @@ inline constexpr std::string_view kCommitFile = "COMMIT";
 /// Where in save_dir the checkpoint of the lowest validation loss is.
 inline constexpr const char* kBestFolder = "best";
 
+/// ".old-step-00001200": a checkpoint whose place another one of the step is taking, where the file
+/// system can not exchange them (store.h). It counts as long as no "step-00001200" is there.
+inline constexpr std::string_view kAsidePrefix = ".old-";
+
 /// Where in save_dir damaged checkpoints go.
 inline constexpr const char* kQuarantineFolder = "quarantine";
 
@@ -44,7 +48,7 @@ struct CheckpointEntry {
   std::string problem{};               // why it is
 };
 
-/// Every "step-N" folder of a save folder, newest step first.
+/// Every "step-N" folder of a save folder, or what counts in its place, newest step first.
 Result<std::vector<CheckpointEntry>> list_checkpoints(const std::filesystem::path& save_dir,
                                                       CheckDepth depth);
 

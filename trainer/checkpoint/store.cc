@@ -58,25 +58,42 @@ CheckpointStore CheckpointStore::join(const fs::path& save_dir, const Claimant& 
 
 Result<> CheckpointStore::remove_leftovers() {
   std::error_code error;
-  std::vector<fs::path> leftovers;
+  std::vector<fs::path> leftovers, aside;
   for (fs::directory_iterator at(save_dir_, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
     if (name.starts_with(kTemporary) || name.starts_with(kTrash)) leftovers.push_back(at->path());
+    if (name.starts_with(kAsidePrefix)) aside.push_back(at->path());
   }
   if (error)
     return fail(ErrorCode::io, fmt::format("list {}: {}", save_dir_.string(), error.message()));
   for (const fs::path& path : leftovers) {
     // A rank of a run that is gone may still write here, from another host: under its new name it
     // does not find the folder again.
-    fs::path trash = path;
-    if (path.filename().string().starts_with(kTemporary)) {
-      trash = save_dir_ / fmt::format("{}{}", kTrash, path.filename().string().substr(1));
-      SORTIE_TRY(file_ops::remove_tree(trash));
-      SORTIE_TRY(file_ops::rename_path(path, trash));
+    if (path.filename().string().starts_with(kTemporary))
+      SORTIE_TRY(move_to_trash(path));
+    else
+      SORTIE_TRY(file_ops::remove_tree(path));
+  }
+  // After those above: what was to take the place of these can not do so any more.
+  for (const fs::path& path : aside) {
+    const fs::path place = save_dir_ / path.filename().string().substr(kAsidePrefix.size());
+    if (fs::exists(place, error)) {
+      SORTIE_TRY(move_to_trash(path));
+    } else {
+      SORTIE_TRY(file_ops::rename_path(path, place));
+      SORTIE_TRY(file_ops::sync_dir(save_dir_));
     }
-    SORTIE_TRY(file_ops::remove_tree(trash));
   }
   return {};
+}
+
+/// Removes what is no checkpoint, or none any more.
+Result<> CheckpointStore::move_to_trash(const fs::path& folder) const {
+  const fs::path trash =
+      save_dir_ / fmt::format("{}{}", kTrash, folder.filename().string().substr(1));
+  SORTIE_TRY(file_ops::remove_tree(trash));
+  SORTIE_TRY(file_ops::rename_path(folder, trash));
+  return file_ops::remove_tree(trash);
 }
 
 Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expected_bytes) {
@@ -131,15 +148,16 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
   const fs::path target = save_dir_ / checkpoint_name(manifest.step);
   std::error_code ignored;
   if (fs::exists(target, ignored)) {
-    // Swapped in one step, so that there is a checkpoint of this step at every moment.
-    if (auto swapped = file_ops::exchange_paths(folder, target); !swapped)
+    auto old = replace(folder, target);
+    if (!old)
       return std::unexpected(with_context(
-          std::move(swapped).error(),
+          std::move(old).error(),
           fmt::format("{} exists and could not be replaced; move it away", target.string())));
     SORTIE_TRY(file_ops::sync_dir(save_dir_));
     // The new one is committed, whatever becomes of the old one: the next begin() or open() tries
     // again to remove it.
-    if (auto removed = file_ops::remove_tree(folder); !removed)
+    if (auto removed = *old == folder ? file_ops::remove_tree(folder) : move_to_trash(*old);
+        !removed)
       log::warning("{}", removed.error().message);
   } else {
     SORTIE_TRY(file_ops::rename_path(folder, target));
@@ -148,6 +166,21 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
   // Who was taken over in between tells nobody of a checkpoint, and prunes none.
   SORTIE_TRY(ownership_.check());
   return target;
+}
+
+/// Puts a finished folder where another checkpoint of its step is, so that readers find one of them
+/// at every moment; gives where the other one is then.
+Result<fs::path> CheckpointStore::replace(const fs::path& folder, const fs::path& target) const {
+  SORTIE_ASSIGN_OR_RETURN(const bool exchanged, file_ops::exchange_paths(folder, target));
+  if (exchanged) return folder;
+  // Readers take it under that name as long as there is none under its own (list_checkpoints).
+  const fs::path aside = save_dir_ / fmt::format("{}{}", kAsidePrefix, target.filename().string());
+  SORTIE_TRY(file_ops::rename_path(target, aside));
+  if (auto renamed = file_ops::rename_path(folder, target); !renamed) {
+    (void)file_ops::rename_path(aside, target);  // else the next begin() or open() does it
+    return std::unexpected(std::move(renamed).error());
+  }
+  return aside;
 }
 
 Result<> CheckpointStore::abandon(const fs::path& folder) {

@@ -81,6 +81,9 @@ class CheckpointStore {
   CheckpointStore(std::filesystem::path save_dir, Ownership ownership);
   Result<> remove_leftovers();
   Result<> discard(const std::filesystem::path& folder);
+  Result<> move_to_trash(const std::filesystem::path& folder) const;
+  Result<std::filesystem::path> replace(const std::filesystem::path& folder,
+                                        const std::filesystem::path& target) const;
 
   std::filesystem::path save_dir_;
   Ownership ownership_;

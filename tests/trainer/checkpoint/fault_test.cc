@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -131,19 +132,63 @@ TEST_CASE("an interrupted call, a short write or a slow disk changes nothing") {
 }
 
 TEST_CASE("replacing a step is safe at any system call too") {
-  MemoryDir counted;
-  REQUIRE(save_steps(counted.path(), 1, 1, "") == 0);
-  REQUIRE(save_steps(counted.path(), 1, 1, "") == 0);
-  const std::uint64_t operations = file_ops::operations();
-  for (std::uint64_t at = 1; at <= operations; ++at) {
-    CAPTURE(at);
-    MemoryDir dir;
-    REQUIRE(save_steps(dir.path(), 1, 1, "") == 0);
-    const auto status =
-        save_in_child(dir.path(), 1, 1, "checkpoint:" + std::to_string(at) + ":kill");
-    CHECK(status.kind == ProcessStatus::Kind::signaled);
-    CHECK(newest_good(dir.path()) == 1);
+  // By an exchange, and where the file system has none.
+  for (const std::string also : {"", "checkpoint:noexchange"}) {
+    CAPTURE(also);
+    MemoryDir counted;
+    REQUIRE(save_steps(counted.path(), 1, 1, "") == 0);
+    REQUIRE(save_steps(counted.path(), 1, 1, also) == 0);
+    const std::uint64_t operations = file_ops::operations();
+    std::size_t aside = 0;
+    for (std::uint64_t at = 1; at <= operations; ++at)
+      for (const std::string action : {":kill", ":eio"}) {
+        CAPTURE(at);
+        CAPTURE(action);
+        const std::string fault =
+            also + (also.empty() ? "" : ",") + "checkpoint:" + std::to_string(at) + action;
+        MemoryDir dir;
+        REQUIRE(save_steps(dir.path(), 1, 1, "") == 0);
+        if (action == ":kill")
+          CHECK(save_in_child(dir.path(), 1, 1, fault).kind == ProcessStatus::Kind::signaled);
+        else
+          save_steps(dir.path(), 1, 1, fault);  // fails, but for what it removes behind the commit
+        // A reader finds one of the two, whatever it is called.
+        CHECK(newest_good(dir.path()) == 1);
+        aside += fs::exists(dir / "step-00000001") ? 0 : 1;
+        {
+          REQUIRE(file_ops::set_fault(""));
+          const auto next = CheckpointStore::open(dir.path(), {"test"});
+          REQUIRE_MESSAGE(next, (next ? "" : next.error().message));
+        }
+        CHECK(newest_good(dir.path()) == 1);
+        std::set<std::string> names;
+        for (const auto& entry : fs::directory_iterator(dir.path()))
+          names.insert(entry.path().filename().string());
+        CHECK(names == std::set<std::string>{".lock", "step-00000001"});
+      }
+    CHECK((aside > 0) == !also.empty());
   }
+}
+
+TEST_CASE("where folders can not be exchanged, a failed replacement is undone at once") {
+  MemoryDir dir;
+  REQUIRE(save_steps(dir.path(), 1, 1, "") == 0);
+  std::uint64_t second_rename = 0;
+  {
+    MemoryDir counted;
+    REQUIRE(save_steps(counted.path(), 1, 1, "") == 0);
+    std::uint64_t renames = 0;
+    file_ops::set_observer([&](const file_ops::Operation& operation) {
+      if (operation.kind == file_ops::Operation::Kind::rename && ++renames == 2)
+        second_rename = file_ops::operations();
+    });
+    REQUIRE(save_steps(counted.path(), 1, 1, "checkpoint:noexchange") == 0);
+    file_ops::set_observer({});
+  }
+  REQUIRE(save_steps(
+              dir.path(), 1, 1,
+              "checkpoint:noexchange,checkpoint:" + std::to_string(second_rename) + ":eio") == 12);
+  CHECK(test_job::holds_step(dir / "step-00000001", 1));
 }
 
 TEST_CASE("a kill at a random moment, again and again, never loses what was reported committed") {
@@ -185,7 +230,8 @@ TEST_CASE("a kill at a random moment, again and again, never loses what was repo
 
 TEST_CASE("a fault that is not understood is refused") {
   for (const char* text : {"checkpoint", "checkpoint:", "checkpoint:1", "checkpoint:x:kill",
-                           "checkpoint:1:explode", "other:1:kill", "checkpoint:1x:kill"}) {
+                           "checkpoint:1:explode", "other:1:kill", "checkpoint:1x:kill",
+                           "checkpoint:noexchange,", "checkpoint:noexchange,1:kill"}) {
     const auto refused = file_ops::set_fault(text);
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().code == ErrorCode::usage);

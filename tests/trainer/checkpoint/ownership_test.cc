@@ -155,6 +155,46 @@ TEST_CASE("a process that was stopped at any system call of a save commits nothi
   CHECK(fenced > static_cast<int>(operations) / 2);
 }
 
+TEST_CASE("a process that was stopped while it replaced a step without an exchange takes nothing") {
+  const auto replace = [](const fs::path& folder, std::string_view fault) {
+    auto store = CheckpointStore::open(folder, attempt(1));
+    return store && file_ops::set_fault(fault) && test_job::save(*store, 1).has_value();
+  };
+  std::uint64_t operations = 0;
+  {
+    test::ScopedTempDir dir("/dev/shm");
+    REQUIRE(replace(dir.path(), ""));
+    REQUIRE(replace(dir.path(), "checkpoint:noexchange"));
+    operations = file_ops::operations();
+  }
+  for (std::uint64_t at = 1; at <= operations; ++at) {
+    CAPTURE(at);
+    test::ScopedTempDir dir("/dev/shm");
+    REQUIRE(replace(dir.path(), ""));
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0)
+      ::_exit(replace(dir.path(), fmt::format("checkpoint:{}:stop,checkpoint:noexchange", at)) ? 0
+                                                                                               : 1);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, WUNTRACED) == child);
+    REQUIRE(WIFSTOPPED(status));
+    REQUIRE(file_ops::set_fault(""));
+    auto next = CheckpointStore::open(dir.path(), attempt(2));
+    REQUIRE_MESSAGE(next, (next ? "" : next.error().message));
+    CHECK(newest_committed(dir.path()) == 1);
+    CHECK(fs::exists(dir / "step-00000001"));
+    ::kill(child, SIGCONT);
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    CHECK(newest_committed(dir.path()) == 1);
+    REQUIRE(test_job::save(*next, 2));
+    CHECK(newest_committed(dir.path()) == 2);
+    REQUIRE(next->keep_only(1));  // removes 2
+    CHECK(newest_committed(dir.path()) == 1);
+  }
+}
+
 TEST_CASE("a kill at any system call of a claim leaves a folder that can be opened") {
   std::uint64_t operations = 0;
   {

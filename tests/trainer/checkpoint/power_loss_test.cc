@@ -166,10 +166,11 @@ Result<fs::path> save_with_threads(CheckpointStore& store, std::int64_t step, st
 
 /// Saves steps 1 to 4 and 4 again, keeping two, and after every operation looks at what a power
 /// loss would leave. Gives the number of operations.
-std::size_t check_every_moment(std::size_t writers, int losses) {
+std::size_t check_every_moment(std::size_t writers, int losses, std::string_view fault = "") {
   test::ScopedTempDir dir("/dev/shm");
   auto store = CheckpointStore::open(dir.path() / "save", {"test"});
   REQUIRE(store.has_value());
+  REQUIRE(file_ops::set_fault(fault));
   DiskModel disk(dir.path() / "save");
   std::mt19937 random(static_cast<unsigned>(writers));
   std::int64_t committed = 0;
@@ -195,6 +196,7 @@ std::size_t check_every_moment(std::size_t writers, int losses) {
     CHECK(store->retain(step, 2).has_value());
   }
   file_ops::set_observer({});
+  REQUIRE(file_ops::set_fault(""));
   return operations;
 }
 
@@ -204,6 +206,7 @@ TEST_CASE("a power loss at any moment costs nothing that was reported committed"
   const std::size_t alone = check_every_moment(1, 12);
   CHECK(alone > 100);
   CHECK(check_every_moment(3, 12) > alone);
+  CHECK(check_every_moment(1, 12, "checkpoint:noexchange") > alone);
 }
 
 TEST_CASE("the model of power losses finds a save that does not sync") {
