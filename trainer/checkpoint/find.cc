@@ -141,6 +141,20 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const fs::path& save_dir, 
   return entries;
 }
 
+Result<> check_has_no_checkpoint(const fs::path& folder) {
+  std::error_code ignored;
+  fs::path found = fs::exists(folder / kCommitFile, ignored) ? folder : fs::path();
+  for (const fs::path& place : {folder, folder / kBestFolder}) {
+    SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, list_folders(place));
+    if (found.empty() && !entries.empty()) found = entries.front().folder;
+  }
+  if (found.empty()) return {};
+  return fail(ErrorCode::usage,
+              fmt::format("{}: there is a checkpoint in it, {}; name a new folder, so that it is "
+                          "neither replaced nor mixed up with those of a run",
+                          folder.string(), found.string()));
+}
+
 Result<LatestCheckpoint> find_latest(const fs::path& save_dir, CheckDepth depth) {
   SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_folders(save_dir));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<RollbackFile> rollbacks, read_rollbacks(save_dir));

@@ -52,6 +52,11 @@ struct CheckpointEntry {
 Result<std::vector<CheckpointEntry>> list_checkpoints(const std::filesystem::path& save_dir,
                                                       CheckDepth depth);
 
+/// For what makes a checkpoint of its own, an import or merged weights: it would replace one of a
+/// run, or stand among those of a run, which could not resume then. ErrorCode::usage where the
+/// folder has a checkpoint, good or broken, or is one. A folder that is not there has none.
+Result<> check_has_no_checkpoint(const std::filesystem::path& folder);
+
 struct LatestCheckpoint {
   std::optional<CheckpointEntry> entry{};  // absent: nothing usable there
   std::vector<std::string> skipped{};      // newer ones that are not used, one line each

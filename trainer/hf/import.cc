@@ -99,6 +99,7 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
         fmt::format("{}: neither a Hugging Face model folder (no config.json) nor a file of "
                     "llm.c",
                     source.string()));
+  SORTIE_TRY(check_has_no_checkpoint(out));
   SORTIE_ASSIGN_OR_RETURN(const StoredModel found, find_model(source));
   const OpenedModel& opened = found.opened;
   SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, {"import"}));

@@ -19,7 +19,7 @@ struct ImportReport {
 };
 /// Makes a checkpoint of step 0 in `out`, which training can start from
 /// (trainer.load_weights_from). Weights keep their types in it; training has them as f32.
-/// `source`: a folder, or a file of llm.c.
+/// `source`: a folder, or a file of llm.c. ErrorCode::usage where `out` has a checkpoint already.
 Result<ImportReport> import_hf(const std::filesystem::path& source,
                                const std::filesystem::path& out, const OnProgress& progress = {});
 

@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "common/config/load.h"
+#include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint/store.h"
@@ -21,6 +22,7 @@ Result<std::filesystem::path> write_merged(LoadedModel& loaded, const std::files
     return fail(ErrorCode::checkpoint,
                 fmt::format("{}: it has no low-rank updates to merge; it is a plain checkpoint",
                             loaded.folder.string()));
+  SORTIE_TRY(check_has_no_checkpoint(out));
   merge_lora(loaded.store);
   loaded.store.refresh_compute_copy(loaded.context);
   loaded.store.weights_changed();

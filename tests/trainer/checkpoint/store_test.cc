@@ -190,6 +190,27 @@ TEST_CASE("saving a step again replaces it") {
   CHECK(names_in(dir.path()) == std::set<std::string>{".lock", "step-00000005"});
 }
 
+TEST_CASE("a folder that has a checkpoint is told from one that has none") {
+  test::ScopedTempDir dir;
+  const auto problem = [](const fs::path& folder) {
+    const auto checked = check_has_no_checkpoint(folder);
+    return checked ? "" : checked.error().message;
+  };
+  CHECK(problem(dir / "absent") == "");
+  {
+    CheckpointStore store = open_store(dir.path());
+    CHECK(problem(dir.path()) == "");
+    CheckpointStore best = open_store(dir / "best");
+    REQUIRE(test_job::save(best, 3));
+    CHECK(problem(dir.path()).find((dir / "best/step-00000003").string()) != std::string::npos);
+    REQUIRE(test_job::save(store, 5));
+  }
+  CHECK(problem(dir.path()).starts_with(dir.path().string() + ": there is a checkpoint in it, "));
+  fs::remove(dir / "step-00000005/COMMIT");  // broken ones are not to be replaced either
+  CHECK(problem(dir.path()).find((dir / "step-00000005").string()) != std::string::npos);
+  CHECK(problem(dir / "best/step-00000003") != "");
+}
+
 TEST_CASE("retention keeps the newest good ones and leaves broken ones alone") {
   test::ScopedTempDir dir;
   CheckpointStore store = open_store(dir.path());

@@ -56,6 +56,21 @@ TEST_CASE("every family comes back byte for byte, whole and in shards, with its 
   }
 }
 
+TEST_CASE("an import into a folder with a checkpoint is refused, and changes nothing there") {
+  const Scratch scratch;
+  const fs::path source = kData / "llama-a", run = scratch.path / "run";
+  REQUIRE(import_hf(source, run));
+  fs::rename(run / "step-00000000", run / "step-00000700");  // as of a training
+  fs::remove(run / ".lock");
+  const auto refused = import_hf(source, run);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::usage);
+  CHECK(refused.error().message.find((run / "step-00000700").string()) != std::string::npos);
+  std::size_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(run)) ++entries;
+  CHECK(entries == 1);
+}
+
 TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own type") {
   const Scratch scratch;
   for (const auto& [name, alike] : {std::pair("gpt2-a", false),

@@ -153,6 +153,18 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
     return ops::copy_to_host<float>(loaded.context, logits.view({logits.elements()}));
   };
   const std::vector<float> expected = score(**tuned);
+  pretraining.trainer.reset();  // and with them the locks of their folders
+  rest.trainer.reset();
+  // Among the checkpoints of a run it would replace one, or be taken for the newest.
+  for (const char* run : {"lora", "base"}) {
+    CAPTURE(run);
+    const auto refused = write_merged(**tuned, dir / run);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::usage);
+    CHECK(refused.error().message.starts_with(dir.str(run) + ": there is a checkpoint in it, "));
+  }
+  TinyTraining goes_on(job, *communicator);
+  CHECK(goes_on.trainer->progress().step == 12);
   REQUIRE(write_merged(**tuned, dir / "merged"));
   std::vector<WorkProgress> reported;
   const auto merged =
