@@ -74,7 +74,7 @@ Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   step_.spread_weights();
   store().weights_changed();
   SORTIE_TRY(check_initial_state(layout_, rank_, store()));
-  last_equal_ = progress_.step;
+  last_equal_ = step_before_ = progress_.step;
   whole_ = true;
   report_.rolled_back(back);
   return {};

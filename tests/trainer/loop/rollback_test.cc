@@ -160,6 +160,20 @@ TEST_CASE("a run that reads its steps late goes back from a spike alike") {
   CHECK(manifest.rollbacks[0].skipped == 3 * kBatch);
 }
 
+TEST_CASE("what is due at the first step after a rollback is done") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = spiky_job(dir.str("rolled"));
+  job.trainer.save_interval = 1;
+  job.trainer.train_iterations = 34;
+  train_spiky(job, kBadStep33);  // back from step 33 to 30
+  const auto entries = list_checkpoints(dir / "rolled", CheckDepth::sizes);
+  REQUIRE(entries);
+  std::vector<std::int64_t> later;
+  for (const CheckpointEntry& entry : *entries)
+    if (entry.manifest->rollbacks.size() == 1) later.push_back(entry.step);
+  CHECK(later == std::vector<std::int64_t>{34, 33, 32, 31});
+}
+
 TEST_CASE("a rollback goes far enough, and says when nothing is there to go back to") {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = spiky_job(dir.str("far"));
