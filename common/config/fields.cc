@@ -188,7 +188,7 @@ const Field kFields[] = {
     {"model.norm_epsilon", model<&Model::norm_epsilon>, NumberRange{0, 1, true, false}, "", "Added to the variance in RMSNorm and LayerNorm"},
     {"model.parallel_residual", model<&Model::parallel_residual>, {}, "", "Attention and MLP read the same input; gpt-neo-x only"},
     {"model.document_end_token", model<&Model::document_end_token>, IntegerRange{-1, kMaxInt32}, "",
-     "Token that ends a document: tokens after it do not attend to tokens before it; -1 = a sequence is one document"},
+     "Token that ends a document: tokens after it do not attend to tokens before it; -1 = a sequence is one document. Token files must end their documents with it (`data build --append-eod`)"},
     {"model.reset_positions", model<&Model::reset_positions>, {}, "", "Count positions from the start of each document; needs document_end_token"},
     {"model.embedding_dropout", model<&Model::embedding_dropout>, NumberRange{0, 1, false, true}, "", "Dropout of the embedding"},
     {"model.attention_dropout", model<&Model::attention_dropout>, NumberRange{0, 1, false, true}, "", "Dropout of the attention probabilities"},

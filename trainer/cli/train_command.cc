@@ -22,6 +22,7 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/loop/world.h"
 #include "trainer/metrics/progress_reporter.h"
+#include "trainer/samples/document_ends.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -157,6 +158,8 @@ Result<> train(const std::string& config_path, RankEnd& end) {
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
   SORTIE_ASSIGN_OR_RETURN(const OpenedData data, open_data(job, batch.plan, rank.sites));
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank));
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> unseparated,
+                          check_document_ends(job, tokenizer));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
   SORTIE_ASSIGN_OR_RETURN(auto world, make_world(job.topology.backend, rank));
   end.set_communicator(std::move(world));
@@ -169,6 +172,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_TRY(
       end.shared(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank))));
   std::vector<std::string> notes = data.notes;
+  notes.insert(notes.end(), unseparated.begin(), unseparated.end());
   notes.push_back(crowded_hosts(end.communicator(), rank));
   if (rank.rank == 0) tell_notes(notes, end.events());
   Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *data.training,

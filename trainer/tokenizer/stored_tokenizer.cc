@@ -105,6 +105,7 @@ Result<TokenizerFiles> read_tokenizer_files(const std::string& name) {
   files.vocab_size = tokenizer->vocab_size();
   files.eod_id = tokenizer->eod_id();
   if (files.eod_id) files.eod_token = tokenizer->token_text(*files.eod_id);
+  files.special_tokens = tokenizer->special_tokens();
   const fs::path file = file_of(name);
   if (file.empty()) return files;
   const char* stored = kind_of(name) == "hf" ? "tokenizer.json" : "tokenizer.model";

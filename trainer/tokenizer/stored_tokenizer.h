@@ -48,7 +48,8 @@ struct TokenizerFiles {
   TokenizerId id{};
   std::int64_t vocab_size = 0;
   std::optional<std::int32_t> eod_id{};
-  std::string eod_token{};                        // as the vocabulary spells it
+  std::string eod_token{};  // as the vocabulary spells it
+  SpecialTokens special_tokens{};
   TextForm form{};                                // of the run; read_tokenizer_files knows none
   std::map<std::string, std::string> contents{};  // by file name; empty for "byte"
 };

@@ -81,6 +81,24 @@ TEST_CASE("generate and multiple choice begin a text as the token files did") {
   CHECK_MESSAGE(eval("empty.jsonl").code == 0, eval("empty.jsonl").output);
 }
 
+TEST_CASE("training reports documents that model.document_end_token does not separate") {
+  const sortie::test::ScopedTempDir dir;
+  const std::string data = "data_prefixes = [\"" + dir.str("tokens") + "\"]\n";
+  build_tokens(dir, {});
+  const Finished open = train_job(dir, "document_end_token = 1501\n", data);
+  CHECK_MESSAGE(open.code == 0, open.output);
+  CHECK(has(open.output,
+            "warning: model.document_end_token = 1501: the documents of " + dir.str("tokens")));
+  build_tokens(dir, {"--append-eod"});
+  const Finished other = train_job(dir, "document_end_token = 5\n", data);
+  CHECK(other.code == 2);
+  CHECK(has(other.output, "model.document_end_token: it is 5"));
+  std::filesystem::remove_all(dir / "checkpoints");
+  const Finished right = train_job(dir, "document_end_token = 1501\n", data);
+  CHECK_MESSAGE(right.code == 0, right.output);
+  CHECK_FALSE(has(right.output, "document_end_token"));
+}
+
 TEST_CASE("training on conversations reports once what is cut") {
   const sortie::test::ScopedTempDir dir;
   const auto line = [](const std::string& answer) {

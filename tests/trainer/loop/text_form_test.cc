@@ -1,4 +1,5 @@
-// What a checkpoint knows of the texts that it was trained on: special tokens around them.
+// What a checkpoint knows of the texts that it was trained on: special tokens around them, and the
+// token that ends documents.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "trainer/checkpoint/find.h"
 #include "trainer/data/build.h"
 #include "trainer/hf/import.h"
+#include "trainer/samples/document_ends.h"
 #include "trainer/state/model_loader.h"
 
 using namespace sortie;
@@ -23,7 +25,8 @@ using Json = nlohmann::ordered_json;
 using sortie::test::has;
 
 constexpr const char* kLlama3 = "hf:" SORTIE_TEST_DATA "/tokenizer/llama3.json";
-constexpr std::int32_t kBeginOfText = 1500;
+constexpr const char* kPrefixed = "hf:" SORTIE_TEST_DATA "/tokenizer/prefix.json";
+constexpr std::int32_t kBeginOfText = 1500, kEndOfText = 1501;
 
 struct BuiltFiles {
   sortie::test::ScopedTempDir dir;
@@ -121,4 +124,45 @@ TEST_CASE("checkpoints of older versions and imported ones begin prompts as thei
     CHECK(form.error().code == ErrorCode::checkpoint);
     CHECK(has(form.error().message, about.string() + ": damaged: \"" + key + "\" is 3"));
   }
+}
+
+TEST_CASE("model.document_end_token is the token that ends the documents of the token files") {
+  const BuiltFiles files;
+  const auto outcome = [&](const std::string& prefix, std::int64_t token, bool validation = false,
+                           const char* tokenizer = kLlama3) -> std::string {
+    config::JobConfig job = files.job({prefix}, tokenizer);
+    if (validation) {
+      job.data.data_prefixes = {files.dir.str("other")};
+      job.data.validation_sets = {{"set", prefix}};
+    }
+    job.model.document_end_token = token;
+    const auto notes = check_document_ends(job, find_run_tokenizer(job).value());
+    if (!notes) CHECK(notes.error().code == ErrorCode::config);
+    if (!notes) return "error: " + notes.error().message;
+    return notes->empty() ? "none" : notes->front();
+  };
+  const std::string ended = files.build("ended", false, true), open = files.build("open", false),
+                    begun = files.build("begun", true),  // of Llama 3: nothing after a text
+      both = files.build("both", true, false, kPrefixed);
+  files.build("other", false, true);
+  CHECK(outcome(ended, kEndOfText) == "none");
+  CHECK(outcome(ended, -1) == "none");
+  for (const std::string& prefix : {open, begun})
+    for (const std::int64_t token : {kEndOfText, kBeginOfText}) {
+      CHECK(has(outcome(prefix, token), "warning: model.document_end_token = "));
+      CHECK(has(outcome(prefix, token), "the documents of " + prefix + " (data.data_prefixes)"));
+      CHECK(has(outcome(prefix, token), "build them again with --append-eod"));
+    }
+  CHECK(outcome(open, -1) == "none");
+  CHECK(has(outcome(ended, 7),
+            "error: model.document_end_token: it is 7, but the documents of " + ended +
+                " (data.data_prefixes) end with token 1501, as their manifest says; set it to "
+                "1501, or to -1"));
+  // The tokenizer's own end of a text.
+  CHECK(outcome(both, 600, false, kPrefixed) == "none");
+  CHECK(has(outcome(both, 601, false, kPrefixed), "end with token 600"));
+  // Validation sets, by their key; files without a manifest are not checked.
+  CHECK(has(outcome(open, kEndOfText, true), open + " (data.validation_sets.set)"));
+  fs::remove(ended + ".json");
+  CHECK(outcome(ended, 7) == "none");
 }
