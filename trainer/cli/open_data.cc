@@ -37,6 +37,7 @@ class Opener {
     SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job_, files, *tokenizer, shuffle));
     if (std::string text = cuts_of(source->count(), key, job_.model.sequence_length); !text.empty())
       opened_.notes.push_back(std::move(text));
+    opened_.reads_chatml = opened_.reads_chatml || source->chatml();
     return source;
   }
 
@@ -73,6 +74,7 @@ Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPl
   OpenedData opened;
   Opener opener(job, opened);
   SORTIE_ASSIGN_OR_RETURN(opened.training, opener.training(batch, sites));
+  opened.trains_chatml = opened.reads_chatml;
   for (const config::ValidationSet& set : config::validation_sets(job.data)) {
     SORTIE_ASSIGN_OR_RETURN(auto source, of_key(set.key, opener.validation(set)));
     opened.validation_sets.push_back({set.name, source.get()});

@@ -17,6 +17,8 @@ struct OpenedData {
   std::vector<std::unique_ptr<SampleSource>> validation;
   std::vector<ValidationSet> validation_sets;  // refer to them
   std::vector<std::string> notes;              // for the log of rank 0: what was cut or left out
+  /// Conversations in ChatML: what is trained on, and any data.
+  bool trains_chatml = false, reads_chatml = false;
 };
 
 /// An error names the key whose value caused it. `sites`: that share the training samples, 0 or 1 =

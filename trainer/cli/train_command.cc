@@ -56,13 +56,16 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
 }
 
 /// Rank 0 writes the checkpoints, so it alone needs the tokenizer's files.
-Result<RunTokenizer> find_tokenizer(const config::JobConfig& job, const RankContext& rank) {
+Result<RunTokenizer> find_tokenizer(const config::JobConfig& job, const RankContext& rank,
+                                    const OpenedData& data) {
   if (rank.rank != 0) return RunTokenizer{};
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_run_tokenizer(job));
   if (!tokenizer.files)
     log::warning(
         "data.tokenizer: it is empty and the token files have no manifest, so checkpoints "
         "get the tokenizer of the weights that training starts from, or none");
+  tokenizer.chatml = data.reads_chatml;
+  if (tokenizer.files) tokenizer.files->form.chatml = data.trains_chatml;
   return tokenizer;
 }
 
@@ -157,7 +160,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
   SORTIE_ASSIGN_OR_RETURN(const OpenedData data, open_data(job, batch.plan, rank.sites));
-  SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank));
+  SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank, data));
   SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> unseparated,
                           check_document_ends(job, tokenizer));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());

@@ -1,5 +1,10 @@
 #include "trainer/hf/export_assets.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
 #include "common/base/atomic_file.h"
 #include "trainer/tokenizer/spm_json.h"
 #include "trainer/tokenizer/stored_tokenizer.h"
@@ -15,6 +20,62 @@ Result<> add(const fs::path& path, const Json& json) {
   std::error_code ignored;
   if (fs::exists(path, ignored)) return {};
   return write_file_atomic(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Result<Json> read_object(const fs::path& path) {
+  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return json;
+  return fail(ErrorCode::data, fmt::format("{}: not a JSON object, so the end of an answer can not "
+                                           "be set in it; repair the file, or remove it",
+                                           path.string()));
+}
+
+/// Changes a file of the folder, where it is there, or makes it where `must_be`.
+Result<> change(const fs::path& path, bool must_be, const std::function<void(Json&)>& set) {
+  std::error_code ignored;
+  Json json = Json::object();
+  if (fs::exists(path, ignored)) {
+    SORTIE_ASSIGN_OR_RETURN(json, read_object(path));
+  } else if (!must_be) {
+    return {};
+  }
+  set(json);
+  return write_file_atomic(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+/// The ids that a value of eos_token_id names.
+std::vector<std::int64_t> ids_in(const Json& value) {
+  std::vector<std::int64_t> ids;
+  for (const Json& id : value.is_array() ? value : Json::array({value}))
+    if (id.is_number_integer()) ids.push_back(id.get<std::int64_t>());
+  return ids;
+}
+
+/// The model was trained on conversations in ChatML: their template, and the mark that ends an
+/// answer as the end of a text. Other ends stay beside it in generation_config.json.
+Result<> export_chatml(const Tokenizer& tokenizer, Json& config, const fs::path& folder) {
+  SORTIE_TRY(write_file_atomic(folder / "chat_template.jinja", chatml_template()));
+  std::error_code error;
+  fs::remove(folder / "chat_template.json", error);  // a template of the older kind
+  if (error) return std::unexpected(os_error(error.value(), folder.string()));
+  const std::optional<std::int32_t> end = chat_marks(tokenizer).end;
+  SORTIE_TRY(change(folder / "tokenizer_config.json", /*must_be=*/false, [&](Json& json) {
+    json["chat_template"] = chatml_template();  // for versions that do not know the other file
+    if (end) json["eos_token"] = kChatEnd;
+  }));
+  if (!end) return {};
+  SORTIE_TRY(change(folder / "special_tokens_map.json", /*must_be=*/true,
+                    [](Json& json) { json["eos_token"] = kChatEnd; }));
+  const std::vector<std::int64_t> config_ends = ids_in(config.value("eos_token_id", Json()));
+  config["eos_token_id"] = *end;
+  return change(folder / "generation_config.json", /*must_be=*/true, [&](Json& json) {
+    const Json before = json.value("eos_token_id", Json());
+    std::vector<std::int64_t> ends = {*end};
+    for (const std::int64_t id : before.is_null() ? config_ends : ids_in(before))
+      if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+    json["eos_token_id"] = ends.size() == 1 ? Json(ends[0]) : Json(ends);
+  });
 }
 
 /// An id, or null: without the key transformers assumes ids of its own.
@@ -55,9 +116,14 @@ Result<> export_assets(const OpenedModel& opened, Json& config, const fs::path& 
   if (!opened.checkpoint) return {};
   for (const fs::path& asset : hf_assets(*opened.checkpoint / kTokenizerFolder))
     SORTIE_TRY(copy_into(asset, folder));
-  const bool imported = opened.config_json.is_object();
   SORTIE_ASSIGN_OR_RETURN(const auto stored, find_stored_tokenizer(*opened.checkpoint));
-  if (!stored || imported) return {};
+  SORTIE_ASSIGN_OR_RETURN(const TextForm form, find_text_form(*opened.checkpoint));
+  const bool imported = opened.config_json.is_object();
+  if (!stored || (imported && !form.chatml)) return {};
+  if (imported) {
+    SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(stored->name));
+    return export_chatml(*tokenizer, config, folder);
+  }
   if (stored->name == "byte")
     SORTIE_TRY(write_file_atomic(folder / "tokenizer.json", byte_tokenizer_json()));
   bool only_pieces = stored->name.starts_with("sentencepiece:");
@@ -71,7 +137,9 @@ Result<> export_assets(const OpenedModel& opened, Json& config, const fs::path& 
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, only_pieces
                                                     ? load_sentencepiece(folder / "tokenizer.model")
                                                     : load_hf_tokenizer(folder));
-  return add_companions(*tokenizer, config, folder);
+  SORTIE_TRY(add_companions(*tokenizer, config, folder));
+  if (!form.chatml) return {};
+  return export_chatml(*tokenizer, config, folder);
 }
 
 }  // namespace sortie::trainer

@@ -124,7 +124,7 @@ Result<> Trainer::start() {
   } else {
     report_.from_seed();
   }
-  for (const std::string& text : checkpointer_.take_memory_notes()) report_.note(text);
+  for (const std::string& text : checkpointer_.take_start_notes()) report_.note(text);
   if (const std::string text = fp8_note(store()); !text.empty()) report_.note(text);
   store().refresh_compute_copy(context());
   step_.spread_weights();

@@ -9,6 +9,7 @@
 #include "common/base/atomic_file.h"
 #include "trainer/samples/json_member.h"
 #include "trainer/storage/sha256.h"
+#include "trainer/tokenizer/chat_format.h"
 
 namespace sortie::trainer {
 namespace {
@@ -103,8 +104,8 @@ Result<std::vector<ChatSource::Part>> ChatSource::parse_conversation(std::string
     if (std::ranges::find(kRoles, name) == std::end(kRoles))
       return fail(ErrorCode::data, fmt::format("role {} is unknown; use one of {}", role->dump(),
                                                fmt::join(kRoles, ", ")));
-    parts.push_back({fmt::format("<|im_start|>{}\n", name), false});
-    parts.push_back({content->get<std::string>() + "<|im_end|>", name == "assistant"});
+    parts.push_back({fmt::format("{}{}\n", kChatBegin, name), false});
+    parts.push_back({content->get<std::string>().append(kChatEnd), name == "assistant"});
     parts.push_back({"\n", false});
   }
   return parts;
@@ -122,6 +123,7 @@ Result<> ChatSource::add_line(const std::string& line, const std::string& where,
                             where, parsed.error().message));
   const std::vector<Part>& parts = *parsed;
   const bool of_two_texts = parts.size() == 2;
+  chatml_ = chatml_ || !of_two_texts;
   auto conversation = tokenize(parts, tokenizer);
   if (!conversation) return std::unexpected(with_context(std::move(conversation).error(), where));
   if (const auto eod = tokenizer.eod_id(); of_two_texts && eod && *eod < vocab_size_) {

@@ -43,6 +43,8 @@ class ChatSource final : public SampleSource {
     std::int64_t lost_tokens = 0;    // of these, behind the cuts
   };
   const Count& count() const { return count_; }
+  /// Whether a line had messages, and not two texts.
+  bool chatml() const { return chatml_; }
 
  private:
   struct Conversation {
@@ -61,7 +63,7 @@ class ChatSource final : public SampleSource {
   std::int64_t sequence_length_ = 0, vocab_size_ = 0;
   Count count_;
   std::uint64_t seed_ = 0;
-  bool shuffle_ = false;
+  bool shuffle_ = false, chatml_ = false;
   std::string fingerprint_;
   std::int64_t epoch_ = -1;
   Permutation order_;  // of that epoch

@@ -21,6 +21,7 @@ struct TokenizerClaim {
 struct RunTokenizer {
   std::vector<TokenizerClaim> claims{};   // of the config and the token files; they agree
   std::optional<TokenizerFiles> files{};  // absent: nobody says which tokenizer it is
+  bool chatml = false;                    // conversations in ChatML are trained on, or validated on
 };
 
 /// ErrorCode::data that lists every claim where two of them have different vocabularies.
@@ -34,7 +35,7 @@ Result<std::vector<TokenizerClaim>> claims_of_files(const std::vector<std::strin
 /// The tokenizer of data.tokenizer, else the one that the token files were built with, which must
 /// be where it was, or beside them. An absent or changed file, and files of different tokenizers,
 /// are errors that name the keys. What the manifests say of special tokens is in the form of its
-/// files.
+/// files; whether conversations are in ChatML is known when they are read.
 Result<RunTokenizer> find_run_tokenizer(const config::JobConfig& job);
 
 /// Whether the weights of a checkpoint were trained with the tokenizer of `run`. Checkpoints that

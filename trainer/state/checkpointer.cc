@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/nn/lora.h"
+#include "trainer/samples/chat_agreement.h"
 #include "trainer/state/checkpoint_state.h"
 #include "trainer/state/rank_texts.h"
 #include "trainer/state/saved_job.h"
@@ -78,6 +79,7 @@ Result<> Checkpointer::choose() {
   } else if (start_.kind == StartPoint::Kind::fork) {
     rollbacks_ = start_.manifest->rollbacks;
   }
+  SORTIE_ASSIGN_OR_RETURN(start_notes_, check_chatml(tokenizer_, start_.folder));
   if (start_.kind == StartPoint::Kind::seed) return {};
   return check_tokenizer_of_checkpoint(tokenizer_, start_.folder);
 }

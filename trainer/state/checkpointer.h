@@ -141,8 +141,9 @@ class Checkpointer {
   /// After load(): takes the memory of checkpoints in memory, where the config asks for any, and
   /// drops those that the run does not go on from; collective.
   Result<> reserve_memory();
-  /// Rank 0: checkpoints in memory that load() has passed over, one line each.
-  std::vector<std::string> take_memory_notes() { return std::exchange(memory_notes_, {}); }
+  /// Rank 0, after load(): what people should know of the start, one line each: checkpoints in
+  /// memory that were passed over, conversations that do not suit the model.
+  std::vector<std::string> take_start_notes() { return std::exchange(start_notes_, {}); }
 
   /// Rank 0, after prepare(): checks all checkpoints beside training, where trainer.scrub_interval
   /// says so.
@@ -310,7 +311,7 @@ class Checkpointer {
   std::filesystem::path memory_folder_;
   std::unique_ptr<MemoryCheckpoints> memory_;  // where the config asks for it
   bool from_memory_ = false;                   // the run goes on from there
-  std::vector<std::string> memory_notes_;
+  std::vector<std::string> start_notes_;
   Snapshot snapshot_;
   std::optional<Flight> flight_;  // on every rank until finish(), though rank 0 alone has ended it
   std::vector<Outcome> ended_;    // of begin_save(), for the next call

@@ -36,8 +36,8 @@ Result<> Checkpointer::choose_from_memory() {
   const std::int64_t on_disk = resumes && start_.manifest ? start_.manifest->step : 0;
   const std::int64_t after = std::stoll(communicator_.all_gather(fmt::format("{}", on_disk))[0]);
   std::optional<Manifest> manifest = memory_->find(
-      after, [this](const Manifest& found) { return judge_memory(found); }, memory_notes_);
-  if (communicator_.rank() != 0) memory_notes_.clear();
+      after, [this](const Manifest& found) { return judge_memory(found); }, start_notes_);
+  if (communicator_.rank() != 0) start_notes_.clear();
   if (!manifest) return {};
   from_memory_ = true;
   Result<> outcome;

@@ -57,6 +57,19 @@ Result<std::vector<std::int32_t>> end_tokens(const std::filesystem::path& file) 
   return tokens;
 }
 
+/// Those of the folder's files, else the tokenizer's end of a document.
+Result<std::vector<std::int32_t>> end_of_texts(const std::filesystem::path& folder,
+                                               const Tokenizer& tokenizer) {
+  for (const auto& [room, file] :
+       {std::pair(kTokenizerFolder, "generation_config.json"),
+        std::pair(kHfNotes, "generation_config.json"), std::pair(kHfNotes, "config.json")}) {
+    SORTIE_ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, end_tokens(folder / room / file));
+    if (!tokens.empty()) return tokens;
+  }
+  if (const auto end = tokenizer.eod_id()) return std::vector<std::int32_t>{*end};
+  return std::vector<std::int32_t>{};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer(const std::string& named) const {
@@ -93,14 +106,13 @@ Result<std::vector<std::int32_t>> LoadedModel::tokens_before_prompt(
 }
 
 Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& tokenizer) const {
-  for (const auto& [room, file] :
-       {std::pair(kTokenizerFolder, "generation_config.json"),
-        std::pair(kHfNotes, "generation_config.json"), std::pair(kHfNotes, "config.json")}) {
-    SORTIE_ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, end_tokens(folder / room / file));
-    if (!tokens.empty()) return tokens;
-  }
-  if (const auto end = tokenizer.eod_id()) return std::vector<std::int32_t>{*end};
-  return std::vector<std::int32_t>{};
+  SORTIE_ASSIGN_OR_RETURN(const TextForm form, find_text_form(folder));
+  SORTIE_ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, end_of_texts(folder, tokenizer));
+  if (!form.chatml) return tokens;
+  if (const auto end = chat_marks(tokenizer).end;
+      end && std::ranges::find(tokens, *end) == tokens.end())
+    tokens.insert(tokens.begin(), *end);
+  return tokens;
 }
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,

@@ -32,7 +32,8 @@ struct LoadedModel {
   /// The tokens before such a text.
   Result<std::vector<std::int32_t>> tokens_before_prompt(const Tokenizer& tokenizer) const;
   /// The tokens that end a text: those of that folder's generation_config.json, or config.json,
-  /// else the tokenizer's end of a document.
+  /// else the tokenizer's end of a document. Of a model of conversations the mark that ends an
+  /// answer, too.
   Result<std::vector<std::int32_t>> stop_tokens(const Tokenizer& tokenizer) const;
 };
 

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kAbout = "about.json";
+constexpr std::string_view kChatMl = "chatml";
 constexpr std::string_view kNames[] = {"tokenizer.json",
                                        "tokenizer_config.json",
                                        "special_tokens_map.json",
@@ -106,6 +107,7 @@ Result<TokenizerFiles> read_tokenizer_files(const std::string& name) {
   files.eod_id = tokenizer->eod_id();
   if (files.eod_id) files.eod_token = tokenizer->token_text(*files.eod_id);
   files.special_tokens = tokenizer->special_tokens();
+  files.chat_marks = chat_marks(*tokenizer);
   const fs::path file = file_of(name);
   if (file.empty()) return files;
   const char* stored = kind_of(name) == "hf" ? "tokenizer.json" : "tokenizer.model";
@@ -136,9 +138,11 @@ Result<> write_tokenizer_files(const TokenizerFiles& files, const fs::path& fold
                 {"vocab_size", files.vocab_size},
                 {"eod_id", nullptr},
                 {"eod_token", files.eod_token},
-                {"add_special_tokens", nullptr}};
+                {"add_special_tokens", nullptr},
+                {"conversations", nullptr}};
   if (files.eod_id) about["eod_id"] = *files.eod_id;
   if (files.form.special_tokens) about["add_special_tokens"] = *files.form.special_tokens;
+  if (files.form.chatml) about["conversations"] = kChatMl;
   return write_file_atomic(to / kAbout,
                            about.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -182,12 +186,19 @@ Result<TextForm> find_text_form(const fs::path& checkpoint) {
   if (!fs::exists(file, ignored)) return form;
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
   const Json about = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto found = about.is_object() ? about.find("add_special_tokens") : about.end();
-  if (found == about.end() || found->is_null()) return form;
-  if (!found->is_boolean())
+  const auto value = [&about](const char* key) {  // null where there is none
+    const auto found = about.is_object() ? about.find(key) : about.end();
+    return found == about.end() ? Json() : *found;
+  };
+  const Json special = value("add_special_tokens"), conversations = value("conversations");
+  if (!special.is_null() && !special.is_boolean())
     return std::unexpected(
-        damaged(file, fmt::format("\"add_special_tokens\" is {}", found->dump())));
-  form.special_tokens = found->get<bool>();
+        damaged(file, fmt::format("\"add_special_tokens\" is {}", special.dump())));
+  if (!conversations.is_null() && conversations != kChatMl)
+    return std::unexpected(
+        damaged(file, fmt::format("\"conversations\" is {}", conversations.dump())));
+  if (special.is_boolean()) form.special_tokens = special.get<bool>();
+  form.chatml = !conversations.is_null();
   return form;
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "common/base/result.h"
+#include "trainer/tokenizer/chat_format.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer {
@@ -41,6 +42,7 @@ struct TextForm {
   /// They had the tokenizer's special tokens around them (encode_with_special_tokens). Absent:
   /// unknown, as of token files without a manifest.
   std::optional<bool> special_tokens{};
+  bool chatml = false;  // they were conversations in ChatML
 };
 
 /// A tokenizer's files in memory, so that they can be written when the originals are gone.
@@ -50,6 +52,7 @@ struct TokenizerFiles {
   std::optional<std::int32_t> eod_id{};
   std::string eod_token{};  // as the vocabulary spells it
   SpecialTokens special_tokens{};
+  ChatMarks chat_marks{};
   TextForm form{};                                // of the run; read_tokenizer_files knows none
   std::map<std::string, std::string> contents{};  // by file name; empty for "byte"
 };

@@ -99,7 +99,7 @@ TEST_CASE("training reports documents that model.document_end_token does not sep
   CHECK_FALSE(has(right.output, "document_end_token"));
 }
 
-TEST_CASE("training on conversations reports once what is cut") {
+TEST_CASE("training on conversations reports once what is cut, and marks that are split") {
   const sortie::test::ScopedTempDir dir;
   const auto line = [](const std::string& answer) {
     return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ")" +
@@ -126,4 +126,7 @@ TEST_CASE("training on conversations reports once what is cut") {
                       "tokens and 0 are left out, which have no answer in them; 56 of 81 answer "
                       "tokens are lost") == 1,
                 some.output);
+  CHECK(times(some.output,
+              "warning: data.tokenizer: byte does not have <|im_start|> and "
+              "<|im_end|> as single tokens") == 1);
 }

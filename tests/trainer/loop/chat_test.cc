@@ -1,22 +1,33 @@
-// Conversations: what of them is trained on.
+// Conversations: what of them is trained on, with which tokenizers, and what an export says of it.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/atomic_file.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 #include "tests/support/tiny_training.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/hf/import.h"
+#include "trainer/samples/chat_agreement.h"
 #include "trainer/samples/chat_source.h"
+#include "trainer/state/model_loader.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
 using namespace sortie::trainer::test;
+namespace fs = std::filesystem;
 
 namespace {
 
 using Json = nlohmann::json;
+using sortie::test::has;
 
+constexpr const char* kQwen = "hf:" SORTIE_TEST_DATA "/tokenizer/qwen2.json";  // has the marks
+constexpr const char* kGpt2 = "hf:" SORTIE_TEST_DATA "/tokenizer/gpt2.json";   // splits them
 constexpr const char* kConversation =
     R"({"messages": [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "bc"}]})";
+constexpr const char* kOtherTemplate = "{{ '<|start_header_id|>' + messages[0]['content'] }}";
 
 config::JobConfig chat_job(const std::string& tokenizer) {
   config::JobConfig job = tiny_job();
@@ -26,6 +37,54 @@ config::JobConfig chat_job(const std::string& tokenizer) {
   job.data.chat_files = {"chat.jsonl"};
   job.trainer.train_iterations = 2;
   return job;
+}
+
+/// The tokenizer of a run on conversations in ChatML, as the start of training finds it.
+RunTokenizer chat_tokenizer(const config::JobConfig& job) {
+  RunTokenizer run = find_run_tokenizer(job).value();
+  run.chatml = run.files->form.chatml = true;
+  return run;
+}
+
+/// A Hugging Face folder of a tiny model with that tokenizer, a template that is not ChatML, and
+/// the end of a text at 1500.
+fs::path folder_of_model(const sortie::test::ScopedTempDir& dir, const std::string& tokenizer) {
+  config::JobConfig job = chat_job("");
+  job.data = {};
+  job.trainer.save_dir = dir.str("first");
+  const auto communicator = make_single_communicator();
+  REQUIRE(TinyTraining(job, *communicator).trainer->run());
+  const fs::path folder = dir / "model";
+  REQUIRE(export_hf(dir / "first", folder, {}));
+  fs::copy_file(tokenizer.substr(3), folder / "tokenizer.json");
+  const auto write = [&](const char* name, const Json& json) {
+    REQUIRE(write_file_atomic(folder / name, json.dump()));
+  };
+  write("tokenizer_config.json", {{"chat_template", kOtherTemplate},
+                                  {"eos_token", {{"content", "<|endoftext|>"}}},
+                                  {"model_max_length", 64}});
+  write("chat_template.json", {{"chat_template", kOtherTemplate}});
+  write("generation_config.json", {{"eos_token_id", 1500}, {"top_p", 0.9}});
+  return folder;
+}
+
+/// Trains on one conversation, with checkpoints in `dir`/chat; gives the newest.
+fs::path train_on_chat(const sortie::test::ScopedTempDir& dir, config::JobConfig job) {
+  sortie::test::write_text(dir / "chat.jsonl", kConversation);
+  job.trainer.save_dir = dir.str("chat");
+  const auto tokenizer = make_tokenizer(job.data.tokenizer).value();
+  auto source = ChatSource::open(job, {dir.str("chat.jsonl")}, *tokenizer, true);
+  REQUIRE_MESSAGE(source, (source ? "" : source.error().message));
+  CHECK((*source)->chatml());
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator, DType::f32, 1, std::move(*source));
+  training.trainer->set_tokenizer(chat_tokenizer(job));
+  REQUIRE(training.trainer->run());
+  return find_latest(dir / "chat")->entry->folder;
+}
+
+Json json_in(const fs::path& file) {
+  return Json::parse(read_file(file).value());
 }
 
 }  // namespace
@@ -101,4 +160,107 @@ TEST_CASE("what is cut of conversations is counted") {
   CHECK(some.cut == 1);
   CHECK(some.answer_tokens == 7 + 10 + 6 + 2);
   CHECK(some.lost_tokens == 3 + 6 + 2);
+}
+
+TEST_CASE("marks that the tokenizer splits are an error for an imported model, else a warning") {
+  const sortie::test::ScopedTempDir dir;
+  const auto notes_of = [](const std::string& tokenizer, const fs::path& start) {
+    const auto notes = check_chatml(chat_tokenizer(chat_job(tokenizer)), start);
+    REQUIRE_MESSAGE(notes, (notes ? "" : notes.error().message));
+    return *notes;
+  };
+  CHECK(notes_of(kQwen, "").empty());
+  for (const char* tokenizer : {"byte", kGpt2}) {
+    const std::vector<std::string> notes = notes_of(tokenizer, "");
+    REQUIRE(notes.size() == 1);
+    CHECK(has(notes[0], "data.tokenizer: "));
+    CHECK(has(notes[0], tokenizer));
+    CHECK(has(notes[0], "does not have <|im_start|> and <|im_end|> as single tokens"));
+    // Lines of a prompt and a completion have no marks.
+    RunTokenizer run = chat_tokenizer(chat_job(tokenizer));
+    run.chatml = false;
+    CHECK(check_chatml(run, "")->empty());
+  }
+
+  const fs::path folder = folder_of_model(dir, kGpt2);
+  REQUIRE(import_hf(folder, dir / "imported"));
+  config::JobConfig job = chat_job("hf:" + (folder / "tokenizer.json").string());
+  job.trainer.load_weights_from = dir.str("imported");
+  const auto started = start_trainer(job, chat_tokenizer(job));
+  REQUIRE_FALSE(started);
+  CHECK(started.error().code == ErrorCode::data);
+  CHECK(has(started.error().message, "the imported model in " + dir.str("imported")));
+  CHECK(has(started.error().message, "\"prompt\" and \"completion\""));
+  RunTokenizer without = chat_tokenizer(job);
+  without.chatml = false;
+  CHECK(start_trainer(job, without).has_value());
+}
+
+TEST_CASE("a model's template that is not ChatML is a warning; the export of the run has ChatML") {
+  const sortie::test::ScopedTempDir dir;
+  const fs::path folder = folder_of_model(dir, kQwen);
+  REQUIRE(import_hf(folder, dir / "imported"));
+  config::JobConfig job = chat_job("hf:" + (folder / "tokenizer.json").string());
+  const fs::path imported = find_latest(dir / "imported")->entry->folder;
+  // The folder of the tokenizer, and the checkpoint where the tokenizer's folder has none.
+  const auto by_folder = check_chatml(chat_tokenizer(job), imported).value();
+  REQUIRE(by_folder.size() == 1);
+  CHECK(has(by_folder[0], "the chat template in the folder of hf:" + folder.string()));
+  fs::create_directories(dir / "alone");
+  fs::copy_file(folder / "tokenizer.json", dir / "alone" / "tokenizer.json");
+  config::JobConfig alone = job;
+  alone.data.tokenizer = "hf:" + dir.str("alone/tokenizer.json");
+  const auto by_start = check_chatml(chat_tokenizer(alone), imported).value();
+  REQUIRE(by_start.size() == 1);
+  CHECK(has(by_start[0], "the chat template in " + (imported / "huggingface").string()));
+  CHECK(is_chatml(chatml_template()));
+
+  for (const config::JobConfig& start : {job, alone}) {
+    fs::remove_all(dir / "chat");
+    fs::remove_all(dir / "out");
+    config::JobConfig from = start;
+    from.trainer.load_weights_from = dir.str("imported");
+    const fs::path trained = train_on_chat(dir, from);
+    const auto exported = export_hf(trained, dir / "out", {});
+    REQUIRE_MESSAGE(exported, (exported ? "" : exported.error().message));
+    CHECK(read_file(dir / "out" / "chat_template.jinja").value() == chatml_template());
+    CHECK_FALSE(fs::exists(dir / "out" / "chat_template.json"));
+    const Json about = json_in(dir / "out" / "tokenizer_config.json");
+    CHECK(about["chat_template"] == chatml_template());
+    CHECK(about["eos_token"] == "<|im_end|>");
+    CHECK(about["model_max_length"] == 64);
+    CHECK(json_in(dir / "out" / "special_tokens_map.json")["eos_token"] == "<|im_end|>");
+    CHECK(json_in(dir / "out" / "config.json")["eos_token_id"] == 1502);
+    const Json generation = json_in(dir / "out" / "generation_config.json");
+    CHECK(generation["eos_token_id"] == Json::array({1502, 1500}));
+    CHECK(generation["top_p"] == 0.9);
+    // generate stops there, of the checkpoint and of its export alike.
+    REQUIRE(import_hf(dir / "out", dir / "again"));
+    for (const fs::path& place : {trained, dir / "again"}) {
+      const auto model = load_model(place, 1, "f32").value();
+      CHECK(model->stop_tokens(*model->tokenizer().value()).value() ==
+            std::vector<std::int32_t>{1502, 1500});
+    }
+    fs::remove_all(dir / "again");
+  }
+  // What was not trained on conversations stays as it came.
+  REQUIRE(export_hf(dir / "imported", dir / "plain", {}));
+  CHECK(json_in(dir / "plain" / "tokenizer_config.json")["chat_template"] == kOtherTemplate);
+  CHECK(json_in(dir / "plain" / "generation_config.json")["eos_token_id"] == 1500);
+}
+
+TEST_CASE("a model of conversations that was trained here is exported with ChatML") {
+  for (const char* tokenizer : {kQwen, "byte"}) {
+    CAPTURE(tokenizer);
+    const sortie::test::ScopedTempDir dir;
+    const fs::path trained = train_on_chat(dir, chat_job(tokenizer));
+    const auto exported = export_hf(trained, dir / "out", {});
+    REQUIRE_MESSAGE(exported, (exported ? "" : exported.error().message));
+    CHECK(read_file(dir / "out" / "chat_template.jinja").value() == chatml_template());
+    const bool marks = std::string_view(tokenizer) == kQwen;
+    const Json ends = json_in(dir / "out" / "generation_config.json")["eos_token_id"];
+    CHECK(ends == (marks ? Json::array({1502, 1500}) : Json(256)));
+    CHECK(json_in(dir / "out" / "tokenizer_config.json")["eos_token"] ==
+          (marks ? "<|im_end|>" : "<|endoftext|>"));
+  }
 }

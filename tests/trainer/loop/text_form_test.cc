@@ -112,10 +112,12 @@ TEST_CASE("checkpoints of older versions and imported ones begin prompts as thei
   const fs::path about = trained / "tokenizer/about.json";
   Json json = Json::parse(read_file(about).value());
   CHECK(json["add_special_tokens"] == false);
+  CHECK(json["conversations"].is_null());
   json.erase("add_special_tokens");
+  json.erase("conversations");
   REQUIRE(write_file_atomic(about, json.dump()));
   CHECK(begins_texts(trained));
-  for (const char* key : {"add_special_tokens"}) {
+  for (const char* key : {"add_special_tokens", "conversations"}) {
     Json damaged = json;
     damaged[key] = 3;
     REQUIRE(write_file_atomic(about, damaged.dump()));
