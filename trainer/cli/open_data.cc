@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "common/config/architectures.h"
 #include "common/config/validation_sets.h"
 #include "trainer/samples/chat_source.h"
 #include "trainer/samples/dataset_source.h"
@@ -26,6 +27,22 @@ std::string cuts_of(const ChatSource::Count& count, std::string_view key, std::i
       count.answer_tokens);
 }
 
+/// What balances the experts counts every position of a sample. Empty where that does not matter.
+std::string padding_of(const ChatSource& source, std::string_view key,
+                       const config::ModelConfig& model) {
+  constexpr double kLittle = 0.05;
+  const config::MoeConfig& moe = model.moe;
+  const bool balanced =
+      config::architecture_of(model).mixture &&
+      (moe.aux_loss_coeff > 0 || moe.seq_aux_loss_coeff > 0 || moe.bias_update_rate > 0);
+  if (!balanced || source.padding() < kLittle) return {};
+  return fmt::format(
+      "{}: {:.0f} % of the positions are padding, which counts when the experts are balanced "
+      "(model.moe.aux_loss_coeff, seq_aux_loss_coeff, bias_update_rate); use a "
+      "model.sequence_length near the length of the conversations, or set these keys to 0",
+      key, 100 * source.padding());
+}
+
 class Opener {
  public:
   Opener(const config::JobConfig& job, OpenedData& opened) : job_(job), opened_(opened) {}
@@ -36,6 +53,8 @@ class Opener {
                             of_key("data.tokenizer", make_tokenizer(job_.data.tokenizer)));
     SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job_, files, *tokenizer, shuffle));
     if (std::string text = cuts_of(source->count(), key, job_.model.sequence_length); !text.empty())
+      opened_.notes.push_back(std::move(text));
+    if (std::string text = padding_of(*source, key, job_.model); shuffle && !text.empty())
       opened_.notes.push_back(std::move(text));
     opened_.reads_chatml = opened_.reads_chatml || source->chatml();
     return source;

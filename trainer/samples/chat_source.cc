@@ -178,6 +178,14 @@ Result<ChatSource::Conversation> ChatSource::tokenize(const std::vector<Part>& p
   return conversation;
 }
 
+double ChatSource::padding() const {
+  std::int64_t filled = 0;
+  for (const Conversation& conversation : conversations_)
+    filled += std::min(static_cast<std::int64_t>(conversation.ids.size()), sequence_length_);
+  return 1.0 -
+         static_cast<double>(filled) / static_cast<double>(samples_per_epoch() * sequence_length_);
+}
+
 Result<> ChatSource::sample(std::int64_t index, std::span<std::int32_t> tokens,
                             std::span<std::int32_t> targets) {
   const std::int64_t count = samples_per_epoch();

@@ -43,6 +43,8 @@ class ChatSource final : public SampleSource {
     std::int64_t lost_tokens = 0;    // of these, behind the cuts
   };
   const Count& count() const { return count_; }
+  /// What share of the samples' positions is behind the end of a conversation.
+  double padding() const;
   /// Whether a line had messages, and not two texts.
   bool chatml() const { return chatml_; }
 

@@ -130,3 +130,22 @@ TEST_CASE("training on conversations reports once what is cut, and marks that ar
               "warning: data.tokenizer: byte does not have <|im_start|> and "
               "<|im_end|> as single tokens") == 1);
 }
+
+TEST_CASE("training a mixture on conversations reports padding that its balance counts") {
+  const sortie::test::ScopedTempDir dir;
+  sortie::test::write_text(dir / "chat.jsonl", R"({"prompt": "ab", "completion": "cd"})");
+  const std::string data =
+      "chat_files = [\"" + dir.str("chat.jsonl") + "\"]\ntokenizer = \"byte\"\n";
+  const auto output_with = [&](const std::string& balance) {
+    std::filesystem::remove_all(dir / "checkpoints");
+    const Finished trained = train_job(
+        dir, "architecture = \"mixtral\"\n[model.moe]\nnum_experts = 4\ntopk = 2\n" + balance,
+        data);
+    CHECK_MESSAGE(trained.code == 0, trained.output);
+    return trained.output;
+  };
+  // Four of 16 positions.
+  CHECK(has(output_with("aux_loss_coeff = 0.01\n"),
+            "warning: data.chat_files: 75 % of the positions are padding"));
+  CHECK_FALSE(has(output_with("aux_loss_coeff = 0.0\n"), "padding"));
+}
