@@ -249,8 +249,7 @@ Result<> CheckpointStore::discard_after(std::int64_t step) {
   return {};
 }
 
-Result<> CheckpointStore::discard_abandoned() {
-  SORTIE_ASSIGN_OR_RETURN(const std::optional<RollbackFile> file, read_rollbacks(save_dir_));
+Result<> CheckpointStore::discard_abandoned(const std::optional<RollbackFile>& file) {
   if (!file) return {};
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));

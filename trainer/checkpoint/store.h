@@ -63,8 +63,8 @@ class CheckpointStore {
   Result<> retain(std::int64_t step, std::int64_t keep_last, std::int64_t also = 0);
   /// Removes the checkpoints of later steps, broken ones too: the run has gone back to this one.
   Result<> discard_after(std::int64_t step);
-  /// Removes those that a rollback has left behind (rollbacks.h).
-  Result<> discard_abandoned();
+  /// Removes those that the run of the file has left behind by a rollback (rollbacks.h).
+  Result<> discard_abandoned(const std::optional<RollbackFile>& file);
   /// Removes all committed checkpoints but that of `step`.
   Result<> keep_only(std::int64_t step);
 

@@ -107,8 +107,8 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
   event.save_dir = job_.trainer.save_dir;
   event.resumed_from = resumed_from_;
   event.first_run = first_run;
-  event.best_loss = progress.best_validation_loss;
-  event.best_step = progress.best_validation_step;
+  event.best_loss = progress.best.loss;
+  event.best_step = progress.best.step;
   tell(event);
   if (job_.model.precision == "auto" && facts.precision == "f32")
     note(fmt::format("precision auto: f32, because this CPU ({}) has no bf16 products", facts.isa));
@@ -174,8 +174,8 @@ void RunReport::evaluation(const TrainingProgress& progress, const Validation& v
   if (validation.sets.size() > 1)
     for (const Validation::Set& set : validation.sets) event.sets[set.name] = set.loss;
   event.seconds = seconds;
-  event.best_loss = progress.best_validation_loss;
-  event.best_step = progress.best_validation_step;
+  event.best_loss = progress.best.loss;
+  event.best_step = progress.best.step;
   tell(event);
 }
 

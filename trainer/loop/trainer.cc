@@ -156,11 +156,10 @@ Result<bool> Trainer::evaluate_and_report() {
   evaluation_seconds_ = seconds_since(begin);
   progress_.validation_loss = validation_loss_;
   progress_.validation_step = progress_.step;
-  const bool best = validation_loss_ < progress_.best_validation_loss;
-  if (best) {
-    progress_.best_validation_loss = validation_loss_;
-    progress_.best_validation_step = progress_.step;
-  }
+  // A save that has failed beside training is known to rank 0 alone.
+  communicator_.broadcast(std::as_writable_bytes(std::span(&progress_.best, 1)), 0);
+  const bool best = validation_loss_ < progress_.best.loss;
+  if (best) progress_.best = {validation_loss_, progress_.step};
   report_.evaluation(progress_, validation, evaluation_seconds_);
   // Before the first step it is the loss of the weights that training starts from.
   return best && job_.trainer.keep_best && progress_.step > 0;

@@ -79,6 +79,8 @@ class Trainer {
   double longest_step() const;
   /// Whether the loss is the lowest so far, and its checkpoint is to be kept.
   Result<bool> evaluate_and_report();
+  /// The best checkpoint of `step` was not saved: the best so far is then the one that is there.
+  void restore_best(std::int64_t step);
   void keep_profile();
   /// A save that fails ends training only when it is the last one: that one is waited for, others
   /// go on beside training.

@@ -11,6 +11,13 @@
 
 namespace sortie::trainer {
 
+void Trainer::restore_best(std::int64_t step) {
+  if (communicator_.rank() != 0 || progress_.best.step != step) return;
+  const auto kept = checkpointer_.kept_best();
+  if (!kept) return report_.note(kept.error().message);
+  progress_.best = *kept;
+}
+
 /// Those that ended. Of the last one a failure is an error; after another one the last committed
 /// checkpoint is still there, and the disk may have room again at the next save.
 Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last) {
@@ -19,6 +26,7 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
     if (!outcome.saved) {
       // A later attempt of the run goes on elsewhere: what is done here counts for nothing.
       SORTIE_TRY(checkpointer_.check_owner());
+      if (best) restore_best(outcome.step);
       if (last && !best) return std::unexpected(outcome.saved.error());
       report_.note(fmt::format("step {}: no checkpoint{}, training continues: {}", outcome.step,
                                best ? " of the lowest validation loss" : "",
@@ -39,6 +47,7 @@ Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& serie
     report_.note(
         fmt::format("step {}: no checkpoint: this site is to take the weights of another one first",
                     progress_.step));
+    restore_best(progress_.step);
     return {};
   }
   const auto begin = std::chrono::steady_clock::now();

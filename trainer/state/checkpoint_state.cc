@@ -63,9 +63,9 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
     manifest.counters["outer.first_sample"] = outer.first_sample;
     manifest.counters["outer.own"] = outer.own;
   }
-  if (std::isfinite(progress.best_validation_loss)) {
-    manifest.scalars["best_validation_loss"] = progress.best_validation_loss;
-    manifest.counters["best_validation_step"] = progress.best_validation_step;
+  if (std::isfinite(progress.best.loss)) {
+    manifest.scalars["best_validation_loss"] = progress.best.loss;
+    manifest.counters["best_validation_step"] = progress.best.step;
   }
   if (std::isfinite(progress.loss)) manifest.scalars["loss"] = progress.loss;
   if (std::isfinite(progress.validation_loss)) {
@@ -92,10 +92,8 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
                     .step = outer("outer.step"),
                     .first_sample = outer("outer.first_sample"),
                     .own = outer("outer.own")};
-  progress.best_validation_loss =
-      value_of(manifest.scalars, "best_validation_loss", progress.best_validation_loss);
-  progress.best_validation_step =
-      value_of<std::int64_t>(manifest.counters, "best_validation_step", 0);
+  progress.best = {.loss = value_of(manifest.scalars, "best_validation_loss", progress.best.loss),
+                   .step = value_of<std::int64_t>(manifest.counters, "best_validation_step", 0)};
   progress.loss = value_of(manifest.scalars, "loss", progress.loss);
   progress.validation_loss =
       value_of(manifest.scalars, "validation_loss", progress.validation_loss);

@@ -55,7 +55,7 @@ Result<> Checkpointer::open_save_dir() {
     return {};
   };
   if (auto counted = count_saves(*folder_); !counted) return in_context(counted.error());
-  if (job_.trainer.keep_best && job_.trainer.eval_interval > 0) {
+  if (keeps_best()) {
     auto best = CheckpointStore::open(save_dir / kBestFolder, claimant_);
     if (!best) return in_context(std::move(best).error());
     best_ = std::move(*best);
@@ -75,7 +75,8 @@ Result<> Checkpointer::choose() {
   if (start_.kind == StartPoint::Kind::resume) {
     SORTIE_ASSIGN_OR_RETURN(const auto file, read_rollbacks(start_.folder.parent_path()));
     rollbacks_ = rollbacks_from(*start_.manifest, file);
-    SORTIE_TRY(folder_->discard_abandoned());  // of a rollback that was cut short
+    SORTIE_ASSIGN_OR_RETURN(const auto own, read_rollbacks(job_.trainer.save_dir));
+    SORTIE_TRY(folder_->discard_abandoned(own));  // of a rollback that was cut short
   } else if (start_.kind == StartPoint::Kind::fork) {
     rollbacks_ = start_.manifest->rollbacks;
   }
@@ -334,8 +335,9 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
   if (start_.kind == StartPoint::Kind::weights) return loaded;
   loaded.progress = recorded_progress(manifest);
   // A fork has a save_dir of its own, with no best checkpoint yet.
-  if (start_.kind == StartPoint::Kind::fork)
-    loaded.progress.best_validation_loss = TrainingProgress{}.best_validation_loss;
+  const bool fork = start_.kind == StartPoint::Kind::fork;
+  SORTIE_ASSIGN_OR_RETURN(loaded.progress.best,
+                          settle_best(fork ? BestValidation{} : loaded.progress.best));
   if (manifest.run_id != kImportRun) {
     SORTIE_ASSIGN_OR_RETURN(loaded.differences,
                             changes_since(manifest, start_.folder, facts_, job_));

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +17,6 @@
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
-#include "trainer/ops/outliers.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/samples/tokenizer_agreement.h"
 #include "trainer/state/extra_pieces.h"
@@ -28,39 +26,12 @@
 #include "trainer/state/snapshot.h"
 #include "trainer/state/start_point.h"
 #include "trainer/state/state_view.h"
+#include "trainer/state/training_progress.h"
 
 namespace sortie::trainer {
 
 /// Healthy steps after a spike of the loss that was skipped; checkpoints until then are suspect.
 inline constexpr std::int64_t kSuspectSteps = 10;
-
-/// Where a site is in the rounds that it trains with others (trainer/outer).
-struct OuterProgress {
-  std::int64_t round = 0;     // rounds that are in the weights
-  std::int64_t position = 0;  // samples of the data that were granted to it, or to others before it
-  // Of a round that is under way: inner steps done, the step of the schedule after them, and the
-  // first sample of the site's work.
-  std::int64_t done = 0, step = 0, first_sample = 0;
-  /// The site's own weights are others than those of the round, and a checkpoint has both.
-  std::int64_t own = 0;
-};
-
-/// Everything that changes from step to step, besides the flat buffers.
-struct TrainingProgress {
-  std::int64_t step = 0;              // steps done, skipped ones included
-  std::int64_t consumed_samples = 0;  // trained on; the position in the data but for rollbacks
-  std::int64_t updates = 0;           // AdamW's t
-  std::int64_t consecutive_skips = 0;
-  std::int64_t suspect_steps = 0;       // healthy ones, until checkpoints are trusted again
-  OutlierState losses, gradient_norms;  // what the skipping of outliers has seen
-  OuterProgress outer;                  // with several sites
-  double best_validation_loss = std::numeric_limits<double>::infinity();
-  std::int64_t best_validation_step = 0;
-  // For people who look at a checkpoint; NaN = there is none.
-  double loss = std::numeric_limits<double>::quiet_NaN();             // of the last step
-  double validation_loss = std::numeric_limits<double>::quiet_NaN();  // the last one, after
-  std::int64_t validation_step = 0;                                   // this step
-};
 
 /// What the bits of a training run depend on besides its config; a resume under others is
 /// announced.
@@ -170,9 +141,10 @@ class Checkpointer {
     std::filesystem::path path;  // of the checkpoint
   };
   /// Loads the newest regular checkpoint that the order allows and that is not suspect, records the
-  /// rollback in save_dir/rollbacks.json, and removes the checkpoints of later steps. No save may
-  /// be under way. Collective; alike on every rank. ErrorCode::diverged where there is no such
-  /// checkpoint, or the run comes back too often without getting past a step.
+  /// rollback in save_dir/rollbacks.json, and removes the checkpoints of later steps, also from
+  /// save_dir/best. No save may be under way. Collective; alike on every rank. ErrorCode::diverged
+  /// where there is no such checkpoint, or the run comes back too often without getting past a
+  /// step.
   Result<RolledBack> roll_back(const RollbackOrder& order);
 
   /// After a collective has failed, in whatever thread it was: saves the state of this rank, which
@@ -180,6 +152,12 @@ class Checkpointer {
   /// Of several ranks that do so for one step only the first succeeds. No collective is called.
   /// Nothing where nothing had to be saved.
   Result<std::optional<SavedCheckpoint>> save_alone(const TrainingProgress& progress);
+
+  /// Rank 0: the lowest validation loss that save_dir/best has a checkpoint of: one of this run,
+  /// and of no course that a rollback has left. Infinite where there is none. This is what load()
+  /// and roll_back() give as the best so far, where the config keeps the best; a regular checkpoint
+  /// also knows of losses whose checkpoint was never committed, or has been left since.
+  Result<BestValidation> kept_best() const;
 
   /// Rank 0: whether this process may still commit to save_dir.
   Result<> check_owner() const { return folder_ ? folder_->check_owner() : Result<>(); }
@@ -254,6 +232,9 @@ class Checkpointer {
   std::string judge_memory(const Manifest& manifest) const;
   Result<> read_state(const std::filesystem::path& folder, bool weights_alone);
   Result<> load_state(const std::filesystem::path& folder, bool weights_alone);
+  bool keeps_best() const;
+  bool is_of_this_run(const Manifest& manifest) const;
+  Result<BestValidation> settle_best(const BestValidation& recorded);
   Result<CheckpointEntry> find_target(const RollbackOrder& order) const;
   Result<RolledBack> plan_rollback(const RollbackOrder& order, std::vector<Rollback>& rollbacks);
   std::size_t writers() const {

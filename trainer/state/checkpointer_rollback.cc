@@ -99,7 +99,13 @@ Result<Checkpointer::RolledBack> Checkpointer::roll_back(const RollbackOrder& or
     // What stays for now is abandoned, and no start takes it.
     if (auto removed = folder_->discard_after(back.rollback.to); !removed)
       log::warning("{}", removed.error().message);
+    if (auto best = settle_best(back.progress.best))
+      back.progress.best = *best;
+    else
+      outcome = std::unexpected(std::move(best).error());
   }
+  SORTIE_TRY(share_outcome(communicator_, outcome));
+  communicator_.broadcast(std::as_writable_bytes(std::span(&back.progress.best, 1)), 0);
   return back;
 }
 

@@ -107,7 +107,7 @@ TEST_CASE("checkpoints that the run has gone back to before are passed over, and
   CHECK(latest_step(dir.path()) == 10);
   save_with(*store, 15, {back});  // the run has come there again
   CHECK(latest_step(dir.path()) == 15);
-  REQUIRE(store->discard_abandoned());
+  REQUIRE(store->discard_abandoned(*read_rollbacks(dir.path())));
   const auto left = list_checkpoints(dir.path(), CheckDepth::hashes);
   REQUIRE(left);
   std::set<std::int64_t> steps;

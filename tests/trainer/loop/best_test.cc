@@ -1,0 +1,272 @@
+// The checkpoint of the lowest validation loss over restarts, failed saves and rollbacks: what
+// save_dir/best has is what counts.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_training.h"
+#include "trainer/checkpoint/file_ops.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/parallel/thread_ranks.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Validates and saves every ten steps; a rate of 0 leaves all losses equal.
+config::JobConfig validated_job(const std::string& save_dir) {
+  config::JobConfig job = tiny_job();
+  job.trainer.train_iterations = 20;
+  job.trainer.save_dir = save_dir;
+  job.trainer.save_interval = job.trainer.eval_interval = 10;
+  job.trainer.eval_samples = 4;
+  job.trainer.keep_last = 0;
+  job.learning_rate_scheduler.learning_rate_decay_style = "constant";
+  return job;
+}
+
+/// A step and what is due after it.
+void advance_one(TinyTraining& training) {
+  const auto report = training.trainer->step();
+  REQUIRE_MESSAGE(report, (report ? "" : report.error().message));
+  const auto after = training.trainer->after_step(*report);
+  REQUIRE_MESSAGE(after, (after ? "" : after.error().message));
+}
+
+/// As run() takes steps, but with no validation before the first.
+void advance(TinyTraining& training, std::int64_t to) {
+  while (training.trainer->progress().step < to) advance_one(training);
+}
+
+/// The gradients of the next step are not finite.
+void break_next_step(TinyTraining& training) {
+  ParameterStore& store = training.trainer->store();
+  host_view(store, store.gradients())[3] = std::nanf("");
+}
+
+void train_to_end(const config::JobConfig& job) {
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  REQUIRE(training.trainer->run());
+}
+
+/// The best so far of a run that has just started.
+BestValidation best_at_start(const config::JobConfig& job) {
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  return training.trainer->progress().best;
+}
+
+std::vector<CheckpointEntry> kept_in(const fs::path& save_dir) {
+  auto entries = list_checkpoints(save_dir / "best", CheckDepth::hashes);
+  REQUIRE(entries);
+  return std::move(*entries);
+}
+
+/// The one there.
+CheckpointEntry best_in(const fs::path& save_dir) {
+  std::vector<CheckpointEntry> entries = kept_in(save_dir);
+  REQUIRE(entries.size() == 1);
+  REQUIRE(entries[0].manifest);
+  return std::move(entries[0]);
+}
+
+double recorded_loss(const CheckpointEntry& entry) {
+  return entry.manifest->scalars.at("best_validation_loss");
+}
+
+void replace_folder(const fs::path& from, const fs::path& to) {
+  fs::remove_all(to);
+  fs::copy(from, to, fs::copy_options::recursive);
+}
+
+/// The targets are others than those of validation: training makes its loss higher.
+class MisleadingSource final : public SampleSource {
+ public:
+  explicit MisleadingSource(std::int64_t vocab) : plain_(vocab), vocab_(vocab) {}
+  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
+                  std::span<std::int32_t> targets) override {
+    SORTIE_TRY(plain_.sample(index, tokens, targets));
+    for (std::int32_t& target : targets)
+      target = static_cast<std::int32_t>((target + vocab_ / 2) % vocab_);
+    return {};
+  }
+  std::string fingerprint() const override { return "misleading"; }
+  std::int64_t samples_per_epoch() const override { return 1000; }
+
+ private:
+  ProgressionSource plain_;
+  std::int64_t vocab_;
+};
+
+}  // namespace
+
+TEST_CASE("a run that goes on from an older checkpoint keeps the best one that it had later") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = validated_job(dir.str("run"));
+  train_to_end(job);
+  const CheckpointEntry best = best_in(dir / "run");
+  REQUIRE(best.step == 20);
+  fs::remove_all(dir / "run/step-00000020");  // it was killed between the two commits
+
+  job.trainer.train_iterations = 30;
+  job.learning_rate_scheduler.learning_rate = 1e-7;  // so later losses are about that of step 10
+  CHECK(best_at_start(job) == BestValidation{recorded_loss(best), 20});
+  train_to_end(job);
+  const CheckpointEntry after = best_in(dir / "run");
+  CHECK(after.step == 20);
+  CHECK(after.manifest->shards[0].sha256 == best.manifest->shards[0].sha256);
+  CHECK(find_latest(dir / "run")->entry->step == 30);
+}
+
+TEST_CASE("a best checkpoint that could not be saved is tried again, on every number of ranks") {
+  for (const int ranks : {1, 2})
+    for (const bool background : {false, true}) {
+      CAPTURE(ranks);
+      CAPTURE(background);
+      const sortie::test::ScopedTempDir dir;
+      config::JobConfig job = validated_job(dir.str("run"));
+      job.trainer.train_iterations = 40;
+      job.trainer.save_interval = 0;
+      job.trainer.eval_interval = 5;
+      job.trainer.async_save = background;
+      job.learning_rate_scheduler.learning_rate = 0;
+      run_thread_ranks(ranks, [&](Communicator& communicator) {
+        TinyTraining training(job, communicator);
+        advance(training, 4);
+        communicator.barrier();
+        if (communicator.rank() == 0) REQUIRE(file_ops::set_fault("checkpoint:1:enospc"));
+        communicator.barrier();
+        advance(training, 5);
+        communicator.barrier();
+        if (communicator.rank() == 0) CHECK(kept_in(dir / "run").empty());
+        communicator.barrier();
+        advance(training, 40);  // to the end: all that was begun is committed
+        const std::int64_t step = training.trainer->progress().best.step;
+        CHECK(step > 5);  // on every rank
+        communicator.barrier();
+        if (communicator.rank() != 0) return;
+        CHECK(best_in(dir / "run").step == step);
+      });
+      REQUIRE(file_ops::set_fault(""));
+    }
+}
+
+TEST_CASE("a loss that is recorded, and whose checkpoint was never committed, is not the lowest") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = validated_job(dir.str("run"));
+  job.trainer.async_save = false;
+  {
+    const auto communicator = make_single_communicator();
+    TinyTraining training(job, *communicator);
+    advance(training, 15);
+    fs::copy(dir / "run/best", dir / "best-of-10", fs::copy_options::recursive);
+    advance(training, 20);
+  }
+  REQUIRE(best_in(dir / "run").step == 20);
+  replace_folder(dir / "best-of-10", dir / "run/best");
+  const CheckpointEntry kept = best_in(dir / "run");
+  REQUIRE(kept.step == 10);
+  // All ranks know, also one that has another folder of that name.
+  fs::create_directories(dir / "elsewhere");
+  std::mutex mutex;
+  std::vector<BestValidation> all;
+  run_thread_ranks(2, [&](Communicator& communicator) {
+    config::JobConfig own = job;
+    if (communicator.rank() == 1) own.trainer.save_dir = dir.str("elsewhere");
+    TinyTraining training(own, communicator);
+    const std::lock_guard lock(mutex);
+    all.push_back(training.trainer->progress().best);
+  });
+  REQUIRE(all.size() == 2);
+  for (const BestValidation& best : all) {
+    CHECK(best.step == 10);
+    CHECK(best.loss == recorded_loss(kept));
+  }
+  fs::remove_all(dir / "run/best");
+  CHECK(std::isinf(best_at_start(job).loss));
+  job.trainer.keep_best = false;  // then it is a matter of reports alone
+  CHECK(best_at_start(job).step == 20);
+}
+
+TEST_CASE("a rollback takes the best checkpoint of the steps that it leaves away") {
+  for (const int ranks : {1, 2})
+    for (const bool background : {false, true}) {
+      CAPTURE(ranks);
+      CAPTURE(background);
+      const sortie::test::ScopedTempDir dir;
+      config::JobConfig job = validated_job(dir.str("run"));
+      job.trainer.save_interval = 5;
+      job.trainer.eval_interval = 4;
+      job.trainer.async_save = background;  // the save may be under way when the run goes back
+      job.trainer.on_nonfinite = "rollback 2";
+      run_thread_ranks(ranks, [&](Communicator& communicator) {
+        TinyTraining training(job, communicator);
+        advance(training, 8);
+        CHECK(training.trainer->progress().best.step == 8);
+        if (communicator.rank() == 0) break_next_step(training);
+        advance_one(training);
+        REQUIRE(training.trainer->progress().step == 5);
+        CHECK(std::isinf(training.trainer->progress().best.loss));  // on every rank
+        communicator.barrier();
+        if (communicator.rank() == 0) CHECK(kept_in(dir / "run").empty());
+        communicator.barrier();
+        advance(training, 20);
+        if (communicator.rank() != 0) return;
+        CHECK(best_in(dir / "run").step == training.trainer->progress().best.step);
+        CHECK(best_in(dir / "run").manifest->rollbacks.size() == 1);
+      });
+    }
+}
+
+TEST_CASE("a best checkpoint from before the step that a run goes back to stays") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = validated_job(dir.str("run"));
+  job.trainer.save_interval = 5;
+  job.trainer.eval_interval = 4;
+  job.trainer.on_nonfinite = "rollback 2";
+  job.learning_rate_scheduler.learning_rate = 0;  // so step 8 is not lower than step 4
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  advance(training, 8);
+  break_next_step(training);
+  advance_one(training);
+  REQUIRE(training.trainer->progress().step == 5);
+  CHECK(best_in(dir / "run").step == 4);
+  CHECK(training.trainer->progress().best.step == 4);
+  CHECK(training.trainer->progress().best.loss == recorded_loss(best_in(dir / "run")));
+}
+
+TEST_CASE("a rollback that was cut short leaves no best checkpoint to the next start") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = validated_job(dir.str("run"));
+  job.trainer.train_iterations = 30;
+  train_to_end(job);
+  REQUIRE(best_in(dir / "run").step == 30);
+  const std::string lineage = find_latest(dir / "run")->entry->manifest->lineage;
+  REQUIRE(write_rollbacks(dir / "run", {lineage, {{25, 20, 0, "replicas differ"}}}));
+  CHECK(std::isinf(best_at_start(job).loss));
+  CHECK(kept_in(dir / "run").empty());
+  CHECK(find_latest(dir / "run")->entry->step == 20);
+}
+
+TEST_CASE("a run whose loss is never below that of its initial weights keeps none, cut or not") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = validated_job(dir.str("run"));
+  job.trainer.save_interval = job.trainer.eval_interval = 40;
+  for (const std::int64_t steps : {40, 80}) {
+    job.trainer.train_iterations = steps;
+    const auto communicator = make_single_communicator();
+    TinyTraining training(job, *communicator, DType::f32, 1,
+                          std::make_unique<MisleadingSource>(job.model.vocab_size));
+    REQUIRE(training.trainer->run());
+    CHECK(training.trainer->progress().best.step == 0);
+    CHECK(training.trainer->evaluate()->loss > training.trainer->progress().best.loss);
+    CHECK(kept_in(dir / "run").empty());
+  }
+}
