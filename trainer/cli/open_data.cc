@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "common/config/architectures.h"
 #include "common/config/validation_sets.h"
 #include "trainer/samples/chat_source.h"

@@ -4,6 +4,7 @@
 #include "common/config/architectures.h"
 #include "tests/trainer/hf/folders.h"
 #include "trainer/hf/config_json.h"
+#include "trainer/models/shape.h"
 
 namespace sortie::trainer {
 using namespace test;

@@ -196,7 +196,7 @@ TEST_CASE("marks that the tokenizer splits are an error for an imported model, e
   CHECK(start_trainer(job, without).has_value());
 }
 
-TEST_CASE("a model's template that is not ChatML is a warning; the export of the run has ChatML") {
+TEST_CASE("a chat template that is not ChatML is a warning, and the export of the run has ChatML") {
   const sortie::test::ScopedTempDir dir;
   const fs::path folder = folder_of_model(dir, kQwen);
   REQUIRE(import_hf(folder, dir / "imported"));
