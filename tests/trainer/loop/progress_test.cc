@@ -31,9 +31,9 @@ using training::Section;
 namespace {
 
 /// The runner's end of SORTIE_SOCKET.
-class Listener {
+class LineListener {
  public:
-  explicit Listener(const std::string& path) {
+  explicit LineListener(const std::string& path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
@@ -158,7 +158,7 @@ TEST_CASE("all ranks have begun the same number of collectives after a step") {
 
 TEST_CASE("the runner is told of what has changed, and once a second of what has not") {
   const sortie::test::ScopedTempDir dir;
-  Listener listener(dir.str("socket"));
+  LineListener listener(dir.str("socket"));
   ProgressMarks marks;
   std::atomic<std::uint64_t> files{0};
   const auto begin = std::chrono::steady_clock::now();
@@ -201,7 +201,7 @@ TEST_CASE("the runner is told of what has changed, and once a second of what has
 
 TEST_CASE("a process that hangs tells the stacks of all its threads") {
   const sortie::test::ScopedTempDir dir;
-  Listener listener(dir.str("socket"));
+  LineListener listener(dir.str("socket"));
   const pid_t child = ::fork();
   if (child == 0) {
     ProgressMarks marks;
