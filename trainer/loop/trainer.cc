@@ -59,6 +59,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       layout_(job.topology, communicator),
       report_(job_, batch_, rank_, events, !validation.empty()),
       validation_(std::move(validation)),
+      measure_(validation_measure(validation_, job_)),
       cpu_(cpu),
       facts_(bit_facts(cpu, rank, communicator, job, training, precision, build)),
       precision_(precision),
@@ -124,6 +125,12 @@ Result<> Trainer::start() {
   } else {
     report_.from_seed();
   }
+  if (const auto other = forget_other_measure())
+    report_.note(fmt::format(
+        "validation: other samples or sequences than before (the sets, trainer.eval_samples, "
+        "model.sequence_length, model.document_end_token, model.reset_positions); the lowest loss "
+        "until here, {:.4f} at step {}, counts no more, and the next one is the lowest",
+        other->loss, other->step));
   for (const std::string& text : checkpointer_.take_start_notes()) report_.note(text);
   if (const std::string text = fp8_note(store()); !text.empty()) report_.note(text);
   store().refresh_compute_copy(context());
@@ -159,7 +166,7 @@ Result<bool> Trainer::evaluate_and_report() {
   // A save that has failed beside training is known to rank 0 alone.
   communicator_.broadcast(std::as_writable_bytes(std::span(&progress_.best, 1)), 0);
   const bool best = validation_loss_ < progress_.best.loss;
-  if (best) progress_.best = {validation_loss_, progress_.step};
+  if (best) progress_.best = {validation_loss_, progress_.step, measure_};
   report_.evaluation(progress_, validation, evaluation_seconds_);
   // Before the first step it is the loss of the weights that training starts from.
   return best && job_.trainer.keep_best && progress_.step > 0;

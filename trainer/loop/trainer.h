@@ -79,6 +79,9 @@ class Trainer {
   double longest_step() const;
   /// Whether the loss is the lowest so far, and its checkpoint is to be kept.
   Result<bool> evaluate_and_report();
+  /// A best so far that was measured on other samples, or on sequences of another length, counts no
+  /// more; gives it where there was one.
+  std::optional<BestValidation> forget_other_measure();
   /// The best checkpoint of `step` was not saved: the best so far is then the one that is there.
   void restore_best(std::int64_t step);
   void keep_profile();
@@ -110,6 +113,7 @@ class Trainer {
   const Layout layout_;
   RunReport report_;
   std::vector<ValidationSet> validation_;
+  const std::int64_t measure_;  // of its losses (validation_measure)
   const CpuFacts cpu_;
   const BitFacts facts_;
   const DType precision_;

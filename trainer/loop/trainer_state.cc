@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "common/base/elapsed.h"
 #include "common/config/forms.h"
@@ -11,11 +12,22 @@
 
 namespace sortie::trainer {
 
+std::optional<BestValidation> Trainer::forget_other_measure() {
+  if (measure_ == 0) return std::nullopt;  // none will be compared with it
+  const BestValidation was = progress_.best;
+  // Older versions recorded no measure: theirs passes for this one.
+  const bool other = was.measure != 0 && was.measure != measure_;
+  if (other) progress_.best = {};
+  progress_.best.measure = measure_;
+  return other && std::isfinite(was.loss) ? std::optional(was) : std::nullopt;
+}
+
 void Trainer::restore_best(std::int64_t step) {
   if (communicator_.rank() != 0 || progress_.best.step != step) return;
   const auto kept = checkpointer_.kept_best();
   if (!kept) return report_.note(kept.error().message);
   progress_.best = *kept;
+  forget_other_measure();
 }
 
 /// Those that ended. Of the last one a failure is an error; after another one the last committed
@@ -76,6 +88,7 @@ Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   if (step_.drop_in_flight()) save_due_ = true;
   SORTIE_ASSIGN_OR_RETURN(const Checkpointer::RolledBack back, checkpointer_.roll_back(order));
   progress_ = back.progress;
+  forget_other_measure();
   step_.resume(progress_);
   step_.fp8_histories().loaded(context());
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));

@@ -1,8 +1,11 @@
 #include "trainer/loop/validation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "trainer/ops/copy.h"
+#include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
 namespace {
@@ -27,11 +30,16 @@ Result<HostBatch> read_samples(SampleSource& source, std::int64_t first, std::in
   return batch;
 }
 
+/// How many of its samples are used.
+std::int64_t samples_of(const SampleSource& source, std::int64_t wanted) {
+  const std::int64_t all = source.samples_per_epoch();
+  return wanted > 0 ? std::min(wanted, all) : all;
+}
+
 Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
                          ExecutionContext& context, PipelineStep& passes, const Layout& layout,
                          ProgressMarks& marks, BatchLoss& losses) {
-  const std::int64_t all = source.samples_per_epoch();
-  const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
+  const std::int64_t samples = samples_of(source, options.samples);
   const std::int64_t count = (samples + options.rows - 1) / options.rows;
   // One sum per forward pass, so that adding the ranks' shares is exact where one rank has all of
   // it: the others are 0.
@@ -86,6 +94,18 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
 }
 
 }  // namespace
+
+std::int64_t validation_measure(const std::vector<ValidationSet>& sets,
+                                const config::JobConfig& job) {
+  if (sets.empty()) return 0;
+  std::string text = fmt::format("{} {} {}\n", job.model.sequence_length,
+                                 job.model.document_end_token, job.model.reset_positions);
+  for (const ValidationSet& set : sets)
+    text += fmt::format("{} {} {}\n", samples_of(*set.source, job.trainer.eval_samples),
+                        set.source->fingerprint(), set.name);
+  constexpr std::size_t kDigits = 15;  // as many as every positive 64-bit number has
+  return std::stoll(sha256_hex(text).substr(0, kDigits), nullptr, 16);
+}
 
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,

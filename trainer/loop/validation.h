@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/config/schema.h"
 #include "trainer/inference/batch_loss.h"
 #include "trainer/loop/pipeline_step.h"
 #include "trainer/metrics/progress_marks.h"
@@ -26,6 +27,12 @@ struct Validation {
   double loss = 0.0;  // the mean over the sets
   std::vector<Set> sets{};
 };
+
+/// What a validation loss is the loss of, as a positive number: the sets by name, with what is in
+/// their files, the number of samples, and how a sequence is made of them. Losses with different
+/// numbers can not be compared. 0 without sets.
+std::int64_t validation_measure(const std::vector<ValidationSet>& sets,
+                                const config::JobConfig& job);
 
 struct ValidationOptions {
   std::int64_t samples = 0;  // of each set, from its start; 0 = all of it

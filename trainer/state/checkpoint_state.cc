@@ -66,6 +66,7 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
   if (std::isfinite(progress.best.loss)) {
     manifest.scalars["best_validation_loss"] = progress.best.loss;
     manifest.counters["best_validation_step"] = progress.best.step;
+    if (progress.best.measure != 0) manifest.counters["validation_measure"] = progress.best.measure;
   }
   if (std::isfinite(progress.loss)) manifest.scalars["loss"] = progress.loss;
   if (std::isfinite(progress.validation_loss)) {
@@ -93,7 +94,8 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
                     .first_sample = outer("outer.first_sample"),
                     .own = outer("outer.own")};
   progress.best = {.loss = value_of(manifest.scalars, "best_validation_loss", progress.best.loss),
-                   .step = value_of<std::int64_t>(manifest.counters, "best_validation_step", 0)};
+                   .step = value_of<std::int64_t>(manifest.counters, "best_validation_step", 0),
+                   .measure = value_of<std::int64_t>(manifest.counters, "validation_measure", 0)};
   progress.loss = value_of(manifest.scalars, "loss", progress.loss);
   progress.validation_loss =
       value_of(manifest.scalars, "validation_loss", progress.validation_loss);

@@ -26,6 +26,9 @@ struct OuterProgress {
 struct BestValidation {
   double loss = std::numeric_limits<double>::infinity();  // infinite: none yet
   std::int64_t step = 0;                                  // after which it was measured
+  /// What it is the loss of: validation_measure() of trainer/loop/validation.h, by which losses may
+  /// be compared; 0 = not recorded.
+  std::int64_t measure = 0;
   bool operator==(const BestValidation&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "tests/support/event_listener.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/file_ops.h"
@@ -116,7 +117,8 @@ TEST_CASE("a run that goes on from an older checkpoint keeps the best one that i
 
   job.trainer.train_iterations = 30;
   job.learning_rate_scheduler.learning_rate = 1e-7;  // so later losses are about that of step 10
-  CHECK(best_at_start(job) == BestValidation{recorded_loss(best), 20});
+  CHECK(best_at_start(job) ==
+        BestValidation{recorded_loss(best), 20, best.manifest->counters.at("validation_measure")});
   train_to_end(job);
   const CheckpointEntry after = best_in(dir / "run");
   CHECK(after.step == 20);
@@ -269,4 +271,50 @@ TEST_CASE("a run whose loss is never below that of its initial weights keeps non
     CHECK(training.trainer->evaluate()->loss > training.trainer->progress().best.loss);
     CHECK(kept_in(dir / "run").empty());
   }
+}
+
+TEST_CASE("a validation of other samples is not compared with those before, and the log says so") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = validated_job(dir.str("run"));
+  const auto start = [&] {  // and the notes of it
+    EventListener listener(dir.str("socket"));
+    EventSink events = listener.connect();
+    const auto communicator = make_single_communicator();
+    RankContext rank;
+    rank.compute = compute_device();
+    ProgressionSource samples(job.model.vocab_size), validation(job.model.vocab_size);
+    Trainer trainer(job, config::resolve_batch(job.topology, 1).plan, rank, *communicator, events,
+                    samples, {{"validation", &validation}}, cpu_facts(), DType::f32, "test-build");
+    const auto started = trainer.start();
+    REQUIRE_MESSAGE(started, (started ? "" : started.error().message));
+    std::int64_t notes = 0;
+    for (const nlohmann::json& event : listener.events("note"))
+      notes += event["text"].get<std::string>().find("counts no more") != std::string::npos ? 1 : 0;
+    fs::remove(dir / "socket");
+    return std::pair(trainer.progress().best, notes);
+  };
+  train_to_end(job);
+  const BestValidation lowest = start().first;
+  CHECK(lowest.step == 20);
+  CHECK(start().second == 0);
+  for (const auto change : {+[](config::JobConfig& other) { other.trainer.eval_samples = 8; },
+                            +[](config::JobConfig& other) { other.model.sequence_length = 17; }}) {
+    config::JobConfig changed = job;
+    change(changed);
+    std::swap(job, changed);
+    const auto [best, notes] = start();
+    CHECK(std::isinf(best.loss));
+    CHECK(best.measure != lowest.measure);
+    CHECK(notes == 1);
+    std::swap(job, changed);
+  }
+  CHECK(start().first == lowest);  // nothing was saved meanwhile
+
+  job.trainer.eval_samples = 8;
+  job.trainer.train_iterations = 30;
+  job.learning_rate_scheduler.learning_rate = 1e-7;
+  train_to_end(job);
+  CHECK(best_in(dir / "run").step == 30);  // the first one of its kind
+  CHECK(start().first.step == 30);
+  CHECK(start().second == 0);
 }

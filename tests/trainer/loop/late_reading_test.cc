@@ -2,16 +2,11 @@
 // is said of a step is said of that step.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "common/base/fd.h"
+#include "tests/support/event_listener.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
@@ -45,44 +40,6 @@ class OneBadStepSource final : public SampleSource {
  private:
   ProgressionSource plain_;
   std::int64_t vocab_, begin_, end_;
-};
-
-/// What a rank sends to its runner, a JSON object per line.
-class Listener {
- public:
-  explicit Listener(const std::string& path)
-      : path_(path), socket_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-    REQUIRE(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) ==
-            0);
-    REQUIRE(::listen(socket_.get(), 1) == 0);
-  }
-  EventSink connect() {
-    auto sink = EventSink::open(path_);
-    REQUIRE(sink);
-    peer_ = Fd(::accept(socket_.get(), nullptr, nullptr));
-    return std::move(*sink);
-  }
-  /// Of those that were sent so far; they are few enough for the socket to hold.
-  std::vector<nlohmann::json> events(const char* type) {
-    std::string text;
-    char buffer[4096];
-    for (ssize_t got = 0; (got = ::recv(peer_.get(), buffer, sizeof buffer, MSG_DONTWAIT)) > 0;)
-      text.append(buffer, static_cast<std::size_t>(got));
-    all_ += text;
-    std::vector<nlohmann::json> found;
-    std::istringstream lines(all_);
-    for (std::string line; std::getline(lines, line);)
-      if (nlohmann::json event = nlohmann::json::parse(line); event.value("type", "") == type)
-        found.push_back(std::move(event));
-    return found;
-  }
-
- private:
-  std::string path_, all_;
-  Fd socket_, peer_;
 };
 
 struct ReadRun {
@@ -149,7 +106,7 @@ ReadRun read_at_once(const config::JobConfig& job) {
 /// By run(), on a device that works beside the host: a GPU, or the CPU with ops that are done late.
 ReadRun read_late(const config::JobConfig& job, std::uint64_t seed) {
   const sortie::test::ScopedTempDir dir;
-  Listener listener(dir.str("socket"));
+  EventListener listener(dir.str("socket"));
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator, DType::f32, 1, with_bad_step(job));
   training.events = listener.connect();

@@ -47,6 +47,35 @@ Validation validation_on(int ranks, const config::JobConfig& job) {
 
 }  // namespace
 
+TEST_CASE("the measure of a validation is that of its samples and of nothing else") {
+  ProgressionSource one(50);
+  AskedSource other(50);
+  const config::JobConfig job = tiny_job();
+  const auto measure = [&](SampleSource& source, const auto& change, const char* name = "a") {
+    config::JobConfig changed = job;
+    change(changed);
+    return validation_measure({{name, &source}}, changed);
+  };
+  const auto same = [](config::JobConfig&) {};
+  const std::int64_t plain = measure(one, same);
+  CHECK(plain > 0);
+  CHECK(validation_measure({}, job) == 0);
+  CHECK(measure(other, same) != plain);
+  CHECK(measure(one, same, "b") != plain);
+  CHECK(validation_measure({{"a", &one}, {"b", &one}}, job) != plain);
+  CHECK(measure(one, [](auto& changed) { changed.model.sequence_length = 20; }) != plain);
+  CHECK(measure(one, [](auto& changed) { changed.model.document_end_token = 3; }) != plain);
+  CHECK(measure(one, [](auto& changed) { changed.model.reset_positions = true; }) != plain);
+  CHECK(measure(one, [](auto& changed) { changed.trainer.eval_samples = 7; }) != plain);
+  const auto all = [](auto& changed) { changed.trainer.eval_samples = 0; };
+  const auto more = [](auto& changed) { changed.trainer.eval_samples = 12; };  // than its 11
+  CHECK(measure(other, all) == measure(other, more));
+  CHECK(measure(one, [](auto& changed) {
+          changed.topology.micro_batch_size = 1;
+          changed.trainer.eval_interval = 7;
+        }) == plain);
+}
+
 TEST_CASE("the validation loss is the same to the bit on every number of ranks") {
   config::JobConfig job = tiny_job();
   for (const std::int64_t samples : {1, 7, 16}) {
