@@ -183,21 +183,6 @@ std::set<pid_t> members(const std::string& folder) {
   return pids;
 }
 
-std::uint64_t oom_kills(const std::string& folder) {
-  const Result<std::string> events = read_file(folder + "/memory.events");
-  if (!events) return 0;
-  std::string_view text = *events;
-  while (!text.empty()) {
-    std::string_view line = next_word(text, '\n');
-    if (!line.starts_with("oom_kill ")) continue;
-    line.remove_prefix(9);
-    std::uint64_t count = 0;
-    std::from_chars(line.data(), line.data() + line.size(), count);
-    return count;
-  }
-  return 0;
-}
-
 bool remove(const std::string& folder) {
   for (const std::string& child : folders_in(folder)) remove(folder + '/' + child);
   // A dying process leaves its cgroup a moment after it was reaped.

@@ -59,9 +59,6 @@ void kill_all(const std::string& folder);
 /// Processes in it and below; none when it is not there.
 std::set<pid_t> members(const std::string& folder);
 
-/// Processes that the OOM killer ended in it; 0 where there is no memory controller.
-std::uint64_t oom_kills(const std::string& folder);
-
 /// Removes it and the folders below it. False while processes are still in it.
 bool remove(const std::string& folder);
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/base/atomic_file.h"
-#include "runner/process/cgroup.h"
 #include "runner/process/next_word.h"
 #include "runner/process/own_mounts.h"
 
@@ -81,6 +80,12 @@ std::optional<std::uint64_t> nearest(const std::string& root, const Place& place
 
 }  // namespace
 
+std::uint64_t kills_in(const std::string& folder) {
+  std::uint64_t kills = 0;
+  number_of(folder + "/memory.events", "oom_kill", kills);
+  return kills;
+}
+
 Counters Counters::read(const std::string& root) {
   Counters counters;
   number_of(root + "/proc/vmstat", "oom_kill", counters.host);
@@ -106,8 +111,8 @@ Group::Group(pid_t pid, const std::string& root) {
 }
 
 std::uint64_t Group::kills() const {
-  std::uint64_t v2 = 0, v1 = 0;
-  if (!v2_.empty()) number_of(v2_ + "/memory.events", "oom_kill", v2);
+  std::uint64_t v1 = 0;
+  const std::uint64_t v2 = v2_.empty() ? 0 : kills_in(v2_);
   if (!v1_.empty()) number_of(v1_ + "/memory.oom_control", "oom_kill", v1);
   return std::max(v2, v1);
 }
@@ -141,11 +146,11 @@ bool Counters::killed_here_since(const Counters& before) const {
 void Watch::tick() {
   before_ = latest_;
   latest_ = Counters::read();
-  if (!own_.empty()) own_kills_.tick(cgroup::oom_kills(own_));
+  if (!own_.empty()) own_kills_.tick(kills_in(own_));
 }
 
 bool Watch::own_rose() const {
-  return !own_.empty() && own_kills_.rose(cgroup::oom_kills(own_));
+  return !own_.empty() && own_kills_.rose(kills_in(own_));
 }
 
 }  // namespace sortie::runner::oom

@@ -30,6 +30,9 @@ struct Counters {
   bool killed_here_since(const Counters& before) const;
 };
 
+/// Processes that the OOM killer ended in this group of cgroup v2; 0 where nothing counts.
+std::uint64_t kills_in(const std::string& folder);
+
 /// How often the counters are looked at. What rose more than one to two of these before a death is
 /// no evidence: a helper of the rank that was killed and replaced long ago has not ended the rank.
 inline constexpr std::chrono::minutes kTick{1};

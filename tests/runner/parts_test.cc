@@ -120,9 +120,9 @@ TEST_CASE("the own cgroup is found on unified and hybrid mounts and in container
 TEST_CASE("OOM kills are read from memory.events") {
   const std::filesystem::path folder = "/tmp/sortie-test-events-" + std::to_string(::getpid());
   std::filesystem::create_directory(folder);
-  CHECK(cgroup::oom_kills(folder) == 0);
+  CHECK(oom::kills_in(folder) == 0);
   std::ofstream(folder / "memory.events") << "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\n";
-  CHECK(cgroup::oom_kills(folder) == 2);
+  CHECK(oom::kills_in(folder) == 2);
   std::filesystem::remove_all(folder);
 }
 
