@@ -23,8 +23,7 @@ std::string cuts_of(const ChatSource::Count& count, std::string_view key, std::i
   if (count.lost_tokens == 0 && count.cut == 0 && count.left_out == 0) return {};
   return fmt::format(
       "{}: of {} conversations {} are cut to model.sequence_length = {} tokens and {} are left "
-      "out, "
-      "which have no answer in them; {} of {} answer tokens are lost",
+      "out, which have no answer in them; {} of {} answer tokens are lost",
       key, count.conversations, count.cut, length, count.left_out, count.lost_tokens,
       count.answer_tokens);
 }
@@ -37,26 +36,25 @@ std::string padding_of(const ChatSource& source, std::string_view key,
   const bool balanced =
       config::architecture_of(model).mixture &&
       (moe.aux_loss_coeff > 0 || moe.seq_aux_loss_coeff > 0 || moe.bias_update_rate > 0);
-  if (!balanced || source.padding() < kLittle) return {};
+  const double padding = balanced ? source.padding() : 0.0;
+  if (padding < kLittle) return {};
   return fmt::format(
       "{}: {:.0f} % of the positions are padding, which counts when the experts are balanced "
       "(model.moe.aux_loss_coeff, seq_aux_loss_coeff, bias_update_rate); use a "
       "model.sequence_length near the length of the conversations, or set these keys to 0",
-      key, 100 * source.padding());
+      key, 100 * padding);
 }
 
 class Opener {
  public:
   Opener(const config::JobConfig& job, OpenedData& opened) : job_(job), opened_(opened) {}
 
-  Result<std::unique_ptr<SampleSource>> chats(std::string_view key,
-                                              const std::vector<std::string>& files, bool shuffle) {
+  Result<std::unique_ptr<ChatSource>> chats(std::string_view key,
+                                            const std::vector<std::string>& files, bool shuffle) {
     SORTIE_ASSIGN_OR_RETURN(const auto tokenizer,
                             of_key("data.tokenizer", make_tokenizer(job_.data.tokenizer)));
     SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job_, files, *tokenizer, shuffle));
     if (std::string text = cuts_of(source->count(), key, job_.model.sequence_length); !text.empty())
-      opened_.notes.push_back(std::move(text));
-    if (std::string text = padding_of(*source, key, job_.model); shuffle && !text.empty())
       opened_.notes.push_back(std::move(text));
     opened_.reads_chatml = opened_.reads_chatml || source->chatml();
     return source;
@@ -65,8 +63,13 @@ class Opener {
   Result<std::unique_ptr<SampleSource>> training(const config::BatchPlan& batch,
                                                  std::int64_t sites) {
     constexpr std::string_view kChats = "data.chat_files";
-    if (!job_.data.chat_files.empty())
-      return of_key(kChats, chats(kChats, job_.data.chat_files, /*shuffle=*/true));
+    if (!job_.data.chat_files.empty()) {
+      SORTIE_ASSIGN_OR_RETURN(
+          auto source, of_key(kChats, chats(kChats, job_.data.chat_files, /*shuffle=*/true)));
+      if (std::string text = padding_of(*source, kChats, job_.model); !text.empty())
+        opened_.notes.push_back(std::move(text));
+      return source;
+    }
     DatasetSource::Course course;
     course.samples =
         static_cast<std::uint64_t>(config::samples_of_steps(batch, job_.trainer.train_iterations)) *
