@@ -43,6 +43,9 @@ void Attempt::await_starts() {
   start_timer_.async_wait([this](boost::system::error_code cancelled) {
     if (cancelled || ranks_started_ == plan_.world_size) return;
     if (stopping_ || failing() || over_ || superseded()) return;
+    // After a standstill of this process what hosts have said is not read yet.
+    if (std::chrono::steady_clock::now() - start_timer_.expiry() > kNotRunning)
+      return await_starts();
     // What a host has to say may wait until its connection is back.
     for (const Host& host : hosts_)
       if (host.way_back) return await_starts();

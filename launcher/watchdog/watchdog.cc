@@ -9,8 +9,6 @@ namespace {
 using std::chrono::milliseconds;
 using training::Section;
 
-/// A launcher whose timer is so late did not run meanwhile.
-constexpr milliseconds kNotRunning{1000};
 /// News of a host are old after so many heartbeats.
 constexpr int kFreshBeats = 3;
 

@@ -22,6 +22,9 @@
 
 namespace sortie::launcher {
 
+/// A launcher whose timer is so late did not run meanwhile.
+inline constexpr std::chrono::milliseconds kNotRunning{1000};
+
 /// Ranks that make no progress.
 struct Hang {
   std::vector<std::uint32_t> ranks;   // all that stand still, in order

@@ -172,6 +172,28 @@ TEST_CASE("a rank that does not start within runner.startup_timeout ends the att
   CHECK(launch.events_named("cause").at(0)["host"] == "bad");
 }
 
+/// The launcher stands still from its order to start on, as under Ctrl-Z; the rank starts
+/// meanwhile.
+awaitable<void> starts_in_a_standstill(FakeRunner& runner) {
+  const bool prepared = co_await runner.prepare();
+  const bool go = prepared && co_await runner.until<wire::Start>();
+  if (!go) co_return;
+  std::this_thread::sleep_for(milliseconds(2500));  // one thread for all
+  co_await runner.sleep(milliseconds(20));
+  runner.send(wire::RankStarted{runner.job.ranks[0].rank, 1000});
+  co_await runner.finish(false);
+}
+
+TEST_CASE("a launcher that stood still in the start reads what hosts have said before it judges") {
+  Launch launch({{"h", {0}}});
+  launch.host("h").script = starts_in_a_standstill;
+  launch.job.runner.startup_timeout = milliseconds(1000);
+  launch.job.runner.heartbeat_timeout = milliseconds(10000);
+  launch.limit = std::chrono::seconds(30);
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+}
+
 TEST_CASE("a host that goes while others get ready is found when the ranks are to start") {
   struct Goes {
     static awaitable<void> run(FakeRunner& runner) {
