@@ -228,6 +228,8 @@ const Field kFields[] = {
     {"data.chat_files", data<&Data::chat_files>, kPathForm, "",
      "Conversations to train on instead of token files; only the answers have a loss: JSONL with {\"messages\": [{\"role\", \"content\"}, ...]}, which is written as ChatML, or {\"prompt\", \"completion\"} a line", kPath},
     {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
+    {"data.pack_conversations", data<&Data::pack_conversations>, {}, "",
+     "Put as many conversations into a sequence as fit. They do not attend to each other, and each has positions of its own: the gradients are those of the conversations one by one. false = a sequence holds one conversation"},
     {"data.validation_sets", data<&Data::validation_sets>, Form{"NAME = \"PREFIX\"", check_set_name}, "",
      "More validation sets by name, as in { wiki = \"/data/wiki-validation\" }: a PREFIX of token files, or a .jsonl file of conversations. Each has a loss of its own; the validation loss is the mean over the sets", kPath},
     {"data.weights", data<&Data::weights>, Form{"numbers above 0", check_weight}, "",

@@ -367,6 +367,7 @@ struct DataConfig {
   std::vector<std::string> validation_data_prefixes;
   std::vector<std::string> chat_files;  // JSONL of conversations, instead of data_prefixes
   std::vector<std::string> validation_chat_files;      // the same, to validate on
+  bool pack_conversations = true;                      // several of them in a sequence
   std::map<std::string, std::string> validation_sets;  // more of them by name; validation_sets.h
   std::vector<std::string> weights;  // one number per data prefix, or none: as large as they are
   std::string sampler = "sortie";    // sortie | megatron | scaling: the order of training samples

@@ -28,6 +28,14 @@ std::string cuts_of(const ChatSource::Count& count, std::string_view key, std::i
       count.answer_tokens);
 }
 
+std::string rows_of(const ChatSource& source, std::string_view key, std::int64_t length) {
+  const ChatSource::Count& count = source.count();
+  return fmt::format(
+      "{}: {} conversations in {} sequences of {} tokens; {:.0f} % of these are padding", key,
+      count.conversations - count.left_out, source.samples_per_epoch(), length,
+      100 * source.padding());
+}
+
 /// What balances the experts counts every position of a sample. Empty where that does not matter.
 std::string padding_of(const ChatSource& source, std::string_view key,
                        const config::ModelConfig& model) {
@@ -40,20 +48,24 @@ std::string padding_of(const ChatSource& source, std::string_view key,
   if (padding < kLittle) return {};
   return fmt::format(
       "{}: {:.0f} % of the positions are padding, which counts when the experts are balanced "
-      "(model.moe.aux_loss_coeff, seq_aux_loss_coeff, bias_update_rate); use a "
-      "model.sequence_length near the length of the conversations, or set these keys to 0",
-      key, 100 * padding);
+      "(model.moe.aux_loss_coeff, seq_aux_loss_coeff, bias_update_rate); {}, or set these keys to "
+      "0",
+      key, 100 * padding,
+      source.packed() ? "use a model.sequence_length near the length of the conversations"
+                      : "set data.pack_conversations = true");
 }
 
 class Opener {
  public:
-  Opener(const config::JobConfig& job, OpenedData& opened) : job_(job), opened_(opened) {}
+  Opener(const config::JobConfig& job, int threads, OpenedData& opened)
+      : job_(job), threads_(threads), opened_(opened) {}
 
   Result<std::unique_ptr<ChatSource>> chats(std::string_view key,
                                             const std::vector<std::string>& files, bool shuffle) {
     SORTIE_ASSIGN_OR_RETURN(const auto tokenizer,
                             of_key("data.tokenizer", make_tokenizer(job_.data.tokenizer)));
-    SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job_, files, *tokenizer, shuffle));
+    SORTIE_ASSIGN_OR_RETURN(auto source,
+                            ChatSource::open(job_, files, *tokenizer, shuffle, threads_));
     if (std::string text = cuts_of(source->count(), key, job_.model.sequence_length); !text.empty())
       opened_.notes.push_back(std::move(text));
     opened_.reads_chatml = opened_.reads_chatml || source->chatml();
@@ -66,6 +78,7 @@ class Opener {
     if (!job_.data.chat_files.empty()) {
       SORTIE_ASSIGN_OR_RETURN(
           auto source, of_key(kChats, chats(kChats, job_.data.chat_files, /*shuffle=*/true)));
+      opened_.notes.push_back(rows_of(*source, kChats, job_.model.sequence_length));
       if (std::string text = padding_of(*source, kChats, job_.model); !text.empty())
         opened_.notes.push_back(std::move(text));
       return source;
@@ -88,15 +101,16 @@ class Opener {
 
  private:
   const config::JobConfig& job_;
+  int threads_;
   OpenedData& opened_;
 };
 
 }  // namespace
 
 Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPlan& batch,
-                             std::int64_t sites) {
+                             std::int64_t sites, int threads) {
   OpenedData opened;
-  Opener opener(job, opened);
+  Opener opener(job, threads, opened);
   SORTIE_ASSIGN_OR_RETURN(opened.training, opener.training(batch, sites));
   opened.trains_chatml = opened.reads_chatml;
   for (const config::ValidationSet& set : config::validation_sets(job.data)) {

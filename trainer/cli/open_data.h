@@ -22,8 +22,8 @@ struct OpenedData {
 };
 
 /// An error names the key whose value caused it. `sites`: that share the training samples, 0 or 1 =
-/// this run alone.
+/// this run alone. `threads` tokenize conversations.
 Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPlan& batch,
-                             std::int64_t sites);
+                             std::int64_t sites, int threads);
 
 }  // namespace sortie::trainer

@@ -9,6 +9,7 @@
 #include "common/base/atomic_file.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/ops/targets.h"
 
 namespace sortie::trainer {
 namespace {
@@ -20,8 +21,6 @@ struct Batch {
   std::int64_t rows = 0, width = 0;
   std::vector<std::int32_t> input_ids, labels;  // labels may be empty
 };
-
-constexpr std::int64_t kNotCounted = -100;
 
 /// A rectangle of numbers, each one in range (or -100 where that is allowed).
 Result<std::vector<std::int32_t>> read_rectangle(const Json& json, std::string_view name,
@@ -46,7 +45,7 @@ Result<std::vector<std::int32_t>> read_rectangle(const Json& json, std::string_v
     for (const Json& value : row) {
       if (!value.is_number_integer()) return bad(value.dump() + " is no token id");
       const std::int64_t id = value.get<std::int64_t>();
-      if (!(uncounted && id == kNotCounted) && (id < 0 || id >= vocab))
+      if (!(uncounted && id == ops::kNoTarget) && (id < 0 || id >= vocab))
         return bad(fmt::format("{} is outside of the vocabulary of {}", value.dump(), vocab));
       values.push_back(static_cast<std::int32_t>(id));
     }
@@ -117,9 +116,8 @@ Tensor as_tensor(ExecutionContext& context, const Batch& batch,
 std::vector<std::int32_t> shifted(const Batch& batch) {
   std::vector<std::int32_t> targets(batch.labels.size());
   for (std::size_t i = 0; i < targets.size(); ++i)
-    targets[i] = (static_cast<std::int64_t>(i) + 1) % batch.width == 0
-                     ? static_cast<std::int32_t>(kNotCounted)
-                     : batch.labels[i + 1];
+    targets[i] = (static_cast<std::int64_t>(i) + 1) % batch.width == 0 ? ops::kNoTarget
+                                                                       : batch.labels[i + 1];
   return targets;
 }
 

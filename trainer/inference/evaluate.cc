@@ -10,6 +10,7 @@
 
 #include "trainer/inference/batch_loss.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/targets.h"
 #include "trainer/samples/json_member.h"
 
 namespace sortie::trainer {
@@ -77,7 +78,7 @@ Result<double> log_probability(ExecutionContext& context, const LanguageModel& m
   for (std::size_t i = 0; i < length; ++i) {
     const std::size_t next = i + dropped + 1;
     tokens[i] = all[i + dropped];
-    targets[i] = next >= begin ? all[next] : -100;
+    targets[i] = next >= begin ? all[next] : ops::kNoTarget;
   }
   ForwardContext forward;
   Graph graph(context, Graph::Mode::inference);
@@ -123,6 +124,7 @@ Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& mod
         context, tokens, targets, {rows, length},
         [&](const Tensor& some, const Tensor& wanted, Tensor& to) {
           ForwardContext forward;
+          if (source.packed()) forward.packed_targets = wanted;
           Graph graph(context, Graph::Mode::inference);
           model.loss(graph, some, wanted, 0.0f, forward, to);
         },

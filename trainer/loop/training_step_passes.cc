@@ -84,6 +84,7 @@ ForwardContext TrainingStep::forward_context(const PassInputs& inputs,
   context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
   context.first_sample = inputs.first_sample;
   context.grad_scale = inputs.grad_scale;
+  if (training_.packed()) context.packed_targets = inputs.targets;
   context.routers.loss_scale =
       static_cast<float>(1.0 / static_cast<double>(micro_steps * replicas()));
   return context;

@@ -71,7 +71,9 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
       Tensor sums =
           repeats(action.micro_batch) ? unused : each.slice(0, 2 * pass_of(action.micro_batch), 2);
       const auto pass = [&](const Tensor& tokens, const Tensor& targets, Tensor& loss) {
-        passes.forward(action, {tokens, targets}, {}, 0.0f, loss);
+        ForwardContext forward;
+        if (source.packed()) forward.packed_targets = targets;
+        passes.forward(action, {tokens, targets}, forward, 0.0f, loss);
       };
       if (passes.one_by_one())
         losses.add(context, batch.tokens, batch.targets, batch.shape, pass, sums);

@@ -31,6 +31,9 @@ struct ForwardContext {
   Tensor document_start = {};
   /// The same of all tokens of the sequences, those of other ranks among them.
   Tensor whole_document_start = {};
+  /// i32 [B, T]: the targets of all tokens of packed sequences, in which ops::kDocumentEnds ends
+  /// documents whose positions are their own; undefined = the sequences are not packed.
+  Tensor packed_targets = {};
   /// Decides what dropout drops, together with the number of the first sample of the batch in the
   /// run: i64 [1], undefined = 0.
   bool training = false;

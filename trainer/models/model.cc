@@ -76,9 +76,9 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
   if (predicts_more) mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
 }
 
-/// Documents end with a token: the next one starts another. A caller who places the tokens himself,
-/// as text generation does, has one document. Of shared sequences a rank has tokens from two
-/// places.
+/// Documents end with a token, or where a packed sequence's targets say so: the next token starts
+/// another. A caller who places the tokens himself, as text generation does, has one document. Of
+/// shared sequences a rank has tokens from two places.
 void LanguageModel::find_places(ExecutionContext& execution, const Tensor& tokens,
                                 ForwardContext& context) const {
   const ContextGroup* group = context.group;
@@ -88,11 +88,20 @@ void LanguageModel::find_places(ExecutionContext& execution, const Tensor& token
     context.whole_document_start = context.document_start;
   if (context.document_start.defined() || context.positions.defined()) return;
   Tensor places;
-  if (document_end_ >= 0) {
+  const bool packed = context.packed_targets.defined();
+  if (document_end_ >= 0 || packed) {
+    const auto find = [&](std::int64_t end, Tensor& starts) {
+      ops::find_documents(execution, tokens, static_cast<std::int32_t>(end), context.packed_targets,
+                          starts, places);
+    };
+    if (reset_positions_ || packed) places = execution.empty(DType::i32, tokens.shape());
     context.whole_document_start = execution.empty(DType::i32, tokens.shape());
-    if (reset_positions_) places = execution.empty(DType::i32, tokens.shape());
-    ops::find_documents(execution, tokens, static_cast<std::int32_t>(document_end_),
-                        context.whole_document_start, places);
+    find(document_end_, context.whole_document_start);
+    // A packed document counts its positions over the ends of documents in it, as it would alone.
+    if (packed && document_end_ >= 0 && !reset_positions_) {
+      Tensor unused = execution.empty(DType::i32, tokens.shape());
+      find(-1, unused);
+    }
     context.document_start = own_tokens(execution, context.whole_document_start, group);
   }
   if (group != nullptr && !places.defined()) {

@@ -52,7 +52,7 @@ void MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor& t
   for (const Depth& depth : depths_) {
     ++k;
     const Tensor ahead = shifted(graph.context(), tokens, context, k, 0);
-    const Tensor labels = shifted(graph.context(), targets, context, k, -100);
+    const Tensor labels = shifted(graph.context(), targets, context, k, ops::kNoTarget);
     const auto segment = [this, &depth, &table, ahead, &context](
                              Graph& inner, const std::vector<Var>& in) -> std::vector<Var> {
       const Var token = embedding(inner, ahead, table, group_);

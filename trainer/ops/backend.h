@@ -134,7 +134,7 @@ class Backend {
                                   const TablePart& part, Tensor& dtable) = 0;
   virtual void count_positions(Context& context, std::int64_t first, Tensor& positions) = 0;
   virtual void find_documents(Context& context, const Tensor& tokens, std::int32_t end,
-                              Tensor& starts, Tensor& positions) = 0;
+                              const Tensor& targets, Tensor& starts, Tensor& positions) = 0;
   virtual void shift_tokens(Context& context, const Tensor& tokens, const Tensor& starts,
                             std::int64_t distance, std::int32_t missing, Tensor& shifted) = 0;
 

@@ -63,7 +63,8 @@ void add_bias_gradient(ExecutionContext& context, const Tensor& dy, Tensor& dbia
 ///   dh [M, K] = grad_scale * (softmax - onehot) . W ;  dw [N, K] (f32) += grad_scale * (softmax -
 ///   onehot)^T . h
 /// Columns >= vocab_size (padding of W) are left out of the softmax and get zero gradient.
-/// targets: i32 [M], -100 = not counted. Source: cross-entropy of a softmax; gradient p - y.
+/// targets: i32 [M], negative = not counted (ops/targets.h). Source: cross-entropy of a softmax;
+/// gradient p - y.
 struct CrossEntropySpec {
   std::int64_t vocab_size = 0;
   float grad_scale = 0.0f;

@@ -19,11 +19,12 @@ void count_positions(ExecutionContext& context, std::int64_t first, Tensor& posi
 }
 
 void find_documents(ExecutionContext& context, const Tensor& tokens, std::int32_t end,
-                    Tensor& starts, Tensor& positions) {
+                    const Tensor& targets, Tensor& starts, Tensor& positions) {
   check_whole(tokens, {tokens.size(0), tokens.size(-1)}, "tokens");
+  if (targets.defined()) check_whole(targets, tokens.shape(), "targets");
   check_whole(starts, tokens.shape(), "starts");
   if (positions.defined()) check_whole(positions, tokens.shape(), "positions");
-  dispatch<&Backend::find_documents>(context, tokens, end, starts, positions);
+  dispatch<&Backend::find_documents>(context, tokens, end, targets, starts, positions);
 }
 
 void shift_tokens(ExecutionContext& context, const Tensor& tokens, const Tensor& starts,

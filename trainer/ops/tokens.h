@@ -1,6 +1,7 @@
 // Whole numbers that go with tokens: places, documents, tokens further on.
 #pragma once
 
+#include "trainer/ops/targets.h"
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer::ops {
@@ -8,10 +9,11 @@ namespace sortie::trainer::ops {
 /// positions i32 [B, T]: first, first + 1, ... in every sequence.
 void count_positions(ExecutionContext& context, std::int64_t first, Tensor& positions);
 
-/// starts i32 [B, T] = the place where each token's document starts in its sequence: at 0, and
-/// behind every token `end`. positions i32 [B, T] (undefined: not wanted) = places in the document.
+/// starts i32 [B, T] = the place where each token's document starts in its sequence: at 0, behind
+/// every token `end` (-1 = none) and, with `targets` (may be undefined), behind every
+/// kDocumentEnds. positions i32 [B, T] (undefined: not wanted) = places in the document.
 void find_documents(ExecutionContext& context, const Tensor& tokens, std::int32_t end,
-                    Tensor& starts, Tensor& positions);
+                    const Tensor& targets, Tensor& starts, Tensor& positions);
 
 /// shifted i32 [B, T]: place i gets the value of place i + distance, and `missing` where that is
 /// past the sequence or, with `starts` (may be undefined), in another document.

@@ -1,38 +1,38 @@
 // ChatSource: conversations as training samples, of which only the answers count.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "common/config/schema.h"
 #include "trainer/data/permutation.h"
+#include "trainer/samples/conversation.h"
+#include "trainer/samples/packing.h"
 #include "trainer/samples/sample_source.h"
-#include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer {
 
-/// JSONL, one a line: {"messages": [{"role": "user", "content": "..."}, ...]} becomes, message by
-/// message, "<|im_start|>ROLE\nCONTENT<|im_end|>\n", where what an assistant says and the mark
-/// behind it are targets; {"prompt": "...", "completion": "..."} becomes the two texts and the
-/// tokenizer's end of document, where all but the prompt are targets. No tokens are put before
-/// either. Keys that would change what is trained (tool_calls, function_call, tools, functions,
-/// weight, train) are errors unless they are null or empty, other unknown keys are ignored. Roles
-/// other than system, developer, user, assistant and tool are errors. A sample is one conversation,
-/// its beginning if it is too long, filled up behind its end.
+/// Files of JSONL, one conversation a line (conversation.h), each cut to the sequence length. A
+/// sample is one of them or, with data.pack_conversations, as many as fit, each up to its last
+/// target; what is left of the sequence is filled up.
 class ChatSource final : public SampleSource {
  public:
-  /// Training samples are shuffled by the seed, anew in every epoch; validation samples come as
-  /// stored. ErrorCode::data names the file and the line.
+  /// Training samples are packed tightly, and shuffled by the seed, anew in every epoch; in
+  /// validation samples the conversations come as stored. The same on any number of threads.
+  /// ErrorCode::data names the file and the line.
   static Result<std::unique_ptr<ChatSource>> open(const config::JobConfig& job,
                                                   const std::vector<std::string>& files,
-                                                  const Tokenizer& tokenizer, bool shuffle);
+                                                  const Tokenizer& tokenizer, bool shuffle,
+                                                  int threads = 1);
 
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) override;
   std::string fingerprint() const override { return fingerprint_; }
   bool masks_targets() const override { return true; }
+  bool packed() const override { return packed_; }
   std::int64_t samples_per_epoch() const override {
-    return static_cast<std::int64_t>(conversations_.size());
+    return static_cast<std::int64_t>(rows_.size());
   }
   /// What became of the conversations in the files.
   struct Count {
@@ -43,29 +43,31 @@ class ChatSource final : public SampleSource {
     std::int64_t lost_tokens = 0;    // of these, behind the cuts
   };
   const Count& count() const { return count_; }
-  /// What share of the samples' positions is behind the end of a conversation.
+  /// What share of the samples' positions is filled up.
   double padding() const;
   /// Whether a line had messages, and not two texts.
   bool chatml() const { return chatml_; }
 
  private:
-  struct Conversation {
-    std::vector<std::int32_t> ids;
-    std::vector<bool> counts;  // whether the token is a target
-  };
-  struct Part {
-    std::string text;
-    bool counts = false;
-  };
-  static Result<std::vector<Part>> parse_conversation(std::string_view line);
-  Result<> add_line(const std::string& line, const std::string& where, const Tokenizer& tokenizer);
-  Result<Conversation> tokenize(const std::vector<Part>& parts, const Tokenizer& tokenizer) const;
+  Result<> add_file(const std::string& file, std::string_view text, const Tokenizer& tokenizer,
+                    int threads);
+  /// Of lines from `number` on.
+  Result<std::vector<Conversation>> read_lines(const std::string& file, std::int64_t number,
+                                               std::string_view lines,
+                                               const Tokenizer& tokenizer) const;
+  void add(Conversation conversation);
+  void make_rows();
+  /// Positions that a conversation takes of a sample.
+  std::int64_t length_of(const Conversation& conversation) const {
+    return std::min(static_cast<std::int64_t>(conversation.ids.size()), sequence_length_);
+  }
 
   std::vector<Conversation> conversations_;
+  PackedRows rows_;  // of conversations: the samples of an epoch
   std::int64_t sequence_length_ = 0, vocab_size_ = 0;
   Count count_;
   std::uint64_t seed_ = 0;
-  bool shuffle_ = false, chatml_ = false;
+  bool shuffle_ = false, packed_ = false, chatml_ = false;
   std::string fingerprint_;
   std::int64_t epoch_ = -1;
   Permutation order_;  // of that epoch

@@ -49,6 +49,17 @@ TEST_CASE("dropout, windows and documents in shared sequences are those of one p
   }
 }
 
+TEST_CASE("packed documents in shared sequences are those of one process") {
+  for (const char* name : {"gpt2", "qwen3", "deepseek-v3"}) {
+    config::JobConfig job = long_job(name);
+    check_sharing(job, {2, 4}, 3, {.packed = true});
+    if (name == std::string("gpt2")) {  // positions go on over the ends of documents
+      job.model.document_end_token = 7;
+      check_sharing(job, {2}, 3, {.packed = true});
+    }
+  }
+}
+
 TEST_CASE("chunks of more tokens than are worked on at a time") {
   config::JobConfig job = long_placed_job("qwen3");
   job.model.num_layers = 1;

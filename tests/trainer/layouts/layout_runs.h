@@ -68,6 +68,7 @@ class Assembled {
 /// What else a run may have.
 struct LayoutExtras {
   bool masked = false;          // some targets do not count
+  bool packed = false;          // the same, in sequences of several documents
   std::uint64_t late_seed = 0;  // ops are done late; 0: at once
   /// Between a rank's start and its first step, one rank at a time.
   std::function<void(Trainer&)> started = {};
@@ -89,6 +90,7 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
         std::unique_ptr<SampleSource> source;
         if (samples) source = samples(job.model.vocab_size);
         if (extras.masked) source = std::make_unique<MaskedSource>(job.model.vocab_size);
+        if (extras.packed) source = std::make_unique<PackedSource>(job.model.vocab_size);
         TinyTraining training(job, world, precision, /*threads=*/1, std::move(source));
         if (extras.late_seed != 0)
           training.trainer->context().defer(extras.late_seed +

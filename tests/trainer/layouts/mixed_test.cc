@@ -34,13 +34,13 @@ config::JobConfig in_layout(config::JobConfig job, const Mix& mix) {
 }
 
 void check_mix(const config::JobConfig& job, const Mix& mix, int steps,
-               const ThreadRankOptions& delays = {}) {
+               const LayoutExtras& extras = {}) {
   CAPTURE(job.model.architecture);
   CAPTURE(mix.tensor);
   CAPTURE(mix.pipeline);
   CAPTURE(mix.sequence);
-  const LayoutRun alone = run_layout(job, 1, steps);
-  check_equal(run_layout(in_layout(job, mix), mix.ranks(), steps, DType::f32, delays), alone);
+  const LayoutRun alone = run_layout(job, 1, steps, DType::f32, {}, extras);
+  check_equal(run_layout(in_layout(job, mix), mix.ranks(), steps, DType::f32, {}, extras), alone);
 }
 
 const Mix kEight{.tensor = 2, .pipeline = 2, .replicas = 2, .sequence = true};
@@ -56,6 +56,10 @@ TEST_CASE("tensor 2 x pipeline 2 x replicas 2 trains as one process does") {
   check_mix(masked_out, {.tensor = 2, .pipeline = 2, .interleave = 2}, 3);
   check_mix(mixed_job("deepseek-v3"), {.tensor = 2, .pipeline = 2, .sequence = true}, 2);
   check_mix(mixed_job("mixtral"), {.tensor = 2, .pipeline = 2, .sequence = true}, 2);
+  // Every stage finds the documents of packed sequences.
+  for (const char* family : {"gpt2", "deepseek-v3"})
+    check_mix(mixed_job(family), {.tensor = 2, .pipeline = 2, .interleave = 2}, 2,
+              {.packed = true});
   if (!sortie::test::every_case()) return;
   for (const char* family : {"llama", "gpt2", "mixtral", "deepseek-v3"})
     for (const bool sequence : {false, true}) {

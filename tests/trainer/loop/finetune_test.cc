@@ -198,6 +198,7 @@ TEST_CASE("of a conversation the answers count, and the mark that ends them") {
       "{\"prompt\": \"" +
           std::string(400, 'x') + "\", \"completion\": \"too far\"}\n");
   config::JobConfig job = tiny_job();
+  job.data.pack_conversations = false;
   job.model.vocab_size = 257;
   job.model.sequence_length = 160;
   const auto tokenizer = make_byte_tokenizer();
@@ -227,6 +228,7 @@ TEST_CASE("of a conversation the answers count, and the mark that ends them") {
 TEST_CASE("a bad conversation is named with its line, and each epoch has its own order") {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = tiny_job();
+  job.data.pack_conversations = false;
   job.model.vocab_size = 257;
   const auto tokenizer = make_byte_tokenizer();
   for (const char* line : {"{\"messages\": [{\"role\": \"user\"}]}", "{\"prompt\": \"a\"}", "[1]",

@@ -24,9 +24,16 @@ TEST_CASE("documents start behind their end token, anew in every sequence") {
   ExecutionContext context(1, test::device());
   const Tensor tokens = ids_of(context, {1, 7, 2, 7, 7, 3, 4, 5, 6, 7}, {2, 5});
   Tensor starts = context.empty(DType::i32, {2, 5}), positions = context.empty(DType::i32, {2, 5});
-  ops::find_documents(context, tokens, 7, starts, positions);
+  ops::find_documents(context, tokens, 7, {}, starts, positions);
   CHECK(read(context, starts) == Ids{0, 0, 2, 2, 4, 0, 0, 0, 0, 0});
   CHECK(read(context, positions) == Ids{0, 1, 0, 1, 0, 0, 1, 2, 3, 4});
+  const auto end = ops::kDocumentEnds, none = ops::kNoTarget;
+  const Tensor targets = ids_of(context, {end, 2, none, none, end, end, 4, none, 0, end}, {2, 5});
+  ops::find_documents(context, tokens, -1, targets, starts, positions);
+  CHECK(read(context, starts) == Ids{0, 1, 1, 1, 1, 0, 1, 1, 1, 1});
+  CHECK(read(context, positions) == Ids{0, 0, 1, 2, 3, 0, 0, 1, 2, 3});
+  ops::find_documents(context, tokens, 7, targets, starts, positions);
+  CHECK(read(context, starts) == Ids{0, 1, 2, 2, 4, 0, 1, 1, 1, 1});
   ops::count_positions(context, 3, positions);
   CHECK(read(context, positions) == Ids{3, 4, 5, 6, 7, 3, 4, 5, 6, 7});
 }
@@ -49,12 +56,17 @@ TEST_CASE("documents of long sequences start where their tokens say") {
     const Tensor tokens = ids_of(context, ids, {2, length});
     Tensor found = context.empty(DType::i32, {2, length}),
            positions = context.empty(DType::i32, {2, length});
-    ops::find_documents(context, tokens, 7, found, positions);
+    ops::find_documents(context, tokens, 7, {}, found, positions);
     CHECK(read(context, found) == starts);
     CHECK(read(context, positions) == places);
     Tensor none;
     ops::fill(context, -1, found);
-    ops::find_documents(context, tokens, 7, found, none);
+    ops::find_documents(context, tokens, 7, {}, found, none);
+    CHECK(read(context, found) == starts);
+    Ids marks;
+    for (const std::int32_t id : ids) marks.push_back(id == 7 ? ops::kDocumentEnds : id);
+    ops::fill(context, -1, found);
+    ops::find_documents(context, tokens, -1, ids_of(context, marks, {2, length}), found, none);
     CHECK(read(context, found) == starts);
   }
 }

@@ -106,8 +106,8 @@ class CpuBackend : public Backend {
   void embedding_backward(Context& context, const Tensor& tokens, const Tensor& dy,
                           const TablePart& part, Tensor& dtable) override;
   void count_positions(Context& context, std::int64_t first, Tensor& positions) override;
-  void find_documents(Context& context, const Tensor& tokens, std::int32_t end, Tensor& starts,
-                      Tensor& positions) override;
+  void find_documents(Context& context, const Tensor& tokens, std::int32_t end,
+                      const Tensor& targets, Tensor& starts, Tensor& positions) override;
   void shift_tokens(Context& context, const Tensor& tokens, const Tensor& starts,
                     std::int64_t distance, std::int32_t missing, Tensor& shifted) override;
 

@@ -1,4 +1,5 @@
 #include "trainer/ops/cpu/cpu_backend.h"
+#include "trainer/ops/targets.h"
 
 namespace sortie::trainer::ops {
 
@@ -10,9 +11,10 @@ void CpuBackend::count_positions(ExecutionContext&, std::int64_t first, Tensor& 
 }
 
 void CpuBackend::find_documents(ExecutionContext&, const Tensor& tokens, std::int32_t end,
-                                Tensor& starts, Tensor& positions) {
+                                const Tensor& targets, Tensor& starts, Tensor& positions) {
   const std::int64_t length = tokens.size(1);
   const auto* ids = tokens.data<std::int32_t>();
+  const auto* wanted = targets.defined() ? targets.data<std::int32_t>() : nullptr;
   auto* starts_at = starts.data<std::int32_t>();
   auto* places = positions.defined() ? positions.data<std::int32_t>() : nullptr;
   std::int32_t start = 0;
@@ -20,7 +22,7 @@ void CpuBackend::find_documents(ExecutionContext&, const Tensor& tokens, std::in
     const auto t = static_cast<std::int32_t>(i % length);
     if (t == 0)
       start = 0;
-    else if (ids[i - 1] == end)
+    else if (ids[i - 1] == end || (wanted != nullptr && wanted[i - 1] == kDocumentEnds))
       start = t;
     starts_at[i] = start;
     if (places != nullptr) places[i] = t - start;

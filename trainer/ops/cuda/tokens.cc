@@ -12,9 +12,10 @@ void CudaBackend::count_positions(Context& context, std::int64_t first, Tensor& 
 }
 
 void CudaBackend::find_documents(Context& context, const Tensor& tokens, std::int32_t end,
-                                 Tensor& starts, Tensor& positions) {
+                                 const Tensor& targets, Tensor& starts, Tensor& positions) {
   find_starts(current_stream(context), rows_of<const std::int32_t>(tokens), end,
-              address<std::int32_t>(starts), address<std::int32_t>(positions));
+              address<const std::int32_t>(targets), address<std::int32_t>(starts),
+              address<std::int32_t>(positions));
 }
 
 void CudaBackend::shift_tokens(Context& context, const Tensor& tokens, const Tensor& starts,

@@ -1,6 +1,7 @@
 #include "trainer/ops/cuda/tokens.h"
 
 #include "trainer/ops/cuda/rows.h"
+#include "trainer/ops/targets.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -48,13 +49,14 @@ __device__ __forceinline__ std::int32_t max_up_to_lane(std::int32_t value) {
 /// A block per sequence, which goes along it piece by piece: the start of a place's document is the
 /// largest start up to it, a running maximum.
 __global__ void __launch_bounds__(kScanThreads)
-    find_starts_kernel(Rows<const std::int32_t> tokens, std::int32_t end, std::int32_t* starts,
-                       std::int32_t* positions) {
+    find_starts_kernel(Rows<const std::int32_t> tokens, std::int32_t end,
+                       const std::int32_t* targets, std::int32_t* starts, std::int32_t* positions) {
   constexpr int kWarps = kScanThreads / kWarp;
   auto* of_warps = shared_memory<std::int32_t>();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const std::int64_t first = std::int64_t{blockIdx.x} * tokens.cols;
   const std::int32_t* row = tokens.data + first;
+  if (targets != nullptr) targets += first;
   starts += first;
   if (positions != nullptr) positions += first;
   std::int32_t carried = 0;
@@ -65,7 +67,8 @@ __global__ void __launch_bounds__(kScanThreads)
 #pragma unroll
     for (int i = 0; i < kScanEach; ++i) {
       const std::int64_t at = place + i;
-      if (at > 0 && at < tokens.cols && row[at - 1] == end)
+      if (at > 0 && at < tokens.cols &&
+          (row[at - 1] == end || (targets != nullptr && targets[at - 1] == kDocumentEnds)))
         latest = static_cast<std::int32_t>(at);
       found[i] = latest;
     }
@@ -102,12 +105,12 @@ void count_rows(cudaStream_t stream, std::int32_t first, Rows<std::int32_t> posi
 }
 
 void find_starts(cudaStream_t stream, Rows<const std::int32_t> tokens, std::int32_t end,
-                 std::int32_t* starts, std::int32_t* positions) {
+                 const std::int32_t* targets, std::int32_t* starts, std::int32_t* positions) {
   launch(find_starts_kernel,
          {.blocks = static_cast<unsigned>(tokens.rows),
           .threads = kScanThreads,
           .shared_bytes = sizeof(std::int32_t) * kScanThreads / kWarp},
-         stream, tokens, end, starts, positions);
+         stream, tokens, end, targets, starts, positions);
 }
 
 void shift_rows(cudaStream_t stream, Rows<const std::int32_t> tokens, const std::int32_t* starts,

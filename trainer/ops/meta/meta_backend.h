@@ -49,7 +49,8 @@ class MetaBackend : public CpuBackend {
   void embedding_backward(Context&, const Tensor&, const Tensor&, const TablePart&,
                           Tensor&) override {}
   void count_positions(Context&, std::int64_t, Tensor&) override {}
-  void find_documents(Context&, const Tensor&, std::int32_t, Tensor&, Tensor&) override {}
+  void find_documents(Context&, const Tensor&, std::int32_t, const Tensor&, Tensor&,
+                      Tensor&) override {}
   void shift_tokens(Context&, const Tensor&, const Tensor&, std::int64_t, std::int32_t,
                     Tensor&) override {}
 
