@@ -1,7 +1,9 @@
 #include "trainer/samples/packing.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "common/base/check.h"
 
