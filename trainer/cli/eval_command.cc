@@ -11,6 +11,7 @@
 #include "trainer/cli/progress.h"
 #include "trainer/inference/evaluate.h"
 #include "trainer/loop/rank_context.h"
+#include "trainer/samples/chat_source.h"
 #include "trainer/samples/dataset_source.h"
 #include "trainer/samples/tokenizer_agreement.h"
 
@@ -19,26 +20,33 @@ namespace {
 
 struct EvalOptions {
   std::string checkpoint, tokenizer, choices, precision = "auto", device = "auto";
-  std::vector<std::string> data;
+  std::vector<std::string> data, chats;
   std::int64_t samples = 0, batch = 8;
   bool json = false;
 };
 
-Result<> score_data(const EvalOptions& options, LoadedModel& loaded, const Tokenizer& tokenizer,
-                    nlohmann::ordered_json& report) {
-  SORTIE_ASSIGN_OR_RETURN(const auto source,
-                          DatasetSource::open_validation(loaded.job, options.data));
+Result<std::unique_ptr<SampleSource>> open_samples(const EvalOptions& options,
+                                                   const LoadedModel& loaded,
+                                                   const Tokenizer& tokenizer, int threads) {
+  if (!options.chats.empty())
+    return ChatSource::open(loaded.job, options.chats, tokenizer, /*shuffle=*/false, threads);
+  SORTIE_ASSIGN_OR_RETURN(auto source, DatasetSource::open_validation(loaded.job, options.data));
   SORTIE_ASSIGN_OR_RETURN(std::vector<TokenizerClaim> claims,
                           claims_of_files(options.data, "--data"));
   claims.push_back({options.tokenizer.empty() ? "checkpoint " + loaded.folder.string()
                                               : std::string("--tokenizer"),
                     id_of(tokenizer)});
   SORTIE_TRY(check_tokenizers_agree(claims));
-  const std::int64_t all = source->samples_per_epoch();
+  return source;
+}
+
+Result<> score_samples(const EvalOptions& options, LoadedModel& loaded, const Tokenizer& tokenizer,
+                       SampleSource& source, nlohmann::ordered_json& report) {
+  const std::int64_t all = source.samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   ProgressLine line("eval");
   SORTIE_ASSIGN_OR_RETURN(const TextScore score,
-                          score_text(loaded.context, *loaded.model, tokenizer, *source, samples,
+                          score_text(loaded.context, *loaded.model, tokenizer, source, samples,
                                      options.batch, line.callback()));
   line.finish();
   if (score.graph_failure) fmt::print(stderr, "sortie-train eval: {}\n", *score.graph_failure);
@@ -77,16 +85,21 @@ Result<> score_answers(const EvalOptions& options, LoadedModel& loaded, const To
 }
 
 Result<> run(const EvalOptions& options) {
-  if (options.data.empty() && options.choices.empty())
+  const bool samples = !options.data.empty() || !options.chats.empty();
+  if (!samples && options.choices.empty())
     return fail(ErrorCode::usage,
-                "nothing to evaluate; give --data PREFIX or --multiple-choice FILE");
+                "nothing to evaluate; give --data PREFIX, --chat FILE or --multiple-choice FILE");
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(
       const auto loaded,
       load_checkpoint("eval", options.checkpoint, rank.threads, options.precision, options.device));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   nlohmann::ordered_json report = {{"checkpoint", loaded->folder.string()}, {"step", loaded->step}};
-  if (!options.data.empty()) SORTIE_TRY(score_data(options, *loaded, *tokenizer, report));
+  if (samples) {
+    SORTIE_ASSIGN_OR_RETURN(const auto source,
+                            open_samples(options, *loaded, *tokenizer, rank.threads));
+    SORTIE_TRY(score_samples(options, *loaded, *tokenizer, *source, report));
+  }
   if (!options.choices.empty()) SORTIE_TRY(score_answers(options, *loaded, *tokenizer, report));
   if (options.json) fmt::print("{}\n", report.dump());
   return {};
@@ -96,7 +109,9 @@ Result<> run(const EvalOptions& options) {
 
 void add_eval_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "eval", "Loss, perplexity and bits per byte on token files; answers to multiple choice");
+      "eval",
+      "Loss, perplexity and bits per byte on token files or conversations; answers to multiple "
+      "choice");
   auto options = std::make_shared<EvalOptions>();
   command
       ->add_option("checkpoint,--checkpoint", options->checkpoint,
@@ -104,8 +119,13 @@ void add_eval_command(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--tokenizer", options->tokenizer,
                       "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");
-  command->add_option("--data", options->data,
-                      "Token files: PREFIX of PREFIX.bin and PREFIX.idx; may be several");
+  CLI::Option* data = command->add_option(
+      "--data", options->data, "Token files: PREFIX of PREFIX.bin and PREFIX.idx; may be several");
+  command
+      ->add_option("--chat", options->chats,
+                   "JSONL of conversations, as data.chat_files has them: the loss is that of their "
+                   "answers; may be several")
+      ->excludes(data);
   command
       ->add_option("--samples", options->samples,
                    "Sequences to take from the beginning, 0 = all of them")

@@ -43,6 +43,7 @@ Without a config the file that SORTIE_CONFIG names is read; rank and world size 
     {"eval", R"(Examples:
   sortie-train eval runs/ckpt --data data/headers-validation                loss, perplexity, bits per byte
   sortie-train eval runs/ckpt --data data/a data/b --samples 200 --json     as JSON
+  sortie-train eval runs/ckpt --chat conversations.jsonl                    loss of their answers
   sortie-train eval runs/ckpt --multiple-choice questions.jsonl             share of right answers
 )"},
     {"merge-lora", R"(Examples:

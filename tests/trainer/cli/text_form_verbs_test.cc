@@ -2,6 +2,8 @@
 // conversations.
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
@@ -129,6 +131,36 @@ TEST_CASE("training on conversations reports once what is cut, and marks that ar
   CHECK(times(some.output,
               "warning: data.tokenizer: byte does not have <|im_start|> and "
               "<|im_end|> as single tokens") == 1);
+}
+
+TEST_CASE("eval of conversations has the loss of validation on them") {
+  const sortie::test::ScopedTempDir dir;
+  std::string lines;
+  for (const char* answer : {"b", "cd", "efg"})
+    lines += std::string(R"({"prompt": "a", "completion": ")") + answer + "\"}\n";
+  sortie::test::write_text(dir / "chat.jsonl", lines);
+  const std::string file = dir.str("chat.jsonl");
+  std::string text = job_text(dir, "",
+                              "chat_files = [\"" + file + "\"]\nvalidation_chat_files = [\"" +
+                                  file + "\"]\ntokenizer = \"byte\"\n");
+  text.replace(text.find("threads = 1"), 11, "threads = 1\neval_interval = 1");
+  sortie::test::write_text(dir / "job.toml", text);
+  const Finished trained = verb({"train", dir.str("job.toml")});
+  REQUIRE_MESSAGE(trained.code == 0, trained.output);
+  const std::string_view words = "validation loss ";
+  const std::size_t at = trained.output.find(words);
+  REQUIRE(at != std::string::npos);
+  const std::string loss = trained.output.substr(at + words.size(), 6);
+  const Finished score =
+      verb({"eval", dir.str("checkpoints"), "--chat", file, "--precision", "f32"});
+  CHECK_MESSAGE(score.code == 0, score.output);
+  CHECK_MESSAGE(std::abs(std::stod(score.output.substr(5)) - std::stod(loss)) <= 1e-4, score.output,
+                trained.output);
+  // An answer and the end of the document each: 2, 3 and 4 tokens.
+  CHECK(has(score.output, "(9 tokens, 6 bytes)"));
+  const Finished both = verb({"eval", dir.str("checkpoints"), "--chat", file, "--data", file});
+  CHECK(both.code == 2);
+  CHECK_MESSAGE(has(both.output, "--data excludes --chat"), both.output);
 }
 
 TEST_CASE("training a mixture on conversations reports padding that its balance counts") {
