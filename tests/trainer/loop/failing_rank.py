@@ -10,6 +10,7 @@ import tempfile
 import time
 
 SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+SANITIZED = float(os.environ.get("SORTIE_TEST_PATIENCE", 1)) > 1
 TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
 
 CONFIG = """
@@ -89,13 +90,17 @@ def main():
             sys.exit(f"both ranks read the bad token, so nothing was tested:\n{outcome[2]}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        outcome = run(folder, tokens=build(folder, plain), rows=64, batch=128, length=1024, memory=1 << 30)
+        tokens = build(folder, plain)
         more = f'[profiler]\nprofile_steps = 1\nprofiler_output = "{folder}/nowhere/trace.json"'
-        refused = run(folder, tokens=folder / "tokens", more=more)
+        refused = run(folder, tokens=tokens, more=more)
         check("a profile that can not be written", refused, 9, "sortie-train: rank 0 on",
               f": profiler.profiler_output: {folder}/nowhere/trace-rank-0.json can not be written: No such file or directory; ")
         if refused[2].count("profiler.profiler_output") != 1 or ".check-" in refused[2]:
             sys.exit(f"the error is not said once, by its file's name:\n{refused[2]}")
+        if SANITIZED:  # it reserves terabytes of addresses
+            print("lack of memory: left out, a sanitizer does not start with a limit of the address space", flush=True)
+            return
+        outcome = run(folder, tokens=tokens, rows=64, batch=128, length=1024, memory=1 << 30)
         check("lack of memory", outcome, 3, "sortie-train: rank 1 on", "out of memory: the system gave no ")
 
 
