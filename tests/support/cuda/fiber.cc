@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef __SANITIZE_THREAD__
@@ -48,7 +49,12 @@ Fiber::~Fiber() {
 #ifdef __SANITIZE_THREAD__
   if (pages_ != nullptr) __tsan_destroy_fiber(thread_);
 #endif
-  if (pages_ != nullptr) munmap(pages_, kPage + kStack);
+  if (pages_ == nullptr) return;
+#ifdef __SANITIZE_ADDRESS__
+  ASAN_UNPOISON_MEMORY_REGION(pages_,
+                              kPage + kStack);  // what is mapped there next has no red zones
+#endif
+  munmap(pages_, kPage + kStack);
 }
 
 /// AddressSanitizer keeps frames of each stack in memory of its own, and frees it where that stack
@@ -73,12 +79,18 @@ void Fiber::switch_to(Fiber& next) {
 #endif
   arrived(boost::context::detail::jump_fcontext(next.context_, &both));
 #ifdef __SANITIZE_ADDRESS__
-  if (ender_ == nullptr) return;
-  Switch last{this, ender_};
-  __sanitizer_start_switch_fiber(nullptr, ender_->stack_, ender_->stack_bytes_);
-  boost::context::detail::jump_fcontext(ender_->context_, &last);
+  if (ender_ != nullptr) leave();
 #endif
 }
+
+#ifdef __SANITIZE_ADDRESS__
+/// From here on nothing of this stack's frames is read: they are gone.
+__attribute__((no_sanitize_address)) void Fiber::leave() {
+  last_ = {this, ender_};
+  __sanitizer_start_switch_fiber(nullptr, ender_->stack_, ender_->stack_bytes_);
+  boost::context::detail::jump_fcontext(ender_->context_, &last_);
+}
+#endif
 
 void Fiber::arrived(boost::context::detail::transfer_t transfer) {
   const Switch& both = *static_cast<const Switch*>(transfer.data);

@@ -33,6 +33,7 @@ class Fiber {
   static void enter(boost::context::detail::transfer_t transfer);
   static void arrived(boost::context::detail::transfer_t transfer);
   void drop_fake_stack();
+  void leave();
 
   boost::context::detail::fcontext_t context_ = nullptr;  // where it goes on
   void (*body_)(void*) = nullptr;
@@ -43,6 +44,7 @@ class Fiber {
   std::size_t stack_bytes_ = 0;
   void* fake_stack_ = nullptr;
   Fiber* ender_ = nullptr;  // whom to give the thread back to instead of going on
+  Switch last_{};           // that does so
   // For ThreadSanitizer.
   void* thread_ = nullptr;
 };
