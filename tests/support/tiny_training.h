@@ -35,7 +35,7 @@ class ProgressionSource final : public SampleSource {
 };
 
 /// The same with targets that do not count, another share of them in every sample.
-class MaskedSource final : public SampleSource {
+class MaskedSource : public SampleSource {
  public:
   explicit MaskedSource(std::int64_t vocab) : plain_(vocab) {}
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
@@ -54,24 +54,19 @@ class MaskedSource final : public SampleSource {
 };
 
 /// The same in sequences that hold documents of 1 to 6 tokens.
-class PackedSource final : public SampleSource {
+class PackedSource final : public MaskedSource {
  public:
-  explicit PackedSource(std::int64_t vocab) : masked_(vocab) {}
+  using MaskedSource::MaskedSource;
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) override {
-    SORTIE_TRY(masked_.sample(index, tokens, targets));
+    SORTIE_TRY(MaskedSource::sample(index, tokens, targets));
     for (std::size_t i = static_cast<std::size_t>(index) % 3; i + 1 < targets.size();
          i += 1 + i % 6)
       targets[i] = ops::kDocumentEnds;
     return {};
   }
-  bool masks_targets() const override { return true; }
   bool packed() const override { return true; }
   std::string fingerprint() const override { return "packed"; }
-  std::int64_t samples_per_epoch() const override { return masked_.samples_per_epoch(); }
-
- private:
-  MaskedSource masked_;
 };
 
 inline config::JobConfig tiny_job(const std::string& architecture = "llama") {

@@ -160,7 +160,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
   SORTIE_ASSIGN_OR_RETURN(const OpenedData data,
-                          open_data(job, batch.plan, rank.sites, std::max(rank.threads, 1)));
+                          open_data(job, batch.plan, rank.sites, rank.threads));
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank, data));
   SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> unseparated,
                           check_document_ends(job, tokenizer));

@@ -51,8 +51,8 @@ Fiber::~Fiber() {
 #endif
   if (pages_ == nullptr) return;
 #ifdef __SANITIZE_ADDRESS__
-  ASAN_UNPOISON_MEMORY_REGION(pages_,
-                              kPage + kStack);  // what is mapped there next has no red zones
+  // What is mapped there next has no red zones.
+  ASAN_UNPOISON_MEMORY_REGION(pages_, kPage + kStack);
 #endif
   munmap(pages_, kPage + kStack);
 }

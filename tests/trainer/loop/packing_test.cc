@@ -36,7 +36,7 @@ std::vector<std::vector<std::uint32_t>> rows_of(const PackedRows& packed) {
 
 using Rows = std::vector<std::vector<std::uint32_t>>;
 
-/// Twelve conversations of 5 to 45 bytes with their ends; every fourth one of messages.
+/// Twelve conversations of two texts, all shorter than a sequence.
 std::string write_conversations(const sortie::test::ScopedTempDir& dir) {
   std::string lines;
   for (int i = 0; i < 12; ++i) {
@@ -125,11 +125,11 @@ TEST_CASE("a packed sample has whole conversations, with a mark where another on
           std::string(100, 'h') + "\"}\n");
   config::JobConfig job = tiny_job();
   job.model.vocab_size = 257;
-  job.model.sequence_length = 48;
+  job.model.sequence_length = kLength;
   const auto tokenizer = make_byte_tokenizer();
   const auto source = ChatSource::open(job, {dir.str("chat.jsonl")}, *tokenizer, false).value();
   REQUIRE(source->samples_per_epoch() == 2);
-  std::vector<std::int32_t> tokens(48), targets(48);
+  std::vector<std::int32_t> tokens(kLength), targets(kLength);
   const auto read = [&](std::int64_t index) {
     REQUIRE(source->sample(index, tokens, targets));
     std::string input, wanted;
