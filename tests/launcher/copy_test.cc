@@ -17,7 +17,6 @@
 #include "launcher/copy/tree_download.h"
 #include "launcher/copy/tree_upload.h"
 #include "tests/support/fake_hosts.h"
-#include "tests/support/patience.h"
 #include "tests/support/run_within.h"
 #include "tests/support/temp_dir.h"
 
@@ -197,7 +196,7 @@ Result<wire::FilesDone> pull(
     session->close();
   };
   asio::co_spawn(io, work(), [&](std::exception_ptr) { io.stop(); });
-  test::run_within(io, test::patient(std::chrono::seconds(8)));
+  test::run_within(io, std::chrono::seconds(8));
   REQUIRE(result);
   if (seen != nullptr) *seen = progress;
   return *result;

@@ -61,7 +61,7 @@ struct Exec {
         ended = !error;
         io.stop();
       });
-      ran = test::run_within(io, test::patient(std::chrono::seconds(10)));
+      ran = test::run_within(io, std::chrono::seconds(10));
       current = nullptr;
       outcomes = run.outcomes();
       interrupted = run.interrupted();

@@ -15,7 +15,6 @@
 #include "launcher/terminal/escape.h"
 #include "tests/launcher/command_line.h"
 #include "tests/support/fake_hosts.h"
-#include "tests/support/patience.h"
 #include "tests/support/run_within.h"
 
 namespace sortie::launcher {
@@ -289,7 +288,7 @@ struct Prompted {
       ended = !error;
       io.stop();
     });
-    test::run_within(io, test::patient(std::chrono::seconds(10)));
+    test::run_within(io, std::chrono::seconds(10));
     REQUIRE(ended);
   }
 

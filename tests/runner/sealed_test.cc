@@ -7,7 +7,6 @@
 
 #include "common/asio/spawn.h"
 #include "runner/files/sealed_stream.h"
-#include "tests/support/patience.h"
 #include "tests/support/run_within.h"
 
 using namespace sortie;
@@ -47,7 +46,7 @@ struct Pair {
     fetcher.set_deadline(std::chrono::milliseconds(20000));
     spawn(io, exchange(std::move(fetchers_key)));
     spawn(io, answer());
-    test::run_within(io, test::patient(std::chrono::seconds(30)));
+    test::run_within(io, std::chrono::seconds(30));
   }
 
   tcp::socket accepted() {

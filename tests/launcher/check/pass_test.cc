@@ -157,7 +157,7 @@ struct Checked {
         done = !error;
         io.stop();
       });
-      ran = test::run_within(io, test::patient(std::chrono::seconds(25)));
+      ran = test::run_within(io, std::chrono::seconds(25));
       results = pass.results();
     }
     REQUIRE(done);

@@ -65,7 +65,7 @@ struct Spare {
                                   give_up);
     };
     boost::asio::co_spawn(io, ask(), [this](std::exception_ptr) { io.stop(); });
-    ran = test::run_within(io, test::patient(std::chrono::seconds(20)));
+    ran = test::run_within(io, std::chrono::seconds(20));
     return out;
   }
 
@@ -134,8 +134,7 @@ TEST_CASE("a check that nobody wants any more ends at once, and its connection w
   REQUIRE_FALSE(accepted);
   CHECK(accepted.error().code == ErrorCode::interrupted);
   spare.io.restart();
-  test::run_within(spare.io,
-                   test::patient(std::chrono::seconds(20)));  // until nothing is left to do
+  test::run_within(spare.io, std::chrono::seconds(20));  // until nothing is left to do
   CHECK(closed);
 }
 
@@ -151,7 +150,7 @@ TEST_CASE("a check that is given up while it connects: the connection comes to n
   CHECK(accepted.error().code == ErrorCode::interrupted);
   CHECK_FALSE(spare.transport.has_runner("s1"));
   spare.io.restart();
-  test::run_within(spare.io, test::patient(std::chrono::seconds(20)));
+  test::run_within(spare.io, std::chrono::seconds(20));
   CHECK(spare.transport.connected == 1);
   CHECK_FALSE(spare.transport.has_runner("s1"));
 }
