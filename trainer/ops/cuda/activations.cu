@@ -7,14 +7,18 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// 1 / x within 2 ulp; 0 for x > 2^126, which all uses here are far below or infinitely above.
-__device__ __forceinline__ float reciprocal(float x) {
-  return __fdividef(1.0f, x);
+/// e^x for results that are rounded to T: of bf16, exp2_fast(), whose error grows with |x| but stays
+/// far below the rounding.
+template <class T>
+__device__ __forceinline__ float exponential(float x) {
+  if constexpr (sizeof(T) < sizeof(float))
+    return exp2_fast(x * 1.44269504f);
+  else
+    return expf(x);
 }
-
-/// expf(), not __expf(): that one's error grows with |x|.
+template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
-  return reciprocal(1.0f + expf(-x));
+  return reciprocal_fast(1.0f + exponential<T>(-x));
 }
 
 template <class T>
@@ -27,7 +31,7 @@ struct SwiGlu {
     const Floats<N> gate = load<N>(in.gate, row, col);
     Floats<N> values = load<N>(in.up, row, col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) values.values[i] *= gate.values[i] * sigmoid(gate.values[i]);
+    for (int i = 0; i < N; ++i) values.values[i] *= gate.values[i] * sigmoid<T>(gate.values[i]);
     store<N>(y, row, col, values);
   }
 };
@@ -45,7 +49,7 @@ struct SwiGluBackward {
     Floats<N> gate = load<N>(in.gate, row, col), up = load<N>(in.up, row, col);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float g = gate.values[i], s = sigmoid(g), silu = g * s;
+      const float g = gate.values[i], s = sigmoid<T>(g), silu = g * s;
       gate.values[i] = d.values[i] * up.values[i] * (s + silu * (1.0f - s));
       up.values[i] = d.values[i] * silu;
     }
@@ -58,7 +62,7 @@ struct SwiGluBackward {
 /// half_square_exp * t * P(t) / 2 with t = 1 / (1 + 0.4 |x| / sqrt 2), P as in kernels/body_math.h:
 /// a third of normcdff()'s instructions, and as near as the rounding of x^2 lets it be.
 __device__ __forceinline__ float normal_cdf(float x, float half_square_exp) {
-  const float t = reciprocal(1.0f + 0.282842712f * fabsf(x));
+  const float t = reciprocal_fast(1.0f + 0.282842712f * fabsf(x));
   const float u = t * 2.52631579f - 1.52631579f;
   float p = -8.188328443e-06f;
   p = p * u + 2.218426286e-05f;
@@ -74,32 +78,31 @@ __device__ __forceinline__ float normal_cdf(float x, float half_square_exp) {
   return x < 0.0f ? tail : 1.0f - tail;
 }
 
+template <class T>
 struct ExactGelu {
   static __device__ __forceinline__ float value(float x) {
-    return x * normal_cdf(x, expf(-0.5f * x * x));
+    return x * normal_cdf(x, exponential<T>(-0.5f * x * x));
   }
   /// cdf(x) + x pdf(x).
   static __device__ __forceinline__ float slope(float x) {
-    const float half_square_exp = expf(-0.5f * x * x);
+    const float half_square_exp = exponential<T>(-0.5f * x * x);
     return normal_cdf(x, half_square_exp) + x * half_square_exp * 0.398942280f;
   }
 };
 
 /// 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Beyond +-30 all of it has
 /// long been 0 or 1.
+template <class T>
 struct TanhGelu {
-  static __device__ __forceinline__ float limited(float x) {
-    const float low = x < -30.0f ? -30.0f : x;
-    return low > 30.0f ? 30.0f : low;
-  }
+  static constexpr float kLimit = 30.0f, kTwice = 1.59576912f;
   static __device__ __forceinline__ float share(float y) {
-    return sigmoid(1.59576912f * (y + 0.044715f * y * y * y));
+    return sigmoid<T>(y * (kTwice + 0.044715f * kTwice * (y * y)));
   }
-  static __device__ __forceinline__ float value(float x) { return x * share(limited(x)); }
+  static __device__ __forceinline__ float value(float x) { return x * share(limited(x, kLimit)); }
   /// s + x s (1 - s) d(2u)/dx.
   static __device__ __forceinline__ float slope(float x) {
-    const float y = limited(x), s = share(y);
-    return s + y * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * y * y);
+    const float y = limited(x, kLimit), s = share(y);
+    return s + y * (s - s * s) * (kTwice + 0.134145f * kTwice * (y * y));
   }
 };
 
@@ -157,14 +160,14 @@ void swiglu_backward_rows(cudaStream_t stream, Rows<const T> dy, const GatedRows
 template <class T>
 void gelu_rows(cudaStream_t stream, bool tanh_form, Rows<const T> x, Rows<T> y) {
   join_rows(x, y);
-  tanh_form ? gelu_of<TanhGelu>(stream, x, y) : gelu_of<ExactGelu>(stream, x, y);
+  tanh_form ? gelu_of<TanhGelu<T>>(stream, x, y) : gelu_of<ExactGelu<T>>(stream, x, y);
 }
 template <class T>
 void gelu_backward_rows(cudaStream_t stream, bool tanh_form, Rows<const T> dy, Rows<const T> x,
                         Rows<T> dx) {
   join_rows(dy, x, dx);
-  tanh_form ? gelu_backward_of<TanhGelu>(stream, dy, x, dx)
-            : gelu_backward_of<ExactGelu>(stream, dy, x, dx);
+  tanh_form ? gelu_backward_of<TanhGelu<T>>(stream, dy, x, dx)
+            : gelu_backward_of<ExactGelu<T>>(stream, dy, x, dx);
 }
 
 template void swiglu_rows(cudaStream_t, const GatedRows<const float>&, const std::int64_t*,

@@ -89,6 +89,29 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
+/// 1 / x within 1 ulp; 0 where that is below the normal numbers.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+/// The nearest number within [-limit, limit]; NaN stays what it is, which fminf and fmaxf lose.
+__device__ __forceinline__ float limited(float x, float limit) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(y), "f"(-limit));
+  return x;
+#else
+  const float low = x < -limit ? -limit : x;
+  return low > limit ? limit : low;
+#endif
+}
+
 /// N elements of T that move between memory and registers as one access; addresses are multiples of
 /// its size.
 template <class T, int N>
