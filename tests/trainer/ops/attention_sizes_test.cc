@@ -1,4 +1,7 @@
 // Head sizes and lengths around those of tiles, and how query heads of a key head are shared out.
+#include <algorithm>
+#include <cmath>
+
 #include "tests/trainer/ops/attention_case.h"
 
 namespace sortie::trainer {
@@ -67,6 +70,30 @@ TEST_CASE("attention takes views that lie at odd places") {
     for (const std::int64_t gap : {1, 3, 4, 8}) {
       CAPTURE(gap);
       CHECK(relative_error(run(gap), aligned) <= 1e-6);
+    }
+  });
+}
+
+TEST_CASE("attention of large scores") {
+  // f32 has them to a share of 6e-8, and probabilities to as much as that is of e^score.
+  for_each_variant(true, [](const Variant& v) {
+    const double tolerance = std::max(v.tolerance, 1e-3);
+    const reference::HeadShape s{1, 70, 2, 1, 64, 0};
+    for (const double size : {1e2, 1e4, 1e6}) {
+      CAPTURE(size);
+      AttentionTensors x = random_attention(v.context, v.dtype, s);
+      Values large = values_of(x.q);
+      for (double& value : large) value *= size;
+      x.q = make_tensor(v.context, v.dtype, {1, 70, 2, 64}, large);
+      const Values q = values_of(x.q), k = values_of(x.k), value = values_of(x.v);
+      reference::Mask mask;
+      mask.sees = [](std::int64_t, std::int64_t i, std::int64_t j) { return j <= i; };
+      const reference::AttentionOut expected = reference::attention(q, k, value, s, 0.3, mask);
+      x.run(v.context, {.scale = 0.3f});
+      CHECK(relative_error(values_of(x.out), expected.out) <= tolerance);
+      CHECK(relative_error(values_of(x.lse), expected.lse) <= 1e-5);
+      for (const Tensor* gradient : {&x.dq, &x.dk, &x.dv})
+        for (const double element : values_of(*gradient)) CHECK(std::isfinite(element));
     }
   });
 }

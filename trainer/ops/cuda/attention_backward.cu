@@ -71,7 +71,7 @@ __device__ __forceinline__ void store_sums(const float (&sums)[kM][kN][4],
 
 template <Pass kPass, int kD, int kDv, bool kReads>
 __global__ void __launch_bounds__(kThreads, 2)
-    backward_kernel(BackwardInputs<bf16> all, AttentionGradients<bf16> to, BackwardPlan plan) {
+    backward_kernel(BackwardInputs<bf16> all, AttentionGradients<bf16> to, BlockPlan plan) {
   using Shape = BackwardShape<kPass, kD, kDv>;
   constexpr int kM = Shape::kM, kOwn = Shape::kOwn, kOther = Shape::kOther, kN = kOther / 8;
   constexpr bool kOwnKeys = Shape::kOwnKeys;
@@ -83,10 +83,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   bf16* others2 = others1 + 2 * Tile<kD>::elements(kOther);
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
 
-  const BackwardBlock<kOwnKeys> block(in.sizes, plan);
+  const BackwardBlock<kOwnKeys> block(plan);
   const std::int64_t b = block.sample;
   const int own_head = block.head, first_own = block.tile * kOwn;
-  const int group = in.sizes.heads / in.sizes.key_heads;
+  const int group = plan.group;
   const int key_head = kOwnKeys ? own_head : own_head / group;
   const int own_rows = kOwnKeys ? in.sizes.keys : in.sizes.queries;
   const int other_rows = kOwnKeys ? in.sizes.queries : in.sizes.keys;
@@ -310,14 +310,10 @@ void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all,
               const AttentionGradients<bf16>& to) {
   using Shape = BackwardShape<kPass, kD, kDv>;
   const AttentionSizes& sizes = all.in.sizes;
-  const BackwardPlan plan{.tiles = static_cast<int>(blocks_for(
-                              Shape::kOwnKeys ? sizes.keys : sizes.queries, Shape::kOwn)),
-                          .heads = Shape::kOwnKeys ? sizes.key_heads : sizes.heads,
-                          .splits = Shape::kOwnKeys ? to.splits : 1};
-  const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * sizes.batch * plan.splits;
+  const BlockPlan plan = backward_plan<Shape::kOwnKeys, bf16>(sizes, Shape::kOwn, to.splits);
   launch(reads_values(all.in.mask) ? backward_kernel<kPass, kD, kDv, true>
                                    : backward_kernel<kPass, kD, kDv, false>,
-         {.blocks = static_cast<unsigned>(blocks),
+         {.blocks = blocks_of(plan),
           .threads = kThreads,
           .shared_bytes = Shape::shared_bytes()},
          stream, all, to, plan);

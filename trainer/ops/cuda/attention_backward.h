@@ -4,6 +4,7 @@
 #pragma once
 
 #include "trainer/ops/cuda/attention_tiles.h"
+#include "trainer/ops/cuda/block_order.h"
 
 namespace sortie::trainer::ops::cuda {
 
@@ -15,29 +16,18 @@ struct BackwardInputs {
   const float* delta;
 };
 
-/// Tiles of own rows, heads of own rows and samples make up grid.x with the splits of heads.
-struct BackwardPlan {
-  int tiles, heads, splits;
-};
-
 template <bool kOwnKeys>
 struct BackwardBlock {
   int split, splits, head, tile;
   std::int64_t sample;
 
   /// Those with the most to do go first: the first keys, and the last queries.
-  __device__ __forceinline__ BackwardBlock(const AttentionSizes& sizes, const BackwardPlan& plan)
-      : splits(plan.splits) {
-    unsigned rest = blockIdx.x;
-    const auto next = [&](int count) {
-      const unsigned index = rest % static_cast<unsigned>(count);
-      rest /= static_cast<unsigned>(count);
-      return static_cast<int>(index);
-    };
-    split = next(plan.splits);
-    head = next(plan.heads);
-    sample = next(static_cast<int>(sizes.batch));
-    tile = kOwnKeys ? static_cast<int>(rest) : plan.tiles - 1 - static_cast<int>(rest);
+  __device__ __forceinline__ explicit BackwardBlock(const BlockPlan& plan) : splits(plan.splits) {
+    const BlockPlace place = place_of_block<kOwnKeys>(plan);
+    split = place.split;
+    head = place.head;
+    sample = place.sample;
+    tile = kOwnKeys ? place.tile : plan.tiles - 1 - place.tile;
   }
   /// Own keys are read by some query heads, one after another.
   __device__ __forceinline__ int share(int group) const { return (group + splits - 1) / splits; }
@@ -48,6 +38,17 @@ struct BackwardBlock {
     return kOwnKeys ? max(min(share(group), group - split * share(group)), 0) : 1;
   }
 };
+
+/// `own`: rows of a block.
+template <bool kOwnKeys, class T>
+BlockPlan backward_plan(const AttentionSizes& sizes, int own, int splits) {
+  const int group = sizes.heads / sizes.key_heads;
+  if (kOwnKeys)
+    return block_plan(sizes, sizes.keys, own, sizes.key_heads,
+                      bytes_of_rows<T>(sizes, sizes.queries) * group, splits);
+  return block_plan(sizes, sizes.queries, own, sizes.heads,
+                    bytes_of_rows<T>(sizes, sizes.keys) / group, 1);
+}
 
 /// The queries of sample `b` that see a key of [first, past), from the first to behind the last.
 __device__ __forceinline__ void queries_of_keys(const AttentionSizes& sizes, const KeyMask& mask,

@@ -17,7 +17,7 @@ constexpr std::size_t shared_bytes() {
 template <bool kOwnKeys, int kD, bool kReads>
 __global__ void __launch_bounds__(kF32Threads)
     backward_f32_kernel(BackwardInputs<float> all, AttentionGradients<float> to,
-                        BackwardPlan plan) {
+                        BlockPlan plan) {
   const AttentionInputs<float>& in = all.in;
   const KeyMask& mask = in.mask;
   auto* own = shared_memory<float>();
@@ -26,10 +26,10 @@ __global__ void __launch_bounds__(kF32Threads)
   float* ds_shared = p_shared + kScoresElements;
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
 
-  const BackwardBlock<kOwnKeys> block(in.sizes, plan);
+  const BackwardBlock<kOwnKeys> block(plan);
   const std::int64_t b = block.sample;
   const int own_head = block.head, first_own = block.tile * kF32Rows;
-  const int group = in.sizes.heads / in.sizes.key_heads;
+  const int group = plan.group;
   const int key_head = kOwnKeys ? own_head : own_head / group;
   const int own_rows = kOwnKeys ? in.sizes.keys : in.sizes.queries;
   const int x = static_cast<int>(threadIdx.x) % kF32Side,
@@ -155,15 +155,11 @@ void attention_backward_tiles(cudaStream_t stream, const AttentionInputs<float>&
   const BackwardInputs<float> all{in, dout, lse, delta};
   with_head_size_f32(in.sizes.dims, in.sizes.value_dims, [&]<int kD>() {
     const auto run = [&]<bool kOwnKeys>() {
-      const BackwardPlan plan{.tiles = static_cast<int>(blocks_for(
-                                  kOwnKeys ? in.sizes.keys : in.sizes.queries, kF32Rows)),
-                              .heads = kOwnKeys ? in.sizes.key_heads : in.sizes.heads,
-                              .splits = kOwnKeys ? gradients.splits : 1};
-      const std::int64_t blocks =
-          std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * plan.splits;
+      const BlockPlan plan =
+          backward_plan<kOwnKeys, float>(in.sizes, kF32Rows, gradients.splits);
       launch(reads_values(in.mask) ? backward_f32_kernel<kOwnKeys, kD, true>
                                    : backward_f32_kernel<kOwnKeys, kD, false>,
-             {.blocks = static_cast<unsigned>(blocks),
+             {.blocks = blocks_of(plan),
               .threads = kF32Threads,
               .shared_bytes = shared_bytes<kD>()},
              stream, all, gradients, plan);

@@ -12,11 +12,13 @@ namespace {
 
 constexpr int kOther = 64;
 
-/// How work is cut: measured on an H200.
-template <bool kOwnKeys, int kD, bool kDrops>
+/// How work is cut: measured on an H200. `kGrouped`: own keys are those of several query heads, whose
+/// blocks are fewer and take longer.
+template <bool kOwnKeys, int kD, bool kDrops, bool kGrouped>
 struct BackwardShape {
   static constexpr int kGroups = kD == 64 ? 1 : 2;  // warpgroups of a block, with 64 own rows each
-  static constexpr int kBlocks = kD == 64 ? (kDrops ? 2 : 3) : 1;  // of a multiprocessor
+  static constexpr int kBlocks =
+      kD == 64 ? (kDrops || kGrouped ? 2 : 3) : 1;  // of a multiprocessor
   static constexpr int kThreads = kGroups * kWarpgroup, kOwn = kGroups * 64;
   /// Products of a step are waited for in the next one, whose first products are behind them: not
   /// with the sums of both dk and dv, for which there are no registers.
@@ -24,16 +26,16 @@ struct BackwardShape {
   static constexpr int kStages = kLate ? 3 : 2;  // of other rows
 };
 
-/// What is known of the query of an other row, but for its document's start.
+/// What is known of the queries of other rows, but for their documents' starts.
 struct QueryNumbers {
-  float lse, delta;
+  float lse[kOther], delta[kOther];
 };
 
 template <class Shape, int kD>
 constexpr std::size_t shared_bytes() {
   constexpr int kRows = Shape::kOwn + Shape::kStages * kOther;
   return static_cast<std::size_t>(2 * PanelTile<kD>::elements(kRows)) * sizeof(bf16) +
-         Shape::kStages * kOther * (sizeof(QueryNumbers) + sizeof(std::int32_t));
+         Shape::kStages * (sizeof(QueryNumbers) + kOther * sizeof(std::int32_t));
 }
 
 template <int N>
@@ -45,12 +47,12 @@ __device__ __forceinline__ void clear_sums(float (&sums)[N][4]) {
 }
 
 /// `kDrops`: with dropout, whose numbers take registers.
-template <bool kOwnKeys, int kD, bool kDrops>
-__global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
-                                  BackwardShape<kOwnKeys, kD, kDrops>::kBlocks)
-    backward_sm90_kernel(BackwardInputs<bf16> all, AttentionGradients<bf16> to, BackwardPlan plan) {
+template <bool kOwnKeys, int kD, bool kDrops, bool kGrouped>
+__global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>::kThreads,
+                                  BackwardShape<kOwnKeys, kD, kDrops, kGrouped>::kBlocks)
+    backward_sm90_kernel(BackwardInputs<bf16> all, AttentionGradients<bf16> to, BlockPlan plan) {
   if (!kHasWarpgroups) __trap();
-  using Shape = BackwardShape<kOwnKeys, kD, kDrops>;
+  using Shape = BackwardShape<kOwnKeys, kD, kDrops, kGrouped>;
   constexpr int kThreads = Shape::kThreads, kOwn = Shape::kOwn, kStages = Shape::kStages;
   constexpr bool kLate = Shape::kLate;
   constexpr int kTile = PanelTile<kD>::elements(kOther), kN = kOther / 8;
@@ -61,25 +63,24 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
   bf16* others1 = own2 + PanelTile<kD>::elements(kOwn);
   bf16* others2 = others1 + kStages * kTile;
   auto* numbers = reinterpret_cast<QueryNumbers*>(others2 + kStages * kTile);
-  auto* all_starts = reinterpret_cast<std::int32_t*>(numbers + kStages * kOther);
+  auto* all_starts = reinterpret_cast<std::int32_t*>(numbers + kStages);
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
 
-  const BackwardBlock<kOwnKeys> block(in.sizes, plan);
+  const BackwardBlock<kOwnKeys> block(plan);
   const std::int64_t b = block.sample;
   const int own_head = block.head, first_own = block.tile * kOwn;
-  const int group = in.sizes.heads / in.sizes.key_heads;
+  const int group = plan.group;
   const int key_head = kOwnKeys ? own_head : own_head / group;
   const int own_rows = kOwnKeys ? in.sizes.keys : in.sizes.queries;
   const int other_rows = kOwnKeys ? in.sizes.queries : in.sizes.keys;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = lane_of_thread(), warp = uniform_warp();
   const int g = lane / 4, t = lane % 4;
   const int warp_row = warp * 16, own_row = first_own + warp_row + g;
   const int group_row = warp / 4 * 64;
 
   // What own queries see, or the own keys as those that are seen.
   KeySpan spans[2];
-  float lses[2], deltas[2];
+  float lses[2] = {}, deltas[2] = {};
   SeenByAll of_warp;
   int begin = 0, end = 0;  // other rows
   if constexpr (kOwnKeys) {
@@ -90,15 +91,23 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
     for (int half = 0; half < 2; ++half) {
       const int row = own_row + 8 * half;
       spans[half] = {0, 0};
-      lses[half] = deltas[half] = 0.0f;
-      if (row >= own_rows) continue;
-      spans[half] = seen_keys(mask, in.sizes.keys, row, document_start(mask, b, row));
-      of_warp.add(spans[half]);
-      lses[half] = all.lse.data[b * all.lse.sample + own_head * all.lse.head + row] * kLog2E;
-      deltas[half] = all.delta[(b * in.sizes.heads + own_head) * in.sizes.queries + row];
+      if (row < own_rows)
+        spans[half] = seen_keys(mask, in.sizes.keys, row, document_start(mask, b, row));
     }
-    of_warp = over_warp(of_warp);
-    const SeenByAll of_block = over_block(of_warp, scratch);
+    SeenByAll of_block;
+    if (mask.starts == nullptr) {
+      const auto seen = [&](int from, int count) {
+        return seen_by_rows(mask, in.sizes.keys, from, min(from + count, own_rows));
+      };
+      of_warp = seen(first_own + warp_row, 16);
+      of_block = seen(first_own, kOwn);
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (own_row + 8 * half < own_rows) of_warp.add(spans[half]);
+      of_warp = over_warp(of_warp);
+      of_block = over_block(of_warp, scratch);
+    }
     begin = min(of_block.first, of_block.end), end = of_block.end;
   }
   const int first_tile = begin / kOther;
@@ -109,25 +118,29 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
   const auto head_of = [&](const Heads<const bf16>& x, int head) {
     return x.data + b * x.sample + head * x.head;
   };
-  const auto load_other = [&](bf16* tile, const Heads<const bf16>& x, int head, int first,
-                              int columns) {
-    load_panels<kOther, kD, kThreads>(tile, head_of(x, head), x.token, first, other_rows, columns);
-  };
   const auto load_own = [&](bf16* tile, const Heads<const bf16>& x, int head, int columns) {
-    load_panels<kOwn, kD, kThreads>(tile, head_of(x, head), x.token, first_own, own_rows, columns);
+    PanelLoader<kOwn, kD, kThreads> loader(x.token, columns);
+    loader.go_to(head_of(x, head), first_own, own_rows);
+    loader.load(tile);
   };
   // The next other rows to load, and those of a step; divisions would take longer than they should.
+  const Heads<const bf16>&x1 = kOwnKeys ? in.q : in.k, &x2 = kOwnKeys ? all.dout : in.v;
+  PanelLoader<kOther, kD, kThreads> loader1(x1.token, in.sizes.dims),
+      loader2(x2.token, in.sizes.value_dims);
   int next_head = kOwnKeys ? first_head : key_head, next_tile = 0, next_stage = 0;
   const auto load_others = [&] {
     const int head = next_head, first = (first_tile + next_tile) * kOther, stage = next_stage;
     next_stage = next_stage + 1 < kStages ? next_stage + 1 : 0;
+    if (next_tile == 0) {
+      loader1.go_to(head_of(x1, head), first, other_rows);
+      loader2.go_to(head_of(x2, head), first, other_rows);
+    }
     if (++next_tile == tiles) {
       next_tile = 0;
       if (kOwnKeys) ++next_head;
     }
-    load_other(others1 + stage * kTile, kOwnKeys ? in.q : in.k, head, first, in.sizes.dims);
-    load_other(others2 + stage * kTile, kOwnKeys ? all.dout : in.v, head, first,
-               in.sizes.value_dims);
+    loader1.load(others1 + stage * kTile);
+    loader2.load(others2 + stage * kTile);
     if constexpr (kOwnKeys) {
       const auto i = static_cast<int>(threadIdx.x);
       if (i < kOther) {
@@ -135,9 +148,9 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
         const bool valid = row < other_rows;
         const float* lse = all.lse.data + b * all.lse.sample + head * all.lse.head;
         const float* delta = all.delta + (b * in.sizes.heads + head) * in.sizes.queries;
-        QueryNumbers* its = numbers + stage * kOther + i;
-        cp_async_4(&its->lse, lse + (valid ? row : 0), valid);
-        cp_async_4(&its->delta, delta + (valid ? row : 0), valid);
+        QueryNumbers& its = numbers[stage];
+        cp_async_4(its.lse + i, lse + (valid ? row : 0), valid);
+        cp_async_4(its.delta + i, delta + (valid ? row : 0), valid);
         if (mask.starts != nullptr)
           cp_async_4(all_starts + stage * kOther + i,
                      mask.starts + b * mask.starts_stride + (valid ? row : 0), valid);
@@ -150,6 +163,16 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
     load_own(own1, kOwnKeys ? in.k : in.q, head, in.sizes.dims);
     load_own(own2, kOwnKeys ? in.v : all.dout, head, in.sizes.value_dims);
     load_others();
+    if constexpr (!kOwnKeys) {
+      const float* lse = all.lse.data + b * all.lse.sample + own_head * all.lse.head;
+      const float* delta = all.delta + (b * in.sizes.heads + own_head) * in.sizes.queries;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = own_row + 8 * half;
+        lses[half] = row < own_rows ? lse[row] * kLog2E : 0.0f;
+        deltas[half] = row < own_rows ? delta[row] : 0.0f;
+      }
+    }
   }
 
   float grad1[kD / 8][4], grad2[kOwnKeys ? kD / 8 : 1][4];
@@ -176,7 +199,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
     }
     const bf16* other1 = others1 + stage * kTile;
     const bf16* other2 = others2 + stage * kTile;
-    const QueryNumbers* queries = numbers + stage * kOther;
+    const QueryNumbers& queries = numbers[stage];
     const std::int32_t* starts = all_starts + stage * kOther;
 
     // Whether the warpgroup's rows and the others can have anything to do with each other.
@@ -210,18 +233,18 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
       masked = !of_warp.all(first, first + kOther);
     }
     // Loops without branches, so that exponentials are computed side by side.
-    const auto queries_at = [&](int n) {
-      return *reinterpret_cast<const Pack<QueryNumbers, 2>*>(queries + 8 * n + 2 * t);
+    const auto pair_at = [&](const float* of_queries, int n) {
+      return *reinterpret_cast<const Pack<float, 2>*>(of_queries + 8 * n + 2 * t);
     };
     warpgroup_wait<1>();
     touch_sums(p);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
-      Pack<QueryNumbers, 2> at;
-      if constexpr (kOwnKeys) at = queries_at(n);
+      Pack<float, 2> at;
+      if constexpr (kOwnKeys) at = pair_at(queries.lse, n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float lse = kOwnKeys ? at.values[i % 2].lse * kLog2E : lses[i / 2];
+        const float lse = kOwnKeys ? at.values[i % 2] * kLog2E : lses[i / 2];
         p[n][i] = exp2_fast(p[n][i] * scale - lse);
       }
     }
@@ -270,18 +293,18 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
           const float factor = dropout(
               (head * mask.tokens + mask.first_query + query) * mask.tokens + mask.first_key + key,
               1.0f);
-          const float delta = kOwnKeys ? queries[column].delta : deltas[i / 2];
+          const float delta = kOwnKeys ? queries.delta[column] : deltas[i / 2];
           ds[n][i] = p[n][i] * ((factor == 0.0f ? 0.0f : ds[n][i] * factor) - delta);
           if constexpr (kOwnKeys) p[n][i] = factor == 0.0f ? 0.0f : p[n][i] * factor;
         }
     } else {
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        Pack<QueryNumbers, 2> at;
-        if constexpr (kOwnKeys) at = queries_at(n);
+        Pack<float, 2> at;
+        if constexpr (kOwnKeys) at = pair_at(queries.delta, n);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          ds[n][i] = p[n][i] * (ds[n][i] - (kOwnKeys ? at.values[i % 2].delta : deltas[i / 2]));
+          ds[n][i] = p[n][i] * (ds[n][i] - (kOwnKeys ? at.values[i % 2] : deltas[i / 2]));
       }
     }
     to_fragments(ds_fragments, ds);
@@ -308,6 +331,12 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
   const auto store = [&](const auto& sums, const Heads<bf16>& narrow, const Heads<float>& wide,
                          float* parts, int columns, float factor) {
     const auto rows = gradient_rows(block, in.sizes, to.add, narrow, wide, parts, columns);
+    if (rows.wide == nullptr && rows.in_pieces) {
+      const int first = first_own + warp_row;
+      store_rows<kD>(own1, warp, sums, {factor, factor}, rows.narrow + first * rows.stride,
+                     rows.stride, own_rows - first, columns);
+      return;
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = own_row + 8 * half;
@@ -318,6 +347,8 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
                    sums[n][2 * half + 1] * factor);
     }
   };
+  static_assert(kThreads / kWarp * kStagingOfWarp<kD> <= 2 * PanelTile<kD>::elements(kOwn));
+  __syncthreads();  // products of other warps may read what lies in the own rows' place
   if constexpr (kOwnKeys) {
     store(grad1, to.dk, to.dk_f32, to.dk_parts, in.sizes.dims, mask.scale);
     store(grad2, to.dv, to.dv_f32, to.dv_parts, in.sizes.value_dims, 1.0f);
@@ -326,18 +357,14 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops>::kThreads,
   }
 }
 
-template <bool kOwnKeys, int kD, bool kDrops>
+template <bool kOwnKeys, int kD, bool kDrops, bool kGrouped = false>
 void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all,
               const AttentionGradients<bf16>& to) {
-  using Shape = BackwardShape<kOwnKeys, kD, kDrops>;
+  using Shape = BackwardShape<kOwnKeys, kD, kDrops, kGrouped>;
   const AttentionSizes& sizes = all.in.sizes;
-  const BackwardPlan plan{
-      .tiles = static_cast<int>(blocks_for(kOwnKeys ? sizes.keys : sizes.queries, Shape::kOwn)),
-      .heads = kOwnKeys ? sizes.key_heads : sizes.heads,
-      .splits = kOwnKeys ? to.splits : 1};
-  const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * sizes.batch * plan.splits;
-  launch(backward_sm90_kernel<kOwnKeys, kD, kDrops>,
-         {.blocks = static_cast<unsigned>(blocks),
+  const BlockPlan plan = backward_plan<kOwnKeys, bf16>(sizes, Shape::kOwn, to.splits);
+  launch(backward_sm90_kernel<kOwnKeys, kD, kDrops, kGrouped>,
+         {.blocks = blocks_of(plan),
           .threads = Shape::kThreads,
           .shared_bytes = shared_bytes<Shape, kD>()},
          stream, all, to, plan);
@@ -346,6 +373,10 @@ void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all,
 template <int kD, bool kDrops>
 void run(cudaStream_t stream, const BackwardInputs<bf16>& all, const AttentionGradients<bf16>& to) {
   run_pass<false, kD, kDrops>(stream, all, to);
+  // With dropout there are as few blocks anyway.
+  if constexpr (kD == 64 && !kDrops)
+    if (all.in.sizes.heads > all.in.sizes.key_heads)
+      return run_pass<true, kD, kDrops, true>(stream, all, to);
   run_pass<true, kD, kDrops>(stream, all, to);
 }
 

@@ -27,7 +27,8 @@ struct ForwardShape {
 
 template <int kD, int kDv, bool kReads>
 __global__ void __launch_bounds__(kThreads, 2)
-    forward_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, ForwardPlan plan) {
+    forward_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, BlockPlan plan,
+                   int pack) {
   using Shape = ForwardShape<kD, kDv>;
   constexpr int kM = Shape::kM, kRows = Shape::kRows, kKeys = Shape::kKeys;
   constexpr int kN = kKeys / 8, kNv = kDv / 8;
@@ -37,21 +38,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
   if (kReads && in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
-  unsigned rest = blockIdx.x;
-  const auto split = static_cast<int>(rest % static_cast<unsigned>(to.splits));
-  rest /= static_cast<unsigned>(to.splits);
-  const auto head = static_cast<int>(rest % static_cast<unsigned>(plan.heads));
-  rest /= static_cast<unsigned>(plan.heads);
-  const auto b = static_cast<std::int64_t>(rest % static_cast<unsigned>(in.sizes.batch));
-  const int tile = plan.tiles - 1 - static_cast<int>(rest / static_cast<unsigned>(in.sizes.batch));
+  const BlockPlace place = place_of_block<true>(plan);
+  const int split = place.split, head = place.head, tile = plan.tiles - 1 - place.tile;
+  const std::int64_t b = place.sample;
 
-  const int first_row = tile * kRows, rows = in.sizes.queries * plan.pack;
-  const int group = in.sizes.heads / in.sizes.key_heads;
-  const int key_head = plan.pack > 1 ? head : head / group;
+  const int first_row = tile * kRows, rows = in.sizes.queries * pack;
+  const int key_head = pack > 1 ? head : head / plan.group;
   // Row r is query r / pack, of head r % pack of those that are packed.
-  const auto token_of = [&](int row) { return plan.pack > 1 ? row / plan.pack : row; };
+  const auto token_of = [&](int row) { return pack > 1 ? row / pack : row; };
   const auto head_of = [&](int row) {
-    return plan.pack > 1 ? head * plan.pack + row % plan.pack : head;
+    return pack > 1 ? head * pack + row % pack : head;
   };
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -174,17 +170,13 @@ void attention_forward_tiles(cudaStream_t stream, const AttentionInputs<bf16>& i
                              const AttentionOut<bf16>& out) {
   with_head_sizes(in.sizes.dims, in.sizes.value_dims, [&]<int kD, int kDv>() {
     using Shape = ForwardShape<kD, kDv>;
-    ForwardPlan plan;
-    plan.pack = out.pack_heads ? in.sizes.heads / in.sizes.key_heads : 1;
-    plan.heads = in.sizes.heads / plan.pack;
-    plan.tiles =
-        static_cast<int>(blocks_for(std::int64_t{in.sizes.queries} * plan.pack, Shape::kRows));
-    const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * out.splits;
+    const int pack = out.pack_heads ? in.sizes.heads / in.sizes.key_heads : 1;
+    const BlockPlan plan = forward_plan(in.sizes, Shape::kRows, pack, out.splits);
     launch(reads_values(in.mask) ? forward_kernel<kD, kDv, true> : forward_kernel<kD, kDv, false>,
-           {.blocks = static_cast<unsigned>(blocks),
+           {.blocks = blocks_of(plan),
             .threads = kThreads,
             .shared_bytes = Shape::shared_bytes()},
-           stream, in, out, plan);
+           stream, in, out, plan, pack);
   });
 }
 

@@ -3,15 +3,17 @@
 #pragma once
 
 #include "trainer/ops/cuda/attention_tiles.h"
+#include "trainer/ops/cuda/block_order.h"
 #include "trainer/ops/cuda/dropout_run.h"
 
 namespace sortie::trainer::ops::cuda {
 
-/// Tiles of rows, heads (key heads where they are packed) and samples, which make up grid.x with
-/// the splits: tiles are the slowest, the last ones, which see the most keys, go first.
-struct ForwardPlan {
-  int tiles, heads, pack;
-};
+/// `rows`: of a block. `pack`: query heads in a tile, which makes its heads key heads.
+inline BlockPlan forward_plan(const AttentionSizes& sizes, int rows, int pack, int splits) {
+  const int heads = sizes.heads / pack, group = heads / sizes.key_heads;
+  return block_plan(sizes, std::int64_t{sizes.queries} * pack, rows, heads,
+                    bytes_of_rows<bf16>(sizes, sizes.keys) / group, splits);
+}
 
 /// A row over the keys so far: the largest score, and a thread's part of the sum of exp(score -
 /// top).
@@ -42,17 +44,27 @@ struct RunningSoftmax {
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
     most = fmaxf(most, top);
-    // Differences first: the largest score has probability 1 exactly, however large it is.
     const float base = most == -kInfinity ? 0.0f : most;
     const float keep = exp2_fast((top - base) * scale);
     top = most;
+    // One product is taken from those of all scores: its rounding cancels out where it is small.
+    // Larger scores are taken from each other first.
+    constexpr float kLargest = 8192.0f;
+    float product = base * scale;
+    if (__ballot_sync(kAllLanes, fabsf(product) > kLargest) != 0) {
+      product = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kN; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) s[i][2 * half + j] -= base;
+    }
     float sums[2] = {};
 #pragma unroll
     for (int i = 0; i < kN; ++i)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float& score = s[i][2 * half + j];
-        score = exp2_fast((score - base) * scale);
+        score = exp2_fast(score * scale - product);
         sums[j] += score;
       }
     total = total * keep + (sums[0] + sums[1]);

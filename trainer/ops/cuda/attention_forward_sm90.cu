@@ -12,40 +12,39 @@ namespace {
 /// How work is cut: measured on an H200.
 template <int kD>
 struct ForwardShape {
-  static constexpr int kGroups = kD == 64 ? 2 : 3;  // warpgroups of a block, with 64 queries each
-  static constexpr int kBlocks = kD == 64 ? 2 : 1;  // of a multiprocessor
+  static constexpr int kGroups = kD == 64 ? 1 : 2;  // warpgroups of a block, with 64 queries each
+  static constexpr int kBlocks = kD == 64 ? 4 : 1;  // of a multiprocessor
+  static constexpr int kKeys = kD == 64 ? 64 : 128;  // of a step
   static constexpr int kThreads = kGroups * kWarpgroup, kRows = kGroups * 64;
 };
-constexpr int kKeys = 64;
 constexpr int kStages = 2;
 
 template <int kD>
 constexpr std::size_t shared_bytes() {
   return static_cast<std::size_t>(
-             PanelTile<kD>::elements(ForwardShape<kD>::kRows + 2 * kStages * kKeys)) *
+             PanelTile<kD>::elements(ForwardShape<kD>::kRows +
+                                    2 * kStages * ForwardShape<kD>::kKeys)) *
          sizeof(bf16);
 }
 
 /// `kDrops`: with dropout, whose numbers take registers.
 template <int kD, bool kDrops>
 __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::kBlocks)
-    forward_sm90_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, ForwardPlan plan) {
+    forward_sm90_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, BlockPlan plan) {
   if (!kHasWarpgroups) __trap();
-  constexpr int kThreads = ForwardShape<kD>::kThreads, kRows = ForwardShape<kD>::kRows;
+  constexpr int kThreads = ForwardShape<kD>::kThreads, kRows = ForwardShape<kD>::kRows,
+                kKeys = ForwardShape<kD>::kKeys;
   auto* queries = shared_memory<bf16>();
   bf16* keys = queries + PanelTile<kD>::elements(kRows);
   bf16* values = keys + PanelTile<kD>::elements(kStages * kKeys);
   auto* scratch = shared_memory<SeenByAll>();  // before rows come
 
-  unsigned rest = blockIdx.x;
-  const auto head = static_cast<int>(rest % static_cast<unsigned>(plan.heads));
-  rest /= static_cast<unsigned>(plan.heads);
-  const auto b = static_cast<std::int64_t>(rest % static_cast<unsigned>(in.sizes.batch));
-  const int tile = plan.tiles - 1 - static_cast<int>(rest / static_cast<unsigned>(in.sizes.batch));
+  const BlockPlace place = place_of_block<false>(plan);
+  const int head = place.head, tile = plan.tiles - 1 - place.tile;
+  const std::int64_t b = place.sample;
   const int first_row = tile * kRows;
-  const int key_head = head / (in.sizes.heads / in.sizes.key_heads);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int key_head = head / plan.group;
+  const int lane = lane_of_thread(), warp = uniform_warp();
   const int g = lane / 4, t = lane % 4;
   const int group_row = warp / 4 * 64, own_row = first_row + warp * 16 + g;
 
@@ -53,29 +52,36 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
     if (row >= in.sizes.queries) return KeySpan{0, 0};
     return seen_keys(in.mask, in.sizes.keys, row, document_start(in.mask, b, row));
   };
-  SeenByAll of_warp;
+  SeenByAll of_warp, of_block;
+  if (in.mask.starts == nullptr) {
+    const auto seen = [&](int first, int count) {
+      return seen_by_rows(in.mask, in.sizes.keys, first, min(first + count, in.sizes.queries));
+    };
+    of_warp = seen(first_row + warp * 16, 16);
+    of_block = seen(first_row, kRows);
+  } else {
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
-    if (own_row + 8 * half < in.sizes.queries) of_warp.add(span_of(own_row + 8 * half));
-  of_warp = over_warp(of_warp);
-  const SeenByAll of_block = over_block(of_warp, scratch);
+    for (int half = 0; half < 2; ++half)
+      if (own_row + 8 * half < in.sizes.queries) of_warp.add(span_of(own_row + 8 * half));
+    of_warp = over_warp(of_warp);
+    of_block = over_block(of_warp, scratch);
+  }
   const int begin = of_block.end == 0 ? 0 : of_block.first / kKeys,
             end = of_block.end == 0 ? 0 : (of_block.end + kKeys - 1) / kKeys;
 
-  const bf16* k = in.k.data + b * in.k.sample + key_head * in.k.head;
-  const bf16* v = in.v.data + b * in.v.sample + key_head * in.v.head;
   const auto stage_of = [](bf16* tiles, int n) {
     return tiles + n % kStages * PanelTile<kD>::elements(kKeys);
   };
+  PanelLoader<kKeys, kD, kThreads> of_keys(in.k.token, in.sizes.dims),
+      of_values(in.v.token, in.sizes.value_dims);
+  of_keys.go_to(in.k.data + b * in.k.sample + key_head * in.k.head, begin * kKeys, in.sizes.keys);
+  of_values.go_to(in.v.data + b * in.v.sample + key_head * in.v.head, begin * kKeys,
+                  in.sizes.keys);
   const auto load_keys = [&](int n) {
-    if (n < end)
-      load_panels<kKeys, kD, kThreads>(stage_of(keys, n), k, in.k.token, n * kKeys, in.sizes.keys,
-                                       in.sizes.dims);
+    if (n < end) of_keys.load(stage_of(keys, n));
   };
   const auto load_values = [&](int n) {
-    if (n < end)
-      load_panels<kKeys, kD, kThreads>(stage_of(values, n), v, in.v.token, n * kKeys, in.sizes.keys,
-                                       in.sizes.value_dims);
+    if (n < end) of_values.load(stage_of(values, n));
   };
 
   float sums[kD / 8][4] = {}, s[kKeys / 8][4];
@@ -99,8 +105,9 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
 
   if (begin < end) {
     const bf16* q = in.q.data + b * in.q.sample + head * in.q.head;
-    load_panels<kRows, kD, kThreads>(queries, q, in.q.token, first_row, in.sizes.queries,
-                                     in.sizes.dims);
+    PanelLoader<kRows, kD, kThreads> of_queries(in.q.token, in.sizes.dims);
+    of_queries.go_to(q, first_row, in.sizes.queries);
+    of_queries.load(queries);
     load_keys(begin);
     cp_async_commit();
     load_values(begin);
@@ -161,25 +168,31 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
   }
   __syncwarp();
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < 2; ++half)
     if (t == 0) finished[half].store_lse();
+  if (to.result == AttentionResult::store && to.out.in_pieces) {
+    static_assert(kThreads / kWarp * kStagingOfWarp<kD> <= PanelTile<kD>::elements(kRows + kKeys));
+    __syncthreads();  // products of other warps may read what lies there
+    const int first = first_row + warp * 16;
+    store_rows<kD>(queries, warp, sums, {finished[0].factor, finished[1].factor},
+                   to.out.data + b * to.out.sample + first * to.out.token + head * to.out.head,
+                   to.out.token, in.sizes.queries - first, in.sizes.value_dims);
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int i = 0; i < kD / 8; ++i)
       finished[half].store(8 * i + 2 * t, in.sizes.value_dims, sums[i][2 * half],
                            sums[i][2 * half + 1]);
-  }
 }
 
 template <int kD>
 void run(cudaStream_t stream, const AttentionInputs<bf16>& in, const AttentionOut<bf16>& out) {
-  const ForwardPlan plan{
-      .tiles = static_cast<int>(blocks_for(in.sizes.queries, ForwardShape<kD>::kRows)),
-      .heads = in.sizes.heads,
-      .pack = 1};
-  const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * in.sizes.batch;
+  const BlockPlan plan = forward_plan(in.sizes, ForwardShape<kD>::kRows, 1, 1);
   launch(in.mask.dropout.threshold != 0 ? forward_sm90_kernel<kD, true>
                                         : forward_sm90_kernel<kD, false>,
-         {.blocks = static_cast<unsigned>(blocks),
+         {.blocks = blocks_of(plan),
           .threads = ForwardShape<kD>::kThreads,
           .shared_bytes = shared_bytes<kD>()},
          stream, in, out, plan);

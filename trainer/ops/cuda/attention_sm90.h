@@ -6,27 +6,81 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// Begins to bring rows `first` to `first` + kRows - 1 of a head, `token` elements apart, to a
-/// tile: rows from `rows` on and columns from `columns` on become zeros. They are there after a
-/// wait and a barrier. Each thread has one column of pieces, and rows whose places differ by whole
-/// groups of eight: addresses are computed once.
+/// The number of a thread's warp, in a form from which the compiler sees that its lanes agree.
+__device__ __forceinline__ int uniform_warp() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+}
+
+/// Rows of a head on their way to tiles. Each thread has one column of pieces, and rows whose
+/// places differ by whole groups of eight: addresses are computed once, and move from tile to tile.
 template <int kRows, int kColumns, int kThreads>
-__device__ __forceinline__ void load_panels(bf16* tile, const bf16* head, std::int64_t token,
-                                            int first, int rows, int columns) {
-  constexpr int kPieces = kColumns / 8, kStep = kThreads / kPieces;
-  static_assert(kThreads % kPieces == 0 && kStep % 8 == 0);
-  const int row = static_cast<int>(threadIdx.x) / kPieces,
-            column = static_cast<int>(threadIdx.x) % kPieces * 8;
-  const bf16* from = head + (first + row) * token + column;
-  bf16* to = tile + PanelTile<kColumns>::at(kRows, row, column);
-  const int rest = column < columns ? rows - first - row : 0;
-#pragma unroll
-  for (int i = 0; i < kRows; i += kStep) {
-    if (kRows % kStep != 0 && i + row >= kRows) break;
-    const bool valid = i < rest;
-    cp_async_16(to + i * 64, valid ? from : head, valid);
-    from += kStep * token;
+class PanelLoader {
+ public:
+  /// Rows are `token` elements apart; columns from `columns` on become zeros.
+  __device__ __forceinline__ PanelLoader(std::int64_t token, int columns)
+      : token_(token), there_(column() < columns) {}
+  /// To rows `first` and on of `head`; rows from `rows` on become zeros.
+  __device__ __forceinline__ void go_to(const bf16* head, int first, int rows) {
+    from_ = head + (first + row()) * token_ + column();
+    rest_ = there_ ? rows - first - row() : 0;
   }
+  /// Begins to bring the next kRows rows, which are there after a wait and a barrier.
+  __device__ __forceinline__ void load(bf16* tile) {
+    bf16* to = tile + PanelTile<kColumns>::at(kRows, row(), column());
+    const bf16* from = from_;
+#pragma unroll
+    for (int i = 0; i < kRows; i += kStep) {
+      if (kRows % kStep != 0 && i + row() >= kRows) break;
+      cp_async_16(to + i * 64, from, i < rest_);
+      from += kStep * token_;
+    }
+    from_ += kRows * token_;
+    rest_ -= kRows;
+  }
+
+ private:
+  static constexpr int kPieces = kColumns / 8, kStep = kThreads / kPieces;
+  static_assert(kThreads % kPieces == 0 && kStep % 8 == 0);
+  static __device__ __forceinline__ int row() {
+    return static_cast<int>(threadIdx.x) / kPieces;
+  }
+  static __device__ __forceinline__ int column() {
+    return static_cast<int>(threadIdx.x) % kPieces * 8;
+  }
+  const std::int64_t token_;
+  const bool there_;
+  const bf16* from_ = nullptr;
+  int rest_ = 0;
+};
+
+/// Shared memory of a warp for store_rows(), in elements.
+template <int kD>
+inline constexpr int kStagingOfWarp = 16 * (kD + 8);
+/// The 16 rows of sums of a warp, times a factor for each half, to `out`, where rows are `stride`
+/// apart: whole pieces of 16 bytes by way of the warp's part of `staging`. Only the first `rows`
+/// and `columns`, a multiple of 8.
+template <int kD>
+__device__ __forceinline__ void store_rows(bf16* staging, int warp, const float (&sums)[kD / 8][4],
+                                           const float (&factors)[2], bf16* out,
+                                           std::int64_t stride, int rows, int columns) {
+  constexpr int kStride = kD + 8, kPieces = kD / 8;  // rows of a column lie in different banks
+  bf16* mine = staging + warp * kStagingOfWarp<kD>;
+  const int lane = lane_of_thread();
+  auto* to = reinterpret_cast<std::uint32_t*>(mine + lane / 4 * kStride + lane % 4 * 2);
+#pragma unroll
+  for (int n = 0; n < kD / 8; ++n) {
+    to[4 * n] = pack_bf16(sums[n][0] * factors[0], sums[n][1] * factors[0]);
+    to[4 * kStride + 4 * n] = pack_bf16(sums[n][2] * factors[1], sums[n][3] * factors[1]);
+  }
+  __syncwarp();
+  const int column = lane % kPieces * 8;
+#pragma unroll
+  for (int i = 0; i < 16; i += kWarp / kPieces) {
+    const int row = i + lane / kPieces;
+    const auto piece = *reinterpret_cast<const Pack<bf16, 8>*>(mine + row * kStride + column);
+    if (row < rows && column < columns) write_pack(out + row * stride + column, piece);
+  }
+  __syncwarp();
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -77,6 +77,22 @@ __device__ __forceinline__ SeenByAll over_block(SeenByAll of_warp, SeenByAll* sc
   return all;
 }
 
+/// What the queries of [first, past) see where no document begins.
+__device__ __forceinline__ SeenByAll seen_by_rows(const KeyMask& mask, int keys, int first,
+                                                  int past) {
+  SeenByAll seen;
+  if (first >= past) return seen;
+  const KeySpan oldest = seen_keys(mask, keys, first, 0),
+                newest = seen_keys(mask, keys, past - 1, 0);
+  if (newest.count > 0) {
+    seen.first = oldest.first;
+    seen.end = newest.end();
+  }
+  seen.all_first = newest.first;
+  seen.all_end = oldest.count > 0 && newest.count > 0 ? oldest.end() : 0;
+  return seen;
+}
+
 /// Rows of bf16 in shared memory. They are a piece of 16 bytes longer than their columns, so that
 /// eight rows of one column of pieces lie in different banks.
 template <int kColumns>

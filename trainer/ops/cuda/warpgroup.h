@@ -98,7 +98,7 @@ __device__ __forceinline__ void touch_sums([[maybe_unused]] float (&sums)[N][4])
 
 #ifdef SORTIE_WARPGROUP_CODE
 #define SORTIE_FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-/// c = a b^T, or c += it: 64 rows of `a` and of `b`, 16 columns of both.
+/// c = a b^T, or c += it: 64 rows of `a`, 64 or 128 of `b`, 16 columns of both.
 template <bool kAdd>
 __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], SharedMatrix a, SharedMatrix b) {
   asm volatile(
@@ -108,6 +108,21 @@ __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], SharedMatrix a, Sha
       "}, %32, %33, p, 1, 1, 0, 0;}"
       : SORTIE_FOUR(c, 0), SORTIE_FOUR(c, 1), SORTIE_FOUR(c, 2), SORTIE_FOUR(c, 3),
         SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7)
+      : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
+}
+template <bool kAdd>
+__device__ __forceinline__ void wgmma_rows(float (&c)[16][4], SharedMatrix a, SharedMatrix b) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,"
+      "%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"
+      "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+      "}, %64, %65, p, 1, 1, 0, 0;}"
+      : SORTIE_FOUR(c, 0), SORTIE_FOUR(c, 1), SORTIE_FOUR(c, 2), SORTIE_FOUR(c, 3),
+        SORTIE_FOUR(c, 4), SORTIE_FOUR(c, 5), SORTIE_FOUR(c, 6), SORTIE_FOUR(c, 7),
+        SORTIE_FOUR(c, 8), SORTIE_FOUR(c, 9), SORTIE_FOUR(c, 10), SORTIE_FOUR(c, 11),
+        SORTIE_FOUR(c, 12), SORTIE_FOUR(c, 13), SORTIE_FOUR(c, 14), SORTIE_FOUR(c, 15)
       : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
 }
 /// c = a b, or c += it, with `a` in registers: 16 rows of `b` and 64 or 128 columns.
