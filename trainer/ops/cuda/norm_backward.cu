@@ -3,6 +3,7 @@
 // order.
 #include "trainer/ops/cuda/norm.h"
 #include "trainer/ops/cuda/norm_rows.h"
+#include "trainer/ops/cuda/tensor_core.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -34,6 +35,15 @@ struct BlockSums {
   }
 };
 
+/// Shared memory in front of the rows: for sums over a block's threads, or of warps that have a row
+/// each.
+template <bool row_per_warp, bool with_bias>
+__host__ __device__ __forceinline__ std::int64_t sums_bytes(int threads, std::int64_t cols) {
+  const std::int64_t floats = row_per_warp ? kRowsAtATime * (with_bias ? 2 : 1) * cols
+                                           : std::int64_t{4} * (threads / kWarp);
+  return (floats * static_cast<std::int64_t>(sizeof(float)) + 15) / 16 * 16;
+}
+
 template <class T>
 struct NormBackwardTask {
   NormBackward<T> a;
@@ -43,16 +53,19 @@ struct NormBackwardTask {
 /// With g = dy * weight and z = (x - mean) * r:
 ///   dx = dresidual + r * (g - mean(g) [layer only] - z * mean(g z)).
 /// `packs`: how many a thread keeps of x, dy and dresidual, and of the sums; 0: none, the sums are
-/// in `partial` from the first row on.
-template <class T, int packs, bool row_per_warp, bool packed, bool with_bias>
+/// in `partial` from the first row on. `stages`: rows that are in shared memory or on their way, each
+/// thread's part in its own place; 0: rows are read when it is their turn.
+template <class T, int packs, bool row_per_warp, bool packed, bool with_bias, int stages>
 __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwardTask<T> task) {
+  static_assert(stages == 0 || (packed && packs > 0));
   constexpr int N = kPackOf<T>;
   constexpr int kUnrolled = packs > 0 ? packs : 1;
   constexpr int kPlanes = with_bias ? 2 : 1;
   const NormBackward<T>& a = task.a;
-  const std::int64_t cols = a.x.cols, step = std::int64_t{row_per_warp ? kWarp : blockDim.x} * N;
-  const std::int64_t turns = packs > 0 ? packs : (cols + step - 1) / step;
-  const std::int64_t first = std::int64_t{threadIdx.x} * N;
+  const auto cols = static_cast<int>(a.x.cols), across = static_cast<int>(blockDim.x);
+  const int step = (row_per_warp ? kWarp : across) * N;
+  const int turns = packs > 0 ? packs : (cols + step - 1) / step;
+  const int first = static_cast<int>(threadIdx.x) * N;
   const float share = 1.0f / static_cast<float>(cols);
   const std::int64_t begin = blockIdx.x * task.parts.rows_per_block;
   const std::int64_t rest = a.x.rows - begin;
@@ -62,31 +75,77 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
   BlockSums block_sums{shared_memory<float>()};
 
   Floats<N> sums[kPlanes][kUnrolled] = {};
-  for (std::int64_t row = begin + (row_per_warp ? threadIdx.y : 0); row < end;
-       row += row_per_warp ? blockDim.y : 1) {
-    const T* dy_row = a.dy.data + row * a.dy.stride;
-    const T* x_row = a.x.data + row * a.x.stride;
-    const T* direct_row = a.dresidual.data + row * a.dresidual.stride;
+  const std::int64_t next_row = row_per_warp ? blockDim.y : 1;
+  const std::int64_t first_row = begin + (row_per_warp ? threadIdx.y : 0);
+  enum Operand { kDy, kX, kDirect, kOperands };
+  const auto row_of = [&](Operand operand, std::int64_t row) {
+    const auto at = [&](const Rows<const T>& rows) { return rows.data + row * rows.stride; };
+    return operand == kDy ? at(a.dy) : operand == kX ? at(a.x) : at(a.dresidual);
+  };
+  const int operands = a.dresidual.data != nullptr ? kOperands : kDirect;
+  const int threads = static_cast<int>(blockDim.x * blockDim.y);
+  Pack<T, N>* const ring = reinterpret_cast<Pack<T, N>*>(shared_memory<unsigned char>() +
+                                                         sums_bytes<row_per_warp, with_bias>(
+                                                             threads, cols)) +
+                           threadIdx.y * blockDim.x + threadIdx.x;
+  const auto place = [&](int stage, int operand, int i) {
+    return ring + ((stage * kOperands + operand) * packs + i) * threads;
+  };
+  int next_stage = 0;
+  const auto begin_row = [&](std::int64_t row) {
+    if (row < end)
+      for (int operand = 0; operand < operands; ++operand) {
+        const T* from = row_of(static_cast<Operand>(operand), row);
+#pragma unroll
+        for (int i = 0; i < packs; ++i)
+          if (first + i * step < cols)
+            cp_async_16(place(next_stage, operand, i), from + first + i * step);
+      }
+    cp_async_commit();
+    next_stage = next_stage + 1 < stages ? next_stage + 1 : 0;
+  };
+  if constexpr (stages > 0)
+    for (int ahead = 0; ahead < stages - 1; ++ahead) begin_row(first_row + ahead * next_row);
+  float next_mean = 0.0f, next_reciprocal = 0.0f;
+  const auto begin_stats = [&](std::int64_t row) {
+    if (row >= end) return;
+    next_mean = a.stats[2 * row];
+    next_reciprocal = a.stats[2 * row + 1];
+  };
+  begin_stats(first_row);
+  int stage = 0;
+  for (std::int64_t row = first_row; row < end; row += next_row) {
     T* dx_row = a.dx.data + row * a.dx.stride;
-    const float mean = a.stats[2 * row], reciprocal = a.stats[2 * row + 1];
+    const float mean = next_mean, reciprocal = next_reciprocal;
+    begin_stats(row + next_row);
     Pack<T, N> dy_kept[kUnrolled], x_kept[kUnrolled], direct_kept[kUnrolled];
     float sum_g = 0.0f, sum_gz = 0.0f;
-    const auto read = [&](std::int64_t at, std::int64_t col, bool with_direct) {
-      dy_kept[at] = read_columns<packed>(dy_row, col, cols);
-      x_kept[at] = read_columns<packed>(x_row, col, cols);
-      if (with_direct && a.dresidual.data != nullptr)
-        direct_kept[at] = read_columns<packed>(direct_row, col, cols);
+    const auto read = [&](int at, int col, bool with_direct) {
+      const auto from = [&](Operand operand) {
+        if constexpr (stages > 0)
+          return *place(stage, operand, at);
+        else
+          return read_columns<packed>(row_of(operand, row), col, cols);
+      };
+      dy_kept[at] = from(kDy);
+      x_kept[at] = from(kX);
+      if (with_direct && operands == kOperands) direct_kept[at] = from(kDirect);
     };
+    if constexpr (stages > 0) {
+      begin_row(row + (stages - 1) * next_row);
+      cp_async_wait<(stages > 0 ? stages : 1) - 1>();
+    }
     if constexpr (packs > 0) {
 #pragma unroll
       for (int i = 0; i < packs; ++i)
-        if (first + i * step < cols) read(i, first + i * step, true);
+        if (stages > 0 || first + i * step < cols) read(i, first + i * step, true);
     }
+    stage = stage + 1 < stages ? stage + 1 : 0;
 #pragma unroll kUnrolled
-    for (std::int64_t i = 0; i < turns; ++i) {
-      const std::int64_t col = first + i * step;
+    for (int i = 0; i < turns; ++i) {
+      const int col = first + i * step;
       if (col >= cols) break;
-      const std::int64_t at = packs > 0 ? i : 0;
+      const int at = packs > 0 ? i : 0;
       if constexpr (packs == 0) read(0, col, false);
       const Floats<N> weight = read_floats<packed, N>(a.weight, col, cols);
       Floats<N> dw, db;
@@ -127,10 +186,10 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
     }
     const float mean_g = a.layer ? sum_g * share : 0.0f, mean_gz = sum_gz * share;
 #pragma unroll kUnrolled
-    for (std::int64_t i = 0; i < turns; ++i) {
-      const std::int64_t col = first + i * step;
+    for (int i = 0; i < turns; ++i) {
+      const int col = first + i * step;
       if (col >= cols) break;
-      const std::int64_t at = packs > 0 ? i : 0;
+      const int at = packs > 0 ? i : 0;
       if constexpr (packs == 0) read(0, col, true);
       const Floats<N> weight = read_floats<packed, N>(a.weight, col, cols);
       Floats<N> result;
@@ -139,7 +198,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
         const float g = to_float(dy_kept[at].values[j]) * weight.values[j];
         const float z = (to_float(x_kept[at].values[j]) - mean) * reciprocal;
         result.values[j] = reciprocal * (g - mean_g - z * mean_gz);
-        if (a.dresidual.data != nullptr) result.values[j] += to_float(direct_kept[at].values[j]);
+        if (operands == kOperands) result.values[j] += to_float(direct_kept[at].values[j]);
       }
       write_columns<packed>(dx_row, col, cols, result);
     }
@@ -156,7 +215,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
       for (int i = 0; i < packs; ++i)
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          const std::int64_t col = first + i * step + j;
+          const int col = first + i * step + j;
           if (col < cols) mine[plane * cols + col] = sums[plane][i].values[j];
         }
     __syncthreads();
@@ -170,7 +229,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
   } else {
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
-      const std::int64_t col = first + i * step;
+      const int col = first + i * step;
       if (col >= cols) break;
       write_columns<packed>(partial, col, cols, sums[0][i]);
       if constexpr (with_bias) write_columns<packed>(partial + cols, col, cols, sums[1][i]);
@@ -204,27 +263,29 @@ __global__ void __launch_bounds__(kWarp* kSumSlices)
 template <class T, bool packed, bool with_bias>
 void norm_backward_of(cudaStream_t stream, const NormBackward<T>& a) {
   constexpr int kPacks = kEach / kPackOf<T>;
+  // As many rows as leave room for other blocks, on all GPUs.
+  constexpr int kStages = packed ? 4 : 0, kStagesOfWide = packed ? 2 : 0, kWide = 256;
   const std::int64_t cols = a.x.cols;
   const NormBackwardTask<T> task{a, norm_parts(a.x.rows, cols)};
-  const auto blocks = static_cast<unsigned>(task.parts.blocks);
-  const auto of_threads = [&](unsigned threads) {
-    return Grid{
-        .blocks = blocks, .threads = threads, .shared_bytes = sizeof(float) * 4 * threads / kWarp};
-  };
-  if (cols <= kEach * kWarp) {
-    const std::int64_t floats = kRowsAtATime * (with_bias ? 2 : 1) * cols;
-    launch(norm_backward_kernel<T, kPacks, true, packed, with_bias>,
-           {.blocks = blocks,
-            .threads = {kWarp, kRowsAtATime},
-            .shared_bytes = sizeof(float) * static_cast<std::size_t>(floats)},
+  const auto run = [&]<int packs, bool row_per_warp, int stages>(dim3 block) {
+    const auto threads = static_cast<int>(block.x * block.y);
+    const std::size_t ring = std::size_t{3} * stages * packs * 16 * static_cast<unsigned>(threads);
+    launch(norm_backward_kernel<T, packs, row_per_warp, packed, with_bias, stages>,
+           {.blocks = static_cast<unsigned>(task.parts.blocks),
+            .threads = block,
+            .shared_bytes = static_cast<std::size_t>(
+                                sums_bytes<row_per_warp, with_bias>(threads, cols)) +
+                            ring},
            stream, task);
-  } else if (cols <= kEach * kMostThreads) {
-    launch(norm_backward_kernel<T, kPacks, false, packed, with_bias>,
-           of_threads(threads_for(cols, kEach)), stream, task);
-  } else {
-    launch(norm_backward_kernel<T, 0, false, packed, with_bias>, of_threads(kMostThreads), stream,
-           task);
-  }
+  };
+  if (cols <= kEach * kWarp)
+    run.template operator()<kPacks, true, kStages>({kWarp, kRowsAtATime});
+  else if (cols <= kEach * kWide)
+    run.template operator()<kPacks, false, kStages>(threads_for(cols, kEach));
+  else if (cols <= kEach * kMostThreads)
+    run.template operator()<kPacks, false, kStagesOfWide>(threads_for(cols, kEach));
+  else
+    run.template operator()<0, false, 0>(kMostThreads);
   if (a.partial == nullptr) return;
   const std::int64_t planes = with_bias ? 2 : 1;
   launch(add_partials_kernel,

@@ -27,16 +27,17 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForward<
       return block_sum(value, shared_memory<float>());
   };
 
-  // All loads of a row before its first store, which they would wait behind.
+  // All loads of a row before its first store and without branches between them, which they would
+  // wait behind: threads that have no columns read others'.
   Pack<T, N> kept[kUnrolled], added[kUnrolled];
   const auto fetch = [&](std::int64_t at, std::int64_t col) {
+    if (packed && col >= cols) col = 0;
     kept[at] = read_columns<packed>(residual, col, cols);
     if (a.branch.data != nullptr) added[at] = read_columns<packed>(branch, col, cols);
   };
   if constexpr (packs > 0) {
 #pragma unroll
-    for (int i = 0; i < packs; ++i)
-      if (first + i * step < cols) fetch(i, first + i * step);
+    for (int i = 0; i < packs; ++i) fetch(i, first + i * step);
   }
   float total = 0.0f;
 #pragma unroll kUnrolled
