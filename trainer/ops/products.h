@@ -24,19 +24,23 @@ struct ProductOptions {
   bool dropped = false;
   /// f32 operands are rounded to TF32, 10 bits of mantissa, and multiplied on tensor cores.
   bool tf32 = false;
-  /// The most memory for logits of the LM head at a time, and for at least 256 rows. Every chunk
-  /// reads and writes the gradient of W as a whole, which takes as long as its product where a
-  /// chunk has a few hundred rows: 1024 rows of 128 k columns are worth their memory.
-  std::int64_t logits_bytes = std::int64_t{512} << 20;
+  /// The memory for logits of the LM head at a time, if it is enough for 256 rows: so many times
+  /// the gradient of W, but within these bounds. Every chunk of rows reads and writes this gradient
+  /// as a whole, which takes as long as its product where a chunk has a few hundred rows.
+  std::int64_t logits_per_gradient = 2;
+  std::int64_t least_logits_bytes = std::int64_t{512} << 20;
+  std::int64_t most_logits_bytes = std::int64_t{1536} << 20;
 };
 
 /// Rows of the LM head whose f32 logits a GPU has at a time, of `rows` with `columns` each: as even
-/// as they come, in units of 128.
+/// as they come, in units of 128. `gradient_bytes`: of W's gradient, 0 without one.
 constexpr std::int64_t head_chunk_rows(const ProductOptions& options, std::int64_t rows,
-                                       std::int64_t columns) {
+                                       std::int64_t columns, std::int64_t gradient_bytes) {
   constexpr std::int64_t kUnit = 128;
   const auto line = static_cast<std::int64_t>(sizeof(float)) * std::max<std::int64_t>(columns, 1);
-  const std::int64_t most = std::max(2 * kUnit, options.logits_bytes / line / kUnit * kUnit);
+  const std::int64_t bytes = std::clamp(options.logits_per_gradient * gradient_bytes,
+                                        options.least_logits_bytes, options.most_logits_bytes);
+  const std::int64_t most = std::max(2 * kUnit, bytes / line / kUnit * kUnit);
   const std::int64_t chunks = (rows + most - 1) / most;
   const std::int64_t even = (rows + chunks - 1) / chunks;
   return std::min(rows, (even + kUnit - 1) / kUnit * kUnit);

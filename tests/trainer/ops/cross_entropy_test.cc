@@ -151,17 +151,22 @@ TEST_CASE("loss and gradients equal the reference") {
 }
 
 TEST_CASE("the loss and its gradients do not depend on how many rows are computed at a time") {
-  CHECK(ops::head_chunk_rows({}, 8192, 50304) == 2048);   // 4 chunks of 393 MiB
-  CHECK(ops::head_chunk_rows({}, 8192, 128256) == 1024);  // 501 MiB
-  CHECK(ops::head_chunk_rows({}, 1000, 50304) == 1000);
-  CHECK(ops::head_chunk_rows({.logits_bytes = 1}, 600, 100) == 256);
+  CHECK(ops::head_chunk_rows({}, 8192, 50304, 0) == 2048);   // 4 chunks of 393 MiB
+  CHECK(ops::head_chunk_rows({}, 8192, 128256, 0) == 1024);  // 501 MiB
+  // Twice the gradient of 151936 x 896 is 1039 MiB.
+  CHECK(ops::head_chunk_rows({}, 16384, 151936, 4ll * 151936 * 896) == 1664);
+  CHECK(ops::head_chunk_rows({}, 1000, 50304, 4ll * 50304 * 4096) == 1000);
+  // Of 128256 x 4096 it would be 4008 MiB: 3072 rows would have 1503 MiB, and are 3 even chunks.
+  CHECK(ops::head_chunk_rows({}, 8192, 128256, 4ll * 128256 * 4096) == 2816);
+  CHECK(ops::head_chunk_rows({.least_logits_bytes = 1, .most_logits_bytes = 1}, 600, 100, 0) ==
+        256);
   for_each_variant(true, [](const Variant& v) {
     const RowCase c{600, 70, 8, 67, 1.0};
     const RowInputs in = make_inputs(v.dtype, c);
     const auto expected =
         reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, 1.0);
     const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
-    ops::set_product_options(v.context, {.logits_bytes = 1});
+    ops::set_product_options(v.context, {.least_logits_bytes = 1, .most_logits_bytes = 1});
     Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
     const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
                                       weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);

@@ -160,18 +160,21 @@ void CudaBackend::linear_cross_entropy(Context& context, const Tensor& h, const 
                                        Tensor& dh, Tensor& dw, Tensor& loss) {
   const std::int64_t all = targets.elements();
   const Head head(context, products_, h, w, targets, spec);
-  const std::int64_t most = head_chunk_rows(product_options_, all, head.line());
+  const std::int64_t gradient_bytes =
+      dw.defined() ? dw.elements() * static_cast<std::int64_t>(sizeof(float)) : 0;
+  const std::int64_t most = head_chunk_rows(product_options_, all, head.line(), gradient_bytes);
   const Tensor logits = context.empty(DType::f32, {most, head.line()});
   const Tensor losses = context.empty(DType::f64, {all});
   auto* const values = address<float>(logits);
   with_float_type(h.dtype(), [&]<class T> {
-    // In place: a row of gradients begins where its logits do.
-    T* const gradients = dh.defined() ? reinterpret_cast<T*>(values) : nullptr;
+    // In place: a row of gradients is the end of its logits' line.
     const std::int64_t stride = head.line() * static_cast<std::int64_t>(sizeof(float) / sizeof(T));
+    T* const gradients =
+        dh.defined() ? reinterpret_cast<T*>(values) + (stride - head.line()) : nullptr;
     for (std::int64_t begin = 0; begin < all; begin += most) {
       const Range rows{begin, std::min(most, all - begin)};
       head.logits(rows, values);
-      softmax_losses(head.stream(), head.rows(rows), values, head.line(),
+      softmax_losses(head.stream(), head.rows(rows), values, head.line(), half_shared_bytes_,
                      address<double>(losses) + begin, gradients, stride);
       if (gradients != nullptr) head.gradients<T>(rows, gradients, stride, dh, dw);
     }
@@ -186,7 +189,7 @@ void CudaBackend::begin_cross_entropy(Context& context, const Tensor& h, const P
   const std::int64_t all = targets.elements();
   const Head head(context, products_, h, w, targets, spec);
   const std::int64_t line = std::max<std::int64_t>(head.line(), kHeadPack);
-  const std::int64_t most = head_chunk_rows(product_options_, all, line);
+  const std::int64_t most = head_chunk_rows(product_options_, all, line, 0);
   const std::int64_t stride = exponential_line(part.exponentials, head, all);
   const Tensor logits = context.empty(DType::f32, {most, line});
   with_float_type(h.dtype(), [&]<class T> {

@@ -5,12 +5,14 @@
 
 #include "trainer/ops/cuda/device.h"
 #include "trainer/ops/cuda/launch.h"
+#include "trainer/ops/cuda/rows.h"
+#include "trainer/ops/cuda/tensor_core.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
 
 constexpr int kPack = static_cast<int>(kHeadPack);
-constexpr int kMaxThreads = 1024;
+constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / kWarp;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -25,35 +27,66 @@ __device__ __forceinline__ float scale_of(const HeadRows& head) {
   return head.step_scale == nullptr ? head.grad_scale : *head.step_scale * head.grad_scale;
 }
 
+/// e^x of differences from a largest value.
+__device__ __forceinline__ float exponential(float x) {
+  return exp2_fast(x * 1.44269504f);
+}
+
 /// kPack logits from `col` on; those behind `columns` are -infinity.
-__device__ __forceinline__ void load_logits(const float* row, std::int64_t col,
-                                            std::int64_t columns, float (&values)[kPack]) {
+__device__ __forceinline__ void load_logits(const float* row, int col, int columns,
+                                            float (&values)[kPack]) {
   const auto pack = *reinterpret_cast<const Pack<float, kPack>*>(row + col);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) values[i] = col + i < columns ? pack.values[i] : -kInfinity;
+  for (int i = 0; i < kPack; ++i) values[i] = pack.values[i];
+  if (col + kPack <= columns) return;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i)
+    if (col + i >= columns) values[i] = -kInfinity;
+}
+
+/// A block's shared memory: numbers of the warps, and behind them the first columns of its row.
+constexpr std::size_t kScratchBytes = 2 * kMaxWarps * sizeof(float);
+__device__ __forceinline__ float* kept_logits() {
+  return shared_memory<float>() + kScratchBytes / sizeof(float);
 }
 
 /// The whole block's, in every thread. NaN where a logit is NaN or infinite: differences of
-/// infinities are. `scratch`: shared memory for 2 * kMaxWarps numbers.
-__device__ __forceinline__ Softmax softmax_of_row(const float* row, std::int64_t columns,
-                                                  float* scratch) {
+/// infinities are. The first `kept` columns, a multiple of kPack, go to kept_logits(): they are on
+/// their way while the others are read.
+__device__ __forceinline__ Softmax softmax_of_row(const float* row, int columns, int kept) {
   const int threads = static_cast<int>(blockDim.x);
+  const int first = static_cast<int>(threadIdx.x) * kPack, step = threads * kPack;
+  auto* scratch = shared_memory<float>();
+  for (int col = first; col < kept; col += step) {
+    cp_async_16(kept_logits() + col, row + col);
+    cp_async_16(kept_logits() + col + kPack / 2, row + col + kPack / 2);
+  }
+  cp_async_commit();
   float max = -kInfinity, sum = 0.0f;
-  for (std::int64_t col = threadIdx.x * kPack; col < columns; col += threads * kPack) {
-    float values[kPack];
-    load_logits(row, col, columns, values);
+  const auto add = [&](const float(&values)[kPack]) {
     float largest = values[0];
 #pragma unroll
     for (int i = 1; i < kPack; ++i) largest = fmaxf(largest, values[i]);
     if (largest > max) {
-      sum *= __expf(max - largest);
+      sum *= exponential(max - largest);
       max = largest;
     }
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) sum += __expf(values[i] - max);
+    for (int i = 0; i < kPack; ++i) sum += exponential(values[i] - max);
+  };
+  float values[kPack];
+#pragma unroll 2
+  for (int col = kept + first; col < columns; col += step) {
+    load_logits(row, col, columns, values);
+    add(values);
+  }
+  cp_async_wait<0>();
+  for (int col = first; col < kept; col += step) {
+    load_logits(kept_logits(), col, columns, values);
+    add(values);
   }
   const auto against = [](float of, float largest) {
-    return of == largest ? 1.0f : __expf(of - largest);
+    return of == largest ? 1.0f : exponential(of - largest);
   };
   const float warp = warp_max(max);
   sum = warp_sum(sum * against(max, warp));
@@ -69,50 +102,71 @@ __device__ __forceinline__ Softmax softmax_of_row(const float* row, std::int64_t
   return all;
 }
 
-/// A block per row, which it reads twice; the second time most of it comes from the L2 cache.
+/// A block per row. It reads the row, keeps the first `kept` columns, and reads the others again
+/// from the end on, where the L2 cache has them.
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads)
     softmax_kernel(HeadRows head, const float* logits, std::int64_t line, double* losses,
-                   T* gradients, std::int64_t gradient_line) {
+                   T* gradients, std::int64_t gradient_line, int kept) {
   const std::int64_t row = blockIdx.x;
-  const int threads = static_cast<int>(blockDim.x);
+  const int step = static_cast<int>(blockDim.x) * kPack,
+            own_col = static_cast<int>(threadIdx.x) * kPack;
+  const int columns = static_cast<int>(head.columns);
   const std::int32_t target = head.targets[row];
   const bool known = target < head.vocab_size;
-  const std::int64_t padded = (head.columns + kPack - 1) / kPack * kPack;
+  const int padded = (columns + kPack - 1) / kPack * kPack;
   T* out = gradients + row * gradient_line;
   if (target < 0) {
     if (threadIdx.x == 0) losses[row] = 0.0;
     if (gradients == nullptr) return;
     const Pack<T, kPack> zeros{};
-    for (std::int64_t col = threadIdx.x * kPack; col < padded; col += threads * kPack)
+    for (int col = own_col; col < padded; col += step)
       *reinterpret_cast<Pack<T, kPack>*>(out + col) = zeros;
     return;
   }
   const float* in = logits + row * line;
   const float own = threadIdx.x == 0 && known ? in[target] : 0.0f;
-  const Softmax softmax = softmax_of_row(in, head.columns, shared_memory<float>());
+  const Softmax softmax = softmax_of_row(in, columns, kept);
   if (threadIdx.x == 0)
     losses[row] = known ? static_cast<double>(softmax.max) + log(static_cast<double>(softmax.sum)) -
                               static_cast<double>(own)
                         : kNaN;
   if (gradients == nullptr) return;
-  const float factor = known ? 1.0f / softmax.sum : static_cast<float>(kNaN);
-  const float scale = scale_of(head);
-  for (std::int64_t base = 0; base < padded; base += threads * kPack) {
-    const std::int64_t col = base + threadIdx.x * kPack;
-    float values[kPack];
-    if (col < padded) load_logits(in, col, head.columns, values);
-    // Gradients of these columns lie where logits of these or earlier ones did.
-    __syncthreads();
-    if (col >= padded) continue;
-    Pack<T, kPack> pack;
+  const float scale = scale_of(head),
+              factor = known ? scale / softmax.sum : static_cast<float>(kNaN);
+  const auto store_gradients = [&](int col, const float(&values)[kPack]) {
+    Floats<kPack> of;
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      const float probability = __expf(values[i] - softmax.max) * factor;
-      const float gradient = (probability - (col + i == target ? 1.0f : 0.0f)) * scale;
-      pack.values[i] = from_float<T>(col + i < head.columns ? gradient : 0.0f);
+    for (int i = 0; i < kPack; ++i) of.values[i] = exponential(values[i] - softmax.max) * factor;
+    if (const int at = target - col; at >= 0 && at < kPack) {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i)
+        if (i == at) of.values[i] -= scale;
     }
-    *reinterpret_cast<Pack<T, kPack>*>(out + col) = pack;
+    if (col + kPack > columns) {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i)
+        if (col + i >= columns) of.values[i] = 0.0f;
+    }
+    store<kPack>(out + col, of);
+  };
+  // Gradients of these columns lie where logits of these or later ones did, which everybody has
+  // read when the barrier is passed.
+  const int first = kept + own_col;
+  int base = padded > kept ? (padded - kept - 1) / step * step : -1;
+  float values[kPack] = {};
+  if (base >= 0 && first + base < padded) load_logits(in, first + base, columns, values);
+  for (; base >= 0; base -= step) {
+    float next[kPack] = {};
+    if (base > 0) load_logits(in, first + base - step, columns, next);
+    __syncthreads();
+    if (first + base < padded) store_gradients(first + base, values);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) values[i] = next[i];
+  }
+  for (int col = own_col; col < kept; col += step) {
+    load_logits(kept_logits(), col, columns, values);
+    store_gradients(col, values);
   }
 }
 
@@ -130,7 +184,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     if (threadIdx.x < 3) mine[threadIdx.x] = 0.0;
     return;
   }
-  const Softmax softmax = softmax_of_row(in, head.columns, shared_memory<float>());
+  const Softmax softmax = softmax_of_row(in, static_cast<int>(head.columns), 0);
   if (threadIdx.x == 0) {
     const std::int64_t own = target - head.first;
     mine[0] = static_cast<double>(softmax.max);
@@ -143,7 +197,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const auto from = *reinterpret_cast<const Pack<float, N>*>(in + col);
     Pack<T, N> to;
 #pragma unroll
-    for (int i = 0; i < N; ++i) to.values[i] = from_float<T>(__expf(from.values[i] - softmax.max));
+    for (int i = 0; i < N; ++i) to.values[i] = from_float<T>(exponential(from.values[i] - softmax.max));
     *reinterpret_cast<Pack<T, N>*>(out + col) = to;
   }
 }
@@ -249,7 +303,7 @@ Grid block_per_row(const HeadRows& head) {
   const auto warps = blocks_for(head.columns, 2 * kHeadPack * kWarp);
   return {.blocks = static_cast<unsigned>(head.rows),
           .threads = kWarp * std::clamp(warps, 1u, static_cast<unsigned>(kMaxWarps)),
-          .shared_bytes = 2 * kMaxWarps * sizeof(float)};
+          .shared_bytes = kScratchBytes};
 }
 
 template <class T>
@@ -262,14 +316,22 @@ bool packs(const T* data, std::int64_t stride) {
 
 template <class T>
 void softmax_losses(cudaStream_t stream, const HeadRows& rows, const float* logits,
-                    std::int64_t line, double* losses, T* gradients, std::int64_t gradient_line) {
-  launch(softmax_kernel<T>, block_per_row(rows), stream, rows, logits, line, losses, gradients,
-         gradient_line);
+                    std::int64_t line, std::size_t shared_bytes, double* losses, T* gradients,
+                    std::int64_t gradient_line) {
+  Grid grid = block_per_row(rows);
+  std::int64_t kept = 0;
+  if (gradients != nullptr && shared_bytes > grid.shared_bytes) {
+    const auto most = static_cast<std::int64_t>((shared_bytes - grid.shared_bytes) / sizeof(float));
+    kept = std::min(most / kPack * kPack, line);
+    grid.shared_bytes += static_cast<std::size_t>(kept) * sizeof(float);
+  }
+  launch(softmax_kernel<T>, grid, stream, rows, logits, line, losses, gradients, gradient_line,
+         static_cast<int>(kept));
 }
-template void softmax_losses(cudaStream_t, const HeadRows&, const float*, std::int64_t, double*,
-                             float*, std::int64_t);
-template void softmax_losses(cudaStream_t, const HeadRows&, const float*, std::int64_t, double*,
-                             bf16*, std::int64_t);
+template void softmax_losses(cudaStream_t, const HeadRows&, const float*, std::int64_t, std::size_t,
+                             double*, float*, std::int64_t);
+template void softmax_losses(cudaStream_t, const HeadRows&, const float*, std::int64_t, std::size_t,
+                             double*, bf16*, std::int64_t);
 
 template <class T>
 void part_exponentials(cudaStream_t stream, const HeadRows& rows, const float* logits,

@@ -21,11 +21,13 @@ struct HeadRows {
 
 /// losses [rows] = -log softmax(logits [rows, line])[target], 0 where there is no target. With
 /// gradients != null, gradients = grad_scale * step_scale * (softmax - onehot), and 0 behind
-/// `columns` up to a multiple of kHeadPack. They may be the logits' own memory, if each row begins
-/// where it did. Addresses are 32-byte aligned, lines multiples of kHeadPack.
+/// `columns` up to a multiple of kHeadPack. They may be the logits' own memory, if each row's are
+/// the end of its line. Addresses are 16-byte aligned, lines multiples of kHeadPack.
+/// `shared_bytes`: of a block, to keep logits in.
 template <class T>
 void softmax_losses(cudaStream_t stream, const HeadRows& rows, const float* logits,
-                    std::int64_t line, double* losses, T* gradients, std::int64_t gradient_line);
+                    std::int64_t line, std::size_t shared_bytes, double* losses, T* gradients,
+                    std::int64_t gradient_line);
 
 /// Of a part of the vocabulary: stats [rows, 3] = largest logit, sum of exponentials against it,
 /// the target's logit (0: it is elsewhere). With exponentials != null they are kept there. Without

@@ -6,19 +6,34 @@ namespace sortie::trainer::ops::cuda {
 namespace {
 
 /// Code for compute capability 9.0 runs there alone; without SORTIE_CUDA_SM90 it is not compiled.
-bool has_warpgroups([[maybe_unused]] Device device) {
+bool has_warpgroups([[maybe_unused]] const cudaDeviceProp& properties) {
 #ifdef SORTIE_CUDA_SM90
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device.index), "a look at a GPU");
   return properties.major == 9 && properties.minor == 0;
 #else
   return false;
 #endif
 }
 
+/// Of a block, where two are to share a multiprocessor, whose shared memory is what one block can
+/// have and what the driver takes for it.
+std::size_t half_of_shared_memory(const cudaDeviceProp& properties) {
+  constexpr std::size_t kDrivers = 1024;
+  return (properties.sharedMemPerBlockOptin + kDrivers) / 2 - kDrivers;
+}
+
+cudaDeviceProp properties_of(Device device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device.index), "a look at a GPU");
+  return properties;
+}
+
 }  // namespace
 
-CudaBackend::CudaBackend(Device device)
-    : device_(device), warpgroups_(has_warpgroups(device)), products_(device) {}
+CudaBackend::CudaBackend(Device device) : CudaBackend(device, properties_of(device)) {}
+CudaBackend::CudaBackend(Device device, const cudaDeviceProp& properties)
+    : device_(device),
+      warpgroups_(has_warpgroups(properties)),
+      half_shared_bytes_(half_of_shared_memory(properties)),
+      products_(device) {}
 
 }  // namespace sortie::trainer::ops::cuda

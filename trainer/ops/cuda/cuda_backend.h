@@ -161,6 +161,7 @@ class CudaBackend final : public Backend {
              Tensor& v, Tensor& compute) override;
 
  private:
+  CudaBackend(Device device, const cudaDeviceProp& properties);
   /// Host memory on its way to the GPU.
   struct Upload {
     Event done;
@@ -170,7 +171,8 @@ class CudaBackend final : public Backend {
   void multiply_with_bias(Context& context, Product product, Operands operands, const Tensor& bias,
                           Tensor& y);
   const Device device_;
-  const bool warpgroups_;  // products of warpgroups are compiled for this GPU
+  const bool warpgroups_;                // products of warpgroups are compiled for this GPU
+  const std::size_t half_shared_bytes_;  // of a multiprocessor
   std::deque<Upload> uploads_;
   Products products_;
   ProductOptions product_options_;

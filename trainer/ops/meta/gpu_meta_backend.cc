@@ -61,10 +61,12 @@ void GpuMetaBackend::linear_backward_weight(Context& context, const Tensor& dy, 
 
 void GpuMetaBackend::linear_cross_entropy(Context& context, const Tensor&, const PackedWeight& w,
                                           const Tensor& targets, const CrossEntropySpec& spec,
-                                          Tensor& dh, Tensor&, Tensor&) {
+                                          Tensor& dh, Tensor& dw, Tensor&) {
   const std::int64_t all = targets.elements();
   const std::int64_t line = cuda::head_line(columns_of(spec, w));
-  const std::int64_t most = head_chunk_rows({}, all, line);
+  const std::int64_t gradient_bytes =
+      dw.defined() ? dw.elements() * static_cast<std::int64_t>(sizeof(float)) : 0;
+  const std::int64_t most = head_chunk_rows({}, all, line, gradient_bytes);
   const Tensor logits = context.empty(DType::f32, {most, line});
   const Tensor losses = context.empty(DType::f64, {all});
   multiply(context);
@@ -76,7 +78,7 @@ void GpuMetaBackend::begin_cross_entropy(Context& context, const Tensor&, const 
                                          CrossEntropyPart&) {
   const std::int64_t all = targets.elements();
   const std::int64_t line = std::max(cuda::head_line(columns_of(spec, w)), cuda::kHeadPack);
-  const Tensor logits = context.empty(DType::f32, {head_chunk_rows({}, all, line), line});
+  const Tensor logits = context.empty(DType::f32, {head_chunk_rows({}, all, line, 0), line});
   multiply(context);
 }
 
