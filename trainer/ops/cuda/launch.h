@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "trainer/ops/cuda/error.h"
 
@@ -15,6 +16,10 @@ struct Grid {
   std::size_t shared_bytes = 0;
 };
 
+/// From now on blocks of the kernel may have so much shared memory on the current GPU. The most
+/// that was asked for counts: other threads may be about to start the same kernel.
+void allow_shared_bytes(const void* kernel, std::size_t bytes);
+
 /// Adds the kernel to the stream; its arguments are copied.
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream, Args... args) {
@@ -23,10 +28,7 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream
   // More than this has to be asked for.
   constexpr std::size_t kUsualSharedBytes = 48 << 10;
   if (grid.shared_bytes > kUsualSharedBytes)
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(grid.shared_bytes)),
-          "shared memory of a kernel");
+    allow_shared_bytes(reinterpret_cast<const void*>(kernel), grid.shared_bytes);
   [&](Parameters... parameters) {
     void* addresses[] = {static_cast<void*>(&parameters)..., nullptr};
     check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid.blocks, grid.threads,
