@@ -28,8 +28,11 @@ struct EvalOptions {
 Result<std::unique_ptr<SampleSource>> open_samples(const EvalOptions& options,
                                                    const LoadedModel& loaded,
                                                    const Tokenizer& tokenizer, int threads) {
-  if (!options.chats.empty())
-    return ChatSource::open(loaded.job, options.chats, tokenizer, /*shuffle=*/false, threads);
+  if (!options.chats.empty()) {
+    ProgressLine line("eval");
+    return ChatSource::open(loaded.job, options.chats, tokenizer, /*shuffle=*/false, threads,
+                            line.callback());
+  }
   SORTIE_ASSIGN_OR_RETURN(auto source, DatasetSource::open_validation(loaded.job, options.data));
   SORTIE_ASSIGN_OR_RETURN(std::vector<TokenizerClaim> claims,
                           claims_of_files(options.data, "--data"));

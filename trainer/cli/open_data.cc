@@ -57,15 +57,15 @@ std::string padding_of(const ChatSource& source, std::string_view key,
 
 class Opener {
  public:
-  Opener(const config::JobConfig& job, int threads, OpenedData& opened)
-      : job_(job), threads_(threads), opened_(opened) {}
+  Opener(const config::JobConfig& job, int threads, const OnProgress& progress, OpenedData& opened)
+      : job_(job), threads_(threads), progress_(progress), opened_(opened) {}
 
   Result<std::unique_ptr<ChatSource>> chats(std::string_view key,
                                             const std::vector<std::string>& files, bool shuffle) {
     SORTIE_ASSIGN_OR_RETURN(const auto tokenizer,
                             of_key("data.tokenizer", make_tokenizer(job_.data.tokenizer)));
-    SORTIE_ASSIGN_OR_RETURN(auto source,
-                            ChatSource::open(job_, files, *tokenizer, shuffle, threads_));
+    SORTIE_ASSIGN_OR_RETURN(
+        auto source, ChatSource::open(job_, files, *tokenizer, shuffle, threads_, progress_));
     if (std::string text = cuts_of(source->count(), key, job_.model.sequence_length); !text.empty())
       opened_.notes.push_back(std::move(text));
     opened_.reads_chatml = opened_.reads_chatml || source->chatml();
@@ -102,15 +102,16 @@ class Opener {
  private:
   const config::JobConfig& job_;
   int threads_;
+  const OnProgress& progress_;
   OpenedData& opened_;
 };
 
 }  // namespace
 
 Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPlan& batch,
-                             std::int64_t sites, int threads) {
+                             std::int64_t sites, int threads, const OnProgress& progress) {
   OpenedData opened;
-  Opener opener(job, threads, opened);
+  Opener opener(job, threads, progress, opened);
   SORTIE_ASSIGN_OR_RETURN(opened.training, opener.training(batch, sites));
   opened.trains_chatml = opened.reads_chatml;
   for (const config::ValidationSet& set : config::validation_sets(job.data)) {

@@ -9,6 +9,7 @@
 #include "common/config/validate.h"
 #include "trainer/loop/validation.h"
 #include "trainer/samples/sample_source.h"
+#include "trainer/storage/work_progress.h"
 
 namespace sortie::trainer {
 
@@ -22,8 +23,8 @@ struct OpenedData {
 };
 
 /// An error names the key whose value caused it. `sites`: that share the training samples, 0 or 1 =
-/// this run alone. `threads` tokenize conversations.
+/// this run alone. `threads` tokenize conversations, which `progress` is told of.
 Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPlan& batch,
-                             std::int64_t sites, int threads);
+                             std::int64_t sites, int threads, const OnProgress& progress);
 
 }  // namespace sortie::trainer

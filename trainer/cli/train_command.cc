@@ -14,6 +14,7 @@
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/cli/open_data.h"
 #include "trainer/cli/output_options.h"
+#include "trainer/cli/progress.h"
 #include "trainer/cli/site_setup.h"
 #include "trainer/loop/crowded_hosts.h"
 #include "trainer/loop/device_room.h"
@@ -159,8 +160,11 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
+  ProgressLine reading("train");
   SORTIE_ASSIGN_OR_RETURN(const OpenedData data,
-                          open_data(job, batch.plan, rank.sites, rank.threads));
+                          open_data(job, batch.plan, rank.sites, rank.threads,
+                                    rank.rank == 0 ? reading.callback() : OnProgress()));
+  reading.finish();
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank, data));
   SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> unseparated,
                           check_document_ends(job, tokenizer));

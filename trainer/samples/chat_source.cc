@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <functional>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 
@@ -33,7 +33,7 @@ Lines take_lines(std::string_view& text, std::size_t bytes, std::int64_t& number
 Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& job,
                                                      const std::vector<std::string>& files,
                                                      const Tokenizer& tokenizer, bool shuffle,
-                                                     int threads) {
+                                                     int threads, const OnProgress& progress) {
   constexpr std::size_t kMaxFileBytes = std::size_t{4} << 30;
   std::unique_ptr<ChatSource> source(new ChatSource);
   source->sequence_length_ = job.model.sequence_length;
@@ -41,6 +41,15 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
   source->seed_ = static_cast<std::uint64_t>(job.trainer.seed);
   source->shuffle_ = shuffle;
   source->packed_ = job.data.pack_conversations;
+  WorkProgress work{.stage = "reading conversations"};
+  for (const std::string& file : files) {
+    std::error_code ignored;  // reading it says what is wrong
+    if (const auto bytes = std::filesystem::file_size(file, ignored); !ignored) work.total += bytes;
+  }
+  const auto done = [&](std::size_t bytes) {
+    work.done += bytes;
+    if (progress) progress(work);
+  };
   Sha256 hash;
   if (source->packed_) hash.update("packed\n");
   hash.update(fmt::format("{} {}\n", tokenizer.name(), tokenizer.model_hash()));
@@ -48,7 +57,7 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
     SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
     hash.update(text);
     const std::int64_t before = source->count_.conversations;
-    SORTIE_TRY(source->add_file(file, text, tokenizer, threads));
+    SORTIE_TRY(source->add_file(file, text, tokenizer, threads, done));
     if (source->count_.conversations == before)
       return fail(
           ErrorCode::data,
@@ -68,7 +77,8 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
 }
 
 Result<> ChatSource::add_file(const std::string& file, std::string_view text,
-                              const Tokenizer& tokenizer, int threads) {
+                              const Tokenizer& tokenizer, int threads,
+                              const std::function<void(std::size_t)>& done) {
   constexpr std::size_t kPiece = 64 << 10;
   std::int64_t number = 1;
   OrderedPool<Lines, std::vector<Conversation>> pool(
@@ -84,6 +94,7 @@ Result<> ChatSource::add_file(const std::string& file, std::string_view text,
     if (state == State::pending) continue;
     SORTIE_ASSIGN_OR_RETURN(auto read, pool.next());
     for (Conversation& conversation : read.output) add(std::move(conversation));
+    done(read.item.text.size());
   }
   return {};
 }

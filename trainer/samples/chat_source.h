@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "trainer/samples/conversation.h"
 #include "trainer/samples/packing.h"
 #include "trainer/samples/sample_source.h"
+#include "trainer/storage/work_progress.h"
 
 namespace sortie::trainer {
 
@@ -20,11 +22,11 @@ class ChatSource final : public SampleSource {
  public:
   /// Training samples are packed tightly, and shuffled by the seed, anew in every epoch; in
   /// validation samples the conversations come as stored. The same on any number of threads.
-  /// ErrorCode::data names the file and the line.
+  /// `progress` counts the bytes of all files. ErrorCode::data names the file and the line.
   static Result<std::unique_ptr<ChatSource>> open(const config::JobConfig& job,
                                                   const std::vector<std::string>& files,
                                                   const Tokenizer& tokenizer, bool shuffle,
-                                                  int threads = 1);
+                                                  int threads = 1, const OnProgress& progress = {});
 
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) override;
@@ -49,8 +51,9 @@ class ChatSource final : public SampleSource {
   bool chatml() const { return chatml_; }
 
  private:
+  /// `done` is told how many bytes were read.
   Result<> add_file(const std::string& file, std::string_view text, const Tokenizer& tokenizer,
-                    int threads);
+                    int threads, const std::function<void(std::size_t)>& done);
   /// Of lines from `number` on.
   Result<std::vector<Conversation>> read_lines(const std::string& file, std::int64_t number,
                                                std::string_view lines,

@@ -89,6 +89,26 @@ Json json_in(const fs::path& file) {
 
 }  // namespace
 
+TEST_CASE("reading conversations reports the bytes of all files") {
+  const sortie::test::ScopedTempDir dir;
+  std::string many;
+  for (int i = 0; i < 3000; ++i) many += std::string(kConversation) + "\n";
+  sortie::test::write_text(dir / "many.jsonl", many);
+  sortie::test::write_text(dir / "one.jsonl", kConversation);
+  const std::uint64_t bytes = many.size() + std::string_view(kConversation).size();
+  std::vector<std::uint64_t> reports;
+  const auto source = ChatSource::open(
+      chat_job("byte"), {dir.str("many.jsonl"), dir.str("one.jsonl")}, *make_byte_tokenizer(),
+      /*shuffle=*/true, /*threads=*/2, [&](const WorkProgress& work) {
+        CHECK(work.total == bytes);
+        reports.push_back(work.done);
+      });
+  REQUIRE_MESSAGE(source, (source ? "" : source.error().message));
+  CHECK(reports.size() > 3);
+  CHECK(std::ranges::is_sorted(reports));
+  CHECK(reports.back() == bytes);
+}
+
 TEST_CASE("keys that would change what is trained are errors that name file, line and key") {
   const sortie::test::ScopedTempDir dir;
   const auto tokenizer = make_byte_tokenizer();
