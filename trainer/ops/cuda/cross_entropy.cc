@@ -3,6 +3,7 @@
 #include "trainer/ops/cuda/cross_entropy.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "trainer/ops/cuda/cuda_backend.h"
@@ -168,7 +169,8 @@ void CudaBackend::linear_cross_entropy(Context& context, const Tensor& h, const 
   auto* const values = address<float>(logits);
   with_float_type(h.dtype(), [&]<class T> {
     // In place: a row of gradients is the end of its logits' line.
-    const std::int64_t stride = head.line() * static_cast<std::int64_t>(sizeof(float) / sizeof(T));
+    constexpr std::int64_t kPerLogit = std::is_same_v<T, float> ? 1 : 2;
+    const std::int64_t stride = head.line() * kPerLogit;
     T* const gradients =
         dh.defined() ? reinterpret_cast<T*>(values) + (stride - head.line()) : nullptr;
     for (std::int64_t begin = 0; begin < all; begin += most) {
