@@ -54,7 +54,7 @@ fs::path folder_of_model(const sortie::test::ScopedTempDir& dir, const std::stri
   job.trainer.save_dir = dir.str("first");
   const auto communicator = make_single_communicator();
   REQUIRE(TinyTraining(job, *communicator).trainer->run());
-  const fs::path folder = dir / "model";
+  fs::path folder = dir / "model";
   REQUIRE(export_hf(dir / "first", folder, {}));
   fs::copy_file(tokenizer.substr(3), folder / "tokenizer.json");
   const auto write = [&](const char* name, const Json& json) {
