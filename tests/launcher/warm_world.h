@@ -12,11 +12,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/asio/spawn.h"
@@ -255,12 +255,10 @@ struct WarmWorld {
     REQUIRE(all_idle(1));
   }
   nlohmann::json connections() {
-    std::optional<std::string> text;
     // The question is a blocking one: another thread asks while this one serves.
-    std::thread asker([&] { text = list_connections(true).value(); });
-    CHECK(until([&] { return text.has_value(); }));
-    asker.join();
-    return nlohmann::json::parse(*text).at("connections");
+    auto text = std::async(std::launch::async, [] { return list_connections(true).value(); });
+    CHECK(until([&] { return text.wait_for(seconds(0)) == std::future_status::ready; }));
+    return nlohmann::json::parse(text.get()).at("connections");
   }
   bool all_idle(std::size_t count) {
     return until([&] {

@@ -55,6 +55,8 @@ void enter_new_host(const std::string& name) {
 }
 
 void enter_host_of(pid_t holder) {
+  // A thread of ThreadSanitizer's shares root and working folder, with which no mounts are entered.
+  if (unshare(CLONE_FS) != 0) die("unshare");
   for (const char* kind : {"user", "uts", "mnt"}) {
     if (geteuid() == 0 && kind == std::string_view("user")) continue;
     const std::string path = fmt::format("/proc/{}/ns/{}", holder, kind);
