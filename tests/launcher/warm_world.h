@@ -254,11 +254,16 @@ struct WarmWorld {
     talk(*first, host)->close();
     REQUIRE(all_idle(1));
   }
+  /// What a question that blocks answers: another thread asks while this one serves.
+  template <class Question>
+  std::string answer_to(Question question) {
+    auto answer = std::async(std::launch::async, std::move(question));
+    CHECK(until([&] { return answer.wait_for(seconds(0)) == std::future_status::ready; }));
+    return answer.get();
+  }
   nlohmann::json connections() {
-    // The question is a blocking one: another thread asks while this one serves.
-    auto text = std::async(std::launch::async, [] { return list_connections(true).value(); });
-    CHECK(until([&] { return text.wait_for(seconds(0)) == std::future_status::ready; }));
-    return nlohmann::json::parse(text.get()).at("connections");
+    return nlohmann::json::parse(answer_to([] { return list_connections(true).value(); }))
+        .at("connections");
   }
   bool all_idle(std::size_t count) {
     return until([&] {
