@@ -28,7 +28,8 @@ std::string clock_text(double seconds) {
 }  // namespace
 
 void ProgressMeter::update(const WorkProgress& work, double seconds) {
-  if (work.stage != work_.stage) {
+  const bool next_piece = work.total != work_.total && work.done < last_done_;
+  if (work.stage != work_.stage || next_piece) {
     begin_ = last_ = seconds;
     last_done_ = work.done;
     rate_ = 0.0;

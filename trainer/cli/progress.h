@@ -15,7 +15,8 @@ namespace sortie::trainer {
 /// The rate of some work, smoothed over the last seconds, and what is left of it. Pure.
 class ProgressMeter {
  public:
-  /// `seconds` since the work began; they never fall. A new stage starts anew.
+  /// `seconds` since the work began; they never fall. A new stage starts anew, and so does the next
+  /// piece of a stage: one with another total that begins again.
   void update(const WorkProgress& work, double seconds);
   /// "counting words  45 %  1.2 GB of 2.7 GB  310.0 MB/s  ETA 0:05"; without a total the time since
   /// the stage began instead: "training  0:12 so far".

@@ -57,6 +57,15 @@ std::string shown(int reader, int writer, std::chrono::milliseconds time, bool a
 
 }  // namespace
 
+TEST_CASE("the next piece of a stage has a rate of its own") {
+  ProgressMeter meter;
+  after(meter, 0.0, {"reading", 0, 1'000'000'000});
+  after(meter, 10.0, {"reading", 1'000'000'000, 1'000'000'000});
+  after(meter, 10.1, {"reading", 0, 100'000'000});
+  const std::string text = after(meter, 11.1, {"reading", 10'000'000, 100'000'000});
+  CHECK_MESSAGE(has(text, "10.0 MB/s  ETA 0:09"), text);
+}
+
 TEST_CASE("a line has the share, the rate and the time that is left") {
   ProgressMeter meter;
   for (int second = 0; second <= 20; ++second)
