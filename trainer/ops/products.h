@@ -33,12 +33,13 @@ struct ProductOptions {
 };
 
 /// Rows of the LM head whose f32 logits a GPU has at a time, of `rows` with `columns` each: as even
-/// as they come, in units of 128. `gradient_bytes`: of W's gradient, 0 without one.
+/// as they come, in units of 128. `gradient`: elements of W's, f32; 0 without one.
 constexpr std::int64_t head_chunk_rows(const ProductOptions& options, std::int64_t rows,
-                                       std::int64_t columns, std::int64_t gradient_bytes) {
+                                       std::int64_t columns, std::int64_t gradient) {
   constexpr std::int64_t kUnit = 128;
-  const auto line = static_cast<std::int64_t>(sizeof(float)) * std::max<std::int64_t>(columns, 1);
-  const std::int64_t bytes = std::clamp(options.logits_per_gradient * gradient_bytes,
+  constexpr std::int64_t kElement = sizeof(float);
+  const std::int64_t line = kElement * std::max<std::int64_t>(columns, 1);
+  const std::int64_t bytes = std::clamp(options.logits_per_gradient * kElement * gradient,
                                         options.least_logits_bytes, options.most_logits_bytes);
   const std::int64_t most = std::max(2 * kUnit, bytes / line / kUnit * kUnit);
   const std::int64_t chunks = (rows + most - 1) / most;

@@ -154,10 +154,10 @@ TEST_CASE("the loss and its gradients do not depend on how many rows are compute
   CHECK(ops::head_chunk_rows({}, 8192, 50304, 0) == 2048);   // 4 chunks of 393 MiB
   CHECK(ops::head_chunk_rows({}, 8192, 128256, 0) == 1024);  // 501 MiB
   // Twice the gradient of 151936 x 896 is 1039 MiB.
-  CHECK(ops::head_chunk_rows({}, 16384, 151936, 4ll * 151936 * 896) == 1664);
-  CHECK(ops::head_chunk_rows({}, 1000, 50304, 4ll * 50304 * 4096) == 1000);
+  CHECK(ops::head_chunk_rows({}, 16384, 151936, 151936 * 896) == 1664);
+  CHECK(ops::head_chunk_rows({}, 1000, 50304, 50304 * 4096) == 1000);
   // Of 128256 x 4096 it would be 4008 MiB: 3072 rows would have 1503 MiB, and are 3 even chunks.
-  CHECK(ops::head_chunk_rows({}, 8192, 128256, 4ll * 128256 * 4096) == 2816);
+  CHECK(ops::head_chunk_rows({}, 8192, 128256, 128256 * 4096) == 2816);
   CHECK(ops::head_chunk_rows({.least_logits_bytes = 1, .most_logits_bytes = 1}, 600, 100, 0) ==
         256);
   for_each_variant(true, [](const Variant& v) {

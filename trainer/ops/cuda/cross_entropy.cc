@@ -161,9 +161,8 @@ void CudaBackend::linear_cross_entropy(Context& context, const Tensor& h, const 
                                        Tensor& dh, Tensor& dw, Tensor& loss) {
   const std::int64_t all = targets.elements();
   const Head head(context, products_, h, w, targets, spec);
-  const std::int64_t gradient_bytes =
-      dw.defined() ? dw.elements() * static_cast<std::int64_t>(sizeof(float)) : 0;
-  const std::int64_t most = head_chunk_rows(product_options_, all, head.line(), gradient_bytes);
+  const std::int64_t most =
+      head_chunk_rows(product_options_, all, head.line(), dw.defined() ? dw.elements() : 0);
   const Tensor logits = context.empty(DType::f32, {most, head.line()});
   const Tensor losses = context.empty(DType::f64, {all});
   auto* const values = address<float>(logits);

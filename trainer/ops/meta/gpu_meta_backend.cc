@@ -64,9 +64,7 @@ void GpuMetaBackend::linear_cross_entropy(Context& context, const Tensor&, const
                                           Tensor& dh, Tensor& dw, Tensor&) {
   const std::int64_t all = targets.elements();
   const std::int64_t line = cuda::head_line(columns_of(spec, w));
-  const std::int64_t gradient_bytes =
-      dw.defined() ? dw.elements() * static_cast<std::int64_t>(sizeof(float)) : 0;
-  const std::int64_t most = head_chunk_rows({}, all, line, gradient_bytes);
+  const std::int64_t most = head_chunk_rows({}, all, line, dw.defined() ? dw.elements() : 0);
   const Tensor logits = context.empty(DType::f32, {most, line});
   const Tensor losses = context.empty(DType::f64, {all});
   multiply(context);
