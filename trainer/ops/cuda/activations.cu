@@ -7,12 +7,12 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// e^x for results that are rounded to T: of bf16, exp2_fast(), whose error grows with |x| but stays
-/// far below the rounding.
+/// e^x for results that are rounded to T: of bf16, exp_fast(), whose error stays far below the
+/// rounding.
 template <class T>
 __device__ __forceinline__ float exponential(float x) {
   if constexpr (sizeof(T) < sizeof(float))
-    return exp2_fast(x * 1.44269504f);
+    return exp_fast(x);
   else
     return expf(x);
 }

@@ -17,17 +17,13 @@ struct BackwardInputs {
 };
 
 template <bool kOwnKeys>
-struct BackwardBlock {
-  int split, splits, head, tile;
-  std::int64_t sample;
+struct BackwardBlock : BlockPlace {
+  int splits;
 
   /// Those with the most to do go first: the first keys, and the last queries.
-  __device__ __forceinline__ explicit BackwardBlock(const BlockPlan& plan) : splits(plan.splits) {
-    const BlockPlace place = place_of_block<kOwnKeys>(plan);
-    split = place.split;
-    head = place.head;
-    sample = place.sample;
-    tile = kOwnKeys ? place.tile : plan.tiles - 1 - place.tile;
+  __device__ __forceinline__ explicit BackwardBlock(const BlockPlan& plan)
+      : BlockPlace(place_of_block<kOwnKeys>(plan)), splits(plan.splits) {
+    if (!kOwnKeys) tile = plan.tiles - 1 - tile;
   }
   /// Own keys are read by some query heads, one after another.
   __device__ __forceinline__ int share(int group) const { return (group + splits - 1) / splits; }

@@ -27,11 +27,6 @@ __device__ __forceinline__ float scale_of(const HeadRows& head) {
   return head.step_scale == nullptr ? head.grad_scale : *head.step_scale * head.grad_scale;
 }
 
-/// e^x of differences from a largest value.
-__device__ __forceinline__ float exponential(float x) {
-  return exp2_fast(x * 1.44269504f);
-}
-
 /// kPack logits from `col` on; those behind `columns` are -infinity.
 __device__ __forceinline__ void load_logits(const float* row, int col, int columns,
                                             float (&values)[kPack]) {
@@ -68,11 +63,11 @@ __device__ __forceinline__ Softmax softmax_of_row(const float* row, int columns,
 #pragma unroll
     for (int i = 1; i < kPack; ++i) largest = fmaxf(largest, values[i]);
     if (largest > max) {
-      sum *= exponential(max - largest);
+      sum *= exp_fast(max - largest);
       max = largest;
     }
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) sum += exponential(values[i] - max);
+    for (int i = 0; i < kPack; ++i) sum += exp_fast(values[i] - max);
   };
   float values[kPack];
 #pragma unroll 2
@@ -86,7 +81,7 @@ __device__ __forceinline__ Softmax softmax_of_row(const float* row, int columns,
     add(values);
   }
   const auto against = [](float of, float largest) {
-    return of == largest ? 1.0f : exponential(of - largest);
+    return of == largest ? 1.0f : exp_fast(of - largest);
   };
   const float warp = warp_max(max);
   sum = warp_sum(sum * against(max, warp));
@@ -137,7 +132,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const auto store_gradients = [&](int col, const float(&values)[kPack]) {
     Floats<kPack> of;
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) of.values[i] = exponential(values[i] - softmax.max) * factor;
+    for (int i = 0; i < kPack; ++i) of.values[i] = exp_fast(values[i] - softmax.max) * factor;
     if (const int at = target - col; at >= 0 && at < kPack) {
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
@@ -197,7 +192,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const auto from = *reinterpret_cast<const Pack<float, N>*>(in + col);
     Pack<T, N> to;
 #pragma unroll
-    for (int i = 0; i < N; ++i) to.values[i] = from_float<T>(exponential(from.values[i] - softmax.max));
+    for (int i = 0; i < N; ++i) to.values[i] = from_float<T>(exp_fast(from.values[i] - softmax.max));
     *reinterpret_cast<Pack<T, N>*>(out + col) = to;
   }
 }

@@ -89,6 +89,10 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
+/// e^x, with an error that grows with |x|: 2^-24 of it.
+__device__ __forceinline__ float exp_fast(float x) {
+  return exp2_fast(x * 1.44269504f);
+}
 /// 1 / x within 1 ulp; 0 where that is below the normal numbers.
 __device__ __forceinline__ float reciprocal_fast(float x) {
 #if defined(__CUDA_ARCH__)
