@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <ctime>
 #include <mutex>
 
 #include "common/base/check.h"
 #include "common/training/progress.h"
+#include "trainer/metrics/signal_stack.h"
 #include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
@@ -37,9 +39,11 @@ void arm(long milliseconds) {
 }
 
 void on_term(int) {
+  const int error = errno;
   const bool hurried = !hurry_file.empty() && ::access(hurry_file.c_str(), F_OK) == 0;
   arm(hurried ? patience_ms : together_ms);  // before the flag: who sees that finds the timer set
   stop = true;
+  errno = error;
 }
 
 void on_usr1(int) {
@@ -49,20 +53,15 @@ void on_usr1(int) {
 /// The patience is over, for the step or for what was to follow.
 void on_alarm(int) {
   if (given_up.exchange(true)) SaveSignals::die();
+  const int error = errno;
   give_up_waits();
   arm(to_end_ms);
+  errno = error;
 }
 
 long milliseconds_of(double seconds) {
   constexpr double kLeastMs = 500, kMostMs = 1e9;
   return static_cast<long>(std::clamp(1000.0 * 3.0 * seconds, kLeastMs, kMostMs));
-}
-
-void take(int number, void (*handler)(int), int flags, struct sigaction& old) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART | flags;
-  ::sigaction(number, &action, &old);
 }
 
 }  // namespace
@@ -80,9 +79,9 @@ SaveSignals::SaveSignals(double longest_seconds, const std::string& socket_path)
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = SIGALRM;
   SORTIE_CHECK(::timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "no timer");
-  take(SIGALRM, on_alarm, 0, old_alarm);
-  take(SIGTERM, on_term, static_cast<int>(SA_RESETHAND), old_term);
-  take(SIGUSR1, on_usr1, 0, old_usr1);
+  handle_signal(SIGALRM, on_alarm, 0, old_alarm);
+  handle_signal(SIGTERM, on_term, static_cast<int>(SA_RESETHAND), old_term);
+  handle_signal(SIGUSR1, on_usr1, 0, old_usr1);
 }
 
 SaveSignals::~SaveSignals() {

@@ -15,6 +15,7 @@
 
 #include "common/base/fd.h"
 #include "common/training/progress.h"
+#include "trainer/metrics/signal_stack.h"
 
 namespace sortie::trainer {
 namespace {
@@ -110,10 +111,7 @@ StackSignal::StackSignal() {
   // The first call loads the unwinder, which a signal handler must not.
   void* frame = nullptr;
   ::backtrace(&frame, 1);
-  struct sigaction action {};
-  action.sa_sigaction = on_quit;
-  action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-  ::sigaction(SIGQUIT, &action, &before_);
+  handle_signal(SIGQUIT, on_quit, 0, before_);
 }
 
 StackSignal::~StackSignal() {
