@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "common/base/log.h"
@@ -111,6 +112,7 @@ void tell_notes(const std::vector<std::string>& notes, EventSink& events) {
 }
 
 Result<> train(const std::string& config_path, RankEnd& end) {
+  std::signal(SIGUSR1, SIG_IGN);  // it asks for a save: before the first step there is none
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
   end.set_rank(rank);
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
