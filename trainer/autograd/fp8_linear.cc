@@ -56,7 +56,9 @@ Var fp8_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
     auto settle = [&context, &weight, bias, trains, in, narrow = std::move(narrow),
                    dy = std::move(dy)] {
       if (trains && weight.trained())
-        ops::add_product_fp8(context, narrow.by_columns(), in.by_columns(), weight.grad());
+        weight.add_product([&](Tensor& dw, ops::WriteMode mode) {
+          ops::weight_gradient_fp8(context, narrow.by_columns(), in.by_columns(), dw, mode);
+        });
       if (trains && dy.defined()) ops::add_bias_gradient(context, dy, bias->grad());
       if (bias) bias->use_done();
       weight.use_done();

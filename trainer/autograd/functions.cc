@@ -252,7 +252,11 @@ void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& target
   if (!graph.recording())
     return ops::linear_cross_entropy(context, h.data, head.packed(), targets, spec, dh, none, loss);
   dh = context.empty(h.data.dtype(), h.data.shape());
-  ops::linear_cross_entropy(context, h.data, head.packed(), targets, spec, dh, head.grad(), loss);
+  head.add_product([&](Tensor& dw, ops::WriteMode mode) {
+    ops::CrossEntropySpec of_mode = spec;
+    of_mode.mode_of_dw = mode;
+    ops::linear_cross_entropy(context, h.data, head.packed(), targets, of_mode, dh, dw, loss);
+  });
   graph.use(head);
   graph.record([&graph, &head, dh, h_grad = h.grad]() mutable {
     graph.add_grad(*h_grad, std::move(dh));

@@ -21,7 +21,9 @@ void record_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bia
     auto settle = [&context, &weight, bias, trains, x = x.data, dy = std::move(dy)] {
       Tensor none;
       if (trains)
-        ops::linear_backward_weight(context, dy, x, weight.grad(), bias ? bias->grad() : none);
+        weight.add_product([&](Tensor& dw, ops::WriteMode mode) {
+          ops::linear_backward_weight(context, dy, x, dw, bias ? bias->grad() : none, mode);
+        });
       if (bias) bias->use_done();
       weight.use_done();
     };

@@ -86,6 +86,9 @@ void TrainingStep::allocate(DType precision) {
       std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
   passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_,
                                            config::has_zero_bubble(job_.topology));
+  // With several micro-batches the later ones add to what the first has left.
+  const bool one_pass = batch_.gradient_accumulation_steps == 1 && batch_.rampup_share == 0;
+  if (one_pass && passes_->one_by_one() && context_.runs_beside_host()) store_.keep_old_gradients();
   begin_graphs();
   context_.set_poll([this] {
     reducer_->poll();
@@ -222,7 +225,10 @@ void TrainingStep::update(std::int64_t step, double rate) {
       routing_.balance(store_, gate_.gate(), job_.model.moe.bias_update_rate);
     store_.zero_gradients();
   };
-  if (update_work_.run(context_, update) == RepeatedWork::Done::as_graph) store_.weights_changed();
+  if (update_work_.run(context_, update) == RepeatedWork::Done::as_graph) {
+    store_.weights_changed();
+    store_.gradients_zeroed();
+  }
   routing_.clear(context_);
   passes_->gather_ahead();
 }

@@ -170,6 +170,7 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
                          forward_context(inputs, micro_steps), 1.0f, loss);
       }
       pass_backward({Kind::backward, micro, 0});
+      if (last) store_.zero_unwritten_gradients();
     };
     // The last one's gradients go to the other replicas while it is on its way back.
     const bool reduces = last && reducer_->reduces();
@@ -185,12 +186,14 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
     const auto undo = [&] {
       passes_->drop_passes();
       routing_.count_choices(choices - routing_.choices());
+      store_.gradients_zeroed();
       if (reduces) reducer_->begin();
     };
     if (work.run(context_, passes, undo) == RepeatedWork::Done::as_graph)
       routing_.count_choices(choices_of_pass_);
     else
       choices_of_pass_ = routing_.choices() - choices;
+    store_.gradients_written();
   }
   return {};
 }

@@ -34,7 +34,7 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                                rope_table_factor(config));
   rope_.interleaved = config::architecture_of(config).latent;
   const Shape table{shape_.padded_vocab_size, shape_.hidden};
-  const auto add_table = [&](const char* name, const char* tied_to) {
+  const auto add_table = [&](const char* name, const char* tied_to, bool is_head) {
     Parameter& rows = store.add({name,
                                  table,
                                  Init::normal(config.init_std),
@@ -42,19 +42,21 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                                  true,
                                  {},
                                  {.axis = 0, .pads = true},
-                                 tied_to});
+                                 tied_to,
+                                 /*fp8=*/false,
+                                 /*product_gradient=*/is_head});
     rows.set_padding((shape_.padded_vocab_size - shape_.vocab_size) * shape_.hidden);
     return &rows;
   };
   const bool predicts_more = part_.last && config.mtp.num_layers > 0;
   if (part_.first) {
-    embedding_ = add_table("embedding.weight", "");
+    embedding_ = add_table("embedding.weight", "", shape_.tied && part_.last);
     if (!part_.last && (shape_.tied || config.mtp.num_layers > 0)) shared_table_ = embedding_;
   } else if (part_.last && (shape_.tied || predicts_more)) {
     // A copy of the first stage's. Declared first, as that is: its gradient is final last, and what
     // is declared before others is reduced after them.
-    embedding_ = shared_table_ =
-        add_table(shape_.tied ? "head.weight" : "mtp.embedding.weight", "embedding.weight");
+    embedding_ = shared_table_ = add_table(shape_.tied ? "head.weight" : "mtp.embedding.weight",
+                                           "embedding.weight", shape_.tied);
   }
   if (part_.first && !config::architecture_of(config).rope)  // a table added to the embedding
     positions_ = &store.add({"positions.weight",
@@ -72,7 +74,7 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
   if (!part_.last) return;
   final_norm_ =
       add_norm(store, "final_norm", family.final_norm, shape_.hidden, config.norm_epsilon);
-  head_ = shape_.tied ? embedding_ : add_table("head.weight", "");
+  head_ = shape_.tied ? embedding_ : add_table("head.weight", "", true);
   if (predicts_more) mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
 }
 

@@ -55,7 +55,8 @@ inline LinearModule add_linear(ParameterStore& store, const std::string& name, s
                               .init = Init::normal(std_dev),
                               .segments = segments,
                               .cut = of_weight,
-                              .fp8 = true});
+                              .fp8 = true,
+                              .product_gradient = true});
   if (with_bias)
     module.bias = &store.add(
         {name + ".bias", {out}, Init::zeros(), Use::vector, /*decay=*/false, segments, of_bias});

@@ -1,6 +1,7 @@
 #include "trainer/nn/parameter.h"
 
 #include <algorithm>
+#include <map>
 #include <ranges>
 
 #include "trainer/ops/copy.h"
@@ -25,9 +26,15 @@ void fill_initial(ExecutionContext& context, const Init& init, std::uint64_t key
 
 }  // namespace
 
+void Parameter::clear_gradient() {
+  has_old_gradient_ = false;
+  ops::fill(*context_, 0.0, grad_);
+}
+
 void Parameter::use_done() {
   if (!trained()) return;
   SORTIE_CHECK(pending_uses_ > 0, "{} has no use pending", name());
+  if (pending_uses_ == 1 && has_old_gradient_) clear_gradient();
   if (--pending_uses_ == 0 && on_final_ != nullptr && *on_final_) (*on_final_)(*this);
 }
 
@@ -287,7 +294,41 @@ std::int64_t ParameterStore::parameter_elements() const {
 }
 
 void ParameterStore::zero_gradients() {
-  ops::fill(*context_, 0.0, gradients_);
+  if (replaced_.empty()) return ops::fill(*context_, 0.0, gradients_);
+  for (const FlatRange& range : always_zero_) {
+    Tensor values = gradients_.slice(0, range.begin, range.elements());
+    ops::fill(*context_, 0.0, values);
+  }
+  gradients_zeroed();
+}
+
+void ParameterStore::keep_old_gradients() {
+  SORTIE_CHECK(!gathers() && gradients_.defined(), "gradients are not in one buffer");
+  std::map<std::int64_t, Parameter*> by_place;
+  for (auto& parameter : parameters_)
+    if (parameter->trained() && parameter->spec().product_gradient && parameter->elements() > 0)
+      by_place.emplace(parameter->offset(), parameter.get());
+  std::int64_t end = 0;
+  const auto zero_until = [&](std::int64_t begin) {
+    if (begin > end) always_zero_.push_back({end, begin});
+  };
+  for (const auto& [begin, parameter] : by_place) {
+    zero_until(begin);
+    end = begin + parameter->elements();
+    parameter->context_ = context_;
+    replaced_.push_back(parameter);
+  }
+  zero_until(gradients_.elements());
+  gradients_zeroed();
+}
+
+void ParameterStore::mark_gradients(bool old) {
+  for (Parameter* parameter : replaced_) parameter->has_old_gradient_ = old;
+}
+
+void ParameterStore::zero_unwritten_gradients() {
+  for (Parameter* parameter : replaced_)
+    if (parameter->has_old_gradient_) parameter->clear_gradient();
 }
 
 void ParameterStore::forget_uses() {

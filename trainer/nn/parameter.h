@@ -25,6 +25,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "trainer/nn/cut.h"
@@ -66,6 +67,8 @@ struct ParameterSpec {
   std::string tied_to{};
   /// Of a linear layer: multiplied in FP8 where the store is told to.
   bool fp8 = false;
+  /// A product is the first to write its gradient in a step (ParameterStore::keep_old_gradients()).
+  bool product_gradient = false;
   /// In the whole model.
   const std::string& whole_name() const { return tied_to.empty() ? name : tied_to; }
 };
@@ -118,8 +121,16 @@ class Parameter {
   std::size_t packed_bytes() const { return packed_ ? packed_->packed_bytes() : 0; }
   /// f32, accumulated into; undefined when not trained.
   Tensor& grad() {
+    if (has_old_gradient_) clear_gradient();
     if (on_gradient_ != nullptr && *on_gradient_ && trained()) (*on_gradient_)(*this);
     return grad_;
+  }
+  /// Calls write(gradient, mode): a product that adds to the gradient, or takes the place of one of
+  /// an earlier step (ParameterStore::keep_old_gradients()).
+  template <class Write>
+  void add_product(const Write& write) {
+    const bool old = std::exchange(has_old_gradient_, false);
+    write(grad(), old ? ops::WriteMode::replace : ops::WriteMode::add);
   }
 
   /// After finalize(): products with it are in FP8, where x has rows for that.
@@ -156,6 +167,7 @@ class Parameter {
 
  private:
   friend class ParameterStore;
+  void clear_gradient();
   void await() const {
     if (on_use_ != nullptr && *on_use_ && spec_.use != Use::state) (*on_use_)(this);
   }
@@ -173,6 +185,8 @@ class Parameter {
   bool frozen_ = false, in_fp8_ = false;
   Fp8Amaxes fp8_amaxes_;
   int pending_uses_ = 0;
+  bool has_old_gradient_ = false;
+  ExecutionContext* context_ = nullptr;
   const std::function<void(Parameter&)>* on_final_ = nullptr;
   const std::function<void(const Parameter*)>* on_use_ = nullptr;
   const std::function<void(const Parameter&)>* on_gradient_ = nullptr;
@@ -313,6 +327,18 @@ class ParameterStore {
   const Tensor& compute_copy() const { return compute_copy_; }
 
   void zero_gradients();
+  /// From here on zero_gradients() leaves those of product_gradient as they are, until the next
+  /// step writes them: its first product takes their place (Parameter::add_product()), and what is
+  /// not written by one is zeroed when it is needed. So the largest part of the buffer is neither
+  /// zeroed nor read back. Only where all passes of a step write to one buffer and are given to the
+  /// device in the order in which they are called. Not where everything is sharded.
+  void keep_old_gradients();
+  /// After the passes of a step: zeroes what none of them has written.
+  void zero_unwritten_gradients();
+  /// What a graph of the passes, or of the update, has done on the device: all are written, or
+  /// zeroed but for those of an earlier step.
+  void gradients_written() { mark_gradients(/*old=*/false); }
+  void gradients_zeroed() { mark_gradients(/*old=*/true); }
   /// Of a pass that has ended with an exception: its uses of parameters will not be done.
   void forget_uses();
   /// Call after the master weights were written other than through ops::adamw: refreshes the bf16
@@ -350,6 +376,7 @@ class ParameterStore {
     Tensor narrow, wide, gradients;  // bf16, f32, f32; undefined where no unit has any
   };
   void keep_amaxes();
+  void mark_gradients(bool old);
   void lay_out(std::int64_t alignment);
   void lay_out_units(std::int64_t alignment);
   void make_rooms(bool with_gradients);
@@ -372,6 +399,8 @@ class ParameterStore {
   std::optional<Member> own_momentum_;
   DType moment_dtype_ = DType::f32;
   bool fp8_ = false, fp8_delayed_ = false;
+  std::vector<Parameter*> replaced_;    // whose gradients may be of an earlier step
+  std::vector<FlatRange> always_zero_;  // all other gradients
   std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
   std::vector<std::int64_t>

@@ -53,7 +53,7 @@ class Backend {
   virtual void linear_backward_data(Context& context, const Tensor& dy, const PackedWeight& w,
                                     Tensor& dx) = 0;
   virtual void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x,
-                                      Tensor& dw, Tensor& dbias) = 0;
+                                      Tensor& dw, Tensor& dbias, WriteMode mode_of_dw) = 0;
   virtual void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
                                     const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
                                     Tensor& dw, Tensor& loss) = 0;
@@ -78,7 +78,8 @@ class Backend {
                             Tensor&) {
     SORTIE_CHECK(false, "a product in FP8 on a device that has none");
   }
-  virtual void add_product_fp8(Context&, const Fp8Operand&, const Fp8Operand&, Tensor&) {
+  virtual void weight_gradient_fp8(Context&, const Fp8Operand&, const Fp8Operand&, Tensor&,
+                                   WriteMode) {
     SORTIE_CHECK(false, "a product in FP8 on a device that has none");
   }
 

@@ -112,11 +112,11 @@ void multiply_fp8(ExecutionContext& context, const Fp8Operand& a, const Fp8Opera
   dispatch<&Backend::multiply_fp8>(context, a, b, bias, y);
 }
 
-void add_product_fp8(ExecutionContext& context, const Fp8Operand& a, const Fp8Operand& b,
-                     Tensor& y) {
-  check_product(context, a, b, y);
-  SORTIE_CHECK(y.dtype() == DType::f32 && y.dense(), "y {}", dtype_name(y.dtype()));
-  dispatch<&Backend::add_product_fp8>(context, a, b, y);
+void weight_gradient_fp8(ExecutionContext& context, const Fp8Operand& a, const Fp8Operand& b,
+                         Tensor& dw, WriteMode mode) {
+  check_product(context, a, b, dw);
+  SORTIE_CHECK(dw.dtype() == DType::f32 && dw.dense(), "dw {}", dtype_name(dw.dtype()));
+  dispatch<&Backend::weight_gradient_fp8>(context, a, b, dw, mode);
 }
 
 }  // namespace sortie::trainer::ops

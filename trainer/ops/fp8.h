@@ -73,9 +73,9 @@ void roll_fp8_history(ExecutionContext& context, Tensor& history, Tensor& curren
 /// most one of the two is in E5M2.
 void multiply_fp8(ExecutionContext& context, const Fp8Operand& a, const Fp8Operand& b,
                   const Tensor& bias, Tensor& y);
-/// y [M, N] (f32, dense) += a . b^T
-void add_product_fp8(ExecutionContext& context, const Fp8Operand& a, const Fp8Operand& b,
-                     Tensor& y);
+/// dw [M, N] (f32, dense) += a . b^T, or = where it is replaced.
+void weight_gradient_fp8(ExecutionContext& context, const Fp8Operand& a, const Fp8Operand& b,
+                         Tensor& dw, WriteMode mode = WriteMode::add);
 
 /// What a backend keeps of a weight that is multiplied in FP8.
 class Fp8Copies final : public PackedCopies {

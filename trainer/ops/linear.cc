@@ -80,7 +80,7 @@ void linear_backward_data(ExecutionContext& context, const Tensor& dy, const Pac
 }
 
 void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const Tensor& x,
-                            Tensor& dw, Tensor& dbias) {
+                            Tensor& dw, Tensor& dbias, WriteMode mode_of_dw) {
   SORTIE_CHECK(is_float(dy) && dy.dtype() == x.dtype(), "dy {}, x {}", dtype_name(dy.dtype()),
                dtype_name(x.dtype()));
   const auto gradient = dy.matrix();
@@ -89,9 +89,12 @@ void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const T
                x.shape().to_string());
   check_weight_gradient(dw, gradient.cols, in.cols);
   check_vector(dbias, gradient.cols, "dbias");
-  if (in.rows == 0) return;
+  if (in.rows == 0) {
+    if (dw.defined() && mode_of_dw == WriteMode::replace) fill(context, 0.0, dw);
+    return;
+  }
   if (dw.defined()) count_product(context, in.rows, gradient.cols, in.cols);
-  dispatch<&Backend::linear_backward_weight>(context, dy, x, dw, dbias);
+  dispatch<&Backend::linear_backward_weight>(context, dy, x, dw, dbias, mode_of_dw);
 }
 
 void add_bias_gradient(ExecutionContext& context, const Tensor& dy, Tensor& dbias) {
@@ -101,7 +104,7 @@ void add_bias_gradient(ExecutionContext& context, const Tensor& dy, Tensor& dbia
   if (gradient.rows == 0 || !dbias.defined()) return;
   Tensor none;
   // Of x, which no product reads here, only rows and type would be looked at.
-  dispatch<&Backend::linear_backward_weight>(context, dy, dy, none, dbias);
+  dispatch<&Backend::linear_backward_weight>(context, dy, dy, none, dbias, WriteMode::add);
 }
 
 namespace {
@@ -156,7 +159,10 @@ void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const Pack
                spec.first_token);
   check_loss(loss);
   check_head_gradients(h, dh, dw, plain);
-  if (in.rows == 0) return;
+  if (in.rows == 0) {
+    if (dw.defined() && spec.mode_of_dw == WriteMode::replace) fill(context, 0.0, dw);
+    return;
+  }
   const std::int64_t products = 1 + (dh.defined() ? 1 : 0) + (dw.defined() ? 1 : 0);
   count_product(context, products * in.rows, spec.vocab_size, in.cols);
   dispatch<&Backend::linear_cross_entropy>(context, h, w, targets, spec, dh, dw, loss);

@@ -10,6 +10,9 @@
 
 namespace sortie::trainer::ops {
 
+/// What a product does with the values that are where it writes.
+enum class WriteMode : std::uint8_t { add, replace };
+
 /// What a backend keeps of a weight: copies in the layouts that its products like best.
 class PackedCopies {
  public:
@@ -45,10 +48,10 @@ void linear_forward(ExecutionContext& context, const Tensor& x, const PackedWeig
 void linear_backward_data(ExecutionContext& context, const Tensor& dy, const PackedWeight& w,
                           Tensor& dx);
 
-/// dw [N, K] (f32, dense) += dy^T . x ; dbias [N] (f32) += column sums of dy. Either may be
-/// undefined: it is not wanted.
+/// dw [N, K] (f32, dense) += dy^T . x, or = where it is replaced; dbias [N] (f32) += column sums of
+/// dy. Either may be undefined: it is not wanted.
 void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const Tensor& x,
-                            Tensor& dw, Tensor& dbias);
+                            Tensor& dw, Tensor& dbias, WriteMode mode_of_dw = WriteMode::add);
 
 /// dbias [N] (f32) += column sums of dy [M, N], by themselves.
 void add_bias_gradient(ExecutionContext& context, const Tensor& dy, Tensor& dbias);
@@ -72,6 +75,8 @@ struct CrossEntropySpec {
   std::int64_t first_token = 0;  // of W's rows, where W is a part of all
   /// f32 [1] on the device, another factor of grad_scale; undefined = 1.
   Tensor step_scale{};
+  /// Of linear_cross_entropy(). Where dw is replaced, its rows of padding hold 0 before.
+  WriteMode mode_of_dw = WriteMode::add;
 };
 void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
                           const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,

@@ -127,6 +127,28 @@ TEST_CASE("on a GPU: stages that send each other tensors over NCCL train as one 
   }
 }
 
+// In one micro-batch a step gradients of the step before are replaced: the host knows which ones
+// are there, whichever parts of a step are graphs.
+TEST_CASE("on a GPU: steps whose updates alone are graphs train as one process does" *
+          doctest::skip(!gpu_is_emulated())) {
+  config::JobConfig job = shared_out_job("llama");
+  job.topology.micro_batch_size = job.topology.global_batch_size;
+  const int steps = 5;
+  const LayoutRun alone = [&] {
+    const OnDevice cpu({});
+    return run_layout(job, 1, steps);
+  }();
+  job.optimizer.gradient_clipping = 0;
+  job.topology.tensor_parallel_size = 2;
+  const auto told = train_over_nccl(job, 2, steps);
+  CHECK(told[0] == told[1]);
+  REQUIRE(told[0].size() == 2 * alone.losses.size());
+  for (std::size_t i = 0; i < alone.losses.size(); ++i) {
+    CHECK(told[0][2 * i] == doctest::Approx(alone.losses[i]).epsilon(1e-5));
+    CHECK(told[0][2 * i + 1] == doctest::Approx(alone.norms[i]).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("on a GPU: replicas whose reductions cut their graphs have the bits of no graphs" *
           doctest::skip(!gpu_is_emulated())) {
   config::JobConfig job = shared_out_job("llama");

@@ -98,7 +98,13 @@ TEST_CASE("on a GPU: steps that are graphs have the bits of steps that are not" 
     const std::string name(family.name);
     if (!sortie::test::every_case() && name != "gpt2" && name != "deepseek-v3") continue;
     CAPTURE(name);
-    check_graphs(graph_job(name));
+    // Three micro-batches a step, and one.
+    for (const std::int64_t batch : {6, 2}) {
+      CAPTURE(batch);
+      config::JobConfig job = graph_job(name);
+      job.topology.global_batch_size = batch;
+      check_graphs(job);
+    }
   }
 }
 
@@ -145,6 +151,19 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
   SUBCASE("one micro-batch a step, some of the model frozen") {
     job.topology.global_batch_size = 2;
     job.optimizer.freeze = {"embedding.*", "layers.0.*"};
+  }
+  // Its gradients are NaN, and those of the next step take their place, also where a validation
+  // has taken memory, so that this one is no graph.
+  SUBCASE("one micro-batch a step, a step that is skipped, and validations between") {
+    job.topology.global_batch_size = 2;
+    job.trainer.max_consecutive_skips = 5;
+    job.trainer.train_iterations = job.learning_rate_scheduler.learning_rate_decay_iters = 12;
+    job.trainer.eval_interval = 5;
+    job.trainer.eval_samples = 5;
+    source = [](std::int64_t vocab) { return std::make_unique<OutsideSource>(vocab, 12, 14); };
+    const GraphRun run = train_graphs(job, "auto", precision, source);
+    CHECK(run.updates == job.trainer.train_iterations - 1);
+    CHECK(std::isfinite(run.loss));
   }
   check_graphs(job, precision, source);
 }

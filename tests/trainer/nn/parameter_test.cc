@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "trainer/nn/parameter.h"
 #include "trainer/random/random.h"
@@ -52,4 +54,67 @@ TEST_CASE("uniform numbers never reach 0 or 1") {
     REQUIRE(value > 0.0);
     REQUIRE(value < 1.0);
   }
+}
+
+TEST_CASE("gradients of an earlier step are replaced by the first product, or zeroed") {
+  ExecutionContext context(1);
+  ParameterStore store;
+  const auto add = [&store](const char* name, bool product) -> Parameter& {
+    return store.add(
+        {.name = name, .shape = {3, 5}, .init = Init::zeros(), .product_gradient = product});
+  };
+  Parameter& product = add("product", true);
+  Parameter& table = add("table", false);
+  Parameter& other = add("other", true);
+  Parameter& unused = add("unused", true);
+  Parameter& idle = add("idle", true);
+  store.finalize(context, DType::f32, 16, true);
+  const auto value_of = [](Parameter& parameter) {  // as it lies in the buffer
+    return parameter.grad().data<float>()[0];
+  };
+  float* const all = store.gradients().data<float>();
+  const auto raw = [all](const Parameter& parameter) { return all[parameter.offset()]; };
+  const auto fill_all = [&](float value) { std::fill_n(all, store.gradients().elements(), value); };
+  std::vector<ops::WriteMode> modes;
+  const auto multiply = [&](Parameter& parameter) {
+    parameter.add_product([&](Tensor&, ops::WriteMode mode) { modes.push_back(mode); });
+  };
+
+  // Without it all are zeroed and added to.
+  fill_all(7.0f);
+  store.zero_gradients();
+  CHECK(raw(product) == 0.0f);
+  multiply(product);
+  CHECK(modes == std::vector{ops::WriteMode::add});
+
+  store.keep_old_gradients();
+  for (int step = 0; step < 2; ++step) {
+    CAPTURE(step);
+    fill_all(7.0f);
+    store.zero_gradients();
+    CHECK(raw(table) == 0.0f);
+    CHECK(raw(product) == 7.0f);
+    modes.clear();
+    multiply(product);
+    multiply(product);
+    CHECK(modes == std::vector{ops::WriteMode::replace, ops::WriteMode::add});
+    CHECK(value_of(product) == 7.0f);
+    CHECK(value_of(other) == 0.0f);  // written by no product
+    multiply(other);
+    CHECK(modes.back() == ops::WriteMode::add);
+    unused.use_recorded();  // a pass that gives it no gradient
+    CHECK(raw(unused) == 7.0f);
+    unused.use_done();
+    CHECK(raw(unused) == 0.0f);
+    CHECK(raw(idle) == 7.0f);
+    store.zero_unwritten_gradients();
+    CHECK(raw(idle) == 0.0f);
+    CHECK(raw(product) == 7.0f);
+  }
+  // Where graphs have done it, the host is told.
+  store.gradients_zeroed();
+  store.gradients_written();
+  modes.clear();
+  multiply(product);
+  CHECK(modes == std::vector{ops::WriteMode::add});
 }

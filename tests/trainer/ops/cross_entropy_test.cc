@@ -45,10 +45,11 @@ RowInputs make_inputs(DType dtype, const RowCase& c) {
 ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h,
                                       const ops::PackedWeight& w, const Tensor& targets,
                                       std::int64_t vocab_size, float grad_scale, Tensor dh,
-                                      Tensor dw) {
+                                      Tensor dw, ops::WriteMode mode_of_dw = ops::WriteMode::add) {
   Tensor loss = context.zeros(DType::f64, {2});
-  ops::linear_cross_entropy(context, h, w, targets,
-                            {.vocab_size = vocab_size, .grad_scale = grad_scale}, dh, dw, loss);
+  ops::CrossEntropySpec spec{.vocab_size = vocab_size, .grad_scale = grad_scale};
+  spec.mode_of_dw = mode_of_dw;
+  ops::linear_cross_entropy(context, h, w, targets, spec, dh, dw, loss);
   return ops::read_cross_entropy(context, loss);
 }
 
@@ -141,6 +142,14 @@ TEST_CASE("loss and gradients equal the reference") {
       Values added = values_of(dw);
       for (std::size_t i = 0; i < added.size(); ++i) added[i] -= before[i];
       CHECK(relative_error(added, expected.dw) <= v.tolerance);
+
+      // What is there, NaN included, is replaced; rows of padding are 0 before.
+      Values old(before.size());
+      std::fill_n(old.begin(), c.vocab * c.k, std::nan(""));
+      Tensor replaced = make_tensor(v.context, DType::f32, {c.n, c.k}, old);
+      cross_entropy(v.context, h, weight, targets, c.vocab, static_cast<float>(scale), dh, replaced,
+                    ops::WriteMode::replace);
+      CHECK(relative_error(values_of(replaced), expected.dw) <= v.tolerance);
 
       const auto loss_only =
           cross_entropy(v.context, h, weight, targets, c.vocab, static_cast<float>(scale), {}, {});

@@ -240,8 +240,15 @@ TEST_CASE("FP8: products are those of what the codes say" *
 
       const Values dw_before = random_values(DType::f32, 5, n * k, 1e-3);
       Tensor dw = make_tensor(context, DType::f32, {n, k}, dw_before);
-      ops::add_product_fp8(context, grad.by_columns(), in.by_columns(), dw);
+      ops::weight_gradient_fp8(context, grad.by_columns(), in.by_columns(), dw);
       for (std::size_t i = 0; i < dw_before.size(); ++i) expected.dw[i] += dw_before[i];
+      Tensor replaced = make_tensor(context, DType::f32, {n, k},
+                                    Values(static_cast<std::size_t>(n * k), std::nan("")));
+      ops::weight_gradient_fp8(context, grad.by_columns(), in.by_columns(), replaced,
+                               ops::WriteMode::replace);
+      const auto products = reference::linear_backward(dy8, x8, w8, m, n, k);
+      CHECK(relative_error(values_of(replaced), products.dw) <=
+            (test::on_emulated_gpu() ? 1e-5 : 1e-3));
       // Tensor cores of a real GPU cut the terms of a sum where the largest one ends: an H200's
       // were 1.4e-4 off over 64 terms.
       CHECK(relative_error(values_of(dw), expected.dw) <= (test::on_emulated_gpu() ? 1e-5 : 1e-3));
@@ -265,7 +272,8 @@ TEST_CASE("FP8: others with the choices of timed products have the same bits" *
                                           std::pair(Fp8Format::e5m2, Fp8Format::e4m3),
                                           std::pair(Fp8Format::e4m3, Fp8Format::e5m2)}) {
         Tensor y = context.zeros(DType::f32, {m, n});
-        ops::add_product_fp8(context, cast(1, m, first).by_rows(), cast(2, n, second).by_rows(), y);
+        ops::weight_gradient_fp8(context, cast(1, m, first).by_rows(), cast(2, n, second).by_rows(),
+                                 y);
         const Values values = values_of(y);
         all.insert(all.end(), values.begin(), values.end());
       }

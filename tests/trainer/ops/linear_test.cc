@@ -70,6 +70,12 @@ TEST_CASE("linear backward equals the reference and adds to dw and dbias") {
         CHECK(relative_error(values_of(dbias), expected.dbias) <= 1e-5);
         Tensor none;
         ops::linear_backward_weight(v.context, dy_t, x_t, dw, none);
+        // What is there, NaN included, is replaced.
+        expected = reference::linear_backward(dy, x, w, m, n, k);
+        Tensor replaced = make_tensor(v.context, DType::f32, {n, k},
+                                      Values(static_cast<std::size_t>(n * k), std::nan("")));
+        ops::linear_backward_weight(v.context, dy_t, x_t, replaced, none, ops::WriteMode::replace);
+        CHECK(relative_error(values_of(replaced), expected.dw) <= 1e-5);
       }
   });
 }

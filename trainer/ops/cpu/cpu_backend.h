@@ -49,7 +49,7 @@ class CpuBackend : public Backend {
   void linear_backward_data(Context& context, const Tensor& dy, const PackedWeight& w,
                             Tensor& dx) override;
   void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x, Tensor& dw,
-                              Tensor& dbias) override;
+                              Tensor& dbias, WriteMode mode_of_dw) override;
   void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
                             const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
                             Tensor& dw, Tensor& loss) override;

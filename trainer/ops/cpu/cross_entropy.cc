@@ -338,6 +338,7 @@ void CpuBackend::linear_cross_entropy(ExecutionContext& context, const Tensor& h
                                       const PackedWeight& w, const Tensor& targets,
                                       const CrossEntropySpec& spec, Tensor& dh, Tensor& dw,
                                       Tensor& loss) {
+  if (dw.defined() && spec.mode_of_dw == WriteMode::replace) fill(context, 0.0, dw);
   const CrossEntropyResult result =
       CrossEntropy(context, h, w, targets.data<std::int32_t>(), spec, dh.defined()).run(dh, dw);
   if (!is_meta(context)) add_loss(result, spec, loss);

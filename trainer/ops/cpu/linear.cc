@@ -119,7 +119,8 @@ void CpuBackend::linear_backward_data(ExecutionContext& context, const Tensor& d
 }
 
 void CpuBackend::linear_backward_weight(ExecutionContext& context, const Tensor& dy,
-                                        const Tensor& x, Tensor& dw, Tensor& dbias) {
+                                        const Tensor& x, Tensor& dw, Tensor& dbias,
+                                        WriteMode mode_of_dw) {
   const auto gradient = dy.matrix();
   const auto in = x.matrix();
   const DType dtype = dy.dtype();
@@ -138,7 +139,7 @@ void CpuBackend::linear_backward_weight(ExecutionContext& context, const Tensor&
                           .a_col = gradient.stride,
                           .b_row = in.stride,
                           .c_row = in.cols,
-                          .accumulate = true};
+                          .accumulate = mode_of_dw == WriteMode::add};
     run_matmul(context, spec, column_of(begin), in.data, dw.data<float>() + begin * in.cols);
     context.poll();
   }

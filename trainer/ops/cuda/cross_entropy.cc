@@ -67,6 +67,8 @@ class Head {
                  Tensor& dw) const {
     data_gradient<T>(rows, of_logits, stride, dh);
     if (!dw.defined()) return;
+    // Rows of padding that no product writes hold what they began with, 0.
+    const bool replaces = spec_.mode_of_dw == WriteMode::replace && rows.begin == 0;
     for (const Range part : parts())
       products_.run(context_,
                     {.m = std::min(part.count, stride - part.begin),
@@ -77,7 +79,7 @@ class Head {
                      .a_row = stride,
                      .b_row = h_.stride,
                      .c_row = h_.cols,
-                     .accumulate = true},
+                     .accumulate = !replaces},
                     {.a = of_logits + part.begin,
                      .b = h_row(rows.begin),
                      .c = address<float>(dw) + part.begin * h_.cols});

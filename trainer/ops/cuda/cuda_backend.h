@@ -36,7 +36,7 @@ class CudaBackend final : public Backend {
   void linear_backward_data(Context& context, const Tensor& dy, const PackedWeight& w,
                             Tensor& dx) override;
   void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x, Tensor& dw,
-                              Tensor& dbias) override;
+                              Tensor& dbias, WriteMode mode_of_dw) override;
   void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
                             const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
                             Tensor& dw, Tensor& loss) override;
@@ -54,8 +54,8 @@ class CudaBackend final : public Backend {
   void roll_fp8_history(Context& context, Tensor& history, Tensor& current) override;
   void multiply_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b, const Tensor& bias,
                     Tensor& y) override;
-  void add_product_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b,
-                       Tensor& y) override;
+  void weight_gradient_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b, Tensor& dw,
+                           WriteMode mode) override;
 
   void set_product_options(const ProductOptions& options) override;
   std::string product_choices() const override;

@@ -66,11 +66,11 @@ void CudaBackend::multiply_fp8(Context& context, const Fp8Operand& a, const Fp8O
   multiply_with_bias(context, product_of(a, b, y), operands_of(a, b, y), bias, y);
 }
 
-void CudaBackend::add_product_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b,
-                                  Tensor& y) {
-  Product product = product_of(a, b, y);
-  product.accumulate = true;
-  products_.run(context, product, operands_of(a, b, y));
+void CudaBackend::weight_gradient_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b,
+                                      Tensor& dw, WriteMode mode) {
+  Product product = product_of(a, b, dw);
+  product.accumulate = mode == WriteMode::add;
+  products_.run(context, product, operands_of(a, b, dw));
 }
 
 }  // namespace sortie::trainer::ops::cuda

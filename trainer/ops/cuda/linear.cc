@@ -81,7 +81,7 @@ void CudaBackend::linear_backward_data(Context& context, const Tensor& dy, const
 }
 
 void CudaBackend::linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x,
-                                         Tensor& dw, Tensor& dbias) {
+                                         Tensor& dw, Tensor& dbias, WriteMode mode_of_dw) {
   const Tensor::Matrix gradient = dy.matrix(), in = x.matrix();
   if (dw.defined())
     products_.run(context,
@@ -93,7 +93,7 @@ void CudaBackend::linear_backward_weight(Context& context, const Tensor& dy, con
                    .a_row = gradient.stride,
                    .b_row = in.stride,
                    .c_row = in.cols,
-                   .accumulate = true},
+                   .accumulate = mode_of_dw == WriteMode::add},
                   {.a = gradient.data, .b = in.data, .c = dw.raw()});
   if (!dbias.defined()) return;
   // The product's own sums of columns would replace what dbias holds.

@@ -52,7 +52,7 @@ void GpuMetaBackend::multiply(Context& context, const Tensor& bias, const Tensor
 }
 
 void GpuMetaBackend::linear_backward_weight(Context& context, const Tensor& dy, const Tensor&,
-                                            Tensor& dw, Tensor& dbias) {
+                                            Tensor& dw, Tensor& dbias, WriteMode) {
   if (dw.defined()) multiply(context);
   if (!dbias.defined()) return;
   const Tensor::Matrix gradient = dy.matrix();

@@ -23,12 +23,13 @@ class GpuMetaBackend final : public MetaBackend {
     multiply(context);
   }
   void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x, Tensor& dw,
-                              Tensor& dbias) override;
+                              Tensor& dbias, WriteMode mode_of_dw) override;
   void cast_fp8(Context& context, const Tensor& x, const Fp8Amax& amax, Fp8Matrix& matrix) override;
   void roll_fp8_history(Context&, Tensor&, Tensor&) override {}
   void multiply_fp8(Context& context, const Fp8Operand& a, const Fp8Operand& b, const Tensor& bias,
                     Tensor& y) override;
-  void add_product_fp8(Context& context, const Fp8Operand&, const Fp8Operand&, Tensor&) override {
+  void weight_gradient_fp8(Context& context, const Fp8Operand&, const Fp8Operand&, Tensor&,
+                           WriteMode) override {
     multiply(context);
   }
   void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
