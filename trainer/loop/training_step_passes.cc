@@ -189,11 +189,12 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
       store_.gradients_zeroed();
       if (reduces) reducer_->begin();
     };
-    if (work.run(context_, passes, undo) == RepeatedWork::Done::as_graph)
+    if (work.run(context_, passes, undo) == RepeatedWork::Done::as_graph) {
       routing_.count_choices(choices_of_pass_);
-    else
+      store_.gradients_written();
+    } else {
       choices_of_pass_ = routing_.choices() - choices;
-    store_.gradients_written();
+    }
   }
   return {};
 }

@@ -1,7 +1,6 @@
 #include "trainer/nn/parameter.h"
 
 #include <algorithm>
-#include <map>
 #include <ranges>
 
 #include "trainer/ops/copy.h"
@@ -304,19 +303,18 @@ void ParameterStore::zero_gradients() {
 
 void ParameterStore::keep_old_gradients() {
   SORTIE_CHECK(!gathers() && gradients_.defined(), "gradients are not in one buffer");
-  std::map<std::int64_t, Parameter*> by_place;
   for (auto& parameter : parameters_)
     if (parameter->trained() && parameter->spec().product_gradient && parameter->elements() > 0)
-      by_place.emplace(parameter->offset(), parameter.get());
+      replaced_.push_back(parameter.get());
+  std::ranges::sort(replaced_, {}, &Parameter::offset);
   std::int64_t end = 0;
   const auto zero_until = [&](std::int64_t begin) {
     if (begin > end) always_zero_.push_back({end, begin});
   };
-  for (const auto& [begin, parameter] : by_place) {
-    zero_until(begin);
-    end = begin + parameter->elements();
+  for (Parameter* parameter : replaced_) {
+    zero_until(parameter->offset());
+    end = parameter->offset() + parameter->elements();
     parameter->context_ = context_;
-    replaced_.push_back(parameter);
   }
   zero_until(gradients_.elements());
   gradients_zeroed();

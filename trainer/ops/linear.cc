@@ -21,6 +21,11 @@ void check_vector(const Tensor& vector, std::int64_t size, const char* name) {
                vector.shape().to_string(), size);
 }
 
+/// Of no rows.
+void write_empty_sum(ExecutionContext& context, WriteMode mode, Tensor& dw) {
+  if (dw.defined() && mode == WriteMode::replace) fill(context, 0.0, dw);
+}
+
 void check_weight_gradient(const Tensor& dw, std::int64_t n, std::int64_t k) {
   if (!dw.defined()) return;
   SORTIE_CHECK(dw.dtype() == DType::f32 && dw.dense() && dw.shape() == Shape({n, k}),
@@ -89,10 +94,7 @@ void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const T
                x.shape().to_string());
   check_weight_gradient(dw, gradient.cols, in.cols);
   check_vector(dbias, gradient.cols, "dbias");
-  if (in.rows == 0) {
-    if (dw.defined() && mode_of_dw == WriteMode::replace) fill(context, 0.0, dw);
-    return;
-  }
+  if (in.rows == 0) return write_empty_sum(context, mode_of_dw, dw);
   if (dw.defined()) count_product(context, in.rows, gradient.cols, in.cols);
   dispatch<&Backend::linear_backward_weight>(context, dy, x, dw, dbias, mode_of_dw);
 }
@@ -159,10 +161,7 @@ void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const Pack
                spec.first_token);
   check_loss(loss);
   check_head_gradients(h, dh, dw, plain);
-  if (in.rows == 0) {
-    if (dw.defined() && spec.mode_of_dw == WriteMode::replace) fill(context, 0.0, dw);
-    return;
-  }
+  if (in.rows == 0) return write_empty_sum(context, spec.mode_of_dw, dw);
   const std::int64_t products = 1 + (dh.defined() ? 1 : 0) + (dw.defined() ? 1 : 0);
   count_product(context, products * in.rows, spec.vocab_size, in.cols);
   dispatch<&Backend::linear_cross_entropy>(context, h, w, targets, spec, dh, dw, loss);

@@ -26,11 +26,14 @@ config::JobConfig shared_out_job(const std::string& architecture) {
   return job;
 }
 
+/// One process on the CPU.
+LayoutRun run_alone(const config::JobConfig& job, int steps) {
+  const OnDevice cpu({});
+  return run_layout(job, 1, steps);
+}
+
 void check_shared_out(const config::JobConfig& job, const std::vector<SharedOut>& ways, int steps) {
-  const LayoutRun alone = [&] {
-    const OnDevice cpu({});
-    return run_layout(job, 1, steps);
-  }();
+  const LayoutRun alone = run_alone(job, steps);
   for (const SharedOut& way : ways) {
     CAPTURE(std::string(way.name));
     config::JobConfig shared = job;
@@ -102,28 +105,30 @@ std::vector<std::vector<double>> train_over_nccl(const config::JobConfig& job, i
   return told;
 }
 
+/// Two ranks of train_over_nccl(), without validations.
+void check_told(const std::vector<std::vector<double>>& told, const LayoutRun& alone) {
+  CHECK(told[0] == told[1]);
+  REQUIRE(told[0].size() == 2 * alone.losses.size());
+  for (std::size_t i = 0; i < alone.losses.size(); ++i) {
+    CHECK(told[0][2 * i] == doctest::Approx(alone.losses[i]).epsilon(1e-5));
+    CHECK(told[0][2 * i + 1] == doctest::Approx(alone.norms[i]).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("on a GPU: stages that send each other tensors over NCCL train as one process does" *
           doctest::skip(!gpu_is_emulated())) {
   config::JobConfig job = shared_out_job("llama");
   job.model.weight_tying = true;  // the first and the last stage sum a gradient
   job.topology.micro_batch_size = 1;
   const int steps = 3;
-  const LayoutRun alone = [&] {
-    const OnDevice cpu({});
-    return run_layout(job, 1, steps);
-  }();
+  const LayoutRun alone = run_alone(job, steps);
   job.optimizer.gradient_clipping = 0;
   job.topology.pipeline_parallel_size = 2;
   for (const int interleave : {1, 2}) {
     CAPTURE(interleave);
     job.topology.pipeline_interleave = interleave;
     const auto told = train_over_nccl(job, 2, steps);
-    CHECK(told[0] == told[1]);
-    REQUIRE(told[0].size() == 2 * alone.losses.size());
-    for (std::size_t i = 0; i < alone.losses.size(); ++i) {
-      CHECK(told[0][2 * i] == doctest::Approx(alone.losses[i]).epsilon(1e-5));
-      CHECK(told[0][2 * i + 1] == doctest::Approx(alone.norms[i]).epsilon(1e-4));
-    }
+    check_told(told, alone);
   }
 }
 
@@ -134,19 +139,11 @@ TEST_CASE("on a GPU: steps whose updates alone are graphs train as one process d
   config::JobConfig job = shared_out_job("llama");
   job.topology.micro_batch_size = job.topology.global_batch_size;
   const int steps = 5;
-  const LayoutRun alone = [&] {
-    const OnDevice cpu({});
-    return run_layout(job, 1, steps);
-  }();
+  const LayoutRun alone = run_alone(job, steps);
   job.optimizer.gradient_clipping = 0;
   job.topology.tensor_parallel_size = 2;
   const auto told = train_over_nccl(job, 2, steps);
-  CHECK(told[0] == told[1]);
-  REQUIRE(told[0].size() == 2 * alone.losses.size());
-  for (std::size_t i = 0; i < alone.losses.size(); ++i) {
-    CHECK(told[0][2 * i] == doctest::Approx(alone.losses[i]).epsilon(1e-5));
-    CHECK(told[0][2 * i + 1] == doctest::Approx(alone.norms[i]).epsilon(1e-4));
-  }
+  check_told(told, alone);
 }
 
 TEST_CASE("on a GPU: replicas whose reductions cut their graphs have the bits of no graphs" *

@@ -152,8 +152,7 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
     job.topology.global_batch_size = 2;
     job.optimizer.freeze = {"embedding.*", "layers.0.*"};
   }
-  // Its gradients are NaN, and those of the next step take their place, also where a validation
-  // has taken memory, so that this one is no graph.
+  // Its gradients are NaN, and those of the next step take their place.
   SUBCASE("one micro-batch a step, a step that is skipped, and validations between") {
     job.topology.global_batch_size = 2;
     job.trainer.max_consecutive_skips = 5;
