@@ -48,7 +48,7 @@ bool add_fault(Fault& fault, std::string_view text) {
         std::from_chars(number.data(), number.data() + number.size(), fault.at);
     for (const auto& [name, action] : kActions)
       if (error == std::errc{} && end == number.data() + number.size() &&
-          text.substr(colon + 1) == name) {
+          text.substr(colon + 1) == name && fault.action == Action::none) {
         fault.action = action;
         return true;
       }
@@ -71,8 +71,8 @@ Result<> configure(Fault& fault, std::string_view text) {
       reset();
       return fail(
           ErrorCode::usage,
-          fmt::format("SORTIE_FAULT={}: want checkpoint:N:kill|stop|enospc|eio|eintr|short|delay, "
-                      "checkpoint:noexchange, or both with a comma between them",
+          fmt::format("SORTIE_FAULT={}: want one checkpoint:N:kill|stop|enospc|eio|eintr|short|"
+                      "delay, checkpoint:noexchange, or both with a comma between them",
                       text));
     }
     begin = end + 1;

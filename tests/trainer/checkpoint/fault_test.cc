@@ -229,9 +229,10 @@ TEST_CASE("a kill at a random moment, again and again, never loses what was repo
 }
 
 TEST_CASE("a fault that is not understood is refused") {
-  for (const char* text : {"checkpoint", "checkpoint:", "checkpoint:1", "checkpoint:x:kill",
-                           "checkpoint:1:explode", "other:1:kill", "checkpoint:1x:kill",
-                           "checkpoint:noexchange,", "checkpoint:noexchange,1:kill"}) {
+  for (const char* text :
+       {"checkpoint", "checkpoint:", "checkpoint:1", "checkpoint:x:kill", "checkpoint:1:explode",
+        "other:1:kill", "checkpoint:1x:kill", "checkpoint:noexchange,",
+        "checkpoint:noexchange,1:kill", "checkpoint:3:eio,checkpoint:5:kill"}) {
     const auto refused = file_ops::set_fault(text);
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().code == ErrorCode::usage);
