@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/exit_code.h"
@@ -41,14 +42,41 @@ std::optional<double> validation_loss(const Manifest& manifest) {
   return recorded(manifest, "validation_loss");
 }
 
-/// The one with the lowest validation loss; the end when none was validated.
-std::vector<CheckpointEntry>::const_iterator best_of(const std::vector<CheckpointEntry>& entries) {
-  auto best = entries.end();
+/// What the validation loss is the loss of (validation_measure(), loop/validation.h); 0 where that
+/// is not recorded, which is taken for any.
+std::int64_t measure_of(const Manifest& manifest) {
+  const auto found = manifest.counters.find("validation_measure");
+  return found == manifest.counters.end() ? 0 : found->second;
+}
+
+struct Best {
+  /// The lowest validation loss of what the newest one is the loss of; the end when none was
+  /// validated.
+  std::vector<CheckpointEntry>::const_iterator entry;
+  std::int64_t others = 0;  // checkpoints with losses of something else
+};
+
+Best best_of(const std::vector<CheckpointEntry>& entries) {
+  const auto validated = [](const CheckpointEntry& entry) {
+    return entry.manifest && validation_loss(*entry.manifest);
+  };
+  std::pair<std::int64_t, std::int64_t> newest{};
+  std::int64_t measure = 0;
+  for (const CheckpointEntry& entry : entries) {
+    if (!validated(entry) || measure_of(*entry.manifest) == 0) continue;
+    const std::pair<std::int64_t, std::int64_t> made{entry.manifest->created, entry.step};
+    if (made < newest) continue;
+    newest = made;
+    measure = measure_of(*entry.manifest);
+  }
+  Best best{.entry = entries.end()};
   for (auto it = entries.begin(); it != entries.end(); ++it) {
-    if (!it->manifest || !validation_loss(*it->manifest)) continue;
-    if (best == entries.end() ||
-        *validation_loss(*it->manifest) < *validation_loss(*best->manifest))
-      best = it;
+    if (!validated(*it)) continue;
+    if (const std::int64_t its = measure_of(*it->manifest); its != 0 && its != measure)
+      ++best.others;
+    else if (best.entry == entries.end() ||
+             *validation_loss(*it->manifest) < *validation_loss(*best.entry->manifest))
+      best.entry = it;
   }
   return best;
 }
@@ -100,6 +128,8 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry, bool best) {
   };
   root["loss"] = maybe(recorded(manifest, "loss"));
   root["validation_loss"] = maybe(validation_loss(manifest));
+  const std::int64_t measure = measure_of(manifest);
+  if (measure != 0) root["validation_measure"] = measure;
   root["best"] = best;
   root["consumed_samples"] = manifest.consumed_samples;
   root["tokens"] = manifest.tokens;
@@ -113,7 +143,7 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry, bool best) {
 }
 
 void print_table(const std::vector<CheckpointEntry>& entries, std::string_view good_word) {
-  const auto best = best_of(entries);
+  const Best best = best_of(entries);
   const auto loss = [](const std::optional<double>& value) {
     return value ? fmt::format("{:.4f}", *value) : "-";
   };
@@ -130,10 +160,15 @@ void print_table(const std::vector<CheckpointEntry>& entries, std::string_view g
     fmt::print(
         "{:>10}  {:<9} {:>9} {:>10} {:<4} {:>10} {:>6} {:>14}  {:%Y-%m-%d %H:%M:%S}  {:<24}  {}\n",
         it->step, manifest.suspect ? "suspect" : good_word, loss(recorded(manifest, "loss")),
-        loss(validation_loss(manifest)), it == best ? "best" : "",
+        loss(validation_loss(manifest)), it == best.entry ? "best" : "",
         human_bytes(manifest.shard_bytes()), manifest.world_size, manifest.tokens,
         fmt::gmtime(static_cast<std::time_t>(manifest.created)), manifest.run_id, place_of(*it));
   }
+  if (best.others > 0)
+    fmt::print(
+        "{} of {} checkpoints have losses of other validation data than the newest one has, which "
+        "are not compared with its own\n",
+        best.others, entries.size());
 }
 
 /// The checkpoints of a save folder, or the one checkpoint that the folder is itself.
@@ -170,7 +205,7 @@ Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
                           look_at(arguments.folder, depth));
   if (arguments.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    const auto best = best_of(entries);
+    const auto best = best_of(entries).entry;
     for (auto it = entries.begin(); it != entries.end(); ++it)
       list.push_back(to_json(*it, it == best));
     fmt::print("{}\n", list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));

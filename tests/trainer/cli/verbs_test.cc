@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -208,4 +210,24 @@ TEST_CASE("validation sets have names and losses in the log; a finished run tell
   CHECK_MESSAGE(again.code == 0, again.output);
   CHECK(has(again.output, "training is complete: step 3 of 3"));
   CHECK(value_behind(again.output, ", loss ") == last);
+}
+
+TEST_CASE("checkpoint ls finds the best of those that were validated on the same data") {
+  const Trained place;
+  const Finished worse = train({"train", "--config", place.at("job.toml"), "--set",
+                                "trainer.train_iterations=6", "--set", "trainer.eval_samples=1",
+                                "--set", "learning_rate_scheduler.learning_rate=0.3"});
+  REQUIRE_MESSAGE(worse.code == 0, worse.output);
+  const Finished listed = train({"checkpoint", "ls", "--json", place.at("checkpoints")});
+  std::map<std::int64_t, double> losses;
+  std::vector<std::int64_t> best;
+  for (const auto& row : nlohmann::json::parse(listed.output)) {
+    losses[row["step"]] = row["validation_loss"];
+    if (row["best"] == true) best.push_back(row["step"]);
+  }
+  CHECK(losses.at(3) < losses.at(6));
+  CHECK(best == std::vector<std::int64_t>{6});
+  const Finished table = train({"checkpoint", "ls", place.at("checkpoints")});
+  CHECK_MESSAGE(has(table.output, "have losses of other validation data than the newest one has"),
+                table.output);
 }
