@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tests/support/test_device.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/ops/copy.h"
 
 namespace sortie::trainer::test {

@@ -11,7 +11,7 @@
 
 #include "common/base/result.h"
 #include "trainer/loop/rank_context.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/layout.h"
 
 namespace sortie::trainer {

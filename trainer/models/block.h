@@ -9,6 +9,7 @@
 #include "trainer/autograd/moe_functions.h"
 #include "trainer/models/hf_format.h"
 #include "trainer/models/shape.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/context_group.h"
 
 namespace sortie::trainer {

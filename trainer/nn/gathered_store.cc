@@ -1,5 +1,5 @@
 // The part of ParameterStore that is for stores of which every replica keeps a share of everything.
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 
 namespace sortie::trainer {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "common/base/result.h"
 #include "common/config/schema.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 
 namespace sortie::trainer {
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "trainer/autograd/tensor_products.h"
+#include "trainer/nn/parameter_store.h"
 
 namespace sortie::trainer {
 

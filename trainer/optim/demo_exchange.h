@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/config/schema.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/ops/demo.h"
 #include "trainer/parallel/communicator.h"
 

@@ -10,7 +10,7 @@
 #include "common/config/schema.h"
 #include "common/config/training_groups.h"
 #include "trainer/nn/lora.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/ops/optimizer.h"
 #include "trainer/optim/demo_exchange.h"
 #include "trainer/parallel/layout.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/piece.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/layout.h"
 
 namespace sortie::trainer::outer {

@@ -1,7 +1,7 @@
 // Gradients of which each rank of a tensor-parallel group has a part.
 #pragma once
 
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/tensor_group.h"
 
 namespace sortie::trainer {

@@ -2,7 +2,7 @@
 // both stages' parts, the same bits on both, so that the copies stay equal.
 #pragma once
 
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/stage_lines.h"
 
 namespace sortie::trainer {

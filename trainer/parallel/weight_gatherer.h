@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {

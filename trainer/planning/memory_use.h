@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 
 namespace sortie::trainer {
 

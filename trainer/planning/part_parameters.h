@@ -2,7 +2,7 @@
 #pragma once
 
 #include "trainer/models/part.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/optim/optimizer.h"
 
 namespace sortie::trainer {

@@ -16,7 +16,7 @@
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint/store.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/samples/tokenizer_agreement.h"
 #include "trainer/state/extra_pieces.h"

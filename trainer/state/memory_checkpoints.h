@@ -13,7 +13,7 @@
 
 #include "trainer/checkpoint/memory_share.h"
 #include "trainer/checkpoint/ownership.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/state/memory_choice.h"
 #include "trainer/state/save_thread.h"

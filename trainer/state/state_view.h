@@ -11,7 +11,7 @@
 
 #include "common/base/result.h"
 #include "trainer/checkpoint/piece.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/tensor/device_memory.h"
 

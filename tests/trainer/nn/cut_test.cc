@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tests/support/flat_values.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "trainer/nn/parameter.h"
+#include "trainer/nn/parameter_store.h"
 #include "trainer/random/random.h"
 
 using namespace sortie::trainer;

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "tests/support/flat_values.h"
 
 namespace sortie::trainer::test {
