@@ -201,7 +201,7 @@ def tensorboard_python():
     python = folder / "bin/python"
     if subprocess.run([python, "-c", "import tensorboard"], capture_output=True).returncode if python.exists() else 1:
         shutil.rmtree(folder, ignore_errors=True)
-        run_to_end(sys.executable, "-m", "venv", folder, check=True)
+        run_to_end(sys.executable, "-m", "venv", folder, check=True, seconds=300)
         done = run_to_end(python, "-m", "pip", "install", "--quiet", "tensorboard", seconds=300)
         check(done.returncode == 0, f"pip install tensorboard, which this scenario needs: {done.stderr[-1000:]}")
     return python

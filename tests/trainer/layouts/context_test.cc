@@ -98,6 +98,8 @@ TEST_CASE("shared sequences with recomputation, accumulation and masked targets 
 }
 
 TEST_CASE("shared sequences in bf16 stay near one process") {
+  if (!on_gpu() && !cpu_facts().multiplies_bf16)
+    return;  // refused there, as training_test.cc has it
   const config::JobConfig job = long_placed_job("llama");
   const int steps = sortie::test::every_case() ? 20 : 6;
   const LayoutRun alone = run_layout(job, 1, steps, DType::bf16);
