@@ -37,7 +37,7 @@ Pinned& pinned() {
   return all;
 }
 
-std::atomic<std::uint64_t> slow_reads = 0;
+std::atomic<std::uint64_t> slow_reads = 0, read_bytes = 0;
 
 /// Whether a copy's bytes on the stream's GPU are in one of its blocks.
 bool on_device(const Stream& stream, const void* address, std::size_t size) {
@@ -101,6 +101,7 @@ cudaError_t cudaHostUnregister(void* block) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind direction,
                             cudaStream_t stream) {
   SORTIE_CHECK(stream != nullptr, "a copy on the default stream");
+  if (direction == cudaMemcpyDeviceToHost) read_bytes += size;
   if (direction == cudaMemcpyDeviceToHost && !pinned().has(to)) ++slow_reads;
   return copy(to, from, size, direction, *stream);
 }
@@ -139,4 +140,9 @@ cudaError_t cudaMemsetAsync(void* block, int value, std::size_t size, cudaStream
 /// the caller had to be waited for, as its memory is not pinned.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_slow_reads() {
   return emulated_cuda::slow_reads;
+}
+
+/// The same: how many bytes were copied to the host beside the caller.
+extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_read_bytes() {
+  return emulated_cuda::read_bytes;
 }

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <mutex>
+#include <ranges>
 #include <thread>
 
 #include "common/base/check.h"
@@ -62,7 +63,7 @@ bool go_on(Calls& work) {
   }
   if (work.fault == "kill") ::kill(::getpid(), SIGKILL);
   if (!work.begun) {
-    for (const Piece& one : work.pieces) {
+    for (const Piece& one : work.pieces | std::views::reverse) {  // as they were called
       if (one.head.what == Ask::received) continue;
       Asked head = one.head;
       head.bytes = one.from_bytes;
@@ -70,6 +71,7 @@ bool go_on(Calls& work) {
     }
     work.begun = true;
   }
+  work.seen = work.world->news();
   // The last one first; of those of one sender none overtakes another.
   std::set<int> waited_for;
   for (std::size_t i = work.pieces.size(); i-- > 0;) {
@@ -189,7 +191,9 @@ void begin(cudaStream_t stream, std::shared_ptr<Calls> work) {
       return true;
     });
     if (!missing.empty() || work->fault == "connect" || ++count <= looks) return false;
-    enqueue_when(stream, [work] { return go_on(*work); }, {});
+    enqueue_when(
+        stream, [work] { return go_on(*work); }, {},
+        [work] { return work->life->aborted || work->seen != work->world->news(); });
     return true;
   };
 }

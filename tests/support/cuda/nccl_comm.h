@@ -83,6 +83,7 @@ struct Calls {
   std::vector<Piece> pieces;
   std::string fault;
   bool begun = false;
+  std::uint64_t seen = 0;  // of the world's news
 };
 
 /// NCCL connects ranks when they use a communicator, or a pair of it, for the first time, and only

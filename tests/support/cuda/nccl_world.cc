@@ -97,6 +97,7 @@ void World::read() {
     if (head.what == Ask::connected) number = which(head.peer, static_cast<Role>(head.op));
     come_[{head.what, group, number}].emplace_back(head, std::move(bytes));
     bytes = {};
+    ++news_;
   }
   fail("the connection to rank 0 is closed");
 }

@@ -44,6 +44,8 @@ class World {
   }
   void fail(const std::string& words);
   bool failed() const { return failed_; }
+  /// Changes with all that comes.
+  std::uint64_t news() const { return news_; }
   const char* problem();
   /// Takes what comes until the connection is closed.
   void read();
@@ -59,7 +61,7 @@ class World {
   int socket_ = -1;
   const Fault fault_ = Fault::from_environment();
   const std::chrono::milliseconds call_time_;
-  std::atomic<std::uint64_t> number_{0}, splits_{0};
+  std::atomic<std::uint64_t> number_{0}, splits_{0}, news_{1};
   std::mutex writing_, mutex_;
   std::map<std::tuple<Ask, std::uint32_t, std::uint64_t>, std::deque<std::pair<Asked, Bytes>>>
       come_;

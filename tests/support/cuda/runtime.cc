@@ -68,9 +68,11 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 }
 
 cudaError_t enqueue_when(cudaStream_t stream, std::function<bool()> ready,
-                         std::function<void()> work) {
+                         std::function<void()> work, std::function<bool()> has_news) {
   SORTIE_CHECK(stream != nullptr, "work for the default stream");
-  return add_work(*stream, {.run = std::move(work), .ready = std::move(ready)});
+  return add_work(
+      *stream,
+      {.run = std::move(work), .ready = std::move(ready), .has_news = std::move(has_news)});
 }
 
 }  // namespace emulated_cuda

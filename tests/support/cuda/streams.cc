@@ -77,8 +77,16 @@ bool Device::idle() const {
   return std::ranges::all_of(streams, [](const Stream* s) { return s->items.empty(); });
 }
 
+bool Device::stands_still() const {
+  return std::ranges::all_of(streams, [](const Stream* stream) {
+    if (stream->items.empty()) return true;
+    const Item& front = stream->items.front();
+    return (front.after && !front.after->passed) || (front.work.has_news && !front.work.has_news());
+  });
+}
+
 void Device::do_some() {
-  if (idle()) return;
+  if (stands_still()) return;
   name_faults();
   const Open open(memory);
   begin_turns();
@@ -100,7 +108,13 @@ bool Device::has_more_than(const Point& point) const {
 void Device::run_until(const std::function<bool()>& done) {
   while (!done()) {
     Ran ran = Ran::one;
-    {
+    if (stands_still()) {
+      const bool may_come = std::ranges::any_of(streams, [](const Stream* stream) {
+        return !stream->items.empty() &&
+               (stream->items.front().foreign || stream->items.front().work.has_news);
+      });
+      ran = may_come ? Ran::none_yet : Ran::none;
+    } else {
       name_faults();
       const Open open(memory);
       begin_turns();

@@ -27,6 +27,9 @@ struct Point {
 struct Work {
   std::function<void()> run = {};
   std::function<bool()> ready = {};  // asked again and again, before it runs
+  /// What says no, so that `ready` is not asked: nothing has come since it was the last time. Asked
+  /// without the GPU's memory.
+  std::function<bool()> has_news = {};
 };
 
 /// What was captured: nodes, each after those of lower numbers that it names.
@@ -112,6 +115,9 @@ class Device {
  private:
   enum class Ran : std::uint8_t { one, none, none_yet };
   Ran run_one();
+  /// Nothing can run before an event, or what is sent, has come. To open the memory takes long, as
+  /// all processors are told.
+  bool stands_still() const;
   /// Either every stream has its turn now and then, or one goes on while others stay far behind.
   void begin_turns() { turns_ = random() % 2 == 0 ? 1 : 16; }
 

@@ -190,7 +190,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 /// do together. From the first such work on, GPUs go on without a thread that waits for them.
 /// `work` touches memory of the stream's GPU and of the host only.
 cudaError_t enqueue_when(cudaStream_t stream, std::function<bool()> ready,
-                         std::function<void()> work);
+                         std::function<void()> work, std::function<bool()> has_news = {});
 
 template <class T>
 T of_lane(T value, int lane) {
