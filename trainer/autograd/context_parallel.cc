@@ -1,14 +1,14 @@
 #include "trainer/autograd/context_parallel.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <map>
 #include <optional>
 
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
-#include "trainer/parallel/transfer.h"
+#include "trainer/ops/meta/planned_gpu.h"
+#include "trainer/parallel/transfers.h"
 
 namespace sortie::trainer {
 namespace {
@@ -32,6 +32,7 @@ struct RingShape {
             const ops::AttentionMask& ring_mask)
       : group(ring_group),
         mask(ring_mask),
+        on_gpu(ops::is_gpu(k.device())),
         chunk_tokens(k.size(1) / 2),
         message{{k.size(0), chunk_tokens, k.size(2), k.size(3)},
                 {v.size(0), chunk_tokens, v.size(2), v.size(3)}},
@@ -45,15 +46,16 @@ struct RingShape {
     return x.slice(1, half * chunk_tokens, chunk_tokens);
   }
   /// Calls body(first, count, mask) for runs of this rank's queries that see the chunk of keys.
-  /// They are short, so that messages make progress between them.
+  /// Where the host computes they are short, so that messages make progress between them.
   template <class Body>
   void for_each_query_run(int key_chunk, const Body& body) const {
-    constexpr std::int64_t kRun = 1024;
+    constexpr std::int64_t kShort = 1024;
+    const std::int64_t run = on_gpu ? chunk_tokens : kShort;
     for (int half = 0; half < 2; ++half) {
       const int chunk = group.chunk(half);
       if (!sees(chunk, key_chunk, reach)) continue;
-      for (std::int64_t begin = 0; begin < chunk_tokens; begin += kRun) {
-        const std::int64_t count = std::min(kRun, chunk_tokens - begin);
+      for (std::int64_t begin = 0; begin < chunk_tokens; begin += run) {
+        const std::int64_t count = std::min(run, chunk_tokens - begin);
         const std::int64_t first = half * chunk_tokens + begin;
         ops::AttentionMask part = mask;
         part.part = {.first_query = chunk * chunk_tokens + begin,
@@ -68,6 +70,7 @@ struct RingShape {
 
   const ContextGroup& group;
   const ops::AttentionMask& mask;
+  const bool on_gpu;
   const std::int64_t chunk_tokens;
   const KeyMessage message;
   const ChunkReach reach;
@@ -108,7 +111,8 @@ class KeyTravel {
   /// The chunks of the next step, which are sent on.
   const std::vector<Visitor>& next() {
     here_.clear();
-    for (auto& [route, transfer] : coming_) here_.push_back({route, transfer.wait()});
+    for (const auto& [route, number] : coming_)
+      here_.push_back({route, travels_.back().take(number)});
     coming_.clear();
     ++step_;
     post();
@@ -117,8 +121,7 @@ class KeyTravel {
   /// Until all that was sent has been taken.
   void finish() {
     here_.clear();
-    for (Transfer& transfer : sent_) (void)transfer.wait();
-    sent_.clear();
+    for (Transfers& step : travels_) step.finish();
   }
 
  private:
@@ -126,17 +129,17 @@ class KeyTravel {
   void post() {
     if (step_ >= shape_.steps) return;
     const ContextGroup& group = shape_.group;
+    Transfers& step = travels_.emplace_back(context_, group.communicator, dtype_);
     for (std::size_t i = 0; i < shape_.routes.size(); ++i) {
       const ChunkRoute& route = shape_.routes[i];
       if (route.hops <= step_) continue;
       const int from = group.at(route, step_), to = group.at(route, step_ + 1);
-      if (from == group.rank())
-        sent_.push_back(Transfer::send(context_, group.communicator, message_of(i), to));
+      if (from == group.rank()) step.send(message_of(i), to);
       if (to == group.rank())
-        coming_.emplace_back(i, Transfer::receive(context_, group.communicator, dtype_,
-                                                  {shape_.message.elements()}, from));
+        coming_.emplace_back(i, step.receive({shape_.message.elements()}, from));
     }
-    while (!sent_.empty() && sent_.front().poll()) sent_.pop_front();
+    step.begin();
+    for (Transfers& before : travels_) before.poll();
   }
   Tensor message_of(std::size_t route) const {
     for (const Visitor& visitor : here_)
@@ -149,8 +152,8 @@ class KeyTravel {
   DType dtype_ = DType::f32;
   int step_ = 0;
   std::vector<Visitor> here_;
-  std::vector<std::pair<std::size_t, Transfer>> coming_;
-  std::deque<Transfer> sent_;
+  std::vector<std::pair<std::size_t, std::size_t>> coming_;  // routes, numbers in the last of:
+  std::vector<Transfers> travels_;                           // by step
 };
 
 /// Gradients of visiting chunks, f32: each goes along its chunk's route from rank to rank, which
@@ -166,48 +169,47 @@ class GradientTravel {
 
   /// After a step: `parts` has this rank's part for every visitor, by route.
   void pass_on(int step, std::map<std::size_t, Tensor> parts) {
-    for (auto& [route, transfer] : coming_) {
+    for (const auto& [route, number] : coming_) {
       Tensor& part = parts.at(route);
-      ops::add(context_, transfer.wait(), part, part);
+      ops::add(context_, travels_.back().take(number), part, part);
     }
     coming_.clear();
     const ContextGroup& group = shape_.group;
+    Transfers& sums = travels_.emplace_back(context_, group.communicator, DType::f32);
     for (std::size_t i = 0; i < shape_.routes.size(); ++i) {
       const ChunkRoute& route = shape_.routes[i];
       if (route.hops < step) continue;
       const bool goes_home = route.hops == step;
       const int from = group.at(route, step);
       const int to = goes_home ? route.owner : group.at(route, step + 1);
-      if (from == group.rank())
-        sent_.push_back(Transfer::send(context_, group.communicator, std::move(parts.at(i)), to));
+      if (from == group.rank()) sums.send(std::move(parts.at(i)), to);
       if (to != group.rank()) continue;
-      Transfer transfer = Transfer::receive(context_, group.communicator, DType::f32,
-                                            {shape_.message.elements()}, from);
+      const std::size_t number = sums.receive({shape_.message.elements()}, from);
       if (goes_home)
-        home_.emplace(i, std::move(transfer));
+        home_.emplace(i, std::pair(travels_.size() - 1, number));
       else
-        coming_.emplace_back(i, std::move(transfer));
+        coming_.emplace_back(i, number);
     }
-    while (!sent_.empty() && sent_.front().poll()) sent_.pop_front();
+    sums.begin();
+    for (Transfers& before : travels_) before.poll();
   }
   /// Adds what has come home, by route.
   void finish() {
-    for (auto& [route, transfer] : home_) {
+    for (const auto& [route, at] : home_) {
       Tensor& sum = own_[shape_.group.half(shape_.routes[route].chunk)];
-      ops::add(context_, sum, transfer.wait(), sum);
+      ops::add(context_, sum, travels_[at.first].take(at.second), sum);
     }
-    home_.clear();
-    for (Transfer& transfer : sent_) (void)transfer.wait();
-    sent_.clear();
+    for (Transfers& step : travels_) step.finish();
   }
 
  private:
   ExecutionContext& context_;
   const RingShape& shape_;
   Tensor own_[2];
-  std::vector<std::pair<std::size_t, Transfer>> coming_;  // for the next step
-  std::map<std::size_t, Transfer> home_;
-  std::deque<Transfer> sent_;
+  std::vector<Transfers> travels_;  // by step
+  /// Routes, and numbers in the last of these.
+  std::vector<std::pair<std::size_t, std::size_t>> coming_;
+  std::map<std::size_t, std::pair<std::size_t, std::size_t>> home_;  // by route: step, number
 };
 
 /// f32 values into a view of any type.

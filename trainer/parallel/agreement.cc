@@ -24,6 +24,8 @@ std::string_view collective_name(Collective collective) {
       return "broadcast";
     case Collective::all_to_all:
       return "all-to-all";
+    case Collective::exchange:
+      return "exchange";
     case Collective::barrier:
       return "barrier";
     case Collective::split:
@@ -39,7 +41,7 @@ std::string Signature::to_string() const {
   if (collective == Collective::barrier || collective == Collective::split ||
       collective == Collective::all_gather_text)
     return text;
-  if (collective == Collective::all_to_all)
+  if (collective == Collective::all_to_all || collective == Collective::exchange)
     return text + fmt::format(" of {}", dtype_name(static_cast<DType>(dtype)));
   text += fmt::format(" of {} {}", elements, dtype_name(static_cast<DType>(dtype)));
   if (root >= 0) text += fmt::format(" from rank {}", root);

@@ -17,6 +17,7 @@ enum class Collective : std::int32_t {
   all_gather,
   broadcast,
   all_to_all,
+  exchange,  // messages of several ranks, together
   barrier,
   split,
   all_gather_text,

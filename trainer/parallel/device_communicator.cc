@@ -100,7 +100,7 @@ class DeviceCommunicator final : public Communicator {
     check_tensors(input, output);
     check_sound(*rank_, *host_);
     const std::uint64_t sequence =
-        host_->begin_all_to_all(input.dtype(), send_counts, receive_counts);
+        host_->begin_exchange(Collective::all_to_all, input.dtype(), send_counts, receive_counts);
     return in_flight(
         Collective::all_to_all, sequence, input, output, [&](const WhileWaiting& waiting) {
           return group_->all_to_all(input, send_counts, output, receive_counts, ready, waiting);
@@ -109,18 +109,44 @@ class DeviceCommunicator final : public Communicator {
 
   // By way of the host: receives are posted long ahead, and a kernel that waits for one would hold
   // up all that its group's stream is given after it.
-  // Not on a line, which has nothing else to do.
+  // Not on a line, which has nothing else to do, and not in an exchange, which all ranks begin.
   Handle send_async(const Tensor& values, int to, const Event& ready) override {
     if (!line_ || !ours(values)) return host_->send_async(values, to, ready);
     return start_message("send", values, [&](const WhileWaiting& waiting) {
-      return group_->send(values, to, ready, waiting);
+      return group_->exchange({{{values, to}}}, {}, ready, waiting);
     });
   }
   Handle receive_async(const Tensor& values, int from, const Event& ready) override {
     if (!line_ || !ours(values)) return host_->receive_async(values, from, ready);
     return start_message("receive", values, [&](const WhileWaiting& waiting) {
-      return group_->receive(values, from, ready, waiting);
+      return group_->exchange({}, {{{values, from}}}, ready, waiting);
     });
+  }
+  Handle exchange(DType dtype, std::span<const DeviceMessage> sends,
+                  std::span<const DeviceMessage> receives, const Event& ready) {
+    std::vector<Tensor> kept;
+    const auto counts_of = [&](std::span<const DeviceMessage> messages) {
+      std::vector<std::int64_t> counts(static_cast<std::size_t>(size()));
+      for (const auto& [values, other] : messages) {
+        SORTIE_CHECK(other >= 0 && other < size() && other != rank() && values.dtype() == dtype,
+                     "rank {} of {}: a message of {} {} in an exchange of {} with rank {}", rank(),
+                     size(), values.elements(), dtype_name(values.dtype()), dtype_name(dtype),
+                     other);
+        check_tensors(values, values);
+        counts[static_cast<std::size_t>(other)] += values.elements();
+        kept.push_back(values);
+      }
+      return counts;
+    };
+    const auto send_counts = counts_of(sends), receive_counts = counts_of(receives);
+    check_sound(*rank_, *host_);
+    const std::uint64_t sequence =
+        host_->begin_exchange(Collective::exchange, dtype, send_counts, receive_counts);
+    if (kept.empty()) return std::make_unique<NoDeviceWork>();
+    return in_flight(host_->label(Collective::exchange, sequence), std::move(kept),
+                     [&](const WhileWaiting& waiting) {
+                       return group_->exchange(sends, receives, ready, waiting);
+                     });
   }
   void barrier() override { host_->barrier(); }
 
@@ -208,7 +234,7 @@ class DeviceCommunicator final : public Communicator {
   template <class Call>
   Handle in_flight(Collective collective, std::uint64_t sequence, const Tensor& input,
                    const Tensor& output, const Call& call) {
-    return in_flight(host_->label(collective, sequence), input, output, call);
+    return in_flight(host_->label(collective, sequence), {input, output}, call);
   }
 
   /// The two ends are not compared in the debug mode: neither waits for the other.
@@ -216,18 +242,17 @@ class DeviceCommunicator final : public Communicator {
   Handle start_message(const char* direction, const Tensor& values, const Call& call) {
     check_tensors(values, values);
     check_sound(*rank_, *host_);
-    return in_flight(fmt::format("{} {}", direction, messages_++), values, values, call);
+    return in_flight(fmt::format("{} {}", direction, messages_++), {values}, call);
   }
 
   template <class Call>
-  Handle in_flight(const std::string& label, const Tensor& input, const Tensor& output,
-                   const Call& call) {
+  Handle in_flight(const std::string& label, std::vector<Tensor> kept, const Call& call) {
     std::string what = fmt::format("{} of group {} ({} ranks)", label, name(), size());
     Event done;
     attempt(what, [&](const WhileWaiting& waiting) { done = call(waiting); });
     rank_->watch.started(*group_, done, what);
     return std::make_unique<DeviceHandle>(rank_, *host_, std::move(what), std::move(done),
-                                          std::vector<Tensor>{input, output});
+                                          std::move(kept));
   }
 
   const std::shared_ptr<DeviceRank> rank_;
@@ -277,6 +302,14 @@ Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<C
 bool sends_between_devices(const Communicator& group) {
   const auto* of_devices = dynamic_cast<const DeviceCommunicator*>(&group);
   return of_devices != nullptr && of_devices->between_devices();
+}
+
+Communicator::Handle exchange_between_devices(Communicator& group, DType dtype,
+                                              std::span<const DeviceMessage> sends,
+                                              std::span<const DeviceMessage> receives,
+                                              const Event& ready) {
+  SORTIE_CHECK(sends_between_devices(group), "an exchange of group {}", group.name());
+  return static_cast<DeviceCommunicator&>(group).exchange(dtype, sends, receives, ready);
 }
 
 std::unique_ptr<Communicator> make_line(Communicator& group, int from, int to) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/device_group.h"
@@ -16,8 +17,15 @@ namespace sortie::trainer {
 Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<Communicator> host,
                                                                DeviceGroups& groups, Device device);
 
-/// Whether lines (below) can be made of a group: its tensors travel from GPU to GPU.
+/// Whether the tensors of a group travel from GPU to GPU, also those of the functions below.
 bool sends_between_devices(const Communicator& group);
+/// Messages that all ranks of the group begin at the same point, each its own, or none: one
+/// collective, of values of one type. Of one sender to one receiver they are taken in the order of
+/// the lists. None are to the rank itself. Starts when `ready` has passed, as Communicator's do.
+Communicator::Handle exchange_between_devices(Communicator& group, DType dtype,
+                                              std::span<const DeviceMessage> sends,
+                                              std::span<const DeviceMessage> receives,
+                                              const Event& ready);
 /// For messages from one rank of a group to another, from GPU to GPU: a group of the two, the
 /// sender first, with a stream of its own on each. A message waits on the GPU for its receiver, and
 /// a receive for its message, so receives are posted when they are waited for and not before. All

@@ -20,6 +20,12 @@ namespace sortie::trainer {
 /// connects ranks; throws what is to end that wait. It is not kept after the call.
 using WhileWaiting = std::function<void()>;
 
+/// A tensor on its way to or from another rank of a group.
+struct DeviceMessage {
+  Tensor values;
+  int rank = 0;
+};
+
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
@@ -39,11 +45,11 @@ class DeviceGroup {
   virtual Event all_to_all(const Tensor& input, std::span<const std::int64_t> send_counts,
                            const Tensor& output, std::span<const std::int64_t> receive_counts,
                            const Event& ready, const WhileWaiting& waiting) = 0;
-  /// Of one sender to one receiver they go in the order of issue.
-  virtual Event send(const Tensor& values, int to, const Event& ready,
-                     const WhileWaiting& waiting) = 0;
-  virtual Event receive(const Tensor& values, int from, const Event& ready,
-                        const WhileWaiting& waiting) = 0;
+  /// Messages in both directions, which may wait for each other. Those of one sender to one
+  /// receiver are taken in the order of the calls, and of the lists.
+  virtual Event exchange(std::span<const DeviceMessage> sends,
+                         std::span<const DeviceMessage> receives, const Event& ready,
+                         const WhileWaiting& waiting) = 0;
 
   /// Cuts the group as Communicator::split does; null for a negative color. All members call it.
   virtual std::unique_ptr<DeviceGroup> split(int color, int key, const std::string& name,

@@ -182,7 +182,8 @@ Communicator::Handle GroupCommunicator::all_to_all_async(
                "all-to-all: rank {} sends itself {} and expects {}", rank(), send_counts[self],
                receive_counts[self]);
   const std::size_t width = dtype_bytes(input.dtype());
-  const std::uint64_t sequence = begin_all_to_all(input.dtype(), send_counts, receive_counts);
+  const std::uint64_t sequence =
+      begin_exchange(Collective::all_to_all, input.dtype(), send_counts, receive_counts);
   const std::string what = label(Collective::all_to_all, sequence);
   const int tag = tag_of(id_, Part::data, sequence);
   return start_when(

@@ -85,11 +85,11 @@ std::uint64_t GroupCommunicator::begin(Collective collective, std::int64_t eleme
   return sequence;
 }
 
-std::uint64_t GroupCommunicator::begin_all_to_all(DType dtype,
-                                                  std::span<const std::int64_t> send_counts,
-                                                  std::span<const std::int64_t> receive_counts) {
-  const std::uint64_t sequence = begin(Collective::all_to_all, 0, dtype);
-  if (debug_ && size() > 1) compare_counts(send_counts, receive_counts);
+std::uint64_t GroupCommunicator::begin_exchange(Collective collective, DType dtype,
+                                                std::span<const std::int64_t> send_counts,
+                                                std::span<const std::int64_t> receive_counts) {
+  const std::uint64_t sequence = begin(collective, 0, dtype);
+  if (debug_ && size() > 1) compare_counts(collective, send_counts, receive_counts);
   return sequence;
 }
 
@@ -102,7 +102,8 @@ std::string GroupCommunicator::lost_members() const {
   return lost;
 }
 
-void GroupCommunicator::compare_counts(std::span<const std::int64_t> send_counts,
+void GroupCommunicator::compare_counts(Collective collective,
+                                       std::span<const std::int64_t> send_counts,
                                        std::span<const std::int64_t> receive_counts) {
   const auto ranks = static_cast<std::size_t>(size());
   std::vector<std::int64_t> all(ranks * ranks);
@@ -116,8 +117,8 @@ void GroupCommunicator::compare_counts(std::span<const std::int64_t> send_counts
                                   : all[member * ranks + static_cast<std::size_t>(rank())];
     if (sent != receive_counts[member])
       engine_->fail_with(fmt::format(
-          "group {}: all-to-all: rank {} sends {} elements to rank {}, which expects {}",
-          group_.name, group_.world_ranks[member], sent,
+          "group {}: {}: rank {} sends {} elements to rank {}, which expects {}", group_.name,
+          collective_name(collective), group_.world_ranks[member], sent,
           group_.world_ranks[static_cast<std::size_t>(rank())], receive_counts[member]));
   }
 }

@@ -47,9 +47,10 @@ class GroupCommunicator final : public Communicator {
   /// Begins a collective: its number, and in the debug mode the comparison with the other ranks.
   std::uint64_t begin(Collective collective, std::int64_t elements = 0, DType dtype = DType::u8,
                       int root = -1);
-  /// The same of an all-to-all with these counts.
-  std::uint64_t begin_all_to_all(DType dtype, std::span<const std::int64_t> send_counts,
-                                 std::span<const std::int64_t> receive_counts);
+  /// The same of an all-to-all or an exchange; elements to and from each rank.
+  std::uint64_t begin_exchange(Collective collective, DType dtype,
+                               std::span<const std::int64_t> send_counts,
+                               std::span<const std::int64_t> receive_counts);
   /// "all-reduce 17"
   std::string label(Collective collective, std::uint64_t sequence) const;
   /// Members that are known to be gone, and how: "rank 3: it has closed its connection"; else
@@ -72,7 +73,7 @@ class GroupCommunicator final : public Communicator {
                     Part part, std::uint64_t sequence, std::string what);
   enum class Direction : std::uint8_t { send, receive };
   Handle pair(const Tensor& values, int member, Direction direction, const Event& ready);
-  void compare_counts(std::span<const std::int64_t> send_counts,
+  void compare_counts(Collective collective, std::span<const std::int64_t> send_counts,
                       std::span<const std::int64_t> receive_counts);
   /// Of a rank alone, whose result is its input's memory.
   bool is_there(const Tensor& input, const Tensor& output) const {

@@ -189,19 +189,20 @@ Event NcclGroup::all_to_all(const Tensor& input, std::span<const std::int64_t> s
   });
 }
 
-Event NcclGroup::send(const Tensor& values, int to, const Event& ready,
-                      const WhileWaiting& waiting) {
-  return add(ready, waiting, "send", [&] {
-    return ncclSend(values.raw(), count_of(values), type_of(values.dtype()), to, communicator_,
-                    stream_);
-  });
-}
-
-Event NcclGroup::receive(const Tensor& values, int from, const Event& ready,
-                         const WhileWaiting& waiting) {
-  return add(ready, waiting, "receive", [&] {
-    return ncclRecv(values.raw(), count_of(values), type_of(values.dtype()), from, communicator_,
-                    stream_);
+Event NcclGroup::exchange(std::span<const DeviceMessage> sends,
+                          std::span<const DeviceMessage> receives, const Event& ready,
+                          const WhileWaiting& waiting) {
+  return add(ready, waiting, "exchange", [&] {
+    // A failed call is what the end of its group returns.
+    const ncclResult_t begun = ncclGroupStart();
+    for (const auto& [values, to] : sends)
+      (void)ncclSend(values.raw(), count_of(values), type_of(values.dtype()), to, communicator_,
+                     stream_);
+    for (const auto& [values, from] : receives)
+      (void)ncclRecv(values.raw(), count_of(values), type_of(values.dtype()), from, communicator_,
+                     stream_);
+    const ncclResult_t ended = ncclGroupEnd();
+    return begun == ncclSuccess ? ended : begun;
   });
 }
 

@@ -56,10 +56,8 @@ class NcclGroup final : public DeviceGroup {
   Event all_to_all(const Tensor& input, std::span<const std::int64_t> send_counts,
                    const Tensor& output, std::span<const std::int64_t> receive_counts,
                    const Event& ready, const WhileWaiting& waiting) override;
-  Event send(const Tensor& values, int to, const Event& ready,
-             const WhileWaiting& waiting) override;
-  Event receive(const Tensor& values, int from, const Event& ready,
-                const WhileWaiting& waiting) override;
+  Event exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives,
+                 const Event& ready, const WhileWaiting& waiting) override;
   std::unique_ptr<DeviceGroup> split(int color, int key, const std::string& name,
                                      const WhileWaiting& waiting) override;
   std::string problem() override;

@@ -24,8 +24,7 @@ MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator)
   const std::int64_t peak = signed_of(allocator.peak_bytes_in_use());
   use.activations = peak - signed_of(allocator.bytes_in_use());
   use.cached = signed_of(allocator.bytes_reserved()) - peak;
-  const Device device = allocator.device();
-  if (device.kind != DeviceKind::cuda && device != ops::kPlannedGpu) return use;
+  if (!ops::is_gpu(allocator.device())) return use;
   // Kept between steps, as parameters are. And all of a block is taken from a GPU, where an unused
   // page of the host's memory costs nothing.
   use.activations += signed_of(ops::cuda::kProductWorkspaceBytes);

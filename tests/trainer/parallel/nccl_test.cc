@@ -7,6 +7,7 @@
 #include "tests/trainer/parallel/on_ranks.h"
 #include "tests/trainer/parallel/socket_ranks.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/parallel/device_communicator.h"
 #include "trainer/parallel/stage_exchange.h"
 
 using namespace sortie;
@@ -34,6 +35,33 @@ std::pair<double, double> sum_over(int ranks, std::int64_t i) {
     scale += std::abs(sample<float>(rank, i));
   }
   return {sum, scale};
+}
+
+/// Two messages from each rank to the one above it and one to the one below, of 3 or more ranks,
+/// and none of a last rank that stays out of the ring.
+void exchange_in_a_ring(Communicator& world, ExecutionContext& context, Wrongs& wrongs) {
+  const int rank = world.rank(), ring = world.size() - 1;
+  std::vector<DeviceMessage> sends, receives;
+  const auto values_of = [&](int of, double which, std::int64_t elements) {
+    Tensor values = context.empty(DType::f32, {elements});
+    ops::fill(context, 10.0 * of + which, values);
+    return values;
+  };
+  if (rank < ring) {
+    const int above = (rank + 1) % ring, below = (rank + ring - 1) % ring;
+    sends = {{values_of(rank, 1, 50), above},
+             {values_of(rank, 2, 20), above},
+             {values_of(rank, 3, 30), below}};
+    receives = {{context.empty(DType::f32, {50}), below},
+                {context.empty(DType::f32, {20}), below},
+                {context.empty(DType::f32, {30}), above}};
+  }
+  exchange_between_devices(world, DType::f32, sends, receives, context.record())->wait_on(context);
+  sends.clear();
+  for (std::size_t i = 0; i < receives.size(); ++i)
+    for (const float value : ops::copy_to_host<float>(context, receives[i].values))
+      wrongs.check(value == static_cast<float>(10 * receives[i].rank + static_cast<int>(i) + 1),
+                   "a message");
 }
 
 }  // namespace
@@ -231,6 +259,41 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     INFO(errors[0]);
     CHECK(errors[0].find("rank 1") != std::string::npos);
     CHECK(errors[0].find("closed its connection") != std::string::npos);
+  }
+}
+
+TEST_CASE("nccl: messages of several ranks are one collective") {
+  Wrongs wrongs;
+  for (const char* debug : {"0", "1"}) {
+    const sortie::test::ScopedVariable mode("SORTIE_COMM_DEBUG", debug);
+    const RankErrors errors = run_gpu_ranks(4, [&](Communicator& world, ExecutionContext& context) {
+      for (int round = 0; round < 3; ++round) exchange_in_a_ring(world, context, wrongs);
+      world.barrier();
+    });
+    CHECK(all_empty(errors));
+  }
+  CHECK(wrongs.all() == "");
+}
+
+TEST_CASE("nccl: an exchange whose ranks do not expect what they are sent is named") {
+  const auto unequal = [](Communicator& world, ExecutionContext& context) {
+    const DeviceMessage sent{context.empty(DType::f32, {6}), 1 - world.rank()};
+    const DeviceMessage got{context.empty(DType::f32, {world.rank() == 0 ? 6 : 7}),
+                            1 - world.rank()};
+    exchange_between_devices(world, DType::f32, {{sent}}, {{got}}, context.record())->wait();
+  };
+  SUBCASE("in the debug mode") {
+    const sortie::test::ScopedVariable debug("SORTIE_COMM_DEBUG", "1");
+    const RankErrors errors = run_gpu_ranks(2, unequal);
+    INFO(errors[1]);
+    CHECK(errors[1].find("group world: exchange: rank 0 sends 6 elements to rank 1, which expects "
+                         "7") != std::string::npos);
+  }
+  SUBCASE("by the library") {
+    const RankErrors errors = run_gpu_ranks(2, unequal);
+    INFO(errors[1]);
+    CHECK(errors[1].find("exchange ") == 0);
+    CHECK(errors[1].find(" of group world (2 ranks)") != std::string::npos);
   }
 }
 
