@@ -83,7 +83,7 @@ Best best_of(const std::vector<CheckpointEntry>& entries) {
 
 /// "step-00001200", or "best/step-00001200".
 std::string place_of(const CheckpointEntry& entry) {
-  const std::string name = entry.folder.filename().string();
+  std::string name = entry.folder.filename().string();
   for (const char* place : {kBestFolder, kQuarantineFolder})
     if (entry.folder.parent_path().filename() == place) return fmt::format("{}/{}", place, name);
   return name;
