@@ -68,6 +68,13 @@ struct Trained {
     log = trained.output;
   }
   std::string at(const std::string& name) const { return (dir.path() / name).string(); }
+  /// In the config.
+  void change(const std::string& from, const std::string& to) const {
+    std::string config = sortie::test::read_text(dir.path() / "job.toml");
+    const std::size_t found = config.find(from);
+    REQUIRE(found != std::string::npos);
+    sortie::test::write_text(dir.path() / "job.toml", config.replace(found, from.size(), to));
+  }
   void make_tokenizer(const std::string& name, const std::string& text) const {
     sortie::test::write_text(dir.path() / (name + ".txt"), text);
     const Finished made = train({"data", "train-tokenizer", "--type", "bpe", "--vocab-size", "290",
@@ -214,9 +221,10 @@ TEST_CASE("validation sets have names and losses in the log; a finished run tell
 
 TEST_CASE("checkpoint ls finds the best of those that were validated on the same data") {
   const Trained place;
-  const Finished worse = train({"train", "--config", place.at("job.toml"), "--set",
-                                "trainer.train_iterations=6", "--set", "trainer.eval_samples=1",
-                                "--set", "learning_rate_scheduler.learning_rate=0.3"});
+  place.change("train_iterations = 3", "train_iterations = 6");
+  place.change("eval_samples = 2", "eval_samples = 1");
+  place.change("[model]", "[learning_rate_scheduler]\nlearning_rate = 10\n[model]");
+  const Finished worse = train({"train", "--config", place.at("job.toml")});
   REQUIRE_MESSAGE(worse.code == 0, worse.output);
   const Finished listed = train({"checkpoint", "ls", "--json", place.at("checkpoints")});
   std::map<std::int64_t, double> losses;
