@@ -106,14 +106,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMe
   return copy(to, from, size, direction, *stream);
 }
 /// On the default stream, which waits for no stream that is cudaStreamNonBlocking, nor they for it.
-/// Who copies from memory that is not pinned is not told when the GPU has it.
+/// Who copies from memory that is not pinned is not told when the GPU has it; all other copies
+/// between host and GPU are done when it returns.
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind direction) {
   if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
   int index = 0;
   (void)cudaGetDevice(&index);
   Stream& stream = device(index).default_stream();
   const cudaError_t added = copy(to, from, size, direction, stream);
-  const bool waits = direction == cudaMemcpyHostToDevice && pinned().has(from);
+  const bool waits = direction == cudaMemcpyDeviceToHost ||
+                     (direction == cudaMemcpyHostToDevice && pinned().has(from));
   return added == cudaSuccess && waits ? cudaStreamSynchronize(&stream) : added;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
