@@ -1,6 +1,7 @@
 // Streams of an emulated GPU: late, in any order that events allow.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -109,6 +110,20 @@ TEST_CASE("cudaMemcpy waits for no stream") {
     if (value == 1) ++early;
   }
   CHECK(early > 0);
+}
+
+TEST_CASE("cudaMemcpy to pinned memory returns when the host has the values") {
+  for (int trial = 0; trial < 40; ++trial) {
+    Gpu gpu;
+    float* x = gpu.make(kSize, 3);
+    void* block = nullptr;
+    REQUIRE(cudaMallocHost(&block, kSize * sizeof(float)) == cudaSuccess);
+    auto* host = static_cast<float*>(block);
+    std::fill_n(host, kSize, 0.0f);
+    REQUIRE(cudaMemcpy(host, x, kSize * sizeof(float), cudaMemcpyDeviceToHost) == cudaSuccess);
+    CHECK(host[kSize - 1] == 3);
+    REQUIRE(cudaFreeHost(block) == cudaSuccess);
+  }
 }
 
 TEST_CASE("cudaMemcpy of memory that is not pinned returns before the GPU has it") {
