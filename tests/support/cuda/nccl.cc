@@ -34,8 +34,7 @@ ncclResult_t add(ncclComm_t comm, cudaStream_t stream, Piece piece) {
     if (!message) piece.head.sequence = comm->sequence++;
     auto& work = grouped[stream];
     if (!work) work = std::make_shared<Calls>(Calls{comm->world, comm->life, comm, {}, {}, false});
-    // The last one is waited for first: those of one sender are taken in the order of the calls.
-    work->pieces.insert(work->pieces.begin(), piece);
+    work->pieces.push_back(piece);
   }
   return grouping > 0 ? ncclSuccess : (++grouping, ncclGroupEnd());
 }

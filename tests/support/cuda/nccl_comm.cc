@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstring>
 #include <mutex>
-#include <ranges>
 #include <thread>
 
 #include "common/base/check.h"
@@ -63,7 +62,7 @@ bool go_on(Calls& work) {
   }
   if (work.fault == "kill") ::kill(::getpid(), SIGKILL);
   if (!work.begun) {
-    for (const Piece& one : work.pieces | std::views::reverse) {  // as they were called
+    for (const Piece& one : work.pieces) {
       if (one.head.what == Ask::received) continue;
       Asked head = one.head;
       head.bytes = one.from_bytes;
@@ -72,15 +71,17 @@ bool go_on(Calls& work) {
     work.begun = true;
   }
   work.seen = work.world->news();
-  // The last one first; of those of one sender none overtakes another.
+  // In the order of the calls: of the messages of one sender none overtakes another.
   std::set<int> waited_for;
-  for (std::size_t i = work.pieces.size(); i-- > 0;) {
-    const Piece& one = work.pieces[i];
-    if (one.head.what == Ask::received && waited_for.contains(one.head.peer)) continue;
-    if (is_done(work, one))
-      work.pieces.erase(work.pieces.begin() + static_cast<std::ptrdiff_t>(i));
-    else if (one.head.what == Ask::received)
-      waited_for.insert(one.head.peer);
+  for (auto one = work.pieces.begin(); one != work.pieces.end();) {
+    const bool is_message = one->head.what == Ask::received;
+    const bool must_wait = is_message && waited_for.contains(one->head.peer);
+    if (!must_wait && is_done(work, *one)) {
+      one = work.pieces.erase(one);
+      continue;
+    }
+    if (is_message) waited_for.insert(one->head.peer);
+    ++one;
   }
   return work.pieces.empty();
 }
