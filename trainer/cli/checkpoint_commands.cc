@@ -129,7 +129,8 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry, bool best) {
   root["loss"] = maybe(recorded(manifest, "loss"));
   root["validation_loss"] = maybe(validation_loss(manifest));
   const std::int64_t measure = measure_of(manifest);
-  if (measure != 0) root["validation_measure"] = measure;
+  // Text: not every reader of JSON has numbers of so many digits.
+  if (measure != 0) root["validation_measure"] = fmt::format("{:015x}", measure);
   root["best"] = best;
   root["consumed_samples"] = manifest.consumed_samples;
   root["tokens"] = manifest.tokens;
