@@ -11,6 +11,7 @@
 #include <chrono>
 
 #include "runner/check/peer_listener.h"
+#include "runner/never_fragment.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {
@@ -38,13 +39,6 @@ unsigned kernel_mtu(udp::socket& socket, bool v6) {
   return known && value > 0 ? static_cast<unsigned>(value) : 0;
 }
 
-/// Don't-fragment on every packet, whatever the kernel believes the path to carry.
-void never_fragment(udp::socket& socket, bool v6) {
-  const int value = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
-  (void)::setsockopt(socket.native_handle(), v6 ? IPPROTO_IPV6 : IPPROTO_IP,
-                     v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &value, sizeof value);
-}
-
 /// Whether a packet of `size` is answered with just that size.
 asio::awaitable<bool> passes(udp::socket& socket, const std::string& token, unsigned size,
                              bool v6) {
@@ -56,7 +50,7 @@ asio::awaitable<bool> passes(udp::socket& socket, const std::string& token, unsi
   const auto in = asio::buffer(answer);
   asio::steady_timer timer(socket.get_executor());
   for (int i = 0; i < kTries; ++i) {
-    const auto [sent_error, sent] = co_await socket.async_send(out, kAsTuple);
+    const auto [sent_error, sent] = co_await socket.async_send(out, kToken);
     if (sent_error == asio::error::message_size) co_return false;
     timer.expires_after(kWait);
     timer.async_wait([&socket](boost::system::error_code cancelled) {
@@ -65,7 +59,7 @@ asio::awaitable<bool> passes(udp::socket& socket, const std::string& token, unsi
     });
     bool answered = false;
     for (;;) {
-      const auto [error, count] = co_await socket.async_receive(in, kAsTuple);
+      const auto [error, count] = co_await socket.async_receive(in, kToken);
       if (error) break;  // time is up, or the network's own answer: try again
       std::size_t got = 0;
       std::from_chars(answer.data(), answer.data() + count, got);
@@ -90,7 +84,7 @@ asio::awaitable<PathMtu> find_path_mtu(asio::io_context& io, udp::endpoint peer,
   socket.open(peer.protocol(), error);
   if (!error) socket.connect(peer, error);
   if (error) co_return found;
-  never_fragment(socket, v6);
+  never_fragment(socket.native_handle(), v6);
   found.own = kernel_mtu(socket, v6);
   if (found.own < kSmall) co_return found;
   bool whole = co_await passes(socket, token, found.own, v6);
@@ -109,7 +103,7 @@ asio::awaitable<PathMtu> find_path_mtu(asio::io_context& io, udp::endpoint peer,
   }
   // What a cancelled timer has still queued runs before the socket is gone.
   asio::steady_timer last(io, milliseconds(0));
-  co_await last.async_wait(kAsTuple);
+  co_await last.async_wait(kToken);
   co_return found;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <ranges>
 
 #include "common/base/printable.h"
 #include "common/files/entry_path.h"
@@ -108,12 +109,12 @@ Result<> PathMatches::follow(Branch branch) {
                ? found(branch.path, std::move(branch.folder), std::move(branch.name))
                : Result<>();
   const std::vector<std::string> names = matches_in(branch.folder, components[branch.next]);
-  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+  for (const std::string& name : std::views::reverse(names)) {
     if (branches_.size() + roots_.size() >= kMaxMatches)
       return fail(ErrorCode::usage, fmt::format("{}: more than {} matches; pull the folder above",
                                                 paths_[branch.path], kMaxMatches));
-    branches_.push_back({branch.path, branch.next + 1, below(branch.folder, *name),
-                         branch.name.empty() ? *name : branch.name + "/" + *name});
+    branches_.push_back({branch.path, branch.next + 1, below(branch.folder, name),
+                         branch.name.empty() ? name : branch.name + "/" + name});
   }
   return {};
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "common/asio/spawn.h"
+#include "runner/never_fragment.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::tunnel {
@@ -46,13 +47,6 @@ std::int64_t now_us() {
   return std::chrono::duration_cast<microseconds>(now).count();
 }
 
-/// Don't-fragment on every packet, whatever the kernel believes the path to carry.
-void never_fragment(udp::socket& socket, bool v6) {
-  const int value = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
-  (void)::setsockopt(socket.native_handle(), v6 ? IPPROTO_IPV6 : IPPROTO_IP,
-                     v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &value, sizeof value);
-}
-
 }  // namespace
 
 Prober::Prober(asio::io_context& io, Token token, std::uint16_t me)
@@ -69,7 +63,7 @@ Result<> Prober::bind(udp::socket& socket, const UdpEndpoint& at) {
     socket.close(ignored);
     return std::unexpected(os_error(error.value(), fmt::format("UDP port {}", at.port())));
   }
-  never_fragment(socket, at.address().is_v6());
+  never_fragment(socket.native_handle(), at.address().is_v6());
   return {};
 }
 
@@ -112,7 +106,7 @@ asio::awaitable<void> Prober::listen(udp::socket& socket) {
   while (socket.is_open()) {
     UdpEndpoint from;
     const auto [error, count] =
-        co_await socket.async_receive_from(asio::buffer(buffer), from, kAsTuple);
+        co_await socket.async_receive_from(asio::buffer(buffer), from, kToken);
     if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
     // Any other one is what the network has said about an earlier datagram.
     if (!error) take(std::string_view(buffer.data(), count), from);
@@ -226,7 +220,7 @@ asio::awaitable<std::vector<ProbeOutcome>> Prober::probe(std::vector<ProbePeer> 
     for (Target& target : targets_)
       if (!is_done(target)) ask_around(target);
     timer.expires_after(kRound);
-    co_await timer.async_wait(kAsTuple);
+    co_await timer.async_wait(kToken);
     const bool all = std::ranges::all_of(targets_, [this](const Target& t) { return is_done(t); });
     if (all || Clock::now() >= deadline) break;
   }
