@@ -1,43 +1,40 @@
-# Unity builds: the sources of a folder are compiled together, so that the headers they share are parsed, and the
-# templates they share instantiated, once. File-local names must differ within a folder for this. The dev preset
+# Unity builds: the sources of a target are compiled together, so that the headers they share are parsed, and the
+# templates they share instantiated, once. File-local names must differ within a target for this. The dev preset
 # and scripts/lint compile file by file.
-option(SORTIE_UNITY "Compile the sources of a folder together" OFF)
-set(SORTIE_UNITY_FILES 16 CACHE STRING "How many sources are compiled together at most")
+option(SORTIE_UNITY "Compile the sources of a target together" OFF)
+# About 4,500 lines, which g++ compiles in 40 s. Less costs more in all; more keeps machines of many cores waiting for the last.
+set(SORTIE_UNITY_KIB 192 CACHE STRING "How many KiB of sources are compiled together at most")
 
-# sortie_unity() - groups the sources of each target in the global property SORTIE_UNITY_TARGETS by folder. Call it when
-# all sources are known. CMake itself leaves out a source with options or definitions of its own.
+# sortie_unity() - groups the sources of each target in the global property SORTIE_UNITY_TARGETS, in the order of its list.
+# Call it when all sources are known. CMake itself leaves out a source with options or definitions of its own.
 function(sortie_unity)
   if(NOT SORTIE_UNITY)
     return()
   endif()
+  math(EXPR most "${SORTIE_UNITY_KIB} * 1024")
   get_property(targets GLOBAL PROPERTY SORTIE_UNITY_TARGETS)
   foreach(target IN LISTS targets)
     get_target_property(sources ${target} SOURCES)
     get_target_property(base ${target} SOURCE_DIR)
-    set(folders "")
+    set(paths "")
+    set(bytes 0)
     foreach(source IN LISTS sources)
       if(NOT source MATCHES "\\.cc$")
         continue()
       endif()
-      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${base}" NORMALIZE OUTPUT_VARIABLE path)
-      cmake_path(GET path PARENT_PATH folder)
-      list(APPEND folders "${folder}")
-      list(APPEND "in_${folder}" "${path}")
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${base}" NORMALIZE)
+      file(SIZE "${source}" size)
+      math(EXPR bytes "${bytes} + ${size}")
+      list(APPEND paths "${source}")
     endforeach()
-    list(REMOVE_DUPLICATES folders)
-    foreach(folder IN LISTS folders)
-      cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${CMAKE_SOURCE_DIR}" OUTPUT_VARIABLE name)
-      string(MAKE_C_IDENTIFIER "${name}" name)
-      # Groups of nearly the same size: 17 files are 9 and 8, not 16 and 1.
-      list(LENGTH "in_${folder}" files)
-      math(EXPR groups "(${files} + ${SORTIE_UNITY_FILES} - 1) / ${SORTIE_UNITY_FILES}")
-      set(index 0)
-      foreach(source IN LISTS "in_${folder}")
-        math(EXPR group "${index} * ${groups} / ${files}")
-        math(EXPR index "${index} + 1")
-        set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${name}_${group}")
-      endforeach()
-      unset("in_${folder}")
+    # Groups of nearly the same size: a little over the limit is two halves, not a full one and a rest.
+    math(EXPR groups "(${bytes} + ${most} - 1) / ${most}")
+    set(before 0)
+    foreach(source IN LISTS paths)
+      math(EXPR group "${before} * ${groups} / ${bytes}")
+      set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${group}")
+      file(SIZE "${source}" size)
+      math(EXPR before "${before} + ${size}")
     endforeach()
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # A type with a member of a file-local type is fine in a .cc; g++ takes an included .cc for a header.

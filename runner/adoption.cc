@@ -177,8 +177,7 @@ boost::asio::awaitable<Result<Fd>> offer_connection(boost::asio::io_context& io,
   }
   Stream stream(io, fd.release());
   char answer[2048];
-  const auto [error, count] =
-      co_await stream.async_read_some(boost::asio::buffer(answer), kAsTuple);
+  const auto [error, count] = co_await stream.async_read_some(boost::asio::buffer(answer), kToken);
   if (error) co_return fail(ErrorCode::lost, "the runner that held this run has just ended");
   if (count != 1 || answer[0] != kTaken)
     co_return fail(ErrorCode::runner, std::string(answer, count));

@@ -117,7 +117,7 @@ boost::asio::awaitable<void> Runner::shut_down() {
     boost::asio::steady_timer pause(io_);
     while (preparing_ && Clock::now() < deadline) {
       pause.expires_after(milliseconds(10));
-      co_await pause.async_wait(kAsTuple);
+      co_await pause.async_wait(kToken);
     }
     if (job_->started()) {
       const bool finished = co_await job_->wait_finished(deadline - Clock::now());
@@ -160,7 +160,7 @@ boost::asio::awaitable<void> Runner::outlast_launcher() {
   boost::asio::steady_timer pause(io_);
   while (!leaving_ && Clock::now() < until && memory_->is_ours()) {
     pause.expires_after(kLookForSuccessor);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
   }
 }
 
@@ -178,7 +178,7 @@ boost::asio::awaitable<void> Runner::hand_over(wire::Adopt adopt) {
   handed_over_ = true;
   boost::asio::posix::stream_descriptor stream(io_, holder->release());
   char nothing = 0;
-  co_await stream.async_read_some(boost::asio::buffer(&nothing, 1), kAsTuple);
+  co_await stream.async_read_some(boost::asio::buffer(&nothing, 1), kToken);
 }
 
 Result<> Runner::adopt(const wire::Adopt& adopt, Fd in, Fd out) {
@@ -268,7 +268,7 @@ boost::asio::awaitable<void> Runner::beat() {
     const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
     const Clock::time_point before = Clock::now();
     beat_timer_.expires_after(tick);
-    const auto [error] = co_await beat_timer_.async_wait(kAsTuple);
+    const auto [error] = co_await beat_timer_.async_wait(kToken);
     if (error || link_.broken() || link_.generation() != generation) co_return;
     if (memory_ && !memory_->is_ours()) {
       spawn(io_, leave_after({ErrorCode::lost, memory_->path() + ": another holder has it, or it "
@@ -305,7 +305,7 @@ boost::asio::awaitable<void> Runner::beat() {
 
 boost::asio::awaitable<void> Runner::limit_handshake() {
   handshake_timer_.expires_after(kHandshakeTimeout);
-  const auto [error] = co_await handshake_timer_.async_wait(kAsTuple);
+  const auto [error] = co_await handshake_timer_.async_wait(kToken);
   if (error || job_ || files_ || sweeping_) co_return;
   log::error("no job from the launcher within {} s", kHandshakeTimeout.count());
   link_.close();
@@ -314,7 +314,7 @@ boost::asio::awaitable<void> Runner::limit_handshake() {
 boost::asio::awaitable<void> Runner::serve_signals() {
   for (;;) {
     const auto [error] =
-        co_await signals_.async_wait(boost::asio::posix::stream_descriptor::wait_read, kAsTuple);
+        co_await signals_.async_wait(boost::asio::posix::stream_descriptor::wait_read, kToken);
     if (error) co_return;
     signalfd_siginfo info;
     while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info)

@@ -8,28 +8,18 @@
 #include "common/config/mesh.h"
 #include "common/config/rampup.h"
 #include "common/config/text.h"
+#include "common/config/topology_keys.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
 namespace {
-
-constexpr std::string_view kMicro = "topology.micro_batch_size";
-constexpr std::string_view kAccumulation = "topology.gradient_accumulation_steps";
-constexpr std::string_view kGlobal = "topology.global_batch_size";
-constexpr std::string_view kDataParallel = "topology.data_parallel_size";
-constexpr std::string_view kTensorParallel = "topology.tensor_parallel_size";
-constexpr std::string_view kContextParallel = "topology.context_parallel_size";
-constexpr std::string_view kPipelineParallel = "topology.pipeline_parallel_size";
-constexpr std::string_view kExperts = "topology.expert_parallel_size";
-constexpr std::string_view kExpertTensor = "topology.expert_tensor_parallel_size";
-constexpr std::string_view kInterleave = "topology.pipeline_interleave";
 
 Violation broken(std::string_view rule, std::vector<std::string> keys, std::string message) {
   return {rule, std::move(keys), std::move(message)};
 }
 
 std::vector<std::string> batch_keys() {
-  return {std::string(kGlobal), std::string(kMicro), std::string(kAccumulation)};
+  return {kGlobal, kMicro, kAccumulation};
 }
 
 /// Divides global by the two known factors; `derived` is what the quotient will be.
@@ -49,7 +39,7 @@ bool is_underdetermined(const TopologyConfig& topology, BatchOutcome& outcome) {
       (topology.gradient_accumulation_steps != 0 && topology.global_batch_size != 0))
     return false;
   outcome.violations.push_back(
-      broken("T4", {std::string(kMicro), std::string(kGlobal), std::string(kAccumulation)},
+      broken("T4", {kMicro, kGlobal, kAccumulation},
              "0 can only be derived from gradient_accumulation_steps and global_batch_size; set "
              "micro_batch_size, or both of those"));
   return true;
@@ -106,9 +96,7 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   const std::int64_t each = ranks_of_replica(topology);
   if (world_size % each != 0) {
     violations.push_back(broken(
-        "T1",
-        {std::string(kTensorParallel), std::string(kContextParallel),
-         std::string(kPipelineParallel), "runner.hosts"},
+        "T1", {kTensor, kContext, kStages, "runner.hosts"},
         fmt::format("a replica of the model takes {} ranks = {}, and {} ranks are no multiple of "
                     "that; use {} ranks, or sizes whose product divides {}",
                     each, replica_text(topology), world_size, nearest_multiples(world_size, each),
@@ -118,7 +106,7 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   const std::int64_t replicas = world_size / each;
   if (topology.data_parallel_size == 0 || topology.data_parallel_size == replicas) return replicas;
   violations.push_back(broken(
-      "T2", {std::string(kDataParallel), "runner.hosts"},
+      "T2", {kDataParallel, "runner.hosts"},
       each == 1 ? fmt::format("{} does not fit a job of {} ranks; use {}, or 0 to follow the hosts",
                               topology.data_parallel_size, world_size, replicas)
                 : fmt::format("{} does not fit a job of {} ranks with {} ranks a replica; use {}, "
@@ -137,7 +125,7 @@ void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
     const std::int64_t micro_batches = samples / each;
     if (micro_batches % stages == 0) return;
     outcome.violations.push_back(broken(
-        "G4", {std::string(key), std::string(kInterleave), std::string(kPipelineParallel)},
+        "G4", {std::string(key), kInterleave, kStages},
         fmt::format("{} micro-batches of {} are no multiple of {} (pipeline_parallel_size), as "
                     "interleaved stages need; use {} micro-batches, or pipeline_interleave = 1",
                     micro_batches, of, stages, nearest_multiples(micro_batches, stages))));
@@ -157,7 +145,7 @@ void check_expert_groups(const TopologyConfig& topology, std::int64_t world_size
   const std::int64_t tensor = expert_tensor_size(topology, world_size);
   if (ranks % (experts * tensor) == 0) return;
   violations.push_back(
-      broken("G7", {std::string(kExperts), std::string(kExpertTensor), "runner.hosts"},
+      broken("G7", {kExperts, kExpertTensor, "runner.hosts"},
              fmt::format("a group that has all experts takes {} ranks = {} (expert_parallel_size) "
                          "* {} (expert_tensor_parallel_size), and {} ranks of a stage are no "
                          "multiple of that; use sizes whose product divides {}",

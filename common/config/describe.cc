@@ -11,7 +11,7 @@
 namespace sortie::config {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kKindNames[] = {"boolean",  "integer",         "number",
                                            "string",   "list of strings", "table of strings",
@@ -27,7 +27,7 @@ std::string kind_text(const Field& field) {
   return fmt::format("{} ({})", kind_name(field), field.unit);
 }
 
-Json kind_schema(Kind kind) {
+OrderedJson kind_schema(Kind kind) {
   switch (kind) {
     case Kind::boolean:
       return {{"type", "boolean"}};
@@ -49,19 +49,19 @@ Json kind_schema(Kind kind) {
   return {};
 }
 
-Json default_json(const Field& field) {
+OrderedJson default_json(const Field& field) {
   JobConfig job;
   const Slot slot = field.slot(job);
   if (const auto* const* table = std::get_if<std::map<std::string, std::string>*>(&slot)) {
-    Json out = Json::object();
+    OrderedJson out = OrderedJson::object();
     for (const auto& [name, value] : **table) out[name] = value;
     return out;
   }
-  return Json::parse(default_text(field));
+  return OrderedJson::parse(default_text(field));
 }
 
-Json value_schema(const Field& field) {
-  Json out = kind_schema(kind_of(field));
+OrderedJson value_schema(const Field& field) {
+  OrderedJson out = kind_schema(kind_of(field));
   if (const auto* range = std::get_if<IntegerRange>(&field.rule)) {
     out["minimum"] = range->min;
     out["maximum"] = range->max;
@@ -97,16 +97,16 @@ std::string cell(std::string_view words) {
 }  // namespace
 
 std::string json_schema() {
-  const Json empty = {
-      {"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
-  Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-               {"title", "Sortie job"}};
+  const OrderedJson empty = {
+      {"type", "object"}, {"additionalProperties", false}, {"properties", OrderedJson::object()}};
+  OrderedJson root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                      {"title", "Sortie job"}};
   root.update(empty);
   for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
-    Json* node = &root;
+    OrderedJson* node = &root;
     for (std::string_view path = section.name; !path.empty();) {
       const std::size_t dot = std::min(path.find('.'), path.size());
-      Json& child = (*node)["properties"][std::string(path.substr(0, dot))];
+      OrderedJson& child = (*node)["properties"][std::string(path.substr(0, dot))];
       if (child.is_null()) child = empty;
       node = &child;
       path.remove_prefix(std::min(dot + 1, path.size()));

@@ -9,22 +9,11 @@
 #include "common/config/forms.h"
 #include "common/config/mesh.h"
 #include "common/config/text.h"
+#include "common/config/topology_keys.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
 namespace {
-
-constexpr const char* kTensor = "topology.tensor_parallel_size";
-constexpr const char* kSequence = "topology.sequence_parallel";
-constexpr const char* kContext = "topology.context_parallel_size";
-constexpr const char* kStages = "topology.pipeline_parallel_size";
-constexpr const char* kStageLayers = "topology.pipeline_stage_layers";
-constexpr const char* kExperts = "topology.expert_parallel_size";
-constexpr const char* kExpertTensor = "topology.expert_tensor_parallel_size";
-constexpr const char* kSharding = "topology.parameter_sharding";
-constexpr const char* kInterleave = "topology.pipeline_interleave";
-constexpr const char* kSchedule = "topology.pipeline_schedule";
-constexpr const char* kCheckpointing = "topology.activation_checkpointing_type";
 
 /// "1, 2, 5 and 10": the sizes up to `most` that fit.
 template <class Fits>

@@ -15,10 +15,10 @@ struct Foreign {
   std::string_view name;
   std::string_view ours;
 };
-constexpr std::string_view kSharding = "set topology.parameter_sharding = \"optimizer\"";
-constexpr std::string_view kStages =
+constexpr std::string_view kSetSharding = "set topology.parameter_sharding = \"optimizer\"";
+constexpr std::string_view kShardingByStage =
     "set topology.parameter_sharding: \"optimizer\" is stage 1, \"full\" is stage 3";
-constexpr std::string_view kFull = "set topology.parameter_sharding = \"full\"";
+constexpr std::string_view kSetFullSharding = "set topology.parameter_sharding = \"full\"";
 constexpr std::string_view kAlwaysMixed =
     "master weights and gradients are always f32; set model.precision";
 constexpr Foreign kForeign[] = {
@@ -78,15 +78,15 @@ constexpr Foreign kForeign[] = {
     {"expert_model_parallel_size", "topology.expert_parallel_size"},
     {"moe_expert_parallel_size", "topology.expert_parallel_size"},
     {"expert_tensor_model_parallel_size", "topology.expert_tensor_parallel_size"},
-    {"use_distributed_optimizer", kSharding},
-    {"zero", kSharding},
-    {"zero_stage", kStages},
-    {"zero_optimization", kStages},
-    {"data_parallel_sharding_strategy", kStages},
-    {"fsdp", kFull},
-    {"use_custom_fsdp", kFull},
-    {"use_megatron_fsdp", kFull},
-    {"use_torch_fsdp2", kFull},
+    {"use_distributed_optimizer", kSetSharding},
+    {"zero", kSetSharding},
+    {"zero_stage", kShardingByStage},
+    {"zero_optimization", kShardingByStage},
+    {"data_parallel_sharding_strategy", kShardingByStage},
+    {"fsdp", kSetFullSharding},
+    {"use_custom_fsdp", kSetFullSharding},
+    {"use_megatron_fsdp", kSetFullSharding},
+    {"use_torch_fsdp2", kSetFullSharding},
     {"virtual_pipeline_model_parallel_size", "topology.pipeline_interleave"},
     {"bf16", kAlwaysMixed},
     {"fp16", kAlwaysMixed},

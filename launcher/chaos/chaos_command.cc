@@ -31,7 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kLookMs = 100;
+constexpr int kChaosLookMs = 100;
 constexpr std::chrono::hours kLongestCut{1};
 /// For a host that has been lost meanwhile: the next fault does not wait for it.
 constexpr const char* kFaultTimeout = "20s";
@@ -128,7 +128,7 @@ Result<bool> waited(const std::filesystem::path& folder, Clock::time_point until
     SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(folder));
     if (!record.alive()) return false;
     const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
-    ::poll(nullptr, 0, static_cast<int>(std::clamp<std::int64_t>(left.count(), 1, kLookMs)));
+    ::poll(nullptr, 0, static_cast<int>(std::clamp<std::int64_t>(left.count(), 1, kChaosLookMs)));
   }
   return true;
 }

@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -41,7 +39,7 @@ asio::awaitable<void> show_progress(const Pass& pass, std::size_t hosts) {
   asio::steady_timer timer(co_await asio::this_coro::executor);
   for (timer.expires_after(std::chrono::seconds(1));;
        timer.expires_after(std::chrono::milliseconds(200))) {
-    const auto [error] = co_await timer.async_wait(asio::as_tuple(asio::use_awaitable));
+    const auto [error] = co_await timer.async_wait(kToken);
     if (error) co_return;
     fmt::print(stderr, "\r\x1b[K{}: {} of {} hosts", pass.step(), pass.done(), hosts);
     std::fflush(stderr);

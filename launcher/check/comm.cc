@@ -14,7 +14,7 @@
 namespace sortie::launcher::check {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using Pair = std::pair<std::string, std::string>;
 using Slow = std::map<Pair, double>;  // Gbit/s of what is below the floor
 
@@ -27,16 +27,16 @@ constexpr const char* kHostFix =
     "it; --exclude runs without it";
 constexpr const char* kLinkFix = "see the way between the two: switch ports, routes, MTU";
 
-std::string name_of(const json& value) {
+std::string name_of(const Json& value) {
   return printable(value.get_ref<const std::string&>().substr(0, kMaxName));
 }
 
 /// Links of one list between different hosts; several of one pair become their mean.
-bool read_links(const json& rows, std::vector<CommLink>& links) {
+bool read_links(const Json& rows, std::vector<CommLink>& links) {
   if (!rows.is_array()) return false;
   std::map<Pair, std::size_t> places;
   std::vector<double> counts;
-  for (const json& row : rows) {
+  for (const Json& row : rows) {
     if (!row.is_object() || !row.contains("from") || !row["from"].is_string() ||
         !row.contains("to") || !row["to"].is_string() || !row.contains("gbit_s") ||
         !row["gbit_s"].is_number())
@@ -174,24 +174,24 @@ Result<CommReport> parse_comm_report(std::string_view text) {
                             "install sortie and sortie-train from one build",
                             why));
   };
-  const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object() || parsed.value("schema", json()) != "sortie/bench-comm/1")
+  const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object() || parsed.value("schema", Json()) != "sortie/bench-comm/1")
     return bad("no JSON of schema sortie/bench-comm/1");
-  const json links = parsed.value("links", json());
-  const json hosts = parsed.value("hosts", json());
+  const Json links = parsed.value("links", Json());
+  const Json hosts = parsed.value("hosts", Json());
   if (!links.is_object() || !hosts.is_array()) return bad("no links");
   CommReport report;
   report.ranks = hosts.size();
-  for (const json& host : hosts) {
+  for (const Json& host : hosts) {
     if (!host.is_string()) return bad("a host without a name");
     std::string name = name_of(host);
     if (std::ranges::find(report.hosts, name) == report.hosts.end())
       report.hosts.push_back(std::move(name));
   }
-  if (const json library = parsed.value("library", json()); library.is_string())
+  if (const Json library = parsed.value("library", Json()); library.is_string())
     report.library = name_of(library);
-  if (!read_links(links.value("pairs", json()), report.pairs) ||
-      !read_links(links.value("ring", json()), report.ring))
+  if (!read_links(links.value("pairs", Json()), report.pairs) ||
+      !read_links(links.value("ring", Json()), report.ring))
     return bad("a link without names or rate");
   if (report.pairs.empty()) return bad("no links between hosts");
   return report;

@@ -8,14 +8,14 @@
 namespace sortie::launcher::check {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 8;
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxItems = 4096;
 constexpr std::size_t kMaxNames = 256;
 
-std::string text(const json& part, const char* key) {
+std::string text(const Json& part, const char* key) {
   const auto it = part.find(key);
   if (it == part.end() || !it->is_string()) return "";
   const auto& value = it->get_ref<const std::string&>();
@@ -23,41 +23,41 @@ std::string text(const json& part, const char* key) {
   return printable(value.substr(0, kMaxText)) + "...";
 }
 
-std::uint64_t number(const json& part, const char* key) {
+std::uint64_t number(const Json& part, const char* key) {
   const auto it = part.find(key);
   return it != part.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
 }
 
-std::optional<std::uint64_t> limit(const json& part, const char* key) {
+std::optional<std::uint64_t> limit(const Json& part, const char* key) {
   const auto it = part.find(key);
   if (it != part.end() && it->is_null()) return std::nullopt;
   return number(part, key);
 }
 
-bool flag(const json& part, const char* key) {
+bool flag(const Json& part, const char* key) {
   const auto it = part.find(key);
   return it != part.end() && it->is_boolean() && it->get<bool>();
 }
 
-const json& object(const json& part, const char* key) {
-  static const json empty = json::object();
+const Json& object(const Json& part, const char* key) {
+  static const Json empty = Json::object();
   const auto it = part.find(key);
   return it != part.end() && it->is_object() ? *it : empty;
 }
 
-std::vector<std::string> texts(const json& part, const char* key, const char* member) {
+std::vector<std::string> texts(const Json& part, const char* key, const char* member) {
   std::vector<std::string> out;
   const auto list = part.find(key);
   if (list == part.end() || !list->is_array()) return out;
-  for (const json& item : *list) {
+  for (const Json& item : *list) {
     if (out.size() == kMaxNames) break;
-    const json as_object = item.is_object() ? item : json{{member, item}};
+    const Json as_object = item.is_object() ? item : Json{{member, item}};
     out.push_back(text(as_object, member));
   }
   return out;
 }
 
-HostFacts host_facts(const json& part) {
+HostFacts host_facts(const Json& part) {
   HostFacts facts;
   facts.hostname = text(part, "hostname");
   facts.machine_id = text(part, "machine_id");
@@ -75,11 +75,11 @@ HostFacts host_facts(const json& part) {
   facts.open_files = limit(part, "open_files");
   facts.open_files_hard = limit(part, "open_files_hard");
   facts.infiniband = flag(part, "infiniband");
-  const json& cgroup = object(part, "cgroup");
+  const Json& cgroup = object(part, "cgroup");
   facts.cgroup_error = text(cgroup, "error");
   facts.cgroup_writable = flag(cgroup, "writable");
   facts.cgroups_left = number(object(cgroup, "empty_jobs"), "count");
-  const json& runs = object(part, "run_folders");
+  const Json& runs = object(part, "run_folders");
   facts.run_base = text(runs, "base");
   facts.run_error = text(runs, "error");
   facts.runs_alive = number(object(runs, "held"), "count");
@@ -89,7 +89,7 @@ HostFacts host_facts(const json& part) {
   return facts;
 }
 
-FolderFacts folder_facts(const json& part) {
+FolderFacts folder_facts(const Json& part) {
   FolderFacts facts;
   facts.role = text(part, "role");
   facts.path = text(part, "path");
@@ -107,7 +107,7 @@ FolderFacts folder_facts(const json& part) {
   return facts;
 }
 
-ContainerFacts container_facts(const json& part) {
+ContainerFacts container_facts(const Json& part) {
   ContainerFacts facts;
   facts.client = text(part, "client");
   facts.version = text(part, "version");
@@ -126,12 +126,12 @@ ContainerFacts container_facts(const json& part) {
   return facts;
 }
 
-WayFacts way_facts(const json& part, const char* key) {
-  const json& way = object(part, key);
+WayFacts way_facts(const Json& part, const char* key) {
+  const Json& way = object(part, key);
   return {number(way, "bytes"), number(way, "us"), number(way, "segments"), number(way, "again")};
 }
 
-LinkFacts link_facts(const json& part) {
+LinkFacts link_facts(const Json& part) {
   return {text(part, "name"),         text(part, "error"),
           text(part, "rate_error"),   number(part, "round_trip_us"),
           number(part, "mtu"),        number(part, "own_mtu"),
@@ -139,7 +139,7 @@ LinkFacts link_facts(const json& part) {
           way_facts(part, "back")};
 }
 
-PeerFacts peer_facts(const json& part) {
+PeerFacts peer_facts(const Json& part) {
   return {text(part, "name"),         text(part, "error"),
           number(part, "connect_us"), number(part, "round_trip_us"),
           number(part, "mtu"),        number(part, "own_mtu"),
@@ -154,7 +154,7 @@ Result<> append(std::vector<T>& list, T item) {
   return {};
 }
 
-Result<> take(HostReport& report, const std::string& kind, const json& part) {
+Result<> take(HostReport& report, const std::string& kind, const Json& part) {
   if (kind == "folder") return append(report.folders, folder_facts(part));
   if (kind == "peer") return append(report.peers, peer_facts(part));
   if (kind == "link") return append(report.links, link_facts(part));
@@ -200,11 +200,11 @@ Result<> add_part(HostReport& report, std::string_view text_of_part) {
       report.bytes > kMaxReportTotal)
     return fail(ErrorCode::protocol, "CheckReport: too large, or too many");
   bool too_deep = false;
-  const auto watch = [&](int depth, json::parse_event_t, json&) {
+  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
     too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
-  const json part = json::parse(text_of_part, watch, /*allow_exceptions=*/false);
+  const Json part = Json::parse(text_of_part, watch, /*allow_exceptions=*/false);
   if (too_deep || !part.is_object())
     return fail(ErrorCode::protocol, "CheckReport: not the object that it should be");
   return take(report, text(part, "part"), part);

@@ -21,13 +21,13 @@
 namespace sortie::launcher::check {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-std::string dump(const json& request) {
-  return request.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string dump(const Json& request) {
+  return request.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-json folder(const char* role, const std::string& path, bool write) {
+Json folder(const char* role, const std::string& path, bool write) {
   return {{"role", role}, {"path", path}, {"write", write}};
 }
 
@@ -162,8 +162,8 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
 
 std::string look_request(const PlannedJob& job, const Expectations& expect, bool first) {
   const bool bare = !expect.program.empty() && !expect.container;
-  json request = {{"kind", "look"}, {"mpi", bare ? expect.mpi : "off"}};
-  json folders = {folder("cache", "~cache", false), folder("run", "~run", false),
+  Json request = {{"kind", "look"}, {"mpi", bare ? expect.mpi : "off"}};
+  Json folders = {folder("cache", "~cache", false), folder("run", "~run", false),
                   folder("shm", "/dev/shm", false)};
   if (!expect.save_dir.empty()) folders.push_back(folder("save_dir", expect.save_dir, true));
   request["folders"] = folders;
@@ -173,7 +173,7 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, bool
                             {"image", expect.container->image},
                             {"mounts", expect.container->mounts}};
   if (bare && !names_stage(expect.program)) {  // what is staged is on no host yet
-    json program = {{"name", expect.program}, {"work_dir", job.plan.work_dir}};
+    Json program = {{"name", expect.program}, {"work_dir", job.plan.work_dir}};
     for (const auto& [name, value] : job.plan.env)
       if (name == "PATH") program["path"] = value;
     request["program"] = program;
@@ -185,7 +185,7 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, bool
 
 std::string listen_request(const std::string& token, const std::string& address,
                            std::int64_t port) {
-  json request = {{"kind", "listen"}, {"token", token}, {"address", address}};
+  Json request = {{"kind", "listen"}, {"token", token}, {"address", address}};
   if (port > 0) request["port"] = static_cast<std::uint64_t>(port);
   return dump(request);
 }
@@ -202,7 +202,7 @@ std::string link_request(const PeerAddress& peer, std::uint64_t limit_ms, std::u
 }
 
 std::string reach_request(const std::vector<PeerAddress>& peers, std::uint64_t limit_ms) {
-  json list = json::array();
+  Json list = Json::array();
   for (const PeerAddress& peer : peers)
     list.push_back({{"name", peer.name}, {"address", peer.address}, {"port", peer.port}});
   return dump({{"kind", "reach"}, {"limit_ms", limit_ms}, {"peers", list}});

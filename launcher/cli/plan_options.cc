@@ -112,7 +112,7 @@ void add_site_options(CLI::App& app, AskedSites& asked) {
 
 Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked,
                                   std::optional<double> step_time, bool json) {
-  using Json = nlohmann::ordered_json;
+  using OrderedJson = nlohmann::ordered_json;
   std::vector<SitePlan> plans;
   for (const PlannedSite& site : job.sites)
     plans.push_back({site.place.name, site.hosts, site.plan});
@@ -134,10 +134,10 @@ Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked
           fmt::format("{}site {}: {}", text.empty() ? "" : "\n", site.name, plan_text(site.plan));
     return text + sites_text(between);
   }
-  Json out = {{"schema", "sortie/plan-sites/1"}, {"plans", Json::object()}};
+  OrderedJson out = {{"schema", "sortie/plan-sites/1"}, {"plans", OrderedJson::object()}};
   for (const SitePlan& site : plans) out["plans"][site.name] = plan_json(site.plan);
   out["between"] = sites_json(between);
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return out.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace sortie::launcher

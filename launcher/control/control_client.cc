@@ -12,7 +12,7 @@
 namespace sortie::launcher {
 namespace {
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t kMaxLineBytes = 1u << 20;
+constexpr std::size_t kMaxAnswerLine = 1u << 20;
 }  // namespace
 
 Result<ControlClient> ControlClient::connect(const std::filesystem::path& run, unsigned epoch) {
@@ -28,7 +28,7 @@ bool ControlClient::take() {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return errno == EAGAIN;
     if (count > 0) pending_.append(buffer, static_cast<std::size_t>(count));
-    if (count == 0 || pending_.size() > kMaxLineBytes) {
+    if (count == 0 || pending_.size() > kMaxAnswerLine) {
       while (next_line()) {
       }
       return false;

@@ -15,7 +15,7 @@
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 namespace {
 
@@ -23,14 +23,14 @@ constexpr std::size_t kMaxClients = 128;
 constexpr std::size_t kMaxRequestBytes = 64u << 10;
 constexpr int kMaxCutMs = 3'600'000;
 
-std::string line_of(Json fields) {
-  Json line = {{"sortie", kControlVersion}};
+std::string line_of(OrderedJson fields) {
+  OrderedJson line = {{"sortie", kControlVersion}};
   line.update(fields);
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::string refusal(const std::string& why) {
-  Json fields = {{"ok", false}, {"error", why}};
+  OrderedJson fields = {{"ok", false}, {"error", why}};
   return line_of(std::move(fields));
 }
 
@@ -109,7 +109,7 @@ std::string ControlServer::answer(const std::string& request) {
         fmt::format("this supervisor speaks version {} of the control protocol", kControlVersion));
   const auto op = json.find("op");
   const std::string name = op != json.end() && op->is_string() ? op->get<std::string>() : "";
-  Json fields = {{"ok", true}};
+  OrderedJson fields = {{"ok", true}};
   if (name == "status") {
     fields.update(orders_.status());
   } else if (name == "stop") {
@@ -133,7 +133,7 @@ std::string ControlServer::answer(const std::string& request) {
   return line_of(std::move(fields));
 }
 
-void ControlServer::finish(const Json& line) {
+void ControlServer::finish(const OrderedJson& line) {
   const std::string text = line_of(line);
   for (const auto& client : clients_) {
     send_line(client->native_handle(), text);

@@ -25,13 +25,13 @@ sockaddr_un address_in(int folder, const std::string& name) {
   return address;
 }
 
-struct Place {
+struct SocketPlace {
   Fd folder, socket;
   sockaddr_un address{};
 };
 
-Result<Place> place(const fs::path& run, unsigned epoch, int flags) {
-  Place place;
+Result<SocketPlace> place(const fs::path& run, unsigned epoch, int flags) {
+  SocketPlace place;
   place.folder.reset(::open(run.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!place.folder) return std::unexpected(os_error(errno, run.string()));
   place.socket.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
@@ -47,7 +47,7 @@ fs::path control_path(const fs::path& run, unsigned epoch) {
 }
 
 Result<Fd> listen_control(const fs::path& run, unsigned epoch) {
-  SORTIE_ASSIGN_OR_RETURN(Place at, place(run, epoch, SOCK_NONBLOCK));
+  SORTIE_ASSIGN_OR_RETURN(SocketPlace at, place(run, epoch, SOCK_NONBLOCK));
   const fs::path path = control_path(run, epoch);
   const mode_t mask = ::umask(0177);
   const int bound =
@@ -60,7 +60,7 @@ Result<Fd> listen_control(const fs::path& run, unsigned epoch) {
 }
 
 Result<Fd> connect_control(const fs::path& run, unsigned epoch) {
-  SORTIE_ASSIGN_OR_RETURN(Place at, place(run, epoch, 0));
+  SORTIE_ASSIGN_OR_RETURN(SocketPlace at, place(run, epoch, 0));
   // A supervisor that is stopped takes no connection once its queue is full: no wait without end.
   const timeval limit{3, 0};
   ::setsockopt(at.socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);

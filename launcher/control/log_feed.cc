@@ -10,12 +10,12 @@
 
 namespace sortie::launcher {
 namespace {
-constexpr std::size_t kReadBytes = 256u << 10;
+constexpr std::size_t kLogReadBytes = 256u << 10;
 constexpr std::uint64_t kTurnBytes = 1u << 20;  // of one log, before the next one has its turn
 }  // namespace
 
 LogFeed::LogFeed(const RunRecord& record, const std::set<std::uint32_t>& ranks, Sink sink)
-    : record_(record), sink_(std::move(sink)), buffer_(kReadBytes) {
+    : record_(record), sink_(std::move(sink)), buffer_(kLogReadBytes) {
   for (const RunRecord::Host& host : record.hosts)
     for (const std::uint32_t rank : host.ranks)
       for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
@@ -41,7 +41,7 @@ std::uint64_t LogFeed::hand_out(const StreamKey& key, const Log& log, std::uint6
   const Fd file(::open(path(key).c_str(), O_RDONLY | O_CLOEXEC));
   while (file && begin < end) {
     const ssize_t count =
-        ::pread(file.get(), buffer_.data(), std::min<std::uint64_t>(kReadBytes, end - begin),
+        ::pread(file.get(), buffer_.data(), std::min<std::uint64_t>(kLogReadBytes, end - begin),
                 static_cast<off_t>(begin));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;

@@ -14,7 +14,7 @@
 namespace sortie::launcher {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 Result<> cut_link(SupervisedRun& run, RunFolder& folder, const RunControl::CutLink& cut,
                   const std::string& host, std::chrono::milliseconds time) {
@@ -30,8 +30,8 @@ ControlServer::Orders orders_for(SupervisedRun& run, RunFolder& folder, unsigned
                                  RunControl::CutLink cut) {
   ControlServer::Orders orders;
   orders.status = [&run, &folder, epoch] {
-    return Json{{"run", folder.id()}, {"state", run.state()}, {"attempt", run.attempt()},
-                {"epoch", epoch},     {"pid", ::getpid()},    {"progress", run.progress()}};
+    return OrderedJson{{"run", folder.id()}, {"state", run.state()}, {"attempt", run.attempt()},
+                       {"epoch", epoch},     {"pid", ::getpid()},    {"progress", run.progress()}};
   };
   orders.stop = [&run](bool now) { run.stop(now); };
   orders.sites = [&run](const nlohmann::json& order) { return run.sites_order(order); };
@@ -62,7 +62,8 @@ void RunControl::end(const Verdict& verdict) {
                          verdict.aftermath, started_,     unix_time()};
   if (auto written = write_result(folder_.path(), result); !written)
     console_.error(written.error().message);
-  const Json line = {{"event", "end"}, {"exit_code", verdict.exit_code}, {"text", verdict.text}};
+  const OrderedJson line = {
+      {"event", "end"}, {"exit_code", verdict.exit_code}, {"text", verdict.text}};
   server_.finish(line);
 }
 

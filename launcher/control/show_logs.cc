@@ -26,7 +26,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr std::size_t kMaxPartialBytes = 1u << 20;
+constexpr std::size_t kMaxLogPartial = 1u << 20;
 
 class Pattern {
  public:
@@ -69,7 +69,7 @@ class LinePrinter {
       partial.clear();
     }
     partial.append(bytes);
-    if (partial.size() < kMaxPartialBytes) return;
+    if (partial.size() < kMaxLogPartial) return;
     print(chunk.rank, chunk.host, partial);
     partial.clear();
   }

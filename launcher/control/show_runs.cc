@@ -21,7 +21,7 @@
 namespace sortie::launcher {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 constexpr double kLostNamedSeconds = 24 * 3600;
 
 std::string ago(double then) {
@@ -29,21 +29,21 @@ std::string ago(double then) {
   return short_time(std::max(0.0, unix_time() - then));
 }
 
-std::string dump(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string dump(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
-Json run_json(const RunRecord& record, const TrainingView& training) {
-  Json json = {{"run", record.id},
-               {"name", record.name},
-               {"state", run_state_name(record.state)},
-               {"folder", record.path.string()},
-               {"hosts", record.host_names()},
-               {"ranks", record.world_size},
-               {"argv", record.argv},
-               {"attempt", record.attempt},
-               {"restarts", record.attempt - 1},
-               {"started", record.started()}};
+OrderedJson run_json(const RunRecord& record, const TrainingView& training) {
+  OrderedJson json = {{"run", record.id},
+                      {"name", record.name},
+                      {"state", run_state_name(record.state)},
+                      {"folder", record.path.string()},
+                      {"hosts", record.host_names()},
+                      {"ranks", record.world_size},
+                      {"argv", record.argv},
+                      {"attempt", record.attempt},
+                      {"restarts", record.attempt - 1},
+                      {"started", record.started()}};
   if (record.result) {
     json["ended"] = record.result->ended;
     json["exit_code"] = record.result->exit_code;
@@ -91,13 +91,13 @@ Answer ask_supervisor(const RunRecord& record) {
 }
 
 /// Where a rank is in its training, as its supervisor has heard it last.
-struct Place {
+struct RankPlace {
   std::uint64_t step = 0;
   std::string section;
   double standing_s = 0;  // without any sign of progress
 };
-std::map<std::uint32_t, Place> places_in(const nlohmann::json& status) {
-  std::map<std::uint32_t, Place> places;
+std::map<std::uint32_t, RankPlace> places_in(const nlohmann::json& status) {
+  std::map<std::uint32_t, RankPlace> places;
   const auto progress = status.is_object() ? status.find("progress") : status.end();
   if (progress == status.end() || !progress->is_object()) return places;
   for (const auto& rank : progress->value("ranks", nlohmann::json::array()))
@@ -108,7 +108,7 @@ std::map<std::uint32_t, Place> places_in(const nlohmann::json& status) {
 }
 
 /// "12 forward", and for how long nothing has changed where that is worth a word.
-std::string place_text(const Place& place) {
+std::string place_text(const RankPlace& place) {
   constexpr double kWorthAWord = 5;
   std::string text = fmt::format("{} {}", place.step, printable(place.section));
   if (place.standing_s >= kWorthAWord) text += fmt::format(" for {}", short_time(place.standing_s));
@@ -201,7 +201,7 @@ Result<std::string> ps_text(const std::string& log_dir, bool all, bool json) {
     runs.push_back({std::move(*record), std::move(training)});
   }
   if (json) {
-    Json list = Json::array();
+    OrderedJson list = OrderedJson::array();
     for (const Listed& run : runs) list.push_back(run_json(run.record, run.training));
     return dump({{"schema", "sortie/ps/1"}, {"runs", list}});
   }
@@ -220,13 +220,13 @@ namespace {
 
 struct HostRows {
   std::string table;
-  Json hosts = Json::array();
+  OrderedJson hosts = OrderedJson::array();
 };
 
 /// Hosts and ranks, of a run or of one of its sites.
 HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json& status) {
   HostRows out;
-  const std::map<std::uint32_t, Place> places = places_in(status);
+  const std::map<std::uint32_t, RankPlace> places = places_in(status);
   // Where ranks are: only where they tell it.
   const auto line = [&places](const std::string& host, const std::string& rank,
                               const std::string& pid, const std::string& state,
@@ -238,7 +238,7 @@ HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json&
   for (const RunRecord::Host& host : record.hosts) {
     std::string host_state = view.host_state[host.name];
     if (host_state.empty()) host_state = "waiting";
-    Json ranks = Json::array();
+    OrderedJson ranks = OrderedJson::array();
     bool first = true;
     for (const std::uint32_t number : host.ranks) {
       RankView& rank = view.rank[number];
@@ -246,7 +246,7 @@ HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json&
       if (rank.state == "running" && (!record.alive() || host_state == "lost")) rank.state = "lost";
       const auto place = places.find(number);
       const bool known = place != places.end() && rank.state == "running";
-      Json entry = {
+      OrderedJson entry = {
           {"rank", number}, {"state", rank.state}, {"pid", rank.pid}, {"status", rank.status}};
       if (known) {
         entry["step"] = place->second.step;
@@ -272,15 +272,15 @@ HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json&
 }
 
 /// The part of a run that is at one site; `name` of it.
-Json site_json(const std::string& name, const RunView& whole, const RunRecord& part, RunView& view,
-               Json hosts) {
+OrderedJson site_json(const std::string& name, const RunView& whole, const RunRecord& part,
+                      RunView& view, OrderedJson hosts) {
   const auto known = std::ranges::find(whole.sites, name, &std::pair<std::string, SiteView>::first);
   const SiteView said = known == whole.sites.end() ? SiteView() : known->second;
-  Json json = {{"site", name},
-               {"state", said.state == "removed" ? "removed" : run_state_name(part.state)},
-               {"attempt", part.attempt},
-               {"joined", said.joined},
-               {"steps_in_vain", said.steps_in_vain}};
+  OrderedJson json = {{"site", name},
+                      {"state", said.state == "removed" ? "removed" : run_state_name(part.state)},
+                      {"attempt", part.attempt},
+                      {"joined", said.joined},
+                      {"steps_in_vain", said.steps_in_vain}};
   if (said.exit_code) json["exit_code"] = *said.exit_code;
   if (!said.text.empty()) json["text"] = said.text;
   json["training"] = training_json(view.training, part.training_run(), unix_time());
@@ -300,7 +300,7 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
   const Answer answer = ask_supervisor(record);
   const std::string& quiet = answer.silence;
   std::string table;
-  Json hosts = Json::array(), sites = Json::array();
+  OrderedJson hosts = OrderedJson::array(), sites = OrderedJson::array();
   if (record.sites.empty()) {
     HostRows rows = host_rows(record, view, answer.status);
     table = std::move(rows.table);
@@ -312,7 +312,7 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
     RunView part_view = read_journal(part->path);
     part_view.training = read_training(part->path);
     HostRows rows = host_rows(*part, part_view, nullptr);
-    Json entry = site_json(site, view, *part, part_view, std::move(rows.hosts));
+    OrderedJson entry = site_json(site, view, *part, part_view, std::move(rows.hosts));
     const auto in_vain = entry["steps_in_vain"].get<std::int64_t>();
     table += fmt::format("\nsite {}  {}{}{}\n", site,
                          entry["state"] == "removed" ? "removed" : part->state_text(),
@@ -322,15 +322,15 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
     sites.push_back(std::move(entry));
   }
   if (!json) return header(record, view, quiet) + table;
-  Json out = {{"schema", "sortie/status/1"}};
+  OrderedJson out = {{"schema", "sortie/status/1"}};
   out.update(run_json(record, view.training));
   out["attempts"] = attempts_json(view);
   out["answers"] = quiet.empty() && record.alive();
   out["hosts"] = hosts;
-  out["hang"] = view.hang.empty() ? Json(nullptr) : Json(view.hang);
+  out["hang"] = view.hang.empty() ? OrderedJson(nullptr) : OrderedJson(view.hang);
   out["stragglers"] = view.stragglers;
   out["fit_again"] = view.fit_again;
-  out["planned"] = view.planned.empty() ? Json() : Json(view.planned);
+  out["planned"] = view.planned.empty() ? OrderedJson() : OrderedJson(view.planned);
   if (!record.sites.empty()) {
     out["rounds"] = rounds_json(view);
     out["sites"] = sites;

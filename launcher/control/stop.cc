@@ -26,7 +26,7 @@ constexpr auto kEndsWithin = std::chrono::hours(1) + std::chrono::seconds(60);
 constexpr auto kAfterItsEnd = std::chrono::seconds(3);
 /// A supervisor that has just taken its place opens its socket within this.
 constexpr auto kSocketWithin = std::chrono::seconds(5);
-constexpr int kLookMs = 20;
+constexpr int kStopLookMs = 20;
 
 class Stop {
  public:
@@ -106,7 +106,7 @@ class Stop {
     if (watcher.alive && watcher.pid > 0 && watcher.pid != hurried_ &&
         watcher.machine == machine_name() && ::kill(watcher.pid, SIGUSR1) == 0)
       hurried_ = watcher.pid;
-    ::poll(nullptr, 0, kLookMs);
+    ::poll(nullptr, 0, kStopLookMs);
   }
 
   /// To the supervisor that is there; then waits until that one has gone.
@@ -126,7 +126,7 @@ class Stop {
       told_epoch_ = boss.epoch;
       if (boss.epoch == 1 || Clock::now() - refused_since_ > kSocketWithin)
         return explained(std::move(client).error());
-      ::poll(nullptr, 0, kLookMs);
+      ::poll(nullptr, 0, kStopLookMs);
       return {};
     }
     hurried_ = 0;
@@ -141,7 +141,7 @@ class Stop {
       if (::poll(&polled, 1, 1000) > 0) open = client->take();
     }
     for (const auto end = Clock::now() + kAfterItsEnd; Clock::now() < end;
-         ::poll(nullptr, 0, kLookMs))
+         ::poll(nullptr, 0, kStopLookMs))
       if (read_result(run_) || !supervisor_of(run_, boss.epoch).alive) break;
     return {};
   }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kMaxFileBytes = 4096;
+constexpr std::size_t kMaxLockBytes = 4096;
 
 bool is_gone(int error) {
   return error == ENOENT || error == ENOTDIR;
@@ -87,7 +87,7 @@ Result<Fd> take_file(const fs::path& run, const std::string& name) {
 SupervisorFacts read_facts(const fs::path& file, unsigned epoch) {
   SupervisorFacts facts;
   facts.epoch = epoch;
-  if (const auto text = read_file(file, kMaxFileBytes)) {
+  if (const auto text = read_file(file, kMaxLockBytes)) {
     const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     if (json.is_object()) {
       const auto number = [&](const char* key) {

@@ -22,11 +22,11 @@
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-using nlohmann::json;
+using Json = nlohmann::json;
 
 namespace {
 
-constexpr std::uint64_t kBlock = 512;
+constexpr std::uint64_t kTarBlock = 512;
 constexpr std::size_t kMaxParts = 100'000;
 constexpr std::uint64_t kMaxText = 16u << 20;  // of a manifest or a configuration
 constexpr std::size_t kChunk = 1u << 20;
@@ -35,7 +35,7 @@ struct Header {
   char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], checksum[8], type, link[100],
       magic[6], version[2], user[32], group[32], major[8], minor[8], prefix[155], rest[12];
 };
-static_assert(sizeof(Header) == kBlock);
+static_assert(sizeof(Header) == kTarBlock);
 
 std::string field(const char* text, std::size_t size) {
   return std::string(text, ::strnlen(text, size));
@@ -158,10 +158,10 @@ Result<> ImageArchive::read_parts() {
   Part part;
   std::string long_name, long_link, long_size;
   bool begun = false;
-  for (std::uint64_t at = 0; at + kBlock <= bytes_;) {
-    SORTIE_ASSIGN_OR_RETURN(const std::string block, read_at(file.get(), at, kBlock));
+  for (std::uint64_t at = 0; at + kTarBlock <= bytes_;) {
+    SORTIE_ASSIGN_OR_RETURN(const std::string block, read_at(file.get(), at, kTarBlock));
     Header header;
-    std::memcpy(&header, block.data(), kBlock);
+    std::memcpy(&header, block.data(), kTarBlock);
     if (header.name[0] == '\0') break;  // the end
     auto size = number(header.size, sizeof header.size);
     if (!begun) part.offset = at;
@@ -169,9 +169,9 @@ Result<> ImageArchive::read_parts() {
     const bool special =
         header.type == 'x' || header.type == 'g' || header.type == 'L' || header.type == 'K';
     if (!special && !long_size.empty()) size = std::strtoull(long_size.c_str(), nullptr, 10);
-    if (!size || *size > bytes_ - at - kBlock) return no_image("a broken tar header");
-    const std::uint64_t content = at + kBlock;
-    at = content + (*size + kBlock - 1) / kBlock * kBlock;
+    if (!size || *size > bytes_ - at - kTarBlock) return no_image("a broken tar header");
+    const std::uint64_t content = at + kTarBlock;
+    at = content + (*size + kTarBlock - 1) / kTarBlock * kTarBlock;
     if (special) {
       if (*size > kMaxText) return no_image("a tar header that is too large");
       SORTIE_ASSIGN_OR_RETURN(const std::string text, read_at(file.get(), content, *size));
@@ -221,13 +221,13 @@ Result<std::string> ImageArchive::content_of(const std::string& name) const {
 
 Result<> ImageArchive::read_manifest() {
   SORTIE_ASSIGN_OR_RETURN(const std::string text, content_of("manifest.json"));
-  const json manifest = json::parse(text, nullptr, false);
+  const Json manifest = Json::parse(text, nullptr, false);
   if (!manifest.is_array() || manifest.size() != 1 || !manifest[0].is_object())
     return no_image("its manifest is not that of one image");
-  const auto strings = [](const json& object, const char* key) {
+  const auto strings = [](const Json& object, const char* key) {
     std::vector<std::string> list;
     if (const auto found = object.find(key); found != object.end() && found->is_array())
-      for (const json& item : *found)
+      for (const Json& item : *found)
         if (item.is_string()) list.push_back(item.get<std::string>());
     return list;
   };
@@ -237,7 +237,7 @@ Result<> ImageArchive::read_manifest() {
     return no_image("its manifest names no configuration");
   SORTIE_ASSIGN_OR_RETURN(const std::string config_text, content_of(config->get<std::string>()));
   image_id_ = digest_of(config_text);
-  const json parsed = json::parse(config_text, nullptr, false);
+  const Json parsed = Json::parse(config_text, nullptr, false);
   if (parsed.is_object() && parsed.contains("rootfs") && parsed["rootfs"].is_object())
     diff_ids_ = strings(parsed["rootfs"], "diff_ids");
   if (diff_ids_.size() != layers_.size() || layers_.empty())
@@ -278,7 +278,7 @@ asio::awaitable<Result<>> ImageArchive::write_without(std::size_t layers, std::s
       co_await asio::post(executor, asio::use_awaitable);
     }
   }
-  const std::string end(2 * kBlock, '\0');
+  const std::string end(2 * kTarBlock, '\0');
   co_return write_all(out.get(), end);
 }
 

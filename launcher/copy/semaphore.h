@@ -1,12 +1,12 @@
 // Semaphore: at most so many coroutines of one thread between acquire() and release().
 #pragma once
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <cstddef>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher {
 
@@ -18,7 +18,7 @@ class Semaphore {
   boost::asio::awaitable<void> acquire() {
     while (seats_ == 0) {
       free_.expires_at(std::chrono::steady_clock::time_point::max());
-      co_await free_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+      co_await free_.async_wait(kToken);
     }
     --seats_;
   }

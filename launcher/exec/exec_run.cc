@@ -26,7 +26,7 @@ constexpr std::uint32_t kMinWindow = 64u << 10, kMaxWindow = 1u << 20;
 /// After this a host that is still being connected to counts no more.
 constexpr milliseconds kConnectPatience{500};
 /// With more than this waiting for the terminal no host gets credit.
-constexpr std::size_t kBacklog = 4u << 20;
+constexpr std::size_t kMaxBacklog = 4u << 20;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ bool ExecRun::is_done(std::size_t index) const {
 }
 
 bool ExecRun::congested() const {
-  return parts_.console.backlog() > kBacklog;
+  return parts_.console.backlog() > kMaxBacklog;
 }
 
 asio::awaitable<void> ExecRun::run() {

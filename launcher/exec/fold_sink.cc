@@ -12,8 +12,8 @@ namespace sortie::launcher {
 namespace {
 
 constexpr std::size_t kTailBytes = 16u << 10;
-constexpr std::size_t kPieceBytes = 64u << 10;
-constexpr std::size_t kMaxLineBytes = 64u << 10;
+constexpr std::size_t kFoldBytes = 64u << 10;
+constexpr std::size_t kMaxFoldedLine = 64u << 10;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ std::string FoldSink::next_bytes(const Text& text) {
   std::string bytes;
   if (at.extent < text.extents.size()) {
     const Text::Extent& extent = text.extents[at.extent];
-    bytes.resize(std::min<std::uint64_t>(extent.size - at.offset, kPieceBytes));
+    bytes.resize(std::min<std::uint64_t>(extent.size - at.offset, kFoldBytes));
     if (auto read = spill_.read(extent.offset + at.offset, bytes); !read) {
       if (!trouble_) trouble_ = with_context(std::move(read).error(), "--fold");
       bytes.clear();
@@ -126,7 +126,7 @@ std::optional<std::string> FoldSink::next_piece() {
     piece = fmt::format("==> {}{}{}\n", folded_with_count(group.hosts),
                         group.reason.empty() ? "" : ": ", printable(group.reason));
   }
-  while (piece.size() < kPieceBytes) {
+  while (piece.size() < kFoldBytes) {
     const Text& text = group.texts[at.text];
     const bool had_more = at.extent <= text.extents.size();
     const std::string bytes = next_bytes(text);
@@ -140,7 +140,7 @@ std::optional<std::string> FoldSink::next_piece() {
     }
     at.line.erase(0, begin);
     const bool at_end = at.extent > text.extents.size() || !had_more;
-    if (!at.line.empty() && (at_end || at.line.size() >= kMaxLineBytes)) {
+    if (!at.line.empty() && (at_end || at.line.size() >= kMaxFoldedLine)) {
       piece += shown_line(at.line) + "\n";
       at.line.clear();
     }

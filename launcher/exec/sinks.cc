@@ -12,22 +12,22 @@
 namespace sortie::launcher {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using wire::Stream;
 
-constexpr std::size_t kMaxPartialBytes = 64u << 10;
+constexpr std::size_t kMaxJsonPartial = 64u << 10;
 
 /// Strict: text that is no UTF-8 throws, and is then given in another way.
-std::optional<std::string> dumped(const Json& json) {
+std::optional<std::string> dumped(const OrderedJson& json) {
   try {
     return json.dump();
-  } catch (const Json::type_error&) {
+  } catch (const OrderedJson::type_error&) {
     return std::nullopt;
   }
 }
 
-std::string lenient(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string lenient(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ void LiveSink::finished(std::size_t index, const std::string&, const Outcome&) {
 
 JsonSink::JsonSink(Console& console, std::size_t hosts, const std::vector<std::string>& argv)
     : console_(console) {
-  Json json = {{"event", "start"}, {"schema", "sortie/exec/1"}, {"hosts", hosts}};
+  OrderedJson json = {{"event", "start"}, {"schema", "sortie/exec/1"}, {"hosts", hosts}};
   json["argv"] = argv;
   console_.plain(lenient(json) + "\n");
 }
@@ -53,9 +53,9 @@ void JsonSink::started(std::size_t, const std::string& host) {
 }
 
 void JsonSink::line(const std::string& host, Stream stream, std::string_view text, bool whole) {
-  Json json = {
+  OrderedJson json = {
       {"event", "output"}, {"host", host}, {"stream", stream == Stream::out ? "stdout" : "stderr"}};
-  Json with_text = json;
+  OrderedJson with_text = json;
   with_text["line"] = text;
   if (!whole) with_text["whole"] = json["whole"] = false;
   std::optional<std::string> out = dumped(with_text);
@@ -72,7 +72,7 @@ void JsonSink::output(std::size_t index, const std::string& host, Stream stream,
   while (!bytes.empty()) {
     const auto end = bytes.find('\n');
     partial.append(bytes.substr(0, end));
-    if (end != bytes.npos || partial.size() >= kMaxPartialBytes) {
+    if (end != bytes.npos || partial.size() >= kMaxJsonPartial) {
       line(host, stream, partial, end != bytes.npos);
       partial.clear();
     }
@@ -87,7 +87,7 @@ void JsonSink::finished(std::size_t index, const std::string& host, const Outcom
     if (!partial->second.empty()) line(host, stream, partial->second, false);
     partials_.erase(partial);
   }
-  Json json = {{"event", "exit"}, {"host", host}, {"outcome", outcome_name(outcome.kind)}};
+  OrderedJson json = {{"event", "exit"}, {"host", host}, {"outcome", outcome_name(outcome.kind)}};
   json["exit_code"] = outcome.exit_code;
   if (outcome.status.kind == ProcessStatus::Kind::signaled) json["signal"] = outcome.status.code;
   json["seconds"] = outcome.seconds;
@@ -98,7 +98,7 @@ void JsonSink::finished(std::size_t index, const std::string& host, const Outcom
 void JsonSink::end(std::span<const HostOutcome> hosts, int exit_code) {
   std::map<std::string, std::size_t> counts;
   for (const HostOutcome& host : hosts) ++counts[std::string(outcome_name(host.outcome.kind))];
-  Json json = {{"event", "end"}, {"exit_code", exit_code}};
+  OrderedJson json = {{"event", "end"}, {"exit_code", exit_code}};
   json["outcomes"] = counts;
   console_.plain(lenient(json) + "\n");
 }

@@ -14,7 +14,7 @@
 namespace sortie::launcher {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::int64_t kMostCode = 1'000'000, kMostGpu = 4095;
 constexpr std::int64_t kMostCount = std::int64_t{1} << 40;
@@ -24,7 +24,7 @@ std::unexpected<Error> bad_member(const char* key, std::string_view wanted) {
 }
 
 /// A whole number of the given range under `key`; `otherwise` where there is none.
-Result<std::int64_t> whole(const json& object, const char* key, std::int64_t most,
+Result<std::int64_t> whole(const Json& object, const char* key, std::int64_t most,
                            std::int64_t otherwise) {
   const auto it = object.find(key);
   if (it == object.end() || it->is_null()) return otherwise;
@@ -34,7 +34,7 @@ Result<std::int64_t> whole(const json& object, const char* key, std::int64_t mos
   return it->get<std::int64_t>();
 }
 
-Result<std::string> words(const json& object, const char* key, std::size_t bytes) {
+Result<std::string> words(const Json& object, const char* key, std::size_t bytes) {
   const auto it = object.find(key);
   if (it == object.end() || it->is_null()) return std::string();
   if (!it->is_string()) return bad_member(key, "a text");
@@ -43,7 +43,7 @@ Result<std::string> words(const json& object, const char* key, std::size_t bytes
 
 }  // namespace
 
-Result<health::Finding> finding_of(const json& object) {
+Result<health::Finding> finding_of(const Json& object) {
   health::Finding finding;
   SORTIE_ASSIGN_OR_RETURN(const std::string kind_text, words(object, "kind", 32));
   const auto kind = health::kind_of(kind_text);

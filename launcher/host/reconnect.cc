@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <random>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -14,7 +14,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr milliseconds kFirstStep{250}, kLastStep{5000};
 
 /// The answer of a runner there, not of the way to it; `io` says that it does not know.
@@ -22,7 +21,7 @@ bool is_final(const std::optional<wire::RunnerError>& refusal) {
   return refusal && refusal->code != error_code_name(ErrorCode::io);
 }
 
-Result<std::shared_ptr<HostSession>> refuse(ErrorCode code, std::string message) {
+Result<std::shared_ptr<HostSession>> reconnect_error(ErrorCode code, std::string message) {
   return fail(code, std::move(message));
 }
 
@@ -64,7 +63,7 @@ asio::awaitable<Result<std::shared_ptr<HostSession>>> Reconnect::run() {
   if (parts_.first_pause.count() > 0) {
     pause_.expires_after(parts_.first_pause);
     co_await pause_.async_wait(kToken);
-    if (given_up_) co_return refuse(ErrorCode::interrupted, "given up");
+    if (given_up_) co_return reconnect_error(ErrorCode::interrupted, "given up");
   }
   for (;;) {
     ++attempts_;
@@ -74,20 +73,22 @@ asio::awaitable<Result<std::shared_ptr<HostSession>>> Reconnect::run() {
     current_.reset();
     if (given_up_) {
       session->close();
-      co_return refuse(ErrorCode::interrupted, "given up");
+      co_return reconnect_error(ErrorCode::interrupted, "given up");
     }
     if (reached) co_return session;
     session->close();
     trouble = fmt::format("{}: {}", error_code_name(reached.error().code), reached.error().message);
-    if (is_final(session->refusal())) co_return refuse(ErrorCode::lost, reached.error().message);
+    if (is_final(session->refusal()))
+      co_return reconnect_error(ErrorCode::lost, reached.error().message);
     if (Clock::now() >= until_)
-      co_return refuse(ErrorCode::lost,
-                       fmt::format("not reached again in {} attempts within {} s; the last one: {}",
-                                   attempts_, parts_.time.count() / 1000, trouble));
+      co_return reconnect_error(
+          ErrorCode::lost,
+          fmt::format("not reached again in {} attempts within {} s; the last one: {}", attempts_,
+                      parts_.time.count() / 1000, trouble));
     pause_.expires_after(std::min<Clock::duration>(
         next_pause(), std::max<Clock::duration>(until_ - Clock::now(), milliseconds(0))));
     co_await pause_.async_wait(kToken);
-    if (given_up_) co_return refuse(ErrorCode::interrupted, "given up");
+    if (given_up_) co_return reconnect_error(ErrorCode::interrupted, "given up");
   }
 }
 

@@ -9,14 +9,13 @@
 #include <unistd.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
 #include <csignal>
 
 #include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/base/fd.h"
 #include "common/base/pipe.h"
 
@@ -105,7 +104,7 @@ Result<std::shared_ptr<ChildProcess>> ChildProcess::start(asio::any_io_executor 
 }
 
 asio::awaitable<void> ChildProcess::reap(std::shared_ptr<ChildProcess> self) {
-  co_await self->process_.async_wait(Descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
+  co_await self->process_.async_wait(Descriptor::wait_read, kToken);
   int status = 0;
   if (::waitpid(self->pid_, &status, WNOHANG) == self->pid_)
     self->status_ = ProcessStatus::from_wait_status(status);
@@ -118,8 +117,7 @@ asio::awaitable<void> ChildProcess::reap(std::shared_ptr<ChildProcess> self) {
 asio::awaitable<void> ChildProcess::collect_stderr(std::shared_ptr<ChildProcess> self) {
   std::array<char, 4096> buffer;
   for (;;) {
-    auto [error, count] = co_await self->error_.async_read_some(
-        asio::buffer(buffer), asio::as_tuple(asio::use_awaitable));
+    auto [error, count] = co_await self->error_.async_read_some(asio::buffer(buffer), kToken);
     if (error) co_return;
     self->stderr_tail_.add({buffer.data(), count});
   }
@@ -136,8 +134,8 @@ Error ChildProcess::lost(std::string_view what, const boost::system::error_code&
 
 asio::awaitable<Result<std::size_t>> ChildProcess::read_some(std::span<char> buffer) {
   const auto self = shared_from_this();
-  auto [error, count] = co_await output_.async_read_some(asio::buffer(buffer.data(), buffer.size()),
-                                                         asio::as_tuple(asio::use_awaitable));
+  auto [error, count] =
+      co_await output_.async_read_some(asio::buffer(buffer.data(), buffer.size()), kToken);
   if (error == asio::error::eof) co_return std::size_t{0};
   if (error) co_return std::unexpected(lost("read", error));
   moved_ += count;
@@ -147,8 +145,8 @@ asio::awaitable<Result<std::size_t>> ChildProcess::read_some(std::span<char> buf
 asio::awaitable<Result<>> ChildProcess::write(std::string_view bytes) {
   const auto self = shared_from_this();
   while (!bytes.empty()) {
-    auto [error, count] = co_await input_.async_write_some(asio::buffer(bytes.data(), bytes.size()),
-                                                           asio::as_tuple(asio::use_awaitable));
+    auto [error, count] =
+        co_await input_.async_write_some(asio::buffer(bytes.data(), bytes.size()), kToken);
     if (error) co_return std::unexpected(lost("write", error));
     moved_ += count;
     bytes.remove_prefix(count);
@@ -158,7 +156,7 @@ asio::awaitable<Result<>> ChildProcess::write(std::string_view bytes) {
 
 asio::awaitable<Result<ProcessStatus>> ChildProcess::wait() {
   const auto self = shared_from_this();
-  while (!status_ && !closed_) co_await reaped_.async_wait(asio::as_tuple(asio::use_awaitable));
+  while (!status_ && !closed_) co_await reaped_.async_wait(kToken);
   if (!status_) co_return std::unexpected(lost("wait", {}));
   co_return *status_;
 }

@@ -305,4 +305,11 @@ std::string plan_hash(const LaunchPlan& plan) {
   return hex(files::hash_bytes(text));
 }
 
+std::vector<std::size_t> host_of_each_rank(const LaunchPlan& plan) {
+  std::vector<std::size_t> out(plan.world_size);
+  for (std::size_t host = 0; host < plan.hosts.size(); ++host)
+    for (const RankPlan& rank : plan.hosts[host].ranks) out[rank.rank] = host;
+  return out;
+}
+
 }  // namespace sortie::launcher

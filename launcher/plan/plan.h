@@ -90,6 +90,9 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts);
 
+/// By rank: the index of its host in `plan.hosts`.
+std::vector<std::size_t> host_of_each_rank(const LaunchPlan& plan);
+
 /// Whether ranks keep checkpoints in the memory of their hosts.
 bool keeps_memory(const config::JobConfig& job);
 

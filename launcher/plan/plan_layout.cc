@@ -14,7 +14,7 @@ using config::Axis;
 using config::Mesh;
 
 /// By rank.
-std::vector<std::string> hosts_of_ranks(const LaunchPlan& plan) {
+std::vector<std::string> names_of_hosts(const LaunchPlan& plan) {
   std::vector<std::string> hosts;
   for (const HostPlan& host : plan.hosts) hosts.insert(hosts.end(), host.ranks.size(), host.name);
   return hosts;
@@ -55,7 +55,7 @@ GroupCount count_groups(const Mesh& mesh, const std::vector<std::string>& hosts,
 }
 
 std::vector<GroupCount> all_groups(const LaunchPlan& plan) {
-  const std::vector<std::string> hosts = hosts_of_ranks(plan);
+  const std::vector<std::string> hosts = names_of_hosts(plan);
   std::vector<GroupCount> groups = {
       count_groups(*plan.mesh, hosts, "tensor", {Axis::tensor}),
       count_groups(*plan.mesh, hosts, "context", {Axis::context}),
@@ -91,7 +91,7 @@ std::string experts_text(const Mesh& mesh) {
 std::string layout_text(const LaunchPlan& plan) {
   constexpr int kMostReplicas = 4;  // that are shown
   const Mesh& mesh = *plan.mesh;
-  const std::vector<std::string> hosts = hosts_of_ranks(plan);
+  const std::vector<std::string> hosts = names_of_hosts(plan);
   const int replicas = mesh.size(Axis::data), shown = std::min(replicas, kMostReplicas);
   std::vector<std::vector<std::string>> rows;  // by stage, a column for each replica
   std::vector<std::size_t> widths(static_cast<std::size_t>(shown));
@@ -140,7 +140,7 @@ nlohmann::ordered_json layout_json(const LaunchPlan& plan) {
 }
 
 std::vector<std::string> layout_warnings(const LaunchPlan& plan) {
-  const std::vector<std::string> hosts = hosts_of_ranks(plan);
+  const std::vector<std::string> hosts = names_of_hosts(plan);
   const GroupCount tensor = count_groups(*plan.mesh, hosts, "tensor", {Axis::tensor});
   if (tensor.across == 0) return {};
   return {fmt::format(

@@ -118,12 +118,12 @@ std::string plan_text(const LaunchPlan& plan) {
 }
 
 nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
-  using Json = nlohmann::ordered_json;
-  Json hosts = Json::array();
+  using OrderedJson = nlohmann::ordered_json;
+  OrderedJson hosts = OrderedJson::array();
   for (const HostPlan& host : plan.hosts) {
-    Json ranks = Json::array();
+    OrderedJson ranks = OrderedJson::array();
     for (const RankPlan& rank : host.ranks) {
-      Json env = Json::object();
+      OrderedJson env = OrderedJson::object();
       for (const auto& [name, value] : rank.env) env[name] = value;
       ranks.push_back({{"rank", rank.rank},
                        {"local_rank", rank.local_rank},
@@ -137,26 +137,26 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
       if (const auto commands = container_commands(plan, host))
         hosts.back()["containers"] = *commands;
   }
-  Json env = Json::object();
+  OrderedJson env = OrderedJson::object();
   for (const auto& [name, value] : plan.env) env[name] = shown_value(plan, name, value);
-  Json stage = Json::array();
+  OrderedJson stage = OrderedJson::array();
   for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
-  Json out = {{"schema", "sortie/plan/1"},
-              {"hash", plan_hash(plan)},
-              {"attempt", plan.attempt},
-              {"world_size", plan.world_size},
-              {"argv", plan.argv},
-              {"work_dir", plan.work_dir},
-              {"master_addr", plan.master_addr},
-              {"master_port", plan.master_port},
-              {"master", master_text(plan)},
-              {"network_interface", plan.interface},
-              {"network_tunnel", plan.tunnel},
-              {"cpu_binding", plan.cpu_binding},
-              {"mpi", plan.mpi},
-              {"stage", stage},
-              {"env", env},
-              {"hosts", hosts}};
+  OrderedJson out = {{"schema", "sortie/plan/1"},
+                     {"hash", plan_hash(plan)},
+                     {"attempt", plan.attempt},
+                     {"world_size", plan.world_size},
+                     {"argv", plan.argv},
+                     {"work_dir", plan.work_dir},
+                     {"master_addr", plan.master_addr},
+                     {"master_port", plan.master_port},
+                     {"master", master_text(plan)},
+                     {"network_interface", plan.interface},
+                     {"network_tunnel", plan.tunnel},
+                     {"cpu_binding", plan.cpu_binding},
+                     {"mpi", plan.mpi},
+                     {"stage", stage},
+                     {"env", env},
+                     {"hosts", hosts}};
   if (plan.container)
     out["container"] = {
         {"engine", plan.container->engine},
@@ -171,7 +171,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
   if (plan.model) {
     out["model"] = model_json(*plan.model);
     if (!plan.beside_preset.empty()) out["model"]["beside_preset"] = plan.beside_preset;
-    if (const Json traffic = traffic_json(plan); !traffic.empty()) out["traffic"] = traffic;
+    if (const OrderedJson traffic = traffic_json(plan); !traffic.empty()) out["traffic"] = traffic;
   }
   std::vector<std::string> warnings = plan.config_warnings;
   warnings.insert(warnings.end(), plan.warnings.begin(), plan.warnings.end());

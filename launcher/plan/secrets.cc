@@ -16,11 +16,11 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-constexpr std::size_t kMaxFileBytes = 1u << 20;
+constexpr std::size_t kMaxSecretBytes = 1u << 20;
 
 Result<Variables> read_secrets(const std::string& path) {
   SORTIE_TRY(check_private("runner.secrets_file", path));
-  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxFileBytes));
+  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxSecretBytes));
   Variables out;
   std::string_view rest = text;
   for (int number = 1; !rest.empty(); ++number) {

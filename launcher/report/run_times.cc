@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMaxLineBytes = 4u << 20;
+constexpr std::size_t kMaxEventLine = 4u << 20;
 
 std::optional<double> finite(const Json& event, const char* key) {
   const auto it = event.find(key);
@@ -54,7 +54,7 @@ template <class Take>
 void read_objects(const std::filesystem::path& path, Take take) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line) && !file.eof();) {
-    if (line.size() > kMaxLineBytes) continue;
+    if (line.size() > kMaxEventLine) continue;
     take(line);
   }
 }

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookTime{5000};
 
-struct Answer {
-  explicit Answer(const asio::any_io_executor& executor) : come(executor, kLookTime) {}
+struct SuccessorAnswer {
+  explicit SuccessorAnswer(const asio::any_io_executor& executor) : come(executor, kLookTime) {}
   asio::steady_timer come;
   std::optional<bool> newer;
 };
@@ -24,7 +24,7 @@ struct Answer {
 
 asio::awaitable<std::optional<bool>> has_successor(asio::any_io_executor executor,
                                                    RunFolder& folder) {
-  const auto answer = std::make_shared<Answer>(executor);
+  const auto answer = std::make_shared<SuccessorAnswer>(executor);
   folder.look_for_newer([answer](bool newer) {
     answer->newer = newer;
     answer->come.cancel();

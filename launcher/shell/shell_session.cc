@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr std::size_t kBacklog = 1u << 20;
+constexpr std::size_t kMaxShellBacklog = 1u << 20;
 /// With more than this waiting for the terminal hosts get no credit for output.
 constexpr std::size_t kLiveBacklog = 4u << 20;
 constexpr std::size_t kLongPrompt = 32;
@@ -271,7 +271,7 @@ void ShellSession::name_failures(const std::vector<HostOutcome>& outcomes) {
 
 asio::awaitable<void> ShellSession::show(FoldSink& fold) {
   while (!aborted_ && parts_.console.out_error() == 0) {
-    if (parts_.console.backlog() < kBacklog) {
+    if (parts_.console.backlog() < kMaxShellBacklog) {
       const std::optional<std::string> piece = fold.next_piece();
       if (!piece) break;
       parts_.console.plain(*piece);

@@ -2,16 +2,16 @@
 
 #include <fmt/core.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <memory>
 #include <optional>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
@@ -79,23 +79,20 @@ asio::awaitable<Result<std::string>> ask_agent(std::string socket_path, std::str
   if (socket_path.size() >= 108)
     co_return std::unexpected(agent_error(socket_path, "path too long"));
   const asio::local::stream_protocol::endpoint endpoint(socket_path);
-  auto [connect_error] =
-      co_await socket->async_connect(endpoint, asio::as_tuple(asio::use_awaitable));
+  auto [connect_error] = co_await socket->async_connect(endpoint, kToken);
   if (connect_error) co_return failed(connect_error);
   const std::string framed = with_length(request);
-  auto [write_error, written] = co_await asio::async_write(*socket, asio::buffer(framed),
-                                                           asio::as_tuple(asio::use_awaitable));
+  auto [write_error, written] = co_await asio::async_write(*socket, asio::buffer(framed), kToken);
   if (write_error) co_return failed(write_error);
   std::string header(4, '\0');
   auto [header_error, header_size] =
-      co_await asio::async_read(*socket, asio::buffer(header), asio::as_tuple(asio::use_awaitable));
+      co_await asio::async_read(*socket, asio::buffer(header), kToken);
   if (header_error) co_return failed(header_error);
   const std::uint32_t size = u32_at(header);
   if (size == 0 || size > kMaxMessage)
     co_return std::unexpected(agent_error(socket_path, fmt::format("answer of {} bytes", size)));
   std::string answer(size, '\0');
-  auto [read_error, read_size] =
-      co_await asio::async_read(*socket, asio::buffer(answer), asio::as_tuple(asio::use_awaitable));
+  auto [read_error, read_size] = co_await asio::async_read(*socket, asio::buffer(answer), kToken);
   if (read_error) co_return failed(read_error);
   co_return answer;
 }

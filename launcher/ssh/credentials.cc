@@ -3,10 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
@@ -38,7 +38,7 @@ asio::awaitable<std::shared_ptr<Credentials::AgentListing>> Credentials::listing
   if (slot && Clock::now() - slot->asked < kListingAge) {
     const auto shared = slot;
     // Whoever came first is asking already.
-    if (!shared->done) co_await shared->ready.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (!shared->done) co_await shared->ready.async_wait(kToken);
     if (!shared->done)
       shared->keys =
           fail(ErrorCode::auth, fmt::format("ssh-agent at {}: no answer in time", socket_path));

@@ -5,11 +5,11 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <memory>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
@@ -44,7 +44,7 @@ asio::awaitable<boost::system::error_code> connect_one(std::shared_ptr<tcp::sock
     boost::system::error_code ignored;
     socket->close(ignored);
   });
-  auto [error] = co_await socket->async_connect(endpoint, asio::as_tuple(asio::use_awaitable));
+  auto [error] = co_await socket->async_connect(endpoint, kToken);
   if (*timed_out) co_return asio::error::timed_out;
   co_return error;
 }

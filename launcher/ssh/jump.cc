@@ -3,14 +3,13 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
 
 #include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "launcher/ssh/channel.h"
 
 namespace sortie::launcher::ssh {
@@ -40,8 +39,7 @@ struct Pump {
 asio::awaitable<void> pump_out(std::shared_ptr<Pump> pump) {
   std::array<char, kPumpBuffer> buffer;
   for (;;) {
-    auto [error, count] = co_await pump->local.async_read_some(asio::buffer(buffer),
-                                                               asio::as_tuple(asio::use_awaitable));
+    auto [error, count] = co_await pump->local.async_read_some(asio::buffer(buffer), kToken);
     if (error) break;
     const std::string_view bytes(buffer.data(), count);
     const auto written = co_await pump->channel->write(bytes);
@@ -55,8 +53,8 @@ asio::awaitable<void> pump_in(std::shared_ptr<Pump> pump) {
   for (;;) {
     const auto count = co_await pump->channel->read_some(buffer);
     if (!count || *count == 0) break;
-    auto [error, written] = co_await asio::async_write(
-        pump->local, asio::buffer(buffer.data(), *count), asio::as_tuple(asio::use_awaitable));
+    auto [error, written] =
+        co_await asio::async_write(pump->local, asio::buffer(buffer.data(), *count), kToken);
     if (error) break;
   }
   pump->close();

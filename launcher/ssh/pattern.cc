@@ -5,7 +5,7 @@
 namespace sortie::launcher::ssh {
 namespace {
 
-char lower(char c) {
+char lower_case(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
@@ -18,7 +18,8 @@ bool matches_pattern(std::string_view text, std::string_view pattern) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;
       resume = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || lower(pattern[p]) == lower(text[t]))) {
+    } else if (p < pattern.size() &&
+               (pattern[p] == '?' || lower_case(pattern[p]) == lower_case(text[t]))) {
       ++p;
       ++t;
     } else if (star != std::string_view::npos) {
@@ -46,7 +47,7 @@ bool matches_pattern_list(std::string_view text, std::span<const std::string> pa
 
 std::string lower(std::string_view text) {
   std::string result(text);
-  std::ranges::transform(result, result.begin(), [](char c) { return lower(c); });
+  std::ranges::transform(result, result.begin(), lower_case);
   return result;
 }
 

@@ -3,13 +3,13 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <map>
 #include <optional>
 #include <utility>
+
+#include "common/asio/token.h"
 
 #include "launcher/local/child_process.h"
 #include "launcher/ssh/fan_out.h"
@@ -168,7 +168,7 @@ asio::awaitable<Result<Opened>> open_shell(std::shared_ptr<Shared> shared, std::
       co_return std::unexpected(std::move(attempt->failure->error));
     attempt->opened.slot.reset();
     asio::steady_timer timer(shared->executor, delay);
-    co_await timer.async_wait(asio::as_tuple(asio::use_awaitable));
+    co_await timer.async_wait(kToken);
   }
 }
 

@@ -3,11 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
 #include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/base/log.h"
 #include "launcher/ssh/auth.h"
 #include "launcher/ssh/dial.h"
@@ -27,7 +26,7 @@ constexpr milliseconds kPatience{1000};
 
 asio::awaitable<void> sleep_for(asio::any_io_executor executor, milliseconds time) {
   asio::steady_timer timer(executor, time);
-  co_await timer.async_wait(asio::as_tuple(asio::use_awaitable));
+  co_await timer.async_wait(kToken);
 }
 
 std::string chain_of(const std::vector<std::string>& jumps) {
@@ -291,8 +290,7 @@ asio::awaitable<Result<std::shared_ptr<JumpRide>>> Reach::reach_jump(
     spawn(executor_, settle_jump(connection, *spec, jumps));
   }
   auto ride = std::make_shared<JumpRide>(connection);
-  while (!connection->done)
-    co_await connection->settled.async_wait(asio::as_tuple(asio::use_awaitable));
+  while (!connection->done) co_await connection->settled.async_wait(kToken);
   if (!connection->core)
     co_return std::unexpected(with_context(connection->error, fmt::format("jump host {}", last)));
   co_return ride;

@@ -3,16 +3,16 @@
 #include <fmt/core.h>
 #include <netdb.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <thread>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
@@ -166,7 +166,7 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Resolver::resolve(
       timing = true;
       waiter->answered.expires_after(timeout);
     }
-    const auto [error] = co_await waiter->answered.async_wait(asio::as_tuple(asio::use_awaitable));
+    const auto [error] = co_await waiter->answered.async_wait(kToken);
     expired = !error;
   }
   if (!waiter->done) queue_->give_up(*lookup);

@@ -6,10 +6,9 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 
+#include "common/asio/token.h"
 #include "common/base/check.h"
 
 namespace sortie::launcher::ssh {
@@ -198,7 +197,7 @@ asio::awaitable<std::optional<int>> SessionCore::drive(std::move_only_function<i
     }
     const Sleeper sleeper(sleepers_);
     arm();
-    co_await activity_.async_wait(asio::as_tuple(asio::use_awaitable));
+    co_await activity_.async_wait(kToken);
   }
   co_return std::nullopt;
 }

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <list>
 #include <memory>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher::ssh {
 
@@ -23,7 +23,7 @@ class WaitQueue {
     const auto turn = std::make_shared<boost::asio::steady_timer>(
         executor_, boost::asio::steady_timer::time_point::max());
     waiting_.push_back(turn);
-    co_await turn->async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+    co_await turn->async_wait(kToken);
   }
 
   void wake_one() {

@@ -21,22 +21,11 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-namespace {
-
-std::vector<std::size_t> hosts_of_ranks(const LaunchPlan& plan) {
-  std::vector<std::size_t> out(plan.world_size);
-  for (std::size_t host = 0; host < plan.hosts.size(); ++host)
-    for (const RankPlan& rank : plan.hosts[host].ranks) out[rank.rank] = host;
-  return out;
-}
-
-}  // namespace
-
 Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& plan)
     : parts_(parts),
       job_(job),
       plan_(plan),
-      relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      relay_(host_of_each_rank(plan), std::uint64_t{parts.epoch} << 32),
       interface_(plan.interface),
       watch_({parts.executor, parts.console, parts.folder, plan.attempt,
               [this] { return stopping_ || failing() || ended_ || superseded(); },

@@ -10,7 +10,7 @@
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 asio::awaitable<void> Attempt::adopt_host(std::size_t index) {
   Host& host = hosts_[index];

@@ -1,8 +1,7 @@
 // What a person sees while hosts are being connected and prepared.
 #include <fmt/core.h>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
+#include "common/asio/token.h"
 
 #include "launcher/supervise/attempt.h"
 
@@ -16,7 +15,7 @@ asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {
   auto pause = std::chrono::milliseconds(1000);
   while (!*done) {
     progress_timer_.expires_after(pause);
-    co_await progress_timer_.async_wait(asio::as_tuple(asio::use_awaitable));
+    co_await progress_timer_.async_wait(kToken);
     if (*done) co_return;
     parts_.console.progress(progress_text());
     pause = std::chrono::milliseconds(200);
@@ -29,7 +28,7 @@ asio::awaitable<void> Attempt::note_stalls(std::shared_ptr<bool> ended) {
   while (!*ended) {
     const Clock::time_point due = Clock::now() + kTick;
     stall_timer_.expires_at(due);
-    co_await stall_timer_.async_wait(asio::as_tuple(asio::use_awaitable));
+    co_await stall_timer_.async_wait(kToken);
     if (*ended) co_return;
     const Clock::duration late = Clock::now() - due;
     if (late < kStall) continue;

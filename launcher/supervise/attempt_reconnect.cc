@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
 #include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/host_errors.h"
 #include "launcher/host/reconnect.h"
@@ -20,7 +20,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 namespace {
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Hosts that are lost, or back, within this time are named together.
 constexpr milliseconds kNewsTime{300};
 /// A connection that breaks so soon after it was made again may do so for ever: not at full speed.

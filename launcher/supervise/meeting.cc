@@ -12,7 +12,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr std::size_t kMaxAddresses = 1024;
+constexpr std::size_t kMaxLines = 1024;
 constexpr std::size_t kMaxInterfaceName = 15;
 constexpr std::size_t kMaxShownHosts = 8;
 
@@ -159,7 +159,7 @@ Result<std::vector<InterfaceAddress>> parse_addresses(const std::vector<std::str
                        std::ranges::all_of(name, [](char c) { return c > 0x20 && c < 0x7f; });
     auto parsed = named ? parse_network(std::string_view(line).substr(space + 1), true)
                         : std::optional<InterfaceAddress>();
-    if (!parsed || addresses.size() >= kMaxAddresses)
+    if (!parsed || addresses.size() >= kMaxLines)
       return fail(ErrorCode::protocol, "runner sent interface addresses outside the grammar");
     parsed->interface = name;
     addresses.push_back(std::move(*parsed));

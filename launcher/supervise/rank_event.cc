@@ -11,21 +11,21 @@
 namespace sortie::launcher {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
 constexpr std::array<std::string_view, 7> kKnownTypes = {
     "start", "step", "eval", "checkpoint", "memory_checkpoint", "note", "done"};
-constexpr std::array<std::string_view, 2> kSteps = {"step", "steps"};
-constexpr std::array<std::string_view, 8> kTexts = {
+constexpr std::array<std::string_view, 2> kStepKeys = {"step", "steps"};
+constexpr std::array<std::string_view, 8> kTextKeys = {
     "first_run", "architecture", "precision", "cpu", "gpu", "isa", "path", "text"};
-constexpr std::array<std::string_view, 16> kNumbers = {
+constexpr std::array<std::string_view, 16> kNumberKeys = {
     "loss",           "lr",         "grad_norm", "tokens_per_s",      "flops",
     "step_ms",        "eta_s",      "bytes",     "seconds",           "stall_seconds",
     "parameters",     "world_size", "threads",   "global_batch_size", "sequence_length",
     "validation_loss"};
-constexpr std::array<std::string_view, 2> kFlags = {"skipped", "best"};
+constexpr std::array<std::string_view, 2> kFlagKeys = {"skipped", "best"};
 
 template <std::size_t size>
 bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
@@ -33,7 +33,7 @@ bool contains(const std::array<std::string_view, size>& names, std::string_view 
 }
 
 /// A count of steps fits what trackers and journals keep it in.
-bool is_step(const json& value) {
+bool is_step(const Json& value) {
   if (value.is_number_unsigned())
     return value.get<std::uint64_t>() <=
            static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
@@ -41,17 +41,17 @@ bool is_step(const json& value) {
 }
 
 /// What the field must be; empty where it is that, or where nobody here reads it.
-std::string_view expected(std::string_view key, const json& value) {
-  if (contains(kSteps, key)) return is_step(value) ? "" : "a whole number, 0 or more";
-  if (contains(kTexts, key)) return value.is_string() ? "" : "a text";
-  if (contains(kNumbers, key)) return value.is_number() ? "" : "a number";
-  if (contains(kFlags, key)) return value.is_boolean() ? "" : "true or false";
+std::string_view expected(std::string_view key, const Json& value) {
+  if (contains(kStepKeys, key)) return is_step(value) ? "" : "a whole number, 0 or more";
+  if (contains(kTextKeys, key)) return value.is_string() ? "" : "a text";
+  if (contains(kNumberKeys, key)) return value.is_number() ? "" : "a number";
+  if (contains(kFlagKeys, key)) return value.is_boolean() ? "" : "true or false";
   return "";
 }
 
 }  // namespace
 
-Result<json> check_rank_event(std::string_view line) {
+Result<Json> check_rank_event(std::string_view line) {
   if (line.size() > kMaxEventBytes)
     return fail(ErrorCode::data,
                 fmt::format("{} bytes; {} are the limit", line.size(), kMaxEventBytes));

@@ -14,25 +14,18 @@ namespace sortie::launcher {
 namespace {
 
 using Clock = Watchdog::Clock;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// Of a rank that writes nothing its runner tells at the end of dump_timeout: beyond it, for that
 /// answer on hosts that are busy.
 constexpr std::chrono::milliseconds kAnswersLate{1000};
-
-std::vector<std::size_t> host_of_each_rank(const LaunchPlan& plan) {
-  std::vector<std::size_t> out(plan.world_size);
-  for (std::size_t host = 0; host < plan.hosts.size(); ++host)
-    for (const RankPlan& rank : plan.hosts[host].ranks) out[rank.rank] = host;
-  return out;
-}
 
 std::string_view section_text(std::uint8_t number) {
   const auto section = training::section_of(std::uint64_t{number});
   return section ? training::section_name(*section) : "?";
 }
 
-Json place_json(const wire::RankProgress& place) {
+OrderedJson place_json(const wire::RankProgress& place) {
   return {{"rank", place.rank},
           {"step", place.step},
           {"section", section_text(place.section)},
@@ -108,8 +101,8 @@ std::string RankWatch::folder_of_stacks() const {
 
 void RankWatch::on_hang(Hang hang) {
   const std::string text = hang_text(hang, host_name(hang.where.rank), plan_.world_size);
-  Json fields = place_json(hang.where);
-  fields["host"] = hang.host ? Json(plan_.hosts[*hang.host].name) : Json(nullptr);
+  OrderedJson fields = place_json(hang.where);
+  fields["host"] = hang.host ? OrderedJson(plan_.hosts[*hang.host].name) : OrderedJson(nullptr);
   fields["limit_ms"] = hang.limit.count();
   const std::size_t kMostListed = 64;
   const auto some = [kMostListed](const std::vector<std::uint32_t>& ranks) {
@@ -177,16 +170,16 @@ nlohmann::ordered_json RankWatch::status() const {
     if (const wire::RankProgress* place = watchdog_.place(rank)) places.push_back(place);
   if (places.empty()) return nullptr;
   const auto step = [](const wire::RankProgress* place) { return place->step; };
-  Json json = {{"step", std::ranges::min(places, {}, step)->step},
-               {"highest_step", std::ranges::max(places, {}, step)->step},
-               {"told", places.size()}};
+  OrderedJson json = {{"step", std::ranges::min(places, {}, step)->step},
+                      {"highest_step", std::ranges::max(places, {}, step)->step},
+                      {"told", places.size()}};
   if (places.size() > kMostShown) {
     std::ranges::stable_sort(places, std::ranges::greater{},
                              [](const wire::RankProgress* place) { return place->standing_ms; });
     places.resize(kMostShown);
     std::ranges::sort(places, {}, [](const wire::RankProgress* place) { return place->rank; });
   }
-  json["ranks"] = Json::array();
+  json["ranks"] = OrderedJson::array();
   for (const wire::RankProgress* place : places) json["ranks"].push_back(place_json(*place));
   return json;
 }

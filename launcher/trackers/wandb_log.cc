@@ -15,9 +15,9 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr std::uint64_t kBlock = 32768;
+constexpr std::uint64_t kLogBlock = 32768;
 constexpr std::uint64_t kPartHeader = 7;
-constexpr std::size_t kMaxFileBytes = std::size_t{1} << 30;
+constexpr std::size_t kMaxLogBytes = std::size_t{1} << 30;
 
 enum PartType : unsigned char { kWhole = 1, kFirst = 2, kMiddle = 3, kLast = 4 };
 
@@ -49,10 +49,10 @@ std::string wandb_frame(std::string_view record, std::uint64_t offset) {
   std::string out;
   bool first = true;
   do {
-    std::uint64_t left = kBlock - (offset + out.size()) % kBlock;
+    std::uint64_t left = kLogBlock - (offset + out.size()) % kLogBlock;
     if (left < kPartHeader) {
       out.append(left, '\0');
-      left = kBlock;
+      left = kLogBlock;
     }
     const std::string_view part = record.substr(0, left - kPartHeader);
     const bool last = part.size() == record.size();
@@ -75,7 +75,7 @@ std::uint64_t scan_wandb_file(std::string_view bytes,
   std::string whole;
   bool inside = false;
   while (true) {
-    const std::uint64_t left = kBlock - at % kBlock;
+    const std::uint64_t left = kLogBlock - at % kLogBlock;
     if (left < kPartHeader) {
       at += left;
       continue;
@@ -119,7 +119,7 @@ Result<WandbLog> WandbLog::open(const std::filesystem::path& path) {
 }
 
 Result<std::string> WandbLog::read() const {
-  return read_file(path_, kMaxFileBytes);
+  return read_file(path_, kMaxLogBytes);
 }
 
 Result<> WandbLog::cut(std::uint64_t offset) {

@@ -12,7 +12,7 @@
 #include "launcher/host/host_texts.h"
 
 namespace sortie::launcher::tunnel {
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 namespace {
 
@@ -42,17 +42,17 @@ Error unexpected_report(const MeshHost& host, const char* what) {
           fmt::format("{}: runner sent a TunnelReport outside the grammar ({})", host.name, what)};
 }
 
-std::string text_of(const json& object, const char* key) {
+std::string text_of(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
-std::uint64_t number_of(const json& object, const char* key) {
+std::uint64_t number_of(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
 }
 
-bool flag_of(const json& object, const char* key) {
+bool flag_of(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_boolean() && it->get<bool>();
 }
@@ -70,8 +70,8 @@ bool is_endpoint_text(const std::string& text) {
          text.find_first_not_of("0123456789abcdef.:[]") == text.npos;
 }
 
-const json& peers_in(const json& report) {
-  static const json none = json::array();
+const Json& peers_in(const Json& report) {
+  static const Json none = Json::array();
   const auto it = report.find("peers");
   return it != report.end() && it->is_array() ? *it : none;
 }
@@ -106,8 +106,8 @@ std::vector<std::string> MeshSetup::orders() const {
   return orders;
 }
 
-json MeshSetup::order_for(std::size_t host) const {
-  json order = {{"do", step()}};
+Json MeshSetup::order_for(std::size_t host) const {
+  Json order = {{"do", step()}};
   switch (step_) {
     case Step::open:
       order["name"] = device(host);
@@ -117,7 +117,7 @@ json MeshSetup::order_for(std::size_t host) const {
       break;
     case Step::survey:
       order["limit_ms"] = kSurveyLimit.count();
-      order["peers"] = json::array();
+      order["peers"] = Json::array();
       for (std::size_t other = 0; other < hosts_.size(); ++other)
         if (other != host)
           order["peers"].push_back(
@@ -134,7 +134,7 @@ json MeshSetup::order_for(std::size_t host) const {
     case Step::prove:
       order["mtu"] = mesh_.mtu;
       order["limit_ms"] = kProofLimit.count();
-      order["peers"] = json::array();
+      order["peers"] = Json::array();
       for (std::size_t other = 0; other < hosts_.size(); ++other)
         if (other != host)
           order["peers"].push_back(
@@ -159,15 +159,15 @@ int MeshSetup::wait_before(std::size_t host, std::size_t other) const {
 
 /// Exactly one tunnel leads to each address: what is relayed goes to the hub, and stands in its
 /// list.
-json MeshSetup::peers_of(std::size_t host) const {
-  json peers = json::array();
+Json MeshSetup::peers_of(std::size_t host) const {
+  Json peers = Json::array();
   for (std::size_t other = 0; other < hosts_.size(); ++other) {
     if (other == host || !is_direct(contacts_, host, other)) continue;
-    json allowed = {mesh_.addresses[other]};
+    Json allowed = {mesh_.addresses[other]};
     for (const Relayed& pair : mesh_.relayed)
       if (pair.hub == other && (pair.a == host || pair.b == host))
         allowed.push_back(mesh_.addresses[pair.a == host ? pair.b : pair.a]);
-    json peer = {{"key", hosts_[other].key}, {"allowed", std::move(allowed)}};
+    Json peer = {{"key", hosts_[other].key}, {"allowed", std::move(allowed)}};
     const Contact &to = contacts_[host][other], &from = contacts_[other][host];
     if (!to.endpoint.empty()) peer["endpoint"] = to.endpoint;
     if (to.learned || from.learned || to.endpoint.empty() || from.endpoint.empty())
@@ -177,7 +177,7 @@ json MeshSetup::peers_of(std::size_t host) const {
   return peers;
 }
 
-Result<> MeshSetup::take_open(std::size_t index, const json& report) {
+Result<> MeshSetup::take_open(std::size_t index, const Json& report) {
   MeshHost& host = hosts_[index];
   host.key = text_of(report, "key");
   host.via = text_of(report, "via");
@@ -189,15 +189,15 @@ Result<> MeshSetup::take_open(std::size_t index, const json& report) {
   const auto networks = report.find("networks");
   if (networks == report.end() || !networks->is_array() || networks->size() > kMaxNetworks)
     return std::unexpected(unexpected_report(host, "networks"));
-  for (const json& text : *networks)
+  for (const Json& text : *networks)
     if (text.is_string()) host.networks.push_back(one_line(text.get<std::string>()));
   for (const InterfaceAddress& address : host.addresses)
     if (!address.v6) host.networks.push_back(fmt::format("{}/{}", address.address, address.bits));
   return {};
 }
 
-Result<> MeshSetup::take_survey(std::size_t index, const json& report) {
-  for (const json& peer : peers_in(report)) {
+Result<> MeshSetup::take_survey(std::size_t index, const Json& report) {
+  for (const Json& peer : peers_in(report)) {
     const std::uint64_t other = peer.is_object() ? number_of(peer, "index") : hosts_.size();
     if (other >= hosts_.size() || other == index)
       return std::unexpected(unexpected_report(hosts_[index], "survey"));
@@ -212,7 +212,7 @@ Result<> MeshSetup::take_survey(std::size_t index, const json& report) {
   return {};
 }
 
-Result<> MeshSetup::take_raise(std::size_t index, const json& report) {
+Result<> MeshSetup::take_raise(std::size_t index, const Json& report) {
   const std::uint64_t port = number_of(report, "port");
   if (port == 0 || port > 65535) return std::unexpected(unexpected_report(hosts_[index], "raise"));
   inner_ports_[index] = static_cast<std::uint16_t>(port);
@@ -220,7 +220,7 @@ Result<> MeshSetup::take_raise(std::size_t index, const json& report) {
 }
 
 /// Every pair has exchanged datagrams within the tunnel, small ones and such of its MTU.
-Result<> MeshSetup::judge(const std::vector<json>& reports) const {
+Result<> MeshSetup::judge(const std::vector<Json>& reports) const {
   std::vector<std::string> pairs;
   const auto relayed_by = [&](std::size_t a, std::size_t b) -> std::string {
     for (const Relayed& pair : mesh_.relayed)
@@ -234,14 +234,14 @@ Result<> MeshSetup::judge(const std::vector<json>& reports) const {
   };
   for (std::size_t i = 0; i < reports.size(); ++i) {
     std::vector<bool> small(hosts_.size()), full(hosts_.size()), shaken(hosts_.size());
-    for (const json& peer : peers_in(reports[i])) {
+    for (const Json& peer : peers_in(reports[i])) {
       const std::uint64_t other = peer.is_object() ? number_of(peer, "index") : hosts_.size();
       if (other >= hosts_.size()) return std::unexpected(unexpected_report(hosts_[i], "prove"));
       small[other] = flag_of(peer, "small");
       full[other] = flag_of(peer, "full");
     }
     if (const auto list = reports[i].find("handshakes"); list != reports[i].end())
-      for (const json& peer : *list)
+      for (const Json& peer : *list)
         for (std::size_t other = 0; peer.is_object() && other < hosts_.size(); ++other)
           if (text_of(peer, "key") == hosts_[other].key)
             shaken[other] = number_of(peer, "handshake_unix_s") > 0;
@@ -269,11 +269,11 @@ Result<> MeshSetup::judge(const std::vector<json>& reports) const {
 }
 
 Result<bool> MeshSetup::take(const std::vector<std::string>& texts) {
-  std::vector<json> reports;
+  std::vector<Json> reports;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    json report = texts[i].size() <= kMaxReport
-                      ? json::parse(texts[i], nullptr, /*allow_exceptions=*/false)
-                      : json();
+    Json report = texts[i].size() <= kMaxReport
+                      ? Json::parse(texts[i], nullptr, /*allow_exceptions=*/false)
+                      : Json();
     if (!report.is_object() || text_of(report, "part") != step())
       return std::unexpected(unexpected_report(hosts_[i], step()));
     if (step_ == Step::open) SORTIE_TRY(take_open(i, report));

@@ -25,7 +25,7 @@ constexpr std::string_view kSocketEnd = ".sock";
 constexpr std::size_t kBuildLetters = 16;
 constexpr off_t kLargeLog = 1 << 20;
 /// As many as may ask at the same moment.
-constexpr int kBacklog = 4096;
+constexpr int kListenBacklog = 4096;
 
 Result<fs::path> wanted_folder() {
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime && *runtime == '/') {
@@ -103,7 +103,7 @@ Result<Fd> Place::listen(const std::string& build) const {
   remove_socket(build);
   const sockaddr_un address = socket_address(folder_.get(), build);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(socket.get(), kBacklog) != 0)
+      ::listen(socket.get(), kListenBacklog) != 0)
     return std::unexpected(os_error(errno, (path_ / build).string() + std::string(kSocketEnd)));
   return socket;
 }

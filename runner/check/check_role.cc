@@ -17,7 +17,7 @@
 
 namespace sortie::runner::check {
 namespace asio = boost::asio;
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 namespace {
 
@@ -28,22 +28,22 @@ constexpr std::size_t kMaxPeers = 1024;
 constexpr auto kFlushLimit = std::chrono::seconds(2);
 constexpr milliseconds kMaxReach{30000}, kMaxBandwidth{10000};
 
-std::uint64_t number_in(const json& object, const char* key) {
+std::uint64_t number_in(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
 }
 
-const json& list_in(const json& object, const char* key) {
-  static const json empty = json::array();
+const Json& list_in(const Json& object, const char* key) {
+  static const Json empty = Json::array();
   const auto it = object.find(key);
   return it != object.end() && it->is_array() ? *it : empty;
 }
 
-milliseconds time_in(const json& object, const char* key, milliseconds most) {
+milliseconds time_in(const Json& object, const char* key, milliseconds most) {
   return std::min(most, milliseconds(std::min<std::uint64_t>(number_in(object, key), 1000000)));
 }
 
-bool peer_in(const json& object, Peer& peer) {
+bool peer_in(const Json& object, Peer& peer) {
   if (!object.is_object()) return false;
   boost::system::error_code error;
   peer.name = text_in(object, "name");
@@ -62,9 +62,9 @@ std::string folder_path(const std::string& path) {
   return path;
 }
 
-json folder_json(const json& wanted) {
+Json folder_json(const Json& wanted) {
   const std::string path = folder_path(text_in(wanted, "path"));
-  const bool write = wanted.is_object() && wanted.value("write", json()) == json(true);
+  const bool write = wanted.is_object() && wanted.value("write", Json()) == Json(true);
   const FolderFacts facts = look_at_folder(path, write);
   return {{"role", text_in(wanted, "role")},
           {"path", path},
@@ -81,7 +81,7 @@ json folder_json(const json& wanted) {
           {"sync_us", facts.sync_us}};
 }
 
-json file_json(const std::string& path) {
+Json file_json(const std::string& path) {
   const FileFacts facts = look_at_file(path);
   return {{"path", path},
           {"error", facts.error},
@@ -108,15 +108,15 @@ asio::awaitable<void> CheckRole::answer_all() {
   while (!requests_.empty()) {
     const std::string text = std::move(requests_.front());
     requests_.pop_front();
-    const json request = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const Json request = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (request.is_object()) co_await answer(request);
-    json done = {{"part", "done"}, {"kind", request.is_object() ? text_in(request, "kind") : ""}};
+    Json done = {{"part", "done"}, {"kind", request.is_object() ? text_in(request, "kind") : ""}};
     co_await report(done);
   }
   answering_ = false;
 }
 
-asio::awaitable<void> CheckRole::answer(const json& request) {
+asio::awaitable<void> CheckRole::answer(const Json& request) {
   const std::string kind = text_in(request, "kind");
   if (kind == "clock") {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -136,22 +136,22 @@ asio::awaitable<void> CheckRole::answer(const json& request) {
 }
 
 /// What can hang (a dead file system, a lost GPU) comes last, and is named before it is touched.
-asio::awaitable<void> CheckRole::look_around(const json& request) {
+asio::awaitable<void> CheckRole::look_around(const Json& request) {
   co_await report(host_part(defaults_));
   if (const std::uint64_t port = number_in(request, "port"); port > 0 && port < 65536)
     co_await report(port_part(static_cast<unsigned>(port)));
-  for (const json& wanted : list_in(request, "folders")) {
+  for (const Json& wanted : list_in(request, "folders")) {
     send({{"part", "at"}, {"what", "folder " + text_in(wanted, "path")}});
     co_await link_.flush(kFlushLimit);
-    json part = folder_json(wanted);
+    Json part = folder_json(wanted);
     part["part"] = "folder";
     co_await report(part);
   }
-  for (const json& path : list_in(request, "files")) {
+  for (const Json& path : list_in(request, "files")) {
     if (!path.is_string()) continue;
     send({{"part", "at"}, {"what", "file " + path.get<std::string>()}});
     co_await link_.flush(kFlushLimit);
-    json part = file_json(path.get<std::string>());
+    Json part = file_json(path.get<std::string>());
     part["part"] = "file";
     co_await report(part);
   }
@@ -160,7 +160,7 @@ asio::awaitable<void> CheckRole::look_around(const json& request) {
       program != request.end() && program->is_object()) {
     send({{"part", "at"}, {"what", "program " + text_in(*program, "name")}});
     co_await link_.flush(kFlushLimit);
-    const json part = program_part(*program, defaults_);
+    const Json part = program_part(*program, defaults_);
     libmpi = text_in(part, "libmpi");
     co_await report(part);
   }
@@ -181,11 +181,11 @@ asio::awaitable<void> CheckRole::look_around(const json& request) {
   co_await report(gpus_part(defaults_));
 }
 
-void CheckRole::listen(const json& request) {
+void CheckRole::listen(const Json& request) {
   token_ = text_in(request, "token");
   if (listener_) listener_->close();
   listener_ = std::make_shared<PeerListener>(io_, token_);
-  json part = {{"part", "listen"}};
+  Json part = {{"part", "listen"}};
   const std::uint64_t port = number_in(request, "port");
   const auto wanted = static_cast<unsigned short>(port < 65536 ? port : 0);
   if (auto opened = listener_->open(text_in(request, "address"), wanted); opened) {
@@ -197,9 +197,9 @@ void CheckRole::listen(const json& request) {
   send(part);
 }
 
-asio::awaitable<void> CheckRole::reach(const json& request) {
+asio::awaitable<void> CheckRole::reach(const Json& request) {
   std::vector<Peer> peers;
-  for (const json& object : list_in(request, "peers"))
+  for (const Json& object : list_in(request, "peers"))
     if (Peer peer; peers.size() < kMaxPeers && peer_in(object, peer))
       peers.push_back(std::move(peer));
   const auto facts =
@@ -217,7 +217,7 @@ asio::awaitable<void> CheckRole::reach(const json& request) {
   }
 }
 
-asio::awaitable<void> CheckRole::bandwidth(const json& request) {
+asio::awaitable<void> CheckRole::bandwidth(const Json& request) {
   Peer peer;
   if (!peer_in(request, peer)) co_return;
   const auto result =
@@ -229,7 +229,7 @@ asio::awaitable<void> CheckRole::bandwidth(const json& request) {
         {"us", result.us}});
 }
 
-asio::awaitable<void> CheckRole::link(const json& request) {
+asio::awaitable<void> CheckRole::link(const Json& request) {
   Peer peer;
   if (!peer_in(request, peer)) co_return;
   const auto streams =
@@ -238,7 +238,7 @@ asio::awaitable<void> CheckRole::link(const json& request) {
       co_await measure_link(io_, peer, token_, time_in(request, "limit_ms", kMaxReach),
                             time_in(request, "duration_ms", kMaxWay), streams);
   const auto way = [](const WayRate& rate) {
-    return json{
+    return Json{
         {"bytes", rate.bytes}, {"us", rate.us}, {"segments", rate.segments}, {"again", rate.again}};
   };
   send({{"part", "link"},
@@ -253,13 +253,13 @@ asio::awaitable<void> CheckRole::link(const json& request) {
         {"back", way(facts.back)}});
 }
 
-void CheckRole::send(const json& part) {
-  std::string text = part.dump(-1, ' ', false, json::error_handler_t::replace);
+void CheckRole::send(const Json& part) {
+  std::string text = part.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > kMaxReport) text = R"({"part":"too large"})";
   link_.send(wire::CheckReport{std::move(text)});
 }
 
-asio::awaitable<void> CheckRole::report(const json& part) {
+asio::awaitable<void> CheckRole::report(const Json& part) {
   send(part);
   co_await link_.flush(kFlushLimit);
 }

@@ -21,7 +21,7 @@ namespace {
 using container::CallOutput;
 using container::Client;
 using container::EngineFacts;
-using nlohmann::json;
+using Json = nlohmann::json;
 using sortie::container::Engine;
 
 /// A daemon that hangs, or is asked by many at once.
@@ -30,26 +30,26 @@ constexpr std::size_t kMaxMounts = 256;
 constexpr const char* kContainerdRoot = "/var/lib/containerd";
 
 /// Clients print warnings around the object.
-json object_of(const std::string& text) {
+Json object_of(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     if (text[at] == '{') {
-      json whole = json::parse(text.substr(at), nullptr, false);
+      Json whole = Json::parse(text.substr(at), nullptr, false);
       if (whole.is_object()) return whole;
-      json line = json::parse(text.substr(at, end - at), nullptr, false);
+      Json line = Json::parse(text.substr(at, end - at), nullptr, false);
       if (line.is_object()) return line;
     }
     at = end + 1;
   }
-  return json::object();
+  return Json::object();
 }
 
 /// What a client printed on both streams as one text, apart again: its object, and the words around
 /// it.
 CallOutput apart(Engine engine, const ChildOutput& output) {
   CallOutput parts{output.status, output.text, ""};
-  const json object = engine == Engine::ctr ? json::object() : object_of(output.text);
-  if (!object.empty()) parts.out = object.dump(-1, ' ', false, json::error_handler_t::replace);
+  const Json object = engine == Engine::ctr ? Json::object() : object_of(output.text);
+  if (!object.empty()) parts.out = object.dump(-1, ' ', false, Json::error_handler_t::replace);
   for (std::size_t at = 0; at < output.text.size();) {
     const std::size_t end = std::min(output.text.find('\n', at), output.text.size());
     if (output.text[at] != '{') parts.err += output.text.substr(at, end - at) + '\n';
@@ -64,7 +64,7 @@ const char* problem_of(const std::string& message) {
   return message.find("the engine does not run") != message.npos ? "stopped" : "other";
 }
 
-void put_space(json& part, const std::string& root) {
+void put_space(Json& part, const std::string& root) {
   struct statvfs space {};
   if (root.empty() || ::statvfs(root.c_str(), &space) != 0) return;
   part["root"] = root;
@@ -83,7 +83,7 @@ bool has_gpu_runtime(const EngineFacts& facts) {
          exists("/var/run/cdi/nvidia.yaml");
 }
 
-void put_engine(json& part, const EngineFacts& facts) {
+void put_engine(Json& part, const EngineFacts& facts) {
   part["client"] = sortie::container::engine_name(facts.client.engine);
   part["version"] = facts.version.substr(facts.version.find(' ') + 1);
   part["rootless"] = facts.rootless;
@@ -92,7 +92,7 @@ void put_engine(json& part, const EngineFacts& facts) {
 }
 
 /// Its id where it is there; ctr has no config's id, but a line.
-void put_image(json& part, const Client& client, const std::string& image,
+void put_image(Json& part, const Client& client, const std::string& image,
                const ProcessDefaults& defaults) {
   const auto output =
       run_child(client.program,
@@ -116,11 +116,11 @@ void put_image(json& part, const Client& client, const std::string& image,
 
 }  // namespace
 
-json container_part(const json& request, const ProcessDefaults& defaults) {
-  json part = {{"part", "container"}};
-  json missing = json::array();
+Json container_part(const Json& request, const ProcessDefaults& defaults) {
+  Json part = {{"part", "container"}};
+  Json missing = Json::array();
   if (const auto mounts = request.find("mounts"); mounts != request.end() && mounts->is_array())
-    for (const json& source : *mounts) {
+    for (const Json& source : *mounts) {
       struct stat info {};
       if (!source.is_string() || missing.size() >= kMaxMounts) continue;
       if (::stat(source.get<std::string>().c_str(), &info) != 0)

@@ -15,7 +15,7 @@
 namespace sortie::runner::check {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 /// A driver that has lost a GPU can keep nvidia-smi for minutes.
 constexpr std::chrono::milliseconds kSmiLimit{5000};
@@ -69,7 +69,7 @@ std::string first_lines(std::string text) {
 }
 
 /// One line "NAME, MIB" per GPU.
-void ask_smi(const std::string& smi, const ProcessDefaults& defaults, json& part) {
+void ask_smi(const std::string& smi, const ProcessDefaults& defaults, Json& part) {
   const auto output = run_child(
       smi, {"nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"}, {},
       kSmiLimit, defaults);
@@ -80,7 +80,7 @@ void ask_smi(const std::string& smi, const ProcessDefaults& defaults, json& part
                 : fmt::format("{}: {}", output->status.to_string(), first_lines(output->text));
     return;
   }
-  json gpus = json::array();
+  Json gpus = Json::array();
   std::string_view text = output->text;
   while (!text.empty() && gpus.size() < kMaxGpus) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -96,8 +96,8 @@ void ask_smi(const std::string& smi, const ProcessDefaults& defaults, json& part
 
 }  // namespace
 
-json gpus_part(const ProcessDefaults& defaults) {
-  json part = {{"part", "gpus"},
+Json gpus_part(const ProcessDefaults& defaults) {
+  Json part = {{"part", "gpus"},
                {"nvidia_driver", names_in("/proc/driver/nvidia/gpus").size()},
                {"nvidia_devices", nvidia_devices()},
                {"rocm", rocm_gpus()}};

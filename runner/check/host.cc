@@ -17,13 +17,13 @@
 namespace sortie::runner::check {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::size_t kMaxNames = 16;
 
 /// A limit as JSON has it: null is unlimited.
-json limit_json(rlim_t value) {
-  return value == RLIM_INFINITY ? json(nullptr) : json(std::uint64_t{value});
+Json limit_json(rlim_t value) {
+  return value == RLIM_INFINITY ? Json(nullptr) : Json(std::uint64_t{value});
 }
 
 /// MemAvailable in bytes, 0 when the kernel does not say.
@@ -51,14 +51,14 @@ std::string address_of_ssh_server() {
   return std::string(text.substr(0, text.find(' ')));
 }
 
-json names_json(const std::vector<std::string>& names) {
-  json list = json::array();
+Json names_json(const std::vector<std::string>& names) {
+  Json list = Json::array();
   for (const std::string& name : names)
     if (list.size() < kMaxNames) list.push_back(name);
   return {{"count", names.size()}, {"names", list}};
 }
 
-json cgroup_json() {
+Json cgroup_json() {
   const Result<cgroup::OwnCgroup> own = cgroup::look_at_own();
   if (!own) return {{"error", own.error().message}};
   return {{"folder", own->folder},
@@ -68,7 +68,7 @@ json cgroup_json() {
 
 }  // namespace
 
-json host_part(const ProcessDefaults& defaults) {
+Json host_part(const ProcessDefaults& defaults) {
   const NodeFacts facts = read_node_facts();
   rlimit memlock{};
   ::getrlimit(RLIMIT_MEMLOCK, &memlock);

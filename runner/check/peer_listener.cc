@@ -117,7 +117,7 @@ bool PeerListener::right_token(std::string_view bytes) const {
 asio::awaitable<void> PeerListener::accept_all() {
   const auto self = shared_from_this();
   while (acceptor_.is_open()) {
-    auto [error, socket] = co_await acceptor_.async_accept(kAsTuple);
+    auto [error, socket] = co_await acceptor_.async_accept(kToken);
     if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
     if (error || connections_ >= kMaxConnections) continue;
     spawn(io_, serve(std::move(socket)));
@@ -131,7 +131,7 @@ asio::awaitable<void> PeerListener::serve(tcp::socket socket) {
     CutOff cut_off(socket, kTokenLimit);
     std::array<char, kTokenSize + 1> opening;
     const auto buffer = asio::buffer(opening);
-    const auto [error, count] = co_await asio::async_read(socket, buffer, kAsTuple);
+    const auto [error, count] = co_await asio::async_read(socket, buffer, kToken);
     if (!error && right_token({opening.data(), opening.size()})) {
       cut_off.extend(kServeLimit);
       if (opening[kTokenSize] == kPing) co_await answer_pings(socket);
@@ -151,9 +151,9 @@ asio::awaitable<void> PeerListener::answer_pings(tcp::socket& socket) {
   char byte = kReady;
   const auto buffer = asio::buffer(&byte, 1);
   for (int i = 0; i < kMaxPings; ++i) {
-    const auto [write_error, written] = co_await asio::async_write(socket, buffer, kAsTuple);
+    const auto [write_error, written] = co_await asio::async_write(socket, buffer, kToken);
     if (write_error) co_return;
-    const auto [read_error, count] = co_await socket.async_read_some(buffer, kAsTuple);
+    const auto [read_error, count] = co_await socket.async_read_some(buffer, kToken);
     if (read_error) co_return;
   }
 }
@@ -161,7 +161,7 @@ asio::awaitable<void> PeerListener::answer_pings(tcp::socket& socket) {
 asio::awaitable<void> PeerListener::serve_way(tcp::socket& socket, char mode) {
   std::array<char, kDurationDigits> digits;
   const auto buffer = asio::buffer(digits);
-  const auto [error, count] = co_await asio::async_read(socket, buffer, kAsTuple);
+  const auto [error, count] = co_await asio::async_read(socket, buffer, kToken);
   std::int64_t ms = 0;
   const char* const end = digits.data() + digits.size();
   if (error || std::from_chars(digits.data(), end, ms).ptr != end || ms < 0 || ms > kMaxWay.count())
@@ -179,7 +179,7 @@ asio::awaitable<void> PeerListener::take_bytes(tcp::socket& socket) {
   std::uint64_t bytes = 0;
   const auto begin = Clock::now();
   for (;;) {
-    const auto [error, count] = co_await socket.async_read_some(buffer, kAsTuple);
+    const auto [error, count] = co_await socket.async_read_some(buffer, kToken);
     bytes += count;
     if (error == asio::error::eof) break;
     if (error) co_return;
@@ -187,7 +187,7 @@ asio::awaitable<void> PeerListener::take_bytes(tcp::socket& socket) {
   const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
   const std::string answer = fmt::format("{} {}\n", bytes, took.count());
   const auto out = asio::buffer(answer);
-  co_await asio::async_write(socket, out, kAsTuple);
+  co_await asio::async_write(socket, out, kToken);
 }
 
 asio::awaitable<void> PeerListener::answer_datagrams() {
@@ -196,12 +196,12 @@ asio::awaitable<void> PeerListener::answer_datagrams() {
   const auto buffer = asio::buffer(bytes);
   udp::endpoint from;
   while (udp_.is_open()) {
-    const auto [error, count] = co_await udp_.async_receive_from(buffer, from, kAsTuple);
+    const auto [error, count] = co_await udp_.async_receive_from(buffer, from, kToken);
     if (error == asio::error::operation_aborted || !udp_.is_open()) co_return;
     if (error || !right_token({bytes.data(), count})) continue;
     const std::string answer = fmt::format("{}", count);
     const auto out = asio::buffer(answer);
-    co_await udp_.async_send_to(out, from, kAsTuple);
+    co_await udp_.async_send_to(out, from, kToken);
   }
 }
 

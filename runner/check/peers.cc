@@ -61,14 +61,14 @@ asio::awaitable<boost::system::error_code> open_to(const std::shared_ptr<Attempt
                                                    const std::string token, char mode) {
   const tcp::endpoint endpoint(attempt->peer.address, attempt->peer.port);
   const auto begin = Clock::now();
-  const auto [error] = co_await attempt->socket.async_connect(endpoint, kAsTuple);
+  const auto [error] = co_await attempt->socket.async_connect(endpoint, kToken);
   if (error) co_return error;
   attempt->facts.connect_us = us_since(begin);
   boost::system::error_code ignored;
   attempt->socket.set_option(tcp::no_delay(true), ignored);
   const std::string opening = token + mode;
   const auto out = asio::buffer(opening);
-  const auto [write_error, written] = co_await asio::async_write(attempt->socket, out, kAsTuple);
+  const auto [write_error, written] = co_await asio::async_write(attempt->socket, out, kToken);
   co_return write_error;
 }
 
@@ -79,7 +79,7 @@ asio::awaitable<void> greet(std::shared_ptr<Attempt> attempt, std::string token,
   if (!error) {
     char byte = 0;
     const auto in = asio::buffer(&byte, 1);
-    const auto [read_error, count] = co_await attempt->socket.async_read_some(in, kAsTuple);
+    const auto [read_error, count] = co_await attempt->socket.async_read_some(in, kToken);
     error = read_error;
   }
   if (error) attempt->facts.error = attempt->reason(error, limit);
@@ -93,8 +93,8 @@ asio::awaitable<void> ping(std::shared_ptr<Attempt> attempt, milliseconds limit)
   std::uint64_t best = UINT64_MAX;
   for (int i = 0; i < kPings; ++i) {
     const auto begin = Clock::now();
-    const auto [out_error, sent] = co_await asio::async_write(attempt->socket, buffer, kAsTuple);
-    const auto [in_error, count] = co_await attempt->socket.async_read_some(buffer, kAsTuple);
+    const auto [out_error, sent] = co_await asio::async_write(attempt->socket, buffer, kToken);
+    const auto [in_error, count] = co_await attempt->socket.async_read_some(buffer, kToken);
     if (out_error || in_error) {
       attempt->facts.error = attempt->reason(out_error ? out_error : in_error, limit);
       co_return;
@@ -153,14 +153,14 @@ asio::awaitable<Bandwidth> measure_bandwidth(asio::io_context& io, const Peer& p
   const auto out = asio::buffer(block);
   const auto end = Clock::now() + duration;
   while (!error && Clock::now() < end) {
-    const auto [write_error, count] = co_await attempt->socket.async_write_some(out, kAsTuple);
+    const auto [write_error, count] = co_await attempt->socket.async_write_some(out, kToken);
     error = write_error;
   }
   std::string answer(64, '\0');
   if (!error) attempt->socket.shutdown(tcp::socket::shutdown_send, error);
   if (!error) {
     const auto in = asio::buffer(answer);
-    const auto [read_error, count] = co_await asio::async_read(attempt->socket, in, kAsTuple);
+    const auto [read_error, count] = co_await asio::async_read(attempt->socket, in, kToken);
     if (read_error != asio::error::eof) error = read_error;
     answer.resize(count);
   }

@@ -19,13 +19,13 @@
 namespace sortie::runner::check {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::chrono::milliseconds kLoaderLimit{5000};
 constexpr std::size_t kMaxMissing = 16;
 constexpr std::size_t kHead = 4096;
 
-std::string path_variable(const json& request) {
+std::string path_variable(const Json& request) {
   if (std::string given = text_in(request, "path"); !given.empty()) return given;
   const char* own = std::getenv("PATH");
   return own ? own : "/usr/local/bin:/usr/bin:/bin";
@@ -79,13 +79,13 @@ std::string loader_of(int fd, const Elf64_Ehdr& header) {
 
 /// What the dynamic loader would load: nothing of the program runs.
 void list_libraries(const std::string& loader, const std::string& program,
-                    const ProcessDefaults& defaults, json& part) {
+                    const ProcessDefaults& defaults, Json& part) {
   const auto output = run_child(loader, {loader, "--list", program}, {}, kLoaderLimit, defaults);
   if (!output) {
     part["error"] = output.error().message;
     return;
   }
-  json missing = json::array();
+  Json missing = Json::array();
   std::string_view text = output->text;
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
@@ -104,7 +104,7 @@ void list_libraries(const std::string& loader, const std::string& program,
 }
 
 /// "#!/usr/bin/env python3": the interpreter must be there, and what env looks for as well.
-void look_at_script(std::string_view head, const std::string& path, json& part) {
+void look_at_script(std::string_view head, const std::string& path, Json& part) {
   std::string_view line = head.substr(2, head.find('\n') - 2);
   const auto word = [&line] {
     while (line.starts_with(' ')) line.remove_prefix(1);
@@ -127,10 +127,10 @@ void look_at_script(std::string_view head, const std::string& path, json& part) 
 
 }  // namespace
 
-json program_part(const json& request, const ProcessDefaults& defaults) {
+Json program_part(const Json& request, const ProcessDefaults& defaults) {
   const std::string name = text_in(request, "name");
   std::string folder = text_in(request, "work_dir");
-  json part = {{"part", "program"}, {"name", name}};
+  Json part = {{"part", "program"}, {"name", name}};
   struct stat info {};
   const bool work_dir = ::stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
   part["work_dir"] = work_dir;

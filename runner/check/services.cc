@@ -18,7 +18,7 @@
 namespace sortie::runner::check {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::chrono::milliseconds kProbeLimit{8000};
 
@@ -36,8 +36,8 @@ Fd pmix_in_memory() {
 
 }  // namespace
 
-json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults) {
-  json part = {{"part", "mpi"}};
+Json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults) {
+  Json part = {{"part", "mpi"}};
   const Fd program = pmix_in_memory();
   if (!program) {
     part["error"] = std::strerror(errno);
@@ -65,8 +65,8 @@ json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults) {
   return part;
 }
 
-json port_part(unsigned port) {
-  json part = {{"part", "port"}, {"port", port}};
+Json port_part(unsigned port) {
+  Json part = {{"part", "port"}, {"port", port}};
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   sockaddr_in address{};

@@ -62,7 +62,7 @@ asio::awaitable<boost::system::error_code> send_for(tcp::socket& socket, millise
   keep_little_unsent(socket);
   boost::system::error_code error;
   for (const auto end = LinkClock::now() + duration; !error && LinkClock::now() < end;) {
-    const auto [write_error, count] = co_await socket.async_write_some(out, kAsTuple);
+    const auto [write_error, count] = co_await socket.async_write_some(out, kToken);
     error = write_error;
   }
   co_return error;
@@ -76,7 +76,7 @@ asio::awaitable<boost::system::error_code> take_all(tcp::socket& socket, millise
   const auto begin = LinkClock::now();
   auto counts_from = begin, last = begin;
   for (;;) {
-    const auto [error, count] = co_await socket.async_read_some(in, kAsTuple);
+    const auto [error, count] = co_await socket.async_read_some(in, kToken);
     if (count > 0) {
       const auto now = LinkClock::now();
       if (now - begin < duration / 4)
@@ -125,12 +125,12 @@ asio::awaitable<boost::system::error_code> run_stream(WayStream& stream, const P
                                                       const std::string& token, char mode,
                                                       milliseconds duration) {
   const tcp::endpoint endpoint(peer.address, peer.port);
-  const auto [connect_error] = co_await stream.socket.async_connect(endpoint, kAsTuple);
+  const auto [connect_error] = co_await stream.socket.async_connect(endpoint, kToken);
   if (connect_error) co_return connect_error;
   const std::string opening =
       fmt::format("{}{}{:0{}}", token, mode, duration.count(), kDurationDigits);
   const auto out = asio::buffer(opening);
-  const auto [write_error, written] = co_await asio::async_write(stream.socket, out, kAsTuple);
+  const auto [write_error, written] = co_await asio::async_write(stream.socket, out, kToken);
   boost::system::error_code error = write_error;
   std::string tail;
   if (mode == kGive) {
@@ -213,7 +213,7 @@ asio::awaitable<void> take_way(tcp::socket& socket, milliseconds duration) {
   if (co_await take_all(socket, duration, rate, tail)) co_return;
   const std::string answer = numbers_text(rate);
   const auto out = asio::buffer(answer);
-  co_await asio::async_write(socket, out, kAsTuple);
+  co_await asio::async_write(socket, out, kToken);
 }
 
 asio::awaitable<void> give_way(tcp::socket& socket, milliseconds duration) {
@@ -222,14 +222,14 @@ asio::awaitable<void> give_way(tcp::socket& socket, milliseconds duration) {
   count_segments(socket, rate);
   const std::string numbers = numbers_text(rate);
   const auto out = asio::buffer(numbers);
-  const auto [error, count] = co_await asio::async_write(socket, out, kAsTuple);
+  const auto [error, count] = co_await asio::async_write(socket, out, kToken);
   boost::system::error_code ignored;
   if (!error) socket.shutdown(tcp::socket::shutdown_send, ignored);
   // Until the other side has read all and closes: a socket that is closed with bytes under way is
   // none of its own concern, but its timer ends with this.
   char byte = 0;
   const auto in = asio::buffer(&byte, 1);
-  co_await socket.async_read_some(in, kAsTuple);
+  co_await socket.async_read_some(in, kToken);
 }
 
 }  // namespace sortie::runner::check

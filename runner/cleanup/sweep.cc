@@ -191,7 +191,7 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
       sweeper.kill(found.members);
     }
     pause.expires_after(kPause);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
   }
   std::string why;
   if (!order.engine.empty()) {

@@ -198,7 +198,7 @@ boost::asio::awaitable<Result<>> Boxes::await_hello(Running& box) {
                         box.name, spec_.user.empty() ? "the caller" : spec_.user, run_folder_));
     }
     pause.expires_after(wait);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
   }
   co_return Result<>{};
 }

@@ -74,7 +74,7 @@ boost::asio::awaitable<void> read_stream(std::shared_ptr<Running> call,
   std::string line;
   for (;;) {
     const auto [error, count] =
-        co_await stream.async_read_some(boost::asio::buffer(buffer), kAsTuple);
+        co_await stream.async_read_some(boost::asio::buffer(buffer), kToken);
     if (error) break;
     text.append(buffer, std::min(count, most - std::min(most, text.size())));
     take_lines(*call, line, std::string_view(buffer, count));

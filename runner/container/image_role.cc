@@ -28,7 +28,7 @@ boost::asio::awaitable<void> ImageRole::say_that_it_works() {
   boost::asio::steady_timer pause(io_);
   for (;;) {
     pause.expires_after(kSayEvery);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
     if (!busy_) co_return;
     const wire::ImageProgress progress{at_};
     link_.send(progress);

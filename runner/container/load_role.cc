@@ -90,7 +90,7 @@ asio::awaitable<void> LoadRole::say_that_it_works(std::string at) {
   asio::steady_timer pause(io_);
   for (;;) {
     pause.expires_after(kSayLoadingEvery);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
     if (!busy_ || orders_ != order) co_return;
     const wire::ImageProgress progress{at};
     link_.send(progress);

@@ -152,7 +152,7 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
     if (left && left->empty()) co_return Result<>{};
     if (!left) last = left.error();
     pause.expires_after(kRemovalPause);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
   }
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;

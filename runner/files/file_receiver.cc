@@ -89,7 +89,7 @@ asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
       link_.send(wire::FilesProgress{0, cache_->holder_hint()});
     }
     pause.expires_after(kCachePoll);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
     if (link_.broken()) co_return fail(ErrorCode::lost, "the launcher is gone");
   }
   co_return cache_->ready(manifest_.entries());

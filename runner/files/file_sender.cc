@@ -87,7 +87,7 @@ boost::asio::awaitable<void> FileSender::list() {
     }
     while (link_.queued_bytes() > kMaxQueued && !link_.broken()) {
       pause.expires_after(kQueuePause);
-      co_await pause.async_wait(kAsTuple);
+      co_await pause.async_wait(kToken);
     }
     if (link_.broken()) co_return;
     co_await boost::asio::post(io_, boost::asio::use_awaitable);  // heartbeats get their turn

@@ -55,12 +55,12 @@ void RelayServer::close() {
 asio::awaitable<void> RelayServer::accept_loop() {
   for (;;) {
     tcp::socket socket(io_);
-    const auto [error] = co_await acceptor_.async_accept(socket, kAsTuple);
+    const auto [error] = co_await acceptor_.async_accept(socket, kToken);
     if (!acceptor_.is_open()) co_return;
     if (error || waiting_.size() >= kMaxConnections) {
       // Out of descriptors, or more guests than there are seats: not in a tight loop.
       asio::steady_timer pause(io_, std::chrono::milliseconds(20));
-      co_await pause.async_wait(kAsTuple);
+      co_await pause.async_wait(kToken);
       continue;
     }
     spawn(io_, serve(std::move(socket)));

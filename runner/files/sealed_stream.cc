@@ -70,21 +70,21 @@ void SealedStream::set_deadline(std::chrono::milliseconds limit) {
 }
 
 asio::awaitable<Result<>> SealedStream::connect(asio::ip::tcp::endpoint endpoint) {
-  const auto [error] = co_await socket_->async_connect(endpoint, kAsTuple);
+  const auto [error] = co_await socket_->async_connect(endpoint, kToken);
   if (error) co_return std::unexpected(lost(error));
   co_return Result<>();
 }
 
 asio::awaitable<Result<>> SealedStream::write_link(std::uint32_t link) {
   const Bytes4 bytes = to_bytes(link);
-  const auto [error, count] = co_await asio::async_write(*socket_, asio::buffer(bytes), kAsTuple);
+  const auto [error, count] = co_await asio::async_write(*socket_, asio::buffer(bytes), kToken);
   if (error) co_return std::unexpected(lost(error));
   co_return Result<>();
 }
 
 asio::awaitable<Result<std::uint32_t>> SealedStream::read_link() {
   Bytes4 bytes{};
-  const auto [error, count] = co_await asio::async_read(*socket_, asio::buffer(bytes), kAsTuple);
+  const auto [error, count] = co_await asio::async_read(*socket_, asio::buffer(bytes), kToken);
   if (error) co_return std::unexpected(lost(error));
   co_return to_number(bytes);
 }
@@ -92,9 +92,9 @@ asio::awaitable<Result<std::uint32_t>> SealedStream::read_link() {
 asio::awaitable<Result<>> SealedStream::open(const std::string& key, Side side) {
   const seal::Greeting mine = seal::make_greeting(best_);
   seal::Greeting theirs{};
-  const auto [failed, sent] = co_await asio::async_write(*socket_, asio::buffer(mine), kAsTuple);
+  const auto [failed, sent] = co_await asio::async_write(*socket_, asio::buffer(mine), kToken);
   if (failed) co_return std::unexpected(lost(failed));
-  const auto [error, count] = co_await asio::async_read(*socket_, asio::buffer(theirs), kAsTuple);
+  const auto [error, count] = co_await asio::async_read(*socket_, asio::buffer(theirs), kToken);
   if (error) co_return std::unexpected(lost(error));
   const seal::End self = side == Side::serves ? seal::End::first : seal::End::second;
   seal::begin_records(seals_, opens_, kPurpose, key, self, mine, theirs);
@@ -111,14 +111,14 @@ asio::awaitable<Result<>> SealedStream::write(const wire::Message& message) {
   seals_.seal(bytes_of(outgoing_, sizeof(Bytes4)), size);
   const auto all = whole(outgoing_.size());
   const auto [error, count] =
-      co_await asio::async_write(*socket_, asio::buffer(outgoing_), all, kAsTuple);
+      co_await asio::async_write(*socket_, asio::buffer(outgoing_), all, kToken);
   if (error) co_return std::unexpected(lost(error));
   co_return Result<>();
 }
 
 asio::awaitable<Result<wire::Message>> SealedStream::read() {
   Bytes4 length{};
-  const auto [cut, got] = co_await asio::async_read(*socket_, asio::buffer(length), kAsTuple);
+  const auto [cut, got] = co_await asio::async_read(*socket_, asio::buffer(length), kToken);
   if (cut) co_return std::unexpected(lost(cut));
   const std::size_t size = to_number(length);
   if (size < RecordCipher::kTagBytes + wire::kFrameHeaderBytes || size > kMaxRecord)
@@ -126,7 +126,7 @@ asio::awaitable<Result<wire::Message>> SealedStream::read() {
   incoming_.resize(size);
   const auto all = whole(size);
   const auto [error, count] =
-      co_await asio::async_read(*socket_, asio::buffer(incoming_), all, kAsTuple);
+      co_await asio::async_read(*socket_, asio::buffer(incoming_), all, kToken);
   if (error) co_return std::unexpected(lost(error));
   const std::size_t sealed = size - RecordCipher::kTagBytes;
   if (!opens_.open(bytes_of(incoming_, 0), sealed))

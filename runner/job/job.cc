@@ -267,7 +267,7 @@ boost::asio::awaitable<bool> Job::wait_finished(std::chrono::steady_clock::durat
     // The end of the connection and a signal may both wait, so each has a timer of its own.
     boost::asio::steady_timer woken(io_, deadline);
     const auto mine = finish_waiters_.insert(&woken).first;
-    co_await woken.async_wait(kAsTuple);
+    co_await woken.async_wait(kToken);
     finish_waiters_.erase(mine);
   }
   co_return true;

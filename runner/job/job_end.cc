@@ -161,7 +161,7 @@ void Job::look_for_oom(Rank& rank) const {
 boost::asio::awaitable<void> Job::tick_groups() {
   while (!finished_) {
     group_timer_.expires_after(oom::kTick);
-    const auto [error] = co_await group_timer_.async_wait(kAsTuple);
+    const auto [error] = co_await group_timer_.async_wait(kToken);
     if (error) co_return;
     for (const auto& rank : ranks_)
       if (rank->group) rank->group->tick();
@@ -251,7 +251,7 @@ boost::asio::awaitable<void> Job::sweep_orphans() {
       send_error(ErrorCode::timeout, "a process does not die of SIGKILL; the host needs attention");
     }
     pause.expires_after(milliseconds(complained ? 1000 : 5));
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
   }
   sweeping_ = false;
   for (std::size_t slot = 0; slot < ranks_.size(); ++slot) settle_lost_keeper(slot);

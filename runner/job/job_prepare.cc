@@ -181,7 +181,7 @@ boost::asio::awaitable<Result<>> Job::fence() {
     total += left;
     if (left == 0) break;
     boost::asio::steady_timer pause(io_, kFencePause);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
   }
   if (left > 0)
     co_return fail(

@@ -67,7 +67,7 @@ boost::asio::awaitable<void> Job::dump_stacks(wire::DumpStacks order) {
   };
   while (open()) {
     pause.expires_after(kStackPoll);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
   }
   for (StackDumper& dumper : dumpers) link_.send(dumper.take());
 }

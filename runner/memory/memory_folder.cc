@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kPlace = "/dev/shm";
 constexpr std::string_view kPrefix = "memory-", kGone = "gone-";
 constexpr const char* kHolderFile = "holder";
-constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+constexpr int kMemoryFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 /// Ten seconds, for one that is being removed on a busy machine.
 constexpr int kTakeTries = 1000;
 constexpr useconds_t kTakePause = 10000;
@@ -98,7 +98,7 @@ void for_each_folder(const std::function<bool(std::string_view)>& wanted,
 
 /// No living process holds it. What can not be found out counts as held.
 bool remove_if_nobody_holds(const std::string& path) {
-  const Fd folder(::open(path.c_str(), kFolderFlags));
+  const Fd folder(::open(path.c_str(), kMemoryFolderFlags));
   if (!folder || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 || !names_same(folder, path))
     return false;
   remove_folder(path);
@@ -149,7 +149,7 @@ Result<MemoryHolder> MemoryHolder::take(const std::string& run_id, const std::st
     SORTIE_TRY(make_memory_base());
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST && errno != ENOENT)
       return std::unexpected(os_error(errno, path));
-    holder.folder_.reset(::open(path.c_str(), kFolderFlags));
+    holder.folder_.reset(::open(path.c_str(), kMemoryFolderFlags));
     if (holder.folder_ && ::flock(holder.folder_.get(), LOCK_SH | LOCK_NB) == 0 &&
         names_same(holder.folder_, path))
       break;
@@ -185,7 +185,7 @@ bool is_memory_of_run(std::string_view path, const std::string& run_id) {
 }
 
 Result<> open_memory_to_others(const std::string& folder) {
-  const Fd open(::open(folder.c_str(), kFolderFlags));
+  const Fd open(::open(folder.c_str(), kMemoryFolderFlags));
   if (!open || ::fchmod(open.get(), 0777) != 0) return std::unexpected(os_error(errno, folder));
   return {};
 }

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMaxFileBytes = 4096;
 
 /// In the child. A FIFO without a writer must not hold it.
-[[noreturn]] void read_file(const std::string& path, int answer) {
+[[noreturn]] void send_file(const std::string& path, int answer) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   close_descriptors_except({answer});
   const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -47,7 +47,7 @@ pid_t CommittedStep::look() {
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return -1;
   Fd mine(ends[0]), childs(ends[1]);
   const pid_t reader = ::fork();
-  if (reader == 0) read_file(path_, childs.get());
+  if (reader == 0) send_file(path_, childs.get());
   if (reader < 0) return -1;
   answer_.assign(mine.release());
   answer_.async_wait(boost::asio::posix::stream_descriptor::wait_read,

@@ -82,7 +82,7 @@ Forwards::Shared Forwards::add(std::uint64_t id, Fd socket) {
 asio::awaitable<void> Forwards::read_request(Shared stream) {
   std::string line;
   const auto [error, size] = co_await asio::async_read_until(
-      stream->socket, asio::dynamic_buffer(line, kMaxRequestBytes), '\n', kAsTuple);
+      stream->socket, asio::dynamic_buffer(line, kMaxRequestBytes), '\n', kToken);
   if (!stream->open) co_return;
   const auto request =
       error ? std::nullopt : parse_request(std::string_view(line).substr(0, size - 1));
@@ -124,7 +124,7 @@ asio::awaitable<void> Forwards::connect(Shared stream) {
     const int yes = 1;
     (void)::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     stream->socket.assign(fd.release());
-    co_await stream->socket.async_wait(asio::posix::stream_descriptor::wait_write, kAsTuple);
+    co_await stream->socket.async_wait(asio::posix::stream_descriptor::wait_write, kToken);
     if (!stream->open) co_return;
     socklen_t size = sizeof failure;
     (void)::getsockopt(stream->socket.native_handle(), SOL_SOCKET, SO_ERROR, &failure, &size);
@@ -153,7 +153,7 @@ asio::awaitable<void> Forwards::read_from_program(Shared stream) {
     }
     const std::size_t most = std::min<std::uint64_t>(buffer.size(), stream->credit);
     const auto [error, count] =
-        co_await stream->socket.async_read_some(asio::buffer(buffer.data(), most), kAsTuple);
+        co_await stream->socket.async_read_some(asio::buffer(buffer.data(), most), kToken);
     if (!stream->open) co_return;
     if (error) {
       end(*stream, "", /*tell=*/true);
@@ -177,7 +177,7 @@ asio::awaitable<void> Forwards::write_to_program(Shared stream) {
     const std::string bytes = std::move(stream->incoming.front());
     stream->incoming.pop_front();
     const auto [error, count] =
-        co_await asio::async_write(stream->socket, asio::buffer(bytes), kAsTuple);
+        co_await asio::async_write(stream->socket, asio::buffer(bytes), kToken);
     if (!stream->open) co_return;
     if (error) {
       end(*stream, "", /*tell=*/!stream->ending);

@@ -59,7 +59,7 @@ boost::asio::awaitable<Result<std::optional<wire::Message>>> Link::read() {
       co_return std::optional<wire::Message>(std::move(*message));
     }
     const unsigned mine = generation_;
-    const auto [error, count] = co_await in_.async_read_some(boost::asio::buffer(buffer), kAsTuple);
+    const auto [error, count] = co_await in_.async_read_some(boost::asio::buffer(buffer), kToken);
     // Bytes of the connection before, whose decoder is gone.
     if (generation_ != mine) co_return fail(ErrorCode::lost, "read: there is another connection");
     if (error == boost::asio::error::eof) {
@@ -112,7 +112,7 @@ boost::asio::awaitable<void> Link::write_loop() {
       continue;
     }
     const auto [error, count] =
-        co_await boost::asio::async_write(out_, boost::asio::buffer(bytes), kAsTuple);
+        co_await boost::asio::async_write(out_, boost::asio::buffer(bytes), kToken);
     if (error && generation_ == mine) close();
   }
   idle_.notify();

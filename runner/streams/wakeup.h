@@ -1,16 +1,14 @@
 // Wakeup: lets one coroutine sleep until another part of the same thread has work for it.
 #pragma once
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <utility>
 
-namespace sortie::runner {
+#include "common/asio/token.h"
 
-inline constexpr auto kAsTuple = boost::asio::as_tuple(boost::asio::use_awaitable);
+namespace sortie::runner {
 
 class Wakeup {
  public:
@@ -27,7 +25,7 @@ class Wakeup {
       std::chrono::steady_clock::duration limit = std::chrono::hours(24 * 365)) {
     if (!pending_) {
       timer_.expires_after(limit);
-      co_await timer_.async_wait(kAsTuple);
+      co_await timer_.async_wait(kToken);
     }
     co_return std::exchange(pending_, false);
   }

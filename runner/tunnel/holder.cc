@@ -34,7 +34,7 @@ namespace sortie::runner::tunnel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr const char* kSocketFolder = "/var/run/wireguard";  // of wireguard-go
@@ -81,8 +81,8 @@ void remove_dead_sockets() {
   ::closedir(folder);
 }
 
-bool say(const json& answer) {
-  std::string line = answer.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+bool say(const Json& answer) {
+  std::string line = answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   for (std::string_view left = line; !left.empty();) {
     const ssize_t count = ::write(1, left.data(), left.size());
     if (count <= 0) return false;
@@ -91,7 +91,7 @@ bool say(const json& answer) {
   return true;
 }
 
-json error_json(const Error& error) {
+Json error_json(const Error& error) {
   return {{"error", error.message}, {"code", error_code_name(error.code)}};
 }
 
@@ -125,17 +125,17 @@ class Holder {
     return {};
   }
 
-  json greeting() const { return {{"key", keys_.open}, {"via", via_}}; }
+  Json greeting() const { return {{"key", keys_.open}, {"via", via_}}; }
 
-  json answer(const json& order) {
+  Json answer(const Json& order) {
     const std::string what = text_in(order, "do");
     if (what == "up") {
       const Result<> done = up(order);
-      return done ? json{{"up", true}} : error_json(done.error());
+      return done ? Json{{"up", true}} : error_json(done.error());
     }
     if (what == "keep") {
       const Result<> done = keep_alive();
-      return done ? json{{"keep", true}} : error_json(done.error());
+      return done ? Json{{"keep", true}} : error_json(done.error());
     }
     if (what == "look") return look();
     return error_json({ErrorCode::protocol, "tunnel: an unknown order"});
@@ -189,7 +189,7 @@ class Holder {
     return {};
   }
 
-  Result<> up(const json& order) {
+  Result<> up(const Json& order) {
     SORTIE_ASSIGN_OR_RETURN(UpOrder wanted, read_up_order(order));
     // From stdin: a key is on no command line and in no file.
     std::string config = config_text(keys_, wanted.port, wanted.peers);
@@ -211,13 +211,13 @@ class Holder {
     return set ? Result<>() : std::unexpected(set.error());
   }
 
-  json look() const {
+  Json look() const {
     auto table = run_tool({wg_, "show", name_, "dump"}, "");
     if (!table) return error_json(table.error());
     const auto peers = parse_dump(*table);
     sodium_memzero(table->data(), table->size());
     if (!peers) return error_json(peers.error());
-    json list = json::array();
+    Json list = Json::array();
     for (const PeerState& peer : *peers)
       list.push_back({{"key", peer.key},
                       {"endpoint", peer.endpoint},
@@ -279,7 +279,7 @@ void serve(Holder& holder, int signals) {
     if (count > 0) buffer.append(bytes, static_cast<std::size_t>(count));
     if (buffer.size() > kMaxLine) return;
     for (std::size_t end = 0; (end = buffer.find('\n')) != buffer.npos; buffer.erase(0, end + 1)) {
-      const json order = json::parse(buffer.substr(0, end), nullptr, /*allow_exceptions=*/false);
+      const Json order = Json::parse(buffer.substr(0, end), nullptr, /*allow_exceptions=*/false);
       if (!say(holder.answer(order))) return;
     }
   }

@@ -5,9 +5,9 @@
 #include "runner/streams/json_text.h"
 
 namespace sortie::runner::tunnel {
-using nlohmann::json;
+using Json = nlohmann::json;
 
-Result<std::int64_t> number_within(const json& object, const char* key, std::int64_t least,
+Result<std::int64_t> number_within(const Json& object, const char* key, std::int64_t least,
                                    std::int64_t most) {
   const auto it = object.find(key);
   if (it != object.end() && it->is_number_integer())
@@ -17,7 +17,7 @@ Result<std::int64_t> number_within(const json& object, const char* key, std::int
               fmt::format("tunnel: {} is no number from {} to {}", key, least, most));
 }
 
-Result<UpOrder> read_up_order(const json& order) {
+Result<UpOrder> read_up_order(const Json& order) {
   if (!order.is_object()) return fail(ErrorCode::protocol, "tunnel: no object");
   UpOrder up;
   up.address = text_in(order, "address");
@@ -27,11 +27,11 @@ Result<UpOrder> read_up_order(const json& order) {
   up.prefix = static_cast<int>(prefix);
   up.mtu = static_cast<int>(mtu);
   up.port = static_cast<std::uint16_t>(port);
-  up.forward = order.value("forward", json()) == json(true);
+  up.forward = order.value("forward", Json()) == Json(true);
   const auto peers = order.find("peers");
   if (peers == order.end() || !peers->is_array() || peers->size() > kMaxPeers)
     return fail(ErrorCode::protocol, "tunnel: no list of peers");
-  for (const json& object : *peers) {
+  for (const Json& object : *peers) {
     Peer peer;
     peer.key = text_in(object, "key");
     peer.endpoint = text_in(object, "endpoint");
@@ -41,7 +41,7 @@ Result<UpOrder> read_up_order(const json& order) {
       peer.keepalive_s = static_cast<std::uint32_t>(seconds);
     }
     if (const auto allowed = object.find("allowed"); allowed != object.end() && allowed->is_array())
-      for (const json& address : *allowed)
+      for (const Json& address : *allowed)
         if (address.is_string()) peer.allowed.push_back(address.get<std::string>());
     SORTIE_TRY(check_peer(peer));
     up.peers.push_back(std::move(peer));

@@ -22,7 +22,7 @@
 
 namespace sortie::runner::tunnel {
 namespace asio = boost::asio;
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 namespace {
 
@@ -89,9 +89,9 @@ asio::awaitable<void> HolderProcess::listen() {
   std::string buffer;
   for (;;) {
     const auto [error, count] = co_await asio::async_read_until(
-        socket_, asio::dynamic_buffer(buffer, kMaxAnswer), '\n', kAsTuple);
+        socket_, asio::dynamic_buffer(buffer, kMaxAnswer), '\n', kToken);
     if (error) break;
-    json answer = json::parse(buffer.substr(0, count), nullptr, /*allow_exceptions=*/false);
+    Json answer = Json::parse(buffer.substr(0, count), nullptr, /*allow_exceptions=*/false);
     buffer.erase(0, count);
     if (const std::string why = text_in(answer, "lost"); !why.empty()) {
       if (started_ && !ending_ && on_lost)
@@ -108,7 +108,7 @@ asio::awaitable<void> HolderProcess::listen() {
         {ErrorCode::runner, "the tunnel is gone: the process that held it was ended"});
 }
 
-asio::awaitable<Result<json>> HolderProcess::next_answer(milliseconds limit) {
+asio::awaitable<Result<Json>> HolderProcess::next_answer(milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (answers_.empty() && !gone_) {
     const auto left = deadline - std::chrono::steady_clock::now();
@@ -124,7 +124,7 @@ asio::awaitable<Result<json>> HolderProcess::next_answer(milliseconds limit) {
                          "password: `sudo -n` was refused; sign in as root (runner.ssh.user), "
                          "or allow it"
                        : "tunnel: the process that should hold it has ended");
-  json answer = std::move(answers_.front());
+  Json answer = std::move(answers_.front());
   answers_.pop_front();
   if (const std::string why = text_in(answer, "error"); !why.empty())
     co_return fail(text_in(answer, "code") == error_code_name(ErrorCode::unsupported)
@@ -135,7 +135,7 @@ asio::awaitable<Result<json>> HolderProcess::next_answer(milliseconds limit) {
   co_return answer;
 }
 
-asio::awaitable<Result<json>> HolderProcess::start(std::string name,
+asio::awaitable<Result<Json>> HolderProcess::start(std::string name,
                                                    std::function<void(pid_t)> on_child) {
   const auto self = shared_from_this();
   if (auto launched = launch(name, on_child); !launched)
@@ -145,10 +145,10 @@ asio::awaitable<Result<json>> HolderProcess::start(std::string name,
   co_return greeting;
 }
 
-asio::awaitable<Result<json>> HolderProcess::ask(json order) {
+asio::awaitable<Result<Json>> HolderProcess::ask(Json order) {
   const auto self = shared_from_this();
-  const std::string line = order.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-  const auto [error, count] = co_await asio::async_write(socket_, asio::buffer(line), kAsTuple);
+  const std::string line = order.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const auto [error, count] = co_await asio::async_write(socket_, asio::buffer(line), kToken);
   if (error) co_return fail(ErrorCode::lost, "tunnel: its holder is gone");
   co_return co_await next_answer(kAnswerLimit);
 }

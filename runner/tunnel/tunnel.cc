@@ -17,7 +17,7 @@
 
 namespace sortie::runner::tunnel {
 namespace asio = boost::asio;
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 namespace {
 
@@ -43,12 +43,12 @@ bool read_token(const std::string& text, Prober::Token& token) {
   return true;
 }
 
-Result<std::vector<ProbePeer>> read_peers(const json& order) {
+Result<std::vector<ProbePeer>> read_peers(const Json& order) {
   const auto list = order.find("peers");
   if (list == order.end() || !list->is_array() || list->size() > kMaxPeers)
     return fail(ErrorCode::protocol, "tunnel: no list of peers");
   std::vector<ProbePeer> peers;
-  for (const json& object : *list) {
+  for (const Json& object : *list) {
     if (!object.is_object()) return fail(ErrorCode::protocol, "tunnel: a peer that is no object");
     ProbePeer& peer = peers.emplace_back();
     SORTIE_ASSIGN_OR_RETURN(const auto index, number_within(object, "index", 0, 65535));
@@ -59,7 +59,7 @@ Result<std::vector<ProbePeer>> read_peers(const json& order) {
     }
     const auto endpoints = object.find("endpoints");
     if (endpoints == object.end() || !endpoints->is_array()) continue;
-    for (const json& text : *endpoints)
+    for (const Json& text : *endpoints)
       if (text.is_string())
         if (const auto endpoint = parse_endpoint(text.get<std::string>()))
           peer.endpoints.push_back(*endpoint);
@@ -67,8 +67,8 @@ Result<std::vector<ProbePeer>> read_peers(const json& order) {
   return peers;
 }
 
-json survey_json(const std::vector<ProbeOutcome>& outcomes) {
-  json list = json::array();
+Json survey_json(const std::vector<ProbeOutcome>& outcomes) {
+  Json list = Json::array();
   for (const ProbeOutcome& outcome : outcomes)
     if (outcome.endpoint)
       list.push_back({{"index", outcome.index},
@@ -81,8 +81,8 @@ json survey_json(const std::vector<ProbeOutcome>& outcomes) {
   return list;
 }
 
-json proof_json(const std::vector<ProbeOutcome>& outcomes, std::size_t full) {
-  json list = json::array();
+Json proof_json(const std::vector<ProbeOutcome>& outcomes, std::size_t full) {
+  Json list = Json::array();
   for (const ProbeOutcome& outcome : outcomes)
     list.push_back({{"index", outcome.index},
                     {"small", outcome.endpoint.has_value()},
@@ -97,8 +97,8 @@ Tunnel::Tunnel(asio::io_context& io, Link& link, const ProcessDefaults& defaults
     : io_(io), link_(link), defaults_(defaults), events_(std::move(events)) {}
 
 Result<> Tunnel::take(const std::string& text) {
-  json order =
-      text.size() <= kMaxOrder ? json::parse(text, nullptr, /*allow_exceptions=*/false) : json();
+  Json order =
+      text.size() <= kMaxOrder ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : Json();
   if (!order.is_object()) return fail(ErrorCode::protocol, "TunnelOrder: no object");
   if (std::exchange(busy_, true))
     return fail(ErrorCode::protocol, "TunnelOrder before the report of the last one");
@@ -106,7 +106,7 @@ Result<> Tunnel::take(const std::string& text) {
   return {};
 }
 
-asio::awaitable<void> Tunnel::carry_out(json order) {
+asio::awaitable<void> Tunnel::carry_out(Json order) {
   const auto self = shared_from_this();
   const std::string what = text_in(order, "do");
   Answer answer = fail(ErrorCode::protocol, "TunnelOrder: unknown, or out of order");
@@ -124,7 +124,7 @@ asio::awaitable<void> Tunnel::carry_out(json order) {
     co_return;
   }
   (*answer)["part"] = what;
-  link_.send(wire::TunnelReport{answer->dump(-1, ' ', false, json::error_handler_t::replace)});
+  link_.send(wire::TunnelReport{answer->dump(-1, ' ', false, Json::error_handler_t::replace)});
 }
 
 /// The port that was asked for, or one of those that follow it, `tries` in all.
@@ -147,7 +147,7 @@ Result<> Tunnel::take_port(std::uint16_t wanted, int tries) {
                           first.error().message, kPortsTried - 1));
 }
 
-asio::awaitable<Tunnel::Answer> Tunnel::open(json order) {
+asio::awaitable<Tunnel::Answer> Tunnel::open(Json order) {
   const std::string name = text_in(order, "name");
   const auto port = number_within(order, "port", 1, 65535);
   const auto me = number_within(order, "me", 0, 65535);
@@ -167,7 +167,7 @@ asio::awaitable<Tunnel::Answer> Tunnel::open(json order) {
   Result<> taken = take_port(static_cast<std::uint16_t>(*port), 1);
   for (int i = 0; !taken && i < kPortPatience; ++i) {
     pause.expires_after(kPortPause);
-    co_await pause.async_wait(kAsTuple);
+    co_await pause.async_wait(kToken);
     taken = take_port(static_cast<std::uint16_t>(*port), 1);
   }
   if (!taken) taken = take_port(static_cast<std::uint16_t>(*port), kPortsTried);
@@ -178,7 +178,7 @@ asio::awaitable<Tunnel::Answer> Tunnel::open(json order) {
   co_return answer;
 }
 
-asio::awaitable<Tunnel::Answer> Tunnel::survey(json order) {
+asio::awaitable<Tunnel::Answer> Tunnel::survey(Json order) {
   auto peers = read_peers(order);
   const auto limit = number_within(order, "limit_ms", 1, kMaxLimit);
   if (!peers || !limit) co_return fail(ErrorCode::protocol, "TunnelOrder: survey: peers or limit");
@@ -186,13 +186,13 @@ asio::awaitable<Tunnel::Answer> Tunnel::survey(json order) {
   for (const std::size_t mtu : kMtus) sizes.push_back(mtu + kOverheadInDatagram);
   const auto outcomes =
       co_await outside_->probe(std::move(*peers), std::move(sizes), milliseconds(*limit));
-  json list = survey_json(outcomes);
-  json report;
+  Json list = survey_json(outcomes);
+  Json report;
   report["peers"] = std::move(list);
   co_return report;
 }
 
-asio::awaitable<Tunnel::Answer> Tunnel::raise(json order) {
+asio::awaitable<Tunnel::Answer> Tunnel::raise(Json order) {
   const std::string address = text_in(order, "address");
   outside_->close();
   outside_.reset();
@@ -205,12 +205,12 @@ asio::awaitable<Tunnel::Answer> Tunnel::raise(json order) {
   inside_ = std::make_shared<Prober>(io_, token_, me_);
   const auto port = inside_->open_at(own);
   if (!port) co_return std::unexpected(with_context(port.error(), "tunnel: " + address));
-  json report;
+  Json report;
   report["port"] = *port;
   co_return report;
 }
 
-asio::awaitable<Tunnel::Answer> Tunnel::prove(json order) {
+asio::awaitable<Tunnel::Answer> Tunnel::prove(Json order) {
   auto peers = read_peers(order);
   const auto limit = number_within(order, "limit_ms", 1, kMaxLimit);
   const auto mtu = number_within(order, "mtu", kLeastMtu, kMostMtu);
@@ -220,16 +220,16 @@ asio::awaitable<Tunnel::Answer> Tunnel::prove(json order) {
   std::vector<std::size_t> sizes(1, full);
   const auto outcomes =
       co_await inside_->probe(std::move(*peers), std::move(sizes), milliseconds(*limit));
-  json keep;
+  Json keep;
   keep["do"] = "keep";
   auto kept = co_await holder_->ask(std::move(keep));
   if (!kept) co_return kept;
-  json look;
+  Json look;
   look["do"] = "look";
   auto answer = co_await holder_->ask(std::move(look));
   if (!answer) co_return answer;
-  json list = proof_json(outcomes, full);
-  json report;
+  Json list = proof_json(outcomes, full);
+  Json report;
   report["peers"] = std::move(list);
   report["handshakes"] = std::move((*answer)["peers"]);
   co_return report;

@@ -12,7 +12,7 @@
 namespace sortie::launcher {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using test::has;
 using test::shell;
 using test::sortie;
@@ -68,7 +68,7 @@ TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
 TEST_CASE("flags after -- are the program's") {
   const Finished result = sortie({"plan", "--json", "--", "prog", "--hots", "--", "-x", "a b"});
   REQUIRE(result.code == 0);
-  CHECK(json::parse(result.output)["argv"] == json{"prog", "--hots", "--", "-x", "a b"});
+  CHECK(Json::parse(result.output)["argv"] == Json{"prog", "--hots", "--", "-x", "a b"});
 }
 
 TEST_CASE("help and version are no errors") {
@@ -87,10 +87,10 @@ TEST_CASE("plan shows the job of a config, with the command line over it") {
   const Finished as_json = sortie({"plan", dir.str("job.toml"), "--hosts", "n[1-3]", "--slots", "2",
                                    "--set", "runner.master_port=1234", "--json", "--", "other"});
   REQUIRE(as_json.code == 0);
-  const json plan = json::parse(as_json.output);
+  const Json plan = Json::parse(as_json.output);
   CHECK(plan["world_size"] == 6);
   CHECK(plan["master_port"] == 1234);
-  CHECK(plan["argv"] == json{"other"});
+  CHECK(plan["argv"] == Json{"other"});
   CHECK(plan["hosts"][2]["name"] == "n3");
 }
 
@@ -219,7 +219,7 @@ TEST_CASE("a preset in --set over keys of the file: the plan says what wins") {
   CHECK(has(text.output, "gpt-neo-x (pythia-70m with hidden_size = 128): "));
   CHECK(has(text.output, "  warning   --set model.preset=pythia-70m: " + warning));
   const Finished as_json = sortie({"plan", "--json", file, "--set", "model.preset=pythia-70m"});
-  CHECK(has(json::parse(as_json.output)["warnings"][0].get<std::string>(), warning));
+  CHECK(has(Json::parse(as_json.output)["warnings"][0].get<std::string>(), warning));
   CHECK(has(sortie({"config", "show", file, "--set", "model.preset=pythia-70m"}).output,
             "sortie: warning: --set model.preset=pythia-70m: " + warning));
 }

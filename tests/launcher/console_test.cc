@@ -21,7 +21,7 @@
 namespace sortie::launcher {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using wire::Stream;
 using Clock = std::chrono::steady_clock;
 
@@ -130,7 +130,7 @@ TEST_CASE("control bytes are shown, in lines of ranks, in messages and in errors
   CHECK(both.err == "a^[[31mb\nsecond\nhost said ^[[2J\n");
 }
 
-json step(int number, double loss = 1) {
+Json step(int number, double loss = 1) {
   return {{"type", "step"}, {"step", number}, {"steps", 3}, {"loss", loss}};
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("events of any shape are taken or passed over, never fatal") {
     console.event({{"type", "step"}, {"skipped", 3}, {"loss", "NaN"}});
     console.event({{"type", "unknown"}});
     console.event({{"type", 3}});
-    console.event(json::object());
+    console.event(Json::object());
     console.event({{"type", "done"}, {"step", "x"}, {"planned_memory", 3}});
     CHECK(console.training().best->loss == 1.5);
     CHECK(console.training().checkpoint->path == "/c/5^[");
@@ -204,7 +204,7 @@ TEST_CASE("on a terminal the step line is rewritten in place, below the lines of
     style.terminal = true;
     style.out = style.err = terminal.slave.get();
     Console console(style);
-    json later = step(2);
+    Json later = step(2);
     later.update({{"tokens_per_s", 12300}, {"eta_s", 1e6}});
     console.event(later);
     console.event({{"type", "eval"}, {"step", 1}, {"loss", 2.5}});

@@ -34,7 +34,7 @@ namespace sortie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// A server on a thread of its own, in a folder whose path no socket address could hold.
 struct Served {
@@ -44,7 +44,7 @@ struct Served {
   int stops = 0, stops_now = 0;
   ControlServer server{io.get_executor(),
                        {[] {
-                          return Json{{"state", "running"}};
+                          return OrderedJson{{"state", "running"}};
                         },
                         [this](bool now) { now ? ++stops_now : ++stops; }}};
   std::thread thread;
@@ -370,7 +370,7 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   CHECK(shown->find("20260104-000000-dddd") == std::string::npos);
   CHECK(shown->find("1 run of the last day is lost") != std::string::npos);
   CHECK(ps_text(state, true, false)->find("20260104-000000-dddd") != std::string::npos);
-  const auto parsed = Json::parse(*ps_text(state, false, true));
+  const auto parsed = OrderedJson::parse(*ps_text(state, false, true));
   CHECK(parsed["runs"][0]["name"] == "big-run");
   CHECK(parsed["runs"][0]["training"]["step"] == 30);
   const auto status = status_text("20260105", state, false);

@@ -14,7 +14,7 @@ namespace sortie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using Json = nlohmann::json;
 using test::after;
 using test::all_verbs;
 using test::has;
@@ -82,12 +82,12 @@ TEST_CASE("explain has words for every code, signal and class, and names what is
   }
   for (const ErrorClass& entry : error_classes()) {
     const Finished answer = sortie({"explain", std::string(error_code_name(entry.code)), "--json"});
-    const json parsed = json::parse(answer.output);
+    const Json parsed = Json::parse(answer.output);
     CHECK(parsed["schema"] == "sortie/explain/1");
     CHECK(parsed["code"] == exit_code_for(entry.code));
   }
   for (const std::string_view name : kFailureClassNames) {
-    const json parsed = json::parse(sortie({"explain", std::string(name), "--json"}).output);
+    const Json parsed = Json::parse(sortie({"explain", std::string(name), "--json"}).output);
     CHECK(parsed["name"] == name);
     if (!parsed["code"].is_null()) CHECK(explain_exit_code(parsed["code"]).name == name);
     CHECK(has(parsed["meaning"].get<std::string>(), " "));
@@ -98,7 +98,7 @@ TEST_CASE("explain has words for every code, signal and class, and names what is
   CHECK(sortie({"explain", "137"}).output == sortie({"explain", "SIGKILL"}).output);
   CHECK(has(sortie({"explain", "host-key"}).output, "did you mean `host_key`?"));
   CHECK(sortie({"explain", "256"}).code == 2);
-  CHECK(json::parse(sortie({"explain", "--json"}).output)["exit_codes"].size() ==
+  CHECK(Json::parse(sortie({"explain", "--json"}).output)["exit_codes"].size() ==
         exit_codes().size());
 }
 

@@ -17,7 +17,6 @@ namespace sortie::launcher {
 namespace {
 
 using health::Finding;
-using health::Kind;
 using test::after_start;
 using test::contains;
 using test::FakeRunner;
@@ -26,7 +25,7 @@ using test::Launch;
 using test::Restarting;
 
 Finding gpu_xid(int code, int gpu = 3, std::optional<int> recovery = {}) {
-  Finding finding{.kind = Kind::xid, .code = code};
+  Finding finding{.kind = health::Kind::xid, .code = code};
   finding.device = gpu == 3 ? "0000:3b:00.0" : "0000:5e:00.0";
   finding.gpu = gpu;
   finding.recovery = recovery;
@@ -135,7 +134,7 @@ TEST_CASE("whether hardware explains a failure") {
   view.take("h2", gpu_xid(74), 100);  // a link: a new start mends it
   view.take("h3", gpu_xid(79), 100);  // of no use any more
   view.take("h4", gpu_xid(9999), 100);
-  Finding oom{.kind = Kind::oom_kill};
+  Finding oom{.kind = health::Kind::oom_kill};
   view.take("h5", oom, 100);
   CHECK_FALSE(explained_by_hardware(view, "h1", 50, 101));
   CHECK_FALSE(explained_by_hardware(view, "h4", 50, 101));

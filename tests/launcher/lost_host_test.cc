@@ -100,7 +100,7 @@ awaitable<void> dies(FakeRunner& runner) {
   runner.end();
 }
 
-awaitable<void> sweeps(FakeRunner& runner) {
+awaitable<void> sweeps_nothing(FakeRunner& runner) {
   co_await runner.until<wire::Sweep>();
   runner.send(wire::Hello{});
   runner.send(wire::Swept{});
@@ -133,7 +133,7 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     Launch launch({{"good", {0}}, {"bad", {0}}});
     launch.host("good").script = run_until_stopped;
     launch.host("bad").script = row.script;
-    launch.host("bad").after_loss = sweeps;
+    launch.host("bad").after_loss = sweeps_nothing;
     launch.sweep_reach = milliseconds(20000);
     launch.job.runner.startup_timeout = row.startup_timeout;
     const Verdict verdict = launch.run();
@@ -216,7 +216,7 @@ TEST_CASE("a host that goes while others get ready is found when the ranks are t
   CHECK(verdict.text == "goes: lost: Connection reset by peer");
 }
 
-TEST_CASE("the error of a runner that sweeps is as short as any other") {
+TEST_CASE("the error of a runner that sweeps_nothing is as short as any other") {
   struct Sweeper {
     static awaitable<void> run(FakeRunner& runner) {
       co_await runner.until<wire::Sweep>();

@@ -11,7 +11,7 @@
 using namespace sortie;
 using namespace sortie::launcher;
 using namespace sortie::launcher::tunnel;
-using nlohmann::json;
+using Json = nlohmann::json;
 
 namespace {
 
@@ -48,8 +48,8 @@ void cut(Contacts& contacts, std::size_t a, std::size_t b) {
 std::vector<std::string> answers_to(const MeshSetup& setup) {
   std::vector<std::string> answers;
   for (const std::string& text : setup.orders()) {
-    const json order = json::parse(text);
-    json answer = {{"part", order["do"]}};
+    const Json order = Json::parse(text);
+    Json answer = {{"part", order["do"]}};
     if (order["do"] == "open") {
       answer.update({{"key", std::string(42, 'A') + static_cast<char>('B' + answers.size()) + "="},
                      {"via", "kernel"},
@@ -58,8 +58,8 @@ std::vector<std::string> answers_to(const MeshSetup& setup) {
     } else if (order["do"] == "raise") {
       answer["port"] = 40000 + answers.size();
     } else {
-      answer["peers"] = json::array();
-      for (const json& peer : order["peers"])
+      answer["peers"] = Json::array();
+      for (const Json& peer : order["peers"])
         answer["peers"].push_back({{"index", peer["index"]},
                                    {"endpoint", peer["endpoints"][0]},
                                    {"learned", false},
@@ -175,10 +175,10 @@ TEST_CASE("the conversation makes a mesh in four steps") {
   MeshSetup setup(three_hosts(), {"run-a", 1, 51900});
   std::vector<std::string> steps;
   Result<bool> more = true;
-  std::map<std::string, json> first;  // order of the first host, by step
+  std::map<std::string, Json> first;  // order of the first host, by step
   while (more && *more) {
     steps.emplace_back(setup.step());
-    first[setup.step()] = json::parse(setup.orders()[0]);
+    first[setup.step()] = Json::parse(setup.orders()[0]);
     more = setup.take(answers_to(setup));
   }
   REQUIRE_MESSAGE(more, (more ? "" : more.error().message));
@@ -200,9 +200,9 @@ TEST_CASE("a hub is told to forward, and stands for the host behind it") {
   REQUIRE(setup.take(answers_to(setup)));
   std::vector<std::string> surveys = answers_to(setup);
   for (const auto& [host, gone] : {std::pair{0, 2}, {2, 0}}) {
-    json report = json::parse(surveys[static_cast<std::size_t>(host)]);
-    json peers = json::array();
-    for (const json& peer : report["peers"])
+    Json report = Json::parse(surveys[static_cast<std::size_t>(host)]);
+    Json peers = Json::array();
+    for (const Json& peer : report["peers"])
       if (peer["index"] != gone) peers.push_back(peer);
     peers[0]["learned"] = true;
     report["peers"] = peers;
@@ -210,29 +210,29 @@ TEST_CASE("a hub is told to forward, and stands for the host behind it") {
   }
   REQUIRE(setup.take(surveys));
   const auto orders = setup.orders();
-  const json end = json::parse(orders[0]), hub = json::parse(orders[1]);
+  const Json end = Json::parse(orders[0]), hub = Json::parse(orders[1]);
   CHECK(end["forward"] == false);
   CHECK(hub["forward"] == true);
   REQUIRE(end["peers"].size() == 1);
-  CHECK(end["peers"][0]["allowed"] == json({setup.mesh().addresses[1], setup.mesh().addresses[2]}));
+  CHECK(end["peers"][0]["allowed"] == Json({setup.mesh().addresses[1], setup.mesh().addresses[2]}));
   CHECK(end["peers"][0]["keepalive"] == 25);
   REQUIRE(hub["peers"].size() == 2);
-  for (const json& peer : hub["peers"]) CHECK(peer["allowed"].size() == 1);
+  for (const Json& peer : hub["peers"]) CHECK(peer["allowed"].size() == 1);
 }
 
 TEST_CASE("of each pair one end begins the handshake, one that knows where the other is") {
   MeshSetup setup(three_hosts(), {"run-a", 1, 51820});
   REQUIRE(setup.take(answers_to(setup)));
   std::vector<std::string> surveys = answers_to(setup);
-  json report = json::parse(surveys[0]);
+  Json report = Json::parse(surveys[0]);
   report["peers"][1]["learned"] = true;  // h3 is behind a translator
   surveys[0] = report.dump();
   REQUIRE(setup.take(surveys));
   REQUIRE(setup.take(answers_to(setup)));
   std::vector<std::vector<int>> after(3, std::vector<int>(3));
   for (std::size_t i = 0; i < 3; ++i) {
-    const json order = json::parse(setup.orders()[i]);
-    for (const json& peer : order["peers"])
+    const Json order = Json::parse(setup.orders()[i]);
+    for (const Json& peer : order["peers"])
       after[i][peer["index"].get<std::size_t>()] = peer["after_ms"];
   }
   CHECK(after[0][1] == 0);
@@ -247,7 +247,7 @@ TEST_CASE("a tunnel that does not carry everything is refused with its pairs") {
   MeshSetup setup(three_hosts(), {"run-a", 1, 51820});
   for (int step = 0; step < 3; ++step) REQUIRE(setup.take(answers_to(setup)));
   std::vector<std::string> proofs = answers_to(setup);
-  json report = json::parse(proofs[0]);
+  Json report = Json::parse(proofs[0]);
   report["peers"][0]["full"] = false;
   report["peers"][1]["full"] = report["peers"][1]["small"] = false;
   proofs[0] = report.dump();
@@ -259,11 +259,11 @@ TEST_CASE("a tunnel that does not carry everything is refused with its pairs") {
 }
 
 TEST_CASE("what no runner says is not believed") {
-  const auto refused_at = [](int step, const char* key, const json& value) {
+  const auto refused_at = [](int step, const char* key, const Json& value) {
     MeshSetup setup(three_hosts(), {"run-a", 1, 51820});
     for (int i = 0; i < step; ++i) REQUIRE(setup.take(answers_to(setup)));
     std::vector<std::string> answers = answers_to(setup);
-    json report = json::parse(answers[1]);
+    Json report = Json::parse(answers[1]);
     if (step == 1 && std::string_view(key) != "part")
       report["peers"][0][key] = value;
     else

@@ -24,7 +24,7 @@ void write_out(FakeRunner& runner, std::uint32_t rank, std::string text) {
 }
 
 /// Rank 0 has written "abc" when the connection breaks.
-void break_off(FakeRunner& runner) {
+void write_and_break_off(FakeRunner& runner) {
   write_out(runner, 0, "abc");
   runner.send(wire::RankEvent{0, R"({"type":"note","n":1})"});
   runner.cut("Connection reset by peer");
@@ -33,7 +33,7 @@ void break_off(FakeRunner& runner) {
 struct Fixture {
   explicit Fixture(std::string hold = "hold 20s") : launch({{"h1", {0}}, {"h2", {0}}}) {
     launch.job.runner.on_launcher_loss = std::move(hold);
-    launch.host("h1").script = after_start(break_off);
+    launch.host("h1").script = after_start(write_and_break_off);
     launch.host("h2").script = test::succeed;
   }
   Launch launch;

@@ -21,7 +21,7 @@ namespace sortie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using Json = nlohmann::json;
 
 int mode_of(const fs::path& path) {
   struct stat status {};
@@ -29,10 +29,10 @@ int mode_of(const fs::path& path) {
   return static_cast<int>(status.st_mode & 0777);
 }
 
-std::vector<json> lines_of(const fs::path& path) {
-  std::vector<json> out;
+std::vector<Json> lines_of(const fs::path& path) {
+  std::vector<Json> out;
   std::istringstream text(test::read_text(path));
-  for (std::string line; std::getline(text, line);) out.push_back(json::parse(line));
+  for (std::string line; std::getline(text, line);) out.push_back(Json::parse(line));
   return out;
 }
 
@@ -336,7 +336,7 @@ TEST_CASE("a line of the journal is never cut in two, and one that was spoils no
     for (std::string line; std::getline(text, line);) lines.push_back(line);
     REQUIRE(lines.size() == 3);
     CHECK(lines[1] == "{\"schema\":\"sor");
-    CHECK(json::parse(lines[2])["event"] == "stop");
+    CHECK(Json::parse(lines[2])["event"] == "stop");
   }
 }
 

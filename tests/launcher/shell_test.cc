@@ -22,7 +22,6 @@ namespace {
 
 using boost::asio::awaitable;
 using Piece = MarkReader::Piece;
-using What = Piece::Kind;
 using Word = ShellInput::Kind;
 using test::FakeRunner;
 
@@ -95,10 +94,10 @@ std::string read_marks(MarkReader& reader, std::string_view bytes, std::size_t s
   std::string out;
   for (; !bytes.empty(); bytes.remove_prefix(std::min(step, bytes.size())))
     reader.feed(bytes.substr(0, step), [&](const Piece& piece) {
-      if (piece.kind == What::begun) out += "<";
-      if (piece.kind == What::text) out += piece.bytes;
-      if (piece.kind == What::stray) out += "(" + std::string(piece.bytes) + ")";
-      if (piece.kind == What::ended) out += ">" + std::to_string(piece.status);
+      if (piece.kind == Piece::Kind::begun) out += "<";
+      if (piece.kind == Piece::Kind::text) out += piece.bytes;
+      if (piece.kind == Piece::Kind::stray) out += "(" + std::string(piece.bytes) + ")";
+      if (piece.kind == Piece::Kind::ended) out += ">" + std::to_string(piece.status);
     });
   return out;
 }
@@ -137,9 +136,10 @@ std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineM
     std::size_t next = 0;
     reader.expect(marks[next]);
     const MarkReader::Take take = [&](const Piece& piece) {
-      if (piece.kind == What::text) (which == 0 ? out : errors) += piece.bytes;
-      if (piece.kind == What::stray && which == 0) out += "stray " + std::string(piece.bytes);
-      if (piece.kind != What::ended) return;
+      if (piece.kind == Piece::Kind::text) (which == 0 ? out : errors) += piece.bytes;
+      if (piece.kind == Piece::Kind::stray && which == 0)
+        out += "stray " + std::string(piece.bytes);
+      if (piece.kind != Piece::Kind::ended) return;
       if (which == 0) out += ">" + std::to_string(piece.status) + " ";
     };
     // A byte at a time, so that the next mark is known before its begin comes.
@@ -147,7 +147,7 @@ std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineM
       bool ended = false;
       reader.feed(std::string_view(&c, 1), [&](const Piece& piece) {
         take(piece);
-        ended = ended || piece.kind == What::ended;
+        ended = ended || piece.kind == Piece::Kind::ended;
       });
       if (ended && ++next < marks.size()) reader.expect(marks[next]);
     }

@@ -16,7 +16,7 @@ namespace {
 
 using test::has;
 
-const std::vector<config::HostSlots> kHosts = {{"h1", {0, 1}}, {"h2", {0, 1}}};
+const std::vector<config::HostSlots> kPairOfHosts = {{"h1", {0, 1}}, {"h2", {0, 1}}};
 
 config::JobConfig training_of_16() {
   config::JobConfig job;
@@ -59,7 +59,8 @@ LauncherFacts with_fake_trainer() {
 const MeasuredRates kRates{1e12, 10e9, 10e9, "bf16"};
 
 TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing hides") {
-  const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates, {});
+  const auto found =
+      suggest_layouts(training_of_16(), kPairOfHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
   CHECK(found->too_large == 0);
   CHECK(found->best.size() == 10);
@@ -88,7 +89,7 @@ TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing
 TEST_CASE("pipelines are tried with each schedule that the rules allow") {
   config::JobConfig job = training_of_16();
   job.topology.pipeline_schedule = "zero_bubble";  // without a pipeline it is no layout at all
-  const auto found = suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {});
+  const auto found = suggest_layouts(job, kPairOfHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
   // What is ranked is the ten fastest: two stages are among them with the gradients of weights put
   // off, which wait less, and no such layout shards its weights or interleaves its stages.
@@ -104,7 +105,7 @@ TEST_CASE("pipelines are tried with each schedule that the rules allow") {
   CHECK(has(suggestions_text(*found), ", zero bubble"));
   // A model that can not be cut into stages has layouts, too.
   job.model.num_layers = 1;
-  const auto whole = suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {});
+  const auto whole = suggest_layouts(job, kPairOfHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(whole, (whole ? "" : whole.error().message));
   CHECK(!whole->best.empty());
   for (const Suggestion& one : whole->best) CHECK(!one.zero_bubble);
@@ -114,7 +115,7 @@ TEST_CASE("context parallelism that the job asks for is tried, beside none") {
   config::JobConfig job = training_of_16();
   job.topology.context_parallel_size = 2;
   job.topology.micro_batch_size = 4;
-  const auto found = suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {});
+  const auto found = suggest_layouts(job, kPairOfHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
   std::set<std::int64_t> contexts;
   for (const Suggestion& one : found->best) {
@@ -127,7 +128,7 @@ TEST_CASE("context parallelism that the job asks for is tried, beside none") {
 }
 
 TEST_CASE("layouts that take more than a host has are counted and left out") {
-  const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates,
+  const auto found = suggest_layouts(training_of_16(), kPairOfHosts, with_fake_trainer(), kRates,
                                      {std::uint64_t{9} << 30, 0});
   REQUIRE(found);
   CHECK(found->too_large > 0);
@@ -148,13 +149,14 @@ TEST_CASE("of a job on GPUs layouts have to fit those, and the hosts with what i
   };
   // 8 GiB / stages and 1 on a GPU, 2 on the host: 4 of a host for its two ranks.
   const std::uint64_t gib = std::uint64_t{1} << 30;
-  const auto all = suggest_layouts(training_of_16(), kHosts, facts, kRates, {4 * gib, 0});
+  const auto all = suggest_layouts(training_of_16(), kPairOfHosts, facts, kRates, {4 * gib, 0});
   REQUIRE(all);
   CHECK(all->too_large == 0);
   CHECK(all->too_large_for_gpu == 0);
   CHECK(has(suggestions_text(*all), "the memory of the GPUs is not known"));
   CHECK(has(suggestions_text(*all), "GPU GiB\n"));
-  const auto some = suggest_layouts(training_of_16(), kHosts, facts, kRates, {4 * gib, 6 * gib});
+  const auto some =
+      suggest_layouts(training_of_16(), kPairOfHosts, facts, kRates, {4 * gib, 6 * gib});
   REQUIRE(some);
   CHECK(some->too_large == 0);
   CHECK(some->too_large_for_gpu > 0);
@@ -169,7 +171,8 @@ TEST_CASE("of a job on GPUs layouts have to fit those, and the hosts with what i
   CHECK_FALSE(has(text, "not known"));
   CHECK(suggestions_json(*some)["best"][0]["rank_gpu_memory_bytes"] ==
         some->best[0].gpu_memory_bytes);
-  const auto none = suggest_layouts(training_of_16(), kHosts, facts, kRates, {3 * gib, 6 * gib});
+  const auto none =
+      suggest_layouts(training_of_16(), kPairOfHosts, facts, kRates, {3 * gib, 6 * gib});
   REQUIRE(none);
   CHECK(none->too_large == none->legal);
   CHECK(has(suggestions_text(*none), "none is left"));
@@ -184,15 +187,15 @@ TEST_CASE("what is missing for a suggestion is said") {
   for (const Suggestion& one : odd->best) CHECK(one.replicas == 1);
   LauncherFacts nobody = with_fake_trainer();
   nobody.ask_trainer = {};
-  CHECK(has(suggest_layouts(job, kHosts, nobody, kRates, {}).error().message,
+  CHECK(has(suggest_layouts(job, kPairOfHosts, nobody, kRates, {}).error().message,
             "it needs sortie-train"));
   job.runner.program = {"./mine"};
-  CHECK(has(suggest_layouts(job, kHosts, with_fake_trainer(), kRates, {}).error().message,
+  CHECK(has(suggest_layouts(job, kPairOfHosts, with_fake_trainer(), kRates, {}).error().message,
             "a program of its own"));
-  CHECK(has(check_rates({}, kHosts).error().message, "give --gflops, or --rates FILE"));
-  CHECK(has(check_rates({1e12, 0, 0, ""}, kHosts).error().message, "--host-rate"));
-  CHECK(has(check_rates({1e12, 1e9, 0, ""}, kHosts).error().message, "--link-rate"));
-  CHECK(check_rates(kRates, kHosts));
+  CHECK(has(check_rates({}, kPairOfHosts).error().message, "give --gflops, or --rates FILE"));
+  CHECK(has(check_rates({1e12, 0, 0, ""}, kPairOfHosts).error().message, "--host-rate"));
+  CHECK(has(check_rates({1e12, 1e9, 0, ""}, kPairOfHosts).error().message, "--link-rate"));
+  CHECK(check_rates(kRates, kPairOfHosts));
   // What no rank sends needs no rate, and costs nothing.
   const std::vector<config::HostSlots> apart = {{"h1", {0}}, {"h2", {0}}}, one = {{"h1", {0, 1}}};
   CHECK(has(check_rates({1e12, 0, 0, ""}, apart).error().message, "--link-rate"));
@@ -256,7 +259,7 @@ TEST_CASE("steps of the model say more than products: passes by their size, and 
     cost->trained_parameters = 400'000;
     return cost;
   };
-  const auto found = suggest_layouts(training_of_16(), kHosts, facts, measured, {});
+  const auto found = suggest_layouts(training_of_16(), kPairOfHosts, facts, measured, {});
   REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
   int checked = 0;
   for (const Suggestion& one : found->best) {

@@ -21,7 +21,7 @@ namespace sortie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using Json = nlohmann::json;
 
 TEST_CASE("every event that the launcher writes is in the vocabulary and in its README") {
   const fs::path source = SORTIE_SOURCE;
@@ -43,10 +43,10 @@ TEST_CASE("every event that the launcher writes is in the vocabulary and in its 
   for (const std::string_view name : kJournalEvents) CHECK(written.contains(std::string(name)));
 }
 
-TrainingView taken(std::initializer_list<json> events) {
+TrainingView taken(std::initializer_list<Json> events) {
   RunView view;
   RunReducer reducer(view);
-  for (const json& event : events) reducer.metric(event);
+  for (const Json& event : events) reducer.metric(event);
   return view.training;
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("training: the newest step, checkpoint and validation, and the lowest 
 }
 
 TEST_CASE("training: every validation set has its loss, beside the mean") {
-  const auto eval = [](int step, double code, double wiki) -> json {
+  const auto eval = [](int step, double code, double wiki) -> Json {
     return {{"type", "eval"},   {"step", step},      {"loss", (code + wiki) / 2}, {"best_step", 20},
             {"best_loss", 2.5}, {"loss/code", code}, {"loss/wiki\n", wiki}};
   };
@@ -131,9 +131,9 @@ TEST_CASE("training: a resumed run that has saved nothing goes on from where it 
 }
 
 TEST_CASE("training: what is in memory is for the run's own restarts, and no place to go on from") {
-  const json fresh = {{"type", "start"}, {"step", 0}, {"steps", 100}, {"save_dir", "/c"}};
-  const json kept = {{"type", "memory_checkpoint"}, {"step", 40}};
-  const json again = {{"type", "start"},
+  const Json fresh = {{"type", "start"}, {"step", 0}, {"steps", 100}, {"save_dir", "/c"}};
+  const Json kept = {{"type", "memory_checkpoint"}, {"step", 40}};
+  const Json again = {{"type", "start"},
                       {"step", 40},
                       {"steps", 100},
                       {"resumed_from", "memory"},
@@ -188,7 +188,7 @@ TEST_CASE("a million step lines cost one look at each, and the last whole one co
   const test::ScopedTempDir dir;
   std::string text;
   for (int i = 1; i <= 20000; ++i)
-    text += json{{"type", "step"}, {"step", i}, {"steps", 20000}, {"loss", 1.0 / i}}.dump() + "\n";
+    text += Json{{"type", "step"}, {"step", i}, {"steps", 20000}, {"loss", 1.0 / i}}.dump() + "\n";
   test::write_text(dir / "metrics.jsonl", text + R"({"type":"step","step":1)");
   CHECK(read_training(dir.path()).step == 20000);
 }
@@ -228,8 +228,8 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   RunView view;
   RunReducer reducer(view);
   const auto take = [&](JournalEvent event, double time, nlohmann::ordered_json fields) {
-    json line = {{"event", journal_event_name(event)}, {"time", time}};
-    line.update(json::parse(fields.dump()));
+    Json line = {{"event", journal_event_name(event)}, {"time", time}};
+    line.update(Json::parse(fields.dump()));
     reducer.journal(line);
   };
   take(JournalEvent::begin, 100, {{"hosts", 2}, {"ranks", 2}});
@@ -257,7 +257,7 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   CHECK(first.decision == decision.reason);
   CHECK(event_fields(first.end) == event_fields(end));  // nothing was lost on the way
   CHECK(view.attempts[1].hosts == std::vector<std::string>{"h1", "s1"});
-  const json made = json::parse(event_fields(DecisionMade{1, decision}).dump());
+  const Json made = Json::parse(event_fields(DecisionMade{1, decision}).dump());
   CHECK(read_decision(made).decision.pause == decision.pause);
   CHECK(read_decision(made).decision.hosts == decision.hosts);
   const std::string text = attempts_text(view);

@@ -39,7 +39,7 @@ fs::path only_file(const fs::path& folder) {
   return found;
 }
 
-constexpr const char* kId = "20261121-095400-k3f9";
+constexpr const char* kWandbId = "20261121-095400-k3f9";
 
 }  // namespace
 
@@ -81,7 +81,7 @@ TEST_CASE("a run is header, run, a row per step, summary, exit") {
   const test::ScopedTempDir dir;
   const WandbSettings settings{
       "the-project", "the-group", "", {"one", "two"}, {{"model.hidden_size", "64"}}};
-  auto run = WandbRun::open(dir.path(), kId, settings, 1700000000.5);
+  auto run = WandbRun::open(dir.path(), kWandbId, settings, 1700000000.5);
   REQUIRE(run);
   REQUIRE(run->add(1, 1700000001.0, {{"train/loss", 4.0}}));
   REQUIRE(run->add(2, 1700000002.0, {{"train/loss", 3.0}}));
@@ -106,7 +106,7 @@ TEST_CASE("a run is header, run, a row per step, summary, exit") {
 TEST_CASE("a run that goes on appends behind the last step, and forgets its end") {
   const test::ScopedTempDir dir;
   const auto steps = [&](std::int64_t from, std::int64_t to, bool finish) {
-    auto run = WandbRun::open(dir.path(), kId, {"p", "", "", {}, {}}, 1700000000.0);
+    auto run = WandbRun::open(dir.path(), kWandbId, {"p", "", "", {}, {}}, 1700000000.0);
     REQUIRE(run);
     for (std::int64_t step = from; step <= to; ++step)
       REQUIRE(run->add(step, 1700000000.0 + static_cast<double>(step), {{"train/loss", 1.0}}));
@@ -129,8 +129,8 @@ TEST_CASE("a run that goes on appends behind the last step, and forgets its end"
   }
   CHECK(is(records[9], 3));
   CHECK(is(records[10], 18));
-  const auto first = WandbRun::open(dir.path(), kId, {"p", "", "", {}, {}}, 1.0);
-  const auto second = WandbRun::open(dir.path(), kId, {"p", "", "", {}, {}}, 1.0);
+  const auto first = WandbRun::open(dir.path(), kWandbId, {"p", "", "", {}, {}}, 1.0);
+  const auto second = WandbRun::open(dir.path(), kWandbId, {"p", "", "", {}, {}}, 1.0);
   REQUIRE_FALSE(second);
   CHECK(second.error().message.find("another run is writing it") != std::string::npos);
 }
@@ -187,7 +187,7 @@ TEST_CASE("a W&B folder that can not be written is told once and stops nothing")
 TEST_CASE("a run that makes up names without end fills neither memory nor the summary") {
   const test::ScopedTempDir dir;
   {
-    auto run = WandbRun::open(dir.path(), kId, {"p", "", "", {}, {}}, 1.0);
+    auto run = WandbRun::open(dir.path(), kWandbId, {"p", "", "", {}, {}}, 1.0);
     REQUIRE(run);
     for (int step = 1; step <= 100; ++step) {
       std::map<std::string, double> values = {{"loss", 0.5}};

@@ -21,7 +21,7 @@
 
 using namespace sortie;
 using namespace sortie::test;
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
 namespace {
@@ -37,13 +37,13 @@ struct CheckedRunner {
   }
 
   /// All parts of the answer but "at" and "done".
-  std::vector<json> ask(const json& request, milliseconds limit = milliseconds(60000)) {
+  std::vector<Json> ask(const Json& request, milliseconds limit = milliseconds(60000)) {
     client.send(wire::CheckRequest{request.dump()});
-    std::vector<json> parts;
+    std::vector<Json> parts;
     for (;;) {
       const auto report = client.expect<wire::CheckReport>(limit);
       REQUIRE(report);
-      json part = json::parse(report->json);
+      Json part = Json::parse(report->json);
       if (part["part"] == "done") {
         CHECK(part["kind"] == request["kind"]);
         return parts;
@@ -52,8 +52,8 @@ struct CheckedRunner {
     }
   }
 
-  json part_of(const json& request, const std::string& name) {
-    for (json& part : ask(request))
+  Json part_of(const Json& request, const std::string& name) {
+    for (Json& part : ask(request))
       if (part["part"] == name) return part;
     FAIL("no part " << name);
     return {};
@@ -62,7 +62,7 @@ struct CheckedRunner {
   RunnerClient client;
 };
 
-json look() {
+Json look() {
   return {{"kind", "look"}, {"mpi", "off"}};
 }
 
@@ -87,10 +87,10 @@ TEST_CASE("check: clock and the host's facts") {
   const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
-  const json clock = runner.part_of({{"kind", "clock"}}, "clock");
+  const Json clock = runner.part_of({{"kind", "clock"}}, "clock");
   CHECK(clock["unix_us"].get<std::int64_t>() >= now);
   CHECK(clock["unix_us"].get<std::int64_t>() < now + 10000000);
-  const json host = runner.part_of(look(), "host");
+  const Json host = runner.part_of(look(), "host");
   CHECK(host["cpus"].get<int>() >= 1);
   CHECK(host["available_bytes"].get<std::uint64_t>() > 0);
   CHECK(host["available_bytes"] <= host["memory_bytes"]);
@@ -105,14 +105,14 @@ TEST_CASE("check: clock and the host's facts") {
 TEST_CASE("check: folders that are there, to be made, not writable; nothing is left in them") {
   CheckedRunner runner;
   ScopedTempDir dir;
-  json request = look();
-  const json here = {{"role", "a"}, {"path", dir.path().string()}, {"write", true}};
-  const json later = {{"role", "b"}, {"path", dir.str("x/y/z")}, {"write", true}};
-  const json never = {{"role", "c"}, {"path", "/proc/sys/x"}, {"write", true}};
-  const json shm = {{"role", "shm"}, {"path", "/dev/shm"}};
-  request["folders"] = json::array({here, later, never, shm});
-  std::vector<json> folders;
-  for (const json& part : runner.ask(request))
+  Json request = look();
+  const Json here = {{"role", "a"}, {"path", dir.path().string()}, {"write", true}};
+  const Json later = {{"role", "b"}, {"path", dir.str("x/y/z")}, {"write", true}};
+  const Json never = {{"role", "c"}, {"path", "/proc/sys/x"}, {"write", true}};
+  const Json shm = {{"role", "shm"}, {"path", "/dev/shm"}};
+  request["folders"] = Json::array({here, later, never, shm});
+  std::vector<Json> folders;
+  for (const Json& part : runner.ask(request))
     if (part["part"] == "folder") folders.push_back(part);
   REQUIRE(folders.size() == 4);
   CHECK(folders[0]["writable"] == true);
@@ -138,12 +138,12 @@ TEST_CASE("check: files by size and hash of head and tail; nothing waits for a p
   test::write_text(dir / "tail", content);
   test::write_text(dir / "empty", "");
   REQUIRE(::mkfifo(dir.str("pipe").c_str(), 0600) == 0);
-  json request = look();
-  request["files"] = json::array();
+  Json request = look();
+  request["files"] = Json::array();
   for (const char* name : {"one", "same", "tail", "empty", "pipe", "missing"})
     request["files"].push_back(dir.str(name));
-  std::vector<json> files;
-  for (const json& part : runner.ask(request))
+  std::vector<Json> files;
+  for (const Json& part : runner.ask(request))
     if (part["part"] == "file") files.push_back(part);
   REQUIRE(files.size() == 6);
   CHECK(files[0]["size"] == content.size());
@@ -158,7 +158,7 @@ TEST_CASE("check: programs: found, scripts, libraries that are missing, another 
   CheckedRunner runner;
   ScopedTempDir dir;
   const auto look_at = [&](const std::string& name) {
-    json request = look();
+    Json request = look();
     request["program"] = {{"name", name}, {"work_dir", dir.path().string()}};
     return runner.part_of(request, "program");
   };
@@ -166,7 +166,7 @@ TEST_CASE("check: programs: found, scripts, libraries that are missing, another 
     test::write_text(dir / name, content);
     std::filesystem::permissions(dir / name, std::filesystem::perms(0755));
   };
-  const json shell = look_at("sh");
+  const Json shell = look_at("sh");
   CHECK(shell["found"].get<std::string>().ends_with("/sh"));
   CHECK_FALSE(shell.contains("error"));
   CHECK(shell["missing"].empty());
@@ -186,7 +186,7 @@ TEST_CASE("check: programs: found, scripts, libraries that are missing, another 
   REQUIRE(name != binary.npos);
   binary.replace(name, 9, "libq.so.6");
   make("broken", binary);
-  const json broken = look_at("./broken");
+  const Json broken = look_at("./broken");
   CAPTURE(broken.dump());
   const bool told = broken.contains("error") || !broken["missing"].empty();
   CHECK(told);
@@ -199,9 +199,9 @@ TEST_CASE("check: programs: found, scripts, libraries that are missing, another 
 
 TEST_CASE("check: libpmix and libmpi are loaded to be known; one that is missing is told") {
   CheckedRunner runner;
-  json request = look();
+  Json request = look();
   request["mpi"] = "on";
-  const json mpi = runner.part_of(request, "mpi");
+  const Json mpi = runner.part_of(request, "mpi");
   CAPTURE(mpi.dump());
   CHECK(mpi["pmix"].get<std::string>().find('.') != std::string::npos);
   CHECK(mpi["mpi"].get<std::string>().starts_with("Open MPI"));
@@ -218,14 +218,14 @@ TEST_CASE("check: nvidia-smi that answers, fails, hangs") {
     CheckedRunner runner({"PATH=" + dir.path().string() + ":/usr/bin:/bin"});
     return runner.part_of(look(), "gpus");
   };
-  const json two = gpus("echo 'NVIDIA H100, 81559'; echo 'NVIDIA H100, 81559'\n");
+  const Json two = gpus("echo 'NVIDIA H100, 81559'; echo 'NVIDIA H100, 81559'\n");
   REQUIRE(two["gpus"].size() == 2);
   CHECK(two["gpus"][1]["memory_mib"] == 81559);
-  const json failed =
+  const Json failed =
       gpus("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n");
   CHECK(failed["smi_error"].get<std::string>().find("exit code 18: Failed to init") == 0);
   const auto begin = std::chrono::steady_clock::now();
-  const json hung = gpus("sleep 99 & sleep 98\n");
+  const Json hung = gpus("sleep 99 & sleep 98\n");
   CHECK(hung["smi_error"].get<std::string>().find("no end within") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - begin < patient(std::chrono::seconds(60)));
 }
@@ -239,20 +239,20 @@ TEST_CASE("check: a port that is free, and one that is taken") {
   REQUIRE(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   REQUIRE(::listen(taken.get(), 1) == 0);
   ::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  json request = look();
+  Json request = look();
   request["port"] = ntohs(address.sin_port);
   CHECK(runner.part_of(request, "port")["error"] == "Address already in use");
 }
 
 TEST_CASE("check: two runners reach each other; without the token there is nothing to get") {
   CheckedRunner one, two;
-  const json listen = {{"kind", "listen"}, {"token", kToken}, {"address", "127.0.0.1"}};
+  const Json listen = {{"kind", "listen"}, {"token", kToken}, {"address", "127.0.0.1"}};
   const unsigned port = two.part_of(listen, "listen")["port"];
   REQUIRE(one.part_of(listen, "listen")["port"].get<unsigned>() > 0);
-  const json peer = {{"name", "two"}, {"address", "127.0.0.1"}, {"port", port}};
-  json reach = {{"kind", "reach"}, {"limit_ms", 20000}};
-  const json dead = {{"name", "dead"}, {"address", "127.0.0.1"}, {"port", 1}};
-  reach["peers"] = json::array({peer, dead});
+  const Json peer = {{"name", "two"}, {"address", "127.0.0.1"}, {"port", port}};
+  Json reach = {{"kind", "reach"}, {"limit_ms", 20000}};
+  const Json dead = {{"name", "dead"}, {"address", "127.0.0.1"}, {"port", 1}};
+  reach["peers"] = Json::array({peer, dead});
   const auto parts = one.ask(reach);
   REQUIRE(parts.size() == 2);
   CAPTURE(parts[0].dump());
@@ -263,10 +263,10 @@ TEST_CASE("check: two runners reach each other; without the token there is nothi
   CHECK(parts[0]["mtu"] == 65535);
   CHECK(parts[1]["error"] == "Connection refused");
 
-  json bandwidth = peer;
+  Json bandwidth = peer;
   bandwidth["kind"] = "bandwidth";
   bandwidth["duration_ms"] = 1000;
-  const json sent = one.part_of(bandwidth, "bandwidth");
+  const Json sent = one.part_of(bandwidth, "bandwidth");
   CHECK(sent["error"] == "");
   CHECK(sent["bytes"].get<std::uint64_t>() > 1000000);
   CHECK(sent["us"].get<std::uint64_t>() >= 150000);
@@ -342,13 +342,13 @@ TEST_CASE("check: no packet vanishes on the way to a peer that was silent for a 
 
 TEST_CASE("check: the link to another site is measured both ways from one side") {
   CheckedRunner site, other;
-  const json listen = {{"kind", "listen"}, {"token", kToken}, {"address", "127.0.0.1"}};
-  const json there = other.part_of(listen, "listen");
+  const Json listen = {{"kind", "listen"}, {"token", kToken}, {"address", "127.0.0.1"}};
+  const Json there = other.part_of(listen, "listen");
   site.part_of(listen, "listen");  // says the token that it uses itself
-  json link = {{"kind", "link"},        {"name", "o"},       {"address", "127.0.0.1"},
+  Json link = {{"kind", "link"},        {"name", "o"},       {"address", "127.0.0.1"},
                {"port", there["port"]}, {"limit_ms", 20000}, {"duration_ms", 1000},
                {"streams", 3}};
-  const json measured = site.part_of(link, "link");
+  const Json measured = site.part_of(link, "link");
   CHECK(measured["name"] == "o");
   CHECK(measured["error"] == "");
   CHECK(measured["rate_error"] == "");
@@ -362,17 +362,17 @@ TEST_CASE("check: the link to another site is measured both ways from one side")
     CHECK(measured[way]["again"].get<std::uint64_t>() <= measured[way]["segments"]);
   }
   link["duration_ms"] = 0;
-  const json reached = site.part_of(link, "link");
+  const Json reached = site.part_of(link, "link");
   CHECK(reached["error"] == "");
   CHECK(reached["out"]["bytes"] == 0);
   // The port that training will use, where the config names it; a second one does not get it.
-  json again = listen;
+  Json again = listen;
   again["port"] = there["port"];
   CHECK(site.part_of(again, "listen")["error"] ==
         "listen for the other hosts: Address already in use");
   other.client.send(wire::Goodbye{});
   REQUIRE(other.client.wait_exit());
-  const json mine = site.part_of(again, "listen");
+  const Json mine = site.part_of(again, "listen");
   CHECK(mine["port"] == there["port"]);
   CheckedRunner late;
   late.part_of(listen, "listen");
@@ -388,7 +388,7 @@ TEST_CASE("check: what is no request is answered with nothing but its end; a job
     for (;;) {
       const auto report = runner.client.expect<wire::CheckReport>();
       REQUIRE(report);
-      if (json::parse(report->json)["part"] == "done") break;
+      if (Json::parse(report->json)["part"] == "done") break;
     }
   }
   runner.client.send(make_job({"true"}));

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "tests/runner/job_helpers.h"
 #include "tests/support/cpu_time.h"
 #include "tests/support/runner_client.h"
 
@@ -15,12 +16,6 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 namespace {
-
-/// Starts the job and waits until every rank has written its first line.
-void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
-  REQUIRE(client.start(job));
-  REQUIRE(client.wait_up(job.ranks.size()));
-}
 
 void say_goodbye(RunnerClient& client) {
   client.send(wire::Goodbye{});
@@ -43,10 +38,6 @@ void require_storm(RunnerClient& client) {
     const long now = newest_pid();
     return now < before || now - before > 100;  // numbers start again at the kernel's limit
   }));
-}
-
-double seconds_since(steady_clock::time_point begin) {
-  return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "tests/support/patience.h"
 #include "tests/support/runner_client.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::runner;
@@ -58,12 +59,6 @@ char process_state_of(pid_t pid) {
   const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t end = stat.rfind(')');
   return end == std::string::npos ? '?' : stat.at(end + 2);
-}
-
-std::size_t count_of(std::string_view text, std::string_view word) {
-  std::size_t count = 0;
-  for (std::size_t at = 0; (at = text.find(word, at)) != text.npos; at += word.size()) ++count;
-  return count;
 }
 
 /// Until the rank has told its progress and the runner knows its process; the two come in any

@@ -10,6 +10,7 @@
 
 #include "common/base/fd.h"
 #include "runner/cleanup/run_folder.h"
+#include "tests/runner/job_helpers.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;
@@ -19,17 +20,8 @@ using std::chrono::steady_clock;
 
 namespace {
 
-void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
-  REQUIRE(client.start(job));
-  REQUIRE(client.wait_up(job.ranks.size()));
-}
-
 std::string cgroup_of(const wire::JobReady& ready) {
   return ready.cgroup.starts_with("v2 ") ? ready.cgroup.substr(3) : std::string();
-}
-
-double seconds_since(steady_clock::time_point begin) {
-  return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
 /// As the launcher does with a host that it has lost and reached again.

@@ -17,7 +17,7 @@
 namespace sortie::runner::tunnel {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 const std::string kKey = "6dVsUy0f1yTtqWq8yIqPqWk3P7D3j2y3nYc2b9rQz2A=";
 
@@ -82,7 +82,7 @@ TEST_CASE("without a program there is none that ends, whatever other children do
 }
 
 TEST_CASE("an order to raise a tunnel is checked member by member") {
-  const json good = {{"do", "up"},
+  const Json good = {{"do", "up"},
                      {"address", "10.70.1.1"},
                      {"prefix", 24},
                      {"mtu", 1420},
@@ -93,20 +93,20 @@ TEST_CASE("an order to raise a tunnel is checked member by member") {
   REQUIRE(order);
   CHECK(order->forward);
   CHECK(order->peers.front().keepalive_s == 25);
-  for (const auto& [key, bad] : {std::pair<const char*, json>{"prefix", 31},
+  for (const auto& [key, bad] : {std::pair<const char*, Json>{"prefix", 31},
                                  {"prefix", "24"},
                                  {"mtu", 500},
                                  {"port", 0},
                                  {"port", 65536},
-                                 {"peers", json()},
+                                 {"peers", Json()},
                                  {"peers", {1}},
                                  {"peers", {{{"key", "x"}}}}}) {
     CAPTURE(key);
-    json order_with = good;
+    Json order_with = good;
     order_with[key] = bad;
     CHECK_FALSE(read_up_order(order_with).has_value());
   }
-  CHECK_FALSE(read_up_order(json::array()).has_value());
+  CHECK_FALSE(read_up_order(Json::array()).has_value());
 }
 
 TEST_CASE("the table of wg show dump") {

@@ -11,13 +11,13 @@
 namespace sortie::trainer {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "sortie-checkpoint";
 constexpr int kVersion = 1;
 
 /// A piece that is the whole tensor needs no words.
-void put_piece(Json& json, const Piece& piece, const Dims& shape) {
+void put_piece(OrderedJson& json, const Piece& piece, const Dims& shape) {
   if (piece.covers(shape)) return;
   if (piece.offset != Dims(shape.size(), 0) || piece.extent != shape) {
     json["offset"] = piece.offset;
@@ -29,57 +29,58 @@ void put_piece(Json& json, const Piece& piece, const Dims& shape) {
 
 /// Integers as such: the library would turn a fraction or a boolean into one silently.
 template <class T>
-T integer(const Json& json) {
-  if (!json.is_number_integer()) throw Json::other_error::create(501, "not an integer", &json);
+T integer(const OrderedJson& json) {
+  if (!json.is_number_integer())
+    throw OrderedJson::other_error::create(501, "not an integer", &json);
   if constexpr (std::is_unsigned_v<T>) {
     if (!json.is_number_unsigned())
-      throw Json::other_error::create(501, "a negative number", &json);
+      throw OrderedJson::other_error::create(501, "a negative number", &json);
   } else {
     if (json.is_number_unsigned() && json.get<std::uint64_t>() > (std::uint64_t{1} << 63) - 1)
-      throw Json::other_error::create(501, "a number over 2^63", &json);
+      throw OrderedJson::other_error::create(501, "a number over 2^63", &json);
   }
   return json.get<T>();
 }
 
-Dims get_dims(const Json& json) {
-  if (!json.is_array()) throw Json::other_error::create(501, "not a list of sizes", &json);
+Dims get_dims(const OrderedJson& json) {
+  if (!json.is_array()) throw OrderedJson::other_error::create(501, "not a list of sizes", &json);
   Dims dims;
-  for (const Json& size : json) dims.push_back(integer<std::int64_t>(size));
+  for (const OrderedJson& size : json) dims.push_back(integer<std::int64_t>(size));
   return dims;
 }
 
-Piece get_piece(const Json& json, const Dims& shape) {
+Piece get_piece(const OrderedJson& json, const Dims& shape) {
   Piece piece{Dims(shape.size(), 0), shape, 0, 0};
   if (json.contains("offset")) {
     piece.offset = get_dims(json.at("offset"));
     piece.extent = get_dims(json.at("extent"));
   }
   const auto elements = num_elements(piece.extent);
-  if (!elements) throw Json::other_error::create(501, "an impossible extent", &json);
+  if (!elements) throw OrderedJson::other_error::create(501, "an impossible extent", &json);
   piece.end = *elements;
   if (json.contains("interval")) {
     piece.begin = integer<std::int64_t>(json.at("interval").at(0));
     piece.end = integer<std::int64_t>(json.at("interval").at(1));
   }
   if (const std::string problem = piece_problem(piece, shape); !problem.empty())
-    throw Json::other_error::create(501, problem, &json);
+    throw OrderedJson::other_error::create(501, problem, &json);
   return piece;
 }
 
-StorageType get_type(const Json& json) {
+StorageType get_type(const OrderedJson& json) {
   const auto type = storage_from_name(json.get<std::string>());
-  if (!type) throw Json::other_error::create(501, "an unknown dtype", &json);
+  if (!type) throw OrderedJson::other_error::create(501, "an unknown dtype", &json);
   return *type;
 }
 
 /// Runs `read` on the parsed text; every exception of the library becomes an Error here.
 template <class Read>
 auto read_json(std::string_view text, std::string_view where, Read read)
-    -> Result<decltype(read(std::declval<const Json&>()))> {
+    -> Result<decltype(read(std::declval<const OrderedJson&>()))> {
   try {
-    const Json root = Json::parse(text);
+    const OrderedJson root = OrderedJson::parse(text);
     return read(root);
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     return fail(
         ErrorCode::checkpoint,
         fmt::format("{}: {}; the checkpoint is damaged or of another version of Sortie: use "
@@ -91,28 +92,28 @@ auto read_json(std::string_view text, std::string_view where, Read read)
 }  // namespace
 
 std::string serialize(const ShardInfo& shard) {
-  Json pieces = Json::array();
+  OrderedJson pieces = OrderedJson::array();
   for (const StoredPiece& stored : shard.pieces) {
-    Json json = {{"key", stored.key},
-                 {"name", stored.name},
-                 {"dtype", storage_name(stored.type)},
-                 {"shape", stored.shape}};
+    OrderedJson json = {{"key", stored.key},
+                        {"name", stored.name},
+                        {"dtype", storage_name(stored.type)},
+                        {"shape", stored.shape}};
     put_piece(json, stored.piece, stored.shape);
     pieces.push_back(std::move(json));
   }
-  return Json{{"file", shard.file},
-              {"bytes", shard.bytes},
-              {"sha256", shard.sha256},
-              {"pieces", std::move(pieces)}}
+  return OrderedJson{{"file", shard.file},
+                     {"bytes", shard.bytes},
+                     {"sha256", shard.sha256},
+                     {"pieces", std::move(pieces)}}
       .dump();
 }
 
 Result<ShardInfo> parse_shard_info(std::string_view text) {
-  return read_json(text, "report of a shard", [](const Json& root) {
+  return read_json(text, "report of a shard", [](const OrderedJson& root) {
     ShardInfo shard{.file = root.at("file").get<std::string>(),
                     .bytes = integer<std::uint64_t>(root.at("bytes")),
                     .sha256 = root.at("sha256").get<std::string>()};
-    for (const Json& json : root.at("pieces")) {
+    for (const OrderedJson& json : root.at("pieces")) {
       StoredPiece stored{.key = json.at("key").get<std::string>(),
                          .name = json.at("name").get<std::string>(),
                          .type = get_type(json.at("dtype")),
@@ -127,14 +128,14 @@ Result<ShardInfo> parse_shard_info(std::string_view text) {
 std::string to_json(const Manifest& manifest) {
   for (const auto& [name, value] : manifest.scalars)
     SORTIE_CHECK(std::isfinite(value), "scalar {} is {}", name, value);
-  Json shards = Json::array();
+  OrderedJson shards = OrderedJson::array();
   for (const Manifest::Shard& shard : manifest.shards)
     shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"sha256", shard.sha256}});
-  Json tensors = Json::object();
+  OrderedJson tensors = OrderedJson::object();
   for (const auto& [name, tensor] : manifest.tensors) {
-    Json pieces = Json::array();
+    OrderedJson pieces = OrderedJson::array();
     for (const Manifest::PlacedPiece& placed : tensor.pieces) {
-      Json json = {{"shard", placed.shard}, {"key", placed.key}};
+      OrderedJson json = {{"shard", placed.shard}, {"key", placed.key}};
       put_piece(json, placed.piece, tensor.shape);
       pieces.push_back(std::move(json));
     }
@@ -142,41 +143,41 @@ std::string to_json(const Manifest& manifest) {
                      {"shape", tensor.shape},
                      {"pieces", std::move(pieces)}};
   }
-  Json root = {{"format", kFormat},
-               {"version", kVersion},
-               {"run_id", manifest.run_id},
-               {"first_run_id", manifest.first_run_id},
-               {"lineage", manifest.lineage},
-               {"origin", nullptr},
-               {"step", manifest.step},
-               {"consumed_samples", manifest.consumed_samples},
-               {"tokens", manifest.tokens},
-               {"seed", manifest.seed},
-               {"created", manifest.created},
-               {"world_size", manifest.world_size},
-               {"scalars", manifest.scalars},
-               {"counters", manifest.counters},
-               {"depends_on", manifest.depends_on},
-               {"rollbacks", Json::parse(to_json_text(manifest.rollbacks))},
-               {"suspect", manifest.suspect},
-               {"config_digest", manifest.config_digest},
-               {"config", manifest.config},
-               {"shards", std::move(shards)},
-               {"tensors", std::move(tensors)}};
+  OrderedJson root = {{"format", kFormat},
+                      {"version", kVersion},
+                      {"run_id", manifest.run_id},
+                      {"first_run_id", manifest.first_run_id},
+                      {"lineage", manifest.lineage},
+                      {"origin", nullptr},
+                      {"step", manifest.step},
+                      {"consumed_samples", manifest.consumed_samples},
+                      {"tokens", manifest.tokens},
+                      {"seed", manifest.seed},
+                      {"created", manifest.created},
+                      {"world_size", manifest.world_size},
+                      {"scalars", manifest.scalars},
+                      {"counters", manifest.counters},
+                      {"depends_on", manifest.depends_on},
+                      {"rollbacks", OrderedJson::parse(to_json_text(manifest.rollbacks))},
+                      {"suspect", manifest.suspect},
+                      {"config_digest", manifest.config_digest},
+                      {"config", manifest.config},
+                      {"shards", std::move(shards)},
+                      {"tensors", std::move(tensors)}};
   if (manifest.origin)
     root["origin"] = {{"lineage", manifest.origin->lineage},
                       {"step", manifest.origin->step},
                       {"folder", manifest.origin->folder}};
   if (!manifest.product_choices.empty()) root["product_choices"] = manifest.product_choices;
-  return root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return root.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
-  auto parsed = read_json(text, where, [](const Json& root) {
+  auto parsed = read_json(text, where, [](const OrderedJson& root) {
     if (root.at("format") != kFormat)
-      throw Json::other_error::create(501, "not a checkpoint's manifest", &root);
+      throw OrderedJson::other_error::create(501, "not a checkpoint's manifest", &root);
     if (root.at("version") != kVersion)
-      throw Json::other_error::create(
+      throw OrderedJson::other_error::create(
           501, "format version " + root.at("version").dump() + ", only version 1 is known", &root);
     Manifest manifest;
     root.at("run_id").get_to(manifest.run_id);
@@ -203,21 +204,22 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
     manifest.suspect = root.value("suspect", false);
     if (const auto list = root.find("rollbacks"); list != root.end()) {
       auto rollbacks = parse_rollbacks(list->dump(), "rollbacks");
-      if (!rollbacks) throw Json::other_error::create(501, rollbacks.error().message, &*list);
+      if (!rollbacks)
+        throw OrderedJson::other_error::create(501, rollbacks.error().message, &*list);
       manifest.rollbacks = std::move(*rollbacks);
     }
     std::vector<ShardInfo> shards;
-    for (const Json& json : root.at("shards"))
+    for (const OrderedJson& json : root.at("shards"))
       shards.push_back({.file = json.at("file").get<std::string>(),
                         .bytes = integer<std::uint64_t>(json.at("bytes")),
                         .sha256 = json.at("sha256").get<std::string>()});
     for (const auto& [name, json] : root.at("tensors").items()) {
       const StorageType type = get_type(json.at("dtype"));
       const Dims shape = get_dims(json.at("shape"));
-      for (const Json& piece : json.at("pieces")) {
+      for (const OrderedJson& piece : json.at("pieces")) {
         const auto shard = integer<std::uint64_t>(piece.at("shard"));
         if (shard >= shards.size())
-          throw Json::other_error::create(501, "a shard that is not listed", &piece);
+          throw OrderedJson::other_error::create(501, "a shard that is not listed", &piece);
         shards[shard].pieces.push_back({.key = piece.at("key").get<std::string>(),
                                         .name = name,
                                         .type = type,

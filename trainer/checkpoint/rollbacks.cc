@@ -15,12 +15,12 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kRollbackFormat = "sortie-rollbacks 1";
 
-Json to_json(const std::vector<Rollback>& rollbacks) {
-  Json list = Json::array();
+OrderedJson to_json(const std::vector<Rollback>& rollbacks) {
+  OrderedJson list = OrderedJson::array();
   for (const Rollback& one : rollbacks)
     list.push_back({{"from", one.from},
                     {"to", one.to},
@@ -29,31 +29,32 @@ Json to_json(const std::vector<Rollback>& rollbacks) {
   return list;
 }
 
-/// Throws Json::exception.
-std::vector<Rollback> from_json(const Json& list) {
-  if (!list.is_array()) throw Json::other_error::create(501, "not a list", &list);
+/// Throws OrderedJson::exception.
+std::vector<Rollback> from_json(const OrderedJson& list) {
+  if (!list.is_array()) throw OrderedJson::other_error::create(501, "not a list", &list);
   std::vector<Rollback> rollbacks;
-  for (const Json& json : list) {
+  for (const OrderedJson& json : list) {
     const auto number = [&](const char* name) {
-      const Json& value = json.at(name);
+      const OrderedJson& value = json.at(name);
       if (!value.is_number_integer() || value.get<std::int64_t>() < 0)
-        throw Json::other_error::create(501, std::string(name) + " is no number of steps", &value);
+        throw OrderedJson::other_error::create(501, std::string(name) + " is no number of steps",
+                                               &value);
       return value.get<std::int64_t>();
     };
     rollbacks.push_back(
         {number("from"), number("to"), number("skipped_samples"), json.value("reason", "")});
     if (rollbacks.back().to > rollbacks.back().from)
-      throw Json::other_error::create(501, "a rollback to a later step", &json);
+      throw OrderedJson::other_error::create(501, "a rollback to a later step", &json);
   }
   return rollbacks;
 }
 
 template <class Read>
 auto understand(std::string_view text, std::string_view where, Read read)
-    -> Result<decltype(read(Json()))> {
+    -> Result<decltype(read(OrderedJson()))> {
   try {
-    return read(Json::parse(text));
-  } catch (const Json::exception& error) {
+    return read(OrderedJson::parse(text));
+  } catch (const OrderedJson::exception& error) {
     return fail(
         ErrorCode::checkpoint,
         fmt::format("{}: not a list of rollbacks: {}; it says which checkpoints count: copy "
@@ -96,18 +97,19 @@ Result<std::optional<RollbackFile>> read_rollbacks(const fs::path& save_dir) {
   Result<std::string> text = read_file(path, std::size_t{16} << 20);
   if (!text && text.error().code == ErrorCode::not_found) return std::nullopt;
   if (!text) return std::unexpected(std::move(text).error());
-  return understand(*text, path.string(), [](const Json& root) -> std::optional<RollbackFile> {
-    if (root.at("format") != kRollbackFormat)
-      throw Json::other_error::create(501, "of another format", &root);
-    return RollbackFile{root.at("lineage").get<std::string>(), from_json(root.at("rollbacks"))};
-  });
+  return understand(
+      *text, path.string(), [](const OrderedJson& root) -> std::optional<RollbackFile> {
+        if (root.at("format") != kRollbackFormat)
+          throw OrderedJson::other_error::create(501, "of another format", &root);
+        return RollbackFile{root.at("lineage").get<std::string>(), from_json(root.at("rollbacks"))};
+      });
 }
 
 Result<> write_rollbacks(const fs::path& save_dir, const RollbackFile& file) {
-  const Json root = {{"format", kRollbackFormat},
-                     {"lineage", file.lineage},
-                     {"rollbacks", to_json(file.rollbacks)}};
-  const std::string text = root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson root = {{"format", kRollbackFormat},
+                            {"lineage", file.lineage},
+                            {"rollbacks", to_json(file.rollbacks)}};
+  const std::string text = root.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
   const fs::path written = save_dir / fmt::format(".tmp-rollbacks.{}", new_lineage());
   SORTIE_TRY(write_small_file(written, text));
   SORTIE_TRY(file_ops::rename_path(written, save_dir / kRollbackFile));
@@ -131,11 +133,11 @@ std::vector<Rollback> rollbacks_from(const Manifest& manifest,
 }
 
 std::string to_json_text(const std::vector<Rollback>& rollbacks) {
-  return to_json(rollbacks).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return to_json(rollbacks).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 Result<std::vector<Rollback>> parse_rollbacks(std::string_view text, std::string_view where) {
-  return understand(text, where, [](const Json& root) { return from_json(root); });
+  return understand(text, where, [](const OrderedJson& root) { return from_json(root); });
 }
 
 }  // namespace sortie::trainer

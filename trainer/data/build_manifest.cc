@@ -9,46 +9,46 @@
 #include "trainer/storage/json_problem.h"
 
 namespace sortie::trainer {
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string to_json(const BuildManifest& manifest) {
-  Json parts = Json::array();
+  OrderedJson parts = OrderedJson::array();
   for (const BuildManifestPart& part : manifest.parts)
     parts.push_back({{"name", part.name},
                      {"documents", part.documents},
                      {"tokens", part.tokens},
                      {"bin_sha256", part.bin_sha256},
                      {"idx_sha256", part.idx_sha256}});
-  Json root = {{"format", "sortie-data"},
-               {"version", 1},
-               {"tokenizer", manifest.tokenizer},
-               {"tokenizer_sha256", manifest.tokenizer_sha256},
-               {"vocabulary_sha256", manifest.vocabulary_sha256},
-               {"vocab_size", manifest.vocab_size},
-               {"eod_id", nullptr},
-               {"append_eod", manifest.append_eod},
-               {"add_special_tokens", manifest.add_special_tokens},
-               {"token_type", manifest.token_type},
-               {"text_bytes", manifest.text_bytes},
-               {"files", manifest.files},
-               {"left_out_documents", manifest.left_out_documents},
-               {"left_out_bytes", manifest.left_out_bytes},
-               {"parts", parts}};
+  OrderedJson root = {{"format", "sortie-data"},
+                      {"version", 1},
+                      {"tokenizer", manifest.tokenizer},
+                      {"tokenizer_sha256", manifest.tokenizer_sha256},
+                      {"vocabulary_sha256", manifest.vocabulary_sha256},
+                      {"vocab_size", manifest.vocab_size},
+                      {"eod_id", nullptr},
+                      {"append_eod", manifest.append_eod},
+                      {"add_special_tokens", manifest.add_special_tokens},
+                      {"token_type", manifest.token_type},
+                      {"text_bytes", manifest.text_bytes},
+                      {"files", manifest.files},
+                      {"left_out_documents", manifest.left_out_documents},
+                      {"left_out_bytes", manifest.left_out_bytes},
+                      {"parts", parts}};
   if (manifest.eod_id) root["eod_id"] = *manifest.eod_id;
-  return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return root.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where) {
   std::string_view at;  // the member that is read
-  const auto member = [&at](const Json& object, const char* key) -> const Json& {
+  const auto member = [&at](const OrderedJson& object, const char* key) -> const OrderedJson& {
     at = {};
-    const Json& found = object.at(key);
+    const OrderedJson& found = object.at(key);
     at = key;
     return found;
   };
   // The library reports by exceptions; they end here.
   try {
-    const Json root = Json::parse(text);
+    const OrderedJson root = OrderedJson::parse(text);
     if (member(root, "format") != "sortie-data" || member(root, "version") != 1)
       return fail(ErrorCode::data, fmt::format("{}: not a data manifest of version 1", where));
     BuildManifest manifest;
@@ -65,14 +65,14 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
     member(root, "files").get_to(manifest.files);
     manifest.left_out_documents = root.value("left_out_documents", std::uint64_t{0});
     manifest.left_out_bytes = root.value("left_out_bytes", std::uint64_t{0});
-    for (const Json& part : member(root, "parts"))
+    for (const OrderedJson& part : member(root, "parts"))
       manifest.parts.push_back({member(part, "name").get<std::string>(),
                                 member(part, "documents").get<std::uint64_t>(),
                                 member(part, "tokens").get<std::uint64_t>(),
                                 member(part, "bin_sha256").get<std::string>(),
                                 member(part, "idx_sha256").get<std::string>()});
     return manifest;
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     return fail(ErrorCode::data,
                 fmt::format("{}: not a data manifest: {}{}; build the token files again with "
                             "`sortie-train data build`, or move this file away",

@@ -12,7 +12,7 @@
 namespace sortie::trainer {
 namespace {
 
-using Part = training::Section;
+using training::Section;
 
 StepTrouble trouble_of(ops::GateReason reason) {
   switch (reason) {
@@ -212,7 +212,7 @@ double TrainingStep::count_choices() {
 }
 
 void TrainingStep::update(std::int64_t step, double rate) {
-  const Span span(*this, Part::optimizer);
+  const Span span(*this, Section::optimizer);
   gatherer_->finish();  // of what this step had no use for
   passes_->forget_weights();
   fp8_histories_.roll(context_);
@@ -236,7 +236,7 @@ void TrainingStep::update(std::int64_t step, double rate) {
 /// The mean loss over all sites; their gradients are then those of the store.
 Result<double> TrainingStep::sum_over_sites(const StepOrder& order, const Tensor& loss,
                                             std::int64_t targets) {
-  const Span span(*this, Part::reduce);
+  const Span span(*this, Section::reduce);
   double sum = layout_.speaks() ? ops::copy_to_host<double>(context_, loss)[0] : 0.0;
   layout_.world().all_reduce_sum({&sum, 1});
   auto mean =
@@ -288,7 +288,7 @@ Result<StepReport*> TrainingStep::begin(const TrainingProgress& progress, const 
   expect_routing();
   SORTIE_TRY(pass_all(micro_steps, std::move(batches), targets, loss));
   {
-    const Span span(*this, Part::reduce);
+    const Span span(*this, Section::reduce);
     passes_->finish();
     reducer_->finish();
     sum_partial_gradients(store_, layout_.tensor_group());
@@ -298,11 +298,11 @@ Result<StepReport*> TrainingStep::begin(const TrainingProgress& progress, const 
     SORTIE_ASSIGN_OR_RETURN(loss_of_sites, sum_over_sites(*order, loss, targets));
   }
   {
-    const Span span(*this, Part::optimizer);
+    const Span span(*this, Section::optimizer);
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
   }
   {
-    const Span span(*this, Part::reduce);
+    const Span span(*this, Section::reduce);
     sum_routing(other_losses);
     step.routed = routing_.any();
     step.choices = count_choices();
@@ -336,7 +336,7 @@ StepReport TrainingStep::settle(TrainingProgress& progress) {
   StepReport& report = step.report;
   {
     std::optional<Span> span;  // else nothing is waited for
-    if (context_.runs_beside_host()) span.emplace(*this, Part::reduce);
+    if (context_.runs_beside_host()) span.emplace(*this, Section::reduce);
     step.summed->wait();  // notices peers that are lost
     const auto values = step.values.wait();
     const auto sums = values.subspan(values.size() - ops::kGateOutcomeValues - kSums);

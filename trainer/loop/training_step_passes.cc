@@ -12,12 +12,12 @@ namespace sortie::trainer {
 
 namespace {
 
-using Part = training::Section;
+using training::Section;
 
 }  // namespace
 
 Result<TrainingStep::Batch> TrainingStep::next_batch(std::int64_t first_sample) {
-  const Span span(*this, Part::data);
+  const Span span(*this, Section::data);
   const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
   std::vector<std::int32_t> targets(tokens.size());
@@ -46,7 +46,7 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
     counted += static_cast<double>(batch.counted);
     batches.push_back(std::move(batch));
   }
-  marks_.enter(Part::reduce);
+  marks_.enter(Section::reduce);
   if (layout_.coordinate(Axis::context) > 0) counted = 0.0;  // ranks that share samples count alike
   layout_.replicas().all_reduce_sum({&counted, 1});
   return static_cast<std::int64_t>(counted);
@@ -93,13 +93,13 @@ ForwardContext TrainingStep::forward_context(const PassInputs& inputs,
 void TrainingStep::pass_forward(const PipelineAction& action, const Batch& batch,
                                 std::int64_t micro_steps, std::int64_t targets, Tensor& loss) {
   const PassInputs inputs = inputs_of(batch, action.micro_batch, targets);
-  const Span span(*this, Part::forward);
+  const Span span(*this, Section::forward);
   passes_->forward(action, {inputs.tokens, inputs.targets}, forward_context(inputs, micro_steps),
                    1.0f, loss);
 }
 
 void TrainingStep::pass_backward(const PipelineAction& action) {
-  const Span span(*this, Part::backward);
+  const Span span(*this, Section::backward);
   if (action.kind == PipelineAction::Kind::weights) return passes_->weights(action);
   const auto pass = passes_->backward(action);
   routing_.add(context_, pass->context);
@@ -165,7 +165,7 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
     const auto passes = [&] {
       gatherer_->begin_pass();
       {
-        const Span span(*this, Part::forward);
+        const Span span(*this, Section::forward);
         passes_->forward({Kind::forward, micro, 0}, {inputs.tokens, inputs.targets},
                          forward_context(inputs, micro_steps), 1.0f, loss);
       }
@@ -181,7 +181,7 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
       last_passes_work_.forget();
     }
     std::optional<Span> span;  // else they have their own
-    if (work.is_graph()) span.emplace(*this, Part::forward);
+    if (work.is_graph()) span.emplace(*this, Section::forward);
     const double choices = routing_.choices();
     const auto undo = [&] {
       passes_->drop_passes();
@@ -219,7 +219,7 @@ Result<> TrainingStep::pass_all(std::int64_t micro_steps, std::vector<Batch> bat
       }
     }
     if (passes_->several_stages()) {
-      const Span span(*this, Part::reduce);
+      const Span span(*this, Section::reduce);
       passes_->await(action);
     }
     if (forward) {

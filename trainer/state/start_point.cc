@@ -11,8 +11,6 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-using Kind = StartPoint::Kind;
-
 /// The checkpoint that `place` is itself, or the newest good one in it; nothing where there is
 /// none.
 Result<std::optional<CheckpointEntry>> checkpoint_in(const fs::path& place, CheckDepth depth) {
@@ -54,7 +52,7 @@ Manifest::Origin origin_of(const CheckpointEntry& entry) {
 
 StartPoint resume_from(CheckpointEntry entry, std::string reason) {
   StartPoint start;
-  start.kind = Kind::resume;
+  start.kind = StartPoint::Kind::resume;
   start.folder = std::move(entry.folder);
   start.reason = std::move(reason);
   const Manifest& manifest = *entry.manifest;
@@ -147,7 +145,8 @@ Result<StartPoint> start_from(const Source& source) {
                             "shows what is there",
                             source.key, source.place.string(), source.place.string()));
   StartPoint start;
-  start.kind = source.key == "trainer.load_dir" ? Kind::fork : Kind::weights;
+  start.kind =
+      source.key == "trainer.load_dir" ? StartPoint::Kind::fork : StartPoint::Kind::weights;
   start.reason = source.key;
   start.lineage = new_lineage();
   start.origin = origin_of(*entry);

@@ -12,7 +12,7 @@ namespace sortie::trainer {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kAbout = "about.json";
 constexpr std::string_view kChatMl = "chatml";
@@ -65,7 +65,7 @@ Error damaged(const fs::path& file, std::string_view problem) {
 Result<TokenizerId> read_about(const fs::path& folder) {
   const fs::path file = folder / kAbout;
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
-  const Json about = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const OrderedJson about = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   TokenizerId id;
   for (const auto& [key, value] : {std::pair("tokenizer", &id.name),
                                    {"sha256", &id.sha256},
@@ -132,19 +132,19 @@ Result<> write_tokenizer_files(const TokenizerFiles& files, const fs::path& fold
   SORTIE_TRY(make_folder(to));
   for (const auto& [name, content] : files.contents)
     SORTIE_TRY(write_file_atomic(to / name, content));
-  Json about = {{"tokenizer", files.id.name},
-                {"sha256", files.id.sha256},
-                {"vocabulary_sha256", files.id.vocabulary},
-                {"vocab_size", files.vocab_size},
-                {"eod_id", nullptr},
-                {"eod_token", files.eod_token},
-                {"add_special_tokens", nullptr},
-                {"conversations", nullptr}};
+  OrderedJson about = {{"tokenizer", files.id.name},
+                       {"sha256", files.id.sha256},
+                       {"vocabulary_sha256", files.id.vocabulary},
+                       {"vocab_size", files.vocab_size},
+                       {"eod_id", nullptr},
+                       {"eod_token", files.eod_token},
+                       {"add_special_tokens", nullptr},
+                       {"conversations", nullptr}};
   if (files.eod_id) about["eod_id"] = *files.eod_id;
   if (files.form.special_tokens) about["add_special_tokens"] = *files.form.special_tokens;
   if (files.form.chatml) about["conversations"] = kChatMl;
   return write_file_atomic(to / kAbout,
-                           about.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+                           about.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
 }
 
 Result<> carry_tokenizer_files(const fs::path& from, const fs::path& to) {
@@ -185,12 +185,12 @@ Result<TextForm> find_text_form(const fs::path& checkpoint) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return form;
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
-  const Json about = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const OrderedJson about = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto value = [&about](const char* key) {  // null where there is none
     const auto found = about.is_object() ? about.find(key) : about.end();
-    return found == about.end() ? Json() : *found;
+    return found == about.end() ? OrderedJson() : *found;
   };
-  const Json special = value("add_special_tokens"), conversations = value("conversations");
+  const OrderedJson special = value("add_special_tokens"), conversations = value("conversations");
   if (!special.is_null() && !special.is_boolean())
     return std::unexpected(
         damaged(file, fmt::format("\"add_special_tokens\" is {}", special.dump())));
@@ -207,7 +207,7 @@ std::string byte_tokenizer_json() {
   const std::int32_t end = *tokenizer->eod_id();
   std::vector<std::string> bytes;
   for (std::int32_t id = 0; id < end; ++id) bytes.push_back(tokenizer->token_text(id));
-  Json root = empty_tokenizer_json();
+  OrderedJson root = empty_tokenizer_json();
   root["added_tokens"].push_back(special_token_json(end, tokenizer->token_text(end)));
   root["pre_tokenizer"] = root["decoder"] =
       byte_level_json(/*trim_offsets=*/false, /*use_regex=*/false);

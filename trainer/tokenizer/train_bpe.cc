@@ -22,7 +22,7 @@
 namespace sortie::trainer {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct TextHash {
   using is_transparent = void;
@@ -194,13 +194,13 @@ class WordCounter {
 };
 
 std::string to_json(const BpeTraining& training, const BpeLearner& learner) {
-  Json root = empty_tokenizer_json();
+  OrderedJson root = empty_tokenizer_json();
   for (std::size_t i = 0; i < training.special_tokens.size(); ++i)
     root["added_tokens"].push_back(
         special_token_json(static_cast<std::int32_t>(i), training.special_tokens[i]));
   const bool is_gpt2 = training.pattern == WordPattern::gpt2;
-  const Json byte_level = byte_level_json(/*trim_offsets=*/true, /*use_regex=*/is_gpt2);
-  Json steps = Json::array();
+  const OrderedJson byte_level = byte_level_json(/*trim_offsets=*/true, /*use_regex=*/is_gpt2);
+  OrderedJson steps = OrderedJson::array();
   for (const std::string& regex : regexes_of_word_pattern(training.pattern))
     steps.push_back({{"type", "Split"},
                      {"pattern", {{"Regex", regex}}},

@@ -13,7 +13,7 @@
 namespace sortie::config {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -22,31 +22,31 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 }
 
 /// The schema of a full key.
-json schema_of(const json& root, std::string_view key) {
-  json node = root;
+Json schema_of(const Json& root, std::string_view key) {
+  Json node = root;
   while (!key.empty()) {
     const std::size_t dot = std::min(key.find('.'), key.size());
     CHECK(node["type"] == "object");
     CHECK(node["additionalProperties"] == false);
-    node = json(node["properties"].at(std::string(key.substr(0, dot))));
+    node = Json(node["properties"].at(std::string(key.substr(0, dot))));
     key.remove_prefix(std::min(dot + 1, key.size()));
   }
   return node;
 }
 
 TEST_CASE("the JSON schema has every key, with its type, range, default and meaning") {
-  const json root = json::parse(json_schema());
+  const Json root = Json::parse(json_schema());
   CHECK(root["$schema"] == "https://json-schema.org/draft/2020-12/schema");
   std::size_t keys = 0;
   for (const Field& field : fields()) {
     CAPTURE(field.key);
-    const json schema = schema_of(root, field.key);
+    const Json schema = schema_of(root, field.key);
     ++keys;
     CHECK(schema["description"] == (field.unit.empty()
                                         ? std::string(field.help)
                                         : fmt::format("{} [{}]", field.help, field.unit)));
     REQUIRE(schema.contains("default"));
-    const json& value = schema["default"];
+    const Json& value = schema["default"];
     switch (kind_of(field)) {
       case Kind::boolean:
         CHECK(schema["type"] == "boolean");
@@ -93,9 +93,9 @@ TEST_CASE("the JSON schema has every key, with its type, range, default and mean
   }
   CHECK(keys == fields().size());
   CHECK(keys > 60);
-  const json precision = schema_of(root, "model.precision");
-  CHECK(precision["enum"] == json{"auto", "bf16", "f32", "fp8"});
-  const json beta = schema_of(root, "optimizer.beta1");
+  const Json precision = schema_of(root, "model.precision");
+  CHECK(precision["enum"] == Json{"auto", "bf16", "f32", "fp8"});
+  const Json beta = schema_of(root, "optimizer.beta1");
   CHECK(beta["minimum"] == 0.0);
   CHECK(beta["exclusiveMaximum"] == 1.0);
 }

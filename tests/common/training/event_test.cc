@@ -10,7 +10,7 @@
 namespace sortie::training {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 std::vector<Event> samples() {
   StartEvent start;
@@ -75,9 +75,9 @@ std::vector<Event> samples() {
 TEST_CASE("every event comes back from its JSON as it was") {
   CHECK(samples().size() == std::variant_size_v<Event>);
   for (const Event& event : samples()) {
-    const json there = to_json(event);
+    const Json there = to_json(event);
     CAPTURE(there.dump());
-    const auto back = read_event(json::parse(there.dump()));
+    const auto back = read_event(Json::parse(there.dump()));
     REQUIRE(back);
     CHECK(back->index() == event.index());
     CHECK(to_json(*back).dump() == there.dump());  // NaN and null are one there
@@ -85,7 +85,7 @@ TEST_CASE("every event comes back from its JSON as it was") {
 }
 
 TEST_CASE("numbers that are not known travel as null and come back as such") {
-  const json there = json::parse(to_json(StepEvent{}).dump());
+  const Json there = Json::parse(to_json(StepEvent{}).dump());
   CHECK(there["loss"].is_null());
   CHECK_FALSE(there.contains("balance_loss"));
   CHECK_FALSE(there.contains("dropped_choices"));
@@ -96,13 +96,13 @@ TEST_CASE("numbers that are not known travel as null and come back as such") {
 }
 
 TEST_CASE("events of any shape: members of another type keep their default, nothing breaks") {
-  for (const json& odd :
-       {json("x"), json(3), json::array(), json::object(), json{{"type", 3}}, json{{"type", "x"}}})
+  for (const Json& odd :
+       {Json("x"), Json(3), Json::array(), Json::object(), Json{{"type", 3}}, Json{{"type", "x"}}})
     CHECK_FALSE(read_event(odd));
   const auto step = read_event({{"type", "step"},
                                 {"step", 1e300},
                                 {"steps", "many"},
-                                {"loss", json::array()},
+                                {"loss", Json::array()},
                                 {"skipped", "yes"},
                                 {"balance_loss", "x"}});
   REQUIRE(step);

@@ -14,7 +14,7 @@
 namespace sortie::training {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 const std::string kOuterKey(64, 'a');
 
@@ -39,13 +39,13 @@ std::vector<OuterAnswer> outer_answers() {
       OuterRefused{"another model"},          OuterJoined{17, {}, true}};
 }
 
-json outer_round_trip(const json& sent) {
-  return json::parse(sent.dump());
+Json outer_round_trip(const Json& sent) {
+  return Json::parse(sent.dump());
 }
 
 TEST_CASE("questions of leaders come back as they were") {
   for (const OuterQuestion& question : outer_questions()) {
-    const json sent = to_json(question, 7);
+    const Json sent = to_json(question, 7);
     CAPTURE(sent.dump());
     CHECK(sent["type"] == "outer");
     const auto back = parse_outer_question(outer_round_trip(sent));
@@ -68,7 +68,7 @@ TEST_CASE("questions of leaders come back as they were") {
 
 TEST_CASE("answers of the coordinator come back as they were") {
   for (const OuterAnswer& answer : outer_answers()) {
-    const json sent = to_json(answer, 9);
+    const Json sent = to_json(answer, 9);
     CAPTURE(sent.dump());
     const auto back = parse_outer_answer(outer_round_trip(sent));
     REQUIRE(back);
@@ -94,7 +94,7 @@ TEST_CASE("answers of the coordinator come back as they were") {
 TEST_CASE("a reason is cut to whole characters and carries no bytes that JSON has not") {
   std::string reason = "\xff\x1b[2J";
   for (int i = 0; i < 1000; ++i) reason += "\xc3\xa4";
-  const json sent = to_json(OuterLeave{reason}, 1);
+  const Json sent = to_json(OuterLeave{reason}, 1);
   const auto back = parse_outer_question(outer_round_trip(sent));
   REQUIRE(back);
   const std::string& kept = std::get<OuterLeave>(back->question).reason;
@@ -106,52 +106,52 @@ TEST_CASE("a reason is cut to whole characters and carries no bytes that JSON ha
 struct OuterDefect {
   const char* says;
   std::size_t which;
-  std::function<void(json&)> make;
+  std::function<void(Json&)> make;
 };
 
 TEST_CASE("a question that is malformed or out of range is refused, and its member named") {
   const std::vector<OuterDefect> defects = {
-      {"type", 2, [](json& q) { q["type"] = "step"; }},
-      {"type", 2, [](json& q) { q.erase("type"); }},
-      {"type", 2, [](json& q) { q = json::array({1}); }},
-      {"do", 2, [](json& q) { q["do"] = "work"; }},
-      {"do", 2, [](json& q) { q["do"] = 4; }},
-      {"number", 2, [](json& q) { q["number"] = 0; }},
-      {"number", 2, [](json& q) { q["number"] = -1; }},
-      {"number", 2, [](json& q) { q.erase("number"); }},
-      {"number", 2, [](json& q) { q["number"] = std::numeric_limits<std::uint64_t>::max(); }},
-      {"round", 2, [](json& q) { q["round"] = 0; }},
-      {"round", 2, [](json& q) { q["round"] = 1.5; }},
-      {"round", 2, [](json& q) { q["round"] = "1"; }},
-      {"step_seconds", 2, [](json& q) { q["step_seconds"] = -0.5; }},
-      {"step_seconds", 2, [](json& q) { q["step_seconds"] = std::nan(""); }},
-      {"step_seconds", 2, [](json& q) { q["step_seconds"] = 1e300; }},
-      {"site", 0, [](json& q) { q["site"] = "a/b"; }},
-      {"site", 0, [](json& q) { q["site"] = ".."; }},
-      {"site", 0, [](json& q) { q["site"] = ""; }},
-      {"site", 0, [](json& q) { q["site"] = std::string(64, 'a'); }},
-      {"site", 0, [](json& q) { q.erase("site"); }},
-      {"parts", 0, [](json& q) { q["parts"] = 0; }},
-      {"part:", 0, [](json& q) { q["part"] = 4; }},
-      {"hash", 0, [](json& q) { q["hash"] = "xyz"; }},
-      {"hash", 0, [](json& q) { q["hash"] = "00000000000000001"; }},
-      {"hash", 0, [](json& q) { q["hash"] = 7; }},
-      {"fresh", 0, [](json& q) { q["fresh"] = 1; }},
-      {"position", 0, [](json& q) { q["position"] = -1; }},
-      {"elements", 0, [](json& q) { q["elements"] = 1e19; }},
-      {"steps_in_vain", 0, [](json& q) { q["steps_in_vain"] = -1; }},
-      {"address", 0, [](json& q) { q["address"] = "host:80"; }},
-      {"address", 0, [](json& q) { q["address"] = "10.0.0.1:0"; }},
-      {"address", 0, [](json& q) { q["address"] = "10.0.0.1:70000"; }},
-      {"address", 0, [](json& q) { q["address"] = "10.0.0.1"; }},
-      {"address", 0, [](json& q) { q["address"] = "[::1:5"; }},
-      {"address", 0, [](json& q) { q["address"] = "10.0.0.1:80 "; }},
-      {"epoch", 5, [](json& q) { q["epoch"] = 0; }},
-      {"suspect", 6, [](json& q) { q["suspect"] = "a b"; }},
-      {"reason", 6, [](json& q) { q["reason"] = std::string(1001, 'a'); }},
+      {"type", 2, [](Json& q) { q["type"] = "step"; }},
+      {"type", 2, [](Json& q) { q.erase("type"); }},
+      {"type", 2, [](Json& q) { q = Json::array({1}); }},
+      {"do", 2, [](Json& q) { q["do"] = "work"; }},
+      {"do", 2, [](Json& q) { q["do"] = 4; }},
+      {"number", 2, [](Json& q) { q["number"] = 0; }},
+      {"number", 2, [](Json& q) { q["number"] = -1; }},
+      {"number", 2, [](Json& q) { q.erase("number"); }},
+      {"number", 2, [](Json& q) { q["number"] = std::numeric_limits<std::uint64_t>::max(); }},
+      {"round", 2, [](Json& q) { q["round"] = 0; }},
+      {"round", 2, [](Json& q) { q["round"] = 1.5; }},
+      {"round", 2, [](Json& q) { q["round"] = "1"; }},
+      {"step_seconds", 2, [](Json& q) { q["step_seconds"] = -0.5; }},
+      {"step_seconds", 2, [](Json& q) { q["step_seconds"] = std::nan(""); }},
+      {"step_seconds", 2, [](Json& q) { q["step_seconds"] = 1e300; }},
+      {"site", 0, [](Json& q) { q["site"] = "a/b"; }},
+      {"site", 0, [](Json& q) { q["site"] = ".."; }},
+      {"site", 0, [](Json& q) { q["site"] = ""; }},
+      {"site", 0, [](Json& q) { q["site"] = std::string(64, 'a'); }},
+      {"site", 0, [](Json& q) { q.erase("site"); }},
+      {"parts", 0, [](Json& q) { q["parts"] = 0; }},
+      {"part:", 0, [](Json& q) { q["part"] = 4; }},
+      {"hash", 0, [](Json& q) { q["hash"] = "xyz"; }},
+      {"hash", 0, [](Json& q) { q["hash"] = "00000000000000001"; }},
+      {"hash", 0, [](Json& q) { q["hash"] = 7; }},
+      {"fresh", 0, [](Json& q) { q["fresh"] = 1; }},
+      {"position", 0, [](Json& q) { q["position"] = -1; }},
+      {"elements", 0, [](Json& q) { q["elements"] = 1e19; }},
+      {"steps_in_vain", 0, [](Json& q) { q["steps_in_vain"] = -1; }},
+      {"address", 0, [](Json& q) { q["address"] = "host:80"; }},
+      {"address", 0, [](Json& q) { q["address"] = "10.0.0.1:0"; }},
+      {"address", 0, [](Json& q) { q["address"] = "10.0.0.1:70000"; }},
+      {"address", 0, [](Json& q) { q["address"] = "10.0.0.1"; }},
+      {"address", 0, [](Json& q) { q["address"] = "[::1:5"; }},
+      {"address", 0, [](Json& q) { q["address"] = "10.0.0.1:80 "; }},
+      {"epoch", 5, [](Json& q) { q["epoch"] = 0; }},
+      {"suspect", 6, [](Json& q) { q["suspect"] = "a b"; }},
+      {"reason", 6, [](Json& q) { q["reason"] = std::string(1001, 'a'); }},
   };
   for (const OuterDefect& defect : defects) {
-    json question = to_json(outer_questions()[defect.which], 3);
+    Json question = to_json(outer_questions()[defect.which], 3);
     REQUIRE(parse_outer_question(question));
     defect.make(question);
     CAPTURE(question.dump());
@@ -164,37 +164,37 @@ TEST_CASE("a question that is malformed or out of range is refused, and its memb
 
 TEST_CASE("an answer that is malformed or out of range is refused, and its member named") {
   const std::vector<OuterDefect> defects = {
-      {"number", 2, [](json& a) { a["number"] = 0; }},
+      {"number", 2, [](Json& a) { a["number"] = 0; }},
       {"number", 2,
-       [](json& a) {
+       [](Json& a) {
          a = to_json(OuterAbort{4, ""}, 3);
        }},
-      {"do", 2, [](json& a) { a["do"] = "join"; }},
+      {"do", 2, [](Json& a) { a["do"] = "join"; }},
       {"donors", 0,
-       [](json& a) {
+       [](Json& a) {
          a["donors"] = {"berlin", "berlin"};
        }},
       {"donors", 0,
-       [](json& a) {
+       [](Json& a) {
          a["donors"] = {"berlin", 4};
        }},
-      {"donors", 0, [](json& a) { a["donors"] = "berlin"; }},
-      {"donors", 0, [](json& a) { a["donors"] = json(257, "x"); }},
-      {"steps", 2, [](json& a) { a["steps"] = -1; }},
-      {"first_sample", 2, [](json& a) { a["first_sample"] = nullptr; }},
-      {"key", 3, [](json& a) { a["key"] = std::string(63, 'a'); }},
-      {"key", 3, [](json& a) { a["key"] = std::string(64, 'G'); }},
-      {"key", 3, [](json& a) { a.erase("key"); }},
-      {"members", 3, [](json& a) { a["members"] = json::array(); }},
-      {"members", 3, [](json& a) { a["members"][1] = 5; }},
-      {"members", 3, [](json& a) { a["members"][1]["site"] = "berlin"; }},
-      {"members", 3, [](json& a) { a["members"][1]["weight"] = 0.5; }},
-      {"weight", 3, [](json& a) { a["members"][0]["weight"] = 1.5; }},
-      {"address", 3, [](json& a) { a["members"][0]["address"] = "x"; }},
-      {"commit", 4, [](json& a) { a.erase("commit"); }},
+      {"donors", 0, [](Json& a) { a["donors"] = "berlin"; }},
+      {"donors", 0, [](Json& a) { a["donors"] = Json(257, "x"); }},
+      {"steps", 2, [](Json& a) { a["steps"] = -1; }},
+      {"first_sample", 2, [](Json& a) { a["first_sample"] = nullptr; }},
+      {"key", 3, [](Json& a) { a["key"] = std::string(63, 'a'); }},
+      {"key", 3, [](Json& a) { a["key"] = std::string(64, 'G'); }},
+      {"key", 3, [](Json& a) { a.erase("key"); }},
+      {"members", 3, [](Json& a) { a["members"] = Json::array(); }},
+      {"members", 3, [](Json& a) { a["members"][1] = 5; }},
+      {"members", 3, [](Json& a) { a["members"][1]["site"] = "berlin"; }},
+      {"members", 3, [](Json& a) { a["members"][1]["weight"] = 0.5; }},
+      {"weight", 3, [](Json& a) { a["members"][0]["weight"] = 1.5; }},
+      {"address", 3, [](Json& a) { a["members"][0]["address"] = "x"; }},
+      {"commit", 4, [](Json& a) { a.erase("commit"); }},
   };
   for (const OuterDefect& defect : defects) {
-    json answer = to_json(outer_answers()[defect.which], 3);
+    Json answer = to_json(outer_answers()[defect.which], 3);
     REQUIRE(parse_outer_answer(answer));
     defect.make(answer);
     CAPTURE(answer.dump());

@@ -16,13 +16,13 @@
 namespace sortie::launcher {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 using test::contains;
 using test::FakeRunner;
 
 /// Answers the clock at once and the look with `parts`; without an answer where `silent`.
-boost::asio::awaitable<void> looked_at(FakeRunner& runner, std::vector<json> parts, bool silent) {
+boost::asio::awaitable<void> looked_at(FakeRunner& runner, std::vector<Json> parts, bool silent) {
   for (;;) {
     const std::optional<wire::Message> message = co_await runner.next();
     if (!message) co_return;
@@ -30,19 +30,19 @@ boost::asio::awaitable<void> looked_at(FakeRunner& runner, std::vector<json> par
       runner.send(wire::Hello{wire::kProtocolVersion, ""});
     const auto* asked = std::get_if<wire::CheckRequest>(&*message);
     if (!asked) continue;
-    const std::string kind = json::parse(asked->json)["kind"];
+    const std::string kind = Json::parse(asked->json)["kind"];
     if (kind == "clock") {
       const auto now = std::chrono::system_clock::now().time_since_epoch();
-      const json part = {
+      const Json part = {
           {"part", "clock"},
           {"unix_us", std::chrono::duration_cast<std::chrono::microseconds>(now).count()}};
       runner.send(wire::CheckReport{part.dump()});
     } else if (silent) {
       continue;
     } else {
-      for (const json& part : parts) runner.send(wire::CheckReport{part.dump()});
+      for (const Json& part : parts) runner.send(wire::CheckReport{part.dump()});
     }
-    const json done = {{"part", "done"}, {"kind", kind}};
+    const Json done = {{"part", "done"}, {"kind", kind}};
     runner.send(wire::CheckReport{done.dump()});
   }
 }
@@ -84,7 +84,7 @@ void give_up_after(Spare& spare, milliseconds time) {
   timer->async_wait([timer, give_up = spare.give_up](auto) { give_up->give_up(); });
 }
 
-const json kProgramFound = {
+const Json kProgramFound = {
     {"part", "program"}, {"name", "./train"}, {"work_dir", true}, {"found", "/work/train"}};
 
 TEST_CASE("a spare that has what the job needs is taken") {
@@ -126,7 +126,7 @@ TEST_CASE("a check that nobody wants any more ends at once, and its connection w
   bool closed = false;
   spare.transport.host("s1").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
     give_up_after(spare, milliseconds(1));
-    std::vector<json> none;
+    std::vector<Json> none;
     co_await looked_at(runner, std::move(none), true);
     closed = true;
   };

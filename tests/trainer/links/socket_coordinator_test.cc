@@ -16,7 +16,7 @@
 namespace sortie::trainer::outer {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
 /// A socket as a runner has it, with one leader.
@@ -43,7 +43,7 @@ class FakeRunner {
     return line;
   }
   training::NumberedQuestion question() {
-    auto parsed = training::parse_outer_question(json::parse(read_line()));
+    auto parsed = training::parse_outer_question(Json::parse(read_line()));
     REQUIRE(parsed);
     return *parsed;
   }

@@ -11,6 +11,7 @@
 
 #include "common/config/architectures.h"
 #include "tests/support/tiny_training.h"
+#include "tests/trainer/loop/check_close.h"
 #include "trainer/models/families.h"
 #include "trainer/parallel/thread_ranks.h"
 
@@ -61,14 +62,6 @@ Outcome outcome_of(const config::JobConfig& job, int steps, int ranks = 1, int t
     if (communicator.rank() == 0) outcome = {losses, {master.begin(), master.end()}};
   });
   return outcome;
-}
-
-void check_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
-  REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    CAPTURE(i);
-    CHECK(std::abs(a[i] - b[i]) <= relative * std::abs(a[i]));
-  }
 }
 
 /// The dense ones; a router's choice makes steps of mixtures, which mixture_test.cc has.

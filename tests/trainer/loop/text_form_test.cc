@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using sortie::test::has;
 
 constexpr const char* kLlama3 = "hf:" SORTIE_TEST_DATA "/tokenizer/llama3.json";
@@ -94,8 +94,9 @@ TEST_CASE("prompts begin as the texts of the training did") {
   fs::remove(without + ".json");
   const fs::path unknown = files.train(files.job({without}), "f");
   CHECK(begins_texts(unknown));
-  CHECK(Json::parse(read_file(unknown / "tokenizer/about.json").value())["add_special_tokens"]
-            .is_null());
+  CHECK(
+      OrderedJson::parse(read_file(unknown / "tokenizer/about.json").value())["add_special_tokens"]
+          .is_null());
   // Checkpoints that are carried on by a run without a tokenizer keep their form.
   next.trainer.load_weights_from = files.dir.str("b");
   next.data.tokenizer = "";
@@ -110,7 +111,7 @@ TEST_CASE("checkpoints of older versions and imported ones begin prompts as thei
   CHECK(begins_texts(find_latest(files.dir / "imported")->entry->folder));
 
   const fs::path about = trained / "tokenizer/about.json";
-  Json json = Json::parse(read_file(about).value());
+  OrderedJson json = OrderedJson::parse(read_file(about).value());
   CHECK(json["add_special_tokens"] == false);
   CHECK(json["conversations"].is_null());
   json.erase("add_special_tokens");
@@ -118,7 +119,7 @@ TEST_CASE("checkpoints of older versions and imported ones begin prompts as thei
   REQUIRE(write_file_atomic(about, json.dump()));
   CHECK(begins_texts(trained));
   for (const char* key : {"add_special_tokens", "conversations"}) {
-    Json damaged = json;
+    OrderedJson damaged = json;
     damaged[key] = 3;
     REQUIRE(write_file_atomic(about, damaged.dump()));
     const auto form = find_text_form(trained);

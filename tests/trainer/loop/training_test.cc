@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "tests/support/tiny_training.h"
+#include "tests/trainer/loop/check_close.h"
 #include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
@@ -24,14 +25,6 @@ std::vector<double> losses_of(const config::JobConfig& job, int steps, int ranks
     if (communicator.rank() == 0) out = mine;
   });
   return out;
-}
-
-void check_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
-  REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    CAPTURE(i);
-    CHECK(std::abs(a[i] - b[i]) <= relative * std::abs(a[i]));
-  }
 }
 
 }  // namespace
