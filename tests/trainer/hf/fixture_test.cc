@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "tests/support/bf16.h"
 #include "tests/support/flat_values.h"
 #include "trainer/hf/open_model.h"
 #include "trainer/optim/optimizer.h"
@@ -234,10 +235,7 @@ TEST_CASE("every family equals transformers in f32: logits, loss, gradients, thr
 }
 
 TEST_CASE("every family follows transformers in bf16") {
-  if (!cpu_facts().multiplies_bf16) {  // the trainer refuses bf16 there, see choose_precision
-    MESSAGE("nothing is compared: this CPU has no bf16 products");
-    return;
-  }
+  if (skips_bf16()) return;
   for (const fs::path& folder : fixture_folders()) {
     CAPTURE(folder.filename().string());
     const Fixture fixture(folder);

@@ -1,5 +1,6 @@
 // Sequences shared by ranks against one process: what a token's place decides, what goes from rank
 // to rank, and what each rank has a part of.
+#include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/family_jobs.h"
@@ -98,8 +99,7 @@ TEST_CASE("shared sequences with recomputation, accumulation and masked targets 
 }
 
 TEST_CASE("shared sequences in bf16 stay near one process") {
-  if (!on_gpu() && !cpu_facts().multiplies_bf16)
-    return;  // refused there, as training_test.cc has it
+  if (skips_bf16()) return;
   const config::JobConfig job = long_placed_job("llama");
   const int steps = sortie::test::every_case() ? 20 : 6;
   const LayoutRun alone = run_layout(job, 1, steps, DType::bf16);

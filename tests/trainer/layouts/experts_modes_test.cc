@@ -2,6 +2,7 @@
 // delayed, saved and loaded, and as planned.
 #include <filesystem>
 
+#include "tests/support/bf16.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/expert_runs.h"
 #include "trainer/hf/import.h"
@@ -39,8 +40,7 @@ TEST_CASE("experts apart are recomputed, drop, accumulate, ramp up and leave tar
                 alone);
 }
 
-TEST_CASE(
-    "frozen parts, low-rank updates and bf16 leave experts apart as they are in one process") {
+TEST_CASE("frozen parts and low-rank updates leave experts apart as they are in one process") {
   config::JobConfig frozen = experts_job("mixtral");
   frozen.optimizer.freeze = {"layers.0.*", "layers.1.mlp.experts.3.*", "embedding.weight"};
   frozen.model.weight_tying = false;
@@ -48,7 +48,10 @@ TEST_CASE(
   config::JobConfig lora = experts_job("deepseek-v3");
   lora.lora.rank = 3;
   check_equal(run_layout(with_experts_on(lora, kTwoReplicas), 2, 4), run_layout(lora, 1, 4));
-  if (!cpu_facts().multiplies_bf16 && !sortie::test::every_case()) return;
+}
+
+TEST_CASE("experts apart in bf16 follow one process in bf16") {
+  if (skips_bf16()) return;
   const config::JobConfig narrow = experts_job("mixtral");
   const LayoutRun alone = run_layout(narrow, 1, 4, DType::bf16);
   for (const ExpertLayout& layout : {kTwoReplicas, kShards}) {

@@ -1,4 +1,5 @@
 // Pipelines against one process.
+#include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
@@ -203,7 +204,7 @@ TEST_CASE("stages whose ops run late give the same bits") {
 }
 
 TEST_CASE("stages in bf16 stay near one process") {
-  if (!cpu_facts().multiplies_bf16) return;
+  if (skips_bf16()) return;
   const config::JobConfig job = deep_job();
   check_equal(run_layout(staged(job, 2, 2), 2, 20, DType::bf16),
               run_layout(job, 1, 20, DType::bf16), 5e-3, 3e-2);

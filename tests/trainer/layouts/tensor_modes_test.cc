@@ -2,6 +2,7 @@
 // checkpoints in other layouts.
 #include <filesystem>
 
+#include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
@@ -82,7 +83,7 @@ TEST_CASE("three ranks share a vocabulary that is no multiple of three, eight on
 }
 
 TEST_CASE("groups in bf16 follow one process in bf16") {
-  if (!cpu_facts().multiplies_bf16) return;  // refused there, as training_test.cc has it
+  if (skips_bf16()) return;
   const config::JobConfig job = modes_job();
   const LayoutRun alone = run_layout(job, 1, 10, DType::bf16);
   for (const bool sequence : {false, true}) {

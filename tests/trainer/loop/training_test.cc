@@ -3,6 +3,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "tests/support/bf16.h"
 #include "tests/support/tiny_training.h"
 #include "tests/trainer/loop/check_close.h"
 #include "trainer/parallel/thread_ranks.h"
@@ -102,7 +103,7 @@ TEST_CASE("with masked targets a step is the mean over the tokens that count, ho
 }
 
 TEST_CASE("bf16 follows f32") {
-  if (!cpu_facts().multiplies_bf16) {
+  if (!multiplies_bf16()) {
     // Without the instructions bf16 is refused: that refusal is the behaviour to test here.
     CHECK(choose_precision("bf16", cpu_facts()).error().code == ErrorCode::unsupported);
     return;
