@@ -14,8 +14,8 @@ inline bool multiplies_bf16() {
   return on_gpu() || cpu_facts().multiplies_bf16;
 }
 
-/// Cases that are about bf16 alone return where this is true; by what it prints, ctest shows them as
-/// skipped.
+/// Cases that are about bf16 alone return where this is true; by what it prints, ctest shows them
+/// as skipped.
 inline bool skips_bf16() {
   if (multiplies_bf16()) return false;
   std::puts("skipped: this CPU does not multiply bf16");
