@@ -14,6 +14,11 @@ inline bool multiplies_bf16() {
   return on_gpu() || cpu_facts().multiplies_bf16;
 }
 
+/// For cases that try bf16 where they can.
+inline DType narrow_type() {
+  return multiplies_bf16() ? DType::bf16 : DType::f32;
+}
+
 /// Cases that are about bf16 alone return where this is true; by what it prints, ctest shows them
 /// as skipped.
 inline bool skips_bf16() {

@@ -1,5 +1,6 @@
 // Replicas that each keep a share of weights, gradients and optimizer state, and gather layer by
 // layer, against one process and against replicas that have all of it.
+#include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
@@ -12,10 +13,6 @@ namespace {
 config::JobConfig fully_sharded(config::JobConfig job) {
   job.topology.parameter_sharding = "full";
   return job;
-}
-
-DType narrow_precision() {
-  return cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
 }
 
 /// A micro-batch a step, and a head of its own: each gradient is summed once over the replicas, as
@@ -43,11 +40,11 @@ void check_bits_of_whole(const config::JobConfig& job, int ranks, int steps, DTy
 
 TEST_CASE("full sharding gives the bits of whole replicas where gradients are summed once") {
   check_bits_of_whole(one_micro_batch(tiny_job(), 2), 2, 20, DType::f32);
-  check_bits_of_whole(one_micro_batch(tiny_job(), 4), 4, 6, narrow_precision());
+  check_bits_of_whole(one_micro_batch(tiny_job(), 4), 4, 6, narrow_type());
   config::JobConfig deep = one_micro_batch(tiny_job("gpt-neo-x"), 3);
   deep.model.num_layers = 5;
   deep.topology.activation_checkpointing_type = "every_layer";
-  check_bits_of_whole(deep, 3, 3, narrow_precision());
+  check_bits_of_whole(deep, 3, 3, narrow_type());
   check_bits_of_whole(one_micro_batch(mixture_job("mixtral"), 2), 2, 3, DType::f32);
 }
 
@@ -85,8 +82,8 @@ TEST_CASE("families, fine-tuning, dropout, masks and growing batches are those o
 
 TEST_CASE("bf16 trains as one process does, to the rounding of its sums") {
   const config::JobConfig job = tiny_job();
-  const LayoutRun full = run_layout(fully_sharded(job), 4, 20, narrow_precision());
-  const LayoutRun alone = run_layout(job, 1, 20, narrow_precision());
+  const LayoutRun full = run_layout(fully_sharded(job), 4, 20, narrow_type());
+  const LayoutRun alone = run_layout(job, 1, 20, narrow_type());
   for (std::size_t i = 0; i < alone.losses.size(); ++i)
     CHECK(full.losses[i] == doctest::Approx(alone.losses[i]).epsilon(5e-3));
 }
@@ -114,10 +111,10 @@ TEST_CASE("full sharding goes with tensor, sequence and pipeline parallelism") {
 
 TEST_CASE("a fully sharded run gives the same bits twice, and however long messages take") {
   const config::JobConfig job = fully_sharded(tiny_job());
-  const LayoutRun first = run_layout(job, 4, 4, narrow_precision());
+  const LayoutRun first = run_layout(job, 4, 4, narrow_type());
   for (std::uint64_t seed = 1; seed <= (sortie::test::every_case() ? 10 : 2); ++seed) {
     const LayoutRun late =
-        run_layout(job, 4, 4, narrow_precision(), {std::chrono::microseconds(300), seed});
+        run_layout(job, 4, 4, narrow_type(), {std::chrono::microseconds(300), seed});
     CHECK(first.losses == late.losses);
     CHECK(first.norms == late.norms);
     CHECK(first.weights == late.weights);
@@ -128,7 +125,7 @@ TEST_CASE("ops that run late find gathered weights, and gathers wait for what st
   if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late
   config::JobConfig job = fully_sharded(tiny_job());
   job.model.num_layers = 3;
-  for (const DType precision : {DType::f32, narrow_precision()}) {
+  for (const DType precision : {DType::f32, narrow_type()}) {
     const LayoutRun expected = run_layout(job, 2, 4, precision);
     for (std::uint64_t seed = 1; seed <= (sortie::test::every_case() ? 10 : 3); ++seed) {
       CAPTURE(seed);

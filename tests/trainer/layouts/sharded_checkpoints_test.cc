@@ -2,6 +2,7 @@
 // does not depend on how it was cut when it was saved.
 #include <doctest/doctest.h>
 
+#include "tests/support/bf16.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/layout_runs.h"
 #include "trainer/checkpoint/find.h"
@@ -74,7 +75,7 @@ WholeState state_of(const config::JobConfig& job, Cut cut, bool trains,
 }
 
 TEST_CASE("what any cut of the optimizer saves any other one loads, to the bit") {
-  const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+  const DType narrow = narrow_type();
   const std::pair<Cut, Cut> pairs[] = {
       {{2, true}, {2, false}},       {{2, false}, {2, true}},       {{4, true}, {2, true}},
       {{3, true}, {4, true}},        {{2, true}, {1, false}},       {{1, false}, {3, true}},
@@ -96,7 +97,7 @@ TEST_CASE("what any cut of the optimizer saves any other one loads, to the bit")
 }
 
 TEST_CASE("a run that is cut in two, sharded or not, goes on with the bits of one that is not") {
-  const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+  const DType narrow = narrow_type();
   const WholeState whole = state_of(saved_job_in("", 8), {2, false}, true, narrow);
   for (const bool first : {true, false})
     for (const bool second : {true, false}) {
@@ -110,7 +111,7 @@ TEST_CASE("a run that is cut in two, sharded or not, goes on with the bits of on
 }
 
 TEST_CASE("a fully sharded run that is cut in two has the bits of one that is not") {
-  const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+  const DType narrow = narrow_type();
   const Cut full{.ranks = 3, .full = true};
   const WholeState whole = state_of(saved_job_in("", 6), full, true, narrow);
   const sortie::test::ScopedTempDir dir;

@@ -2,6 +2,7 @@
 // the same sums of gradients and the same updates, so the same bits.
 #include <doctest/doctest.h>
 
+#include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/tiny_mixture.h"
 #include "tests/trainer/layouts/layout_runs.h"
@@ -32,20 +33,16 @@ void check_same_bits(const config::JobConfig& job, int ranks, int steps,
     CHECK(cut.norms[i] == doctest::Approx(whole.norms[i]).epsilon(1e-12));
 }
 
-DType narrow_if_there() {
-  return cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
-}
-
 TEST_CASE("a sharded optimizer gives the bits of whole replicas: 20 steps of 2, 3 and 4 ranks") {
   config::JobConfig job = tiny_job();
   check_same_bits(job, 2, 20);
-  check_same_bits(job, 4, 20, narrow_if_there());
+  check_same_bits(job, 4, 20, narrow_type());
   job.topology.global_batch_size = 12;
-  check_same_bits(job, 3, 20, narrow_if_there());
+  check_same_bits(job, 3, 20, narrow_type());
   // One bucket for all, and many within each matrix.
   for (const std::int64_t bucket : {std::int64_t{1} << 30, std::int64_t{1}}) {
     job.optimizer.allreduce_bucket_size = bucket;
-    check_same_bits(job, 2, 3, narrow_if_there());
+    check_same_bits(job, 2, 3, narrow_type());
   }
 }
 
@@ -71,19 +68,19 @@ TEST_CASE("families, fine-tuning and batches of other sizes have those bits, too
   for (const config::JobConfig& job :
        {lora, frozen, grouped, growing, mixture_job("deepseek-v3"), mixture_job("mixtral")}) {
     CAPTURE(job.model.architecture);
-    check_same_bits(job, 2, 6, narrow_if_there());
+    check_same_bits(job, 2, 6, narrow_type());
     if (sortie::test::every_case()) check_same_bits(job, 2, 20);
   }
 }
 
 TEST_CASE("messages that come late and out of order change nothing") {
   for (std::uint64_t seed = 1; seed <= (sortie::test::every_case() ? 10 : 2); ++seed)
-    check_same_bits(tiny_job(), 4, 4, narrow_if_there(), {std::chrono::microseconds(300), seed});
+    check_same_bits(tiny_job(), 4, 4, narrow_type(), {std::chrono::microseconds(300), seed});
 }
 
 TEST_CASE("ops that run late wait for shares and weights, and those for ops") {
   if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late
-  for (const DType precision : {DType::f32, narrow_if_there()}) {
+  for (const DType precision : {DType::f32, narrow_type()}) {
     std::vector<double> expected;
     for (std::uint64_t seed = 0; seed <= (sortie::test::every_case() ? 10 : 3); ++seed) {
       CAPTURE(seed);
@@ -163,7 +160,7 @@ TEST_CASE("a gradient that is not finite is seen by all ranks, whose share it is
 }
 
 TEST_CASE("replicas that differ are found by the weights that all of them have") {
-  for (const DType precision : {DType::f32, narrow_if_there()}) {
+  for (const DType precision : {DType::f32, narrow_type()}) {
     std::mutex mutex;
     std::vector<std::string> texts;
     run_thread_ranks(3, [&](Communicator& world) {

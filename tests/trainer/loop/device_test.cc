@@ -2,6 +2,7 @@
 // streams and events allow, and the meta device counts what the CPU takes.
 #include <doctest/doctest.h>
 
+#include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/tiny_mixture.h"
 #include "trainer/ops/update_gate.h"
@@ -117,7 +118,7 @@ TEST_CASE("the meta device allocates and counts what a step takes") {
         CAPTURE(keeps);
         config::JobConfig job = job_of(architecture);
         job.topology.gradient_accumulation_steps = keeps ? 2 : 1;
-        const DType dtype = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+        const DType dtype = narrow_type();
         const Cost real = cost_of(job, dtype, recompute, {});
         const Cost meta = cost_of(job, dtype, recompute, {.kind = DeviceKind::meta});
         CHECK(meta.flop == real.flop);

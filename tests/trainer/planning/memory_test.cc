@@ -1,4 +1,5 @@
 // What a plan says of a rank's memory is what its training then takes.
+#include "tests/support/bf16.h"
 #include "trainer/planning/rank_plan.h"
 
 #include <doctest/doctest.h>
@@ -109,7 +110,7 @@ void check_families(void (*change)(config::JobConfig&)) {
         job.topology.activation_checkpointing_type = recompute;
         change(job);
         // Where the processor has no bf16, the family is planned in f32.
-        check_memory(job, cpu_facts().multiplies_bf16 || on_gpu() ? dtype : DType::f32);
+        check_memory(job, multiplies_bf16() ? dtype : DType::f32);
       }
     ++family_index;
   }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "tests/support/bf16.h"
 #include "tests/trainer/planning/planned_job.h"
 #include "trainer/parallel/thread_ranks.h"
 
@@ -37,7 +38,7 @@ TEST_CASE("the state takes 6 + 12 / d bytes a parameter in bf16, and 8 + 8 / d i
 }
 
 TEST_CASE("what ranks with a sharded optimizer take is what is planned for them") {
-  const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+  const DType narrow = narrow_type();
   for (const DType dtype : {DType::f32, narrow}) {
     const config::JobConfig job = sharded_job("optimizer");
     std::mutex mutex;
@@ -121,7 +122,7 @@ double full_bytes(const UnitSizes& sizes, int ranks, int micro, DType dtype) {
 }
 
 TEST_CASE("full sharding sends a step's gathers and sums: the formula, the plan, the messages") {
-  const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+  const DType narrow = narrow_type();
   for (const int micro : {1, 2, 5})
     for (const DType dtype : {narrow, DType::f32}) {
       config::JobConfig job = full_job();
@@ -160,7 +161,7 @@ TEST_CASE("full sharding sends a step's gathers and sums: the formula, the plan,
 }
 
 TEST_CASE("memory of a fully sharded step is that of its plan, and does not grow") {
-  const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+  const DType narrow = narrow_type();
   for (const DType dtype : {DType::f32, narrow}) {
     config::JobConfig job = full_job();
     job.topology.gradient_accumulation_steps = 2;
