@@ -1,7 +1,5 @@
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "common/asio/run.h"
 #include "common/asio/spawn.h"
 #include "common/asio/task_group.h"
+#include "common/asio/token.h"
 
 namespace sortie {
 namespace asio = boost::asio;
@@ -79,7 +78,7 @@ asio::awaitable<void> TaskGroup::wait() {
   const auto state = state_;
   while (state->running > 0 && !state->failure && state->watched) {
     state->changed.expires_at(std::chrono::steady_clock::time_point::max());
-    co_await state->changed.async_wait(asio::as_tuple(asio::use_awaitable));
+    co_await state->changed.async_wait(kToken);
   }
   rethrow(std::exchange(state->failure, nullptr));
 }

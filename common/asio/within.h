@@ -1,11 +1,9 @@
 // within: at most so long for a coroutine that may hang.
 #pragma once
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -13,6 +11,7 @@
 
 #include "common/asio/give_up.h"
 #include "common/asio/spawn.h"
+#include "common/asio/token.h"
 
 namespace sortie {
 
@@ -41,7 +40,7 @@ boost::asio::awaitable<std::optional<Value>> within(std::chrono::steady_clock::d
   if (give_up) listener.emplace(give_up->listen([shared] { shared->ended.cancel(); }));
   spawn(executor, finish(shared, std::move(work)));
   if (!shared->value && !(give_up && give_up->given_up()))
-    co_await shared->ended.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+    co_await shared->ended.async_wait(kToken);
   co_return std::move(shared->value);
 }
 

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
+#include "common/config/topology_keys.h"
+
 namespace sortie::config {
 namespace {
 
 constexpr std::string_view kStart = "topology.batch_rampup_start";
 constexpr std::string_view kIncrement = "topology.batch_rampup_increment";
 constexpr std::string_view kSamples = "topology.batch_rampup_samples";
-constexpr std::string_view kGlobalBatch = "topology.global_batch_size";
 
 Violation broken_rampup(std::string_view first, std::string_view second, std::string message) {
   return {"T6",
@@ -42,14 +43,14 @@ void resolve_rampup(const TopologyConfig& topology, BatchOutcome& outcome) {
   for (const auto& [key, value] : {std::pair{kStart, start}, {kIncrement, step}})
     if (value % unit != 0)
       outcome.violations.push_back(broken_rampup(
-          key, kGlobalBatch,
+          key, kGlobal,
           fmt::format("{} is no multiple of {} = {} (micro_batch_size) * {} (ranks); use {}", value,
                       unit, plan.micro_batch_size, plan.data_parallel_size,
                       std::max(unit, value / unit * unit))));
   const std::int64_t grow = plan.global_batch_size - start;
   if (grow <= 0 || grow % step != 0)
     outcome.violations.push_back(broken_rampup(
-        kStart, kGlobalBatch,
+        kStart, kGlobal,
         fmt::format("steps of {} from {} do not lead to global_batch_size = {}; use a start "
                     "and an increment that do",
                     step, start, plan.global_batch_size)));

@@ -6,6 +6,7 @@
 #include "common/config/forms.h"
 #include "common/config/outer.h"
 #include "common/config/text.h"
+#include "common/config/topology_keys.h"
 
 namespace sortie::config {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 using Violations = std::vector<Violation>;
 
 constexpr const char* kLevelKey = "topology.gradient_compression";
-constexpr const char* kGlobalBatchKey = "topology.global_batch_size";
 
 /// The first key of rounds that is set, "outer.every"; empty when none is.
 std::string round_key(const OuterConfig& outer) {
@@ -122,7 +122,7 @@ void check_worlds(const JobConfig& job, const std::vector<HostSlots>& hosts,
   const std::int64_t global = job.topology.global_batch_size;
   if (global % count != 0) {
     found.push_back({"W5",
-                     {kGlobalBatchKey, "runner.hosts"},
+                     {kGlobal, "runner.hosts"},
                      fmt::format("{} sequences over all sites can not be shared evenly by {} of "
                                  "them; use {}",
                                  global, count, nearest_multiples(global, count))});
@@ -148,7 +148,7 @@ void check_worlds(const JobConfig& job, const std::vector<HostSlots>& hosts,
     if (batch.plan.global_batch_size == first_batch) continue;
     found.push_back(
         {"W5",
-         {kGlobalBatchKey, "topology.gradient_accumulation_steps", "runner.hosts"},
+         {kGlobal, kAccumulation, "runner.hosts"},
          fmt::format("site {} would train {} sequences a step and site {} {}; set "
                      "global_batch_size, of all sites, and leave gradient_accumulation_steps out",
                      sites.front(), first_batch, site, batch.plan.global_batch_size)});

@@ -21,10 +21,6 @@ bool is_final(const std::optional<wire::RunnerError>& refusal) {
   return refusal && refusal->code != error_code_name(ErrorCode::io);
 }
 
-Result<std::shared_ptr<HostSession>> reconnect_error(ErrorCode code, std::string message) {
-  return fail(code, std::move(message));
-}
-
 }  // namespace
 
 Reconnect::Reconnect(Parts parts)
@@ -63,7 +59,7 @@ asio::awaitable<Result<std::shared_ptr<HostSession>>> Reconnect::run() {
   if (parts_.first_pause.count() > 0) {
     pause_.expires_after(parts_.first_pause);
     co_await pause_.async_wait(kToken);
-    if (given_up_) co_return reconnect_error(ErrorCode::interrupted, "given up");
+    if (given_up_) co_return fail(ErrorCode::interrupted, "given up");
   }
   for (;;) {
     ++attempts_;
@@ -73,22 +69,20 @@ asio::awaitable<Result<std::shared_ptr<HostSession>>> Reconnect::run() {
     current_.reset();
     if (given_up_) {
       session->close();
-      co_return reconnect_error(ErrorCode::interrupted, "given up");
+      co_return fail(ErrorCode::interrupted, "given up");
     }
     if (reached) co_return session;
     session->close();
     trouble = fmt::format("{}: {}", error_code_name(reached.error().code), reached.error().message);
-    if (is_final(session->refusal()))
-      co_return reconnect_error(ErrorCode::lost, reached.error().message);
+    if (is_final(session->refusal())) co_return fail(ErrorCode::lost, reached.error().message);
     if (Clock::now() >= until_)
-      co_return reconnect_error(
-          ErrorCode::lost,
-          fmt::format("not reached again in {} attempts within {} s; the last one: {}", attempts_,
-                      parts_.time.count() / 1000, trouble));
+      co_return fail(ErrorCode::lost,
+                     fmt::format("not reached again in {} attempts within {} s; the last one: {}",
+                                 attempts_, parts_.time.count() / 1000, trouble));
     pause_.expires_after(std::min<Clock::duration>(
         next_pause(), std::max<Clock::duration>(until_ - Clock::now(), milliseconds(0))));
     co_await pause_.async_wait(kToken);
-    if (given_up_) co_return reconnect_error(ErrorCode::interrupted, "given up");
+    if (given_up_) co_return fail(ErrorCode::interrupted, "given up");
   }
 }
 

@@ -39,10 +39,6 @@ struct State {
   RunnerClient* runner_there = nullptr;  // while its answer is awaited
 };
 
-Result<wire::Swept> sweep_error(ErrorCode code, std::string message) {
-  return fail(code, std::move(message));
-}
-
 std::string order_bytes(const State& state) {
   const auto patience = static_cast<std::uint32_t>(state.order.patience.count());
   return hello_frame(state.binary.sha256()) +
@@ -57,8 +53,8 @@ asio::awaitable<Result<wire::Swept>> converse(const State& state, RunnerClient& 
   auto answer = co_await runner.answer();
   if (!answer) co_return std::unexpected(std::move(answer).error());
   if (auto* swept = std::get_if<wire::Swept>(&*answer)) co_return std::move(*swept);
-  co_return sweep_error(ErrorCode::protocol,
-                        fmt::format("runner sent {} before Swept", wire::message_name(*answer)));
+  co_return fail(ErrorCode::protocol,
+                 fmt::format("runner sent {} before Swept", wire::message_name(*answer)));
 }
 
 /// One way to the host and back. False: try again.
@@ -117,10 +113,9 @@ asio::awaitable<Result<wire::Swept>> sweep_host(asio::any_io_executor executor,
   if (state->outcome) co_return std::move(*state->outcome);
   state->given_up = true;
   if (state->runner_there) state->runner_there->close();
-  if (state->reached)
-    co_return sweep_error(ErrorCode::timeout, "no answer from a fresh runner there");
-  co_return sweep_error(ErrorCode::connect,
-                        state->trouble.empty() ? "not reached again" : std::move(state->trouble));
+  if (state->reached) co_return fail(ErrorCode::timeout, "no answer from a fresh runner there");
+  co_return fail(ErrorCode::connect,
+                 state->trouble.empty() ? "not reached again" : std::move(state->trouble));
 }
 
 }  // namespace sortie::launcher
