@@ -141,7 +141,8 @@ cublasStatus_t check(const Shapes& s) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (s.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
   // Not with vectors, in some versions and types of the library.
-  if (s.desc.epilogue != CUBLASLT_EPILOGUE_BIAS || s.m() == 1 ||
+  const bool sums = s.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  if ((s.desc.epilogue != CUBLASLT_EPILOGUE_BIAS && !sums) || s.m() == 1 || (sums && s.n() == 1) ||
       (s.desc.bias_type != -1 && s.desc.bias_type != s.d.type))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   return CUBLAS_STATUS_SUCCESS;
@@ -205,6 +206,18 @@ struct Product {
         float* out = sums + col * m;
         for (std::uint64_t row = 0; row < m; ++row) out[row] += line[row] * factor;
       }
+    if (s.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB) sum_columns(part, end - begin, from_b);
+  }
+  /// Of op(B), and not of the result: to where a bias would be, in parts as well.
+  template <class FromB>
+  void sum_columns(std::uint64_t part, std::uint64_t lines, const FromB& from_b) const {
+    auto* const to = const_cast<void*>(s.desc.bias);
+    const std::uint64_t begin = s.k() * part / algorithm.parts;
+    for (std::uint64_t col = 0; col < s.n(); ++col) {
+      float sum = part == 0 ? 0.0f : load(to, bias_type(), col);
+      for (std::uint64_t i = 0; i < lines; ++i) sum += from_b(begin + i, col);
+      store(to, bias_type(), col, sum);
+    }
   }
   static float scale(const float* on_device) { return on_device == nullptr ? 1.0f : *on_device; }
   cudaDataType bias_type() const { return is_fp8(s.a.type) ? CUDA_R_16BF : s.d.type; }
@@ -408,7 +421,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                   .partial = static_cast<float*>(workspace)};
   if (checked.workspaceSize > workspace_bytes || !fits(address(workspace), 16) ||
       (product.beta != 0.0f && c_data == nullptr) || (c_data == d_data && c->ld != d->ld) ||
-      (desc->epilogue == CUBLASLT_EPILOGUE_BIAS && desc->bias == nullptr))
+      (desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT && desc->bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
   // The library's kernels fault here, or read something else.
   for (const void* data : {a_data, b_data, c_data, static_cast<const void*>(d_data)})

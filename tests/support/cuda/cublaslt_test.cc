@@ -2,6 +2,7 @@
 #include <cublasLt.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -86,6 +87,7 @@ struct Outcome {
   int found = 0;  // algorithms
   cublasStatus_t heuristic = CUBLAS_STATUS_SUCCESS, status = CUBLAS_STATUS_SUCCESS;
   bool right = false;
+  bool right_sums = false;  // of op(B)'s columns
 };
 
 Outcome run(const Example& e) {
@@ -114,7 +116,8 @@ Outcome run(const Example& e) {
   const Memory c_memory(layout(&c, e.c_type, e.m, e.n, 0, 3), e.c_type);
   const std::vector<float> before = layout(&d, e.d_type, e.m, e.n, 0, 4);
   const Memory d_memory(before, e.d_type);
-  const Memory bias(std::vector<float>(e.m, 3.0f), is_fp8(e.input) ? CUDA_R_16BF : e.d_type);
+  const Memory bias(std::vector<float>(std::max(e.m, e.n), 3.0f),
+                    is_fp8(e.input) ? CUDA_R_16BF : e.d_type);
   const Memory workspace(std::vector<float>(8192), CUDA_R_32F);
 
   cublasLtMatmulDesc_t desc = nullptr;
@@ -175,6 +178,14 @@ Outcome run(const Example& e) {
     outcome.right = outcome.right && results[i] == static_cast<float>(bf16(expected)) &&
                     static_cast<float>(bf16(expected)) == expected;
   }
+  const std::vector<float> sums = bias.values(e.d_type);
+  outcome.right_sums = true;
+  for (std::uint64_t col = 0; col < e.n; ++col) {
+    float expected = 0.0f;
+    for (std::uint64_t at = 0; at < e.k; ++at)
+      expected += plain_b ? number(at, col, 2) : number(col, at, 2);
+    outcome.right_sums = outcome.right_sums && sums[col] == expected;
+  }
   for (const auto it : {a, b, c, d}) cublasLtMatrixLayoutDestroy(it);
   cublasLtMatmulDescDestroy(desc);
   cublasLtMatmulPreferenceDestroy(preference);
@@ -197,15 +208,19 @@ TEST_CASE("emulated cuBLASLt multiplies, with every algorithm that it offers") {
                             .input = input,
                             .c_type = output,
                             .d_type = output,
-                            .gap = gap,
-                            .epilogue = CUBLASLT_EPILOGUE_BIAS};
-            const int found = run(example).found;
-            REQUIRE(found > 1);
-            for (example.algorithm = 0; example.algorithm < found; ++example.algorithm) {
-              CAPTURE(example.algorithm);
-              const Outcome outcome = run(example);
-              CHECK(outcome.status == CUBLAS_STATUS_SUCCESS);
-              CHECK(outcome.right);
+                            .gap = gap};
+            for (const auto epilogue : {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BGRADB}) {
+              example.epilogue = epilogue;
+              example.algorithm = 0;
+              const int found = run(example).found;
+              REQUIRE(found > 1);
+              for (; example.algorithm < found; ++example.algorithm) {
+                CAPTURE(example.algorithm);
+                const Outcome outcome = run(example);
+                CHECK(outcome.status == CUBLAS_STATUS_SUCCESS);
+                CHECK(outcome.right);
+                CHECK(outcome.right_sums == (epilogue == CUBLASLT_EPILOGUE_BGRADB));
+              }
             }
           }
 }
@@ -252,11 +267,14 @@ TEST_CASE("emulated cuBLASLt refuses what the library does") {
   for (const Example& example :
        {Example{.ld_a = 4}, Example{.n_of_b = 4}, Example{.workspace_bytes = 8, .algorithm = 2},
         Example{.workspace_offset = 4}, Example{.broken_words = true},
-        Example{.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias_is_there = false}})
+        Example{.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias_is_there = false},
+        Example{.epilogue = CUBLASLT_EPILOGUE_BGRADB, .bias_is_there = false}})
     CHECK(run(example).status == CUBLAS_STATUS_INVALID_VALUE);
   for (const Example& example :
        {Example{.c_type = CUDA_R_16BF, .d_type = CUDA_R_16BF}, Example{.c_type = CUDA_R_16BF},
         Example{.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias_type = CUDA_R_16BF},
+        Example{.epilogue = CUBLASLT_EPILOGUE_BGRADB, .bias_type = CUDA_R_16BF},
+        Example{.n = 1, .epilogue = CUBLASLT_EPILOGUE_BGRADB},
         Example{.input = CUDA_R_16BF, .compute = CUBLAS_COMPUTE_32F_FAST_TF32}}) {
     const Outcome outcome = run(example);
     CHECK(outcome.heuristic == CUBLAS_STATUS_NOT_SUPPORTED);

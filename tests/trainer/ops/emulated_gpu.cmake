@@ -10,6 +10,7 @@ set(SORTIE_EMULATED_OPS
   "a NaN in x or dy*"
   "linear products give the same bits*"
   "timed products are right*"
+  "gradients of biases come with*"
   "choices of another library*"
   "products of two streams*"
   "f32 products are not those of TF32*"

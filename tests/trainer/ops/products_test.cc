@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "tests/support/emulated.h"
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
 #include "trainer/ops/linear.h"
@@ -44,6 +45,66 @@ TEST_CASE("timed products are right, and others with their choices have the same
   CHECK(products_of(same) == results);
   CHECK(ops::product_choices(same) == choices);
   CHECK(products_of(timed) == results);
+}
+
+namespace {
+
+/// Gradients of weights and biases of several shapes, added to and replaced.
+Values gradients_of(ExecutionContext& context) {
+  Values all;
+  const auto keep = [&](const Tensor& result) {
+    const Values values = values_of(result);
+    all.insert(all.end(), values.begin(), values.end());
+  };
+  for (const DType dtype : product_dtypes())
+    for (const std::int64_t rows : {40, 300})
+      for (const std::int64_t n : {8, 9, 24, 40})
+        for (const auto mode : {ops::WriteMode::add, ops::WriteMode::replace}) {
+          const std::int64_t k = 16;
+          const Tensor dy =
+              make_tensor(context, dtype, {rows, n}, random_values(dtype, 1, rows * n));
+          const Tensor x =
+              make_tensor(context, dtype, {rows, k}, random_values(dtype, 2, rows * k));
+          const Values before = mode == ops::WriteMode::replace
+                                    ? Values(static_cast<std::size_t>(n * k), kNaN)
+                                    : random_values(DType::f32, 3, n * k);
+          Tensor dw = make_tensor(context, DType::f32, {n, k}, before);
+          Tensor dbias = make_tensor(context, DType::f32, {n}, random_values(DType::f32, 4, n));
+          ops::linear_backward_weight(context, dy, x, dw, dbias, mode);
+          keep(dw);
+          keep(dbias);
+        }
+  return all;
+}
+
+std::int64_t count_of(const std::string& text, const std::string& what) {
+  std::int64_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+    ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of biases come with the product or apart, whatever was faster" *
+          doctest::skip(std::getenv("SORTIE_CUDA_MODULE") == nullptr)) {
+  ExecutionContext usual(1, test::device()), timed(1, test::device()), same(1, test::device());
+  const Values expected = gradients_of(usual);
+  const auto shapes = static_cast<std::int64_t>(product_dtypes().size() * 2 * 4 * 2);
+  CHECK(count_of(ops::product_choices(usual), ": apart\n") == shapes);  // nothing was timed
+  ops::set_product_options(timed, {.timed = 8, .dropped = true});
+  (void)gradients_of(timed);
+  ops::set_product_options(timed, {});
+  const std::string choices = ops::product_choices(timed);
+  if (test::gpu_is_emulated()) {  // a real one may well be sure of itself
+    CHECK(count_of(choices, ": apart\n") > 0);
+    CHECK(count_of(choices, ": apart\n") < shapes);
+  }
+  const Values results = gradients_of(timed);
+  CHECK(relative_error(results, expected) <= 1e-5);
+  REQUIRE(ops::use_product_choices(same, choices));
+  CHECK(gradients_of(same) == results);
+  CHECK(ops::product_choices(same) == choices);
 }
 
 TEST_CASE("products of two streams do not share what they work in") {

@@ -83,25 +83,40 @@ void CudaBackend::linear_backward_data(Context& context, const Tensor& dy, const
 void CudaBackend::linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x,
                                          Tensor& dw, Tensor& dbias, WriteMode mode_of_dw) {
   const Tensor::Matrix gradient = dy.matrix(), in = x.matrix();
-  if (dw.defined())
-    products_.run(context,
-                  {.m = gradient.cols,
-                   .n = in.cols,
-                   .k = gradient.rows,
-                   .input = dy.dtype(),
-                   .a_transposed = true,
-                   .a_row = gradient.stride,
-                   .b_row = in.stride,
-                   .c_row = in.cols,
-                   .accumulate = mode_of_dw == WriteMode::add},
-                  {.a = gradient.data, .b = in.data, .c = dw.raw()});
-  if (!dbias.defined()) return;
-  // The product's own sums of columns would replace what dbias holds.
+  Product product{.m = gradient.cols,
+                  .n = in.cols,
+                  .k = gradient.rows,
+                  .input = dy.dtype(),
+                  .a_transposed = true,
+                  .a_row = gradient.stride,
+                  .b_row = in.stride,
+                  .c_row = in.cols,
+                  .accumulate = mode_of_dw == WriteMode::add};
+  Operands operands{.a = gradient.data, .b = in.data};
+  if (dw.defined()) operands.c = dw.raw();
+  if (!dbias.defined()) {
+    if (dw.defined()) products_.run(context, product, operands);
+    return;
+  }
+  const cudaStream_t stream = current_stream(context);
   const Tensor parts = context.empty(DType::f32, {column_sum_parts(gradient.rows), gradient.cols});
-  with_float_type(dy.dtype(), [&]<class T> {
-    add_column_sums(current_stream(context), rows_of<const T>(dy), address<float>(parts),
-                    address<float>(dbias));
-  });
+  const auto add_sums = [&] {
+    with_float_type(dy.dtype(), [&]<class T> {
+      add_column_sums(stream, rows_of<const T>(dy), address<float>(parts), address<float>(dbias));
+    });
+  };
+  if (!dw.defined()) return add_sums();
+  const auto apart = [&, product, operands] {
+    products_.run(context, product, operands);
+    add_sums();
+  };
+  // The product's own sums would replace what dbias holds.
+  product.row_sums = true;
+  operands.row_sums = address<float>(parts);
+  products_.run_or(
+      context, product, operands,
+      [&] { add_parts(stream, address<float>(parts), 1, gradient.cols, address<float>(dbias)); },
+      apart);
 }
 
 void CudaBackend::merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,

@@ -94,6 +94,15 @@ void start_column_parts(cudaStream_t stream, Rows<const T> x, float* parts) {
 
 }  // namespace
 
+void add_parts(cudaStream_t stream, const float* parts, std::int64_t count, std::int64_t cols,
+               float* sums) {
+  launch(join_parts_kernel,
+         {.blocks = blocks_for(cols, kWarp),
+          .threads = kSumThreads,
+          .shared_bytes = kSumThreads * sizeof(float)},
+         stream, parts, static_cast<int>(count), cols, sums);
+}
+
 template <class T>
 void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* sums) {
   const bool aligned =
@@ -102,12 +111,7 @@ void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* 
     start_column_parts<T, kPackOf<T>>(stream, x, parts);
   else
     start_column_parts<T, 1>(stream, x, parts);
-  launch(join_parts_kernel,
-         {.blocks = blocks_for(x.cols, kWarp),
-          .threads = kSumThreads,
-          .shared_bytes = kSumThreads * sizeof(float)},
-         stream, static_cast<const float*>(parts), static_cast<int>(column_sum_parts(x.rows)),
-         x.cols, sums);
+  add_parts(stream, parts, column_sum_parts(x.rows), x.cols, sums);
 }
 template void add_column_sums(cudaStream_t, Rows<const float>, float*, float*);
 template void add_column_sums(cudaStream_t, Rows<const bf16>, float*, float*);

@@ -13,6 +13,10 @@ namespace sortie::trainer::ops::cuda {
 template <class T>
 void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* sums);
 
+/// sums [cols] += the rows of parts [count, cols], in an order that depends on `count` alone.
+void add_parts(cudaStream_t stream, const float* parts, std::int64_t count, std::int64_t cols,
+               float* sums);
+
 /// to [from.size] = from, rounded. T: float or bf16.
 template <class T>
 void round_bias(cudaStream_t stream, Flat<const float> from, T* to);

@@ -13,10 +13,14 @@ namespace {
 constexpr std::string_view kTitle =
     "# m n k input output transposed rows add bias alignment tf32: "
     "algorithm of ";
+constexpr std::string_view kApart = " apart";
 constexpr std::size_t kFields = 16;
 constexpr std::size_t kWords = std::size(cublasLtMatmulAlgo_t{}.data);
 
 using Fields = std::array<std::int64_t, kFields>;
+
+/// What is added to the product.
+enum Epilogue : std::int64_t { with_nothing, with_bias, with_row_sums };
 
 /// f32, bf16, then FP8 with A and B in E4M3, A in E5M2, B in E5M2.
 enum Input : std::int64_t { in_f32, in_bf16, in_e4m3, a_in_e5m2, b_in_e5m2 };
@@ -40,7 +44,9 @@ Fields fields_of(const ProductKey& key) {
           p.b_row,
           p.c_row,
           p.accumulate,
-          p.bias,
+          p.row_sums ? with_row_sums
+          : p.bias   ? with_bias
+                     : with_nothing,
           key.a_alignment,
           key.b_alignment,
           key.c_alignment,
@@ -63,7 +69,8 @@ ProductKey key_of(const Fields& f) {
                       .b_row = f[8],
                       .c_row = f[9],
                       .accumulate = f[10] != 0,
-                      .bias = f[11] != 0},
+                      .bias = f[11] == with_bias,
+                      .row_sums = f[11] == with_row_sums},
           .a_alignment = static_cast<int>(f[12]),
           .b_alignment = static_cast<int>(f[13]),
           .c_alignment = static_cast<int>(f[14]),
@@ -80,13 +87,14 @@ bool take(std::string_view& line, T& number, int base) {
   return true;
 }
 
-std::optional<std::pair<ProductKey, cublasLtMatmulAlgo_t>> parse(std::string_view line) {
+std::optional<std::pair<ProductKey, ProductChoice>> parse(std::string_view line) {
   Fields fields{};
   cublasLtMatmulAlgo_t algorithm{};
   for (std::int64_t& field : fields)
     if (!take(line, field, 10) || field < 0) return std::nullopt;
   if (!line.starts_with(':')) return std::nullopt;
   line.remove_prefix(1);
+  if (line == kApart) return std::pair(key_of(fields), std::nullopt);
   for (std::uint64_t& word : algorithm.data)
     if (!take(line, word, 16)) return std::nullopt;
   if (!line.empty()) return std::nullopt;
@@ -104,8 +112,10 @@ std::string write_choices(std::string_view origin, const ProductChoices& choices
       between = " ";
     }
     text += ':';
-    for (const std::uint64_t word : algorithm.data)
-      fmt::format_to(std::back_inserter(text), " {:x}", word);
+    if (!algorithm) text += kApart;
+    if (algorithm)
+      for (const std::uint64_t word : algorithm->data)
+        fmt::format_to(std::back_inserter(text), " {:x}", word);
     text += '\n';
   }
   return text;

@@ -4,6 +4,7 @@
 #include <cublasLt.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,7 +21,9 @@ struct ProductKey {
   auto operator<=>(const ProductKey&) const = default;
 };
 
-using ProductChoices = std::map<ProductKey, cublasLtMatmulAlgo_t>;
+/// Empty: another way than one product is faster (Products::run_or()).
+using ProductChoice = std::optional<cublasLtMatmulAlgo_t>;
+using ProductChoices = std::map<ProductKey, ProductChoice>;
 
 /// `origin`, one line, says which library and GPU the choices are for.
 std::string write_choices(std::string_view origin, const ProductChoices& choices);

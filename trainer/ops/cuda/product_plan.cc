@@ -65,8 +65,9 @@ ProductPlan::ProductPlan(const ProductKey& key) {
   };
   set(desc, CUBLASLT_MATMUL_DESC_TRANSA, transform(p.b_transposed));
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, transform(p.a_transposed));
-  if (p.bias)
-    set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+  if (p.bias || p.row_sums)
+    set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        static_cast<std::uint32_t>(p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB));
   const cudaDataType_t a = type_of(p.input, p.a_format), b = type_of(p.input, p.b_format);
   first = p.b_transposed ? layout_of(b, p.n, p.k, p.b_row) : layout_of(b, p.k, p.n, p.b_row);
   second = p.a_transposed ? layout_of(a, p.k, p.m, p.a_row) : layout_of(a, p.m, p.k, p.a_row);
@@ -76,6 +77,10 @@ ProductPlan::ProductPlan(const ProductKey& key) {
 
 void ProductPlan::set_bias(const void* bias) const {
   set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+}
+
+void ProductPlan::set_row_sums(float* sums) const {
+  set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<void*>(sums));
 }
 
 void ProductPlan::set_scales(const float* a, const float* b) const {

@@ -32,6 +32,7 @@ struct ProductPlan {
   explicit ProductPlan(const ProductKey& key);
   /// 16-byte aligned; the library looks at its alignment when it chooses an algorithm.
   void set_bias(const void* bias) const;
+  void set_row_sums(float* sums) const;
   /// Of a product in FP8, on the device: what the values of A and B are multiplied by.
   void set_scales(const float* a, const float* b) const;
 
@@ -40,7 +41,7 @@ struct ProductPlan {
   float beta = 0.0f;
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace_bytes = 0;
-  bool possible = false;  // the library has an algorithm
+  bool possible = false;  // the library has an algorithm, which is to be used
 };
 
 /// For messages.

@@ -54,27 +54,41 @@ class Products::State {
 
   bool run(ExecutionContext& context, const Product& product, const Operands& operands) {
     const cudaStream_t stream = current_stream(context);
-    const ProductKey key{.product = product,
-                         .a_alignment = alignment_of(operands.a),
-                         .b_alignment = alignment_of(operands.b),
-                         .c_alignment = alignment_of(operands.c),
-                         .tf32 = options_.tf32 && product.input == DType::f32};
-    SORTIE_CHECK(product.bias == (operands.bias != nullptr) && alignment_of(operands.bias) == 16,
-                 "the bias of {}", describe(product));
-    const bool scaled = operands.a_scale != nullptr && operands.b_scale != nullptr;
-    SORTIE_CHECK((product.input == DType::u8) == scaled, "the scales of {}", describe(product));
+    const ProductKey key = key_of(product, operands);
     auto found = plans_.find(key);
     if (found == plans_.end()) {
-      if (plans_.size() >= kMaxPlans) plans_.clear();
-      found = plans_.try_emplace(key, key).first;
+      found = new_plan(key);
       choose(context, key, operands, stream, found->second);
     }
-    const ProductPlan& plan = found->second;
-    if (!plan.possible) return false;
-    const cublasStatus_t status =
-        add(context, plan, plan.algorithm, plan.workspace_bytes, operands, operands.c, stream);
-    if (status != CUBLAS_STATUS_SUCCESS) check(status, describe(product).c_str());
-    return true;
+    return run_planned(context, product, operands, stream, found->second);
+  }
+
+  void run_or(ExecutionContext& context, const Product& product, const Operands& operands,
+              const std::function<void()>& rest, const std::function<void()>& apart) {
+    const cudaStream_t stream = current_stream(context);
+    const ProductKey key = key_of(product, operands);
+    auto found = plans_.find(key);
+    if (found == plans_.end()) {
+      const bool timed = options_.timed > 1 && options_.dropped && !choices_.contains(key);
+      // Before there is a plan: products of `apart` make plans as well, and may forget the others.
+      const double seconds_apart = timed ? seconds_of(stream, apart) : 0.0;
+      found = new_plan(key);
+      ProductPlan& plan = found->second;
+      if (timed) {
+        choose(context, key, operands, stream, plan);
+        plan.possible = plan.possible && seconds_of(stream, [&] {
+                                           run_planned(context, product, operands, stream, plan);
+                                           rest();
+                                         }) < seconds_apart;
+      } else {
+        plan.possible = use_given(key, plan);
+      }
+      if (!plan.possible) choices_.insert_or_assign(key, std::nullopt);
+    }
+    if (run_planned(context, product, operands, stream, found->second))
+      rest();
+    else
+      apart();
   }
 
   void set_options(const ProductOptions& options) {
@@ -107,6 +121,36 @@ class Products::State {
                        properties.multiProcessorCount);
   }
 
+  ProductKey key_of(const Product& product, const Operands& operands) const {
+    SORTIE_CHECK(product.bias == (operands.bias != nullptr) && alignment_of(operands.bias) == 16,
+                 "the bias of {}", describe(product));
+    SORTIE_CHECK(product.row_sums == (operands.row_sums != nullptr) &&
+                     alignment_of(operands.row_sums) == 16 && !(product.row_sums && product.bias),
+                 "the row sums of {}", describe(product));
+    const bool scaled = operands.a_scale != nullptr && operands.b_scale != nullptr;
+    SORTIE_CHECK((product.input == DType::u8) == scaled, "the scales of {}", describe(product));
+    return {.product = product,
+            .a_alignment = alignment_of(operands.a),
+            .b_alignment = alignment_of(operands.b),
+            .c_alignment = alignment_of(operands.c),
+            .tf32 = options_.tf32 && product.input == DType::f32};
+  }
+
+  std::map<ProductKey, ProductPlan>::iterator new_plan(const ProductKey& key) {
+    if (plans_.size() >= kMaxPlans) plans_.clear();
+    return plans_.try_emplace(key, key).first;
+  }
+
+  /// False, and nothing happens, where the plan is not possible.
+  bool run_planned(ExecutionContext& context, const Product& product, const Operands& operands,
+                   cudaStream_t stream, const ProductPlan& plan) {
+    if (!plan.possible) return false;
+    const cublasStatus_t status =
+        add(context, plan, plan.algorithm, plan.workspace_bytes, operands, operands.c, stream);
+    if (status != CUBLAS_STATUS_SUCCESS) check(status, describe(product).c_str());
+    return true;
+  }
+
   /// The device is the current one.
   cublasLtHandle_t handle() {
     if (!handle_) {
@@ -129,28 +173,38 @@ class Products::State {
   cublasStatus_t add(ExecutionContext& context, const ProductPlan& plan,
                      const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace_bytes,
                      const Operands& operands, void* target, cudaStream_t stream) {
-    if (operands.bias != nullptr) plan.set_bias(operands.bias);
-    if (operands.a_scale != nullptr) plan.set_scales(operands.a_scale, operands.b_scale);
+    set_addresses(plan, operands);
     return cublasLtMatmul(handle(), plan.desc.get(), &operands.alpha, operands.b, plan.first.get(),
                           operands.a, plan.second.get(), &plan.beta, operands.c, plan.result.get(),
                           target, plan.result.get(), &algorithm,
                           workspace(context, workspace_bytes), workspace_bytes, stream);
   }
 
+  static void set_addresses(const ProductPlan& plan, const Operands& operands) {
+    if (operands.bias != nullptr) plan.set_bias(operands.bias);
+    if (operands.row_sums != nullptr) plan.set_row_sums(operands.row_sums);
+    if (operands.a_scale != nullptr) plan.set_scales(operands.a_scale, operands.b_scale);
+  }
+
+  /// False where no algorithm was chosen before, or none that the library has.
+  bool use_given(const ProductKey& key, ProductPlan& plan) {
+    const auto given = choices_.find(key);
+    if (given == choices_.end() || !given->second) return false;
+    cublasLtMatmulHeuristicResult_t result{};
+    if (cublasLtMatmulAlgoCheck(handle(), plan.desc.get(), plan.first.get(), plan.second.get(),
+                                plan.result.get(), plan.result.get(), &*given->second,
+                                &result) != CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > kProductWorkspaceBytes)
+      return false;
+    plan.algorithm = *given->second;
+    plan.workspace_bytes = result.workspaceSize;
+    return true;
+  }
+
   void choose(ExecutionContext& context, const ProductKey& key, const Operands& operands,
               cudaStream_t stream, ProductPlan& plan) {
-    if (const auto given = choices_.find(key); given != choices_.end()) {
-      cublasLtMatmulHeuristicResult_t result{};
-      if (cublasLtMatmulAlgoCheck(handle(), plan.desc.get(), plan.first.get(), plan.second.get(),
-                                  plan.result.get(), plan.result.get(), &given->second,
-                                  &result) == CUBLAS_STATUS_SUCCESS &&
-          result.workspaceSize <= kProductWorkspaceBytes) {
-        plan.algorithm = given->second;
-        plan.workspace_bytes = result.workspaceSize;
-        plan.possible = true;
-        return;
-      }
-    }
+    plan.possible = use_given(key, plan);
+    if (plan.possible) return;
     const auto candidates = best(key, operands, plan);
     plan.possible = !candidates.empty();
     if (!plan.possible) return;
@@ -165,19 +219,41 @@ class Products::State {
   std::vector<cublasLtMatmulHeuristicResult_t> best(const ProductKey& key, const Operands& operands,
                                                     const ProductPlan& plan) {
     // The library looks at the bias' alignment, and at whether there are scales.
-    if (operands.bias != nullptr) plan.set_bias(operands.bias);
-    if (operands.a_scale != nullptr) plan.set_scales(operands.a_scale, operands.b_scale);
+    set_addresses(plan, operands);
     const ProductPreference preference = preference_of(key, kProductWorkspaceBytes);
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(options_.timed));
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle(), plan.desc.get(), plan.first.get(), plan.second.get(), plan.result.get(),
         plan.result.get(), preference.get(), options_.timed, results.data(), &count);
-    if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED)
+    // What row sums are refused with depends on the version; there is another way to them.
+    if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
+        !key.product.row_sums)
       check(status, describe(key.product).c_str());
     results.resize(static_cast<std::size_t>(count));
     std::erase_if(results, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
     return results;
+  }
+
+  /// How long what `add` gives to the stream takes, at best of several times; of two where that is
+  /// over twice `least`. Waits for the device.
+  template <class Add>
+  static double seconds_of(cudaStream_t stream, const Add& add,
+                           double least = std::numeric_limits<double>::infinity()) {
+    TimedEvent begin, end;
+    const auto seconds = [&](int repeats) {
+      begin.record(stream);
+      for (int repeat = 0; repeat < repeats; ++repeat) add();
+      end.record(stream);
+      return end.seconds_since(begin) / repeats;
+    };
+    constexpr double kEnough = 1e-3;                       // much more than events are apart
+    const double once = std::min(seconds(1), seconds(1));  // the first loads the kernel
+    const int repeats = std::clamp(static_cast<int>(kEnough / std::max(once, 1e-6)), 1, 100);
+    double best = once;
+    for (int round = 0; round < 3 && once < 2 * least; ++round)
+      best = std::min(best, seconds(repeats));
+    return best;
   }
 
   /// Waits for the device. A result that is added to is not written: it is what the ones before
@@ -191,27 +267,20 @@ class Products::State {
       apart = context.empty(key.product.output, {key.product.m, key.product.c_row});
       target = apart.raw();
     }
-    TimedEvent begin, end;
     std::size_t fastest = 0;
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const auto seconds = [&](int repeats) {
-        begin.record(stream);
-        for (int repeat = 0; repeat < repeats; ++repeat)
-          if (add(context, plan, candidates[i].algo, candidates[i].workspaceSize, operands, target,
-                  stream) != CUBLAS_STATUS_SUCCESS)
-            return std::numeric_limits<double>::infinity();
-        end.record(stream);
-        return end.seconds_since(begin) / repeats;
-      };
-      constexpr double kEnough = 1e-3;                       // much more than events are apart
-      const double once = std::min(seconds(1), seconds(1));  // the first loads the kernel
-      const int repeats = std::clamp(static_cast<int>(kEnough / std::max(once, 1e-6)), 1, 100);
-      double best = once;
-      for (int round = 0; round < 3 && once < 2 * least; ++round)
-        best = std::min(best, seconds(repeats));
-      if (best >= least) continue;
-      least = best;
+      bool possible = true;
+      const double seconds = seconds_of(
+          stream,
+          [&] {
+            possible =
+                possible && add(context, plan, candidates[i].algo, candidates[i].workspaceSize,
+                                operands, target, stream) == CUBLAS_STATUS_SUCCESS;
+          },
+          least);
+      if (!possible || seconds >= least) continue;
+      least = seconds;
       fastest = i;
     }
     return fastest;
@@ -235,6 +304,10 @@ bool Products::try_run(ExecutionContext& context, const Product& product,
 void Products::run(ExecutionContext& context, const Product& product, const Operands& operands) {
   if (!state_->run(context, product, operands))
     check(CUBLAS_STATUS_NOT_SUPPORTED, describe(product).c_str());
+}
+void Products::run_or(ExecutionContext& context, const Product& product, const Operands& operands,
+                      const std::function<void()>& rest, const std::function<void()>& apart) {
+  state_->run_or(context, product, operands, rest, apart);
 }
 void Products::set_options(const ProductOptions& options) {
   state_->set_options(options);

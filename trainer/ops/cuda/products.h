@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ struct Product {
   std::int64_t a_row = 0, b_row = 0, c_row = 0;
   bool accumulate = false;
   bool bias = false;
+  bool row_sums = false;  // those of op(A) are written beside C; not with a bias, not in FP8
 
   auto operator<=>(const Product&) const = default;
 };
@@ -34,6 +36,7 @@ struct Operands {
   const void *a = nullptr, *b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;                          // 16-byte aligned; null without
+  float* row_sums = nullptr;                           // [m], 16-byte aligned; null without
   const float *a_scale = nullptr, *b_scale = nullptr;  // of FP8: multiply what codes say
   float alpha = 1.0f;
 };
@@ -52,6 +55,12 @@ class Products {
   bool try_run(ExecutionContext& context, const Product& product, const Operands& operands);
   /// The same, and DeviceError where there is no way.
   void run(ExecutionContext& context, const Product& product, const Operands& operands);
+
+  /// A product with row sums and then `rest`, or `apart`, which gives the same results in another
+  /// way: what was faster where the choice is timed and results are dropped, else `apart`. The
+  /// choice is one of choices().
+  void run_or(ExecutionContext& context, const Product& product, const Operands& operands,
+              const std::function<void()>& rest, const std::function<void()>& apart);
 
   // As in trainer/ops/products.h.
   void set_options(const ProductOptions& options);
