@@ -12,13 +12,13 @@ namespace {
 
 using BenchClock = std::chrono::steady_clock;
 
-/// Element `index` of what rank `rank` puts in: small whole numbers, so that sums are exact in
-/// every type but for one rounding.
+/// Element `index` that rank `rank` contributes: small whole numbers, so that sums are exact in
+/// every type except for one rounding.
 std::int64_t put_in(int rank, std::int64_t index) {
   return (index * 31 + rank * 17) % 13;
 }
 
-/// Of what the host has beside a tensor at a time: a tensor may be half of the memory.
+/// Elements that are copied to the host at a time, because a tensor may occupy half of the memory.
 constexpr std::int64_t kSlice = std::int64_t{1} << 22;
 
 template <class T>
@@ -69,7 +69,7 @@ auto with_type(DType dtype, const Function& function) {
   return function(float{});
 }
 
-/// One operation of one size: its tensors, how it runs, and what must come out.
+/// One operation at one size: its tensors, how it runs, and the expected result.
 struct Measured {
   ExecutionContext& context;
   Communicator& group;
@@ -171,7 +171,7 @@ std::vector<CollectiveRow> bench_collectives(
   for (const std::string& operation : bench.operations) {
     std::int64_t last = 0;
     for (std::int64_t bytes = bench.from; bytes <= bench.to; bytes *= bench.factor) {
-      // Whole blocks for every rank, where there are blocks.
+      // Operations with a block per rank need whole blocks.
       const std::int64_t unit =
           operation == "all_reduce" || operation == "broadcast" || operation == "ring"
               ? 1

@@ -1,4 +1,4 @@
-// Time and correctness of the collectives of a group, as nccl-tests measure them.
+// Measures time and correctness of the collectives of a group, as nccl-tests do.
 #pragma once
 
 #include <functional>
@@ -10,32 +10,32 @@
 namespace sortie::trainer {
 
 struct CollectiveBench {
-  std::vector<std::string> operations;                 // names of collective_bench_names()
-  std::int64_t from = 8, to = std::int64_t{64} << 20;  // bytes
-  std::int64_t factor = 4;                             // between sizes
+  std::vector<std::string> operations;                 // of collective_bench_names()
+  std::int64_t from = 8, to = std::int64_t{64} << 20;  // sizes in bytes
+  std::int64_t factor = 4;                             // between successive sizes
   DType dtype = DType::f32;
-  Device device = {};  // whose memory the values are in
+  Device device = {};  // holds the values
   ReduceOp reduce = ReduceOp::sum;
-  int iterations = 20;   // of a size, as far as `seconds` allow; after one to warm up
-  double seconds = 2.0;  // of a size, about
+  int iterations = 20;   // at most, per size; after one to warm up, within `seconds`
+  double seconds = 2.0;  // per size, about
 };
 
 struct CollectiveRow {
   std::string operation;
-  std::int64_t bytes = 0, count = 0;  // of the larger side; elements of it
-  double us = 0;                      // of one, on the slowest rank
+  std::int64_t bytes = 0, count = 0;  // size of the larger side in bytes and in elements
+  double us = 0;                      // per operation, on the slowest rank
   double algbw = 0, busbw = 0;        // GB/s
-  std::int64_t wrong = 0;             // elements, on all ranks
+  std::int64_t wrong = 0;             // wrong elements, on all ranks
 };
 
-/// "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "ring" (every rank
-/// sends to the next).
+/// Names of the operations: "all_reduce", "reduce_scatter", "all_gather", "broadcast",
+/// "all_to_all", "ring" (every rank sends to the next).
 std::vector<std::string> collective_bench_names();
-/// Whether values are added or compared by it.
+/// Whether the operation reduces values.
 bool reduces(const std::string& operation);
 
-/// Collective. `on_row` is called on every rank as soon as a row is known. The group has two ranks
-/// or more; the dtype can be reduced by `reduce`.
+/// Collective call. Calls `on_row` on every rank as soon as a row is known. The group must have at
+/// least two ranks, and `reduce` must support the dtype.
 std::vector<CollectiveRow> bench_collectives(
     Communicator& group, const CollectiveBench& bench,
     const std::function<void(const CollectiveRow&)>& on_row);

@@ -10,8 +10,8 @@ namespace {
 
 using LinkClock = std::chrono::steady_clock;
 
-/// Seconds until `bytes` have gone to one rank and come from another, and until they had come: on a
-/// ring those that go out take another link.
+/// `both`: seconds until the bytes were sent to one rank and received from another. `came`: seconds
+/// until they were received; in a ring, those that are sent use another link.
 struct Exchange {
   double both = 0, came = 0;
 };
@@ -45,7 +45,7 @@ double one_way_us(Communicator& group, int peer) {
   return best / 2 * 1e6;
 }
 
-/// A piece of work of some tenths of a millisecond in the caches.
+/// A piece of work that takes some tenths of a millisecond within the caches.
 void compute(std::vector<float>& values) {
   constexpr int kPasses = 32;
   for (int pass = 0; pass < kPasses; ++pass)
@@ -84,7 +84,7 @@ double beside_cost(Communicator& group, std::int64_t bytes) {
 }  // namespace
 
 std::vector<std::vector<std::pair<int, int>>> pair_rounds(int ranks) {
-  // The circle method: one stays, the others go round; with an odd number one sits out.
+  // The circle method: one rank stays, the others rotate. With an odd number, one rank pauses.
   const int seats = ranks + ranks % 2;
   std::vector<std::vector<std::pair<int, int>>> rounds;
   for (int round = 0; round + 1 < seats; ++round) {
@@ -107,7 +107,8 @@ LinkReport bench_links(Communicator& group, std::int64_t bytes, int repeats) {
   const Tensor out = Tensor::wrap(sent.data(), DType::u8, {bytes});
   const Tensor in = Tensor::wrap(received.data(), DType::u8, {bytes});
   const std::int64_t little = std::min<std::int64_t>(bytes, 1 << 20);
-  // What this rank measured, by pair; the lower rank's word counts. Sums share it: others put 0.
+  // Measurements of this rank, by pair. The lower rank of a pair reports; the others contribute 0
+  // to the sums that distribute the values.
   const auto size = static_cast<std::size_t>(ranks);
   std::vector<double> seconds(size * size), words(size * size), ring(size);
   const auto warm = [&](int to, int from) {

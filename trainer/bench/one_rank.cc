@@ -15,8 +15,8 @@
 namespace sortie::trainer {
 namespace {
 
-/// Seconds of one `work`: of a GPU, which is given one after another without a wait, the mean of
-/// the best of three rounds.
+/// Returns the seconds of one `work`: on a CPU, the fastest of `iterations`; on a GPU, which gets
+/// one after another without a wait, the mean of the best of three rounds.
 template <class Work>
 double fastest(ExecutionContext& context, int iterations, const Work& work) {
   work();
@@ -33,8 +33,8 @@ double fastest(ExecutionContext& context, int iterations, const Work& work) {
   return best;
 }
 
-/// Normal random values, as many as are different enough: a GPU multiplies plain ones faster than
-/// real values, with less power.
+/// Normal random values, which repeat after kDifferent. A GPU multiplies trivial values faster than
+/// real ones, because they need less power.
 Tensor some(ExecutionContext& context, DType dtype, Shape shape) {
   constexpr std::size_t kDifferent = 65537;
   std::vector<float> values(static_cast<std::size_t>(shape.elements()));
@@ -82,7 +82,7 @@ double peak_flop_s(const GpuFacts& gpu, DType dtype) {
   } else if (capability == 100 || capability == 103) {
     per_clock = 8192;
   } else if (capability == 86 || capability == 89 || capability == 120) {
-    // GeForce boards have half of it where sums are in f32.
+    // GeForce boards have half the rate with sums in f32.
     per_clock = gpu.name.find("GeForce") != std::string::npos ? 512 : 1024;
   } else {
     return 0;

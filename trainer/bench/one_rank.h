@@ -1,4 +1,4 @@
-// What one rank can do by itself.
+// Measures one rank by itself: matrix products and copies.
 #pragma once
 
 #include "trainer/tensor/context.h"
@@ -12,18 +12,18 @@ struct MatmulBench {
   int iterations = 20;
   int timed = 1;  // ProductOptions::timed
 };
-/// Seconds of one product, the fastest; as the trainer computes them.
+/// Seconds of the fastest product, computed as in training.
 struct MatmulSeconds {
   double forward = 0, data_gradient = 0, weight_gradient = 0;
 };
 MatmulSeconds bench_matmul(ExecutionContext& context, const MatmulBench& bench);
 
-/// Floating-point operations per second of products of f32 or bf16 with f32 sums, at the highest
-/// clock that the driver names; 0 for GPUs whose figures are not known here.
+/// Peak floating-point operations per second of products of f32 or bf16 with f32 sums, at the
+/// highest clock that the driver reports. 0 for GPUs whose figures are not known here.
 double peak_flop_s(const GpuFacts& gpu, DType dtype);
 
-/// Seconds that a copy of `bytes` in memory takes, the fastest: by one thread, and by all compute
-/// threads of the context.
+/// Seconds of the fastest copy of `bytes` in memory: by one thread, and by all compute threads of
+/// the context.
 struct CopySeconds {
   double one_thread = 0, all_threads = 0;
 };

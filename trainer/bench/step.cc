@@ -11,8 +11,8 @@
 namespace sortie::trainer {
 namespace {
 
-constexpr std::int64_t kMany = 3;  // micro-batches of the longer steps
-constexpr int kLeastSteps = 3;     // of a kind; the first one is not among them
+constexpr std::int64_t kMany = 3;  // micro-batches in the longer steps
+constexpr int kLeastSteps = 3;     // of a kind, without the first one
 
 double seconds_between(std::chrono::steady_clock::time_point from,
                        std::chrono::steady_clock::time_point to) {
@@ -41,7 +41,7 @@ class RandomSource final : public SampleSource {
   std::uint64_t vocab_;
 };
 
-/// What decides on a step of one rank; no files, and nothing beside the step.
+/// Reduces the job to what determines a step of one rank: no files, and no work besides the step.
 config::JobConfig alone(config::JobConfig job, std::int64_t layers) {
   job.topology = {};
   const config::TrainerConfig trainer = job.trainer;
@@ -57,7 +57,8 @@ config::JobConfig alone(config::JobConfig job, std::int64_t layers) {
   return job;
 }
 
-/// The fastest of the steps with so many micro-batches, in seconds: others had other work beside.
+/// Returns the seconds of the fastest step with `count` micro-batches. Slower ones competed with
+/// other work.
 Result<double> seconds_of_step(config::JobConfig job, std::int64_t micro, std::int64_t count,
                                const RankContext& rank, const CpuFacts& cpu, DType precision,
                                double limit) {
@@ -107,7 +108,8 @@ Result<StepSeconds> bench_step(config::JobConfig job, const RankContext& rank, c
     const double pass = std::max((many - one) / (kMany - 1), one / 100);
     const double tokens = static_cast<double>(micro * job.model.sequence_length);
     found.passes.push_back({micro, pass, plan.flop_per_token * tokens});
-    // Of the shortest passes: in longer ones the update is lost in what differs from step to step.
+    // Measured with the shortest passes: with longer ones, the update is smaller than the variation
+    // between steps.
     if (found.passes.size() == 1) found.update = std::max(0.0, one - pass);
   }
   return found;

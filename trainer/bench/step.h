@@ -1,5 +1,5 @@
-// What the steps of a job's model take on one rank that is alone: what no other rank can make
-// shorter or longer.
+// Measures the training steps of a job's model on a single rank, without the influence of other
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@
 namespace sortie::trainer {
 
 struct StepBench {
-  std::int64_t layers = 0;                                  // of the model; 0: those of the job
+  std::int64_t layers = 0;                                  // of the model; 0 = as in the job
   std::vector<std::int64_t> micro_batch_sizes = {1, 2, 4};  // sequences
-  double seconds = 2.0;                                     // of steps of a size, about
+  double seconds = 2.0;                                     // for the steps of a size, about
 };
 
 struct StepSeconds {
   struct Pass {  // forward and backward of one micro-batch
     std::int64_t micro_batch_size = 0;
-    double seconds = 0.0, flop = 0.0;  // flop as RankPlan::flop_per_token counts
+    double seconds = 0.0, flop = 0.0;  // flop as counted by RankPlan::flop_per_token
   };
   std::vector<Pass> passes;
-  double update = 0.0;           // of a step: gradient norm, optimizer, clearing
-  std::int64_t trained = 0;      // parameters that it updates
-  std::int64_t layers = 0;       // that the model had
+  double update = 0.0;           // per step: gradient norm, optimizer, clearing
+  std::int64_t trained = 0;      // parameters that the update changes
+  std::int64_t layers = 0;       // of the measured model
   std::int64_t sequence_length;  // tokens
 };
 
-/// Trains `job`'s model on random tokens, with micro-batches of each size and no topology but one
-/// rank, without recomputation; no file is read or written. Of steps with one and with three
-/// micro-batches the fastest counts: the difference is the passes', the rest the update's. Errors
-/// as plan_rank's and Trainer::start's.
+/// Trains `job`'s model on random tokens on a single rank, with micro-batches of each size and
+/// without recomputation. Reads and writes no file. Takes the fastest of the steps with one and
+/// with three micro-batches: their difference gives the time of a pass, and the rest of a step is
+/// the update. Returns the errors of plan_rank() and Trainer::start().
 Result<StepSeconds> bench_step(config::JobConfig job, const RankContext& rank, const CpuFacts& cpu,
                                DType precision, const StepBench& bench);
 

@@ -91,7 +91,7 @@ Result<> measure_comm(const CommArguments& arguments, Communicator& world,
     for (std::size_t i = 0; i < hosts.size(); ++i) fmt::print("#   rank {:>4} {}\n", i, hosts[i]);
   }
   if (arguments.links) {
-    // One rank of each host, unless all are asked for; on a single host all of them.
+    // One rank per host, unless all are requested. On a single host, all ranks.
     const bool all = arguments.link_ranks == "all";
     auto group = world.split(rank.local_rank == 0 ? 0 : -1, rank.rank, "hosts");
     double hosts_there[] = {rank.local_rank == 0 ? 1.0 : 0.0};

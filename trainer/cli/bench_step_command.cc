@@ -43,7 +43,7 @@ Result<> run_step(Arguments& arguments) {
   SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path, arguments.overrides));
   config::JobConfig& job = loaded.job;
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
-  rank.rank = 0;  // each rank by itself, whatever the job's world is
+  rank.rank = 0;  // each rank alone, whatever the world of the job is
   rank.world_size = 1;
   SORTIE_ASSIGN_OR_RETURN(
       rank.compute,

@@ -29,31 +29,32 @@ struct CheckpointArguments {
   bool json = false;
 };
 
-/// A number that the trainer recorded; nothing in checkpoints that were imported, or are older.
+/// Returns a number that the trainer recorded; nullopt in checkpoints that were imported or are
+/// older.
 std::optional<double> recorded(const Manifest& manifest, const char* name) {
   const auto found = manifest.scalars.find(name);
   return found == manifest.scalars.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// Of this very state, not of an earlier step.
+/// Returns the validation loss of this step; nullopt if only an earlier step was validated.
 std::optional<double> validation_loss(const Manifest& manifest) {
   const auto step = manifest.counters.find("validation_step");
   if (step == manifest.counters.end() || step->second != manifest.step) return std::nullopt;
   return recorded(manifest, "validation_loss");
 }
 
-/// What the validation loss is the loss of (validation_measure(), loop/validation.h); 0 where that
-/// is not recorded, which is taken for any.
+/// Identifies what the validation loss was measured on (validation_measure(), loop/validation.h). 0
+/// if it was not recorded, which matches any.
 std::int64_t measure_of(const Manifest& manifest) {
   const auto found = manifest.counters.find("validation_measure");
   return found == manifest.counters.end() ? 0 : found->second;
 }
 
 struct Best {
-  /// The lowest validation loss of what the newest one is the loss of; the end when none was
+  /// The lowest validation loss among those with the measure of the newest one; the end if none was
   /// validated.
   std::vector<CheckpointEntry>::const_iterator entry;
-  std::int64_t others = 0;  // checkpoints with losses of something else
+  std::int64_t others = 0;  // checkpoints with losses of another measure
 };
 
 Best best_of(const std::vector<CheckpointEntry>& entries) {
@@ -93,7 +94,7 @@ bool is_in_quarantine(const CheckpointEntry& entry) {
   return entry.folder.parent_path().filename() == kQuarantineFolder;
 }
 
-/// What the quarantine of a save folder holds, under whatever names; none of it counts.
+/// Returns the content of the quarantine of a save folder, whatever the names. None of it counts.
 std::vector<CheckpointEntry> quarantined(const fs::path& folder) {
   std::vector<CheckpointEntry> entries;
   std::error_code error;
@@ -129,7 +130,7 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry, bool best) {
   root["loss"] = maybe(recorded(manifest, "loss"));
   root["validation_loss"] = maybe(validation_loss(manifest));
   const std::int64_t measure = measure_of(manifest);
-  // Text: not every reader of JSON has numbers of so many digits.
+  // As text, because not every reader of JSON supports numbers with so many digits.
   if (measure != 0) root["validation_measure"] = fmt::format("{:015x}", measure);
   root["best"] = best;
   root["consumed_samples"] = manifest.consumed_samples;
@@ -172,7 +173,7 @@ void print_table(const std::vector<CheckpointEntry>& entries, std::string_view g
         best.others, entries.size());
 }
 
-/// The checkpoints of a save folder, or the one checkpoint that the folder is itself.
+/// Returns the checkpoints of a save folder, or the one checkpoint if `folder` is itself one.
 Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth depth) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
@@ -213,7 +214,7 @@ Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
   } else {
     print_table(entries, depth == CheckDepth::hashes ? "verified" : "committed");
   }
-  // `ls` shows what is there; `verify` is a question with an answer.
+  // `ls` only lists. `verify` fails if a checkpoint is broken.
   const auto broken = std::count_if(entries.begin(), entries.end(), [](const CheckpointEntry& e) {
     return !e.manifest && !is_in_quarantine(e);
   });

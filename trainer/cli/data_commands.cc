@@ -44,7 +44,7 @@ Result<> run_build(BuildArguments& arguments) {
   }
   log::debug("tokenizer {}, {} ids, {} threads", tokenizer->name(), tokenizer->vocab_size(),
              options.threads);
-  // Interrupted between two documents, so that the files being written are removed.
+  // Signals only request an interruption, so that the build removes the files being written.
   std::signal(SIGINT, request_interrupt);
   std::signal(SIGTERM, request_interrupt);
   options.interrupted = [] { return interrupt_requested != 0; };
@@ -63,7 +63,7 @@ Result<> run_build(BuildArguments& arguments) {
 
 struct InspectArguments {
   std::string prefix;
-  std::string tokenizer;  // empty = as the manifest says
+  std::string tokenizer;  // empty = that of the manifest
   std::size_t num_tokens = 64;
   bool json = false;
 };

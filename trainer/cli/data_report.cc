@@ -14,7 +14,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// "1", "2-3", "4-7" ... the lengths of bucket k of Inspection::lengths.
+/// Returns the lengths in bucket k of Inspection::lengths: "1", "2-3", "4-7" ...
 std::string bucket_name(std::size_t k) {
   if (k < 2) return std::to_string(k);
   const std::uint64_t low = std::uint64_t{1} << (k - 1);

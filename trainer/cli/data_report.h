@@ -1,4 +1,4 @@
-// What the data commands print.
+// Prints the results of the data commands.
 #pragma once
 
 #include <string_view>
@@ -8,10 +8,10 @@
 
 namespace sortie::trainer {
 
-/// The summary of a build that took so long, on stdout.
+/// Prints the summary of a build, which took `seconds`, to stdout.
 void print_build(const BuildResult& result, const BuildOptions& options, double seconds);
 
-/// `tokenizer` may be null: then ids are shown, not text.
+/// Prints an inspection to stdout. If `tokenizer` is nullptr, shows ids instead of text.
 void print_inspection(std::string_view prefix, const Inspection& inspection,
                       const Tokenizer* tokenizer, bool json);
 

@@ -1,4 +1,4 @@
-// `sortie-train devices`: what this machine's processes can compute on.
+// `sortie-train devices`: lists the devices on which processes of this machine can compute.
 #pragma once
 
 namespace CLI {

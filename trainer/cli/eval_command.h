@@ -1,4 +1,4 @@
-// `sortie-train eval`: how well the model of a checkpoint predicts texts and answers.
+// `sortie-train eval`: scores the model of a checkpoint on texts and on multiple-choice questions.
 #pragma once
 
 namespace CLI {

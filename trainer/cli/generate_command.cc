@@ -22,13 +22,13 @@ struct GenerateOptions {
   bool no_cache = false;
 };
 
-/// Shows a text while it grows, up to the first stop text, which is not shown.
+/// Prints a growing text up to the first stop text, which is not printed.
 class Stream {
  public:
   explicit Stream(const std::vector<std::string>& stop) : stop_(stop) {
     for (const std::string& text : stop_) longest_ = std::max(longest_, text.size());
   }
-  /// The text so far; false when it has come to its end.
+  /// Prints the new part of `text`. Returns false if it contains a stop text.
   bool show(const std::string& text) {
     std::size_t end = text.size();
     bool stopped = false;
@@ -37,7 +37,7 @@ class Stream {
         end = found;
         stopped = true;
       }
-    // What may become a stop text waits.
+    // What may become a stop text is not printed yet.
     if (!stopped && longest_ > 0) end -= std::min(end, longest_ - 1);
     write(text, end);
     return !stopped;
@@ -77,8 +77,8 @@ Result<> run(const GenerateOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(sampling.stop_tokens, loaded->stop_tokens(*tokenizer));
   sampling.cache = !options.no_cache;
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-  // Where a stop text may begin is known in the text as a whole.
-  TextStream pieces(*tokenizer);  // a token may end inside of a character
+  // Stop texts are searched in the whole text, because they may span tokens.
+  TextStream pieces(*tokenizer);  // a token may end inside a character
   Stream stream(options.stop);
   std::string text;
   bool stopped = false;

@@ -1,4 +1,4 @@
-// `sortie-train generate`: text from a checkpoint.
+// `sortie-train generate`: generates text with the model of a checkpoint.
 #pragma once
 
 namespace CLI {

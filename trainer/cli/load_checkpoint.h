@@ -1,4 +1,4 @@
-// load_model() as the verbs do it: with progress on stderr.
+// load_model() for the verbs: shows progress on stderr.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,14 +8,14 @@
 
 namespace sortie::trainer {
 
-/// The model of the checkpoint `place` (a checkpoint, or a folder of them: the newest) on `threads`
-/// threads, or on a GPU. `verb` begins the lines of progress; `precision` as in [model], `device`
-/// as in trainer.device.
+/// Loads the model at `place` (a checkpoint, or a folder of checkpoints: the newest) with `threads`
+/// threads, or onto a GPU. `verb` begins the lines of progress. `precision` is as in [model],
+/// `device` as in trainer.device.
 Result<std::unique_ptr<LoadedModel>> load_checkpoint(std::string_view verb,
                                                      const std::filesystem::path& place,
                                                      int threads, const std::string& precision,
                                                      const std::string& device);
-/// Of a verb that runs by itself: the first GPU that it sees, or the CPU.
+/// Chooses the device of a verb that runs alone: the first GPU that it sees, or the CPU.
 Result<ComputeDevice> choose_device_of_verb(const std::string& wanted);
 /// Adds --device.
 void add_device_option(CLI::App& command, std::string& device);

@@ -18,7 +18,7 @@ Result<T> of_key(std::string_view key, Result<T> result) {
   return std::unexpected(with_context(std::move(result).error(), key));
 }
 
-/// Empty where everything is trained on.
+/// Describes what was cut or left out. Empty if nothing was.
 std::string cuts_of(const ChatSource::Count& count, std::string_view key, std::int64_t length) {
   if (count.lost_tokens == 0 && count.cut == 0 && count.left_out == 0) return {};
   return fmt::format(
@@ -36,7 +36,8 @@ std::string rows_of(const ChatSource& source, std::string_view key, std::int64_t
       100 * source.padding());
 }
 
-/// What balances the experts counts every position of a sample. Empty where that does not matter.
+/// Describes padding that affects the balance of experts, which counts every position. Empty if it
+/// does not matter.
 std::string padding_of(const ChatSource& source, std::string_view key,
                        const config::ModelConfig& model) {
   constexpr double kLittle = 0.05;
@@ -87,7 +88,7 @@ class Opener {
     course.samples =
         static_cast<std::uint64_t>(config::samples_of_steps(batch, job_.trainer.train_iterations)) *
         static_cast<std::uint64_t>(std::max<std::int64_t>(sites, 1));
-    // What a site was granted and did not train, as it was lost, is not granted again.
+    // Samples granted to a site that was lost are not granted again, so the run takes more of them.
     if (sites > 0) course.samples += course.samples / 4;
     course.micro_step =
         static_cast<std::uint64_t>(batch.micro_batch_size * batch.data_parallel_size);

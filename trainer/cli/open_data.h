@@ -1,4 +1,4 @@
-// The data of a run as [data] names it, opened before the first step.
+// Opens the data that [data] names, before the first step of a run.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,15 @@ namespace sortie::trainer {
 struct OpenedData {
   std::unique_ptr<SampleSource> training;
   std::vector<std::unique_ptr<SampleSource>> validation;
-  std::vector<ValidationSet> validation_sets;  // refer to them
+  std::vector<ValidationSet> validation_sets;  // refer to `validation`
   std::vector<std::string> notes;              // for the log of rank 0: what was cut or left out
-  /// Conversations in ChatML: what is trained on, and any data.
+  /// Whether training uses conversations in ChatML; whether training or validation does.
   bool trains_chatml = false, reads_chatml = false;
 };
 
-/// An error names the key whose value caused it. `sites`: that share the training samples, 0 or 1 =
-/// this run alone. `threads` tokenize conversations, which `progress` is told of.
+/// An error names the key whose value caused it. `sites`: number of sites that share the training
+/// samples; 0 or 1 = this run alone. `threads` threads tokenize conversations; `progress` receives
+/// their progress.
 Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPlan& batch,
                              std::int64_t sites, int threads, const OnProgress& progress);
 

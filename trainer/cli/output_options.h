@@ -1,5 +1,5 @@
-// What the user wants to see of sortie-train itself: -q and -v. Set once, before a verb runs;
-// answers and the lines of a training are always printed.
+// Output options of sortie-train: -q and -v. Set once, before a verb runs. Results and the lines of
+// a training run are always printed.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@ namespace sortie::trainer {
 
 struct OutputOptions {
   bool quiet = false;    // errors only: no progress, no warnings, no hints
-  bool verbose = false;  // diagnostics of sortie-train, whatever logger.log_level says
+  bool verbose = false;  // diagnostics of sortie-train, regardless of logger.log_level
 };
 
 inline OutputOptions& output_options() {
@@ -16,8 +16,8 @@ inline OutputOptions& output_options() {
   return options;
 }
 
-/// Diagnostics from `log_level` (a word of logger.log_level) on; with --quiet errors alone, with
-/// --verbose all.
+/// Prints diagnostics from `log_level` (a word of logger.log_level) on; only errors with --quiet,
+/// everything with --verbose.
 void init_log(std::string_view log_level);
 
 }  // namespace sortie::trainer

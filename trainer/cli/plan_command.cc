@@ -100,7 +100,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_flag("--json", request->json, "One JSON object instead of text");
   command->callback([request, &exit_code] {
     if (const Result<> outcome = print_plan(*request); !outcome) {
-      // Whoever asked knows by it that the config is refused, not the question.
+      // Tells the caller that the config was rejected, not the request.
       if (request->json && outcome.error().code == ErrorCode::config)
         fmt::print(
             "{}\n",

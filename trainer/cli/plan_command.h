@@ -1,4 +1,4 @@
-// `sortie-train plan`: what a rank of a job takes, without training.
+// `sortie-train plan`: parameters, operations and memory of a rank of a job, without training.
 #pragma once
 
 namespace CLI {

@@ -35,7 +35,7 @@ void ProgressMeter::update(const WorkProgress& work, double seconds) {
     rate_ = 0.0;
   }
   work_ = work;
-  constexpr double kWindow = 5.0;  // what is older than some of these counts little
+  constexpr double kWindow = 5.0;  // seconds; older values have little weight
   const double passed = seconds - last_;
   if (passed < 0.2 || work.done < last_done_) return;
   const double now = static_cast<double>(work.done - last_done_) / passed;
@@ -61,7 +61,7 @@ std::string ProgressMeter::text(double seconds) const {
     line += fmt::format(" {}", work_.unit);
   if (rate_ <= 0.0) return line;
   line += fmt::format("  {}/s", amount(rate_, work_.unit));
-  // Nothing was reported for a while: that time is no longer left.
+  // The time since the last report is subtracted from the remaining time.
   if (work_.total > 0)
     line += fmt::format("  ETA {}",
                         clock_text(std::max((total - done) / rate_ - (seconds - last_), 0.0)));
@@ -86,7 +86,7 @@ void ProgressLine::update(const WorkProgress& work) {
 void ProgressLine::run() {
   using namespace std::chrono_literals;
   std::unique_lock lock(mutex_);
-  // Short work shows nothing.
+  // Work of less than two seconds shows nothing.
   for (std::chrono::milliseconds pause = 2s;
        !changed_.wait_for(lock, pause, [&] { return finished_; });
        pause = terminal_ ? 200ms : 10s) {

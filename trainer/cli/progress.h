@@ -12,14 +12,15 @@
 
 namespace sortie::trainer {
 
-/// The rate of some work, smoothed over the last seconds, and what is left of it. Pure.
+/// The rate of some work, smoothed over the last seconds, and the remaining time. Does no I/O and
+/// reads no clock.
 class ProgressMeter {
  public:
-  /// `seconds` since the work began; they never fall. A new stage starts anew, and so does the next
-  /// piece of a stage: one with another total that begins again.
+  /// `seconds` since the work began; must not decrease. A new stage restarts the meter, and so does
+  /// the next piece of a stage (another total, and less done than before).
   void update(const WorkProgress& work, double seconds);
-  /// "counting words  45 %  1.2 GB of 2.7 GB  310.0 MB/s  ETA 0:05"; without a total the time since
-  /// the stage began instead: "training  0:12 so far".
+  /// "counting words  45 %  1.2 GB of 2.7 GB  310.0 MB/s  ETA 0:05"; without a total, the time
+  /// since the stage began: "training  0:12 so far".
   std::string text(double seconds) const;
 
  private:
@@ -29,23 +30,23 @@ class ProgressMeter {
   double rate_ = 0.0;  // per second; 0 = not known yet
 };
 
-/// Shows work that lasts longer than two seconds: a line that is rewritten on a terminal, else a
-/// line every ten seconds; with --quiet nothing.
+/// Shows the progress of work that lasts longer than two seconds: on a terminal one line that is
+/// rewritten, otherwise a line every ten seconds. With --quiet, nothing.
 class ProgressLine {
  public:
-  /// `verb` begins every plain line: "data build".
+  /// `verb` begins every line that is not on a terminal: "data build".
   explicit ProgressLine(std::string verb, std::FILE* out = stderr);
   ~ProgressLine() { finish(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// From any thread.
+  /// Thread-safe.
   void update(const WorkProgress& work);
-  /// For functions that report progress; this must outlive it.
+  /// Returns a callback for functions that report progress. This object must outlive it.
   OnProgress callback() {
     return [this](const WorkProgress& work) { update(work); };
   }
-  /// Takes the line from the terminal. Nothing is shown afterwards.
+  /// Removes the line from the terminal. Nothing is shown afterwards.
   void finish();
 
  private:
@@ -60,7 +61,7 @@ class ProgressLine {
   std::condition_variable changed_;
   ProgressMeter meter_;
   bool any_ = false, finished_ = false, line_open_ = false;
-  std::jthread thread_;  // shows: work may report rarely
+  std::jthread thread_;  // prints, since the work may report rarely
 };
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// What the verbs of sortie-train share in talking to the user.
+// Messages of the verbs of sortie-train to the user.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace sortie::trainer {
 
-/// Prints the error of a failed command to stderr and gives the exit code.
+/// Prints the error of a failed command to stderr. Returns the exit code.
 int report_error(std::string_view command, const Result<>& result);
 
 /// "1.5 GB", "312 B": decimal units.

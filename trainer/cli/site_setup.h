@@ -1,5 +1,5 @@
-// The site of a rank, from its environment and its job: which samples, which folder, and how its
-// leaders reach the others.
+// Determines the site of a rank from its environment and its job: its samples, its folder, and how
+// its leaders reach the other sites.
 #pragma once
 
 #include <optional>
@@ -10,12 +10,13 @@
 
 namespace sortie::trainer {
 
-/// Makes a job of all sites that of the rank's: its share of the global batch, and a folder of its
-/// own for checkpoints, "site-NAME" below trainer.save_dir, or where "{site}" stands in it.
+/// Converts the job of all sites to that of the rank's site: its share of the global batch, and a
+/// separate folder for checkpoints. The name of the site replaces "{site}" in trainer.save_dir;
+/// without "{site}", the folder is "site-NAME" below it.
 config::JobConfig job_of_site(config::JobConfig job, const RankContext& rank);
 
-/// Nothing without sites. `job` is the one of all sites. Its makers reach the coordinator and the
-/// other sites by the runner's socket and over TCP.
+/// Returns nullopt without sites. `job` is the job of all sites. The site's factories reach the
+/// coordinator through the runner's socket, and the other sites over TCP.
 std::optional<outer::Site> site_of_rank(const config::JobConfig& job, const RankContext& rank);
 
 }  // namespace sortie::trainer

@@ -57,7 +57,7 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
   return check_agreement(communicator, rank, agreements);
 }
 
-/// Rank 0 writes the checkpoints, so it alone needs the tokenizer's files.
+/// Only rank 0 writes checkpoints, so only it needs the tokenizer's files.
 Result<RunTokenizer> find_tokenizer(const config::JobConfig& job, const RankContext& rank,
                                     const OpenedData& data) {
   if (rank.rank != 0) return RunTokenizer{};
@@ -71,11 +71,11 @@ Result<RunTokenizer> find_tokenizer(const config::JobConfig& job, const RankCont
   return tokenizer;
 }
 
-/// Turns trainer.train_epochs into steps, and judges the schedule by them.
+/// Converts trainer.train_epochs to steps, and checks the schedule with them.
 Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
                         const SampleSource& training, std::int64_t sites) {
   if (job.trainer.train_epochs == 0) return {};
-  // The sites share the samples out.
+  // The sites share the samples.
   const std::int64_t count = std::max<std::int64_t>(sites, 1);
   const std::int64_t samples = job.trainer.train_epochs * training.samples_per_epoch();
   job.trainer.train_iterations = config::steps_for_samples(batch, (samples + count - 1) / count);
@@ -112,7 +112,7 @@ void tell_notes(const std::vector<std::string>& notes, EventSink& events) {
 }
 
 Result<> train(const std::string& config_path, RankEnd& end) {
-  std::signal(SIGUSR1, SIG_IGN);  // it asks for a save: before the first step there is none
+  std::signal(SIGUSR1, SIG_IGN);  // requests a save; before the first step there is nothing to save
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
   end.set_rank(rank);
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
@@ -127,7 +127,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     return fail(
         ErrorCode::usage,
         "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
-  // Also without a launcher, or with one that took this for any program.
+  // Applied even without a launcher, or if the launcher did not know that this is sortie-train.
   const auto rules = [](const config::LoadedJob& read) {
     return config::validate_training(read.job);
   };
@@ -137,7 +137,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   std::error_code ignored;
   const char* home = std::getenv("HOME");
   config::resolve_paths(job, std::filesystem::current_path(ignored).string(), home ? home : "/");
-  const config::JobConfig told = job;  // the same on every host; where staged files are is not
+  const config::JobConfig told = job;  // the same on every host, unlike the paths of staged files
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
   if (rank.sites > 0 && rank.socket_path.empty())

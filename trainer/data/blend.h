@@ -1,4 +1,4 @@
-// Blend: which sample of which of several datasets is the next, by weights.
+// Blend: picks from which of several datasets the next sample comes, by weights.
 #pragma once
 
 #include <cstdint>
@@ -6,23 +6,24 @@
 
 namespace sortie::trainer {
 
-/// As Megatron's BlendedDataset: each next sample is of the dataset that is furthest behind its
-/// share; of equal ones the first. Nothing random: shares are exact at every moment, and a pick
-/// does not depend on how many are taken.
+/// The algorithm of Megatron's BlendedDataset: each sample comes from the dataset that is furthest
+/// below its share; ties go to the first dataset. It uses no random numbers. Every prefix of the
+/// sequence follows the shares closely, and a pick does not depend on the total number of samples.
 class Blend {
  public:
   struct Pick {
     std::size_t dataset;
-    std::uint64_t sample;  // of that dataset, from 0
+    std::uint64_t sample;  // within that dataset, from 0
   };
 
-  /// `weights` are positive and need not add up to 1; fewer than 2^16 of them.
+  /// `weights` must be positive and need not sum to 1. There must be fewer than 2^16.
   explicit Blend(std::vector<double> weights);
 
-  /// Computes the picks up to this one that are not known yet.
+  /// Returns pick number `index`. Computes and stores the missing picks up to it.
   Pick at(std::uint64_t index);
 
-  /// How many samples Megatron builds of a dataset with this share, a little more than are taken.
+  /// Number of samples that Megatron builds for a dataset with this share of `samples`: 0.5 % more
+  /// than are picked.
   static std::uint64_t samples_of_share(double share, std::uint64_t samples);
 
  private:
@@ -30,8 +31,8 @@ class Blend {
 
   std::vector<double> shares_;
   std::vector<std::uint16_t> picks_;
-  std::vector<std::uint64_t> taken_;   // per dataset, by all picks
-  std::vector<std::uint64_t> starts_;  // per dataset, before each kStride-th pick
+  std::vector<std::uint64_t> taken_;   // per dataset: samples in picks_
+  std::vector<std::uint64_t> starts_;  // per dataset: samples before each kStride-th pick
   static constexpr std::uint64_t kStride = 256;
 };
 

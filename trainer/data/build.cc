@@ -13,7 +13,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// The tokenizer's name as it is understood in any folder.
+/// Makes the path in the tokenizer's name absolute, so that the name is valid in any folder.
 std::string with_absolute_path(const std::string& tokenizer) {
   const std::size_t colon = tokenizer.find(':');
   if (colon == tokenizer.npos) return tokenizer;
@@ -34,7 +34,7 @@ class Builder {
     SORTIE_TRY(check_special_tokens());
     SORTIE_ASSIGN_OR_RETURN(result_.corpus, list_corpus(options_.corpus));
     progress_.total_bytes = result_.corpus.bytes;
-    // Bytes without end marks fit one byte each.
+    // Byte tokens without end-of-document ids fit in u8.
     result_.type = tokenizer_.name() == "byte" && !options_.append_eod
                        ? TokenType::u8
                        : token_type_for(tokenizer_.vocab_size());
@@ -89,7 +89,7 @@ class Builder {
     return {};
   }
 
-  /// Other threads read and tokenize; this one writes, and looks for an interruption.
+  /// Other threads read and tokenize. This thread writes and polls for an interruption.
   Result<> add_documents() {
     DocumentReader reader(result_.corpus, options_.documents, tokenizer_);
     const ChunkEncoder encoder(tokenizer_, result_.type, options_.append_eod,

@@ -39,14 +39,14 @@ std::string to_json(const BuildManifest& manifest) {
 }
 
 Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where) {
-  std::string_view at;  // the member that is read
+  std::string_view at;  // the member being read
   const auto member = [&at](const OrderedJson& object, const char* key) -> const OrderedJson& {
     at = {};
     const OrderedJson& found = object.at(key);
     at = key;
     return found;
   };
-  // The library reports by exceptions; they end here.
+  // The library reports errors by exceptions. None leaves this function.
   try {
     const OrderedJson root = OrderedJson::parse(text);
     if (member(root, "format") != "sortie-data" || member(root, "version") != 1)
@@ -54,12 +54,12 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
     BuildManifest manifest;
     member(root, "tokenizer").get_to(manifest.tokenizer);
     member(root, "tokenizer_sha256").get_to(manifest.tokenizer_sha256);
-    manifest.vocabulary_sha256 = root.value("vocabulary_sha256", "");  // older files: not there
+    manifest.vocabulary_sha256 = root.value("vocabulary_sha256", "");  // missing in older files
     member(root, "vocab_size").get_to(manifest.vocab_size);
     if (!member(root, "eod_id").is_null()) manifest.eod_id = root.at("eod_id").get<std::int32_t>();
     member(root, "append_eod").get_to(manifest.append_eod);
     manifest.add_special_tokens =
-        root.value("add_special_tokens", false);  // older files: not there
+        root.value("add_special_tokens", false);  // missing in older files
     member(root, "token_type").get_to(manifest.token_type);
     member(root, "text_bytes").get_to(manifest.text_bytes);
     member(root, "files").get_to(manifest.files);

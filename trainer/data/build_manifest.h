@@ -1,4 +1,5 @@
-// PREFIX.json: what a token file was built from, for people and for `data inspect`.
+// PREFIX.json: the manifest that records what a token file was built from. Read by people, by the
+// checks at the start of training and by `data inspect`.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct BuildManifestPart {
 };
 
 struct BuildManifest {
-  std::string tokenizer{};  // as make_tokenizer takes it
+  std::string tokenizer{};  // in the syntax of make_tokenizer
   std::string tokenizer_sha256{};
   std::string vocabulary_sha256{};  // vocabulary_hash(); empty in older files
   std::int64_t vocab_size = 0;
@@ -29,7 +30,7 @@ struct BuildManifest {
   std::string token_type{};
   std::uint64_t text_bytes = 0;
   std::uint64_t files = 0;
-  std::uint64_t left_out_documents = 0;  // that are no text
+  std::uint64_t left_out_documents = 0;  // documents that are not text
   std::uint64_t left_out_bytes = 0;
   std::vector<BuildManifestPart> parts{};
 };
@@ -37,8 +38,8 @@ struct BuildManifest {
 std::string to_json(const BuildManifest& manifest);
 Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where);
 
-/// The manifest that lists PREFIX, whether PREFIX is whole or one part of a split; absent when
-/// there is none (files of other tools have none).
+/// Returns the manifest that lists PREFIX, either as the whole output or as one part of a split.
+/// Returns nullopt if none does (other tools write no manifest).
 Result<std::optional<BuildManifest>> find_build_manifest(const std::string& prefix);
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// ChunkEncoder: a chunk of documents to tokens as they are in a .bin.
+// ChunkEncoder: tokenizes a chunk of documents into the byte format of a .bin.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace sortie::trainer {
 
-/// Part of a document, or all of it, as so many bytes of EncodedChunk::tokens.
+/// A document or part of one. The tokens of all pieces are contiguous in EncodedChunk::tokens.
 struct EncodedPiece {
   std::size_t token_bytes = 0;
   std::size_t text_bytes = 0;
@@ -23,15 +23,15 @@ struct EncodedPiece {
 struct EncodedChunk {
   std::vector<std::byte> tokens{};
   std::vector<EncodedPiece> pieces{};
-  std::uint64_t empty_documents = 0;  // JSON lines without text: left out
-  LeftOutText left_out{};             // JSON lines that are no text
+  std::uint64_t empty_documents = 0;  // JSON lines whose text is empty; left out
+  LeftOutText left_out{};             // JSON lines that are not text
 };
 
-/// Immutable; threads share it.
+/// Immutable and thread-safe.
 class ChunkEncoder {
  public:
-  /// `append_eod` needs a tokenizer with an end-of-document id. `add_special`: its special tokens
-  /// around every document.
+  /// `append_eod` requires a tokenizer with an end-of-document id. `add_special` puts the
+  /// tokenizer's special tokens around every document. The tokenizer must outlive the encoder.
   ChunkEncoder(const Tokenizer& tokenizer, TokenType type, bool append_eod, bool add_special,
                DocumentOptions documents)
       : tokenizer_(tokenizer),
@@ -41,7 +41,7 @@ class ChunkEncoder {
         documents_(std::move(documents)),
         as_is_(tokenizer.name() == "byte" && type == TokenType::u8) {}
 
-  /// An error names the file and, of JSON, the line.
+  /// An error in a JSON line names the file and the line.
   Result<EncodedChunk> encode(const TextChunk& chunk) const;
 
  private:
@@ -55,7 +55,7 @@ class ChunkEncoder {
   bool append_eod_;
   bool add_special_;
   DocumentOptions documents_;
-  bool as_is_;  // bytes are their own tokens, and nothing is added
+  bool as_is_;  // the text bytes are the tokens; nothing is added
 };
 
 }  // namespace sortie::trainer

@@ -37,7 +37,8 @@ class Lister {
   Corpus take() { return std::move(corpus_); }
 
  private:
-  /// What a shell would put in its place; for lists that are too long for one.
+  /// Adds the files that a shell would substitute for the pattern. Patterns are for lists that are
+  /// too long for a command line.
   Result<> add_pattern(const fs::path& pattern) {
     glob_t found{};
     const int code = ::glob(pattern.c_str(), GLOB_ERR, nullptr, &found);

@@ -1,4 +1,4 @@
-// The input files of a token file: which, and in which order.
+// Lists the input files of a token file in a defined order.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace sortie::trainer {
 
 struct CorpusOptions {
   std::vector<std::filesystem::path> inputs{};  // files, folders, patterns like a/*.txt
-  std::vector<std::string> include{};           // patterns for file names in folders; empty = all
+  std::vector<std::string> include{};  // patterns for names of files in folders; empty = all
 };
 
 struct Corpus {
@@ -22,11 +22,12 @@ struct Corpus {
   std::uint64_t skipped_pattern = 0;
   std::uint64_t skipped_hidden = 0;    // names that start with a dot, within folders
   std::uint64_t skipped_links = 0;     // symbolic links and special files, within folders
-  std::uint64_t skipped_repeated = 0;  // the same file named twice
+  std::uint64_t skipped_repeated = 0;  // files that are named more than once
 };
 
-/// Inputs in the order given; a folder gives its files, at any depth, by bytewise order of their
-/// path below it, so that the result does not depend on the file system or the locale.
+/// Lists the files of the inputs, in the order of the inputs. A folder contributes its files at any
+/// depth, in bytewise order of their paths, so that the result does not depend on the file system
+/// or the locale. ErrorCode::data if no file remains.
 Result<Corpus> list_corpus(const CorpusOptions& options);
 
 }  // namespace sortie::trainer

@@ -90,7 +90,7 @@ Result<TextChunk> DocumentReader::next_lines() {
   return chunk;
 }
 
-/// Finds the end of the next document, or passes over it when it is no text.
+/// Finds the end of the next document, or skips it if it is not text.
 void DocumentReader::begin_document(TextChunk& chunk) {
   document_rest_ = rest_.size();
   if (options_.document_bytes > 0 && rest_.size() > options_.document_bytes)
@@ -138,7 +138,7 @@ Result<std::optional<TextChunk>> DocumentReader::next() {
       return std::optional(std::move(chunk));
     }
     SORTIE_TRY(add_pieces(chunk));
-    // Small files share a chunk; many that are left out end it too, so that progress is seen.
+    // Small files share a chunk. Many left-out documents end it too, so that progress is reported.
     constexpr std::uint64_t kMostLeftOut = 64;
     if (chunk.piece_bytes >= kChunk || chunk.left_out.count() >= kMostLeftOut)
       return std::optional(std::move(chunk));

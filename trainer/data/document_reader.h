@@ -1,4 +1,4 @@
-// DocumentReader: input files to chunks of documents, in order, without tokenizing them.
+// DocumentReader: splits input files into chunks of documents, in order, without tokenizing them.
 #pragma once
 
 #include <cstdint>
@@ -18,43 +18,46 @@
 namespace sortie::trainer {
 
 struct DocumentOptions {
-  /// Every line of every file is a JSON object, its string at this key a document; empty = text.
+  /// If not empty: every line of every file is a JSON object whose string at this key is a
+  /// document. If empty: files are plain text.
   std::string json_key{};
-  /// Text files are cut at the first newline after this many bytes; 0 = one document per file.
+  /// Text files are split after the first newline beyond this many bytes; 0 = one document per
+  /// file.
   std::uint64_t document_bytes = 0;
-  /// Documents that are no text (text_check.h) are documents too.
+  /// Keep documents that are not text (text_check.h).
   bool keep_non_text = false;
 };
 
-/// Part of a document, or all of it.
+/// A document or part of one.
 struct TextPiece {
   std::string_view text;
   bool begins_document = true;
   bool ends_document = true;
 };
 
-/// About a megabyte of text: whole lines of JSON, or pieces of documents.
+/// About 1 MB of text: whole JSON lines or pieces of documents.
 struct TextChunk {
-  std::string file{};            // that the lines are from
-  std::string_view lines{};      // JSON lines, or empty
-  std::uint64_t first_line = 1;  // of the lines, in the file
+  std::string file{};            // that `lines` are from
+  std::string_view lines{};      // JSON lines; empty for plain text
+  std::uint64_t first_line = 1;  // number of the first line within the file
   std::vector<TextPiece> pieces{};
   std::size_t piece_bytes = 0;
-  std::uint64_t input_bytes = 0;                      // of files that this chunk has used up
-  std::uint64_t files = 0;                            // that begin in it
-  LeftOutText left_out{};                             // of the documents that were reached
-  std::vector<std::shared_ptr<const void>> owners{};  // of the memory that the views look at
+  std::uint64_t input_bytes = 0;  // bytes of input files that this chunk consumed
+  std::uint64_t files = 0;        // that begin in this chunk
+  LeftOutText left_out{};         // documents left out while filling this chunk
+  std::vector<std::shared_ptr<const void>> owners{};  // keep the memory of the views alive
 };
 
-/// Not thread-safe. A file is mapped when its turn comes; gzip is found by its magic number. A gzip
-/// file of text, not of JSON lines, is unpacked in memory as a whole.
+/// Not thread-safe. Maps a file when it is reached and detects gzip by its magic number.
+/// Decompresses a gzip file of plain text as a whole in memory; streams one of JSON lines.
 class DocumentReader {
  public:
-  /// Corpus and tokenizer (which says where a long text can be cut) must outlive the reader.
+  /// `corpus` and `tokenizer` must outlive the reader. Tokenizer::find_cut decides where a long
+  /// text can be cut.
   DocumentReader(const Corpus& corpus, DocumentOptions options, const Tokenizer& tokenizer)
       : corpus_(corpus), options_(std::move(options)), tokenizer_(tokenizer) {}
 
-  /// Absent after the last.
+  /// Returns nullopt after the last chunk.
   Result<std::optional<TextChunk>> next();
 
  private:
@@ -69,14 +72,14 @@ class DocumentReader {
   const Tokenizer& tokenizer_;
   std::size_t next_file_ = 0;
 
-  // The open file.
+  // State of the open file.
   std::string path_;
-  std::shared_ptr<const void> owner_;  // of rest_
+  std::shared_ptr<const void> owner_;  // owns the memory of rest_
   std::string_view rest_;
-  std::size_t document_rest_ = 0;  // bytes of rest_ that belong to the document that is open
+  std::size_t document_rest_ = 0;  // bytes of rest_ that belong to the current document
   std::shared_ptr<MappedFile> mapped_;
   std::optional<GzipReader> gzip_;
-  std::string carried_;  // of the gzip file: the beginning of a line
+  std::string carried_;  // gzip of JSON lines: the beginning of an incomplete line
   std::uint64_t line_ = 1;
   std::uint64_t input_used_ = 0;
   bool begins_ = false;

@@ -53,7 +53,7 @@ Result<> EpochOrder::read(std::uint64_t index, std::int64_t vocab_size,
   const std::uint64_t begin = sample * static_cast<std::uint64_t>(sequence_length_);
   const auto block = static_cast<std::uint64_t>(
       std::upper_bound(starts_.begin(), starts_.end(), begin) - starts_.begin() - 1);
-  std::uint64_t start = starts_[block];  // of document `i` in the stream
+  std::uint64_t start = starts_[block];  // position of document `i` in the stream
   for (std::uint64_t i = block * kStride; !out.empty(); ++i) {
     const auto [file, document] = table_.place(document_at(i));
     const std::uint64_t tokens = file->index().document_tokens(document);

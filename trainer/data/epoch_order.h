@@ -1,4 +1,4 @@
-// EpochOrder: which tokens are sample i of one epoch.
+// EpochOrder: maps sample i of one epoch to its tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace sortie::trainer {
 
-/// The documents of several files, numbered in the order of the files.
+/// The documents of several files, numbered consecutively in the order of the files.
 class DocumentTable {
  public:
   /// The files must outlive the table.
@@ -25,16 +25,18 @@ class DocumentTable {
 
  private:
   const std::vector<TokenFile>& files_;
-  std::vector<std::uint64_t> first_;  // first document of each file, then the end
+  std::vector<std::uint64_t> first_;  // number of the first document of each file, then the total
   std::uint64_t tokens_ = 0;
 };
 
-/// One epoch: the documents in shuffled order form one stream; sample i is sequence_length + 1
-/// tokens of it and shares one token with the next; the samples are taken in shuffled order too, so
-/// that one long document does not fill a batch. A pure function of (seed, epoch, sample). Without
-/// `shuffle` both orders are as stored.
+/// The order of samples in one epoch. The documents, in shuffled order, form one stream of tokens.
+/// Sample i of the stream is sequence_length + 1 tokens and shares one token with the next sample.
+/// The samples are read in a second shuffled order, so that one long document does not fill a
+/// batch. The result is a pure function of (seed, epoch, sample). Without `shuffle`, both orders
+/// are as stored.
 class EpochOrder {
  public:
+  /// `table` must outlive the order.
   EpochOrder(const DocumentTable& table, std::int64_t sequence_length, std::uint64_t seed,
              std::uint64_t epoch, bool shuffle);
 
@@ -42,7 +44,7 @@ class EpochOrder {
   /// Copies sample `index` (sequence_length + 1 tokens).
   Result<> read(std::uint64_t index, std::int64_t vocab_size, std::span<std::int32_t> out) const;
 
-  /// Samples of an epoch: the last tokens that do not fill one are left out.
+  /// Samples per epoch. The last tokens that do not fill a sample are left out.
   static std::uint64_t num_samples(std::uint64_t tokens, std::int64_t sequence_length) {
     return tokens == 0 ? 0 : (tokens - 1) / static_cast<std::uint64_t>(sequence_length);
   }
@@ -52,7 +54,8 @@ class EpochOrder {
     return shuffle_ ? documents_(position) : position;
   }
 
-  /// Every kStride-th start in the stream is kept; between them lengths are added up.
+  /// starts_ holds the stream position of every kStride-th document. Positions between them are
+  /// computed by adding lengths.
   static constexpr std::uint64_t kStride = 32;
 
   const DocumentTable& table_;

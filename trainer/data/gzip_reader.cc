@@ -22,7 +22,7 @@ GzipReader::GzipReader(std::span<const std::byte> bytes, std::string name)
     : state_(std::make_unique<State>()) {
   state_->bytes = bytes;
   state_->name = std::move(name);
-  constexpr int kGzipOnly = 16;  // added to the window bits: no zlib header, no guess
+  constexpr int kGzipOnly = 16;  // added to the window bits: accept gzip headers only
   const int made = inflateInit2(&state_->stream, MAX_WBITS + kGzipOnly);
   SORTIE_CHECK(made == Z_OK, "inflateInit2: {}", made);
 }
@@ -56,7 +56,7 @@ Result<> GzipReader::read(std::size_t bytes, std::string& out) {
   out.resize(target);
   while (size < target && !at_end()) {
     if (!state.in_member) {
-      // Zeros may fill the last block of a tape; anything else must be a further member.
+      // Trailing zeros are allowed (padding of tape blocks). Anything else must be another member.
       const auto rest = state.bytes.subspan(state.used);
       if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; })) {
         state.used = state.bytes.size();

@@ -1,4 +1,4 @@
-// GzipReader: the content of a gzip file, piece by piece.
+// GzipReader: decompresses a gzip file piece by piece.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,21 @@
 
 namespace sortie::trainer {
 
-/// Members that follow one another are one content, as `zcat` has it.
+/// Concatenated members are read as one stream, as by `zcat`.
 class GzipReader {
  public:
-  /// `name` is how messages call the file; the bytes must outlive the reader.
+  /// `name` is the file name in messages. `bytes` must outlive the reader.
   GzipReader(std::span<const std::byte> bytes, std::string name);
   GzipReader(GzipReader&&) noexcept;
   ~GzipReader();
 
   static bool is_gzip(std::span<const std::byte> bytes);
 
-  /// Appends up to `bytes` bytes; fewer only at the end. A broken or cut file is ErrorCode::data.
+  /// Appends up to `bytes` decompressed bytes to `out`; fewer only at the end. ErrorCode::data if
+  /// the file is corrupt or truncated.
   Result<> read(std::size_t bytes, std::string& out);
   bool at_end() const;
-  /// Bytes of the file that have been used.
+  /// Compressed bytes consumed so far.
   std::size_t position() const;
 
  private:

@@ -13,10 +13,10 @@ inline constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
 inline constexpr std::uint64_t kIndexVersion = 1;
 inline constexpr std::size_t kIndexHeaderBytes = 34;  // magic, version, type, two counts
 
-/// Integer types that token ids may be stored as; the values are the codes in the file.
+/// Integer types for stored token ids. The values are the type codes in the file.
 enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
 
-/// The type behind a code of the file; absent for floating-point and unknown codes.
+/// Returns the type for a code in the file; nullopt for floating-point and unknown codes.
 constexpr std::optional<TokenType> token_type_from_code(std::uint8_t code) {
   return (code >= 1 && code <= 5) || code == 8 ? std::optional(static_cast<TokenType>(code))
                                                : std::nullopt;
@@ -56,7 +56,7 @@ constexpr std::string_view token_type_name(TokenType type) {
   return "?";
 }
 
-/// What Megatron takes for a vocabulary, and u8 where that is enough.
+/// The type that Megatron chooses for a vocabulary of this size, or u8 if that is enough.
 constexpr TokenType token_type_for(std::int64_t vocab_size) {
   return vocab_size <= 256 ? TokenType::u8 : vocab_size < 65500 ? TokenType::u16 : TokenType::i32;
 }

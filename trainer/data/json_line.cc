@@ -11,7 +11,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// Walks over JSON text. Values that nobody wants are passed over by their brackets and quotes.
+/// Scans JSON text. Skips unneeded values by matching brackets and quotes only.
 class Walker {
  public:
   explicit Walker(std::string_view text) : text_(text) {}
@@ -57,8 +57,8 @@ class Walker {
     return broken("the end inside of a string");
   }
 
-  /// Passes over characters of a string that mean themselves, eight at a time; stops at or shortly
-  /// before a quote, a backslash or a control character.
+  /// Skips ordinary characters of a string, eight at a time. Stops at or shortly before a quote, a
+  /// backslash or a control character.
   void skip_plain() {
     constexpr std::uint64_t kOnes = 0x0101010101010101u;
     constexpr std::uint64_t kHigh = 0x8080808080808080u;
@@ -71,7 +71,7 @@ class Walker {
   }
 
   Result<> skip_value() {
-    std::string open;  // brackets that wait for their partner
+    std::string open;  // expected closing brackets
     do {
       skip_space();
       const char c = peek();
@@ -114,7 +114,8 @@ std::optional<char32_t> hex4(std::string_view text, std::size_t at) {
   return value;
 }
 
-/// The character of the \uXXXX whose digits begin at `at`, which moves past it (and its partner's).
+/// Returns the character of the \uXXXX whose digits begin at `at`. Moves `at` past them, and past
+/// the second half of a surrogate pair.
 std::optional<char32_t> take_unicode_escape(std::string_view raw, std::size_t& at) {
   const auto first = hex4(raw, at);
   if (!first) return std::nullopt;
@@ -157,8 +158,8 @@ Result<> unescape(std::string_view raw, std::string& out) {
 Result<std::string_view> json_line_string(std::string_view line, std::string_view key,
                                           std::string& buffer) {
   Walker walker(line);
-  std::optional<Walker::String> found;  // the last of several
-  bool other = false;                   // the last is no string
+  std::optional<Walker::String> found;  // the last occurrence
+  bool other = false;                   // the last occurrence is not a string
   walker.skip_space();
   if (!walker.take('{')) return walker.broken("no {");
   walker.skip_space();

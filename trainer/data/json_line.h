@@ -1,4 +1,4 @@
-// The one string of a JSON line that is wanted.
+// Extracts one string from a JSON line.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace sortie::trainer {
 
-/// The string at `key` of the object in `line`: a view into `line`, or into `buffer` when it has
-/// escapes. Of equal keys the last counts, half a surrogate pair becomes U+FFFD. Errors say what is
-/// wrong, without the place of the line.
+/// Returns the string at `key` of the object in `line`: a view into `line`, or into `buffer` if it
+/// has escapes. If the key occurs more than once, the last occurrence counts. A lone surrogate
+/// becomes U+FFFD. Errors say what is wrong, but not in which line of the file.
 Result<std::string_view> json_line_string(std::string_view line, std::string_view key,
                                           std::string& buffer);
 

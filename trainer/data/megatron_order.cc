@@ -34,7 +34,7 @@ MegatronOrder::MegatronOrder(const DocumentTable& table, std::int64_t sequence_l
     documents_[i] = static_cast<std::uint32_t>(i % table.size());
   shuffled_.resize(total);
   std::iota(shuffled_.begin(), shuffled_.end(), 0u);
-  // One generator for all, in this order.
+  // One generator for all shuffles, in this order.
   NumpyRandom random(seed);
   const auto shuffle_two = [&random](std::span<std::uint32_t> all, std::size_t first) {
     random.shuffle(all.first(first));

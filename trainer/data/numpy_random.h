@@ -1,4 +1,5 @@
-// NumpyRandom: the shuffle of numpy's RandomState, whose orders other suites' runs have.
+// NumpyRandom: the shuffle of numpy's RandomState, which other training suites use for their
+// orders.
 #pragma once
 
 #include <bit>
@@ -9,19 +10,19 @@
 
 namespace sortie::trainer {
 
-/// The sequence of numpy.random.RandomState(seed).
+/// Generates the same sequence as numpy.random.RandomState(seed).
 class NumpyRandom {
  public:
   explicit NumpyRandom(std::uint32_t seed) : engine_(seed) {}
 
-  /// In place, as RandomState.shuffle; fewer than 2^32 values.
+  /// Shuffles in place, as RandomState.shuffle does. Fewer than 2^32 values.
   template <class T>
   void shuffle(std::span<T> values) {
     for (std::size_t i = values.size(); i-- > 1;) std::swap(values[i], values[below_or_at(i)]);
   }
 
  private:
-  /// Even over [0, max]: the low bits of a draw, drawn again while they are too much.
+  /// Uniform over [0, max]: takes the low bits of a draw and draws again while they exceed `max`.
   std::size_t below_or_at(std::size_t max) {
     const std::uint64_t mask = std::bit_ceil(static_cast<std::uint64_t>(max) + 1) - 1;
     for (;;)

@@ -1,4 +1,4 @@
-// OrderedPool: threads that work on items from one source, whose results come out in its order.
+// OrderedPool: worker threads process items from one source; results are returned in its order.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@
 
 namespace sortie::trainer {
 
-/// `Item` and `Output` are moved around. The source is asked by one thread at a time, in order, and
-/// no further ahead of the results than memory should hold.
+/// `Item` and `Output` must be movable. One thread calls the source, in order. At most 4 * threads
+/// + 4 items are held at a time, which bounds the memory.
 template <class Item, class Output>
 class OrderedPool {
  public:
@@ -44,21 +44,23 @@ class OrderedPool {
   }
 
   enum class State { ready, pending, ended };
-  /// Whether next() would answer at once; waits for that up to `patience`.
+  /// Returns whether next() can return at once; blocks up to `patience` until it can. Returns
+  /// `ended` after the last result.
   State wait(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, patience, [&] { return state() != State::pending; });
     return state();
   }
 
-  /// The next result, or the first error of source or work. Only when wait() said ready.
+  /// Returns the next result, or the error of the source or the work in its place. Call only after
+  /// wait() returned `ready`.
   Result<Finished> next() {
     std::unique_ptr<Job> job;
     {
       const std::lock_guard lock(mutex_);
       job = std::move(jobs_.front());
       jobs_.pop_front();
-      if (taken_ > 0) --taken_;  // an error of the source may be at the front untaken
+      if (taken_ > 0) --taken_;  // the source's error can be at the front without being taken
     }
     changed_.notify_all();
     if (!job->output->has_value()) return std::unexpected(std::move(*job->output).error());
@@ -67,7 +69,7 @@ class OrderedPool {
 
  private:
   struct Job {
-    std::optional<Item> item;  // absent: the source failed
+    std::optional<Item> item;  // nullopt: the source failed
     std::optional<Result<Output>> output;
   };
 
@@ -88,7 +90,7 @@ class OrderedPool {
       {
         const std::lock_guard lock(mutex_);
         if (!item) {
-          // In its place, after all that came before; nothing is left to do about it.
+          // Queued after all earlier items. It needs no work.
           auto job = std::make_unique<Job>();
           job->output = std::unexpected(std::move(item).error());
           jobs_.push_back(std::move(job));
@@ -126,7 +128,7 @@ class OrderedPool {
   const std::size_t most_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::unique_ptr<Job>> jobs_;  // in order; the first taken_ are with a thread or done
+  std::deque<std::unique_ptr<Job>> jobs_;  // in source order; the first taken_ are in work or done
   std::size_t taken_ = 0;
   bool read_all_ = false;
   bool stopped_ = false;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
-/// Opens and locks `path`; the loop covers another build renaming it away between the two.
+/// Opens and locks `path`. Retries if another build renames the file between open and lock.
 Result<Fd> open_locked(const std::filesystem::path& path) {
   for (;;) {
     Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
@@ -91,7 +91,7 @@ Result<> OutputFile::publish() {
   SORTIE_CHECK(!hash_text_.empty(), "publish before sync");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     return std::unexpected(os_error(errno, "rename " + temporary_.string()));
-  file_.reset();  // also drops the lock, which now sits on the published file
+  file_.reset();  // also releases the lock, which is now on the published file
   return {};
 }
 

@@ -1,4 +1,4 @@
-// OutputFile: a new file that is hashed while it is written and appears under its name at once.
+// OutputFile: a new file that is hashed while it is written and appears under its name atomically.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,9 @@
 
 namespace sortie::trainer {
 
-/// Writes to "<path>.tmp", which is locked so that two builds of one output exclude each other and
-/// what a killed build left is taken over by the next. Destroyed before publish() it removes that.
+/// Writes to "<path>.tmp". This file is locked: a second build of the same output fails with
+/// ErrorCode::data. The file of a killed build is overwritten by the next build. The destructor
+/// removes the temporary file unless publish() succeeded.
 class OutputFile {
  public:
   static Result<OutputFile> create(const std::filesystem::path& path);
@@ -24,9 +25,9 @@ class OutputFile {
   ~OutputFile();
 
   Result<> write(std::span<const std::byte> bytes);
-  /// Flushes and fsyncs; no more writes after it.
+  /// Flushes and fsyncs. No write may follow.
   Result<> sync();
-  /// Renames to the final name; needs sync() first. The caller fsyncs the folder.
+  /// Renames the file to its final name. Requires sync(). The caller fsyncs the folder.
   Result<> publish();
 
   std::uint64_t bytes() const { return bytes_; }

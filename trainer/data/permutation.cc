@@ -17,7 +17,7 @@ std::uint64_t Permutation::operator()(std::uint64_t index) const {
   if (size_ == 1) return 0;
   std::uint64_t value = index;
   do {
-    // Alternating xor of one half with a hash of the other: invertible whatever the hash.
+    // Alternately xors one half with a hash of the other, which is invertible for any hash.
     std::uint64_t low = value & ((std::uint64_t{1} << low_bits_) - 1);
     std::uint64_t high = value >> low_bits_;
     for (std::uint64_t round = 0; round < kRounds; round += 2) {

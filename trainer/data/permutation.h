@@ -5,9 +5,10 @@
 
 namespace sortie::trainer {
 
-/// A Feistel network over the smallest power of two that holds `size`, walked along its cycle until
-/// it lands inside. Any element costs O(1) time and no memory; equal (key, size) give the same
-/// order on every machine and in every version (tests pin it: a resumed run depends on it).
+/// A Feistel network over the smallest power of two that is not less than `size`, applied again
+/// until the result is below `size` (cycle walking). Any element costs O(1) time and no memory.
+/// Equal (key, size) give the same order on every machine and in every version; tests pin it,
+/// because a resumed run depends on it.
 class Permutation {
  public:
   Permutation() = default;

@@ -42,7 +42,7 @@ Result<std::vector<std::byte>> megatron_index_of_scaling(std::span<const std::by
   std::string index_dtype;
   std::uint64_t documents = 0;
   std::string_view at;
-  try {  // the library reports by exceptions; they end here
+  try {  // the library reports errors by exceptions; none leaves this function
     const auto json = nlohmann::json::parse(meta);
     const auto read = [&](const char* key, auto& out) {
       at = {};
@@ -88,7 +88,7 @@ Result<std::vector<std::byte>> megatron_index_of_scaling(std::span<const std::by
   }
   for (std::uint64_t i = 0; i < documents; ++i) {
     const auto start = load_unaligned<std::uint64_t>(idx.data() + kEntry * i);
-    if (start >= std::uint64_t{1} << 60)  // in tokens here, in bytes there
+    if (start >= std::uint64_t{1} << 60)  // tokens here, bytes in the Megatron index
       return fail(ErrorCode::data, fmt::format("{}.idx: document {} starts at token {}", name, i,
                                                static_cast<std::int64_t>(start)));
     append(out, start * token_bytes(*type));

@@ -1,4 +1,5 @@
-// Scaling's memory map (PREFIX.bin, PREFIX.idx, PREFIX.meta.json) as a Megatron index.
+// Converts the index of Scaling's memory map (PREFIX.bin, PREFIX.idx, PREFIX.meta.json) into a
+// Megatron index.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +12,10 @@
 
 namespace sortie::trainer {
 
-/// The bytes of the .idx that Megatron would have for the same documents; what is checked of those
-/// (TokenIndex::parse) is not checked here. `idx`: start and length in tokens of each document,
-/// both i64; `meta`: dtype and index_dtype by their numpy names, document_count.
+/// Returns the bytes of the .idx that Megatron would write for the same documents. The checks of
+/// TokenIndex::parse are not made here. `idx` holds the start and the length of each document in
+/// tokens, both i64. `meta` holds dtype and index_dtype as numpy names, and document_count. `name`
+/// is PREFIX in messages.
 Result<std::vector<std::byte>> megatron_index_of_scaling(std::span<const std::byte> idx,
                                                          std::string_view meta,
                                                          std::string_view name);

@@ -13,7 +13,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// In the order in which numpy adds, so that a share at the edge of a whole number falls alike.
+/// Adds in the order in which numpy adds, so that a share close to a whole number is rounded alike.
 double numpy_sum(std::span<const double> values) {
   constexpr std::size_t kLanes = 8, kBlock = 128;
   const std::size_t n = values.size();
@@ -46,11 +46,11 @@ ScalingPacking::ScalingPacking(const DocumentTable& table, std::int64_t sequence
   std::iota(documents_.begin(), documents_.end(), 0u);
   NumpyRandom(seed).shuffle(std::span(documents_));
   const auto wanted = static_cast<std::uint64_t>(sequence_length) + 1;
-  std::uint64_t have = 0;  // tokens of the sample that is being filled
+  std::uint64_t have = 0;  // tokens in the current sample
   Start start{};
   for (std::uint64_t place = 0; place < documents_.size(); ++place) {
     const std::uint64_t tokens = tokens_at(place);
-    // The last token of a piece is only a target, so a piece of one token would be no input.
+    // The last token of a piece is only a target, so a piece of one token has no input.
     for (std::uint64_t at = 0; at + 1 < tokens;) {
       if (have == 0) start = {static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(at)};
       const std::uint64_t end = std::min(tokens, at + wanted - have);
@@ -94,7 +94,8 @@ std::vector<std::uint64_t> scaling_shares(std::span<const std::uint64_t> sizes,
   }
   if (counts.empty()) return std::vector<std::uint64_t>(sizes.size());
   if (weights.empty()) {
-    // By number, with the exponent 1: every weight is 1 but for rounding, which decides here too.
+    // Scaling weighs by number of samples with exponent 1. Every weight is then 1 except for
+    // rounding errors, which are reproduced because they affect the result.
     std::vector<double> part = counts;
     divide(part, numpy_sum(counts));
     share = part;
@@ -160,7 +161,7 @@ Result<std::unique_ptr<ScalingOrder>> ScalingOrder::open(ScalingOptions options)
                                                prefix, source->table.size()));
     order->sources_.push_back(std::move(source));
   }
-  // Room for epochs after the first: each has a seed of its own.
+  // Room for later epochs: epoch e uses seed + e.
   if (order->options_.seed > kMost - (1u << 20))
     return fail(ErrorCode::data, fmt::format("trainer.seed: {} is too large for data.sampler = "
                                              "scaling, whose seeds have 32 bits",

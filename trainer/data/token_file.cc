@@ -43,7 +43,7 @@ template <class T>
 Result<> TokenFile::read_as(std::uint64_t position, std::int64_t vocab_size,
                             std::span<std::int32_t> out) const {
   const std::byte* from = bin_.data() + position * sizeof(T);
-  // Two loops that the compiler vectorises: widen, then look for an id out of range.
+  // Two loops that the compiler vectorises: the first widens, the second checks the range of ids.
   for (std::size_t i = 0; i < out.size(); ++i)
     out[i] = static_cast<std::int32_t>(load_unaligned<T>(from + i * sizeof(T)));
   const std::uint64_t limit = static_cast<std::uint64_t>(vocab_size);

@@ -1,5 +1,5 @@
-// TokenFile: PREFIX.bin and PREFIX.idx, memory-mapped and checked; Megatron's, or Scaling's where a
-// PREFIX.meta.json is beside them.
+// TokenFile: PREFIX.bin and PREFIX.idx, memory-mapped and checked. The format is Megatron's, or
+// Scaling's if the .idx lacks Megatron's magic and a PREFIX.meta.json exists.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace sortie::trainer {
 
-/// Immutable and safe to share between threads.
+/// Immutable and thread-safe.
 class TokenFile {
  public:
   /// Fails with ErrorCode::data, naming the file and the numbers that disagree.
@@ -25,12 +25,13 @@ class TokenFile {
   std::uint64_t num_tokens() const { return index_.num_tokens(); }
   std::uint64_t num_documents() const { return index_.num_documents(); }
 
-  /// Copies the tokens [position, position + out.size()), which must lie in the file. An id outside
-  /// [0, vocab_size) is an error that names file, document, place and id.
+  /// Copies the tokens [position, position + out.size()), which must be within the file.
+  /// ErrorCode::data if an id is outside [0, vocab_size); the message names file, document, token
+  /// and id.
   Result<> read(std::uint64_t position, std::int64_t vocab_size, std::span<std::int32_t> out) const;
 
-  /// 32 hex digits over the whole .idx, the size of the .bin and 64 of its blocks: equal on all
-  /// ranks that see the same data, and cheap for any size.
+  /// 32 hex digits: a hash of the whole .idx, the size of the .bin and 64 of its blocks. Equal on
+  /// all ranks that see the same data, and cheap for any size.
   std::string fingerprint() const;
 
   std::span<const std::byte> bin_bytes() const { return bin_.bytes(); }
@@ -47,7 +48,7 @@ class TokenFile {
   std::string prefix_;
   MappedFile idx_;
   MappedFile bin_;
-  std::vector<std::byte> converted_;  // of Scaling's format: the index as Megatron has it
+  std::vector<std::byte> converted_;  // Scaling's format only: the converted index
   TokenIndex index_;
 };
 

@@ -33,7 +33,7 @@ Result<TokenIndex> TokenIndex::parse(std::span<const std::byte> bytes, std::uint
   index.num_sequences_ = load_unaligned<std::uint64_t>(data + 18);
   index.num_bounds_ = load_unaligned<std::uint64_t>(data + 26);
   const std::uint64_t body = bytes.size() - kIndexHeaderBytes;
-  // The quotients come first: the products below can then not overflow.
+  // Compared by division, because the products below could overflow.
   const bool countable = index.num_sequences_ <= body / 12 && index.num_bounds_ <= body / 8;
   const std::uint64_t wanted = 12 * index.num_sequences_ + 8 * index.num_bounds_;
   if (!countable || wanted > body)

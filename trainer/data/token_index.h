@@ -11,14 +11,13 @@
 
 namespace sortie::trainer {
 
-/// Lengths, positions and documents of the sequences in a .bin file. Holds a view: the bytes must
+/// Lengths, positions and documents of the sequences in a .bin file. Non-owning: the bytes must
 /// outlive it.
 class TokenIndex {
  public:
-  /// Checks everything there is to check, in one pass: header, sizes of the arrays, that the
-  /// sequences lie back to back and fill `bin_bytes` exactly, that document bounds start at 0,
-  /// never fall and end at the last sequence. `name` is how messages call the file (PREFIX, without
-  /// .idx).
+  /// Checks everything once: the header, the sizes of the arrays, that the sequences are contiguous
+  /// and fill `bin_bytes` exactly, that document bounds start at 0, never decrease and end at the
+  /// number of sequences. `name` is the file name in messages (PREFIX, without .idx).
   static Result<TokenIndex> parse(std::span<const std::byte> bytes, std::uint64_t bin_bytes,
                                   std::string_view name);
 
@@ -29,12 +28,12 @@ class TokenIndex {
   std::int32_t sequence_length(std::uint64_t sequence) const {
     return load_unaligned<std::int32_t>(lengths_ + 4 * sequence);
   }
-  /// Position in tokens of the first token of a document; of document num_documents(): the end.
+  /// Position of the first token of a document, in tokens. For num_documents(): num_tokens().
   std::uint64_t document_begin(std::uint64_t document) const;
   std::uint64_t document_tokens(std::uint64_t document) const {
     return document_begin(document + 1) - document_begin(document);
   }
-  /// The document that holds the token at `position` (which must be below num_tokens()).
+  /// The document that contains the token at `position`, which must be below num_tokens().
   std::uint64_t document_of(std::uint64_t position) const;
 
  private:

@@ -133,7 +133,8 @@ Result<TokenFileSummary> TokenFileWriter::finish() {
   SORTIE_TRY(write_index());
   SORTIE_TRY(bin_.sync());
   SORTIE_TRY(idx_.sync());
-  // An old .idx beside a new .bin would be a wrong pair: it goes first, and the new one comes last.
+  // An old .idx with a new .bin would be a wrong pair. So the old .idx is removed first, and the
+  // new one is published last.
   const std::filesystem::path idx = prefix_ + ".idx";
   if (::unlink(idx.c_str()) != 0 && errno != ENOENT)
     return std::unexpected(os_error(errno, "remove " + idx.string()));

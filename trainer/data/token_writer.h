@@ -12,11 +12,11 @@
 
 namespace sortie::trainer {
 
-/// Appends the tokens to `out` as they are in a .bin; every id must fit the type.
+/// Appends the tokens to `out` in the byte format of a .bin. Every id must fit the type.
 void append_tokens(TokenType type, std::span<const std::int32_t> tokens,
                    std::vector<std::byte>& out);
 
-/// What finish() has put in place.
+/// Describes the files that finish() published.
 struct TokenFileSummary {
   std::uint64_t documents = 0;
   std::uint64_t tokens = 0;
@@ -24,18 +24,20 @@ struct TokenFileSummary {
   std::string idx_sha256;
 };
 
-/// Use: create, (append..., end_document)..., finish. Without finish nothing is left behind.
+/// Usage: create, (append..., end_document)..., finish. Without finish(), no file remains.
 class TokenFileWriter {
  public:
-  /// An existing PREFIX is refused unless `overwrite`.
+  /// ErrorCode::data if PREFIX.bin or PREFIX.idx exists, unless `overwrite`.
   static Result<TokenFileWriter> create(const std::string& prefix, TokenType type, bool overwrite);
 
-  /// Adds tokens to the open document; every id must fit the type.
+  /// Appends tokens to the current document. Every id must fit the type.
   Result<> append(std::span<const std::int32_t> tokens);
-  /// Adds tokens that are as in the .bin already: whole ones, of the file's type.
+  /// Appends tokens that are already in the byte format of the .bin: whole tokens of the file's
+  /// type.
   Result<> append_raw(std::span<const std::byte> tokens);
   Result<> end_document();
-  /// fsyncs both files, renames the .bin, then the .idx, and fsyncs the folder.
+  /// Fsyncs both files, removes an old .idx, renames the new .bin, then the new .idx, and fsyncs
+  /// the folder.
   Result<TokenFileSummary> finish();
 
   std::uint64_t tokens() const { return tokens_; }
@@ -51,7 +53,7 @@ class TokenFileWriter {
   OutputFile bin_;
   OutputFile idx_;
   std::uint64_t tokens_ = 0;
-  std::uint64_t open_tokens_ = 0;  // of the sequence being written
+  std::uint64_t open_tokens_ = 0;  // of the current sequence
   std::vector<std::int32_t> lengths_;
   std::vector<std::uint64_t> bounds_{0};
   std::vector<std::byte> narrow_;  // scratch

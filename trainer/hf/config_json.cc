@@ -22,7 +22,8 @@ struct Overload : F... {
 template <class... F>
 Overload(F...) -> Overload<F...>;
 
-/// Sets the member from the key, or from the fallback. Returns what is wrong.
+/// Sets the member from the key, or from the fallback if absent. Returns the problem; empty if
+/// none.
 std::string read_key(const Json& json, const HfKey& key, config::ModelConfig& model) {
   const auto found = json.find(key.name);
   const bool absent = found == json.end() || found->is_null();
@@ -80,7 +81,7 @@ const Family* find_model_type(const Json& json) {
   return nullptr;
 }
 
-/// The sizes that 0 stands for, written out.
+/// Returns the model with derived sizes in place of 0.
 config::ModelConfig resolved(config::ModelConfig model) {
   const ModelShape shape = resolve_shape(model);
   model.attention_num_kv_heads = shape.kv_heads;
@@ -115,7 +116,7 @@ Result<config::ModelConfig> read_hf_config(const Json& json, std::string_view wh
     if (json.contains(fixed.name) && !stands_for(json[std::string(fixed.name)], fixed))
       note(fmt::format("{} is {}, only {} is implemented", fixed.name,
                        json[std::string(fixed.name)].dump(), fixed_value(fixed).dump()));
-  // The parts go over the layers one by one: only where their number can be one.
+  // The parts iterate over the layers, so only a plausible number of layers is passed to them.
   if (model.num_layers >= 1 && model.num_layers <= 65536)
     for (const HfPart* part : family->hf.parts)
       if (const auto read = part->read(json, model); !read) note(read.error().message);
@@ -157,13 +158,13 @@ Result<> write_hf_config(const config::ModelConfig& given, Json& json) {
                             model.head_dim, family.hf.architecture));
   config::ModelConfig old;
   const bool same_family = json.is_object() && find_model_type(json) == &family;
-  // transformers has ids of its own where a file has none.
+  // transformers assumes default ids if a file has none.
   if (!same_family)
     json = {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr}};
   json["model_type"] = family.hf.model_type;
   json["architectures"] = Json::array({family.hf.architecture});
   for (const HfKey& key : family.hf.keys) {
-    // A value that the file already stands for stays as it is spelled (null, absent).
+    // A value that already means the same keeps its spelling (null, absent).
     if (same_family && read_key(json, key, old).empty()) {
       const config::ModelConfig before = old;
       const bool same = std::visit(

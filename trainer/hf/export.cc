@@ -12,12 +12,13 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// How transformers names an element type in config.json.
+/// Returns the name of an element type in a config.json of transformers.
 std::string_view torch_name(StorageType type) {
   return type == StorageType::bf16 ? "bfloat16" : type == StorageType::f16 ? "float16" : "float32";
 }
 
-/// The tensors of each file, in order, none over the limit unless one tensor is.
+/// Splits the tensors, in order, into files of at most `limit` bytes. A larger tensor gets its own
+/// file.
 std::vector<std::vector<std::size_t>> cut(const OpenedModel& opened,
                                           const std::vector<StorageType>& types,
                                           std::uint64_t limit) {
@@ -46,7 +47,7 @@ Result<> write_weights(const StoredModel& found, const std::vector<StorageType>&
     all += static_cast<std::uint64_t>(opened.tensors[i].rows * opened.tensors[i].cols) *
            storage_bytes(types[i]);
   const OnWritten count = [&](std::uint64_t size) {
-    written_bytes = std::min(written_bytes + size, all);  // the files' headers come on top
+    written_bytes = std::min(written_bytes + size, all);  // `all` excludes the files' headers
     if (options.progress) options.progress({"writing weights", written_bytes, all});
   };
   Json map = Json::object();
@@ -69,7 +70,7 @@ Result<> write_weights(const StoredModel& found, const std::vector<StorageType>&
       map[one.entry.name] = file;
       tensors.push_back(std::move(one));
     }
-    // transformers refuses a file that does not say which library's tensors it has.
+    // transformers rejects a file whose metadata does not name the library of its tensors.
     const auto written = write_safetensors(out / file, std::move(tensors), {{"format", "pt"}},
                                            Hashed::no, {.on_written = count});
     if (!written) return std::unexpected(written.error());
@@ -79,8 +80,8 @@ Result<> write_weights(const StoredModel& found, const std::vector<StorageType>&
   return write_file_atomic(out / "model.safetensors.index.json", index.dump(2) + "\n");
 }
 
-/// Layers of multi-token prediction are left out, or come with copies of the embedding and the
-/// head, as DeepSeek-V3's own folders have them.
+/// Removes the layers of multi-token prediction or, if `with`, adds copies of the embedding and the
+/// head to them, as in DeepSeek-V3's own folders.
 void choose_prediction_layers(OpenedModel& opened, std::vector<StorageType>& types, bool with) {
   std::vector<HfTensor> tensors;
   std::vector<StorageType> kept;
@@ -125,7 +126,7 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
 
   Json config = opened.config_json.is_object() ? opened.config_json : Json::object();
   SORTIE_TRY(write_hf_config(opened.config, config));
-  // The type of most weights, under the name that the file has.
+  // The config names the type of most weights, under the key that the file uses.
   std::int64_t most = -1;
   for (const StorageType type : {StorageType::f32, StorageType::bf16, StorageType::f16}) {
     std::int64_t elements = 0;
@@ -136,7 +137,7 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
     config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = torch_name(type);
   }
 
-  // Everything into a folder beside it, and the last step a rename: no half folder under the name.
+  // Writes everything to a temporary folder and renames it last, so that `out` is never incomplete.
   fs::path work = out;
   work += ".tmp";
   fs::remove_all(work, error);

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// Writes `json` under a name that is not there yet.
+/// Writes `json` to `path` unless the file exists.
 Result<> add(const fs::path& path, const Json& json) {
   std::error_code ignored;
   if (fs::exists(path, ignored)) return {};
@@ -31,7 +31,8 @@ Result<Json> read_object(const fs::path& path) {
                                            path.string()));
 }
 
-/// Changes a file of the folder, where it is there, or makes it where `must_be`.
+/// Changes a JSON file of the folder. If it does not exist: creates it if `must_be`, otherwise
+/// no-op.
 Result<> change(const fs::path& path, bool must_be, const std::function<void(Json&)>& set) {
   std::error_code ignored;
   Json json = Json::object();
@@ -44,7 +45,7 @@ Result<> change(const fs::path& path, bool must_be, const std::function<void(Jso
   return write_file_atomic(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-/// The ids that a value of eos_token_id names.
+/// Returns the ids in a value of eos_token_id.
 std::vector<std::int64_t> ids_in(const Json& value) {
   std::vector<std::int64_t> ids;
   for (const Json& id : value.is_array() ? value : Json::array({value}))
@@ -52,8 +53,8 @@ std::vector<std::int64_t> ids_in(const Json& value) {
   return ids;
 }
 
-/// The model was trained on conversations in ChatML: their template, and the mark that ends an
-/// answer as the end of a text. Other ends stay beside it in generation_config.json.
+/// For a model that was trained on conversations in ChatML: writes their template, and makes the
+/// mark that ends an answer the end of a text. Other ends are kept in generation_config.json.
 Result<> export_chatml(const Tokenizer& tokenizer, Json& config, const fs::path& folder) {
   SORTIE_TRY(write_file_atomic(folder / "chat_template.jinja", chatml_template()));
   std::error_code error;
@@ -61,7 +62,7 @@ Result<> export_chatml(const Tokenizer& tokenizer, Json& config, const fs::path&
   if (error) return std::unexpected(os_error(error.value(), folder.string()));
   const std::optional<std::int32_t> end = chat_marks(tokenizer).end;
   SORTIE_TRY(change(folder / "tokenizer_config.json", /*must_be=*/false, [&](Json& json) {
-    json["chat_template"] = chatml_template();  // for versions that do not know the other file
+    json["chat_template"] = chatml_template();  // for versions that do not read the other file
     if (end) json["eos_token"] = kChatEnd;
   }));
   if (!end) return {};
@@ -78,7 +79,7 @@ Result<> export_chatml(const Tokenizer& tokenizer, Json& config, const fs::path&
   });
 }
 
-/// An id, or null: without the key transformers assumes ids of its own.
+/// Returns an id or null. Without the key, transformers assumes default ids.
 Json id_or_null(std::optional<std::int32_t> id) {
   return id ? Json(*id) : Json(nullptr);
 }
@@ -91,7 +92,8 @@ Result<> add_companions(const Tokenizer& tokenizer, Json& config, const fs::path
   Json special = Json::object();
   if (begin) special["bos_token"] = tokenizer.token_text(*begin);
   if (end) special["eos_token"] = tokenizer.token_text(*end);
-  // Which class reads a sentencepiece model alone depends on how that was made; its user knows.
+  // Which class of transformers reads a sentencepiece model depends on how it was made, which is
+  // not known here.
   if (tokenizer.name().starts_with("hf:")) {
     Json about = special;
     about["tokenizer_class"] = "PreTrainedTokenizerFast";
@@ -99,7 +101,7 @@ Result<> add_companions(const Tokenizer& tokenizer, Json& config, const fs::path
     SORTIE_TRY(add(folder / "tokenizer_config.json", about));
   }
   SORTIE_TRY(add(folder / "special_tokens_map.json", special));
-  // A model whose vocabulary lacks the end (bytes without end marks) never predicts it.
+  // A model whose vocabulary lacks the end (byte tokens without end marks) never predicts it.
   const bool ends = end && *end < config.value("vocab_size", std::int64_t{0});
   config["bos_token_id"] = id_or_null(begin);
   config["eos_token_id"] = id_or_null(ends ? end : std::nullopt);

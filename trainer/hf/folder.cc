@@ -77,7 +77,8 @@ Result<HfFolder> HfFolder::open(const fs::path& path) {
   return folder;
 }
 
-/// The config may speak of layers of multi-token prediction that the folder does not have.
+/// Sets mtp.num_layers to 0 if the folder lacks the layers of multi-token prediction that its
+/// config declares.
 void HfFolder::find_prediction_layers() {
   std::int64_t& layers = model_.mtp.num_layers;
   const std::string join = without_prefix(
@@ -127,7 +128,7 @@ Result<std::vector<HfFolder::Stored>> HfFolder::match(const std::vector<HfTensor
         (name.ends_with(".shared_head.head.weight") ||
          (name.ends_with(".embed_tokens.weight") && name.find("layers.") != std::string::npos)))
       continue;
-    // A tied head may be stored once more: the same bytes as the embedding.
+    // A tied head may also be stored, with the same bytes as the embedding.
     const HfModule& head = *std::ranges::find(format.modules, "head", &HfModule::ours);
     const HfTensor* embedding = nullptr;
     for (const HfTensor& tensor : tensors)

@@ -17,21 +17,23 @@ class HfFolder {
   /// Reads config.json and maps model.safetensors, or all files of model.safetensors.index.json.
   /// Every byte of the headers is checked.
   static Result<HfFolder> open(const std::filesystem::path& folder);
-  /// Whether there is a config.json.
+  /// Whether the folder has a config.json.
   static bool is_one(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
   const nlohmann::json& config_json() const { return config_json_; }
   const config::ModelConfig& model() const { return model_; }
 
-  /// The stored tensor of each of `tensors`, in their order. Missing, unexpected and wrongly shaped
-  /// ones are one Error that lists them all.
+  /// A tensor as stored in the folder.
   struct Stored {
     const TensorEntry* entry;
     std::span<const std::byte> bytes;
   };
+  /// Returns the stored tensor for each of `tensors`, in their order. If tensors are missing,
+  /// unexpected or of the wrong shape or type, returns one error that lists them all.
   Result<std::vector<Stored>> match(const std::vector<HfTensor>& tensors) const;
-  /// What the folder leaves out of its names ("transformer." in old GPT-2 folders), or nothing.
+  /// The prefix that the folder omits from its tensor names ("transformer." in old GPT-2 folders);
+  /// empty if none.
   std::string left_out_prefix() const;
 
  private:
@@ -48,14 +50,14 @@ class HfFolder {
   std::map<std::string, Place, std::less<>> places_;
 };
 
-/// The name in a folder that leaves the prefix out.
+/// Returns `name` without `prefix`, if it starts with it.
 std::string without_prefix(std::string_view name, std::string_view prefix);
 
-/// Copies a file into a folder, replaces one of its name there, and syncs it to disk.
+/// Copies a file into a folder, replaces a file of the same name there, and syncs it to disk.
 Result<> copy_into(const std::filesystem::path& file, const std::filesystem::path& folder);
 
-/// Files besides weights and config.json that an export carries along; of no folder (an empty path)
-/// none.
+/// Returns the files besides weights and config.json that an export copies. Empty if the path is
+/// empty.
 std::vector<std::filesystem::path> hf_assets(const std::filesystem::path& folder);
 
 }  // namespace sortie::trainer

@@ -40,7 +40,7 @@ Result<> write_import_notes(const OpenedModel& opened, const fs::path& folder) {
   return write_file_atomic(notes / kTensorNotes, json.dump(1) + "\n");
 }
 
-/// The type that all tensors of a parameter have; f32 where they differ.
+/// Returns the type of all tensors of each parameter; f32 if they differ.
 std::map<const Parameter*, StorageType> parameter_types(const OpenedModel& opened) {
   std::map<const Parameter*, StorageType> types;
   for (std::size_t i = 0; i < opened.tensors.size(); ++i) {
@@ -72,7 +72,7 @@ Result<> read_import_notes(OpenedModel& opened, const fs::path& checkpoint) {
   opened.left_out_prefix = json["left_out_prefix"];
   for (std::size_t i = 0; i < opened.tensors.size(); ++i) {
     const auto found = json["types"].find(opened.tensors[i].name);
-    if (found == json["types"].end() || !found->is_string()) continue;  // a tensor of ours alone
+    if (found == json["types"].end() || !found->is_string()) continue;  // only in Sortie
     const auto type = storage_from_name(found->get_ref<const std::string&>());
     if (!type || !is_weight_type(*type)) return damaged(kTensorNotes);
     opened.types[i] = *type;

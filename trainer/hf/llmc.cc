@@ -15,9 +15,9 @@ namespace fs = std::filesystem;
 
 constexpr std::int32_t kMagic = 20240326;
 constexpr std::int32_t kFloat32 = 3, kBfloat16 = 5;  // versions
-constexpr std::int64_t kGpt2Vocab = 50257;           // whose last token ends a text
+constexpr std::int64_t kGpt2Vocab = 50257;           // its last token ends a text
 
-/// A stack of weights in the file: of every layer one after another, or one alone.
+/// A stack of weights in the file: those of every layer one after another, or a single one.
 struct Stack {
   std::string_view ours;  // "{}" stands for the layer
   std::int64_t rows, cols;
@@ -46,7 +46,7 @@ bool per_layer(const Stack& stack) {
   return stack.ours.find("{}") != std::string_view::npos;
 }
 
-/// The sizes are within the limits of [model] by now: nothing overflows.
+/// The sizes were checked against the limits of [model], so nothing overflows.
 std::uint64_t weight_bytes(const LlmcHeader& header) {
   std::int64_t elements = 0;
   for (const Stack& stack : stacks(header))
@@ -120,7 +120,7 @@ void LlmcFile::find_matrices() {
   for (const Stack& stack : stacks(header_))
     for (std::int64_t layer = 0; layer < (per_layer(stack) ? header_.model.num_layers : 1);
          ++layer) {
-      const bool embedding = stack.ours == "embedding.weight";  // padded here, too, as we like
+      const bool embedding = stack.ours == "embedding.weight";  // without the padding of the file
       matrices_[fmt::format(fmt::runtime(stack.ours), layer)] = {
           at, embedding ? header_.model.vocab_size : stack.rows, stack.cols};
       at += static_cast<std::size_t>(stack.rows * stack.cols) * storage_bytes(header_.type);

@@ -15,16 +15,16 @@
 
 namespace sortie::trainer {
 
-/// What the header says.
+/// Content of the header.
 struct LlmcHeader {
-  config::ModelConfig model;  // valid; no dropout, which llm.c has not
+  config::ModelConfig model;  // valid; without dropout, which llm.c does not have
   StorageType type;           // of all weights
   std::int64_t padded_vocab;  // rows of the embedding in the file
 };
 inline constexpr std::size_t kLlmcHeaderBytes = 1024;
 
-/// The header of a file of `file_bytes` bytes that begins with `bytes`. The file has exactly the
-/// weights that its header speaks of, else it is an Error; `where` opens the message.
+/// Parses the header of a file of `file_bytes` bytes that begins with `bytes`. Returns an error
+/// unless the file has exactly the size that its header implies. `where` begins the message.
 Result<LlmcHeader> read_llmc_header(std::span<const std::byte> bytes, std::uint64_t file_bytes,
                                     std::string_view where);
 
@@ -32,9 +32,9 @@ class LlmcFile {
  public:
   static Result<LlmcFile> open(const std::filesystem::path& path);
   const LlmcHeader& header() const { return header_; }
-  /// A config.json of this model; the file itself has none.
+  /// Returns a config.json for this model; the file has none.
   Result<nlohmann::json> config_json() const;
-  /// A row of a parameter of a model that was built from the header's config.
+  /// Returns a row of a parameter of a model that was built from the header's config.
   StoredRow row(const std::string& parameter, std::int64_t row) const;
 
  private:

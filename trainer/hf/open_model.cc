@@ -34,7 +34,8 @@ Result<fs::path> find_checkpoint(const fs::path& place) {
   return latest.entry->folder;
 }
 
-/// Declares the parameters; they have no memory yet, so that what a file asks for is checked first.
+/// Declares the parameters without memory for them, so that a file's content is checked before
+/// allocation.
 void declare(OpenedModel& opened, int threads, Device device) {
   opened.context = std::make_unique<ExecutionContext>(threads, device);
   opened.store = std::make_unique<ParameterStore>();
@@ -44,7 +45,7 @@ void declare(OpenedModel& opened, int threads, Device device) {
       hf_tensors(family_of(opened.config.architecture), opened.model->shape(), *opened.store);
 }
 
-/// A folder's tensors as rows of parameters.
+/// Maps rows of parameters to the tensors of a folder.
 struct FolderRows {
   HfFolder folder;
   struct Part {
@@ -95,7 +96,7 @@ Result<> find_in_llmc(StoredModel& found, const fs::path& place, int threads, De
   return {};
 }
 
-/// The tensors of a checkpoint: where they lie, or where they were put together.
+/// The tensors of a checkpoint: views of its files, or copies of tensors that were put together.
 struct CheckpointRows {
   CheckpointReader reader;
   struct Matrix {
@@ -114,7 +115,7 @@ struct CheckpointRows {
       SORTIE_ASSIGN_OR_RETURN(matrix.bytes, reader.view(name));
       matrix.type = stored->type;
     }
-    if (matrix.bytes.empty()) {  // in pieces, or there is an error to be told
+    if (matrix.bytes.empty()) {  // stored in pieces, or read_f32() returns an error
       matrix.type = StorageType::f32;
       matrix.own.resize(static_cast<std::size_t>(parameter.elements()) * sizeof(float));
       const std::span<float> values(reinterpret_cast<float*>(matrix.own.data()),
@@ -125,7 +126,7 @@ struct CheckpointRows {
     matrices[&parameter] = std::move(matrix);
     return {};
   }
-  /// Adds its low-rank update to a weight of add(), with the bits of merge_lora().
+  /// Adds its low-rank update to a weight that add() has read, with the same bits as merge_lora().
   Result<> merge(ExecutionContext& cpu, const Parameter& weight, const LowRank& update) {
     const auto read = [this](const Parameter& parameter, std::vector<std::byte>& into) {
       const Dims shape = dims_of(parameter.spec().shape);
@@ -155,11 +156,11 @@ struct CheckpointRows {
   }
 };
 
-/// The weights become those with their low-rank updates; adds the names of these to `names`.
+/// Merges low-rank updates into their weights. Adds the names of their parameters to `names`.
 Result<> merge_updates(const OpenedModel& opened, const config::LoraConfig& lora,
                        CheckpointRows& rows, std::set<std::string>& names) {
   ExecutionContext cpu(opened.context->threads());
-  ParameterStore updated;  // declared only: says which weights have an update
+  ParameterStore updated;  // declared only, to find which weights have an update
   const LanguageModel model(cpu, opened.config, updated, /*recompute_layers=*/false);
   SORTIE_TRY(add_lora(lora, updated));
   for (const auto& parameter : updated.parameters()) {

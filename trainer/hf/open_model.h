@@ -18,26 +18,28 @@ struct OpenedModel {
   std::unique_ptr<ExecutionContext> context;
   std::unique_ptr<ParameterStore> store;
   std::unique_ptr<LanguageModel> model;
-  std::vector<HfTensor> tensors;   // how the weights are called in a Hugging Face folder
-  std::vector<StorageType> types;  // of each of them where they came from
-  std::string left_out_prefix;     // of their names there
-  std::filesystem::path assets;    // tokenizer and the like lie there; empty = nowhere
-  nlohmann::json config_json;      // where it came from a folder or file as above, else null
-  std::optional<std::filesystem::path> checkpoint;  // where it came from one
+  std::vector<HfTensor> tensors;   // with the names of a Hugging Face folder
+  std::vector<StorageType> types;  // of each tensor, where the model came from
+  std::string left_out_prefix;     // the prefix that tensor names omit there
+  std::filesystem::path assets;    // folder with the tokenizer and its companions; empty = none
+  nlohmann::json config_json;      // of the folder or file that the model came from, else null
+  std::optional<std::filesystem::path> checkpoint;  // set if the model came from one
 };
 
-/// A model whose weights stay in their files: `opened.store` has no memory.
+/// A model whose weights stay in their files. `opened.store` has no memory.
 struct StoredModel {
   OpenedModel opened;
-  /// A row of a parameter (an element, where it is a vector). The files are open as long as this.
+  /// Returns a row of a parameter (an element, if it is a vector). The files stay open as long as
+  /// this object exists.
   std::function<StoredRow(const Parameter& parameter, std::int64_t row)> row;
 
-  /// All of a parameter; this must outlive it.
+  /// Returns all of a parameter. This object must outlive the result.
   TensorData parameter_data(const Parameter& parameter, StorageType type) const;
 };
-/// Of a place as open_model() takes it. Low-rank updates of a checkpoint are merged into their
-/// weights, which are then in memory, in f32. Tensors of the model that its config does not have
-/// are ErrorCode::checkpoint. `progress` counts the tensors of a checkpoint.
+/// Finds the model at a place that open_model() accepts. Merges low-rank updates of a checkpoint
+/// into their weights, which are then in memory in f32. ErrorCode::checkpoint if a checkpoint has
+/// tensors of the model that its config does not declare. `progress` counts the tensors of a
+/// checkpoint.
 Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1,
                                Device device = {}, const OnProgress& progress = {});
 
@@ -46,11 +48,11 @@ Dims dims_of(const Shape& shape);
 struct OpenOptions {
   DType dtype = DType::f32;
   int threads = 1;
-  bool gradients = false;  // memory for them
-  Device device = {};      // that the weights lie on
+  bool gradients = false;  // allocate memory for them
+  Device device = {};      // of the weights
 };
-/// A checkpoint, the newest of a folder of checkpoints, a Hugging Face folder, or a file, which is
-/// one of llm.c.
+/// Opens a checkpoint, the newest in a folder of checkpoints, a Hugging Face folder, or a file of
+/// llm.c.
 Result<OpenedModel> open_model(const std::filesystem::path& place, const OpenOptions& options);
 
 }  // namespace sortie::trainer

@@ -22,7 +22,7 @@ struct Batch {
   std::vector<std::int32_t> input_ids, labels;  // labels may be empty
 };
 
-/// A rectangle of numbers, each one in range (or -100 where that is allowed).
+/// Reads a rectangle of token ids. Each must be in the vocabulary, or -100 if `uncounted`.
 Result<std::vector<std::int32_t>> read_rectangle(const Json& json, std::string_view name,
                                                  std::int64_t vocab, bool uncounted, Batch& batch,
                                                  const std::string& where) {
@@ -75,7 +75,7 @@ Result<Batch> read_batch(const fs::path& path, const ModelShape& shape) {
   return batch;
 }
 
-/// What is to be written, with the memory of each.
+/// Collects the tensors to write and owns their memory.
 class Output {
  public:
   void add(std::string name, Dims shape, std::vector<std::byte> data) {

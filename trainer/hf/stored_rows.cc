@@ -17,7 +17,7 @@ void copy_strided(const std::byte* from, std::int64_t stride, std::int64_t count
                 from + static_cast<std::size_t>(i * stride) * sizeof(T), sizeof(T));
 }
 
-/// Elements [first, first + count) of a row.
+/// Copies elements [first, first + count) of a row to `to`, as `type`.
 void copy_row(const StoredRow& row, std::int64_t first, std::int64_t count, StorageType type,
               std::byte* to) {
   const std::size_t size = storage_bytes(row.type), wanted = storage_bytes(type);

@@ -1,4 +1,4 @@
-// Weights as they lie in files, copied from row to row without a model in memory.
+// Copies weights from file to file, row by row, without a model in memory.
 #pragma once
 
 #include <functional>
@@ -8,16 +8,16 @@
 
 namespace sortie::trainer {
 
-/// A row of a stored matrix: its elements, which may be `stride` elements apart. No data = zeros.
+/// A row of a stored matrix. Its elements are `stride` elements apart. nullptr = zeros.
 struct StoredRow {
   const std::byte* data = nullptr;
   std::int64_t stride = 1;
   StorageType type = StorageType::f32;
 };
 
-/// A matrix [rows, cols] of elements of `type` put together from rows stored elsewhere: shown where
-/// they lie if they are of that type and in one piece each, else converted when they are written.
-/// What the rows point at must outlive the writing.
+/// Builds a matrix [rows, cols] of elements of `type` from rows stored elsewhere. If every row has
+/// this type and is contiguous, the result refers to the rows in place. Otherwise they are
+/// converted when the result is written. The rows must outlive the result.
 TensorData gather_rows(std::int64_t rows, std::int64_t cols, StorageType type,
                        std::function<StoredRow(std::int64_t row)> row_of);
 

@@ -16,7 +16,7 @@ std::string with_numbers(std::string_view pattern, std::int64_t layer, std::int6
   return name;
 }
 
-/// "<module>.weight" or ".bias", when the model has it. False when it has not.
+/// Adds "<module>.weight" or ".bias". Returns false if the model has no such parameter.
 bool add_tensor(const HfModule& module, std::int64_t layer, std::int64_t expert,
                 std::string_view suffix, const ModelShape& shape, ParameterStore& store,
                 std::vector<HfTensor>& out) {
@@ -59,7 +59,7 @@ bool add_tensor(const HfModule& module, std::int64_t layer, std::int64_t expert,
   return true;
 }
 
-/// All tensors of a module in one layer: of each expert, or one.
+/// Adds all tensors of a module in one layer, for every expert if it has experts.
 void add_module(const HfModule& module, std::int64_t layer, const ModelShape& shape,
                 ParameterStore& store, std::vector<HfTensor>& out) {
   const bool experts = module.ours.find("{e}") != module.ours.npos;
@@ -72,7 +72,7 @@ void add_module(const HfModule& module, std::int64_t layer, const ModelShape& sh
   }
 }
 
-/// Row `row` of the folder as a row of the parameter.
+/// Converts a row of the folder's tensor to a row of the parameter.
 std::int64_t our_row(const HfTensor& tensor, std::int64_t row) {
   if (tensor.form != HfForm::per_head) return tensor.first_row + row;
   const std::int64_t d = tensor.head_dim, heads = tensor.rows / (3 * d);
@@ -80,7 +80,7 @@ std::int64_t our_row(const HfTensor& tensor, std::int64_t row) {
   return part * heads * d + head * d + row % d;
 }
 
-/// The other way round.
+/// The inverse of our_row() for HfForm::per_head.
 std::int64_t their_row(const HfTensor& tensor, std::int64_t row) {
   const std::int64_t d = tensor.head_dim, heads = tensor.rows / (3 * d);
   const std::int64_t part = row / (heads * d), head = row / d % heads;
@@ -100,7 +100,7 @@ void for_each_element(const HfTensor& tensor, const F& f) {
   }
 }
 
-/// Calls f with a null pointer of the element type that the storage type stands for.
+/// Calls f with a null pointer to the element type of a storage type.
 template <class F>
 void with_type(StorageType type, const F& f) {
   switch (type) {
@@ -151,7 +151,7 @@ TensorData hf_tensor_data(const HfTensor& tensor, StorageType type,
   if (tensor.form != HfForm::transposed)
     return gather_rows(tensor.rows, tensor.cols, type,
                        [tensor, row_of](std::int64_t row) { return row_of(our_row(tensor, row)); });
-  // A row of the folder is a column here: the rows of a parameter lie evenly apart.
+  // A row of the folder is a column of the parameter, whose rows are evenly spaced in memory.
   const StoredRow first = row_of(tensor.first_row);
   const auto size = static_cast<std::int64_t>(storage_bytes(first.type));
   std::int64_t apart = 1;

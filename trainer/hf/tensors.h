@@ -1,4 +1,4 @@
-// The tensors of a Hugging Face folder against the parameters of a model.
+// Maps the tensors of a Hugging Face folder to the parameters of a model.
 #pragma once
 
 #include <cstddef>
@@ -12,28 +12,30 @@
 
 namespace sortie::trainer {
 
-/// A tensor of the folder: some rows of a parameter, in the folder's order.
+/// A tensor of the folder: a range of rows of a parameter, in the folder's order.
 struct HfTensor {
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   Dims shape;        // as in the folder
   const Parameter* parameter = nullptr;
   std::int64_t first_row = 0, rows = 0, cols = 1;  // of the parameter; a vector has 1 column
   HfForm form = HfForm::plain;
-  std::int64_t head_dim = 0;  // of per_head
-  bool mtp = false;           // of a layer of multi-token prediction
+  std::int64_t head_dim = 0;  // for HfForm::per_head
+  bool mtp = false;           // belongs to a layer of multi-token prediction
 };
 
-/// All tensors of a model, in the family's order. Rows of the padded vocabulary are in none.
+/// Returns all tensors of a model, in the family's order. They exclude the padding of the
+/// vocabulary.
 std::vector<HfTensor> hf_tensors(const Family& family, const ModelShape& shape,
                                  ParameterStore& store);
 
-/// A row of the parameter, one of [first_row, first_row + rows), where the tensor's bytes lie.
+/// Returns row `row` of the parameter, in [first_row, first_row + rows), at its place in the
+/// tensor's bytes.
 StoredRow stored_row(const HfTensor& tensor, StorageType type, std::span<const std::byte> bytes,
                      std::int64_t row);
-/// The tensor as it lies in a folder, put together from rows of the parameter.
+/// Returns the tensor in the folder's layout, built from rows of the parameter.
 TensorData hf_tensor_data(const HfTensor& tensor, StorageType type,
                           std::function<StoredRow(std::int64_t row)> row_of);
-/// The tensor's part of a flat buffer as bytes of the folder, rounded to nearest even.
+/// Returns the tensor's part of a flat buffer in the folder's layout, rounded to nearest even.
 std::vector<std::byte> write_hf_tensor(const HfTensor& tensor, StorageType type,
                                        std::span<const float> flat);
 

@@ -1,4 +1,4 @@
-// model.safetensors.index.json: which file of a folder has which tensor.
+// Parses model.safetensors.index.json, which names the file of each tensor in a folder.
 #pragma once
 
 #include <set>
@@ -9,8 +9,9 @@
 
 namespace sortie::trainer {
 
-/// The files that the index names, each once; every one is a name of a file beside the index, no
-/// path. Which tensor is where, the files say themselves. `where` opens the message.
+/// Returns the set of files that the index names. Each is the name of a file in the folder of the
+/// index, not a path. Which tensor is in which file is read from the files themselves. `where`
+/// begins the message.
 Result<std::set<std::string>> parse_weight_index(std::string_view text, std::string_view where);
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// BatchLoss: the loss of one batch after another, which a GPU is given as one CUDA graph each.
+// BatchLoss: accumulates the loss of batches. On a GPU each batch runs as one CUDA graph.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,17 @@ namespace sortie::trainer {
 
 class BatchLoss {
  public:
-  /// loss f64 [2] += that of a batch, as LanguageModel::loss() has it; tokens, targets i32 [B, T].
+  /// Adds the sum and the count of a batch to `loss` (f64 [2]), as LanguageModel::loss() does.
+  /// Tokens and targets are i32 [B, T].
   using Pass = std::function<void(const Tensor& tokens, const Tensor& targets, Tensor& loss)>;
 
-  /// Without `graphs` ops are always given one by one.
+  /// Without `graphs`, ops are always launched one by one.
   explicit BatchLoss(bool graphs = true) {
     if (!graphs) work_.never_capture();
   }
-  /// loss f64 [2] += what `pass` computes of the batch. All passes are the same work; graphs are
-  /// those of batches of the first one's shape, as the last batch may be a smaller one.
+  /// Adds what `pass` computes for the batch to `loss` (f64 [2]). Every call must pass the same
+  /// work. Batches of the first batch's shape run as a graph; others, such as a smaller last batch,
+  /// run op by op.
   void add(ExecutionContext& context, std::span<const std::int32_t> tokens,
            std::span<const std::int32_t> targets, Shape shape, const Pass& pass, Tensor& loss);
   std::optional<std::string> take_failure() { return work_.take_failure(); }

@@ -49,7 +49,7 @@ Result<Item> parse_item(const std::string& line, const std::string& where) {
                                            where, item.error().message));
 }
 
-/// The log-probability of `choice` after the tokens `begin_tokens` and the text `before`.
+/// Returns the log-probability of `choice` after the tokens `begin_tokens` and the text `before`.
 Result<double> log_probability(ExecutionContext& context, const LanguageModel& model,
                                const Tokenizer& tokenizer,
                                const std::vector<std::int32_t>& begin_tokens,
@@ -58,7 +58,8 @@ Result<double> log_probability(ExecutionContext& context, const LanguageModel& m
   std::vector<std::int32_t> head = begin_tokens, all = head;
   SORTIE_TRY(tokenizer.encode(before, head));
   SORTIE_TRY(tokenizer.encode(before + choice, all));
-  // A token may join the end of the context with the choice: it is the choice's then.
+  // A token may span the end of the context and the beginning of the choice. It counts as the
+  // choice's.
   std::size_t begin = 0;
   while (begin < head.size() && begin < all.size() && head[begin] == all[begin]) ++begin;
   if (begin == 0 || begin == all.size())

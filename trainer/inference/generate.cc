@@ -17,7 +17,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](std::int32_t a, std::int32_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
-    return x != y ? x > y : a < b;  // ties by index: the same choice everywhere
+    return x != y ? x > y : a < b;  // ties by index: the same choice on every machine
   };
   if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), likelier);
 
@@ -32,7 +32,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
     weights[i] = std::exp((logits[static_cast<std::size_t>(order[i])] - top) / options.temperature);
     total += weights[i];
   }
-  // The likeliest that together have the share top_p, the one that reaches it included.
+  // Keeps the most likely tokens up to the one that reaches the share top_p, inclusive.
   if (options.top_p < 1.0) {
     double sum = 0;
     std::size_t count = 0;
@@ -55,7 +55,7 @@ NextToken::NextToken(ExecutionContext& context, const LanguageModel& model, bool
   if (!graphs) one_token_.never_capture();
 }
 
-/// The same work for each token: which one it is, and where it stands, is on the device.
+/// Does the same work for each token. The token and its position are in device memory.
 Tensor NextToken::logits_after_one(std::int32_t token) {
   if (!token_.defined()) {
     token_ = context_.empty(DType::i32, {1, 1});
@@ -66,7 +66,7 @@ Tensor NextToken::logits_after_one(std::int32_t token) {
   ops::write_scalar<std::int32_t>(context_, static_cast<std::int32_t>(cache_->length()), place_);
   if (std::exchange(keys_, cache_->keys_of(1)) != cache_->keys_of(1)) one_token_.forget();
   const auto pass = [&] {
-    cache_->begin(1, place_);  // anew where a capture has failed
+    cache_->begin(1, place_);  // again if a capture failed
     Graph graph(context_, Graph::Mode::inference);
     graph.set_cache(&*cache_);
     ForwardContext forward;

@@ -18,7 +18,7 @@ namespace sortie::trainer {
 namespace {
 constexpr std::size_t kMaxPendingBytes = 1u << 20;
 
-/// Of all that is in a pipe's buffer: a pipe that is ready takes so much without waiting.
+/// A pipe that is ready for writing accepts this many bytes without blocking.
 constexpr std::size_t kPipeBytes = PIPE_BUF;
 }  // namespace
 
@@ -63,7 +63,7 @@ void EventSink::write_lines() {
     if (::poll(&entry, 1, 0) <= 0) return;
     const ssize_t count =
         (entry.revents & POLLOUT) == 0
-            ? -1  // nobody reads
+            ? -1  // no reader
             : ::write(STDOUT_FILENO, lines_.data(), std::min(lines_.size(), kPipeBytes));
     if (count < 0 && (errno == EINTR || errno == EAGAIN) && (entry.revents & POLLOUT) != 0) return;
     if (count < 0) return lines_.clear();
@@ -77,7 +77,7 @@ void EventSink::write_pending() {
         ::send(socket_.get(), pending_.data(), pending_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count <= 0) {
       if (count < 0 && errno == EINTR) continue;
-      // A runner that is gone will end this process; events are of no use then.
+      // If the runner is gone, this process ends soon, and events have no use.
       if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) pending_.clear();
       return;
     }

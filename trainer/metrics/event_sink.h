@@ -1,6 +1,6 @@
-// What a rank tells: events (common/training/event.h) to the runner's socket, from where they reach
-// the launcher's display, metrics.jsonl and the trackers; and lines for people on stdout, which are
-// the run's log. Neither ever holds up a step.
+// Output of a rank: events (common/training/event.h) to the runner's socket, from which they reach
+// the launcher's display, metrics.jsonl and the trackers; and lines for people on stdout, which
+// form the log of the run. Neither ever blocks a step.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,17 +14,17 @@ namespace sortie::trainer {
 
 class EventSink {
  public:
-  /// Empty `socket_path` = no runner: events go nowhere. ErrorCode::io when the socket can not be
-  /// reached.
+  /// Connects to the runner. Empty `socket_path` = no runner: events are discarded. ErrorCode::io
+  /// if the connection fails.
   static Result<EventSink> open(const std::string& socket_path);
 
-  /// What the runner does not take at once is kept, up to 1 MiB; beyond that the event is dropped
-  /// and counted.
+  /// Sends an event without blocking. Buffers up to 1 MiB that the runner does not accept yet.
+  /// Beyond that, drops the event and counts it.
   void send(const nlohmann::json& event);
-  /// A line on stdout, with the time in front. What a pipe does not take at once is kept, up to
-  /// 1 MiB; beyond that the line is dropped.
+  /// Writes a line to stdout, preceded by the time, without blocking. Buffers up to 1 MiB that a
+  /// pipe does not accept yet. Beyond that, drops the line.
   void say(std::string_view line);
-  /// Gives the readers up to a second to take what is kept.
+  /// Blocks up to one second until the buffered output is written.
   void flush();
   std::size_t dropped() const { return dropped_; }
 

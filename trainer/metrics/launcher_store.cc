@@ -14,7 +14,7 @@ namespace sortie::trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// An answer is lost where a host's connection is broken just then.
+/// An answer is lost if the connection of a host breaks at that moment, so requests are repeated.
 constexpr std::chrono::milliseconds kAskAgain{2000};
 
 Error runner_is_gone() {
@@ -89,7 +89,7 @@ Result<std::string> LauncherStore::ask(const std::string& line, std::uint64_t nu
     for (std::size_t end; (end = pending_.find('\n')) != std::string::npos;) {
       const auto answer = nlohmann::json::parse(pending_.substr(0, end), nullptr, false);
       pending_.erase(0, end + 1);
-      // Other answers on this socket are for others.
+      // Ignores messages that do not answer this request.
       if (!answer.is_object() || answer.value("type", "") != "stored" ||
           answer.value("number", std::uint64_t{0}) != number)
         continue;

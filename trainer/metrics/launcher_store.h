@@ -1,5 +1,5 @@
-// LauncherStore: small texts under keys that the ranks of an attempt leave for each other with the
-// launcher (launcher/supervise/rank_store.h), over a connection of its own to SORTIE_SOCKET.
+// LauncherStore: lets the ranks of an attempt exchange small texts under keys through the launcher
+// (launcher/supervise/rank_store.h), over a separate connection to SORTIE_SOCKET.
 #pragma once
 
 #include <chrono>
@@ -13,18 +13,21 @@ namespace sortie::trainer {
 
 class LauncherStore {
  public:
-  /// ErrorCode::lost: nobody listens at `socket_path`.
+  /// ErrorCode::lost if `socket_path` does not accept the connection; ErrorCode::config if it is
+  /// not a valid path.
   static Result<LauncherStore> open(const std::string& socket_path);
 
-  /// A key keeps its first value. Both wait for the launcher, `limit` at most: ErrorCode::timeout;
-  /// ErrorCode::lost: the runner is gone; ErrorCode::protocol: the launcher has refused.
+  /// Stores `value` under `key`. A key keeps its first value. Both put() and get() block for the
+  /// launcher's answer, up to `limit`. ErrorCode::timeout: no answer within `limit`;
+  /// ErrorCode::lost: the runner is gone; ErrorCode::protocol: the launcher rejected the request.
   Result<> put(const std::string& key, const std::string& value, std::chrono::milliseconds limit);
-  /// Waits until a rank has put it.
+  /// Blocks until a rank has put the key, and returns its value.
   Result<std::string> get(const std::string& key, std::chrono::milliseconds limit);
 
  private:
   explicit LauncherStore(Fd socket) : socket_(std::move(socket)) {}
-  /// The value of the answer; empty where it has none.
+  /// Sends a request, repeatedly if necessary, and returns the value of its answer; empty if it has
+  /// none.
   Result<std::string> ask(const std::string& line, std::uint64_t number,
                           std::chrono::milliseconds limit);
 

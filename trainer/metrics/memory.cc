@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
-/// Value of "KEY: N kB" in a file of /proc; 0 where there is none.
+/// Returns the value of "KEY: N kB" in a file of /proc, in bytes; 0 if there is none.
 std::int64_t proc_bytes(const char* file, const std::string& key) {
   std::ifstream lines(file);
   std::string word;
@@ -23,14 +23,14 @@ std::int64_t proc_bytes(const char* file, const std::string& key) {
   return 0;
 }
 
-/// A number; "max" and what can not be read are kUnlimited.
+/// Returns the number in a file; kUnlimited for "max" or if it can not be read.
 std::uint64_t number_in(const fs::path& file) {
   std::uint64_t value = 0;
   return std::ifstream(file) >> value ? value : kUnlimited;
 }
 
-/// What is left of the tightest limit. Pages that hold files are taken back when needed, so they
-/// count as free.
+/// Returns what is left of the tightest limit. Page cache counts as free, because the kernel
+/// reclaims it when needed.
 std::uint64_t left_in_cgroups() {
   std::ifstream groups("/proc/self/cgroup");
   std::string line;

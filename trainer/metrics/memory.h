@@ -5,11 +5,12 @@
 
 namespace sortie::trainer {
 
-/// Highest resident size so far (VmHWM), in bytes; 0 where /proc does not tell.
+/// Returns the peak resident size so far (VmHWM) in bytes; 0 if /proc does not report it.
 std::int64_t peak_memory_bytes();
 
-/// What this process can still take: of the host (MemAvailable), and of its cgroup (v2) and those
-/// around it where they have limits; 0 where neither is known.
+/// Returns how many bytes this process can still allocate: the minimum of what the host has
+/// available (MemAvailable) and what the limits of its cgroup (v2) and the parent cgroups leave. 0
+/// if neither is known.
 std::uint64_t available_memory_bytes();
 
 }  // namespace sortie::trainer

@@ -1,5 +1,6 @@
-// Where this rank is in its training, for who looks from another thread (progress_reporter.h). The
-// main thread sets marks: plain stores and one look at the clock for each section, a few in a step.
+// Where this rank is in its training, for observation from another thread (progress_reporter.h).
+// The main thread sets the marks. Each costs plain stores and one read of the clock; a step has a
+// few.
 #pragma once
 
 #include <atomic>
@@ -16,23 +17,25 @@ class ProgressMarks {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `step` begins, from 1, with its data.
+  /// Marks the beginning of `step` (from 1), in the section `data`.
   void begin_step(std::int64_t step) {
     leave();
     set(static_cast<std::uint64_t>(step), training::Section::data);
   }
-  /// The step so far goes on with this.
+  /// Marks that the current step enters `section`.
   void enter(training::Section section) {
     leave();
     set(where_.load(std::memory_order_relaxed) >> kSectionBits, section);
   }
-  /// A sign of progress within a long section: a pass of a validation, say.
+  /// Marks progress within a long section, such as a pass of a validation.
   void tick() { ticks_.store(ticks_.load(std::memory_order_relaxed) + 1, kRelaxed); }
-  /// Counts the collectives that this rank has begun; must outlive these marks, or nullptr.
+  /// `begun` counts the collectives that this rank has begun. It must outlive this object, or be
+  /// nullptr.
   void count_collectives(const std::atomic<std::uint64_t>* begun) { begun_.store(begun); }
 
-  /// Called by the main thread when it leaves `start`, before it goes on: a process that freezes
-  /// after that has told that it was started. Of that thread; {} = nothing.
+  /// Sets a function that the main thread calls when it leaves the section `start`, before it
+  /// continues. A process that freezes after that has already reported that it started. Call on the
+  /// main thread; {} = none.
   void on_started(std::function<void()> tell) { on_started_ = std::move(tell); }
 
   struct Seen {
@@ -40,10 +43,11 @@ class ProgressMarks {
     training::Section section = training::Section::start;
     std::uint64_t sequence = 0;  // collectives begun
     std::uint64_t ticks = 0;
-    std::uint64_t own_us = 0;  // in sections of this rank's own work, so far
+    std::uint64_t own_us = 0;  // time in sections of this rank's own work
     bool operator==(const Seen&) const = default;
   };
-  /// From any thread. Step and section belong together; what is counted may be a moment newer.
+  /// Thread-safe. Step and section are consistent with each other; the counters may be slightly
+  /// newer.
   Seen look() const {
     const std::uint64_t where = where_.load(kRelaxed);
     const auto* begun = begun_.load();
@@ -74,10 +78,10 @@ class ProgressMarks {
     if (leaves_start && on_started_) on_started_();
   }
 
-  std::atomic<std::uint64_t> where_{0};  // step, section
+  std::atomic<std::uint64_t> where_{0};  // step and section
   std::atomic<std::uint64_t> ticks_{0}, own_us_{0};
   std::atomic<const std::atomic<std::uint64_t>*> begun_{nullptr};
-  // Of the main thread.
+  // Used by the main thread only.
   Clock::time_point since_ = Clock::now();
   Clock::duration own_{};
   std::function<void()> on_started_;

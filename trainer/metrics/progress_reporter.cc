@@ -55,13 +55,14 @@ struct ProgressReporter::Parts {
 
   ProgressMarks::Seen look() const {
     ProgressMarks::Seen seen = marks.look();
-    // Elsewhere files may be written beside training: that is no progress of a step.
+    // In other sections, files may be written concurrently with training; that is no progress of a
+    // step.
     if (seen.section == training::Section::save && file_work) seen.ticks += file_work();
     return seen;
   }
 
-  /// A line that the runner does not take is left out, since the next one says it all; one that it
-  /// has taken a part of goes on.
+  /// Skips a line that the runner does not accept, since the next line has all of it. Completes a
+  /// line that the runner has accepted in part.
   void tell(const ProgressMarks::Seen& seen) {
     const std::lock_guard lock(mutex);
     const bool begins = rest.empty();
@@ -95,12 +96,12 @@ struct ProgressReporter::Parts {
   ProgressMarks& marks;
   const std::function<std::uint64_t()> file_work;
   const std::string stacks_path;
-  std::mutex mutex;  // of what follows: the main thread tells, too
-  std::string rest;  // of a line that is half sent
+  std::mutex mutex;  // guards the next three members: the main thread calls tell() too
+  std::string rest;  // the rest of a partially sent line
   ProgressMarks::Seen told;
   Clock::time_point told_at{};
   std::atomic<bool> ending{false};
-  std::unique_ptr<StackSignal> signal;  // goes after the thread
+  std::unique_ptr<StackSignal> signal;  // destroyed after the thread
   std::thread thread;
 };
 
@@ -115,7 +116,7 @@ Result<std::unique_ptr<ProgressReporter>> ProgressReporter::start(
 
 ProgressReporter::ProgressReporter(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {
   parts_->signal = std::make_unique<StackSignal>();
-  // Signals of the process are for the main thread.
+  // The new thread blocks all signals, so that the main thread receives those of the process.
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);

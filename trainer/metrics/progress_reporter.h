@@ -1,6 +1,6 @@
-// Tells the runner where this rank is, from a thread of its own: a rank that hangs is seen because
-// that thread goes on saying so. The same thread writes the stacks of all threads when the runner
-// asks for them (SIGQUIT).
+// Reports to the runner where this rank is, from a separate thread. A rank that hangs is detected
+// because this thread continues to report. The same thread writes the stacks of all threads when
+// the runner requests them (SIGQUIT).
 #pragma once
 
 #include <functional>
@@ -12,20 +12,20 @@
 
 namespace sortie::trainer {
 
-/// The line that the runner reads; common/training/README.md has its members.
+/// Returns the line that the runner reads; common/training/README.md describes its members.
 std::string progress_line(const ProgressMarks::Seen& seen);
 
 class ProgressReporter {
  public:
-  /// One line at once and one when `start` is left, then one every 250 ms in which something has
-  /// changed, and one a second in which nothing has. `marks` must outlive the reporter; `file_work`
-  /// counts operations on files, which are a sign of progress while a checkpoint is saved, and may
-  /// be empty. One at a time in a process, since it takes SIGQUIT. ErrorCode::io when the socket
-  /// can not be reached.
+  /// Sends one line at once and one when the section `start` is left. After that it sends a line
+  /// every 250 ms if something has changed, otherwise every second. `marks` must outlive the
+  /// reporter. `file_work` counts file operations, which are progress while a checkpoint is saved;
+  /// it may be empty. At most one reporter exists per process, because it handles SIGQUIT.
+  /// ErrorCode::io if the connection to the socket fails.
   static Result<std::unique_ptr<ProgressReporter>> start(const std::string& socket_path,
                                                          ProgressMarks& marks,
                                                          std::function<std::uint64_t()> file_work);
-  /// Tells the last state before it goes.
+  /// Reports the last state and joins the thread.
   ~ProgressReporter();
   ProgressReporter(const ProgressReporter&) = delete;
   ProgressReporter& operator=(const ProgressReporter&) = delete;

@@ -12,8 +12,8 @@
 namespace sortie::trainer {
 namespace {
 
-/// What a handler of ours needs at most: backtrace() takes most of it. The kernel's frame, of 11
-/// KiB on a CPU with AMX, comes beside it.
+/// The most stack that our handlers need; backtrace() needs most of it. The kernel's frame is
+/// added, which has 11 KiB on a CPU with AMX.
 constexpr std::size_t kForHandlers = std::size_t{64} << 10;
 
 std::size_t stack_bytes() {
@@ -21,12 +21,13 @@ std::size_t stack_bytes() {
   return kForHandlers + static_cast<std::size_t>(frame > 0 ? frame : MINSIGSTKSZ);
 }
 
-/// Of the calling thread. Without memory for it handlers run on the thread's own stack.
+/// The alternate stack of the calling thread. If there is no memory for it, handlers run on the
+/// thread's own stack.
 class SignalStack {
  public:
   SignalStack() {
     stack_t other{};
-    // A sanitizer's threads have one, and are rid of it by themselves.
+    // Threads of a sanitizer already have one, which they remove themselves.
     if (::sigaltstack(nullptr, &other) != 0 || (other.ss_flags & SS_DISABLE) == 0) return;
     const std::size_t bytes = stack_bytes();
     void* const memory =
@@ -88,7 +89,8 @@ void handle_signal(int number, void (*handler)(int, siginfo_t*, void*), int flag
 
 }  // namespace sortie::trainer
 
-/// The C library's (or a sanitizer's), with a stack for signals. EAGAIN: no memory.
+/// Calls the pthread_create() of the C library (or of a sanitizer). The new thread first gets a
+/// stack for signal handlers. Returns EAGAIN if there is no memory.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
     void* argument) noexcept {

@@ -25,10 +25,10 @@ constexpr int kFrames = 64;
 constexpr std::size_t kMaxThreads = 256;
 constexpr milliseconds kAnswerLimit{200};
 
-/// What the handler of an interrupted thread fills. One thread at a time.
+/// Filled by the handler of an interrupted thread, one thread at a time.
 struct Collected {
-  std::atomic<pid_t> wanted{0};  // thread that is to answer; 0 = nobody
-  std::atomic<int> count{-1};    // its frames, once it has
+  std::atomic<pid_t> wanted{0};  // thread that has to answer; 0 = none
+  std::atomic<int> count{-1};    // number of its frames; -1 = no answer yet
   std::array<void*, kFrames> frames{};
 };
 Collected collected;
@@ -69,7 +69,7 @@ std::string name_of(pid_t thread) {
   return text;
 }
 
-/// Number of frames; -1: it did not answer.
+/// Returns the number of frames; -1 if the thread did not answer.
 int ask_thread(pid_t thread) {
   collected.count = -1;
   collected.wanted = thread;
@@ -82,7 +82,7 @@ int ask_thread(pid_t thread) {
   while (collected.count < 0 && std::chrono::steady_clock::now() < deadline)
     ::nanosleep(&kPause, nullptr);
   pid_t expected = thread;
-  // It begins to answer at this moment: then it has a little more time.
+  // The thread began to answer at this moment, so it gets a little more time.
   if (!collected.wanted.compare_exchange_strong(expected, 0))
     for (int i = 0; i < 100 && collected.count < 0; ++i) ::nanosleep(&kPause, nullptr);
   return collected.count;
@@ -96,7 +96,7 @@ StackRequest& stack_request() {
 }
 
 bool StackRequest::wait(milliseconds limit) {
-  timespec until{};  // of a clock that nobody sets: a rank that is silent for long counts as hung
+  timespec until{};  // on a clock that is never set: a rank that is silent for long counts as hung
   ::clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_nsec += limit.count() % 1000 * 1'000'000;
   until.tv_sec += limit.count() / 1000 + until.tv_nsec / 1'000'000'000;
@@ -108,7 +108,7 @@ bool StackRequest::wait(milliseconds limit) {
 
 StackSignal::StackSignal() {
   stack_request();
-  // The first call loads the unwinder, which a signal handler must not.
+  // The first call loads the unwinder, which is not allowed in a signal handler.
   void* frame = nullptr;
   ::backtrace(&frame, 1);
   handle_signal(SIGQUIT, on_quit, 0, before_);
@@ -125,7 +125,7 @@ void write_stacks(const std::string& path) {
     const int count = ask_thread(thread);
     ::dprintf(file.get(), "thread %d (%s):%s\n", thread, name_of(thread).c_str(),
               count < 0 ? " does not answer" : "");
-    // The first two are the handler and the kernel's frame of it.
+    // The first two frames are the handler and the kernel's signal frame.
     constexpr int kOwnFrames = 2;
     if (count > kOwnFrames)
       ::backtrace_symbols_fd(collected.frames.data() + kOwnFrames, count - kOwnFrames, file.get());

@@ -1,6 +1,6 @@
-// The stacks of all threads of this process, as far as it can tell them itself: addresses with the
-// names of functions as the linker has them (c++filt shows those of C++). No debugger, and nothing
-// that a thread which hangs could hold: each thread is interrupted by SIGQUIT and notes its own
+// Writes the stacks of all threads of this process, as seen from within: return addresses with
+// symbol names as the linker knows them (c++filt demangles those of C++). Needs no debugger, and no
+// lock that a hanging thread could hold: SIGQUIT interrupts each thread, which records its own
 // return addresses.
 #pragma once
 
@@ -13,14 +13,14 @@
 
 namespace sortie::trainer {
 
-/// From the handler of SIGQUIT to the thread that writes stacks.
+/// A request from the handler of SIGQUIT to the thread that writes stacks.
 class StackRequest {
  public:
   StackRequest() { ::sem_init(&semaphore_, 0, 0); }
-  /// True when stacks were asked for; after `limit`, or wake(), false.
+  /// Blocks until stacks are requested, and returns true. Returns false after `limit` or wake().
   bool wait(std::chrono::milliseconds limit);
   void wake() { ::sem_post(&semaphore_); }
-  /// Of a signal handler.
+  /// Requests stacks. Called by a signal handler.
   void ask() {
     asked_ = true;
     ::sem_post(&semaphore_);
@@ -32,7 +32,7 @@ class StackRequest {
 };
 StackRequest& stack_request();
 
-/// SIGQUIT asks for stacks as long as this lives; one at a time in a process.
+/// While this object exists, SIGQUIT requests stacks. At most one exists per process.
 class StackSignal {
  public:
   StackSignal();
@@ -44,9 +44,9 @@ class StackSignal {
   struct sigaction before_ {};
 };
 
-/// Appends the stacks of all other threads to the file, which is made where it is missing, and the
-/// line training::kStacksEnd. A thread that does not answer within 200 ms is named with that.
-/// Bounded: 256 threads, 64 frames of each. A file that can not be written is left.
+/// Appends the stacks of all other threads and the line training::kStacksEnd to the file, which is
+/// created if it does not exist. A thread that does not answer within 200 ms is listed as such.
+/// Writes at most 256 threads and 64 frames of each. No-op if the file can not be opened.
 void write_stacks(const std::string& path);
 
 }  // namespace sortie::trainer

@@ -14,8 +14,8 @@ struct FoundTemplate {
   std::string place;
 };
 
-/// The template that exports of the run would have, were they not of conversations: that of the
-/// run's tokenizer, else the one that the weights came with.
+/// Returns the chat template that exports of the run would have if it had no conversations: that of
+/// the run's tokenizer, otherwise the one that the weights came with.
 std::optional<FoundTemplate> find_template(const RunTokenizer& run, const fs::path& start) {
   const auto in_files = [&run](std::string_view name) -> std::optional<std::string> {
     const auto found = run.files->contents.find(std::string(name));

@@ -1,4 +1,4 @@
-// Conversations in ChatML against the tokenizer, and the chat template that a model came with.
+// Checks conversations in ChatML against the tokenizer and against the chat template of the model.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,10 @@
 
 namespace sortie::trainer {
 
-/// What people should know before a run trains on conversations in ChatML, or validates on them;
-/// nothing where `run` has none. `start`: the checkpoint that it starts from, empty = the seed.
-/// ErrorCode::data where an imported model would be trained on marks that its tokenizer splits.
+/// Returns warnings for a run that trains or validates on conversations in ChatML; none if `run`
+/// has no such conversations. `start` is the checkpoint that the run starts from; empty = weights
+/// from the seed. ErrorCode::data if an imported model would be trained on marks that its tokenizer
+/// splits into several tokens.
 Result<std::vector<std::string>> check_chatml(const RunTokenizer& run,
                                               const std::filesystem::path& start);
 

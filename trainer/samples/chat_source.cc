@@ -13,13 +13,13 @@
 namespace sortie::trainer {
 namespace {
 
-/// Lines of a file that a thread reads at a time.
+/// Lines of a file that a thread parses at a time.
 struct Lines {
-  std::int64_t first = 1;  // its number in the file
+  std::int64_t first = 1;  // number of the first line in the file
   std::string_view text{};
 };
 
-/// The lines at the front of `text` in `bytes` bytes or a little more, without it.
+/// Removes the lines in the first `bytes` bytes or a little more from `text`, and returns them.
 Lines take_lines(std::string_view& text, std::size_t bytes, std::int64_t& number) {
   const std::size_t end = std::min(text.find('\n', std::min(bytes, text.size())), text.size() - 1);
   Lines lines{number, text.substr(0, end + 1)};
@@ -120,7 +120,7 @@ Result<std::vector<Conversation>> ChatSource::read_lines(const std::string& file
 
 void ChatSource::add(Conversation conversation) {
   chatml_ = chatml_ || conversation.chatml;
-  // The first token is no target.
+  // The first token is never a target.
   const auto targets_before = [&](std::size_t end) {
     const auto begin = conversation.counts.begin();
     return end > 1 ? std::count(begin + 1, begin + static_cast<std::ptrdiff_t>(end), true) : 0;
@@ -138,7 +138,7 @@ void ChatSource::add(Conversation conversation) {
   count_.cut += kept < size;
   conversation.ids.resize(kept);
   conversation.counts.resize(kept);
-  if (packed_) {  // what follows the last answer would be read for nothing
+  if (packed_) {  // what follows the last answer would be processed without effect
     while (!conversation.counts.back()) conversation.counts.pop_back();
     conversation.ids.resize(conversation.counts.size());
   }
@@ -146,9 +146,9 @@ void ChatSource::add(Conversation conversation) {
   conversations_.push_back(std::move(conversation));
 }
 
-/// Conversations that follow each other in the files are often alike, so that those of equal length
-/// are taken in an order of the seed. Validation may read the first samples alone: these are of the
-/// first conversations, and not of the longest.
+/// Adjacent conversations of a file are often alike, so those of equal length are taken in an order
+/// given by the seed. Validation may read the first samples only, so it keeps the order of the
+/// files: the first samples then hold the first conversations, not the longest.
 void ChatSource::make_rows() {
   const std::size_t count = conversations_.size();
   std::vector<std::int64_t> lengths(count, sequence_length_);

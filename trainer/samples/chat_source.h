@@ -1,4 +1,4 @@
-// ChatSource: conversations as training samples, of which only the answers count.
+// ChatSource: training samples from conversations. Only the answers are targets.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,15 @@
 
 namespace sortie::trainer {
 
-/// Files of JSONL, one conversation a line (conversation.h), each cut to the sequence length. A
-/// sample is one of them or, with data.pack_conversations, as many as fit, each up to its last
-/// target; what is left of the sequence is filled up.
+/// Reads files of JSONL, one conversation per line (conversation.h), each cut to the sequence
+/// length. A sample is one conversation or, with data.pack_conversations, as many as fit, each up
+/// to its last target. The rest of the sequence is padding.
 class ChatSource final : public SampleSource {
  public:
-  /// Training samples are packed tightly, and shuffled by the seed, anew in every epoch; in
-  /// validation samples the conversations come as stored. The same on any number of threads.
-  /// `progress` counts the bytes of all files. ErrorCode::data names the file and the line.
+  /// With `shuffle` (training), samples are shuffled by the seed, differently in every epoch, and
+  /// data.pack_conversations packs tightly. Without (validation), conversations are in stored
+  /// order. The result does not depend on `threads`. `progress` counts the bytes of all files.
+  /// ErrorCode::data names the file and the line.
   static Result<std::unique_ptr<ChatSource>> open(const config::JobConfig& job,
                                                   const std::vector<std::string>& files,
                                                   const Tokenizer& tokenizer, bool shuffle,
@@ -36,44 +37,44 @@ class ChatSource final : public SampleSource {
   std::int64_t samples_per_epoch() const override {
     return static_cast<std::int64_t>(rows_.size());
   }
-  /// What became of the conversations in the files.
+  /// Statistics of the conversations in the files.
   struct Count {
     std::int64_t conversations = 0;
-    std::int64_t left_out = 0;       // without a target in their first sequence_length tokens
-    std::int64_t cut = 0;            // others that are longer
-    std::int64_t answer_tokens = 0;  // of all conversations
-    std::int64_t lost_tokens = 0;    // of these, behind the cuts
+    std::int64_t left_out = 0;       // without a target before the cut
+    std::int64_t cut = 0;            // others that were cut
+    std::int64_t answer_tokens = 0;  // in all conversations
+    std::int64_t lost_tokens = 0;    // of these, after the cuts
   };
   const Count& count() const { return count_; }
-  /// What share of the samples' positions is filled up.
+  /// Fraction of the samples' positions that is padding.
   double padding() const;
-  /// Whether a line had messages, and not two texts.
+  /// Whether any line had messages instead of two texts.
   bool chatml() const { return chatml_; }
 
  private:
-  /// `done` is told how many bytes were read.
+  /// Calls `done` with the number of bytes of each chunk that was read.
   Result<> add_file(const std::string& file, std::string_view text, const Tokenizer& tokenizer,
                     int threads, const std::function<void(std::size_t)>& done);
-  /// Of lines from `number` on.
+  /// Parses `lines`, the first of which has this number.
   Result<std::vector<Conversation>> read_lines(const std::string& file, std::int64_t number,
                                                std::string_view lines,
                                                const Tokenizer& tokenizer) const;
   void add(Conversation conversation);
   void make_rows();
-  /// Positions that a conversation takes of a sample.
+  /// Number of positions that a conversation occupies in a sample.
   std::int64_t length_of(const Conversation& conversation) const {
     return std::min(static_cast<std::int64_t>(conversation.ids.size()), sequence_length_);
   }
 
   std::vector<Conversation> conversations_;
-  PackedRows rows_;  // of conversations: the samples of an epoch
+  PackedRows rows_;  // numbers of conversations; one row per sample of an epoch
   std::int64_t sequence_length_ = 0, vocab_size_ = 0;
   Count count_;
   std::uint64_t seed_ = 0;
   bool shuffle_ = false, packed_ = false, chatml_ = false;
   std::string fingerprint_;
   std::int64_t epoch_ = -1;
-  Permutation order_;  // of that epoch
+  Permutation order_;  // of epoch_
 };
 
 }  // namespace sortie::trainer

@@ -18,12 +18,12 @@ struct Part {
   bool counts = false;
 };
 
-/// Parts of a message in ChatML; other conversations have fewer in all.
+/// Parts of a message in ChatML. Other conversations have fewer parts in total.
 constexpr std::size_t kMessageParts = 3;
 
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
-/// Keys of other programs' files that change what is trained, and what to do about each.
+/// Keys in files of other programs that change what is trained, with advice for each.
 constexpr std::pair<std::string_view, std::string_view> kUnsupported[] = {
     {"tool_calls", "write the call into \"content\", or remove the conversation"},
     {"function_call", "write the call into \"content\", or remove the conversation"},
@@ -34,7 +34,8 @@ constexpr std::pair<std::string_view, std::string_view> kUnsupported[] = {
      "all answers and nothing else are trained on; remove the key, or write the line as "
      "\"prompt\" and \"completion\""}};
 
-/// Files that were written from tables have null or nothing in the columns of other lines.
+/// Files that were written from tables have null or empty values in columns that a line does not
+/// use.
 Result<> check_keys(const nlohmann::json& object, std::string_view where) {
   for (const auto& [key, advice] : kUnsupported) {
     const auto found = object.find(key);
@@ -81,9 +82,9 @@ std::string text_of(std::span<const Part> parts) {
   return text;
 }
 
-/// The tokens of the parts as one text, behind those of `conversation`. A token that lies across
-/// the border of two parts belongs to the later one. Takes as many times the time of tokenizing
-/// them as there are parts.
+/// Appends the tokens of the parts, encoded as one text, to `conversation`. A token across the
+/// border of two parts belongs to the later one. Tokenizes once per part, so the time is that of
+/// tokenizing the text times the number of parts.
 Result<> append_parts(std::span<const Part> parts, const Tokenizer& tokenizer,
                       Conversation& conversation) {
   std::vector<std::int32_t> all;
@@ -101,9 +102,8 @@ Result<> append_parts(std::span<const Part> parts, const Tokenizer& tokenizer,
   return {};
 }
 
-/// The tokens are those of the whole text. Nearly always the messages' are the same, one message
-/// after the other, and the borders of their parts are found in time that grows with the text
-/// alone.
+/// The tokens are those of the whole text. Nearly always, tokenizing one message after the other
+/// gives the same tokens. The borders of the parts are then found in time linear in the text.
 Result<Conversation> tokenize(std::span<const Part> parts, const Tokenizer& tokenizer) {
   Conversation by_message;
   for (std::span<const Part> rest = parts; !rest.empty();) {

@@ -1,4 +1,4 @@
-// Conversation: a line of JSONL as tokens, and which of them are targets.
+// Conversation: a line of JSONL as tokens, with a mark for each token that is a target.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace sortie::trainer {
 
 struct Conversation {
   std::vector<std::int32_t> ids{};
-  std::vector<bool> counts{};  // whether the token is a target
-  bool chatml = false;         // of messages, not of two texts
+  std::vector<bool> counts{};  // whether each token is a target
+  bool chatml = false;         // from messages, not from two texts
 };
 
-/// {"messages": [{"role": "user", "content": "..."}, ...]} becomes, message by message,
-/// "<|im_start|>ROLE\nCONTENT<|im_end|>\n", where what an assistant says and the mark behind it are
-/// targets; {"prompt": "...", "completion": "..."} becomes the two texts and the tokenizer's end of
-/// document, where all but the prompt are targets. No tokens are put before either. Keys that would
-/// change what is trained (tool_calls, function_call, tools, functions, weight, train) are errors
-/// unless they are null or empty, other unknown keys are ignored. Roles other than system,
-/// developer, user, assistant and tool are errors, as are ids of `vocab_size` and above:
-/// ErrorCode::data.
+/// Converts a line to tokens. {"messages": [{"role": "user", "content": "..."}, ...]} becomes,
+/// message by message, "<|im_start|>ROLE\nCONTENT<|im_end|>\n"; the targets are the content of
+/// assistant messages and the mark after it. {"prompt": "...", "completion": "..."} becomes the two
+/// texts and the tokenizer's end of document; everything but the prompt is a target. No tokens are
+/// added before either. Keys that would change what is trained (tool_calls, function_call, tools,
+/// functions, weight, train) are errors unless they are null or empty; other unknown keys are
+/// ignored. Roles other than system, developer, user, assistant and tool are errors, and so are ids
+/// of `vocab_size` and above. All errors are ErrorCode::data.
 Result<Conversation> read_conversation(std::string_view line, const Tokenizer& tokenizer,
                                        std::int64_t vocab_size);
 

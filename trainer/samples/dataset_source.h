@@ -1,4 +1,4 @@
-// DatasetSource: token files as the trainer's samples.
+// DatasetSource: training samples from token files.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,16 @@ namespace sortie::trainer {
 
 class DatasetSource final : public SampleSource {
  public:
-  /// What orders of other suites depend on.
+  /// What the orders of other training suites depend on.
   struct Course {
-    std::uint64_t samples = 0;     // that training takes
-    std::uint64_t micro_step = 1;  // samples that all ranks take at a time
+    std::uint64_t samples = 0;     // that training takes in total
+    std::uint64_t micro_step = 1;  // samples that all ranks together take per micro-step
   };
-  /// Training samples are shuffled by the seed, in the order of data.sampler and by data.weights.
+  /// Training samples are shuffled by the seed in the order of data.sampler, and blended by
+  /// data.weights.
   static Result<std::unique_ptr<DatasetSource>> open_training(const config::JobConfig& job,
                                                               const Course& course);
-  /// Validation samples come as stored.
+  /// Validation samples are in stored order.
   static Result<std::unique_ptr<DatasetSource>> open_validation(
       const config::JobConfig& job, const std::vector<std::string>& prefixes);
 
@@ -34,10 +35,10 @@ class DatasetSource final : public SampleSource {
 
  private:
   DatasetSource() = default;
-  /// Sample `number` into row_.
+  /// Reads sample `number` into row_.
   Result<> read(std::uint64_t number);
 
-  std::unique_ptr<ScalingOrder> scaling_;           // or:
+  std::unique_ptr<ScalingOrder> scaling_;           // data.sampler = scaling; otherwise:
   std::vector<std::unique_ptr<Dataset>> datasets_;  // one, or one per weight
   std::optional<Blend> blend_;
   std::vector<std::int32_t> row_;

@@ -8,7 +8,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// The last token of every document.
+/// Returns the last token of every document; nullopt if there is no such token.
 std::optional<std::int32_t> end_of_documents(const BuildManifest& manifest,
                                              const RunTokenizer& run) {
   if (manifest.append_eod) return manifest.eod_id;

@@ -1,4 +1,4 @@
-// model.document_end_token against what ends the documents of the token files.
+// Checks model.document_end_token against the token that ends documents in the token files.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace sortie::trainer {
 
-/// ErrorCode::config where the documents of a token file end with another token, as its manifest
-/// says. A text for each file whose documents were built without a token at their end: the key then
-/// has no effect but where the text has that token. Files without a manifest are not checked.
+/// ErrorCode::config if the documents of a token file end with another token, according to its
+/// manifest. Returns a warning for each file whose documents were built without an end token: the
+/// key then has no effect, except where the text itself contains the token. Does not check files
+/// without a manifest.
 Result<std::vector<std::string>> check_document_ends(const config::JobConfig& job,
                                                      const RunTokenizer& run);
 

@@ -15,9 +15,9 @@ PackedRows pack_tightly(std::span<const std::int64_t> lengths, std::span<const s
   std::ranges::stable_sort(decreasing, std::greater(),
                            [&](std::uint32_t item) { return lengths[item]; });
   constexpr std::size_t kNone = SIZE_MAX;
-  std::multimap<std::int64_t, std::size_t> room;  // what is left of rows; of equal ones the oldest
-  std::vector<std::size_t> first, last;           // of a row, places in `decreasing`
-  std::vector<std::size_t> next(decreasing.size(), kNone);  // of the same row
+  std::multimap<std::int64_t, std::size_t> room;  // room left in rows; of equal ones the oldest
+  std::vector<std::size_t> first, last;           // of each row, indices into `decreasing`
+  std::vector<std::size_t> next(decreasing.size(), kNone);  // next item of the same row
   for (std::size_t at = 0; at < decreasing.size(); ++at) {
     const std::int64_t length = lengths[decreasing[at]];
     SORTIE_CHECK(length <= capacity, "an item of {} in rows of {}", length, capacity);

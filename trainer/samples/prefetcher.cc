@@ -66,14 +66,14 @@ struct Prefetcher::State {
 
   SampleSource& source;
   const ReadingCourse course;
-  std::int64_t next = 0;  // micro-batches handed out; touched by the caller only
-  double waited = 0.0;    // the same
+  std::int64_t next = 0;  // micro-batches handed out; used by the caller only
+  double waited = 0.0;    // seconds; used by the caller only
   std::mutex mutex;
   std::condition_variable changed;
-  std::int64_t end;  // moves on when more is asked for
+  std::int64_t end;  // moves when next() requests more
   bool stopped = false;
   std::deque<MicroBatch> ready;
-  std::vector<MicroBatch> spare;  // memory of those that were handed out
+  std::vector<MicroBatch> spare;  // buffers of micro-batches that were handed out
   std::thread thread;
 };
 
@@ -112,7 +112,7 @@ Result<> Prefetcher::next(std::int64_t sample, std::span<std::int32_t> tokens,
       state.waited +=
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
-    if (const State::MicroBatch& front = state.ready.front(); !front.good()) {  // it stays there
+    if (const State::MicroBatch& front = state.ready.front(); !front.good()) {  // kept for later
       if (front.exception) std::rethrow_exception(front.exception);
       return front.outcome;
     }

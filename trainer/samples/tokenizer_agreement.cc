@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A tokenizer that a manifest names, found again.
+/// A tokenizer that the manifest of `prefix` names.
 struct BuiltWith {
   TokenizerClaim claim;
   std::string prefix;
@@ -35,7 +35,7 @@ Result<std::vector<BuiltWith>> built_with(const std::vector<std::string>& prefix
   return found;
 }
 
-/// Where the tokenizer of a manifest is now.
+/// Returns the name of a manifest's tokenizer at its present place.
 Result<std::string> locate(const BuiltWith& built) {
   const std::string& name = built.claim.id.name;
   const std::size_t colon = name.find(':');
@@ -60,8 +60,8 @@ Result<std::string> locate(const BuiltWith& built) {
                           built.claim.who, describe(built.claim.id), beside.string()));
 }
 
-/// Whether the texts to train on have special tokens around them: one file with them is enough for
-/// a model to know them.
+/// Returns whether the training texts have special tokens around them; nullopt if unknown. One file
+/// with them is enough for a model to know them.
 Result<std::optional<bool>> special_tokens_of(const config::DataConfig& data) {
   if (!data.chat_files.empty()) return false;
   if (data.data_prefixes.empty()) return std::nullopt;

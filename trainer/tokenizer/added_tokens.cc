@@ -55,7 +55,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
 AddedTokenFinder::Match AddedTokenFinder::find(std::string_view text, std::size_t from) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     if (!first_bytes_[static_cast<unsigned char>(text[at])]) continue;
-    // Narrows the sorted contents down, byte by byte. One that ends here is the first of the rest.
+    // Narrows the range of sorted contents byte by byte. A content that ends here is its first.
     auto low = tokens_.begin();
     auto high = tokens_.end();
     Match match;

@@ -1,4 +1,4 @@
-// Added and special tokens: found in a text before it is cut into words.
+// Added and special tokens, which are found in a text before it is split into words.
 #pragma once
 
 #include <bitset>
@@ -13,27 +13,28 @@ namespace sortie::trainer {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content{};
-  bool single_word = false;  // not inside a word
-  bool left_strip = false;   // takes the white space before it, too
+  bool single_word = false;  // does not match next to a word character
+  bool left_strip = false;   // also takes the white space before it
   bool right_strip = false;
-  bool normalized = false;  // is looked for after normalisation, in its own normalised form
-  bool special = false;     // is not shown by decoding
+  bool normalized = false;  // matched after normalisation, in its own normalised form
+  bool special = false;     // omitted by decoding
 };
 
-/// A stretch of a text: one added token, or text between them (id < 0).
+/// A piece of a text: one added token, or the text between two of them (id < 0).
 struct AddedTokenPiece {
   std::int32_t id = -1;
   std::string_view text;
 };
 
-/// Finds any of some contents in a text: the leftmost, and of those the longest.
+/// Finds added tokens in a text: the leftmost match and, among matches that begin there, the
+/// longest.
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }
-  /// Replaces `pieces` by those of `text` (valid UTF-8), none of them an empty text.
+  /// Replaces `pieces` by the pieces of `text` (valid UTF-8). No piece is an empty text.
   void split(std::string_view text, std::vector<AddedTokenPiece>& pieces) const;
 
  private:

@@ -25,7 +25,7 @@ BpeEncoder::BpeEncoder(const hf::Model& model, bool byte_level)
       continue;
     }
     const auto bytes = hf::bytes_of_token(token);
-    if (!bytes) continue;  // an added token: no word can be it
+    if (!bytes) continue;  // an added token, which no word equals
     if (bytes->size() == 1) byte_ids_[static_cast<unsigned char>(bytes->front())] = id;
     if (whole_words_) ids_.emplace(*bytes, id);
   }
@@ -49,7 +49,7 @@ bool BpeEncoder::append_as_bytes(std::string_view symbol, std::vector<std::int32
 }
 
 void BpeEncoder::symbols_of(std::string_view word, std::vector<std::int32_t>& ids) const {
-  bool pending = false;  // an unknown symbol that later ones may join
+  bool pending = false;  // an unknown symbol is not yet appended; later ones may be fused with it
   for (std::size_t at = 0; at < word.size();) {
     const std::string_view symbol = word.substr(at, byte_level_ ? 1 : char_bytes(word[at]));
     at += symbol.size();
@@ -58,7 +58,7 @@ void BpeEncoder::symbols_of(std::string_view word, std::vector<std::int32_t>& id
       pending = false;
       ids.push_back(id);
     } else if (byte_fallback_ && append_as_bytes(symbol, ids)) {
-      // As the package does it: an unknown symbol before stays pending.
+      // As in the package, an earlier unknown symbol stays pending.
     } else if (unknown_) {
       if (pending && !fuse_unknown_) ids.push_back(*unknown_);
       pending = true;

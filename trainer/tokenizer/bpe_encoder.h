@@ -1,4 +1,4 @@
-// BpeEncoder: the ids of single words under a vocabulary and its merge rules.
+// BpeEncoder: converts single words to ids with a vocabulary and its merge rules.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace sortie::trainer {
 
-/// Immutable and shared between threads; what a thread changes is in its Scratch.
+/// Immutable and thread-safe. Mutable state is in Scratch, one per thread.
 class BpeEncoder {
  public:
   struct Scratch {
@@ -23,11 +23,12 @@ class BpeEncoder {
     WordCache cache{};
   };
 
-  /// `byte_level`: symbols are bytes, written as the 256 letters of byte-level BPE; else
-  /// characters.
+  /// `byte_level`: symbols are bytes, written as the 256 letters of byte-level BPE. Otherwise
+  /// symbols are characters.
   BpeEncoder(const hf::Model& model, bool byte_level);
 
-  /// Appends the ids of `word`, which is not empty; `readable` bytes from it on may be read.
+  /// Appends the ids of `word`, which must not be empty. `readable` is the number of bytes that may
+  /// be read from the beginning of `word`.
   void encode(std::string_view word, std::size_t readable, Scratch& scratch,
               std::vector<std::int32_t>& ids) const;
 
@@ -40,18 +41,18 @@ class BpeEncoder {
   };
 
   void symbols_of(std::string_view word, std::vector<std::int32_t>& ids) const;
-  /// The id of a symbol; negative when the vocabulary has none.
+  /// Returns the id of a symbol; negative if the vocabulary has none.
   std::int32_t id_of(std::string_view symbol) const;
   bool append_as_bytes(std::string_view symbol, std::vector<std::int32_t>& ids) const;
 
   bool byte_level_;
-  bool whole_words_;  // a word that is a token is not merged
+  bool whole_words_;  // a word that is a token is not merged (ignore_merges)
   bool fuse_unknown_;
   std::optional<std::int32_t> unknown_;
-  std::array<std::int32_t, 256> byte_ids_;      // byte level: of each byte
-  std::array<std::int32_t, 256> fallback_ids_;  // <0x00> to <0xFF>
+  std::array<std::int32_t, 256> byte_ids_;      // byte level: id of each byte
+  std::array<std::int32_t, 256> fallback_ids_;  // ids of <0x00> to <0xFF>
   bool byte_fallback_;
-  /// Tokens by their text (byte level: by their bytes); empty when only bytes are looked up.
+  /// Ids by token text (byte level: by token bytes). Empty if only single bytes are looked up.
   std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> ids_;
   BpeMerges merges_;
 };

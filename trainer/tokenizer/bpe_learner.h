@@ -1,4 +1,4 @@
-// BpeLearner: from words and how often each occurs to a list of merge rules.
+// BpeLearner: learns a list of merge rules from words and their counts.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ class PairCounts {
 
 class BpeLearner {
  public:
-  /// `tokens`: the ids there are before any merge, specials and bytes.
+  /// `tokens` are the tokens before any merge (special tokens and bytes), by id.
   explicit BpeLearner(std::vector<std::string> tokens);
 
-  /// `symbols`: ids of the word's characters.
+  /// `symbols` are the ids of the word's characters.
   void add_word(const std::vector<std::int32_t>& symbols, std::int64_t count);
 
-  /// Merges the most frequent pair until there are `vocab_size` tokens or no pair is left that
-  /// occurs `min_count` times. `each` is called with the number of tokens after every merge.
+  /// Merges the most frequent pair until there are `vocab_size` tokens or no pair occurs at least
+  /// `min_count` times. Calls `each` with the number of tokens after every merge.
   void learn(std::int64_t vocab_size, std::int64_t min_count,
              const std::function<void(std::size_t tokens)>& each = {});
 
@@ -45,14 +45,14 @@ class BpeLearner {
   const std::vector<Merge>& merges() const { return merges_; }
 
  private:
-  using Places = std::vector<std::uint32_t>;  // words, rising
+  using Places = std::vector<std::uint32_t>;  // word indices, ascending
   struct Word {
-    std::uint64_t begin = 0;  // in symbols_
+    std::uint64_t begin = 0;  // index into symbols_
     std::uint32_t size = 0;
     std::int64_t count = 0;
   };
-  /// A pair that may be next. Its count may be out of date; what occurs anew gets a candidate of
-  /// its own, with the places of that.
+  /// A pair that may be merged next. Its count may be out of date. New occurrences of a pair get a
+  /// separate candidate with their own places.
   struct Candidate {
     std::int64_t count = 0;
     std::uint64_t pair = 0;
@@ -79,7 +79,7 @@ class BpeLearner {
   std::vector<Word> words_;
   std::vector<std::int32_t> symbols_;
   PairCounts counts_;
-  std::unordered_map<std::uint64_t, Places> new_places_;  // of pairs that one step has made
+  std::unordered_map<std::uint64_t, Places> new_places_;  // occurrences not yet in queue_
   std::vector<Candidate> queue_;                          // a heap
 };
 

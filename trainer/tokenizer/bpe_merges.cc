@@ -19,7 +19,7 @@ BpeMerges::BpeMerges(std::span<const Merge> merges)
 }
 
 void BpeMerges::apply(MergeScratch& scratch) const {
-  // Most words are short, and a look at all ranks is then faster than any order of them.
+  // Most words are short. Scanning all ranks is then faster than keeping them ordered.
   constexpr std::size_t kShort = 40;
   if (scratch.ids.size() < 2) return;
   scratch.ranks.resize(scratch.ids.size());
@@ -74,7 +74,7 @@ void BpeMerges::apply_long(MergeScratch& scratch) const {
   previous.resize(size);
   next.resize(size);
   heap.clear();
-  // An entry is rank << 32 | place; it is out of date when the place has another rank by now.
+  // An entry is rank << 32 | position. It is out of date if the position now has another rank.
   for (std::size_t i = 0; i < size; ++i) {
     previous[i] = i == 0 ? kNone : static_cast<std::uint32_t>(i - 1);
     next[i] = i + 1 == size ? kNone : static_cast<std::uint32_t>(i + 1);

@@ -1,4 +1,4 @@
-// The merge rules of a BPE tokenizer, and their application to one word.
+// Merge rules of a BPE tokenizer, and their application to one word.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace sortie::trainer {
 
-/// Two neighbouring symbols become one; rules with a lower rank go first.
+/// Replaces two adjacent symbols by one. Rules with a lower rank are applied first.
 struct Merge {
   std::int32_t left = 0;
   std::int32_t right = 0;
   std::int32_t merged = 0;
 };
 
-/// Reusable memory of apply(); one per thread.
+/// Reusable buffers of apply(), one per thread.
 struct MergeScratch {
   std::vector<std::int32_t> ids{};
   std::vector<std::uint32_t> ranks{};
@@ -28,11 +28,11 @@ struct MergeScratch {
 class BpeMerges {
  public:
   BpeMerges() = default;
-  /// In the order of their ranks; of equal pairs the last counts.
+  /// `merges` are in the order of their ranks. If a pair occurs repeatedly, its last rule counts.
   explicit BpeMerges(std::span<const Merge> merges);
 
-  /// Merges neighbours in scratch.ids, always the pair of the lowest rank and of those the
-  /// leftmost, until no rule applies.
+  /// Merges adjacent ids in scratch.ids until no rule applies. Always merges the pair with the
+  /// lowest rank; among equal pairs, the leftmost.
   void apply(MergeScratch& scratch) const;
 
  private:

@@ -7,7 +7,8 @@
 namespace sortie::trainer::hf {
 
 char32_t char_of_byte(std::uint8_t byte) {
-  // Printable bytes stand for themselves, the others for what follows U+0100, in their order.
+  // Printable bytes represent themselves. The others become the characters from U+0100 on, in
+  // order.
   const auto printable = [](unsigned b) {
     return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
   };

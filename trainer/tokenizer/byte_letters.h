@@ -1,4 +1,4 @@
-// The letters that stand for bytes in the tokens of byte-level BPE.
+// The characters that represent bytes in the tokens of byte-level BPE.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace sortie::trainer::hf {
 
-/// The character that stands for a byte.
+/// Returns the character that represents a byte.
 char32_t char_of_byte(std::uint8_t byte);
-/// The bytes that a token stands for; absent when one of its characters stands for none.
+/// Returns the bytes that a token represents; nullopt if one of its characters represents no byte.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
 }  // namespace sortie::trainer::hf

@@ -35,8 +35,8 @@ class ByteTokenizer final : public Tokenizer {
   std::optional<std::int32_t> eod_id() const override { return kEndOfDocument; }
   std::string name() const override { return "byte"; }
   std::string model_hash() const override { return {}; }
-  /// As byte-level BPE spells its first 256 tokens: the tokenizer.json that an export makes of this
-  /// tokenizer has the same vocabulary.
+  /// The spelling of byte-level BPE, so that the tokenizer.json that is exported for this tokenizer
+  /// has the same vocabulary.
   std::string token_text(std::int32_t id) const override {
     std::string text;
     if (id == kEndOfDocument) return "<|endoftext|>";

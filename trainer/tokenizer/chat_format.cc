@@ -6,7 +6,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// The token that is spelled so, if text is encoded with it.
+/// Returns the token that is spelled `mark`, if encoding `mark` yields it.
 std::optional<std::int32_t> whole_token(const Tokenizer& tokenizer, std::string_view mark) {
   std::vector<std::int32_t> ids;
   if (!tokenizer.encode(mark, ids)) return std::nullopt;
@@ -16,7 +16,7 @@ std::optional<std::int32_t> whole_token(const Tokenizer& tokenizer, std::string_
   return found == ids.end() ? std::nullopt : std::optional(*found);
 }
 
-/// A text, or of a list of named templates the one that is used by default.
+/// Returns the template, or the default one of a list of named templates.
 std::optional<std::string> template_in(const std::optional<std::string>& file) {
   if (!file) return std::nullopt;
   const auto json = nlohmann::json::parse(*file, nullptr, /*allow_exceptions=*/false);
@@ -50,7 +50,7 @@ std::string_view chatml_template() {
 
 bool is_chatml(std::string_view chat_template) {
   return chat_template.contains(kChatBegin) && chat_template.contains(kChatEnd) &&
-         !chat_template.contains("<|im_sep|>");  // Phi's, which ends a role otherwise
+         !chat_template.contains("<|im_sep|>");  // Phi's template, which ends a role differently
 }
 
 std::optional<std::string> find_chat_template(

@@ -26,7 +26,7 @@ std::string joined(const Texts& texts, std::string_view between) {
   return all;
 }
 
-/// The byte of "<0x1F>".
+/// Returns the byte of a token such as "<0x1F>".
 std::optional<char> byte_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
   int value = 0;

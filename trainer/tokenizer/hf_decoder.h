@@ -1,4 +1,4 @@
-// Ids to text by the decoders of a tokenizer.json.
+// Converts ids to text with the decoders of a tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class TokenDecoder {
  public:
   explicit TokenDecoder(const Spec& spec);
 
-  /// Special tokens give nothing, ids without a token U+FFFD. The result is valid UTF-8.
+  /// Special tokens yield no text; ids without a token yield U+FFFD. The result is valid UTF-8.
   std::string decode(std::span<const std::int32_t> ids) const;
 
  private:
@@ -24,7 +24,7 @@ class TokenDecoder {
            !tokens_[static_cast<std::size_t>(id)].empty();
   }
 
-  std::vector<std::string> tokens_;  // by id; with the byte-level decoder alone, their bytes
+  std::vector<std::string> tokens_;  // by id; if bytes_only_, their bytes
   std::vector<bool> special_;
   std::vector<Decoder> decoders_;
   bool bytes_only_;

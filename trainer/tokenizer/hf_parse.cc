@@ -17,7 +17,7 @@ constexpr int kMostSequences = 100;
 constexpr std::size_t kMostGrowth = 1000;
 constexpr std::size_t kMostSpecial = 1000;  // around a text
 
-/// Reads one file. Broken JSON and missing or wrongly typed members surface as Json::exception.
+/// Parses one file. Invalid JSON and missing or wrongly typed members throw Json::exception.
 class Parser {
  public:
   explicit Parser(std::string_view where) : where_(where) {}
@@ -42,7 +42,7 @@ class Parser {
     if (!is_null(root, "decoder")) SORTIE_TRY(add_decoder(root.at("decoder")));
     return std::move(spec_);
   }
-  /// The part of the file that parse() has come to.
+  /// The part of the file that parse() has reached.
   std::string_view at() const { return at_; }
 
  private:
@@ -50,7 +50,7 @@ class Parser {
     const auto found = object.find(key);
     return found == object.end() || found->is_null();
   }
-  /// A number with a fraction or an exponent is no id: it throws, as a text would.
+  /// Throws for strings and for numbers with a fraction or an exponent, which are not ids.
   static std::int64_t whole(const Json& id) { return id.get_ref<const Json::number_integer_t&>(); }
   static bool flag(const Json& object, const char* key, bool value) {
     return is_null(object, key) ? value : object.at(key).get<bool>();
@@ -150,14 +150,14 @@ class Parser {
     return {};
   }
 
-  /// {"String": text} of Replace and Split.
+  /// Returns the text of {"String": text}, the pattern of Replace.
   Result<std::string> string_pattern(const Json& json, std::string_view component) const {
     const Json& pattern = json.at("pattern");
     if (pattern.contains("String")) return pattern.at("String").get<std::string>();
     return unknown(component, fmt::format("pattern {} is not known here", pattern.dump()));
   }
 
-  /// A few of them could make any text too long for any memory.
+  /// Limits the growth: a few replacements could make any text too long for memory.
   Result<Replace> replacement(std::string from, const Json& json, std::string_view kind) {
     if (from.empty()) return broken(fmt::format("{} Replace: the pattern is empty", kind));
     Replace replace{std::move(from), json.at("content").get<std::string>()};
@@ -221,7 +221,8 @@ class Parser {
     splits_.push_back(pattern.at("Regex").get<std::string>());
     const auto behavior = json.at("behavior").get<std::string>();
     const bool invert = flag(json, "invert", false);
-    // The patterns leave no gap, so to keep the matches is the same as to isolate them.
+    // The patterns leave no gaps, so removing what does not match is the same as isolating the
+    // matches.
     if (!(behavior == "Isolated" && !invert) && !(behavior == "Removed" && invert))
       return unknown("pre_tokenizer Split",
                      fmt::format("behavior {}{} is not known here (Isolated is)", behavior,
@@ -238,7 +239,7 @@ class Parser {
                     pattern.dump()));
   }
 
-  /// What the patterns are together.
+  /// Determines the pattern from the regular expressions of all Split components.
   Result<> finish_splits() {
     if (splits_.empty()) return {};
     const auto known = word_pattern_of_regexes(splits_);
@@ -310,7 +311,8 @@ class Parser {
     return {};
   }
 
-  /// One of them may add tokens: to a second the package gives the parts of the first as a pair.
+  /// Only one post-processor may add tokens: the package passes the parts of the first to a second
+  /// one as a pair.
   Result<> add_post_processor(const Json& json) {
     const auto type = json.at("type").get<std::string>();
     SpecialTokens added;
@@ -322,7 +324,7 @@ class Parser {
     } else if (type == "BertProcessing" || type == "RobertaProcessing") {
       SORTIE_TRY(add_special(json.at("cls").at(1), added.before));
       SORTIE_TRY(add_special(json.at("sep").at(1), added.after));
-    } else if (type != "ByteLevel") {  // which moves offsets, and no ids
+    } else if (type != "ByteLevel") {  // ByteLevel changes offsets, not ids
       return unknown("post_processor " + type, "is not known here");
     }
     if (added.before.empty() && added.after.empty()) return {};
@@ -333,7 +335,7 @@ class Parser {
     return {};
   }
 
-  /// Of a text alone, like "<s> $A".
+  /// Returns the tokens of the template for a single text, such as "<s> $A".
   Result<SpecialTokens> template_tokens(const Json& json) const {
     SpecialTokens tokens;
     bool text = false;
@@ -365,9 +367,9 @@ class Parser {
 
   std::string_view where_, at_;
   std::vector<std::string> splits_;  // patterns of Split, in order
-  bool removed_ = false;             // one of them keeps its matches alone
-  std::size_t growth_ = 1;           // of a text by all Replace together
-  int sequences_ = 0;                // components that hold others; no file has a dozen
+  bool removed_ = false;             // one of them keeps only its matches
+  std::size_t growth_ = 1;           // factor by which all Replace components can lengthen a text
+  int sequences_ = 0;  // number of Sequence components; real files have fewer than a dozen
   Spec spec_{};
   std::unordered_map<std::string, std::int32_t> ids_;  // of the model's vocabulary
 };
@@ -376,7 +378,7 @@ class Parser {
 
 Result<Spec> parse_tokenizer_json(std::string_view text, std::string_view where) {
   Parser parser(where);
-  // The library reports by exceptions; they end here.
+  // The library reports errors by exceptions. None leaves this function.
   try {
     return parser.parse(Json::parse(text));
   } catch (const Json::exception& error) {

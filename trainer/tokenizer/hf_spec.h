@@ -1,4 +1,4 @@
-// What a Hugging Face tokenizer.json says, checked, and nothing that is not understood.
+// The checked content of a Hugging Face tokenizer.json. Everything unsupported is an error.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Replace {
 };
 using Normalizer = std::variant<Nfc, Prepend, Replace>;
 
-/// Spaces become `replacement`, which is also put before a text.
+/// Replaces spaces by `replacement`, and may add one before a text (`prepend`).
 struct Metaspace {
   enum class Prepend { never, first, always };
   std::string replacement{};
@@ -37,21 +37,21 @@ struct Metaspace {
 
 struct PreTokenizer {
   WordPattern pattern = WordPattern::whole;
-  bool byte_level = false;        // symbols are bytes, else characters
-  bool add_prefix_space = false;  // before a text that begins with none
+  bool byte_level = false;        // symbols are bytes, not characters
+  bool add_prefix_space = false;  // add a space before a text that does not begin with one
   std::optional<Metaspace> metaspace{};
 };
 
 struct Model {
-  std::vector<std::string> tokens{};  // by id; empty where the file names none
+  std::vector<std::string> tokens{};  // by id; empty if the file has no token for an id
   std::vector<Merge> merges{};
   std::optional<std::int32_t> unknown{};
   bool fuse_unknown = false;
   bool byte_fallback = false;
-  bool ignore_merges = false;  // a word that is a token is that token
+  bool ignore_merges = false;  // a word that is a token is not merged
 };
 
-// Decoders, in the order in which they run, each over the texts of all tokens.
+// Decoders, in the order in which they run. Each processes the texts of all tokens.
 struct ByteLevelDecoder {};
 struct ByteFallbackDecoder {};
 struct FuseDecoder {};
@@ -62,7 +62,7 @@ struct StripDecoder {
 };
 struct MetaspaceDecoder {
   std::string replacement;
-  bool drop_first = true;  // the one that encoding has put there
+  bool drop_first = true;  // omit the one that encoding added before the text
 };
 using Decoder = std::variant<ByteLevelDecoder, ByteFallbackDecoder, FuseDecoder, StripDecoder,
                              MetaspaceDecoder, Replace>;
@@ -72,12 +72,13 @@ struct Spec {
   std::vector<AddedToken> added_tokens;
   std::vector<Normalizer> normalizers;
   PreTokenizer pre_tokenizer;
-  std::vector<Decoder> decoders;  // none: tokens are joined with spaces
-  SpecialTokens special_tokens;   // of the post-processor
+  std::vector<Decoder> decoders;  // empty: tokens are joined with spaces
+  SpecialTokens special_tokens;   // from the post-processor
 };
 
-/// `where` is how messages call the file. A component, pattern or option that is not known here is
-/// an error that names it: ids that are nearly right are worse than none.
+/// Parses and checks a tokenizer.json. `where` is the file name in messages. An unknown component,
+/// pattern or option is ErrorCode::unsupported, and the message names it: ids that are nearly right
+/// are worse than none.
 Result<Spec> parse_tokenizer_json(std::string_view text, std::string_view where);
 
 }  // namespace sortie::trainer::hf

@@ -16,7 +16,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// The tokens that end a document, the first that the vocabulary has.
+/// Tokens that end a document. The first one that the vocabulary has is used.
 constexpr std::array<std::string_view, 5> kEndTokens = {
     "<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>",
     "<\xef\xbd\x9c"
@@ -109,7 +109,7 @@ class HfTokenizer final : public Tokenizer {
   }
 
  private:
-  /// What encoding needs and keeps for the next text.
+  /// Buffers and caches of encoding, reused for the next text.
   struct State {
     BpeEncoder::Scratch scratch;
     std::string repaired;
@@ -126,7 +126,7 @@ class HfTokenizer final : public Tokenizer {
     return out;
   }
 
-  /// Text without raw added tokens; `at_start`: the input begins with it.
+  /// `text` contains no raw added tokens. `at_start`: the input begins with it.
   void encode_text(std::string_view text, bool at_start, State& state,
                    std::vector<std::int32_t>& ids) const {
     if (!normalizers_.empty()) {

@@ -28,7 +28,7 @@ class Normalizer {
     return normalizer;
   }
 
-  /// Appends the NFC of the code points, which begin where a change to the left can not reach.
+  /// Appends the NFC of the code points. Characters before them must not affect the result.
   void normalize(std::vector<char32_t>& chars, std::string& out) const {
     decompose(chars);
     compose(chars);
@@ -68,7 +68,7 @@ class Normalizer {
       }
     }
     chars = std::move(parts);
-    // Marks after one base, by their class.
+    // Sorts the marks after each base by combining class.
     const auto is_mark = [](char32_t c) { return combining_class(c) != 0; };
     for (auto at = chars.begin(); at != chars.end();) {
       const auto first = std::find_if(at, chars.end(), is_mark);
@@ -79,7 +79,7 @@ class Normalizer {
     }
   }
 
-  /// What two code points compose to, or 0.
+  /// Returns what two code points compose to, or 0.
   char32_t composed(char32_t first, char32_t second) const {
     if (first >= kLeads && first < kLeads + kNumLeads && second >= kVowels &&
         second < kVowels + kNumVowels)
@@ -93,12 +93,12 @@ class Normalizer {
 
   void compose(std::vector<char32_t>& chars) const {
     constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-    std::size_t base = kNone;  // place in the output of the last starter
+    std::size_t base = kNone;  // index of the last starter in the output
     std::size_t size = 0;
-    int last_class = -1;  // of what was kept after the base
+    int last_class = -1;  // of the last character kept after the base
     for (const char32_t c : chars) {
       const int own_class = combining_class(c);
-      // Blocked when something of the same or a higher class, or another starter, lies between.
+      // Blocked if a character of the same or a higher class, or another starter, is in between.
       if (base != kNone && last_class < own_class) {
         if (const char32_t whole = composed(chars[base], c); whole != 0) {
           chars[base] = whole;
@@ -116,7 +116,7 @@ class Normalizer {
     chars.resize(size);
   }
 
-  std::unordered_map<char32_t, std::size_t> decompositions_;  // place in decomposition_values()
+  std::unordered_map<char32_t, std::size_t> decompositions_;  // index in decomposition_values()
   std::unordered_map<std::uint64_t, std::uint32_t> compositions_;
 };
 
@@ -126,8 +126,9 @@ std::string_view normalize_nfc(std::string_view text, std::string& buffer) {
   const UnicodeFlags& flags = UnicodeFlags::get();
   const char* const end = text.data() + text.size();
   const char* const begin = text.data();
-  // Runs of code points that may change, each with the inert one before it, which may be a base.
-  const char* copied = begin;    // what lies before is in `buffer`
+  // Finds runs of code points that may change, each with the inert one before it, which may be a
+  // base.
+  const char* copied = begin;    // the text before it is in `buffer`
   const char* previous = begin;  // the last code point before `at`
   bool changed = false;
   std::vector<char32_t> chars;

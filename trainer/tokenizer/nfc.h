@@ -6,7 +6,8 @@
 
 namespace sortie::trainer {
 
-/// `text` (valid UTF-8) itself when NFC does not change it for sure, else its NFC in `buffer`.
+/// Returns `text` (valid UTF-8) itself if NFC certainly does not change it, otherwise its NFC in
+/// `buffer`.
 std::string_view normalize_nfc(std::string_view text, std::string& buffer);
 
 }  // namespace sortie::trainer

@@ -27,7 +27,7 @@ constexpr std::array<CharClass, 128> kAsciiClass = [] {
   return classes;
 }();
 
-/// Walks over a text by class. Positions are pointers; `end` has no class.
+/// Scans a text by character class. Positions are pointers. `end` has no class.
 class Scanner {
  public:
   Scanner(std::string_view text, const UnicodeFlags& flags)
@@ -35,7 +35,7 @@ class Scanner {
 
   const char* end() const { return end_; }
 
-  /// The class at `at` (below end()), whose character ends at `next`.
+  /// Returns the class of the character at `at` (below end()). Sets `next` to its end.
   CharClass class_at(const char* at, const char*& next) const {
     const auto byte = static_cast<unsigned char>(*at);
     if (byte < 0x80) {
@@ -50,7 +50,7 @@ class Scanner {
     return at < end_ && (classes >> static_cast<unsigned>(class_at(at, next)) & 1) != 0;
   }
 
-  /// The end of the run of characters of `classes` from `at` on.
+  /// Returns the end of the run of characters of `classes` that begins at `at`.
   const char* skip(unsigned classes, const char* at) const {
     const char* next = at;
     while (is(classes, at, next)) at = next;
@@ -62,7 +62,7 @@ class Scanner {
     return at;
   }
 
-  /// \s+(?!\S)|\s+ : white space, but its last character is left to a word after it.
+  /// \s+(?!\S)|\s+ : white space, but its last character is left to a following word.
   const char* skip_space(const char* at) const {
     const char* last = at;
     const char* next = at;
@@ -79,7 +79,7 @@ class Scanner {
   const UnicodeFlags& flags_;
 };
 
-/// '(s|t|re|ve|m|ll|d) at an apostrophe: how many bytes it takes, 0 for none.
+/// Returns the length of '(s|t|re|ve|m|ll|d) at an apostrophe; 0 for none.
 std::size_t contraction(std::string_view text, bool any_case) {
   const auto at = [&](std::size_t i) {
     const char c = i < text.size() ? text[i] : '\0';
@@ -130,7 +130,7 @@ const char* gpt2_end(const Scanner& scan, const char* at) {
   return scan.skip_space(at);
 }
 
-/// \p{N}{1,DIGITS} behind its first digit, which ends at `at`.
+/// \p{N}{1,DIGITS} after its first digit, which ends at `at`.
 const char* number_end(const Scanner& scan, const char* at, int digits) {
   const char* next = at;
   while (--digits > 0 && scan.is(kNumber, at, next)) at = next;
@@ -145,8 +145,8 @@ const char* space_end(const Scanner& scan, const char* at) {
 }
 
 /// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[LETTERS]+|\p{N}{1,DIGITS}| ?[OTHERS]+[\r\n]*|
-/// \s*[\r\n]+|\s+(?!\S)|\s+ , where LETTERS is \p{L} or \p{L}\p{M}, and OTHERS what is neither
-/// space nor number nor one of LETTERS.
+/// \s*[\r\n]+|\s+(?!\S)|\s+ , where LETTERS is \p{L} or \p{L}\p{M}, and OTHERS is everything that
+/// is neither space nor number nor one of LETTERS.
 const char* llama_end(const Scanner& scan, const char* at, unsigned letters, int digits) {
   if (*at == '\'')
     if (const std::size_t bytes =
@@ -166,15 +166,16 @@ const char* llama_end(const Scanner& scan, const char* at, unsigned letters, int
   return space_end(scan, at);
 }
 
-/// [UPPER]*[LOWER]+ from `at` on, or else [UPPER]+[LOWER]*, where UPPER is
-/// \p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M} and LOWER \p{Ll}\p{Lm}\p{Lo}\p{M}. `at` when it is neither.
+/// Returns the end of [UPPER]*[LOWER]+ at `at` or, unless `lower_needed`, of [UPPER]+[LOWER]*,
+/// where UPPER is \p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M} and LOWER is \p{Ll}\p{Lm}\p{Lo}\p{M}. Returns `at`
+/// if neither matches.
 const char* cased_end(const Scanner& scan, const char* at, bool lower_needed) {
   constexpr unsigned kBoth = kCaseless | kMark;
   const char* const upper_end = scan.skip(kUpper | kBoth, at);
   const char* const end = scan.skip(kLower | kBoth, upper_end);
   if (end > upper_end) return end;
   if (!lower_needed) return upper_end;
-  // [UPPER]* gives characters back until one of them is LOWER as well.
+  // [UPPER]* backtracks until it gives back a character that is LOWER as well.
   const char* found = at;
   for (const char *p = at, *next = at; p < upper_end; p = next)
     if (scan.is(kBoth, p, next)) found = next;
@@ -182,7 +183,8 @@ const char* cased_end(const Scanner& scan, const char* at, bool lower_needed) {
 }
 
 /// X?[UPPER]*[LOWER]+C?|X?[UPPER]+[LOWER]*C?|\p{N}{1,DIGITS}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
-/// \s*[\r\n]+|\s+(?!\S)|\s+ , where X is [^\r\n\p{L}\p{N}] and C a contraction, if there are any.
+/// \s*[\r\n]+|\s+(?!\S)|\s+ , where X is [^\r\n\p{L}\p{N}] and C is a contraction (if
+/// `contractions`).
 const char* cased_word_end(const Scanner& scan, const char* at, int digits, bool contractions) {
   const char* next = at;
   const auto first = scan.class_at(at, next);
@@ -205,10 +207,10 @@ const char* cased_word_end(const Scanner& scan, const char* at, int digits, bool
   return space_end(scan, at);
 }
 
-/// DeepSeek-V3 cuts three times: at \p{N}{1,3}, then at runs of CJK characters, and what is left at
+/// DeepSeek-V3 splits three times: at \p{N}{1,3}, then at runs of CJK characters, then the rest at
 ///   [!-/:-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|
 ///   \s+(?!\S)|\s+
-/// which leaves gaps. To the third cut a number or a CJK character is the end of the text.
+/// which leaves gaps. For the third split, a number or a CJK character is the end of the text.
 class DeepseekScanner {
  public:
   explicit DeepseekScanner(const Scanner& scan) : scan_(scan) {}
@@ -223,7 +225,7 @@ class DeepseekScanner {
     const auto first = scan_.class_at(at, next);
     if (first == CharClass::number) return number_end(scan_, next, 3);
     if (const char* const end = match(at, next, first); end != at) return end;
-    // A gap: up to where the next match begins.
+    // A gap, which ends where the next match begins.
     for (at = next; is(kOther, at, next); at = next)
       if (const char* after = next; is(kLetter | kMark, next, after)) break;
     return at;
@@ -249,7 +251,8 @@ class DeepseekScanner {
   }
   static bool is_ascii_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
-  /// The third pattern at a character of class `first` that ends at `next`; `at` for no match.
+  /// Matches the third pattern at a character of class `first` that ends at `next`. Returns `at` if
+  /// there is no match.
   const char* match(const char* at, const char* next, CharClass first) const {
     const char* after = next;
     if (first == CharClass::symbol && static_cast<unsigned char>(*at) < 0x80 &&
@@ -268,7 +271,7 @@ class DeepseekScanner {
       if (p[-1] == '\r' || p[-1] == '\n') return p;
     return ends(end) ? end : scan_.skip_space(at);
   }
-  /// Whether the third cut sees the end of the text at `at`.
+  /// Whether `at` is the end of the text for the third split.
   bool ends(const char* at) const {
     const char* next = at;
     return at == scan_.end() || is_cjk(at, next) || scan_.is(kNumber, at, next);
@@ -280,7 +283,7 @@ class DeepseekScanner {
 struct Known {
   WordPattern pattern;
   std::string_view name;
-  std::string_view regexes;  // one after the other, a line each
+  std::string_view regexes;  // one per line, in the order of application
 };
 
 // clang-format off
@@ -311,7 +314,7 @@ std::optional<WordPattern> word_pattern_of_regexes(const std::vector<std::string
   std::string lines;
   for (const std::string& regex : regexes) {
     if (!lines.empty()) lines += '\n';
-    // Some files have line breaks themselves in their patterns.
+    // Some files have literal line breaks in their patterns.
     for (const char c : regex) c == '\n' ? lines += "\\n" : c == '\r' ? lines += "\\r" : lines += c;
   }
   for (const Known& known : kKnown)

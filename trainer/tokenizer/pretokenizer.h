@@ -1,4 +1,4 @@
-// The patterns by which byte-level BPE tokenizers cut text into words, as hand-written matchers.
+// The patterns by which byte-level BPE tokenizers split text into words, as hand-written matchers.
 #pragma once
 
 #include <cstddef>
@@ -9,32 +9,34 @@
 
 namespace sortie::trainer {
 
-/// A cut of text into words that follow one another without gaps.
+/// How a text is split into words. The words are contiguous.
 enum class WordPattern {
-  whole,   // no cut at all
+  whole,   // no split
   gpt2,    // GPT-2, GPT-Neo, GPT-NeoX
   llama3,  // numbers in groups of up to three digits
-  qwen2,   // each digit for itself; Qwen 2 and 3
-  qwen35,  // as qwen2, and marks count as letters; Qwen 3.5
-  o200k,  // a word begins at an upper case letter behind a lower case one; GPT-4o, gpt-oss, Llama 4
-  tekken,       // as o200k, each digit for itself, contractions apart; Mistral Nemo and later
-  deepseek_v3,  // DeepSeek-V3 and R1: three patterns one after the other
+  qwen2,   // each digit separately; Qwen 2 and 3
+  qwen35,  // like qwen2, but marks count as letters; Qwen 3.5
+  o200k,   // a word begins at an upper case letter after a lower case one; GPT-4o, gpt-oss, Llama 4
+  tekken,  // like o200k, but digits and contractions separately; Mistral Nemo and later
+  deepseek_v3,  // DeepSeek-V3 and R1: three patterns, one after the other
 };
 
-/// The pattern that regular expressions of a tokenizer.json, one after the other, stand for; absent
-/// for all others.
+/// Returns the pattern that corresponds to the regular expressions of a tokenizer.json, which are
+/// applied one after the other. Returns nullopt for all others.
 std::optional<WordPattern> word_pattern_of_regexes(const std::vector<std::string>& regexes);
-/// The other way; not for `whole`, which has none.
+/// Returns the regular expressions of a pattern; empty for `whole`.
 std::vector<std::string> regexes_of_word_pattern(WordPattern pattern);
-/// By names: "gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3".
+/// Names: "gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3".
 std::optional<WordPattern> word_pattern_by_name(std::string_view name);
 
-/// The end of the word that begins at `at`; `text` is valid UTF-8 and at < text.size().
+/// Returns the end of the word that begins at `at`. `text` must be valid UTF-8 and `at` below
+/// text.size().
 std::size_t word_end(WordPattern pattern, std::string_view text, std::size_t at);
 
-/// The first place from `from` on where a word ends under every pattern but `whole`, whatever is
-/// before and after it: after a line break between visible ASCII and an ASCII letter or digit. npos
-/// when there is none. (Of several spaces in a row the last is a word or not by what follows.)
+/// Returns the first position from `from` on where a word ends under every pattern but `whole`,
+/// whatever text precedes and follows: after a line break between visible ASCII and an ASCII letter
+/// or digit. Returns npos if there is none. (Spaces are no safe positions: whether the last of
+/// several spaces is a separate word depends on the text after it.)
 std::size_t find_word_cut(std::string_view text, std::size_t from);
 
 }  // namespace sortie::trainer

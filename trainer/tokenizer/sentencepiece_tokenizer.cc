@@ -12,8 +12,8 @@ namespace sortie::trainer {
 namespace {
 
 /// The library needs several hundred bytes of memory per byte of text, and the search of unigram
-/// models some fifteen, so there a long text goes in parts, each up to the newline after 1 MiB (or
-/// to the end of a character, where no newline follows soon).
+/// models about fifteen. A long text is therefore encoded in parts. Each ends after the first
+/// newline beyond 1 MiB, or at the end of a character if no newline follows soon.
 std::size_t part_size(std::string_view text) {
   constexpr std::size_t kPart = std::size_t{1} << 20;
   if (text.size() <= kPart) return text.size();
@@ -24,7 +24,7 @@ std::size_t part_size(std::string_view text) {
   return end;
 }
 
-/// Encoders of our own, where they know the model; they give the library's ids.
+/// Our own encoders, for models that they support. They give the library's ids.
 struct OwnEncoders {
   std::optional<spm::BpeEncoder> bpe{};
   std::optional<spm::UnigramEncoder> unigram{};
@@ -68,7 +68,7 @@ class SentencepieceTokenizer final : public Tokenizer {
 
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
-    std::vector<int> run;  // ids up to the next one that sentencepiece must not see
+    std::vector<int> run;  // ids up to the next one that must not be passed to sentencepiece
     auto flush = [&] {
       std::string part;
       if (!run.empty() && processor_->Decode(run, &part).ok()) text += part;
@@ -100,7 +100,7 @@ class SentencepieceTokenizer final : public Tokenizer {
   }
 
  private:
-  /// What encoding needs and keeps for the next text.
+  /// Buffers and caches of encoding, reused for the next text.
   struct State {
     spm::BpeEncoder::Scratch bpe;
     spm::UnigramEncoder::Scratch unigram;

@@ -7,7 +7,7 @@ namespace {
 
 using Candidate = BpeEncoder::Candidate;
 
-/// The highest score first, then the leftmost.
+/// Heap order: the highest score first, then the leftmost.
 bool comes_later(const Candidate& a, const Candidate& b) {
   return a.score < b.score || (a.score == b.score && a.left > b.left);
 }
@@ -59,7 +59,8 @@ std::optional<BpeEncoder> BpeEncoder::create(const Model& model, Normalizer norm
   return encoder;
 }
 
-/// A number for a character: below kSpaceCode for ASCII, else its bytes, which are above kTable.
+/// Maps a character to a number: below kSpaceCode for ASCII, kSpaceCode for the space symbol, above
+/// kTable for others.
 std::uint32_t BpeEncoder::code_of(std::string_view character) {
   std::uint32_t code = 0;
   for (const char c : character) code = code << 8 | static_cast<unsigned char>(c);
@@ -92,7 +93,7 @@ void BpeEncoder::encode(std::string_view text, Scratch& scratch,
   scratch.text.clear();
   Normalizer::Pass pass(normalizer_, text);
   while (!pass.done()) {
-    // A text that can be cut nowhere is taken in ever larger steps.
+    // The step grows while the text has no position to cut at.
     pass.append(scratch.text, std::max(kWindow, scratch.text.size()));
     encode_words(scratch, pass.done(), begin, ids);
   }
@@ -101,9 +102,9 @@ void BpeEncoder::encode(std::string_view text, Scratch& scratch,
 void BpeEncoder::encode_words(Scratch& scratch, bool end, std::size_t begin,
                               std::vector<std::int32_t>& ids) const {
   const std::string_view text = scratch.text;
-  // A user-defined symbol may be cut by the end of the window.
+  // The end of the window may cut a user-defined symbol.
   const std::size_t margin = end ? 0 : std::min(text.size(), longest_symbol_ + 4);
-  std::size_t word = 0;  // where the first one that is not encoded begins
+  std::size_t word = 0;  // beginning of the first word that is not yet encoded
   scratch.ends.clear();
   const auto flush = [&] {
     for (const std::size_t stop : scratch.ends) {
@@ -122,7 +123,7 @@ void BpeEncoder::encode_words(Scratch& scratch, bool end, std::size_t begin,
     const std::uint32_t right = code_of(text.substr(at, size));
     if (at > 0 && (frozen || left_frozen || !joins(left, right))) {
       scratch.ends.push_back(at);
-      // Spaces that end the text may be taken away.
+      // Spaces at the end of the text may still be removed.
       if (right != kSpaceCode && right != ' ') flush();
     }
     left = right;
@@ -146,7 +147,7 @@ void BpeEncoder::encode_word(std::string_view word, std::size_t readable, Scratc
     if (short_word) scratch.cache.insert(word, scratch.word);
     found = scratch.word;
   }
-  // A run of unknown pieces that goes on is still one.
+  // A run of unknown pieces that continues keeps its one id.
   if (!rules_.independent() && ids.size() > begin && ids.back() == rules_.unknown() &&
       found.front() == rules_.unknown())
     found = found.subspan(1);
@@ -165,7 +166,7 @@ void BpeEncoder::offer(std::string_view word, std::int32_t left, std::int32_t ri
   std::ranges::push_heap(scratch.heap, comes_later);
 }
 
-/// The ids of `word` into scratch.word.
+/// Merges `word` and puts its ids into scratch.word.
 void BpeEncoder::merge_word(std::string_view word, Scratch& scratch) const {
   std::vector<Symbol>& symbols = scratch.symbols;
   symbols.clear();
@@ -210,7 +211,7 @@ void BpeEncoder::merge_word(std::string_view word, Scratch& scratch) const {
 std::size_t BpeEncoder::find_cut(std::string_view text, std::size_t from) const {
   if (!normalizer_.keeps_text() || normalizer_.has_user_symbols() || !rules_.independent())
     return std::string_view::npos;
-  const auto code = [](char c) {  // kTable for a byte of a longer character
+  const auto code = [](char c) {  // kTable for bytes that are not ASCII
     const auto byte = static_cast<unsigned char>(c);
     return byte == ' ' ? kSpaceCode : byte < kSpaceCode ? std::uint32_t{byte} : kTable;
   };

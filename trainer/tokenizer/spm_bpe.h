@@ -1,6 +1,6 @@
-// Encoder of sentencepiece models of the type BPE. The ids are those of the library, which merges a
-// text as a whole; here it is cut first at places that no piece reaches across, so that words are
-// merged alone, and remembered.
+// Encoder for sentencepiece models of the type BPE. The ids are those of the library, which merges
+// a text as a whole. This encoder first cuts the text at positions that no piece spans. It then
+// merges each word separately and caches the result.
 #pragma once
 
 #include <bitset>
@@ -18,12 +18,12 @@
 
 namespace sortie::trainer::spm {
 
-/// Immutable and shared between threads; what a thread changes is in its Scratch.
+/// Immutable and thread-safe. Mutable state is in Scratch, one per thread.
 class BpeEncoder {
  public:
   struct Symbol {
     std::uint32_t begin = 0, size = 0;  // bytes of the word; size 0 = merged into another
-    bool frozen = false;                // a user-defined symbol, which is never merged
+    bool frozen = false;                // a user-defined symbol, never merged
     std::int32_t previous = -1, next = -1;
   };
   struct Candidate {
@@ -33,21 +33,21 @@ class BpeEncoder {
   };
   struct Scratch {
     WordCache cache{};
-    std::string text{};                // normalised, of what is not yet encoded
-    std::vector<std::size_t> ends{};   // of words in it that wait
-    std::vector<std::int32_t> word{};  // ids of a word
+    std::string text{};                // normalised text that is not yet encoded
+    std::vector<std::size_t> ends{};   // ends of words in `text` that are not yet encoded
+    std::vector<std::int32_t> word{};  // ids of one word
     std::vector<Symbol> symbols{};
     std::vector<Candidate> heap{};
   };
 
-  /// Absent for models that only the library understands: with unused pieces, or with reserved
-  /// pieces of one character.
+  /// Returns nullopt for models that only the library supports, such as those with unused pieces or
+  /// with reserved pieces of one character.
   static std::optional<BpeEncoder> create(const Model& model, Normalizer normalizer);
 
   /// Appends the ids of `text`.
   void encode(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
-  /// As Tokenizer::find_cut.
+  /// See Tokenizer::find_cut.
   std::size_t find_cut(std::string_view text, std::size_t from) const;
 
  private:
@@ -61,7 +61,8 @@ class BpeEncoder {
   static std::uint32_t code_of(std::string_view character);
   bool joins(std::uint32_t left, std::uint32_t right) const;
   void add_pairs(std::string_view piece);
-  /// Cuts scratch.text and encodes its words; leaves what may still change when not at the `end`.
+  /// Cuts scratch.text into words and encodes them. Unless `end`, keeps the words that may still
+  /// change.
   void encode_words(Scratch& scratch, bool end, std::size_t begin,
                     std::vector<std::int32_t>& ids) const;
   void encode_word(std::string_view word, std::size_t readable, Scratch& scratch, std::size_t begin,
@@ -71,10 +72,11 @@ class BpeEncoder {
 
   Normalizer normalizer_;
   IdRules rules_;
-  std::vector<std::string> texts_;  // that the keys of pieces_ are
+  std::vector<std::string> texts_;  // own the keys of pieces_
   std::unordered_map<std::string_view, Known> pieces_;
-  std::size_t longest_symbol_ = 0;  // user-defined
-  /// Neighbouring characters of any piece; those of ASCII and the space have a table.
+  std::size_t longest_symbol_ = 0;  // bytes of the longest user-defined symbol
+  /// Pairs of adjacent characters in any piece. Pairs of ASCII characters and the space symbol are
+  /// in a table, the others in a set.
   static constexpr std::uint32_t kSpaceCode = 128, kTable = 129;
   std::bitset<kTable * kTable> joined_;
   std::unordered_set<std::uint64_t> joined_others_;

@@ -1,4 +1,4 @@
-// What pieces become in a list of ids: unknown ones are bytes, or one id for a run of them.
+// Rules that convert pieces to ids: unknown pieces become bytes, or one id for a run of them.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@ namespace sortie::trainer::spm {
 
 class IdRules {
  public:
-  /// Absent for a model without an unknown piece, which the library refuses.
+  /// Returns nullopt for a model without an unknown piece, which the library rejects.
   static std::optional<IdRules> create(const Model& model);
 
   std::int32_t unknown() const { return unknown_; }
-  /// Appends a piece; `begin` is where this text's ids begin in `ids`. Neighbouring unknown pieces
-  /// are one.
+  /// Appends the id of a piece. `begin` is where the ids of this text begin in `ids`. Without byte
+  /// fallback, adjacent unknown pieces get one id.
   void add(std::string_view piece, std::int32_t id, std::size_t begin,
            std::vector<std::int32_t>& ids) const {
     if (id != unknown_) return ids.push_back(id);
@@ -28,7 +28,7 @@ class IdRules {
       ids.push_back(id);
     }
   }
-  /// Whether ids of two neighbouring stretches of text are those of both together.
+  /// Whether the ids of two adjacent pieces of text, concatenated, are those of both together.
   bool independent() const { return byte_fallback_; }
 
  private:

@@ -21,8 +21,8 @@ bool is_convertible(const spm::Model& model) {
          model.escape_whitespaces && !model.remove_extra_whitespaces && !model.whitespace_as_suffix;
 }
 
-/// The ids of the pieces that text is merged into; absent when a piece is of a kind that the format
-/// lacks.
+/// Returns the ids of the pieces that text is merged into; nullopt if the format lacks a piece's
+/// kind.
 std::optional<Ids> merged_pieces(const spm::Model& model) {
   Ids ids;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
@@ -34,8 +34,8 @@ std::optional<Ids> merged_pieces(const spm::Model& model) {
   return ids;
 }
 
-/// Sentencepiece merges the neighbours whose piece has the highest score, however the two divide
-/// it; a tokenizer.json lists the pairs. Absent where a list can not say the same.
+/// Sentencepiece merges the adjacent symbols whose piece has the highest score, however they divide
+/// the piece. A tokenizer.json lists the pairs. Returns nullopt if a list can not express the same.
 std::optional<std::vector<TokenPair>> merges_of(const spm::Model& model, const Ids& ids) {
   std::vector<std::int32_t> longer;  // pieces of several characters
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {

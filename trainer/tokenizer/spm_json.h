@@ -1,4 +1,4 @@
-// A sentencepiece model as a tokenizer.json, for programs that read no .model file.
+// Converts a sentencepiece model to a tokenizer.json, for programs that can not read .model files.
 #pragma once
 
 #include <optional>
@@ -7,15 +7,15 @@
 
 namespace sortie::trainer {
 
-/// The tokenizer.json with the ids of the sentencepiece model `file` (its bytes). One difference
-/// is left: a control piece ("</s>") that a text spells out is that token, as in every
-/// tokenizer.json.
+/// Returns a tokenizer.json that gives the same ids as the sentencepiece model `file` (its bytes).
+/// One difference remains: a control piece ("</s>") that is spelled out in a text becomes that
+/// token, as with every tokenizer.json.
 ///
-/// Absent where the format has no such thing or would give other ids: models that are not BPE
-/// with bytes for unknown characters, or have precompiled normalisation rules, take away spaces, do
-/// not escape them or put them behind words, have pieces of the user's or unused ones, pieces of
-/// equal score, or characters that are no pieces. Those that `data train-tokenizer` makes have none
-/// of that.
+/// Returns nullopt if the format can not express the model or would give other ids. These are
+/// models that are not BPE with byte fallback; that have precompiled normalisation rules; that
+/// remove spaces, do not escape them or put them after words; or that have user-defined or unused
+/// pieces, longer pieces of equal score, or characters that are not pieces. None of this applies to
+/// models of `data train-tokenizer`.
 std::optional<std::string> tokenizer_json_of_sentencepiece(std::string_view file);
 
 }  // namespace sortie::trainer

@@ -11,7 +11,7 @@ class Fields {
  public:
   explicit Fields(std::string_view bytes) : rest_(bytes) {}
 
-  /// Moves to the next field; false at the end, and where the bytes are no message.
+  /// Moves to the next field. Returns false at the end, or if the bytes are malformed.
   bool next() {
     if (rest_.empty() || broken_) return false;
     const std::uint64_t tag = take_varint();

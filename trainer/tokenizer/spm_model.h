@@ -1,4 +1,4 @@
-// A sentencepiece .model file: the parts of its protobuf message that encoding depends on.
+// The parts of a sentencepiece .model file (a protobuf message) that encoding depends on.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ struct Model {
   std::vector<Piece> pieces{};  // by id
   bool byte_fallback = false;
   bool whitespace_as_suffix = false;
-  // Of the normaliser.
+  // Settings of the normaliser.
   std::string charsmap{};  // precompiled rules; empty = none
   bool dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
 };
 
-/// Absent when the bytes are no such message. Unknown fields are passed over.
+/// Returns nullopt if the bytes are not such a message. Ignores unknown fields.
 std::optional<Model> parse_model(std::string_view bytes);
 
-/// How the library counts the bytes of a character by the first of them.
+/// Returns the length of a character by its first byte, as the library does.
 inline std::size_t char_bytes(char first) {
   return static_cast<std::size_t>(
       "\1\1\1\1\1\1\1\1\1\1\1\1\2\2\3\4"[(static_cast<unsigned char>(first)) >> 4]);
 }
 
-/// What stands for a space in pieces.
+/// Represents a space in pieces.
 inline constexpr std::string_view kSpace = "\xe2\x96\x81";
 
 }  // namespace sortie::trainer::spm

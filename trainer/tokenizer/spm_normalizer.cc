@@ -7,7 +7,7 @@
 namespace sortie::trainer::spm {
 namespace {
 
-// The units of a double array of darts-clone, in which the rules are stored.
+// Accessors for the units of a darts-clone double array, which stores the rules.
 bool has_leaf(std::uint32_t unit) {
   return ((unit >> 8) & 1) != 0;
 }
@@ -21,7 +21,7 @@ std::uint32_t offset_of(std::uint32_t unit) {
   return (unit >> 10) << ((unit & (1u << 9)) >> 6);
 }
 
-/// Bytes of the character that `text` begins with, 0 where it is malformed.
+/// Returns the length of the character at the beginning of `text`; 0 if it is malformed.
 std::size_t valid_char(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto trails = [&](std::size_t count) {
@@ -56,7 +56,7 @@ std::optional<Normalizer> Normalizer::create(const Model& model) {
   normalizer.trim_ = model.remove_extra_whitespaces;
   normalizer.escape_ = model.escape_whitespaces;
   if (!model.charsmap.empty()) {
-    // The size of the double array, the array, the replacements.
+    // Layout: size of the double array, the array, the replacements.
     std::uint32_t size = 0;
     if (model.charsmap.size() <= sizeof size) return std::nullopt;
     std::memcpy(&size, model.charsmap.data(), sizeof size);
@@ -107,7 +107,7 @@ Normalizer::Step Normalizer::step(std::string_view input) const {
   return rule_step(input);
 }
 
-/// By the longest rule, else the character itself.
+/// Applies the longest matching rule. Without one, keeps the character.
 Normalizer::Step Normalizer::rule_step(std::string_view input) const {
   std::size_t longest = 0;
   std::uint32_t replacement = 0;
@@ -153,7 +153,7 @@ Normalizer::Pass::Pass(const Normalizer& normalizer, std::string_view text)
     }
   after_space_ = normalizer.trim_;
   prefix_due_ = normalizer.dummy_prefix_ && !normalizer.suffix_;
-  done_ = rest_.empty();  // nothing but spaces gets no prefix either
+  done_ = rest_.empty();  // a text of spaces gets no prefix either
 }
 
 void Normalizer::Pass::append(std::string& out, std::size_t bytes) {

@@ -5,7 +5,7 @@
 namespace sortie::trainer::spm {
 namespace {
 
-/// Texts [begin, end) share their first `depth` bytes, which lead to `place`.
+/// Entries [begin, end) share their first `depth` bytes, which lead to `place`.
 struct Range {
   std::size_t begin, end, depth;
   std::uint32_t place;

@@ -1,4 +1,4 @@
-// PieceTrie: which of many texts begin at a place.
+// PieceTrie: finds the texts of a set that begin at a position.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace sortie::trainer::spm {
 class PieceTrie {
  public:
   PieceTrie() = default;
-  /// Texts without NUL bytes, none twice, none empty; each with a value >= 0.
+  /// The texts must be distinct, not empty and without NUL bytes. Each value must be >= 0.
   explicit PieceTrie(std::vector<std::pair<std::string_view, std::int32_t>> entries);
 
   bool empty() const { return nodes_.empty(); }
 
-  /// Where a walk is. A walk begins with a default one.
+  /// State of a walk. A walk begins with Place{}.
   using Place = std::uint32_t;
-  /// Steps over a byte; false when no text goes on so.
+  /// Moves by one byte. Returns false if no text continues with it.
   bool step(Place& place, char byte) const {
     const auto label = static_cast<unsigned char>(byte);
     const std::uint32_t next = nodes_[place].base + label;
@@ -27,10 +27,10 @@ class PieceTrie {
     place = next;
     return true;
   }
-  /// The value of the text that ends here, else -1.
+  /// Returns the value of the text that ends at `place`, or -1.
   std::int32_t value(Place place) const { return nodes_[place].value; }
 
-  /// Bytes of the longest text that `text` begins with; 0 = none.
+  /// Returns the length of the longest text that is a prefix of `text`; 0 = none.
   std::size_t longest_prefix(std::string_view text) const;
 
  private:

@@ -11,7 +11,7 @@ std::optional<UnigramEncoder> UnigramEncoder::create(const Model& model, Normali
   if (!rules || model.type != Model::Type::unigram) return std::nullopt;
   UnigramEncoder encoder(std::move(normalizer), *rules);
   encoder.least_ = std::numeric_limits<float>::max();
-  encoder.most_ = std::numeric_limits<float>::min();  // as the library has it: just above 0
+  encoder.most_ = std::numeric_limits<float>::min();  // as in the library: just above 0
   std::vector<std::pair<std::string_view, std::int32_t>> entries;
   for (std::size_t i = 0; i < model.pieces.size(); ++i) {
     const Piece& piece = model.pieces[i];
@@ -32,8 +32,8 @@ std::optional<UnigramEncoder> UnigramEncoder::create(const Model& model, Normali
   return encoder;
 }
 
-/// The best path to each end of a piece. Sums are floats, comparisons partly doubles, as in the
-/// library: near ties would fall another way otherwise.
+/// Finds the best path to each end of a piece. Sums are floats and some comparisons are doubles, as
+/// in the library. Otherwise near ties would be decided differently.
 void UnigramEncoder::find_path(Scratch& scratch) const {
   const std::string_view text = scratch.text;
   std::vector<Node>& nodes = scratch.nodes;

@@ -1,5 +1,5 @@
-// Encoder of sentencepiece models of the type unigram: the library's Viterbi search, to the bit of
-// its sums, on a trie of its own.
+// Encoder for sentencepiece models of the type unigram: the library's Viterbi search with
+// bit-identical sums, on a separate trie.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@
 
 namespace sortie::trainer::spm {
 
-/// Immutable and shared between threads; what a thread changes is in its Scratch.
+/// Immutable and thread-safe. Mutable state is in Scratch, one per thread.
 class UnigramEncoder {
  public:
-  /// The last piece of the best path to a place.
+  /// The last piece of the best path to a position.
   struct Node {
     std::int32_t id = -1;
-    float score = 0.0f;  // of the path
+    float score = 0.0f;  // of the whole path
     std::int32_t begin = -1;
   };
   struct Scratch {
@@ -29,10 +29,10 @@ class UnigramEncoder {
     std::vector<std::int32_t> path{};  // ends of the pieces, last first
   };
 
-  /// Absent for models that only the library understands: with unused pieces.
+  /// Returns nullopt for models that only the library supports, such as those with unused pieces.
   static std::optional<UnigramEncoder> create(const Model& model, Normalizer normalizer);
 
-  /// Appends the ids of `text`, with memory for some 15 bytes per byte of it.
+  /// Appends the ids of `text`. Needs about 15 bytes of memory per byte of text.
   void encode(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
  private:
@@ -45,7 +45,7 @@ class UnigramEncoder {
   PieceTrie trie_;
   std::vector<float> scores_;
   std::vector<bool> user_defined_;
-  float least_ = 0.0f, most_ = 0.0f;  // of the scores of normal pieces
+  float least_ = 0.0f, most_ = 0.0f;  // lowest and highest score of normal pieces
 };
 
 }  // namespace sortie::trainer::spm

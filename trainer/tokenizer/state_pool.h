@@ -1,4 +1,4 @@
-// StatePool: what threads need for a while and leave for the next: caches, buffers.
+// StatePool: reusable caches and buffers that threads take and give back.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace sortie::trainer {
 
-/// Thread-safe. Holds as many states as threads have had one at once.
+/// Thread-safe. Holds as many states as were in use at the same time.
 template <class State>
 class StatePool {
  public:

@@ -40,7 +40,7 @@ std::string_view kind_of(std::string_view name) {
   return name.substr(0, name.find(':'));
 }
 
-/// The vocabulary, by loading the file where it has not changed; empty when that can not be.
+/// Returns the vocabulary, loading the file if it is unchanged; empty if that is not possible.
 std::string vocabulary_of(const TokenizerId& id) {
   if (!id.vocabulary.empty()) return id.vocabulary;
   const auto tokenizer = make_tokenizer(id.name);
@@ -186,7 +186,7 @@ Result<TextForm> find_text_form(const fs::path& checkpoint) {
   if (!fs::exists(file, ignored)) return form;
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
   const OrderedJson about = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto value = [&about](const char* key) {  // null where there is none
+  const auto value = [&about](const char* key) {  // null if missing
     const auto found = about.is_object() ? about.find(key) : about.end();
     return found == about.end() ? OrderedJson() : *found;
   };

@@ -1,4 +1,4 @@
-// What is text, and what is not: images, archives and programs between the files of a corpus.
+// Distinguishes text from images, archives and programs among the files of a corpus.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +8,26 @@
 
 namespace sortie::trainer {
 
-/// A text has no NUL byte, and at most 1 % of its bytes are no UTF-8.
+/// A text has no NUL byte, and at most 1 % of its bytes are invalid UTF-8.
 enum class TextKind { text, nul_bytes, invalid_utf8 };
 
 TextKind kind_of_text(std::string_view bytes);
-/// The same for a user who may have said that all is text.
+/// As above, but everything is text if `keep_non_text`.
 inline TextKind kind_of_text(std::string_view bytes, bool keep_non_text) {
   return keep_non_text ? TextKind::text : kind_of_text(bytes);
 }
 
-/// What was left out because it is no text. Equal for equal inputs.
+/// Counts what was left out because it is not text. Equal inputs give equal values.
 struct LeftOutText {
   static constexpr std::size_t kMaxExamples = 5;
 
   std::uint64_t with_nul = 0;           // files or documents
   std::uint64_t invalid_utf8 = 0;       // files or documents
-  std::uint64_t bytes = 0;              // of both
-  std::vector<std::string> examples{};  // where they are: the first ones
+  std::uint64_t bytes = 0;              // of both kinds
+  std::vector<std::string> examples{};  // names of the first ones
 
   std::uint64_t count() const { return with_nul + invalid_utf8; }
-  /// Nothing for text.
+  /// No-op for text.
   void add(TextKind kind, std::uint64_t size, const std::string& where);
   void add(const LeftOutText& other);
   /// "3 documents that are no text (1.2 MB): 2 with NUL bytes, 1 not UTF-8 (a.png, b.zip, ...)";

@@ -5,7 +5,7 @@
 namespace sortie::trainer {
 
 std::string TextStream::feed(std::int32_t id) {
-  constexpr std::size_t kMostOpen = 64;  // of a text that is nothing but U+FFFD
+  constexpr std::size_t kMostOpen = 64;  // limit for a text of nothing but U+FFFD
   ids_.push_back(id);
   const std::string whole = tokenizer_.decode(ids_);
   // U+FFFD at the end may be the beginning of a character.

@@ -1,4 +1,4 @@
-// TextStream: the text of ids that come one by one, whole characters at a time.
+// TextStream: converts ids to text one by one, and returns only whole characters.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,26 @@
 
 namespace sortie::trainer {
 
-/// What feed() and finish() return is, one after the other, what decode() gives for all the ids at
-/// once, also where a character is spread over several ids, or where a tokenizer shows its first
-/// token without a space. (Bytes of a fallback that are wrong in a run that began well: decode()
-/// takes the whole run back, which nobody can who has shown it.)
+/// The concatenated results of feed() and finish() equal decode() of all ids at once, even if a
+/// character spans several ids or the tokenizer omits the space before its first token. There is
+/// one exception, invalid bytes of a byte fallback in a run that begins validly: decode() replaces
+/// the whole run, but a stream has already returned its beginning.
 class TextStream {
  public:
   /// The tokenizer must outlive the stream.
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  /// The text that is certain by now; empty while a character is incomplete.
+  /// Adds an id and returns the text that is now certain. Empty while a character is incomplete.
   std::string feed(std::int32_t id);
-  /// What is left: U+FFFD for a character that never ended.
+  /// Returns the remaining text: U+FFFD for a character that was never completed.
   std::string finish();
 
  private:
   const Tokenizer& tokenizer_;
-  /// The last ids that gave text together, which that of the next depends on, then the open ones.
+  /// The ids of the last returned text, which are the context of the next, then the open ids.
   std::vector<std::int32_t> ids_;
-  std::size_t closed_ = 0;  // how many of ids_ are the former
-  std::size_t shown_ = 0;   // bytes of the text of ids_
+  std::size_t closed_ = 0;  // number of the former in ids_
+  std::size_t shown_ = 0;   // bytes of the text of ids_ that were returned
 };
 
 }  // namespace sortie::trainer

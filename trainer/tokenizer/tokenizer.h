@@ -1,5 +1,4 @@
-// Tokenizer: text to token ids and back. Implementations are immutable and safe to share between
-// threads.
+// Tokenizer: converts text to token ids and back. Implementations are immutable and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 
 namespace sortie::trainer {
 
-/// Special tokens around a text: those that begin and end it.
+/// The special tokens before and after a text.
 struct SpecialTokens {
   std::vector<std::int32_t> before, after;
 };
@@ -23,45 +22,48 @@ struct SpecialTokens {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// Appends the ids of `text` to `ids`; never adds an end-of-document id by itself.
+  /// Appends the ids of `text` to `ids`, without an end-of-document id and special_tokens().
   virtual Result<> encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
-  /// Total: the end-of-document id gives nothing, an id outside the vocabulary U+FFFD.
+  /// Accepts all ids. Special tokens, such as the end-of-document id, yield no text; an id outside
+  /// the vocabulary yields U+FFFD.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
-  /// Every id is in [0, vocab_size), the end-of-document id included. A model may be wider.
+  /// Every id is in [0, vocab_size), including the end-of-document id. A model's vocabulary may be
+  /// larger.
   virtual std::int64_t vocab_size() const = 0;
-  /// The id that ends a document; absent when a sentencepiece model was trained without one.
+  /// The id that ends a document; nullopt if the vocabulary has none.
   virtual std::optional<std::int32_t> eod_id() const = 0;
-  /// What the post_processor of a tokenizer.json puts around a text; nothing for the others.
-  /// encode() does not.
+  /// The tokens that the post_processor of a tokenizer.json puts around a text; empty for other
+  /// tokenizers. encode() does not add them.
   virtual const SpecialTokens& special_tokens() const;
-  /// As make_tokenizer takes it: "byte", "sentencepiece:FILE", "hf:FILE".
+  /// In the syntax of make_tokenizer: "byte", "sentencepiece:FILE", "hf:FILE".
   virtual std::string name() const = 0;
   /// SHA-256 of the model file; empty for the byte tokenizer, which has none.
   virtual std::string model_hash() const = 0;
-  /// The token of an id in [0, vocab_size) as the vocabulary spells it, as in "\u0120the" or
-  /// "<|endoftext|>"; empty for an id that has none.
+  /// The token of an id in [0, vocab_size) as spelled in the vocabulary, such as "\u0120the" or
+  /// "<|endoftext|>"; empty for an id without a token.
   virtual std::string token_text(std::int32_t id) const = 0;
-  /// The first place from `from` on where `text` can be cut without a change of its ids: those of
-  /// the two parts, one after the other, are those of the whole. npos when none is known.
+  /// Returns the first position from `from` on where `text` can be cut without changing its ids:
+  /// the ids of the two parts, concatenated, are those of the whole. Returns npos if none is known.
   virtual std::size_t find_cut(std::string_view text, std::size_t from) const = 0;
 };
 
-/// SHA-256 over the texts of all tokens in the order of their ids. Tokenizers of one hash mean the
-/// same by every id, even where their files differ (a tokenizer.json that was written anew) or are
-/// of another kind (a sentencepiece model and its tokenizer.json).
+/// SHA-256 of the texts of all tokens in the order of their ids. If two tokenizers have the same
+/// hash, every id has the same meaning in both, even if their files differ (a rewritten
+/// tokenizer.json) or are of different kinds (a sentencepiece model and its tokenizer.json).
 std::string vocabulary_hash(const Tokenizer& tokenizer);
 
-/// encode() with the special tokens around: what the `tokenizers` package gives with
+/// encode() with special tokens around the text. Gives the ids of the `tokenizers` package with
 /// add_special_tokens=True.
 Result<> encode_with_special_tokens(const Tokenizer& tokenizer, std::string_view text,
                                     std::vector<std::int32_t>& ids);
 
-/// Each byte is its own id, 256 ends a document, so vocab_size() is 257. Text without appended
-/// end-of-document ids stays below 256 and fits a model with vocab_size = 256.
+/// Each byte is its own id; id 256 ends a document, so vocab_size() is 257. Without appended
+/// end-of-document ids, all ids are below 256 and fit a model with vocab_size = 256.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-/// What encodes text with a sentencepiece model: an encoder of our own for the types BPE and
-/// unigram, or always the library, which gives the same ids much slower.
+/// The encoder for a sentencepiece model. `fastest`: our own encoder for models of the types BPE
+/// and unigram that it supports, otherwise the library. `library`: always the library, which gives
+/// the same ids much more slowly.
 enum class SentencepieceEncoder { fastest, library };
 
 /// Loads a sentencepiece .model file (any type, from any trainer).
@@ -69,15 +71,15 @@ Result<std::unique_ptr<Tokenizer>> load_sentencepiece(
     const std::filesystem::path& model,
     SentencepieceEncoder encoder = SentencepieceEncoder::fastest);
 
-/// Loads a Hugging Face tokenizer.json, or the one in a folder: byte-level BPE with one of the
-/// known patterns, or BPE over characters with byte fallback. Ids are those of the `tokenizers`
-/// package without special tokens added; invalid UTF-8 is read as U+FFFD.
+/// Loads a Hugging Face tokenizer.json, or the one in a folder. Supports byte-level BPE with one of
+/// the known patterns, and BPE over characters with byte fallback. The ids are those of the
+/// `tokenizers` package without special tokens. Invalid UTF-8 is read as U+FFFD.
 Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::filesystem::path& path);
 
-/// The same from the text of such a file, which `file` names.
+/// The same from the content of such a file. `file` is its name.
 Result<std::unique_ptr<Tokenizer>> hf_tokenizer_from_text(std::string_view text, std::string file);
 
-/// "byte", "sentencepiece:FILE" or "hf:FILE".
+/// Loads the tokenizer "byte", "sentencepiece:FILE" or "hf:FILE".
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view name);
 
 }  // namespace sortie::trainer

@@ -48,7 +48,8 @@ nlohmann::ordered_json byte_level_json(bool trim_offsets, bool use_regex) {
 
 std::string tokenizer_json_text(nlohmann::ordered_json root, std::span<const std::string> tokens,
                                 std::span<const TokenPair> merges) {
-  // The two long lists are written by hand: an ordered object looks at all its keys for each.
+  // The two long lists are written by hand: an ordered object compares all its keys on each
+  // insertion.
   const std::string frame = root.dump(1);
   const std::string vocab_mark = fmt::format("\"{}\"", kVocabMark);
   const std::string merges_mark = fmt::format("\"{}\"", kMergesMark);

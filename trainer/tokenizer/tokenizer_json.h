@@ -1,5 +1,5 @@
-// tokenizer.json, the file of Hugging Face's tokenizers: what all those that Sortie writes have in
-// common. Each has a BPE model.
+// The common parts of every tokenizer.json (the format of Hugging Face's tokenizers) that Sortie
+// writes. Each has a BPE model.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace sortie::trainer {
 
-/// A file without tokens: no normalizer, pre_tokenizer, post_processor, decoder, added_tokens;
-/// `model` has neither bytes nor unknown tokens. Its vocab and merges come with
-/// tokenizer_json_text().
+/// A tokenizer.json without tokens: no normalizer, pre_tokenizer, post_processor, decoder or
+/// added_tokens; `model` has neither byte fallback nor an unknown token. tokenizer_json_text() adds
+/// vocab and merges.
 nlohmann::ordered_json empty_tokenizer_json();
 
-/// An entry of added_tokens: a special token, which is matched literally.
+/// An entry of added_tokens: a special token that is matched literally.
 nlohmann::ordered_json special_token_json(std::int32_t id, std::string_view text);
 
-/// The component ByteLevel, as pre_tokenizer or decoder, without a space before the text.
+/// The component ByteLevel, for pre_tokenizer or decoder, without a space added before the text.
 nlohmann::ordered_json byte_level_json(bool trim_offsets, bool use_regex);
 
 struct TokenPair {
   std::int32_t left, right;
 };
 
-/// The text of the file. `tokens` by id; `merges` in their order, the first one goes first.
+/// Returns the content of the file. `tokens` are by id. `merges` are in the order of their ranks.
 std::string tokenizer_json_text(nlohmann::ordered_json root, std::span<const std::string> tokens,
                                 std::span<const TokenPair> merges);
 

@@ -36,16 +36,16 @@ bool has_nfc(WordPattern pattern) {
   return pattern == WordPattern::qwen2 || pattern == WordPattern::qwen35;
 }
 
-/// What one thread counts at a time: a part of a large file, or a number of small files. Opening a
-/// small file takes longer than counting it, so that is done by all threads too; and small files
-/// are read, because as many mappings as there may be files have no room.
+/// The unit of work of a thread: a part of a large file, or several small files. Opening a small
+/// file takes longer than counting its words, so all threads open files. Small files are read, not
+/// mapped, because the number of mappings is limited.
 struct Portion {
   struct File {
     std::filesystem::path path;
-    std::size_t bytes;  // to use of it
+    std::size_t bytes;  // number of bytes to use
   };
-  std::string_view text{};    // either, of a mapped file
-  std::vector<File> files{};  // or
+  std::string_view text{};    // part of a mapped file, or
+  std::vector<File> files{};  // small files
   std::uint64_t bytes = 0;
 };
 
@@ -65,7 +65,7 @@ class TrainingText {
     small_.bytes += used;
     return {};
   }
-  /// To be called after the last file.
+  /// Must be called after the last file.
   void close_small() {
     if (!small_.files.empty()) portions_.push_back(std::move(small_));
     small_ = {};
@@ -84,7 +84,7 @@ class TrainingText {
     const TextKind kind = kind_of_text(text, keep_non_text_);
     left_out_.add(kind, text.size(), path.string());
     if (kind != TextKind::text) return {};
-    // Cut so that threads can share it; the words stay the same.
+    // Cut so that threads can share the text. The words do not change.
     while (!text.empty()) {
       const std::size_t cut = text.size() > kPortion ? find_word_cut(text, kPortion) : text.size();
       Portion& portion = portions_.emplace_back();
@@ -104,7 +104,7 @@ class TrainingText {
   LeftOutText left_out_;
 };
 
-/// Counts the words of portions, which several threads take one after the other.
+/// Counts the words of the portions, with several threads.
 class WordCounter {
  public:
   WordCounter(const BpeTraining& training, const TrainingText& corpus)
@@ -113,7 +113,7 @@ class WordCounter {
         corpus_(corpus),
         progress_(training.progress) {}
 
-  /// By word, so that their order does not depend on threads.
+  /// The result is sorted by word, so that the order does not depend on threads.
   Result<std::map<std::string, std::int64_t>> count(int threads) {
     std::vector<Thread> all(static_cast<std::size_t>(std::max(threads, 1)));
     {
@@ -132,7 +132,7 @@ class WordCounter {
     for (const auto& [portion, one] : seen) left_out_.add(one->left_out);
     return words;
   }
-  /// Small files that are no text; after count().
+  /// Small files that are not text. Valid after count().
   const LeftOutText& left_out() const { return left_out_; }
 
  private:
@@ -216,7 +216,7 @@ std::string to_json(const BpeTraining& training, const BpeLearner& learner) {
   return tokenizer_json_text(std::move(root), learner.tokens(), merges);
 }
 
-/// The tokens before the first merge: specials, then bytes in the order of their letters.
+/// The tokens before the first merge: special tokens, then bytes in the order of their letters.
 std::vector<std::string> first_tokens(const BpeTraining& training) {
   std::vector<char32_t> letters;
   for (int byte = 0; byte < 256; ++byte)

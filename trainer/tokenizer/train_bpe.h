@@ -15,28 +15,28 @@ namespace sortie::trainer {
 
 struct BpeTraining {
   std::vector<std::filesystem::path> files{};
-  WordPattern pattern = WordPattern::llama3;  // those of Qwen also get its NFC
+  WordPattern pattern = WordPattern::llama3;  // the Qwen patterns also set NFC
   std::int64_t vocab_size = 32000;
-  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first ids
-  std::int64_t min_count = 2;                                   // a pair seen less is not merged
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // they get the first ids
+  std::int64_t min_count = 2;                                   // rarer pairs are not merged
   std::filesystem::path output{};                               // the tokenizer.json
   /// Files are used in order until this many bytes are read.
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
-  bool keep_non_text = false;  // files that are no text (text_check.h) count too
-  int threads = 1;             // for the counting of words; the result does not depend on it
+  bool keep_non_text = false;  // also use files that are not text (text_check.h)
+  int threads = 1;             // word-counting threads; the result does not depend on them
   OnProgress progress{};
 };
 
 struct BpeTrainingResult {
-  std::int64_t vocab_size = 0;  // may be less than asked for, when no pair is left
+  std::int64_t vocab_size = 0;  // less than requested if no pair is left
   std::uint64_t text_bytes = 0;
-  std::uint64_t words = 0;  // different ones
-  LeftOutText left_out{};   // files that are no text
+  std::uint64_t words = 0;  // distinct words
+  LeftOutText left_out{};   // files that are not text
 };
 
-/// The rules are those that the `tokenizers` package learns from the same words, ties included:
-/// among pairs of one count the one of the lowest ids. The same files give the same bytes. The file
-/// appears complete or not at all.
+/// Learns the merge rules that the `tokenizers` package learns from the same words, including ties:
+/// among pairs of equal count, the one with the lowest ids. Equal files give identical bytes. The
+/// output file appears complete or not at all.
 Result<BpeTrainingResult> train_bpe(const BpeTraining& training);
 
 }  // namespace sortie::trainer

@@ -22,8 +22,8 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   bool done() const override { return done_; }
   void Next() override { advance(); }
   const std::string& value() const override { return line_; }
-  // A file that can not be read ends the input; error() has the reason, which a Status of the
-  // library could not carry without loss.
+  // A file that can not be read ends the input. error() has the reason; a Status of the library
+  // would lose a part of it.
   sentencepiece::util::Status status() const override { return {}; }
   const std::optional<Error>& error() const { return error_; }
   const LeftOutText& left_out() const { return left_out_; }
@@ -33,7 +33,7 @@ class LineIterator final : public sentencepiece::SentenceIterator {
     while (rest_.empty()) {
       if (next_file_ == training_.files.size() || used_ >= training_.max_bytes) {
         done_ = true;
-        // The library says nothing while it learns.
+        // The library reports no progress while it learns.
         if (training_.progress) training_.progress({"learning merges"});
         return;
       }

@@ -1,4 +1,4 @@
-// UTF-8, and the classes of code points that pre-tokenizers tell apart.
+// UTF-8, and the classes of code points that pre-tokenizers distinguish.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace sortie::trainer {
 
-/// The classes of the patterns. No code point has two.
+/// The character classes of the patterns. Each code point has exactly one.
 enum class CharClass : std::uint8_t {
   other = 0,   // none of the others: control, format, unassigned
   letter = 1,  // \p{Lm}, \p{Lo}: neither upper nor lower case
@@ -21,15 +21,15 @@ enum class CharClass : std::uint8_t {
   symbol = 7,  // \p{P}, \p{S}
 };
 
-/// The flags of all code points, as the `tokenizers` package sees them.
+/// The flags of all code points, as defined by the `tokenizers` package.
 class UnicodeFlags {
  public:
   static const UnicodeFlags& get();
 
   CharClass char_class(char32_t c) const { return static_cast<CharClass>(flags(c) & 7); }
-  /// \w of the word boundaries around added tokens.
+  /// \w, for the word boundaries around added tokens.
   bool is_word(char32_t c) const { return (flags(c) & 8) != 0; }
-  /// NFC leaves the code point alone whatever is beside it.
+  /// Whether NFC leaves the code point unchanged, whatever its neighbours are.
   bool is_inert(char32_t c) const { return (flags(c) & 16) == 0; }
 
  private:
@@ -43,7 +43,8 @@ class UnicodeFlags {
   std::vector<std::uint8_t> blocks_;
 };
 
-/// The code point at `at`, which must begin a character of valid UTF-8; moves `at` past it.
+/// Returns the code point at `at` and moves `at` past it. `at` must point to the beginning of a
+/// character of valid UTF-8.
 inline char32_t take_char(const char*& at) {
   const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(at[i])); };
   const char32_t lead = byte(0);
@@ -67,7 +68,7 @@ inline char32_t take_char(const char*& at) {
   return c;
 }
 
-/// Bytes of the character that begins with `lead`.
+/// Returns the length of a character whose first byte is `lead`.
 constexpr std::size_t char_bytes(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
@@ -77,15 +78,16 @@ void append_utf8(std::string& out, char32_t c);
 
 inline constexpr std::string_view kReplacementChar = "\xef\xbf\xbd";  // U+FFFD
 
-/// Length of the longest valid UTF-8 at the front of `text`.
+/// Returns the length of the longest prefix of `text` that is valid UTF-8.
 std::size_t valid_utf8_prefix(std::string_view text);
 
-/// `text` itself when it is valid UTF-8; else a copy in `buffer`, where U+FFFD stands for each
-/// longest run of bytes that begins a character and does not end it, and for every other bad byte
-/// (as Python, Rust and the web do it).
+/// Returns `text` itself if it is valid UTF-8. Otherwise returns a copy in `buffer` with U+FFFD in
+/// place of each longest run of bytes that begins a character without completing it, and of every
+/// other invalid byte (as in Python, Rust and the web).
 std::string_view repair_utf8(std::string_view text, std::string& buffer);
 
-/// How many bytes at the end of `text` begin a character that more bytes could complete (0 to 3).
+/// Returns the number of bytes (0 to 3) at the end of `text` that begin a character which more
+/// bytes could complete.
 std::size_t incomplete_utf8_suffix(std::string_view text);
 
 }  // namespace sortie::trainer

@@ -1,5 +1,5 @@
-// What scripts/make_unicode_tables.py learnt from the `tokenizers` package, as it was written down.
-// unicode.h and nfc.h are how to use it.
+// Tables that scripts/make_unicode_tables.py derived from the `tokenizers` package. unicode.h and
+// nfc.h use them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace sortie::trainer {
 std::span<const std::uint32_t> flag_ranges();
 /// (first code point << 8 | canonical combining class) of each run.
 std::span<const std::uint32_t> combining_ranges();
-/// (code point << 8 | n), then the n code points it decomposes to for good; without Hangul.
+/// (code point << 8 | n), then the n code points of its full decomposition; without Hangul.
 std::span<const std::uint32_t> decomposition_values();
 /// Triples, sorted: first, second, the code point they compose to; without Hangul.
 std::span<const std::uint32_t> composition_values();

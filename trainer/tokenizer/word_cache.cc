@@ -9,7 +9,7 @@
 namespace sortie::trainer {
 
 WordCache::Key WordCache::long_key(std::string_view word) {
-  // The length is part of the key, so that equal keys compare equally many bytes.
+  // The length is part of the key, so that words of equal keys have the same length.
   const std::uint64_t hash = XXH3_64bits(word.data(), word.size());
   return {hash, std::uint64_t{255} << 56 | word.size()};
 }
@@ -36,7 +36,7 @@ void WordCache::insert(std::string_view word, std::span<const std::int32_t> ids)
     long_words_.insert(long_words_.end(), word.begin(), word.end());
   }
   Set& set = set_of(last_key_);
-  set[1] = set[0];  // the older of the two goes
+  set[1] = set[0];  // drops the older of the two
   set[0] = entry;
 }
 

@@ -1,4 +1,4 @@
-// WordCache: the ids of words seen before. Text repeats its words, and a look-up is several times
+// WordCache: caches the ids of words. Words repeat in a text, and a look-up is several times
 // cheaper than merging.
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace sortie::trainer {
 
-/// One per thread. Forgets at will: what it answers never depends on its history.
+/// One per thread. May drop words at any time; results do not depend on its history.
 class WordCache {
  public:
   static constexpr std::size_t kMaxWord = 256;
 
-  /// The word's ids, or an empty span. Valid until the next insert. `readable` bytes from the word
-  /// on may be read.
+  /// Returns the word's ids, or an empty span if it is not cached. The span is valid until the next
+  /// insert. `readable` is the number of bytes that may be read from the beginning of the word.
   std::span<const std::int32_t> find(std::string_view word, std::size_t readable) {
     last_key_ = make_key(word, readable);
     for (const Entry& entry : set_of(last_key_))
@@ -25,12 +25,13 @@ class WordCache {
     return {};
   }
 
-  /// Remembers the word that was last looked for in vain. `ids` is not empty.
+  /// Adds the word of the last find(), which must have returned nothing. `ids` must not be empty.
   void insert(std::string_view word, std::span<const std::int32_t> ids);
 
  private:
-  /// Words of up to 15 bytes are their own key, with the length in the last byte (1 to 15). Longer
-  /// ones have a hash, and their bytes in long_words_; their last byte is 255.
+  /// A word of up to 15 bytes is its own key, with the length in the last byte (1 to 15). The key
+  /// of a longer word is its hash and length, with 255 in the last byte; its bytes are in
+  /// long_words_.
   struct Key {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
@@ -40,11 +41,11 @@ class WordCache {
   struct Entry {
     Key key{};
     std::uint32_t count = 0;
-    /// Up to three ids; more are in many_ids_ from ids[0] on. ids[2] of a long word: its place in
-    /// long_words_ (with at most one id in place).
+    /// Up to three ids. If there are more, ids[0] is their index in many_ids_. For a long word,
+    /// ids[2] is its index in long_words_, and at most one id is stored here.
     std::array<std::uint32_t, 3> ids{};
   };
-  /// The two entries that a word may be in: one line of the CPU's cache.
+  /// The two entries that can hold a word. They share one cache line of the CPU.
   using Set = std::array<Entry, 2>;
   struct alignas(64) Line {
     Set set{};
