@@ -33,7 +33,8 @@ using std::chrono::milliseconds;
 
 constexpr int kChaosLookMs = 100;
 constexpr std::chrono::hours kLongestCut{1};
-/// For a host that has been lost meanwhile: the next fault does not wait for it.
+/// Bounds the command on a host that was lost in the meantime, so that the next fault is not
+/// delayed.
 constexpr const char* kFaultTimeout = "20s";
 
 struct Target {
@@ -41,7 +42,7 @@ struct Target {
   std::vector<Victim> running;
 };
 
-/// Adds the ranks that run. `folder`: the run's, or that of one of its sites.
+/// Adds the running ranks to `running`. `folder`: the folder of the run or of one of its sites.
 Result<> add_running(const std::filesystem::path& folder, const std::string& site,
                      const std::string& run, std::vector<Victim>& running) {
   SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(folder));
@@ -61,7 +62,7 @@ Result<Target> look_at(const std::filesystem::path& folder) {
   if (record.sites.empty()) SORTIE_TRY(add_running(folder, "", record.id, running));
   std::int64_t index = 0;
   for (const std::string& site : record.sites)
-    // A site that has just come may have no plan yet.
+    // A site that was just added may have no plan yet.
     if (auto added = add_running(site_folder(folder, site), site,
                                  run_id_of_site(record.id, index++), running);
         !added && added.error().code != ErrorCode::not_found && added.error().code != ErrorCode::io)
@@ -69,7 +70,7 @@ Result<Target> look_at(const std::filesystem::path& folder) {
   return Target{std::move(record), std::move(running)};
 }
 
-/// Whether a person at the terminal agrees. ErrorCode::usage where there is none.
+/// Asks for confirmation on the terminal. ErrorCode::usage if stdin is no terminal.
 Result<bool> confirmed(const RunRecord& record, const ChaosOptions& options) {
   if (options.yes) return true;
   if (::isatty(STDIN_FILENO) != 1)
@@ -82,8 +83,8 @@ Result<bool> confirmed(const RunRecord& record, const ChaosOptions& options) {
   return std::getline(std::cin, answer) && (answer == "y" || answer == "yes");
 }
 
-/// The supervisor of this machine, which `act` is done to. One that has gone meanwhile, and that a
-/// watcher replaces, is no error: that fault had its effect already.
+/// Calls `act` with the supervisor, which must run on this machine. A supervisor that is gone (its
+/// watcher replaces it) is no error: the fault has had its effect.
 Result<> to_supervisor(const Target& target,
                        const std::function<Result<>(const SupervisorFacts&)>& act) {
   const SupervisorFacts& boss = target.record.supervisor;
@@ -117,12 +118,12 @@ Result<> make_fault(const Fault& fault, const Target& target, milliseconds link_
   exec.job.program = fault_command(fault);
   exec.no_prefix = true;
   exec.timeout = kFaultTimeout;
-  // What went wrong is printed; the run may have lost that host just now.
+  // exec_command() prints its errors; the run may just have lost that host.
   exec_command(exec);
   return {};
 }
 
-/// False when the run has ended before `until`.
+/// Waits until `until`. Returns false if the run ended before.
 Result<bool> waited(const std::filesystem::path& folder, Clock::time_point until) {
   while (Clock::now() < until) {
     SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(folder));

@@ -1,4 +1,4 @@
-// `sortie chaos`: faults at random in a run of one's own, to see that it survives them.
+// `sortie chaos`: injects random faults into a run of the user, to test that the run survives them.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ struct ChaosOptions {
   std::string run, log_dir;
   std::string every = "60s";          // duration between faults
   std::string faults = "kill";        // parse_faults
-  std::string link_down = "10s";      // duration of a fault of a link
-  std::optional<std::uint64_t> seed;  // none = a new one, which is printed
-  std::int64_t count = 0;             // faults, and then the end; 0 = until the run ends
-  bool yes = false;                   // do not ask
+  std::string link_down = "10s";      // duration of a link fault
+  std::optional<std::uint64_t> seed;  // empty: a new seed, which is printed
+  std::int64_t count = 0;             // faults until it ends; 0 = until the run ends
+  bool yes = false;                   // do not ask for confirmation
 };
 
-/// Says each fault before it makes it. Ends when the run has ended, when its supervisor is gone, or
-/// after `count` faults; returns the exit code: 0 for these.
+/// Prints each fault before it injects it. Ends after `count` faults, or when the run has ended or
+/// is lost. Returns 0 in these cases, else the exit code of the error.
 int run_chaos(const ChaosOptions& options);
 
 }  // namespace sortie::launcher

@@ -18,7 +18,8 @@ constexpr std::array<std::pair<std::string_view, FaultKind>, 5> kKinds = {
      {"link", FaultKind::link},
      {"supervisor", FaultKind::supervisor}}};
 
-/// A pid may be another process by now. $1 pid, $2 run, $3 signal.
+/// The PID may belong to another process by now, hence the check of its environment. $1: PID, $2:
+/// run ID, $3: signal.
 constexpr const char* kScript =
     R"(if tr '\0' '\n' < "/proc/$1/environ" 2> /dev/null | grep -qxF "SORTIE_RUN_ID=$2"; then
   kill -s "$3" "$1" && echo "  sent SIG$3 to $1"
@@ -80,7 +81,7 @@ FaultSource::FaultSource(std::uint64_t seed, std::vector<FaultKind> kinds)
 }
 
 std::optional<Fault> FaultSource::next(const std::vector<Victim>& running) {
-  // Both are drawn each time, so that what follows does not depend on what ran.
+  // Both numbers are drawn on every call, so that later faults do not depend on which ranks ran.
   const std::uint64_t kind = random_(), rank = random_();
   std::vector<FaultKind> possible = kinds_;
   if (running.empty())

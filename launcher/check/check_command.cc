@@ -34,7 +34,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// From a second on a person at a terminal sees where it is.
+/// Shows progress on the terminal, from one second on.
 asio::awaitable<void> show_progress(const Pass& pass, std::size_t hosts) {
   asio::steady_timer timer(co_await asio::this_coro::executor);
   for (timer.expires_after(std::chrono::seconds(1));;
@@ -46,7 +46,8 @@ asio::awaitable<void> show_progress(const Pass& pass, std::size_t hosts) {
   }
 }
 
-/// Ctrl-C ends the check. Ctrl-Z does not suspend it: the hosts' answers would count as late.
+/// Ctrl-C ends the check. Ctrl-Z does not suspend it, because answers of hosts would then count as
+/// late.
 asio::awaitable<void> watch_signals(asio::signal_set& signals, asio::io_context& io, bool progress,
                                     int& interrupted) {
   for (;;) {
@@ -62,7 +63,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, asio::io_context&
   }
 }
 
-/// No stage of a connection takes longer than --timeout.
+/// Bounds each stage of a connection by --timeout.
 config::RunnerConfig hasty(config::RunnerConfig runner, const CheckOptions& options) {
   config::SshConfig& ssh = runner.ssh;
   for (auto* timeout :
@@ -71,7 +72,7 @@ config::RunnerConfig hasty(config::RunnerConfig runner, const CheckOptions& opti
   return runner;
 }
 
-/// Where one of these fails, no job can start.
+/// False if a check failed without which no job can start.
 bool fit_to_measure(const std::vector<std::vector<Finding>>& findings) {
   constexpr std::string_view kNeeded[] = {"ssh",    "program", "mpi",   "staged",
                                           "engine", "image",   "mounts"};
@@ -103,13 +104,13 @@ CommEnd measure_links(const PlannedJob& job, const CommOptions& options,
   return end;
 }
 
-/// 3: a host lacks what the job needs, here a link; 2 as for any other failure.
+/// 3 if a link is slow (like a host that lacks what the job needs), 2 if nothing was measured.
 int exit_code_with(const CommOutcome& comm, Verdict verdict) {
   if (comm.error) return check_exit_code(Verdict::fail);
   return comm.judgement.slow.empty() ? check_exit_code(verdict) : kExitPreflight;
 }
 
-/// For `sortie plan`. A state folder that can not be written spoils no check.
+/// Stores the links for `sortie plan`. A state folder that is not writable does not fail the check.
 void keep_links(const std::vector<SiteLink>& links) {
   const auto file = site_links_file();
   const Result<> kept =
@@ -144,7 +145,7 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   spawn(io, watch_signals(signals, io, progress, interrupted));
   if (progress) spawn(io, show_progress(pass, job.plan.hosts.size()));
   run_to_end(io, pass.run());
-  signals.clear();  // from here on Ctrl-C and Ctrl-Z do what they do to any process
+  signals.clear();  // from here on Ctrl-C and Ctrl-Z have their default effect
   if (progress) fmt::print(stderr, "\r\x1b[K");
   if (interrupted != 0) return 128 + interrupted;
 

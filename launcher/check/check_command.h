@@ -1,4 +1,5 @@
-// `sortie check`: one pass over all hosts of a job, nothing of which is started or changed.
+// `sortie check`: checks all hosts of a job. It starts nothing permanent and changes nothing on
+// them.
 #pragma once
 
 #include <chrono>
@@ -11,15 +12,15 @@ namespace sortie::launcher::check {
 
 struct CheckOptions {
   bool json = false;
-  bool only_hosts = false;                      // no program was named: ask about none
-  double bandwidth_s = 0;                       // 0: not measured
-  std::chrono::milliseconds host_limit{10000};  // of each stage of a connection, and to answer
-  std::optional<CommOptions> comm;              // measure the links between the hosts, too
+  bool only_hosts = false;                      // no program was named: skip the checks of programs
+  double bandwidth_s = 0;                       // seconds per measurement; 0 = do not measure
+  std::chrono::milliseconds host_limit{10000};  // per stage of a connection, and per answer
+  std::optional<CommOptions> comm;              // also measure the links between the hosts
 };
 
-/// Prints the table, keeps what it has measured between sites for `sortie plan` (site_links.h),
-/// and prints that, too. Prints (or JSON) on stdout; returns 0, 1 or 2, or 3 when a link is too
-/// slow.
+/// Checks the hosts and prints a table or JSON on stdout. Also prints the rates measured between
+/// sites, and stores them for `sortie plan` (site_links.h). Returns 0 (passed), 1 (warnings), 2
+/// (failures), 3 if a link is too slow, or 128 + the signal that interrupted it.
 int run_check(const PlannedJob& job, const CheckOptions& options);
 
 }  // namespace sortie::launcher::check

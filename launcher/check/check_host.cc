@@ -38,7 +38,8 @@ CheckHost::CheckHost(asio::any_io_executor executor, std::string host, std::vect
   result.slots = std::move(slots);
 }
 
-/// The work may outlast this: a host that does not answer holds nobody up.
+/// Runs `work` for at most `limit`. The work may continue after that; a host that does not answer
+/// delays no other.
 asio::awaitable<void> CheckHost::bounded(Work work, Milliseconds limit) {
   const auto self = shared_from_this();
   auto ended = co_await within(limit, std::move(work), give_up_);
@@ -86,7 +87,7 @@ CheckHost::Work CheckHost::connect_now(Transport& transport, const RunnerBinary&
   auto channel = co_await start_runner(*connection_, binary, limit, std::move(on_push));
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
-  note_way();  // a master that opens no session has been replaced
+  note_way();  // a master that refused the session may have been replaced
   client_ = std::make_unique<RunnerClient>(std::move(*channel));
   auto greeted = co_await client_->greet(binary.sha256());
   if (!greeted) co_return std::unexpected(std::move(greeted).error());
@@ -96,7 +97,7 @@ CheckHost::Work CheckHost::connect_now(Transport& transport, const RunnerBinary&
   co_return co_await compare_clocks();
 }
 
-/// The exchange with the shortest way there and back says most.
+/// Uses the exchange with the shortest round trip, which bounds the error best.
 CheckHost::Work CheckHost::compare_clocks() {
   double best = 0;
   for (int i = 0; i < kClockTries; ++i) {
@@ -170,7 +171,7 @@ CheckHost::Work CheckHost::exchange_tunnel(std::string order, std::shared_ptr<st
 void CheckHost::close() {
   if (closed_) return;
   closed_ = true;
-  // The end of its input is a runner's order to end, and a check leaves nothing to say.
+  // EOF on stdin tells the runner to exit; a check leaves nothing to send.
   if (client_) client_->close();
   if (connection_) connection_->close();
 }

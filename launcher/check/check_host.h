@@ -1,5 +1,5 @@
-// CheckHost: the conversation with one host's runner in a check. Each step ends by its own
-// deadline, whatever the host does; a step on a host that is lost returns at once.
+// CheckHost: the conversation with the runner of one host during a check. Each step ends by its own
+// deadline, whatever the host does. A step on a host that is lost returns at once.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -22,20 +22,21 @@ class CheckHost : public std::enable_shared_from_this<CheckHost> {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  /// `give_up` (may be null) ends a step under way at once, with ErrorCode::interrupted.
+  /// `give_up` (may be nullptr) ends a step under way at once, with ErrorCode::interrupted.
   CheckHost(boost::asio::any_io_executor executor, std::string host, std::vector<int> slots,
             std::shared_ptr<GiveUp> give_up = nullptr);
 
-  /// Connects, starts the runner, compares clocks. A connection that is still in the making when
-  /// this ends is closed as soon as it is there; neither reference is used after the end.
+  /// Connects, starts the runner and compares clocks. A connection that is established only after
+  /// this has returned is closed immediately. Both references are unused after the return.
   boost::asio::awaitable<void> connect(Transport& transport, const RunnerBinary& binary,
                                        Milliseconds limit);
-  /// Sends a request (JSON, README.md) and takes the reports in until it is answered in full.
+  /// Sends a request (JSON, runner/check/README.md) and adds the reports to `result` until the
+  /// answer is complete.
   boost::asio::awaitable<void> ask(std::string kind, std::string request, Milliseconds limit);
-  /// Sends an order for a tunnel and waits for its report. An error is no error of the host: other
-  /// checks count.
+  /// Sends a tunnel order and returns its report. An error is not stored in `result`, because the
+  /// other checks of the host remain valid.
   boost::asio::awaitable<Result<std::string>> order_tunnel(std::string order, Milliseconds limit);
-  /// Says goodbye and drops the connection. Idempotent.
+  /// Closes the stream, which ends the runner, and the connection. Idempotent.
   void close();
 
   bool usable() const { return result.reached && !result.error && !closed_; }
@@ -53,7 +54,7 @@ class CheckHost : public std::enable_shared_from_this<CheckHost> {
   boost::asio::any_io_executor executor_;
   std::shared_ptr<GiveUp> give_up_;
   std::unique_ptr<Connection> connection_;
-  std::unique_ptr<RunnerClient> client_;  // once its runner has been started
+  std::unique_ptr<RunnerClient> client_;  // set once the runner has been started
   bool closed_ = false;
 };
 

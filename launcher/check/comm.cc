@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 using Pair = std::pair<std::string, std::string>;
-using Slow = std::map<Pair, double>;  // Gbit/s of what is below the floor
+using Slow = std::map<Pair, double>;  // Gbit/s of links below the floor
 
 constexpr std::size_t kMaxName = 253;
 constexpr std::size_t kMaxListed = 8;
@@ -31,7 +31,7 @@ std::string name_of(const Json& value) {
   return printable(value.get_ref<const std::string&>().substr(0, kMaxName));
 }
 
-/// Links of one list between different hosts; several of one pair become their mean.
+/// Parses a list of links between different hosts; several links of one pair become their mean.
 bool read_links(const Json& rows, std::vector<CommLink>& links) {
   if (!rows.is_array()) return false;
   std::map<Pair, std::size_t> places;
@@ -100,12 +100,12 @@ bool touches(const Pair& pair, const std::set<std::string>& hosts) {
   return hosts.contains(pair.first) || hosts.contains(pair.second);
 }
 
-/// Hosts that explain slow links: again and again the one with most of them, as long as those are
-/// more than half of its links to hosts that are not named.
+/// Hosts that explain slow links. Repeatedly picks the host with the most slow links, as long as
+/// these are more than half of its links to hosts not picked yet.
 std::set<std::string> slow_hosts(const std::vector<CommLink>& pairs, const Slow& slow) {
   std::set<std::string> named;
   for (;;) {
-    std::map<std::string, std::pair<std::size_t, std::size_t>> counts;  // slow ones, all
+    std::map<std::string, std::pair<std::size_t, std::size_t>> counts;  // slow links, all links
     for (const CommLink& link : pairs) {
       if (touches({link.from, link.to}, named)) continue;
       const std::size_t is_slow = slow.contains({link.from, link.to}) ? 1 : 0;
@@ -147,7 +147,7 @@ void judge_pairs(const CommReport& report, const Slow& slow, std::set<std::strin
                               kLinkFix});
 }
 
-/// What is slow in a ring alone: the pairs one by one do not explain it.
+/// Links that are slow only in the ring: those not explained by slow pairs or named hosts.
 void judge_ring(const CommReport& report, const Slow& slow_pairs,
                 const std::set<std::string>& named, CommJudgement& judgement) {
   Slow slow;
@@ -221,7 +221,8 @@ CommJudgement judge_comm(const CommReport& report, std::optional<double> floor_g
       fastest[host] = std::max(fastest[host], link.gbit_s);
   std::vector<double> of_hosts;
   for (const auto& [host, rate] : fastest) of_hosts.push_back(rate);
-  // One slow host of three slows two of three links: their median would be its own rate.
+  // One slow host of three makes two of three links slow, so the median over links would be its own
+  // rate.
   judgement.usual_gbit_s = median(std::move(of_hosts));
   judgement.floor_was_set = floor_gbit_s.has_value();
   if (!floor_gbit_s && fastest.size() < 3) return judgement;

@@ -32,7 +32,7 @@ constexpr const char* kTrainer = "sortie-train";
 constexpr std::size_t kMaxShownLines = 6;
 constexpr std::size_t kMaxReport = 256u << 20;
 
-/// A folder of its own for config, run and output, gone with this object.
+/// Temporary folder for config, run and output; removed by the destructor.
 class WorkFolder {
  public:
   static Result<WorkFolder> make() {
@@ -61,7 +61,7 @@ std::string content_of(const fs::path& path) {
   return std::move(text).str();
 }
 
-/// TERM, INT, HUP and the end of children, held until they are asked for.
+/// Blocks SIGTERM, SIGINT, SIGHUP and SIGCHLD during its lifetime; next() takes them one by one.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -73,7 +73,7 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
   const sigset_t& before() const { return before_; }
-  /// The next one within `limit`; 0 when there is none.
+  /// Waits up to `limit` for the next signal; returns 0 if none arrived.
   int next(std::chrono::milliseconds limit) const {
     const timespec wait{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
     const int number = ::sigtimedwait(&set_, nullptr, &wait);
@@ -89,7 +89,7 @@ Result<pid_t> start(const std::vector<std::string>& argv, const fs::path& state,
   const Fd out(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   const Fd in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!out || !in) return std::unexpected(os_error(errno, output.string()));
-  // Its run is nobody's: not among those that `ps` shows.
+  // A separate state folder: `sortie ps` does not show this run.
   std::vector<std::string> variables = {fmt::format("XDG_STATE_HOME={}", state.string())};
   for (char** entry = environ; *entry != nullptr; ++entry)
     if (!std::string_view(*entry).starts_with("XDG_STATE_HOME=")) variables.emplace_back(*entry);
@@ -106,7 +106,7 @@ Result<pid_t> start(const std::vector<std::string>& argv, const fs::path& state,
   ::posix_spawn_file_actions_adddup2(&actions, out.get(), 1);
   ::posix_spawn_file_actions_adddup2(&actions, out.get(), 2);
   ::posix_spawnattr_setsigmask(&attributes, &mask);
-  // A group of its own: a Ctrl-C reaches it once, from here.
+  // A separate process group: Ctrl-C does not reach the child directly, only via this process.
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
   pid_t pid = -1;
   const int failed = ::posix_spawn(&pid, argv.front().c_str(), &actions, &attributes,
@@ -123,8 +123,8 @@ struct Ended {
   int interrupted = 0;
 };
 
-/// Until the child has ended. A signal, or the limit, makes it end its run; what does not end is
-/// killed.
+/// Waits until the child has exited. Passes signals on to it, which make it end its run; sends
+/// SIGTERM at the limit, and SIGKILL if it does not exit then.
 Ended wait_for(pid_t pid, const HeldSignals& signals, std::chrono::seconds limit) {
   constexpr std::chrono::seconds kToEnd{20};
   Ended ended;
@@ -134,13 +134,14 @@ Ended wait_for(pid_t pid, const HeldSignals& signals, std::chrono::seconds limit
     int status = 0;
     const pid_t gone = ::waitpid(pid, &status, WNOHANG);
     if (gone == pid) ended.status = ProcessStatus::from_wait_status(status);
-    // Who started this program ignores SIGCHLD: only the report tells how it went.
+    // SIGCHLD is ignored (inherited from the parent process), so there is no exit status: only the
+    // report shows how it went.
     if (gone < 0 && errno == ECHILD) ended.status = {.kind = ProcessStatus::Kind::lost};
     if (gone == pid || (gone < 0 && errno == ECHILD)) return ended;
     const int number = signals.next(std::chrono::milliseconds(200));
     if (number != 0 && number != SIGCHLD) {
       ended.interrupted = number;
-      ::kill(pid, number);  // the first one with the grace, the next one at once
+      ::kill(pid, number);  // the first signal grants the grace, the next one does not
       deadline = CommClock::now() + kToEnd;
       told = true;
     }
@@ -153,7 +154,7 @@ Ended wait_for(pid_t pid, const HeldSignals& signals, std::chrono::seconds limit
   }
 }
 
-/// What a run that failed has said: its errors, else its last lines.
+/// The last lines of the output of a failed run.
 std::string said(const fs::path& output) {
   std::vector<std::string> lines;
   std::istringstream text(content_of(output));
@@ -208,7 +209,7 @@ config::JobConfig comm_job(const PlannedJob& job, const CommOptions& options,
   }
   runner.hosts = config::host_lines(hosts);
   runner.hosts_file.clear();
-  // The trainer as the job has it: staged, or in an image.
+  // The trainer that the job uses: staged, or in an image.
   const bool of_trainer = job.loaded.job.runner.program.empty();
   runner.program = {of_trainer ? job.plan.argv.front() : trainer,
                     "bench",

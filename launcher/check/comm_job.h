@@ -1,4 +1,4 @@
-// The job that measures the links of a job's hosts: `sortie run` of `sortie-train bench comm`.
+// The job that measures the links between hosts: `sortie run` of `sortie-train bench comm`.
 #pragma once
 
 #include <chrono>
@@ -11,26 +11,25 @@
 namespace sortie::launcher::check {
 
 struct CommOptions {
-  bool all_ranks = false;                   // --comm-ranks slots: else one rank per host
+  bool all_ranks = false;                   // --comm-ranks slots; false: one rank per host
   std::optional<double> floor_gbit_s = {};  // --comm-floor
-  std::uint64_t bytes = 16u << 20;          // over each link and way
-  std::chrono::seconds limit{300};          // for all of it
+  std::uint64_t bytes = 16u << 20;          // per link and direction
+  std::chrono::seconds limit{300};          // for the whole job
 };
 
-/// The job, as a config for `sortie run`: the hosts, network, transport and environment of `job`,
-/// and nothing of its training. `trainer`: the sortie-train beside this program, for jobs of other
-/// programs.
+/// Makes the config of the job: hosts, network, transport and environment of `job`, without its
+/// training. `trainer`: the sortie-train next to this program, used if `job` runs another program.
 config::JobConfig comm_job(const PlannedJob& job, const CommOptions& options,
                            const std::string& trainer);
 
-/// How the measuring went. `interrupted`: the signal that ended it early, which the caller passes
-/// on; no outcome then.
+/// Result of run_comm_job(). `interrupted`: the signal that ended it early, which the caller
+/// handles; the outcome is then invalid.
 struct CommEnd {
   CommOutcome outcome;
   int interrupted = 0;
 };
-/// Runs it as a child of this process, `sortie` being this program, and judges what it found. Ends
-/// it at the limit. TERM, INT and HUP end it and come back in `interrupted`.
+/// Runs the job as a child process of `sortie` (this program) and judges its report. Ends it at the
+/// time limit. SIGTERM, SIGINT and SIGHUP end it and are returned in `interrupted`.
 CommEnd run_comm_job(const config::JobConfig& job, const CommOptions& options,
                      const std::filesystem::path& sortie);
 

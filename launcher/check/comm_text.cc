@@ -1,4 +1,4 @@
-// What was measured between hosts, as a table and as JSON.
+// Measurements between hosts, as a table and as JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 namespace sortie::launcher::check {
 namespace {
 
-constexpr std::size_t kMaxRows = 32;  // of hosts; of more the slowest are shown
+constexpr std::size_t kMaxRows = 32;  // hosts; if there are more, the slowest are shown
 
-/// What one host has seen of its links.
+/// The links of one host.
 struct HostRow {
   std::string host;
   std::vector<double> rates;  // ascending
   std::string slowest_to;
-  double latency_us = 0;  // of its nearest
+  double latency_us = 0;  // lowest of its links
   std::string ring_to;
   double ring_gbit_s = 0;
 

@@ -1,4 +1,4 @@
-// From what the hosts said to PASS, WARN and FAIL. Pure: no file, host or clock is touched.
+// Turns the reports of hosts into PASS, WARN and FAIL. Pure: uses no file, host or clock.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace sortie::launcher::check {
 
 inline constexpr std::uint64_t kMiB = 1u << 20;
 
-enum class Verdict { none, pass, warn, fail };  // none: could not be looked at
+enum class Verdict { none, pass, warn, fail };  // none: could not be checked
 
 std::string_view verdict_name(Verdict verdict);  // "-", "PASS", "WARN", "FAIL"
 
@@ -28,41 +28,41 @@ struct Finding {
   bool operator==(const Finding&) const = default;
 };
 
-/// Of a job whose ranks run in containers.
+/// Expectations of a job whose ranks run in containers.
 struct ContainerExpectations {
   std::string engine, image, pull, gpus, ipc;
   std::uint64_t shm_bytes = 0;
-  std::vector<std::string> mounts;  // on the hosts
+  std::vector<std::string> mounts;  // sources on the hosts
 };
 
-/// What a job names below {stage}: it comes from this machine, before ranks start.
+/// A path below {stage} that a job names: it is copied from this machine before ranks start.
 struct StagedFile {
   std::string named;  // "{stage}/books.bin"
   std::string here;   // "/data/books.bin"
-  std::string error;  // why it can not be staged; empty = it can
+  std::string error;  // why it can not be staged; empty if it can
 };
 
-/// Of a job whose hosts are in several sites.
+/// Expectations of a job with several sites.
 struct SiteExpectations {
   std::int64_t port = 0;     // outer.port
   std::int64_t streams = 1;  // outer.streams
 };
 
-/// What is asked of the hosts.
+/// What a job expects of its hosts.
 struct Expectations {
-  std::string program;  // empty: none was named, only hosts
+  std::string program;  // empty: no program was named, only hosts
   std::string mpi = "auto";
   std::string save_dir;
   std::vector<std::string> files;
-  std::map<std::string, FileSample> local_files;  // of `files`, those that the launcher has too
+  std::map<std::string, FileSample> local_files;  // the `files` that this machine has, too
   std::vector<StagedFile> staged;
-  std::uint64_t staged_bytes = 0;  // of all that runner.stage has
+  std::uint64_t staged_bytes = 0;  // total size of runner.stage
   std::size_t world_size = 0;
   bool bandwidth = false;
   bool allow_same_machine = false;
   std::optional<ContainerExpectations> container;
   std::optional<SiteExpectations> sites;
-  std::optional<std::int64_t> tunnel_port;  // of runner.network.tunnel
+  std::optional<std::int64_t> tunnel_port;  // set with runner.network.tunnel
 };
 
 struct Stage {
@@ -70,43 +70,43 @@ struct Stage {
   double ms = 0;
 };
 
-/// One host as it was found.
+/// Everything that a check found out about one host.
 struct HostResult {
   std::string host;
-  std::string address;  // at which others are to reach it
+  std::string address;  // for connections from other hosts
   std::vector<int> slots;
-  std::vector<Stage> stages;   // of the connection, those that were passed
-  std::optional<Error> error;  // it ended early: not reached, gone, late
-  bool reached = false;        // the runner spoke
+  std::vector<Stage> stages;   // completed stages of the connection
+  std::optional<Error> error;  // the check ended early: unreachable, lost or timed out
+  bool reached = false;        // the runner has answered
   bool pushed = false;
-  double clock_offset_ms = 0, clock_error_ms = 0;  // host minus launcher, and how far off at most
-  std::vector<std::string> asked_peers;            // whom it was to reach
-  std::string asked_bandwidth;                     // the peer it was to send to
+  double clock_offset_ms = 0, clock_error_ms = 0;  // host minus launcher, and its maximum error
+  std::vector<std::string> asked_peers;            // hosts that it was to reach
+  std::string asked_bandwidth;                     // host that it was to send to
   HostReport report;
   std::string site;
-  // Of the host that stands for its site: where those of the others reach it, on which port, and
-  // which of them it was to reach.
+  // Only for the host that represents its site: address and port for connections from the
+  // representatives of other sites, and those of them that it was to reach.
   std::string site_address;
   std::uint64_t site_port = 0;
-  std::string site_error;  // why it does not listen there
+  std::string site_error;  // why it does not listen on that port
   std::vector<std::string> asked_links;
-  std::string tunnel;        // what there is of one
-  std::string tunnel_error;  // why there is none
-  std::string tunnel_rate;   // "to h2 94.1 Mbit/s", where that was measured
-  std::string through;       // the socket of the OpenSSH master that it was reached through
+  std::string tunnel;        // description of the tunnel; empty without one
+  std::string tunnel_error;  // why the tunnel failed
+  std::string tunnel_rate;   // "to h2 94.1 Mbit/s"; empty if not measured
+  std::string through;       // socket of the OpenSSH master that carried the connection
 };
 
-/// The checks in the order of the table, those that apply to `expect`.
+/// Names of the checks that apply to `expect`, in the order of the table.
 std::vector<std::string> check_names(const Expectations& expect);
 
-/// One finding per check and host: result[host][check].
+/// Returns one finding per host and check: result[host][check].
 std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
                                            const Expectations& expect);
 
-/// The worst of all.
+/// Returns the worst verdict.
 Verdict worst(const std::vector<std::vector<Finding>>& findings);
 
-// ---- parts of it, a file each -------------------------------------------------------------------
+// ---- the parts of evaluate() -------------------------------------------------------------------
 
 Finding judge_ssh(const HostResult& host);
 Finding judge_clock(const HostResult& host);
@@ -129,8 +129,8 @@ Finding judge_gpu_runtime(const HostResult& host, const Expectations& expect);
 Finding judge_mounts(const HostResult& host);
 Finding judge_container_shm(const HostResult& host, const Expectations& expect);
 
-/// Those that compare hosts with each other.
-/// judge_ssh of each, and that no two are one machine.
+/// Checks that compare hosts with each other. judge_reached() is judge_ssh() of each host, and
+/// fails hosts that are the same machine.
 std::vector<Finding> judge_reached(const std::vector<HostResult>& hosts,
                                    const Expectations& expect);
 std::vector<Finding> judge_images(const std::vector<HostResult>& hosts, const Expectations& expect);

@@ -13,10 +13,12 @@
 namespace sortie::launcher::check {
 namespace {
 
-/// A round trip is slow when it is this much longer than most, and not just noise.
+/// A round trip is slow if it exceeds the usual one by this factor and, because of noise, by at
+/// least so many milliseconds.
 constexpr double kSlowFactor = 10, kSlowAtLeastMs = 2;
 
-/// What most hosts have; of equals the first in order. Empty when no host has any.
+/// Returns the most common value; among equally common ones the alphabetically first. "" if no host
+/// has a value.
 template <class Get>
 std::string most_common(const std::vector<HostResult>& hosts, Get get) {
   std::map<std::string, std::size_t> votes;
@@ -49,7 +51,7 @@ std::string gpu_names(const GpuFacts& facts) {
   return same ? facts.names.front() : "of several kinds";
 }
 
-/// The first driver for the CUDA that Sortie's own GPU code is built with.
+/// The oldest NVIDIA driver that supports the CUDA version of Sortie's GPU code.
 constexpr std::uint64_t kLeastDriver = 580;
 
 std::uint64_t series_of(const std::string& driver) {
@@ -58,7 +60,7 @@ std::uint64_t series_of(const std::string& driver) {
   return series;
 }
 
-/// Drivers that differ, or are older than Sortie's CUDA.
+/// Warns about drivers that differ or are too old.
 void judge_drivers(const std::vector<HostResult>& hosts, std::vector<Finding>& findings) {
   const std::string usual = most_common(hosts, [](const HostResult& host) {
     return host.report.gpus ? host.report.gpus->driver_version : std::string();
@@ -219,7 +221,7 @@ std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expec
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (!hosts[i].report.mpi) {
       if (expect.mpi == "off") findings[i] = {"mpi", Verdict::pass, "off", ""};
-      // Nothing was loaded for a program that does not ask for libmpi.
+      // The runner does not load libmpi for a program that is not linked with it.
       else if (hosts[i].report.program)
         findings[i] = {"mpi", Verdict::pass, "the program is not linked with libmpi", ""};
       continue;

@@ -1,4 +1,4 @@
-// Checks of what containers need: the engine, the image, room for it, GPUs, mounts, shared memory.
+// Checks for containers: the engine, the image, disk space for it, GPUs, mounts, shared memory.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -80,7 +80,7 @@ std::vector<Finding> judge_images(const std::vector<HostResult>& hosts,
   return findings;
 }
 
-/// Room for images, where the engine keeps them.
+/// Free space where the engine stores images.
 Finding judge_image_disk(const HostResult& host) {
   const ContainerFacts* facts = answering(host);
   if (!facts || facts->total_bytes == 0) return {"image_disk", Verdict::none, "", ""};

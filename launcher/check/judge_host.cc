@@ -1,4 +1,4 @@
-// Checks of one host by itself: connection, clock, machine, limits, leftovers.
+// Checks of a single host: connection, clock, machine, limits, leftovers.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace {
 
 constexpr double kClockWarnMs = 1000, kClockFailMs = 60000;
 constexpr std::uint64_t kMemoryPerSlot = 1u << 30;
-/// What a rank's libraries open by themselves, and the runner's own share of a rank.
+/// Files that a rank's libraries open, including the runner's share per rank.
 constexpr std::uint64_t kFilesPerRank = 64, kFilesAtLeast = 256;
 constexpr std::uint64_t kMemlockForRdma = std::uint64_t{1} << 30;
 
-/// The same words for all hosts, so that they fold.
+/// The remedy for a connection error. The text is the same for all hosts, so that they fold.
 const char* fix_for(ErrorCode code) {
   switch (code) {
     case ErrorCode::resolve:
@@ -65,7 +65,7 @@ Finding judge_ssh(const HostResult& host) {
 
 Finding judge_clock(const HostResult& host) {
   if (!host.report.clock_us) return {"clock", Verdict::none, "", ""};
-  // The part of the difference that the way there and back can not explain.
+  // The part of the difference that the round-trip time can not explain.
   const double off = std::max(0.0, std::abs(host.clock_offset_ms) - host.clock_error_ms);
   std::string text;
   if (off >= kClockWarnMs)
@@ -127,7 +127,7 @@ Finding judge_open_files(const HostResult& host, const Expectations& expect) {
           "raise nofile in /etc/security/limits.conf (sshd needs UsePAM yes)"};
 }
 
-/// For information: without one, Sortie ends ranks just as surely.
+/// For information only: Sortie ends ranks as reliably without a cgroup.
 Finding judge_cgroup(const HostResult& host) {
   if (!host.report.host) return {"cgroup", Verdict::none, "", ""};
   const HostFacts& facts = *host.report.host;
@@ -155,7 +155,7 @@ Finding judge_leftovers(const HostResult& host) {
           ""};
 }
 
-/// The mesh fails or stands as a whole: the reason names the pair.
+/// The tunnel works for all hosts or for none; the reason names the pair that failed.
 Finding judge_tunnel(const HostResult& host) {
   if (!host.tunnel_error.empty())
     return {"tunnel", Verdict::fail, host.tunnel_error,

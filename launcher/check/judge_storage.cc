@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::uint64_t kSpaceFail = 100 * kMiB, kSpaceWarn = 1024 * kMiB;
 constexpr std::uint64_t kInodesFail = 100, kInodesWarn = 10000;
-/// A syncing file system that needs longer than this makes every checkpoint slow.
+/// A synced write that takes longer makes every checkpoint slow.
 constexpr std::uint64_t kSyncWarnUs = 1000000;
 constexpr const char* kShm = "shm";
-/// Open MPI's shared-memory segments need the first per rank, NCCL's and PyTorch's loaders the
-/// second.
+/// Per rank: Open MPI's shared-memory segments need at least the first value, NCCL and PyTorch data
+/// loaders the second.
 constexpr std::uint64_t kShmFail = 8 * kMiB, kShmWarn = 64 * kMiB;
 
 const FolderFacts* folder(const HostResult& host, std::string_view role) {
@@ -26,7 +26,7 @@ const FolderFacts* folder(const HostResult& host, std::string_view role) {
   return found == host.report.folders.end() ? nullptr : &*found;
 }
 
-/// What is wrong with the space of a folder; an empty reason when nothing is.
+/// Judges the free space of a folder; the reason is empty if there is enough.
 Finding judge_space(const FolderFacts& facts) {
   if (!facts.error.empty() && !facts.tried)
     return {"", Verdict::fail, fmt::format("{}: {}", facts.path, facts.error), ""};
@@ -98,7 +98,8 @@ Finding judge_staged(const HostResult& host, const Expectations& expect) {
       "{} on this machine, {} go to the host before ranks start",
       expect.staged.size() == 1 ? "1 path is" : fmt::format("{} paths are", expect.staged.size()),
       size_text(expect.staged_bytes));
-  // What an earlier run has left in the cache is not sent again: too little room is no certainty.
+  // Files that an earlier run left in the cache are not sent again, so too little space is only a
+  // warning.
   const FolderFacts* cache = folder(host, "cache");
   if (cache && cache->error.empty() && cache->free_bytes < expect.staged_bytes)
     return {"staged", Verdict::warn,
@@ -171,7 +172,7 @@ std::vector<Finding> judge_files(const std::vector<HostResult>& hosts, const Exp
       of_host[i] = &*found;
       if (found->error.empty()) ++votes[{found->size, found->hash}];
     }
-    // The launcher's copy is the right one; without it what most hosts have.
+    // The reference is the launcher's copy, or else the most common one.
     Sample right;
     std::string whose = "what most hosts have";
     if (const auto local = expect.local_files.find(path); local != expect.local_files.end()) {

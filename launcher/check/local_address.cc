@@ -17,7 +17,7 @@ std::string address_towards(const std::string& peer) {
   if (::getaddrinfo(peer.c_str(), "9", &hints, &list) != 0) return "";
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
   const Fd socket(::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket only chooses the route.
+  // Connecting a datagram socket sends nothing; it only selects the route.
   if (!socket || ::connect(socket.get(), list->ai_addr, list->ai_addrlen) != 0) return "";
   sockaddr_storage address{};
   socklen_t length = sizeof address;

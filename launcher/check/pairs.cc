@@ -39,7 +39,8 @@ std::vector<std::vector<std::size_t>> choose_site_peers(const std::vector<std::s
 }
 
 std::vector<std::vector<std::pair<std::size_t, std::size_t>>> pair_rounds(std::size_t count) {
-  // The circle of tournaments: one stays, the others move on by one; with an odd number one rests.
+  // Circle method of round-robin tournaments: one host stays, the others rotate by one. If the
+  // count is odd, one host is idle in each round.
   const std::size_t places = count + count % 2;
   std::vector<std::vector<std::pair<std::size_t, std::size_t>>> rounds;
   for (std::size_t round = 0; round + 1 < places; ++round) {

@@ -14,9 +14,10 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 namespace {
 
-/// A SYN that is lost is sent again after a second: time for one more. Hosts try twice.
+/// A lost SYN is retransmitted after one second: long enough for one retransmission. Hosts try
+/// twice.
 constexpr milliseconds kReachLimit{2000};
-/// For what comes on top: the second try, round trips, path MTU.
+/// Added to the limit: the second try, round trips, path MTU.
 constexpr milliseconds kReachMargin{12000};
 constexpr milliseconds kTurn{50};
 constexpr milliseconds kListenLimit{5000};
@@ -88,7 +89,7 @@ asio::awaitable<void> Pass::run() {
 
 asio::awaitable<void> Pass::look(std::size_t index) {
   const auto host = hosts_[index];
-  // The transport bounds each stage and lets hosts take turns; this bounds what it does not.
+  // The transport bounds each stage and queues hosts; this bounds everything else.
   const milliseconds limit = 2 * options_.host_limit + kTurn * static_cast<int>(hosts_.size());
   co_await host->connect(environment_.transport, environment_.binary, limit);
   if (!host->usable()) co_return;
@@ -128,7 +129,7 @@ asio::awaitable<void> Pass::reach(std::size_t index) {
   co_await host->ask("reach", std::move(request), kReachLimit + kReachMargin);
 }
 
-/// The next one that listens, its own index when there is none.
+/// Returns the index of the next listening host of the same site, or `index` if there is none.
 std::size_t Pass::next_listening(std::size_t index) const {
   for (std::size_t step = 1; step < hosts_.size(); ++step) {
     const std::size_t other = (index + step) % hosts_.size();
@@ -139,7 +140,7 @@ std::size_t Pass::next_listening(std::size_t index) const {
   return index;
 }
 
-/// Around a ring: each link carries one stream in and one out.
+/// Measures around a ring: each host sends one stream and receives one.
 asio::awaitable<void> Pass::measure(std::size_t index) {
   const auto host = hosts_[index];
   const std::size_t other = next_listening(index);

@@ -1,6 +1,6 @@
-// A pass over the hosts in steps, each with all of them at once: look at each host, let those of a
-// site reach each other, measure bandwidth, measure between sites. A step is over when its last
-// host is or has used up its time.
+// A pass over the hosts in steps, each on all hosts concurrently: look at each host, connect the
+// hosts of a site with each other, measure bandwidth, measure between sites, make a tunnel. A step
+// ends when its last host has finished or reached its deadline.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -31,9 +31,9 @@ class Pass {
   ~Pass();
 
   boost::asio::awaitable<void> run();
-  /// As far as it is.
+  /// Results so far.
   std::vector<HostResult> results() const;
-  /// For a line of progress: hosts whose step is over, what the step is.
+  /// For a progress line: number of hosts that have finished the step, and its name.
   std::size_t done() const { return done_; }
   const char* step() const { return step_; }
 
@@ -63,7 +63,7 @@ class Pass {
   std::vector<std::vector<std::size_t>> peers_;
   std::string token_;
   std::unique_ptr<tunnel::MeshSetup> mesh_;
-  std::vector<std::size_t> in_mesh_;  // hosts
+  std::vector<std::size_t> in_mesh_;  // indices of the hosts in the tunnel
   std::vector<std::string> tunnel_orders_, tunnel_reports_;
   std::size_t done_ = 0;
   const char* step_ = "";

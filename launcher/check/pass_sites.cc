@@ -1,4 +1,5 @@
-// The last step of a pass: one host of each site measures the way to one of each other.
+// The step of a pass that measures between sites: one host of each site measures the links to one
+// host of each other site.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -13,10 +14,11 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 namespace {
 
-/// Long links take two seconds to their full rate; each way is measured for so long.
+/// Time for each direction: long-distance connections reach their full rate within two seconds.
 constexpr milliseconds kWayTime{2000};
 constexpr milliseconds kLinkReach{2000};
-/// The second try, round trips, path MTU, and what a slow link still carries when time is up.
+/// Added to the limit: the second try, round trips, path MTU, and data still in flight on a slow
+/// link when the time is up.
 constexpr milliseconds kLinkMargin{45000};
 constexpr milliseconds kSiteListenLimit{5000};
 
@@ -25,7 +27,7 @@ constexpr milliseconds kSiteListenLimit{5000};
 asio::awaitable<void> Pass::measure_sites() {
   step_ = "measuring between sites";
   done_ = 0;
-  std::vector<std::size_t> of_site;  // the first host of each that can be asked
+  std::vector<std::size_t> of_site;  // the first usable host of each site
   std::vector<std::string> sites;
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const HostResult& result = hosts_[i]->result;
@@ -43,8 +45,8 @@ asio::awaitable<void> Pass::measure_sites() {
   }
 }
 
-/// At the address that other sites know, whatever network ranks of its own use, and on the port
-/// that training will listen on.
+/// Makes the host listen at the address that other sites use, whatever network its ranks use within
+/// the site, on the port that training will listen on.
 asio::awaitable<void> Pass::listen_for_sites(std::size_t index) {
   const auto host = hosts_[index];
   std::vector<const HostResult*> others;
@@ -57,7 +59,7 @@ asio::awaitable<void> Pass::listen_for_sites(std::size_t index) {
   std::string request = listen_request(token_, result.site_address, expect_.sites->port);
   co_await host->ask("listen", std::move(request), kSiteListenLimit);
   if (result.report.listen_port) result.site_port = *result.report.listen_port;
-  // What hosts of the site said to each other is judged by what was before.
+  // The checks within the site use the earlier values.
   result.site_error = std::exchange(result.report.listen_error, "");
   result.report.listen_port = port_before;
 }
@@ -71,7 +73,7 @@ asio::awaitable<void> Pass::measure_pair(std::size_t index, std::size_t other) {
   ++done_;
 }
 
-/// Whether the rates are known now.
+/// Returns whether the rates were measured.
 asio::awaitable<bool> Pass::link_to(std::size_t index, std::size_t other, milliseconds duration) {
   const auto host = hosts_[index];
   const HostResult& peer = hosts_[other]->result;

@@ -1,5 +1,5 @@
-// The very last step of a pass: the tunnel of the job, made between all hosts that can be asked,
-// used by every pair, and gone again with their runners.
+// The last step of a pass: makes the tunnel of the job between all usable hosts and sends data over
+// every pair. The tunnel disappears with the runners.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -34,7 +34,7 @@ asio::awaitable<void> Pass::try_tunnel() {
       host.addresses = *std::move(parsed);
   }
   if (hosts.size() < 2) co_return;
-  // Another name than that of any run: its devices have other ones, too.
+  // The name differs from that of any run, and so do the names of its devices.
   mesh_ = std::make_unique<tunnel::MeshSetup>(
       std::move(hosts), tunnel::MeshSetup::Options{token_, 1, *expect_.tunnel_port});
   Result<bool> more = true;
@@ -80,8 +80,8 @@ asio::awaitable<void> Pass::tunnel_step(std::size_t index, std::size_t place) {
   ++done_;
 }
 
-/// To every other host within the tunnel, one after the other: a relayed pair takes its hub's
-/// links.
+/// Measures to all other hosts in the tunnel, one after the other, because a relayed pair uses the
+/// links of its hub.
 asio::awaitable<void> Pass::measure_tunnel(std::size_t index, std::size_t place) {
   const auto host = hosts_[index];
   const auto before = host->result.report.bandwidth;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxHeading = 24;
 constexpr std::size_t kGap = 2;
-constexpr char kBetween = '\x1f';  // of reason and remedy
+constexpr char kBetween = '\x1f';  // separates reason and fix
 
 std::string colored(const std::string& text, Verdict verdict, bool color) {
   if (!color || verdict == Verdict::none) return text;
@@ -40,7 +40,7 @@ std::string heading(const std::vector<std::string>& names) {
 
 struct Column {
   std::vector<std::string> hosts;
-  const std::vector<Finding>* findings = nullptr;  // of one of them: the verdicts are the same
+  const std::vector<Finding>* findings = nullptr;  // of any of them: all verdicts are equal
 };
 
 std::vector<Column> columns_of(const std::vector<HostResult>& hosts,
@@ -63,7 +63,7 @@ std::size_t name_width(const std::vector<Finding>& findings) {
   return width;
 }
 
-/// As many columns as fit side by side; the rest in tables below.
+/// Prints as many columns as fit side by side, and the rest in further tables below.
 std::string table(const std::vector<Column>& columns, const PresentOptions& options) {
   std::string text;
   std::size_t begin = 0;
@@ -100,7 +100,7 @@ std::string table(const std::vector<Column>& columns, const PresentOptions& opti
   return text;
 }
 
-/// Each reason once, with the hosts that have it; failures first.
+/// Prints each reason once, with its hosts; failures first.
 std::string details(const std::vector<HostResult>& hosts,
                     const std::vector<std::vector<Finding>>& findings,
                     const PresentOptions& options) {
@@ -177,7 +177,7 @@ nlohmann::ordered_json host_json(const HostResult& host, const std::vector<Findi
   return out;
 }
 
-/// Hosts that were not signed in to.
+/// Hosts that were reached through an OpenSSH master.
 std::string masters_text(const std::vector<HostResult>& hosts) {
   std::vector<std::string> names;
   for (const HostResult& host : hosts)

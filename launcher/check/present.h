@@ -1,4 +1,4 @@
-// A check for people and for programs. Everything that came from a host is printable already.
+// Output of a check as text and JSON. Everything received from hosts is printable already.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,18 +11,18 @@ namespace sortie::launcher::check {
 
 struct PresentOptions {
   bool color = false;
-  bool verbose = false;  // what passed as well
+  bool verbose = false;  // also show what passed
   std::size_t width = 100;
 };
 
-/// The table (checks x hosts, hosts with the same verdicts folded), then each WARN and FAIL with
-/// its reason and fix, hosts with the same folded, then a line that sums it up.
+/// Returns the table (checks x hosts; hosts with equal verdicts share a column), then each WARN and
+/// FAIL with reason and fix (equal ones once), then a summary line.
 std::string check_text(const std::vector<HostResult>& hosts,
                        const std::vector<std::vector<Finding>>& findings,
                        const PresentOptions& options);
 
-/// {"schema":"sortie/check/1", ...}: README.md has the members. `comm`: what was measured between
-/// the hosts (comm.h), where that was asked for; `sites`: between sites (sites.h).
+/// Returns {"schema":"sortie/check/1", ...}; README.md has the members. `comm`: measurements
+/// between hosts (comm.h); `sites`: between sites (sites.h); nullptr if not requested.
 std::string check_json_text(const std::vector<HostResult>& hosts,
                             const std::vector<std::vector<Finding>>& findings, double seconds,
                             const nlohmann::ordered_json* comm = nullptr,

@@ -1,6 +1,6 @@
-// What a host says of itself in a check, parsed from its CheckReports. A host is not trusted: every
-// text is bounded and printable from here on, lists are bounded, numbers are numbers, and what was
-// not asked for is dropped.
+// The facts that a host reports in a check, parsed from its CheckReports. A host is not trusted:
+// texts are bounded and made printable, lists are bounded, numbers are validated, and unknown
+// members are dropped.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 namespace sortie::launcher::check {
 
 struct HostFacts {
-  std::string hostname, kernel, machine;  // kernel: the release, "6.1.0-18-amd64"
+  std::string hostname, kernel, machine;  // kernel: release, "6.1.0-18-amd64"
   std::string machine_id;                 // equal for two names of one machine; empty = unknown
   std::uint64_t cpus = 0, memory_bytes = 0, available_bytes = 0;
-  std::optional<std::uint64_t> memlock, open_files, open_files_hard;  // nothing: unlimited
+  std::optional<std::uint64_t> memlock, open_files, open_files_hard;  // nullopt: unlimited
   bool infiniband = false;
   std::string cgroup_error;
   bool cgroup_writable = false;
   std::string run_base, run_error;
   std::uint64_t runs_alive = 0, runs_left = 0, cgroups_left = 0;
-  std::string ssh_address;             // of its sshd, as the last hop saw it
+  std::string ssh_address;             // address of its sshd, as seen by the last hop
   std::vector<std::string> addresses;  // "eth0 10.1.0.2/24"
 };
 
@@ -49,15 +49,15 @@ struct MpiFacts {
 };
 
 struct GpuFacts {
-  std::uint64_t driver = 0, devices = 0, rocm = 0;  // as the drivers list them
+  std::uint64_t driver = 0, devices = 0, rocm = 0;  // as listed by the drivers
   std::string smi, smi_error;                       // path of nvidia-smi
-  std::vector<std::string> names;                   // as nvidia-smi lists them
-  std::string driver_version;                       // NVIDIA's, "580.65.06"; empty = not known
+  std::vector<std::string> names;                   // as listed by nvidia-smi
+  std::string driver_version;                       // NVIDIA's, "580.65.06"; empty if unknown
 };
 
 struct ContainerFacts {
   std::string client, version, problem, error;  // problem: absent | denied | stopped | other
-  std::string root;                             // where it keeps images
+  std::string root;                             // where the engine stores images
   std::string image_id, image_error;
   bool rootless = false, gpu_runtime = false, image_present = false;
   std::uint64_t free_bytes = 0, total_bytes = 0, image_bytes = 0;
@@ -80,13 +80,13 @@ struct BandwidthFacts {
   std::uint64_t bytes = 0, us = 0;
 };
 
-/// One way of a link to a host of another site.
+/// One direction of a link to a host of another site; `again`: retransmitted segments.
 struct WayFacts {
   std::uint64_t bytes = 0, us = 0, segments = 0, again = 0;
 };
 
 struct LinkFacts {
-  std::string name, error, rate_error;  // rate_error: of a host that was reached
+  std::string name, error, rate_error;  // rate_error: reached, but the rate was not measured
   std::uint64_t round_trip_us = 0, mtu = 0, own_mtu = 0;
   bool mtu_reported = false;
   WayFacts out, back;
@@ -103,20 +103,20 @@ struct HostReport {
   std::optional<ContainerFacts> container;
   std::optional<std::uint64_t> listen_port;
   std::string listen_error;
-  std::optional<std::int64_t> clock_us;  // the last one
+  std::optional<std::int64_t> clock_us;  // the latest one
   std::vector<PeerFacts> peers;
   std::optional<BandwidthFacts> bandwidth;
   std::vector<LinkFacts> links;      // to hosts of other sites
-  std::string at;                    // what it was about to look at
-  std::string done;                  // kind of the request that is answered in full
-  std::size_t parts = 0, bytes = 0;  // taken so far
+  std::string at;                    // what the host was about to examine
+  std::string done;                  // kind of the last request whose answer is complete
+  std::size_t parts = 0, bytes = 0;  // received so far
 };
 
 inline constexpr std::size_t kMaxReportBytes = 256u << 10;
 inline constexpr std::size_t kMaxReportParts = 8192;
 inline constexpr std::size_t kMaxReportTotal = 8u << 20;  // bytes of all parts of a host
 
-/// Adds one CheckReport. ErrorCode::protocol for what no runner sends.
+/// Adds one CheckReport. ErrorCode::protocol if it is malformed or exceeds a limit.
 Result<> add_part(HostReport& report, std::string_view json);
 
 }  // namespace sortie::launcher::check

@@ -48,7 +48,7 @@ bool names_stage(const std::string& path) {
   return path.starts_with(config::kStagePlaceholder);
 }
 
-/// "{stage}/NAME/rest", held against what runner.stage has here.
+/// Resolves "{stage}/NAME/rest" with runner.stage.
 StagedFile staged_file(const config::RunnerConfig& runner, const std::string& path) {
   StagedFile file = {path, "", ""};
   std::string_view rest = std::string_view(path).substr(config::kStagePlaceholder.size());
@@ -66,7 +66,7 @@ StagedFile staged_file(const config::RunnerConfig& runner, const std::string& pa
   return file;
 }
 
-/// Of files, and of all files below folders.
+/// Size of a file, or of all files below a folder.
 std::uint64_t bytes_of(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -81,7 +81,8 @@ std::uint64_t bytes_of(const std::string& path) {
   return sum;
 }
 
-/// Takes what is staged out of the files that hosts are asked for.
+/// Moves the paths below {stage} from `expect.files` to `expect.staged`, and adds the program if it
+/// is below {stage}.
 void expect_staged(const config::RunnerConfig& runner, Expectations& expect) {
   std::vector<std::string> named;
   std::erase_if(expect.files, [&](const std::string& path) {
@@ -113,7 +114,7 @@ HostNetwork network_of(const HostResult& host) {
   return network;
 }
 
-/// Where ranks of the others would look for rank 0 if this host were the first of a run.
+/// The address that the ranks of the other hosts would connect to if this host had rank 0.
 std::string meeting_address(const HostResult& host, const std::vector<const HostResult*>& others) {
   std::vector<HostNetwork> networks = {network_of(host)};
   for (const HostResult* other : others)
@@ -131,7 +132,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   expect.allow_same_machine = job.runner.allow_same_machine;
   if (!planned.plan.tunnel.empty() && planned.plan.hosts.size() > 1)
     expect.tunnel_port = job.runner.network.tunnel_port;
-  // By way of the launcher sites need no link between each other.
+  // Routed through the launcher, sites need no direct links.
   if (config::sites_of(planned.hosts).size() > 1 && job.outer.route == "direct")
     expect.sites = {job.outer.port, job.outer.streams};
   const config::ContainerConfig& container = job.runner.container;
@@ -151,7 +152,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   }
   expect_staged(job.runner, expect);
   if (expect.container &&
-      job.runner.program.empty()) {  // where the hosts have what the config names inside
+      job.runner.program.empty()) {  // map paths in the container to paths on the host
     expect.save_dir = config::on_host(container, expect.save_dir);
     for (std::string& path : expect.files) path = config::on_host(container, path);
   }
@@ -172,7 +173,7 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, bool
     request["container"] = {{"engine", expect.container->engine},
                             {"image", expect.container->image},
                             {"mounts", expect.container->mounts}};
-  if (bare && !names_stage(expect.program)) {  // what is staged is on no host yet
+  if (bare && !names_stage(expect.program)) {  // a staged program is not on the hosts yet
     Json program = {{"name", expect.program}, {"work_dir", job.plan.work_dir}};
     for (const auto& [name, value] : job.plan.env)
       if (name == "PATH") program["path"] = value;

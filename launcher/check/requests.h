@@ -1,5 +1,5 @@
-// What the hosts are asked, as JSON (runner/check/README.md), and what the answers are held
-// against.
+// Requests to hosts, as JSON (runner/check/README.md), and the expectations that the answers are
+// compared with.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@
 
 namespace sortie::launcher::check {
 
-/// With `only_hosts` no program was named: nothing is asked about one.
+/// Derives the expectations from a job. `only_hosts`: no program was named, so there are none about
+/// it.
 Expectations expectations(const PlannedJob& job, bool only_hosts);
 
-/// About the host itself. `first`: its the host of rank 0, where MASTER_PORT must be free.
+/// Asks a host about itself. `first`: it is the host of rank 0, where MASTER_PORT must be free.
 std::string look_request(const PlannedJob& job, const Expectations& expect, bool first);
 
 /// `port`: 0 = any free one.
@@ -26,21 +27,23 @@ struct PeerAddress {
 };
 std::string reach_request(const std::vector<PeerAddress>& peers, std::uint64_t limit_ms);
 std::string bandwidth_request(const PeerAddress& peer, std::uint64_t duration_ms);
-/// Each way for `duration_ms`; 0: only whether it can be reached.
+/// Measures each direction for `duration_ms`; 0: only checks that the peer can be reached.
 std::string link_request(const PeerAddress& peer, std::uint64_t limit_ms, std::uint64_t duration_ms,
                          std::int64_t streams);
 
-/// 32 hex digits that nobody can guess.
+/// Returns 32 random hex digits, cryptographically secure.
 std::string random_token();
 
-/// Where other hosts are told to reach this one. With runner.network.interface its address there,
-/// "" when it has none; else the address that the launcher reached it at; behind a jump host what
-/// its sshd saw; behind another transport the address that a run would choose; for this machine the
-/// one that faces `others`.
+/// Returns the address at which other hosts connect to this one. With `interface`
+/// (runner.network.interface): its address there, "" if it has none. Otherwise: for this machine,
+/// its address towards `others`; else the address at which the launcher reached the host; behind a
+/// jump host, the address that its sshd saw; behind another transport, the address that a run would
+/// choose.
 std::string reach_address(const HostResult& host, const std::vector<const HostResult*>& others,
                           const std::string& interface);
 
-/// The first of "NAME ADDRESS/BITS" on an interface (a name or pattern) or in a network (CIDR).
+/// Returns the first address of `addresses` ("NAME ADDRESS/BITS") on an interface (`wanted` is a
+/// name or pattern) or in a network (CIDR); "" if there is none.
 std::string address_on(const std::vector<std::string>& addresses, const std::string& wanted);
 
 }  // namespace sortie::launcher::check

@@ -21,7 +21,7 @@ bool has_rates(const LinkFacts* link) {
 }
 
 void take_way(const WayFacts& way, SiteLink& link) {
-  constexpr double kMostByteS = 1.25e14;  // no link; a host may say anything
+  constexpr double kMostByteS = 1.25e14;  // faster than any link: bounds what a host may claim
   link.works = way.us > 0 && way.bytes > 0;
   if (!link.works) return;
   link.byte_s =
@@ -81,7 +81,7 @@ std::string end_text(const std::string& site, const std::string& host) {
   return fmt::format("{} ({})", site, host);
 }
 
-/// The command that lets a site's leaders in, for the one who may run it.
+/// The command, for an administrator, that opens the port for the leaders of other sites.
 std::string opening(const SiteExpectations& expect) {
   if (expect.port == 0)
     return "set outer.port to a port that one of the two accepts, as `ufw allow 51821/tcp` there "
@@ -90,7 +90,7 @@ std::string opening(const SiteExpectations& expect) {
                      expect.port, expect.port);
 }
 
-/// The pair as the first of its sites in order has it, so that both hosts say the same.
+/// Judges the pair in one order of its sites, so that both hosts report the same.
 Finding judge_pair(const SiteLink& link, const SiteLink& back, const SiteExpectations& expect) {
   const std::string pair = fmt::format("{} and {}", end_text(link.from, link.from_host),
                                        end_text(link.to, link.to_host));

@@ -1,4 +1,4 @@
-// What a check has found between sites. Pure.
+// Measurements of a check between sites. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,10 +10,10 @@
 
 namespace sortie::launcher::check {
 
-/// Both ways of every pair of sites whose hosts were asked. `now`: Unix seconds.
+/// Returns both directions of each measured pair of sites. `now`: Unix seconds.
 std::vector<SiteLink> site_links(const std::vector<HostResult>& hosts, double now);
 
-/// A line each; empty for none.
+/// One line per link; "" if there are none.
 std::string site_links_text(const std::vector<SiteLink>& links);
 nlohmann::ordered_json site_links_json(const std::vector<SiteLink>& links);
 

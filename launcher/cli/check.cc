@@ -91,7 +91,7 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
                                "sortie: neither a config file nor --hosts was given; "
                                "try `sortie check --help`"});
          options->cordoned_too = how->only_hosts;
-         // A plan needs a program; of `true` nothing is asked.
+         // A plan needs a program; `true` is not checked.
          if (how->only_hosts) options->program = {"true"};
          if (how->only_hosts && how->comm) {
            options->program = {program_beside("sortie-train").string()};

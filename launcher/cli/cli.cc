@@ -42,7 +42,7 @@ The user's defaults; without it \fIsortie/config.toml\fR below \fBXDG_CONFIG_HOM
 Runs are kept in \fIsortie/runs\fR below it; without it, below \fI\(ti/.local/state\fR.
 )";
 
-/// The ids of runs in the usual place, newest last.
+/// IDs of the runs in the default state folder, newest last.
 std::vector<std::string> known_runs() {
   std::vector<std::string> out;
   const auto state = state_folder("");

@@ -3,7 +3,7 @@
 
 namespace sortie::launcher {
 
-/// Parses, runs the verb, returns the exit code.
+/// Parses the command line and runs the verb. Returns the exit code.
 int run_cli(int argc, char** argv);
 
 }  // namespace sortie::launcher

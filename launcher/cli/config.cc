@@ -44,11 +44,11 @@ int init(const config::InitOptions& options, const CLI::App& root) {
   return code;
 }
 
-/// A file, or the config of a run.
+/// Reads a config file, or the config of a run.
 Result<config::JobConfig> config_of(const std::string& name) {
   std::filesystem::path file = name;
   std::error_code error;
-  std::optional<config::UserFile> user;  // is in a run's config already
+  std::optional<config::UserFile> user;  // not applied to the config of a run, which includes it
   if (!std::filesystem::is_regular_file(file, error)) {
     SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(""));
     const auto run = index.find(name);

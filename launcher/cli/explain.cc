@@ -1,5 +1,5 @@
-// `sortie explain CODE`: an exit code, a signal or a failure class, in words. The words are those
-// of common/base/exit_code.h.
+// `sortie explain CODE`: explains an exit code, a signal or a failure class. The texts are in
+// common/base/exit_code.h.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ constexpr const char* kExplainFooter = R"(Examples:
 
 struct Answer {
   std::string what;         // "exit code 137"
-  std::optional<int> code;  // none: of a class, which has many
+  std::optional<int> code;  // empty for a failure class without an exit code
   ExplainedCode text;
 };
 
@@ -54,7 +54,7 @@ std::optional<int> signal_number(const std::string& word) {
   return std::nullopt;
 }
 
-/// nullptr for a word that is no class of [recovery].
+/// Returns nullptr if `word` is no failure class of [recovery].
 const FailureClassText* failure_text(const std::string& word) {
   const auto texts = failure_class_texts();
   const auto found = std::ranges::find_if(texts, [&word](const FailureClassText& text) {
@@ -79,7 +79,7 @@ Result<Answer> explain(const std::string& word) {
     names.push_back(name);
   }
   if (const FailureClassText* text = failure_text(word)) {
-    // Some have an exit code of their own, of the same name.
+    // Some classes have an exit code of the same name.
     const auto codes = exit_codes();
     const auto own = std::ranges::find(codes, word, &ExitCode::name);
     const bool has_code = own != codes.end();

@@ -1,4 +1,4 @@
-// `sortie attach` and `sortie logs`: what the ranks of a run write.
+// `sortie attach` and `sortie logs`: show the output of the ranks of a run.
 #include <CLI/CLI.hpp>
 #include <memory>
 

@@ -53,7 +53,7 @@ int print_nodes(const Result<std::string>& text) {
   return text ? print_text(*text) : print_error(text.error());
 }
 
-/// HOSTS and --groups.
+/// Adds HOSTS and --groups.
 void add_node_names(CLI::App& app, JobOptions& options) {
   app.add_option("hosts", options.hosts, "Hosts: 'gpu[01-04],h7,@group,!gpu03'")->required();
   app.add_option("--groups", options.groups,
@@ -69,7 +69,7 @@ Result<std::vector<std::string>> node_names(const JobOptions& options) {
 int test_nodes(JobOptions options, check::CheckOptions how, double seconds) {
   how.only_hosts = true;
   how.host_limit = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-  options.program = {"true"};  // a plan needs a program; of this one nothing is asked
+  options.program = {"true"};  // a plan needs a program; this one is not checked
   options.cordoned_too = true;
   const auto job = plan_job(options);
   if (!job) return print_error(job.error());

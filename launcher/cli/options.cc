@@ -1,4 +1,4 @@
-// What verbs have in common: options that name a job or its hosts, and printing.
+// Common options of verbs, which select a job, hosts or a run; printing.
 #include <fmt/core.h>
 #include <unistd.h>
 

@@ -33,7 +33,7 @@ struct SiteReport {
   TrainingRun training;
   Goodput time;
 };
-/// Nothing while the site has no journal yet.
+/// nullopt while the site has no journal.
 std::optional<SiteReport> report_of_site(const std::filesystem::path& run,
                                          const std::string& site) {
   const std::filesystem::path folder = site_folder(run, site);
@@ -49,14 +49,14 @@ Result<std::string> made(const ReportOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
   SORTIE_ASSIGN_OR_RETURN(const RunView view, read_run_view(folder));
-  // A folder without a plan has a journal all the same.
+  // A folder without a plan has a journal nevertheless.
   const auto record = read_run(folder);
   const TrainingRun training = record ? record->training_run() : TrainingRun{folder, "", false};
   const Goodput time =
       read_goodput(folder, training.alive ? std::optional(unix_time()) : std::nullopt);
   const std::vector<std::string> sites = sites_in(folder);
   if (!options.json) {
-    // Of a run over sites each has a story of its own; those between them come first.
+    // For a run over sites: first the report of the run, then that of each site.
     std::string text = report_text(view, training);
     if (sites.empty()) text += goodput_text(time);
     for (const std::string& site : sites)

@@ -36,7 +36,7 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan --json --hosts h1,h2 -- ./my_mpi            as JSON
 )";
 
-/// Signals that a person sends need no explanation.
+/// Suggests next steps after a run. A run that was interrupted by the user needs no explanation.
 std::string after_run(const CLI::App& root, int exit_code, const std::string& id) {
   std::vector<std::string> lines;
   const bool failed = exit_code != kExitOk && exit_code != kExitInterrupted;
@@ -47,7 +47,7 @@ std::string after_run(const CLI::App& root, int exit_code, const std::string& id
   return cli::next_steps(root, lines);
 }
 
-/// Only where the command is short: what a person typed stands above it.
+/// Suggests next steps after `plan`, only if they are short: without overrides or a program.
 std::vector<std::string> after_plan(const JobOptions& options) {
   if (options.config.empty() || !options.program.empty() || !options.overrides.empty()) return {};
   const std::string hosts =
@@ -56,7 +56,8 @@ std::vector<std::string> after_plan(const JobOptions& options) {
           fmt::format("run {}{}", options.config, hosts)};
 }
 
-/// Names are shown in tables and printed in commands.
+/// Validates a run name, which is shown in tables and printed in commands. Returns the error, or
+/// "".
 std::string run_name(const std::string& name) {
   constexpr std::size_t kMaxBytes = 100;
   if (!name.empty() && name.size() <= kMaxBytes && printable(name) == name) return "";
@@ -68,7 +69,7 @@ Result<> survey(PlannedJob& job) {
   return survey_hosts(job.loaded.job, binary, trainer_beside(), job.plan);
 }
 
-/// A job needs a config or a program.
+/// Plans the job. Error if there is neither a config nor a program.
 Result<PlannedJob> planned(std::string_view verb, JobOptions& options, const Program& program) {
   options.program = program;
   if (options.config.empty() && options.program.empty())
@@ -80,8 +81,8 @@ Result<PlannedJob> planned(std::string_view verb, JobOptions& options, const Pro
   return plan_job(options);
 }
 
-/// For `plan --suggest`, to which the batch of a step matters and not how ranks share it: a job
-/// whose own layout is not legal gets the simplest one. The error is that of the job as it is.
+/// Plans for `plan --suggest`, which needs the batch size of a step but not the layout: a job with
+/// an invalid layout gets the simplest one. Returns the error of the original job.
 Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& program) {
   auto job = planned("plan", options, program);
   if (job) return job;
@@ -98,7 +99,7 @@ Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& progr
 Result<std::string> shown_plan(const PlannedJob& job, bool json, const AskedReliability& asked,
                                const AskedSites& sites) {
   if (config::sites_of(job.hosts).size() > 1) {
-    // The time of a step is asked for both; of failures only where something else says so.
+    // --step-time also applies to the plan of sites; only other options request reliability.
     AskedReliability others = asked;
     others.options.step_time.reset();
     if (wants_reliability(others))

@@ -1,5 +1,4 @@
-// `sortie ps`, `sortie status`, `sortie stop` and `sortie prune`: verbs about runs that were
-// started.
+// `sortie ps`, `sortie status`, `sortie stop` and `sortie prune`: verbs about existing runs.
 #include <CLI/CLI.hpp>
 #include <memory>
 

@@ -1,4 +1,4 @@
-// `sortie sites`: the sites that train together in a living run.
+// `sortie sites`: the sites of a run that is alive.
 #include <CLI/CLI.hpp>
 #include <memory>
 

@@ -1,5 +1,5 @@
-// The verbs of `sortie`, and what they have in common. Each file of this folder adds one verb or a
-// few.
+// The verbs of `sortie` and their common options. Each file of this folder adds one verb or a few
+// related ones.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -19,14 +19,15 @@ using cli::print_error;
 using cli::Program;
 using cli::Verb;
 
-// The verbs, in the order of `sortie --help`. Each adds itself (and its own sub-verbs) to `root`.
+// The verbs, in the order of `sortie --help`. Each function adds its verb, with sub-verbs, to
+// `root`.
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_shell_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_ssh_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
-/// `ssh HOST COMMAND...`, as people are used to it: puts the -- before the command.
+/// Inserts the -- before the command of `ssh HOST COMMAND...`, so that it can be omitted.
 void mark_ssh_command(const CLI::App& root, std::vector<std::string>& words);
 void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
@@ -39,28 +40,29 @@ void add_connections_verbs(CLI::App& root, std::vector<Verb>& verbs);
 void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_report_verb(CLI::App& root, std::vector<Verb>& verbs);
 
-/// How every verb about a job's ranks names the job: the config, by its place or by --config, and
-/// what add_host_options() adds; --slots.
+/// Adds the options of verbs about the ranks of a job: the config (positional or --config),
+/// --slots, and the options of add_host_options().
 void add_job_options(CLI::App& app, JobOptions& options);
 
-/// How every verb says which hosts, and how they are reached: --hosts, --exclude, --groups, --set,
-/// --ssh-config. Without `config` the caller adds its own --config.
+/// Adds the options that select hosts and configure how to reach them: --hosts, --exclude,
+/// --groups, --set, --ssh-config. Does not add --config.
 void add_host_options(CLI::App& app, JobOptions& options);
 
-/// The part of them about the way to hosts: --groups, --set, --ssh-config.
+/// Adds those of them that configure how to reach hosts: --groups, --set, --ssh-config.
 void add_way_options(CLI::App& app, JobOptions& options);
 
-/// --config alone, for verbs whose places stand for something else.
+/// Adds only --config, for verbs whose positional arguments mean something else.
 void add_config_option(CLI::App& app, JobOptions& options);
 
-/// --shell, for verbs that take a program.
+/// Adds --shell, for verbs that run a program.
 void add_shell_flag(CLI::App& app, JobOptions& options);
 
-/// RUN and --log-dir: how every verb about a run that was started names it. No RUN is the last one.
+/// Adds RUN and --log-dir, which select the run of a verb about an existing run. Default: the last
+/// run.
 void add_run_name(CLI::App& app, std::string& run, std::string& log_dir);
 void add_log_dir(CLI::App& app, std::string& log_dir);
 
-/// Options of `plan` about failures, and whether any of them was given.
+/// Options of `plan` about failures; `wanted`: reliability was requested.
 struct AskedReliability {
   bool wanted = false;
   ReliabilityOptions options;
@@ -74,7 +76,7 @@ struct AskedSuggestions {
   std::optional<double> gflops, host_rate, link_rate, memory, gpu_memory;
 };
 void add_suggest_options(CLI::App& app, AskedSuggestions& asked);
-/// What `plan --suggest` answers, as text or JSON.
+/// Returns the output of `plan --suggest`, as text or JSON.
 Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& asked, bool json);
 bool wants_reliability(const AskedReliability& asked);
 
@@ -84,18 +86,20 @@ struct AskedSites {
   std::optional<double> round_trip;  // milliseconds
 };
 void add_site_options(CLI::App& app, AskedSites& asked);
-/// The plan of a job with several sites: each site's own, then what lies between them, as text or
-/// JSON. `step_time`: seconds, where it was given.
+/// Returns the plan of a job with several sites, as text or JSON: the plan of each site, then the
+/// links between them. `step_time`: seconds, if given.
 Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked,
                                   std::optional<double> step_time, bool json);
 
-/// All of `text` on stdout, or an error (common/cli/print.h).
+/// Prints all of `text` on stdout; prints an error if that fails (common/cli/print.h). Returns the
+/// exit code.
 int print_text(std::string_view text);
 
-/// "sortie: warning: ..." for each, on stderr, unless --quiet was given.
+/// Prints "sortie: warning: ..." for each warning on stderr, unless --quiet was given.
 void print_warnings(const config::LoadedJob& loaded);
 
-/// cli::next_steps on stderr, for a person at a terminal; for verbs whose answer goes to stdout.
+/// Prints cli::next_steps() on stderr if that is a terminal, for verbs whose output goes to stdout.
+/// No-op with --quiet.
 void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines);
 
 }  // namespace sortie::launcher

@@ -17,7 +17,7 @@ namespace sortie::launcher {
 namespace {
 constexpr std::size_t kMaxPartialBytes = 64u << 10;
 constexpr std::size_t kTorrentBytes = 8u << 10;
-constexpr double kLiveSeconds = 0.1;  // between changes of the line at the bottom
+constexpr double kLiveSeconds = 0.1;  // minimum time between updates of the status line
 }  // namespace
 
 void init_log(std::string_view log_level) {
@@ -79,11 +79,11 @@ void Console::line(const Source& source, wire::Stream stream, std::string_view t
   if (!writer_->write(to, shown, false)) ++dropped_;
 }
 
-/// Nothing of the lines that end in here is shown; returns what comes after them.
+/// Drops the lines that end in `bytes`; returns the rest after the last newline.
 std::string_view Console::pass_over(Source& source, std::string_view bytes) {
   const auto last = bytes.rfind('\n');
   source.partial.clear();
-  if (last == bytes.npos) {  // a part of a line: its rest may be shown
+  if (last == bytes.npos) {  // part of a line: its rest may be shown
     ++dropped_;
     return {};
   }

@@ -1,5 +1,5 @@
-// Console: everything a person sees. Ranks' lines with a prefix, the step display, messages. What
-// is shown goes through a ConsoleWriter: a slow terminal delays nothing.
+// Console: everything that the user sees: ranks' lines with a prefix, the status line, messages.
+// Output goes through a ConsoleWriter, so a slow terminal delays nothing.
 #pragma once
 
 #include <map>
@@ -17,76 +17,75 @@
 
 namespace sortie::launcher {
 
-/// A line as a terminal would end up showing it: of a progress line the last state; printable.
+/// Returns `line` as a terminal finally shows it: of a progress line the last state; printable.
 std::string shown_line(std::string_view line);
 
-/// A rank's event: a JSON object with a type, whose nesting is as flat as events are; else nothing.
+/// Parses an event of a rank: a JSON object with a type and limited nesting. nullopt if it is none.
 std::optional<nlohmann::json> parse_event(std::string_view line);
 
-/// "[rank host] text" and a line end, with the text printable; what follows the last '\r' is what
-/// shows of a progress line. With a site: "[site rank host] text".
+/// Returns "[rank host] text" or "[site rank host] text" with a newline; the text is made
+/// printable. Of a progress line only the part after the last '\r' is shown.
 std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text, bool color,
                       std::string_view site = "");
 
 class Console {
  public:
-  /// What stands before a rank's line.
+  /// Prefix of a rank's line.
   enum class Prefix { rank_and_host, host, none };
   struct Style {
-    bool terminal = false;  // err is one: rewrite the status line in place
+    bool terminal = false;  // err is a terminal: rewrite the status line in place
     bool color_out = false, color_err = false;
-    bool ranks = true;   // show what ranks write
-    bool quiet = false;  // no messages, no status line; errors and ranks' output stay
+    bool ranks = true;   // show the output of ranks
+    bool quiet = false;  // no messages, no status line; only errors and ranks' output
     int out = 1, err = 2;
     Prefix prefix = Prefix::rank_and_host;
-    std::size_t queue_bytes =
-        4u << 20;  // output that may wait for the terminal; then it is dropped
+    std::size_t queue_bytes = 4u << 20;  // queued output; more is dropped
   };
-  /// From the process: isatty, TERM, and output_options.h.
+  /// From isatty, TERM, and output_options.h.
   static Style detect();
 
-  /// Its end flushes, bounded by two seconds.
+  /// The destructor flushes for at most two seconds.
   explicit Console(Style style);
-  /// What one site of a run says: on the same terminal, with the name of the site before each line.
-  /// `bottom`: it may have the line at the bottom.
+  /// Console of one site of a run, on the same terminal; each line begins with the name of the
+  /// site. `bottom`: may show the status line.
   Console(const Console& of_run, std::string site, bool bottom);
 
-  /// Bytes of a rank: whole lines are shown as "[rank host] line"; a partial line waits for its
-  /// rest (up to 64 KiB). '\r' progress lines: the last state is shown. When half of what may wait
-  /// for the terminal does, torrents (bytes in large pieces) are passed over without a look at
-  /// their lines: the other half is for those who say little.
+  /// Shows output of a rank. Whole lines are shown as "[rank host] line"; a partial line waits for
+  /// its rest (up to 64 KiB). Of '\r' progress lines the last state is shown. While the queue is
+  /// more than half full, large pieces are dropped without looking at their lines: the other half
+  /// is reserved for ranks that write little.
   void output(std::uint32_t rank, std::string_view host, wire::Stream stream,
               std::string_view bytes);
-  /// The rank is gone: shows what is left of its last line.
+  /// The rank has ended: shows its last line if that has no newline.
   void end_of_rank(std::uint32_t rank);
-  /// A rank's event (common/training/event.h): moves the line at the bottom of a terminal. What is
-  /// to stay readable a rank writes itself.
+  /// Takes an event of a rank (common/training/event.h) and updates the status line. Prints no
+  /// line: ranks themselves print what should remain readable.
   void event(const nlohmann::json& event);
-  /// What all events so far say; `known` are those of an earlier supervisor of the same run.
+  /// Training state from all events so far. `known`: the state of an earlier supervisor of the run.
   const TrainingView& training() const { return training_; }
   void set_training(TrainingView known) { training_ = std::move(known); }
-  /// What is going on, at the bottom of a terminal; "" ends it. Nothing where no terminal is.
+  /// Sets the status line, at the bottom of a terminal; "" removes it. No-op without a terminal.
   void progress(std::string text);
-  /// A line of Sortie's own, to stderr.
+  /// Prints a message of Sortie to stderr.
   void message(std::string_view text);
   void error(std::string_view text);
-  /// Text for stdout as it is.
+  /// Prints text to stdout unchanged.
   void plain(std::string_view text);
-  /// The line at the bottom of a terminal; "" for none.
+  /// Sets the status line, also with `quiet`; "" removes it.
   void status(std::string text) { writer_->status(std::move(text)); }
   bool has_status() const { return style_.terminal; }
-  /// Bytes that the terminal has not taken yet.
+  /// Bytes not yet written.
   std::size_t backlog() const { return writer_->backlog(); }
-  /// Why stdout takes no more (EPIPE: nobody reads it), 0 while it does.
+  /// errno of a failed write to stdout (EPIPE: its reader is gone); 0 while it works.
   int out_error() const { return writer_->out_error(); }
 
-  /// Lines that were not shown, because the terminal was too slow.
+  /// Number of lines dropped because the terminal was too slow.
   std::size_t dropped_lines() const { return dropped_; }
 
  private:
   struct Source {
     std::string prefix;   // of its lines
-    std::string partial;  // the beginning of a line
+    std::string partial;  // an incomplete line
   };
   Source& source(std::uint32_t rank, std::string_view host, wire::Stream stream);
   void line(const Source& source, wire::Stream stream, std::string_view text);
@@ -95,9 +94,9 @@ class Console {
   const Style style_;
   std::map<std::pair<std::uint32_t, wire::Stream>, Source> sources_;
   TrainingView training_;
-  double training_shown_ = 0;  // when, in seconds since 1970
+  double training_shown_ = 0;  // Unix seconds of the last update of the status line
   std::size_t dropped_ = 0;
-  std::string site_;  // with a blank after it; empty = of no site
+  std::string site_;  // followed by a space; empty = no site
   std::shared_ptr<ConsoleWriter> writer_;
 };
 

@@ -1,4 +1,4 @@
-// The pure half of the console: text in, text out.
+// The pure half of the console: formats text.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -19,12 +19,12 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr std::size_t kImportantBytes = 1u << 20;  // more, for Sortie's own messages
+constexpr std::size_t kImportantBytes = 1u << 20;  // additional space for Sortie's own messages
 constexpr std::size_t kPieceBytes = 64u << 10;     // lines that are written together
 constexpr std::chrono::milliseconds kFlushTime{2000}, kFlushSlice{50};
 constexpr const char* kClearLine = "\r\x1b[K";
 
-/// As many characters as the terminal has columns, less the last one, in which some terminals wrap.
+/// Truncates `text` to the terminal's columns minus one: some terminals wrap in the last column.
 std::string fitted(const std::string& text, int terminal) {
   winsize size{};
   if (::ioctl(terminal, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return text;
@@ -53,20 +53,20 @@ struct ConsoleWriter::State {
   std::atomic<bool> abandoned = false;
   std::atomic<int> out_error = 0;
 
-  // Used by the thread alone.
+  // Used only by the thread.
   Fd out, err;
   bool status_line = false;
 
   bool flushed() const { return queue.empty() && !status_changed && idle; }
 
-  /// A file that takes no more (its reader is gone) is closed and passed over from then on.
+  /// Writes `text`. A file that fails (its reader is gone) is closed and skipped from then on.
   void put(To to, std::string_view text) {
     Fd& file = to == To::out ? out : err;
     while (!text.empty() && file && !abandoned) {
       const ssize_t count = ::write(file.get(), text.data(), text.size());
       if (count >= 0) {
         text.remove_prefix(static_cast<std::size_t>(count));
-      } else if (errno == EAGAIN) {  // whoever shares the terminal has made it non-blocking
+      } else if (errno == EAGAIN) {  // another process has made the shared terminal non-blocking
         pollfd ready{file.get(), POLLOUT, 0};
         ::poll(&ready, 1, 100);
       } else if (errno != EINTR) {
@@ -90,7 +90,7 @@ ConsoleWriter::~ConsoleWriter() {
   status("");
   {
     std::unique_lock lock(state_->mutex);
-    // In slices: while the machine stood still nobody could have written.
+    // In slices: time during which the machine was suspended counts as one slice.
     for (auto left = kFlushTime; left.count() > 0 && !state_->flushed(); left -= kFlushSlice)
       state_->changed.wait_for(lock, kFlushSlice, [this] { return state_->flushed(); });
     state_->stop = true;
@@ -131,7 +131,7 @@ void ConsoleWriter::status(std::string text) {
 }
 
 void ConsoleWriter::run(const std::shared_ptr<State>& state) {
-  sigset_t all;  // signals are the I/O thread's; a closed pipe is an error of write()
+  sigset_t all;  // the I/O thread handles signals; a closed pipe is an error of write()
   sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   bool status_visible = false;
@@ -139,7 +139,7 @@ void ConsoleWriter::run(const std::shared_ptr<State>& state) {
   for (;;) {
     state->changed.wait(
         lock, [&] { return state->stop || !state->queue.empty() || state->status_changed; });
-    if (state->stop) break;  // flushed, or given up
+    if (state->stop) break;  // flushed or abandoned
     std::deque<State::Piece> batch;
     batch.swap(state->queue);
     state->writing_bytes = std::exchange(state->queued_bytes, 0);

@@ -1,5 +1,5 @@
-// ConsoleWriter: the thread between the console and a terminal that may take nothing for hours
-// (Ctrl-S, a pipe that nobody reads). Bounded memory; its end never waits for the terminal.
+// ConsoleWriter: a thread that writes to a terminal or pipe that may block for hours (Ctrl-S, a
+// reader that does not read). Its memory is bounded; its destructor does not wait for the terminal.
 #pragma once
 
 #include <memory>
@@ -12,24 +12,24 @@ class ConsoleWriter {
  public:
   enum class To { out, err };
 
-  /// `out` and `err` are duplicated. `status_line`: err is a terminal, keep a line at its bottom.
-  /// `queue_bytes`: what may wait to be written.
+  /// Duplicates `out` and `err`. `status_line`: err is a terminal; keep a status line at its
+  /// bottom. `queue_bytes`: size of the queue.
   ConsoleWriter(int out, int err, bool status_line, std::size_t queue_bytes = 4u << 20);
-  /// Flushes, for at most two seconds; a write that is stuck then is left behind with state of its
-  /// own, and takes no further part.
+  /// Flushes for at most two seconds. If a write still blocks then, detaches the thread, which owns
+  /// its state and writes nothing more.
   ~ConsoleWriter();
   ConsoleWriter(const ConsoleWriter&) = delete;
   ConsoleWriter& operator=(const ConsoleWriter&) = delete;
 
-  /// Queues `text`; false when the queue is full and it was dropped. What is `important` may use
-  /// room that is kept for it.
+  /// Queues `text`. Returns false if the queue is full and the text was dropped. `important` text
+  /// may use additional space that is reserved for it.
   bool write(To to, std::string_view text, bool important);
-  /// The line at the bottom; cut to the terminal's width, "" for none.
+  /// Sets the status line, truncated to the terminal's width; "" removes it.
   void status(std::string text);
 
-  /// Bytes that are not written yet.
+  /// Bytes not yet written.
   std::size_t backlog() const;
-  /// Why `out` takes no more: EPIPE when nobody reads it any longer, ENOSPC ...; 0 while it does.
+  /// errno of a failed write to `out`: EPIPE if its reader is gone, ENOSPC ...; 0 while it works.
   int out_error() const;
 
  private:

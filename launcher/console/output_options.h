@@ -1,5 +1,5 @@
-// What the user wants to see of Sortie itself: -q, -v, --no-color and the variables that go with
-// them. Set once, before a verb runs; ranks' output and answers are always shown.
+// How much Sortie itself prints: -q, -v, --no-color and the corresponding variables. Set once,
+// before a verb runs. Output of ranks and answers of commands are always printed.
 #pragma once
 
 #include <string_view>
@@ -17,10 +17,11 @@ inline OutputOptions& output_options() {
   return options;
 }
 
-/// logger.log_level, or more with --verbose.
+/// Initializes logging at `log_level` (logger.log_level), or at level debug with --verbose.
 void init_log(std::string_view log_level);
 
-/// NO_COLOR and --no-color win over CLICOLOR_FORCE, which wins over "only on a terminal".
+/// Whether to use color. NO_COLOR and --no-color override CLICOLOR_FORCE, which overrides the
+/// default: only on a terminal.
 bool use_color(bool terminal);
 
 }  // namespace sortie::launcher

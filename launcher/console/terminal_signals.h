@@ -1,5 +1,5 @@
-// The signals of a command that keeps hosts alive (run, exec, check, copies): what ends it, and
-// what would only suspend it.
+// Signals of a command that keeps hosts alive (run, exec, check, copies): those that end it, and
+// those that would suspend it.
 #pragma once
 
 #include <boost/asio/signal_set.hpp>
@@ -8,13 +8,13 @@
 
 namespace sortie::launcher {
 
-/// INT, TERM, HUP, and TSTP (Ctrl-Z); without those that the parent has had ignored, which stay so:
-/// nohup, or a shell's job in the background. From then on output to a terminal of which the
-/// process is not in the foreground does not suspend it either (SIGTTOU, SIGTTIN).
+/// Adds SIGINT, SIGTERM, SIGHUP and SIGTSTP (Ctrl-Z), except those that are ignored already (nohup,
+/// a background job of a shell), which stay ignored. Also ignores SIGTTOU and SIGTTIN, so that
+/// terminal output from the background does not suspend the process.
 void add_terminal_signals(boost::asio::signal_set& signals);
 
-/// What is said when Ctrl-Z comes, which suspends nothing: a suspended process sends no heartbeats,
-/// and hosts would end what they run. `instead`: how to have the terminal back; may be empty.
+/// Message for Ctrl-Z, which does not suspend the command: a suspended process sends no heartbeats,
+/// so hosts would end their processes. `instead`: how to get the terminal back; may be empty.
 std::string ctrl_z_refusal(std::string_view instead);
 
 }  // namespace sortie::launcher

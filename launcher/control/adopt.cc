@@ -44,15 +44,15 @@ LaunchPlan adopted_plan(const RunRecord& record, const config::JobConfig& job) {
   }
   plan.argv = record.argv;
   plan.world_size = record.world_size;
-  // For the sweep of a host that is lost: its containers go too.
+  // Needed when a lost host is swept: its containers are removed, too.
   if (job.runner.container.used()) plan.container = container_spec(job.runner);
   return plan;
 }
 
 namespace {
 
-/// Whether another supervisor could go on with a run of `job`: hosts hold its ranks, or there can
-/// be another attempt.
+/// Whether another supervisor could continue a run of `job`: hosts hold its ranks, or another
+/// attempt is possible.
 bool adoptable(const config::JobConfig& job) {
   return job.runner.on_launcher_loss != "kill" || job.recovery.max_restarts > 0;
 }
@@ -85,8 +85,8 @@ std::vector<config::HostSlots> hosts_of(const RunRecord& record) {
   return hosts;
 }
 
-/// A further attempt is to find what the first one found: the folder that `sortie run` was called
-/// in and its variables, as far as they are no secrets; of those, `secrets` gets the names.
+/// Restores the working directory and the variables of the first attempt, for further attempts.
+/// Secrets are not stored; `secrets` receives their names.
 LauncherFacts facts_of(const RunRecord& record, std::vector<std::string>& secrets) {
   LauncherFacts facts = launcher_facts();
   const auto text = read_file(record.path / "plan.json");
@@ -105,8 +105,9 @@ LauncherFacts facts_of(const RunRecord& record, std::vector<std::string>& secret
   return facts;
 }
 
-/// What the journal says of the attempts before. One that was under way on hosts that do not hold
-/// their ranks, or had not come to ranks, ended with its supervisor; that is written down now.
+/// Returns the history of attempts from the journal. An attempt whose hosts do not hold their
+/// ranks, or whose ranks had not started, ended with its supervisor; that is now added to the
+/// journal.
 SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::JobConfig& job,
                                       RunFolder& folder) {
   const RunView view = read_journal(record.path);
@@ -127,9 +128,9 @@ SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::Job
     now.committed_step = static_cast<std::uint64_t>(training.checkpoint->step);
   const bool told = !story.history.empty() && story.history.back().attempt >= record.attempt;
   const bool killed = job.runner.on_launcher_loss == "kill";
-  // Its hosts may not have been asked yet: they have nothing to hand over, and are not to blame.
-  // What some of them have after all, the next attempt ends.
-  const bool untold = view.attempt() < record.attempt;  // the journal has not come to it
+  // Its hosts may not have been contacted yet: they hold nothing, and that is not their failure. If
+  // some do hold ranks, the next attempt ends them.
+  const bool untold = view.attempt() < record.attempt;  // the journal does not mention the attempt
   const bool unborn = (untold || !view.started) && job.recovery.max_restarts > 0;
   if (!told && (killed || unborn)) {
     now.exit_code = kExitLost;
@@ -151,8 +152,8 @@ SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::Job
   return story;
 }
 
-/// What is kept of each site of the run, with what its loop goes on from. Folders are in `sites`
-/// before anything is written to them.
+/// Returns the state of each site of the run, with the state from which its loop continues. The
+/// folder of a site is written to only after it has been moved into the result.
 Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const config::JobConfig& job,
                                              const std::optional<Error>& no_plan) {
   std::vector<SiteOfRun> sites;
@@ -178,7 +179,7 @@ Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const conf
     std::error_code ignored;
     const RunView view = read_journal(part.path);
     site.removed = std::filesystem::exists(part.path / "removed", ignored);
-    if (view.ended) {  // it does not come back with another supervisor either
+    if (view.ended) {  // it has ended for good
       site.ended = Verdict();
       site.ended->exit_code = view.exit_code.value_or(0);
       site.ended->text = view.cause;
@@ -213,7 +214,7 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   config::JobConfig with_secrets = job;
   std::vector<std::string> secrets;
   const LauncherFacts facts = facts_of(record, secrets);
-  // Ranks have their secrets already: only another attempt needs them again.
+  // Running ranks have their secrets; only another attempt needs them again.
   const bool has_sites = !sites_in(record.path).empty();
   SuperviseParts::Adopted story;
   if (!has_sites) story = adopted_story(record, job, folder);
@@ -236,7 +237,7 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
                     console, &notice, std::move(story), has_sites ? &sites : nullptr});
 }
 
-/// A run that may be adopted, and its job.
+/// A run that can be adopted, and its job.
 struct Orphan {
   RunRecord record;
   config::LoadedJob loaded;
@@ -250,7 +251,8 @@ Result<Orphan> read_orphan(RunRecord record) {
   return Orphan{std::move(record), std::move(loaded)};
 }
 
-/// In a process of its own; 0 once it is in charge. `watch`: who replaces it.
+/// Starts a supervisor in a separate process; returns 0 once it supervises the run. `watch`: its
+/// watcher.
 int start_adopter(const Orphan& orphan, const WatchOrder& watch) {
   return run_detached(
       [&](StartNotice& notice) {
@@ -286,7 +288,8 @@ int adopt_run(const std::filesystem::path& run, StartNotice& notice) {
 
 Result<int> adopt_to_stop(RunRecord record) {
   SORTIE_ASSIGN_OR_RETURN(const Orphan orphan, read_orphan(std::move(record)));
-  // Ctrl-C is the adopter's until it is in charge, and then this process's again.
+  // Until the new supervisor is in charge, Ctrl-C is passed on to it; then this process handles it
+  // again.
   sigset_t mask;
   struct sigaction on_int {
   }, on_term{};

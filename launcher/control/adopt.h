@@ -1,5 +1,5 @@
-// `sortie attach --adopt`: a new supervisor for a run whose supervisor is gone and whose hosts hold
-// their ranks (runner.on_launcher_loss).
+// `sortie attach --adopt`: starts a new supervisor for a run whose supervisor is gone and whose
+// hosts hold their ranks (runner.on_launcher_loss).
 #pragma once
 
 #include <string>
@@ -13,24 +13,26 @@ namespace sortie::launcher {
 struct AttachRequest;
 class StartNotice;
 
-/// What the new supervisor has to know of the plan: hosts and ranks as they were started (a hosts
-/// file, say, may have changed since), and the containers that they are in.
+/// Builds the part of the plan that the new supervisor needs: hosts and ranks as they were started
+/// (the config, such as a hosts file, may have changed since), and their containers.
 LaunchPlan adopted_plan(const RunRecord& record, const config::JobConfig& job);
 
-/// Supervises the run whose supervisor is gone, in this process; returns the run's exit code. What
-/// stood in the way goes to `notice`.
+/// Adopts the run and supervises it in this process; returns the exit code of the run. If the run
+/// can not be adopted, reports the reason to `notice`.
 int adopt_run(const std::filesystem::path& run, StartNotice& notice);
 
-/// Starts a supervisor, which nobody watches, for a run that has none and is to be stopped. 0: it
-/// is in charge. Else, after a word on stderr, the exit code of what stood in the way: the run has
-/// then ended with it, or is as it was. Error: the run can not be adopted; nothing was done.
+/// Starts a supervisor, without a watcher, for a run that has none and should be stopped. Returns 0
+/// once it supervises the run. Otherwise returns the exit code of the failed start, after a message
+/// on stderr; the run has then ended with this attempt or is unchanged. Error: the run can not be
+/// adopted, and nothing was changed.
 Result<int> adopt_to_stop(RunRecord record);
 
-/// For a detached run of `job`: a watcher, where another supervisor could go on with it.
+/// Returns the watch order of a detached run of `job`: a watcher, if another supervisor could adopt
+/// the run.
 WatchOrder watch_order(const config::JobConfig& job);
 
-/// Starts the new supervisor apart from this terminal, then attaches to it. Returns the run's exit
-/// code, as attach; or what stood in the way.
+/// Starts the new supervisor in a separate session, then attaches to it. Returns the exit code of
+/// the run, as attach() does, or that of the failed start.
 int adopt(const AttachRequest& request);
 
 }  // namespace sortie::launcher

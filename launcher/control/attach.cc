@@ -30,10 +30,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(500);
-/// Between a supervisor's death and the word that it is: an adopter may be on its way.
+/// Time after the death of a supervisor until it is reported: it may be about to be adopted.
 constexpr auto kLostAfter = std::chrono::milliseconds(1500);
 
-/// Whole lines that are appended to a file.
+/// Reads whole lines that are appended to a file.
 class LineTail {
  public:
   LineTail(const std::filesystem::path& path, bool from_start) : path_(path) {
@@ -62,10 +62,10 @@ class LineTail {
   std::string pending_;
 };
 
-/// The output of a run, or of one of its sites, in the attempt that it is in.
+/// The output of the current attempt of a run or of one of its sites.
 class Shown {
  public:
-  /// `console` is shared by all that is shown of a run without sites.
+  /// `console`: that of the run, or of the site. It must outlive this object.
   Shown(RunRecord record, const AttachRequest& request, Console& console)
       : record_(std::move(record)),
         console_(console),
@@ -92,10 +92,10 @@ class Shown {
     return more;
   }
 
-  /// The logs of the last one have been shown.
+  /// Switches to the next attempt, after the logs of the previous one have been shown.
   bool begin_next_attempt() {
     auto next = read_run(record_.path, record_.attempt + 1);
-    if (!next) return false;  // its plan is not whole yet
+    if (!next) return false;  // its plan is not complete yet
     end_ranks();
     const RunView view = read_journal(record_.path);
     for (const AttemptView& attempt : view.attempts)
@@ -116,7 +116,7 @@ class Shown {
 
  private:
   void open_feed() {
-    feed_.reset();  // it refers to the record
+    feed_.reset();  // it has a reference to the record
     feed_.emplace(record_, std::set<std::uint32_t>{}, [this](const LogFeed::Chunk& chunk) {
       console_.output(chunk.rank, chunk.host, chunk.stream, chunk.bytes);
     });
@@ -150,7 +150,7 @@ class Attachment {
     for (bool more = false;;) {
       if (const int number = wait(more)) return detached(number);
       take_sites();
-      // First the state, then the files: what was written before the end is then there.
+      // Read the state before the files: then everything written before the end is seen.
       const auto result = read_result(record_.path);
       const bool over = result || !client_;
       more = false;
@@ -164,7 +164,7 @@ class Attachment {
       if (more || begun) continue;
       if (result) return ended(result->exit_code, result->text, result->aftermath);
       if (client_) continue;
-      if (said_code_) return ended(*said_code_, "", "");  // its disk is full, say
+      if (said_code_) return ended(*said_code_, "", "");  // for example, its disk is full
       if (const auto code = find_supervisor()) return *code;
     }
   }
@@ -175,13 +175,13 @@ class Attachment {
     if (auto client = ControlClient::connect(record_.path, epoch_)) client_ = std::move(*client);
   }
 
-  /// Sites may be added to a living run.
+  /// Adds new sites: they may join while the run is alive.
   void take_sites() {
     for (const std::string& name : sites_in(record_.path)) {
       if (!known_sites_.insert(name).second) continue;
       auto part = read_run(site_folder(record_.path, name));
       if (!part) {
-        known_sites_.erase(name);  // its plan is not whole yet
+        known_sites_.erase(name);  // its plan is not complete yet
         continue;
       }
       shown_.emplace_back(std::move(*part), request_,
@@ -189,7 +189,7 @@ class Attachment {
     }
   }
 
-  /// Waits for news; the number of a signal that came.
+  /// Waits for an event; returns the number of a signal that arrived, or 0.
   int wait(bool at_once) {
     std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0},
                                   {client_ ? client_->fd() : -1, POLLIN, 0}};
@@ -205,7 +205,7 @@ class Attachment {
     return 0;
   }
 
-  /// Nobody is at the other end: the latest supervisor is looked for, or the run is lost.
+  /// The connection is gone: connects to the latest supervisor, or declares the run lost.
   std::optional<int> find_supervisor() {
     const SupervisorFacts facts = latest_supervisor(record_.path);
     if (facts.alive) {
@@ -258,7 +258,7 @@ class Attachment {
   }
 
   void say_training() {
-    // Of a run over sites the first one's: the outer weights are those of all.
+    // For a run over sites, the first site: the outer weights are the same on all.
     const std::filesystem::path& from =
         shown_.empty() ? record_.path : shown_.front().record().path;
     const std::string text =
@@ -278,7 +278,7 @@ class Attachment {
   const AttachRequest& request_;
   Fd signals_;
   Console console_;
-  std::list<Console> consoles_;  // of sites
+  std::list<Console> consoles_;  // one per site
   std::list<Shown> shown_;
   std::set<std::string> known_sites_;
   std::optional<ControlClient> client_;

@@ -1,4 +1,5 @@
-// ControlClient: another process's end of the control socket. Blocking, every wait bounded.
+// ControlClient: the client end of the control socket of a supervisor. Blocking; every wait is
+// bounded.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,8 @@ namespace sortie::launcher {
 
 class ControlClient {
  public:
-  /// ErrorCode::lost when nobody listens, auth when somebody else does.
+  /// ErrorCode::lost if no process listens; ErrorCode::auth if the listener belongs to another
+  /// user.
   static Result<ControlClient> connect(const std::filesystem::path& run, unsigned epoch);
 
   /// Sends {"op": op, ...} and waits for the answer. ErrorCode::timeout: the supervisor is stopped
@@ -22,11 +24,11 @@ class ControlClient {
   Result<nlohmann::json> ask(const nlohmann::json& request,
                              std::chrono::milliseconds limit = std::chrono::seconds(3));
 
-  /// For poll(): readable when there is something to take or the supervisor has gone.
+  /// For poll(): readable when data has arrived or the supervisor is gone.
   int fd() const { return socket_.get(); }
-  /// What has come without being asked for, after fd() was readable. False: the stream has ended.
+  /// Reads unsolicited lines after fd() became readable. Returns false at the end of the stream.
   bool take();
-  /// The line with which a supervisor ends its stream, once it has come.
+  /// Exit code from the supervisor's last line; empty until that has arrived.
   const std::optional<int>& end_exit_code() const { return end_exit_code_; }
 
  private:

@@ -34,7 +34,8 @@ std::string refusal(const std::string& why) {
   return line_of(std::move(fields));
 }
 
-/// Answers are short and asked for one by one: whoever does not read them is dropped.
+/// Sends without blocking. Answers are short and requested one by one, so a client whose buffer is
+/// full is dropped.
 bool send_line(int socket, const std::string& line) {
   return ::send(socket, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
          static_cast<ssize_t>(line.size());
@@ -61,7 +62,7 @@ asio::awaitable<void> ControlServer::accept_loop() {
   for (;;) {
     auto [error, socket] = co_await acceptor_.async_accept(kToken);
     if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
-    if (error) {  // out of descriptors, say: not for ever
+    if (error) {  // such as no descriptors left, which is temporary
       asio::steady_timer pause(executor_, std::chrono::seconds(1));
       co_await pause.async_wait(kToken);
       continue;

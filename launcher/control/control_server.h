@@ -1,4 +1,4 @@
-// ControlServer: the supervisor's end of the control socket. Lives on the launcher's I/O thread.
+// ControlServer: the supervisor's end of the control socket. Used on the launcher's I/O thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -21,23 +21,23 @@ class ControlServer {
   struct Orders {
     std::function<nlohmann::ordered_json()> status;  // {"state": ..., ...}
     std::function<void(bool now)> stop;
-    /// `sortie sites`: {"do": "ls" | "add" | "remove", ...}; the members of the answer. Empty =
-    /// refused.
+    /// `sortie sites`: {"do": "ls" | "add" | "remove", ...}; returns the members of the answer. If
+    /// empty, such requests are refused.
     std::function<Result<nlohmann::ordered_json>(const nlohmann::json& order)> sites = {};
-    /// Cuts the link to a host for that time (`sortie chaos`). Empty = refused.
+    /// Cuts the link to a host for `time` (`sortie chaos`). If empty, such requests are refused.
     std::function<Result<>(const std::string& host, std::chrono::milliseconds time)> cut = {};
   };
 
   ControlServer(boost::asio::any_io_executor executor, Orders orders);
-  /// Removes the socket.
+  /// Removes the socket file.
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  /// Listens in `run`. From then on clients are served, while the I/O thread runs.
+  /// Listens in folder `run` and serves clients while the I/O thread runs.
   Result<> open(const std::filesystem::path& run, unsigned epoch);
 
-  /// The run has ended: everybody who is connected gets `line` and the end of the stream.
+  /// The run has ended: sends `line` to all clients, closes their connections and stops listening.
   void finish(const nlohmann::ordered_json& line);
 
  private:

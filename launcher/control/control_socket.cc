@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The address of `name` in the folder that `folder` is open on, however long its path is.
+/// Address of `name` in the folder that descriptor `folder` refers to, independent of the length of
+/// its path.
 sockaddr_un address_in(int folder, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -61,7 +62,7 @@ Result<Fd> listen_control(const fs::path& run, unsigned epoch) {
 
 Result<Fd> connect_control(const fs::path& run, unsigned epoch) {
   SORTIE_ASSIGN_OR_RETURN(SocketPlace at, place(run, epoch, 0));
-  // A supervisor that is stopped takes no connection once its queue is full: no wait without end.
+  // A stopped supervisor accepts no connection once its queue is full: bounds the wait.
   const timeval limit{3, 0};
   ::setsockopt(at.socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (::connect(at.socket.get(), reinterpret_cast<const sockaddr*>(&at.address),

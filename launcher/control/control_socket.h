@@ -1,6 +1,6 @@
-// The Unix socket of a run's supervisor: in the run folder, 0600, for this user alone. Paths longer
-// than a socket address (108 bytes) work too. One JSON object a line, both ways; README.md has
-// them.
+// The Unix socket of the supervisor of a run: in the run folder, mode 0600, only for this user.
+// Paths longer than a socket address (108 bytes) work, too. One JSON object per line in both
+// directions; README.md documents them.
 #pragma once
 
 #include <filesystem>
@@ -15,11 +15,11 @@ inline constexpr int kControlVersion = 1;
 
 std::filesystem::path control_path(const std::filesystem::path& run, unsigned epoch);
 
-/// A listening, non-blocking socket.
+/// Returns a listening, non-blocking socket.
 Result<Fd> listen_control(const std::filesystem::path& run, unsigned epoch);
-/// A connected, blocking socket whose other end is of this user.
+/// Returns a connected, blocking socket whose peer belongs to this user.
 Result<Fd> connect_control(const std::filesystem::path& run, unsigned epoch);
-/// Whether the process at the other end has this process's user.
+/// Fails unless the peer of `socket` runs as the user of this process.
 Result<> check_peer(int socket);
 
 }  // namespace sortie::launcher

@@ -44,7 +44,7 @@ void StartNotice::pass_on(const std::string& line) {
 
 void StartNotice::say(const std::string& text) {
   if (!pipe_) return;
-  // Where the parent is gone already there is nobody to tell.
+  // Errors are ignored: the parent may be gone.
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t count = ::write(pipe_.get(), text.data() + done, text.size() - done);
     if (count < 0 && errno == EINTR) continue;
@@ -71,7 +71,7 @@ int run_detached(const Supervise& supervise, const WatchOrder& watch, bool annou
       nlohmann::json::parse(heard.line, nullptr, /*allow_exceptions=*/false);
   if (said.is_object() && said.value("started", false)) {
     const std::string id = said.value("run", "");
-    if (heard.passed_on != 0) {  // its ranks were started before it took the signal
+    if (heard.passed_on != 0) {  // its ranks were started before it handled the signal
       fmt::print(stderr, "sortie: run {}: interrupted by {} while its ranks started\n", id,
                  signal_name(heard.passed_on));
       return 128 + heard.passed_on;

@@ -1,5 +1,5 @@
-// `sortie run --detach`: the supervisor in a session of its own, which the terminal and the login
-// can leave.
+// `sortie run --detach`: runs the supervisor in a separate session, which survives the terminal and
+// the logout.
 #pragma once
 
 #include <filesystem>
@@ -11,27 +11,28 @@
 
 namespace sortie::launcher {
 
-/// The supervisor's word to the process that started it: the first one counts.
+/// Reports from a new supervisor to the process that started it whether the start succeeded. Only
+/// the first report is sent.
 class StartNotice {
  public:
   explicit StartNotice(Fd pipe) : pipe_(std::move(pipe)) {}
-  /// Lets go of the terminal: stdin from /dev/null, the rest to `run`/supervisor.log.
+  /// Detaches from the terminal: stdin from /dev/null, stdout and stderr to `run`/supervisor.log.
   Result<> leave_terminal(const std::filesystem::path& run);
   void started(const std::string& run_id);
   void failed(int exit_code, const std::string& text);
-  /// What somebody else has said (`line` ends in a newline).
+  /// Forwards the report of another process (`line` ends in a newline).
   void pass_on(const std::string& line);
 
  private:
   void say(const std::string& text);
   Fd pipe_;
-  std::filesystem::path run_;  // whose supervisor.log
+  std::filesystem::path run_;  // the run of supervisor.log
 };
 
-/// Forks; the child runs `supervise`, its exit code being the run's, with a watcher between them
-/// where `watch` asks for one. Returns in the parent, once all ranks run (prints the id and what to
-/// do next, 0) or the start has failed (its error, its code).
-/// Without `announce` nothing is printed when it has started.
+/// Forks. The child runs `supervise`, whose exit code is the run's; a watcher runs between the two
+/// processes if `watch` asks for one. The parent returns once all ranks run (0, after printing the
+/// run ID and further commands, unless `announce` is false) or once the start has failed (its exit
+/// code, after printing the error).
 int run_detached(const Supervise& supervise, const WatchOrder& watch, bool announce = true);
 
 }  // namespace sortie::launcher

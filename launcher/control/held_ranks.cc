@@ -21,7 +21,8 @@ double written_at(const fs::path& file) {
   return ::stat(file.c_str(), &info) == 0 ? static_cast<double>(info.st_mtim.tv_sec) : 0;
 }
 
-/// A folder changes when a file comes or goes, not when one grows.
+/// Includes the entries: the mtime of a folder changes when files are added or removed, not when
+/// they grow.
 double newest_in(const fs::path& folder) {
   double latest = written_at(folder);
   std::error_code error;

@@ -11,7 +11,7 @@
 namespace sortie::launcher {
 namespace {
 constexpr std::size_t kLogReadBytes = 256u << 10;
-constexpr std::uint64_t kTurnBytes = 1u << 20;  // of one log, before the next one has its turn
+constexpr std::uint64_t kTurnBytes = 1u << 20;  // per log and turn
 }  // namespace
 
 LogFeed::LogFeed(const RunRecord& record, const std::set<std::uint32_t>& ranks, Sink sink)

@@ -1,4 +1,4 @@
-// LogFeed: what ranks have written and go on to write, read from the files of the run folder.
+// LogFeed: reads the existing and the growing logs of ranks from the run folder.
 #pragma once
 
 #include <functional>
@@ -25,18 +25,19 @@ class LogFeed {
   };
   using Sink = std::function<void(const Chunk&)>;
 
-  /// The logs of `ranks` (empty: all). `record` must outlive the feed.
+  /// Feeds the logs of `ranks` (empty: all) to `sink`. `record` must outlive the feed.
   LogFeed(const RunRecord& record, const std::set<std::uint32_t>& ranks, Sink sink);
 
-  /// From now on: what is there already is passed over.
+  /// Skips existing output.
   void skip_to_end();
-  /// All that is there, or what came since then, in the order in which it came.
+  /// Feeds existing output (all, or since `since_ms`) in the order in which it arrived.
   void replay(std::optional<std::int64_t> since_ms);
 
-  /// For poll(): readable when a log may have grown (-1: no notices here; look every now and then).
+  /// For poll(): readable if a log may have grown. -1: inotify is unavailable; call take()
+  /// periodically.
   int fd() const { return notices_.get(); }
-  /// Hands out what is new, up to a few MiB; true when there may be more. With `everything`, also
-  /// of logs that no notice has come for.
+  /// Feeds new output, up to 1 MiB per log; returns true if there may be more. `everything`: also
+  /// reads logs without an inotify event.
   bool take(bool everything);
 
  private:
@@ -47,7 +48,7 @@ class LogFeed {
   };
   std::string path(const StreamKey& key) const;
   std::uint64_t size(const StreamKey& key) const;
-  /// Hands out [position, end) of a log in pieces; returns where it got to.
+  /// Feeds bytes [begin, end) of a log in pieces; returns the position reached.
   std::uint64_t hand_out(const StreamKey& key, const Log& log, std::uint64_t begin,
                          std::uint64_t end);
   void read_notices();

@@ -14,7 +14,7 @@ namespace sortie::launcher {
 namespace {
 
 constexpr std::int64_t kDayMs = 24 * 3600 * 1000;
-/// logs/times has a line a second: what came within that second may stand before the next line.
+/// logs/times has one line per second: output written within that second may precede the next line.
 constexpr std::int64_t kMarkMs = 1000;
 
 std::optional<std::uint32_t> whole_number(std::string_view text) {
@@ -87,8 +87,8 @@ std::vector<LogPiece> pieces_in_time(const std::filesystem::path& folder,
   };
   std::map<StreamKey, std::vector<Mark>> marks;
   std::ifstream times(folder / "logs/times");
-  // Lines stand in the order in which they came. A clock that was set back does not change that: no
-  // line is taken to be earlier than the one before it.
+  // Lines are in order of arrival. If the clock was set back, a line gets the latest time
+  // before it.
   std::int64_t latest_ms = 0;
   std::size_t lines = 0;
   for (std::string line; std::getline(times, line);) {
@@ -105,7 +105,7 @@ std::vector<LogPiece> pieces_in_time(const std::filesystem::path& folder,
   std::vector<std::pair<std::size_t, LogPiece>> pieces;
   for (const auto& [key, size] : sizes) {
     std::vector<Mark>& mine = marks[key];
-    // Without a mark (a full disk, say) all of it is as old as the run.
+    // Output before the first mark (for example after a full disk) counts as old as the run.
     if (mine.empty() || mine.front().offset > 0) mine.insert(mine.begin(), {0, 0, 0});
     for (std::size_t i = 0; i < mine.size(); ++i) {
       const std::uint64_t end = i + 1 < mine.size() ? std::min(mine[i + 1].offset, size) : size;

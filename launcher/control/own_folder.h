@@ -1,4 +1,4 @@
-// Whether a run folder may be trusted with orders: its config names programs to run.
+// Checks whether a run folder can be trusted: its config names programs to run.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace sortie::launcher {
 
-/// ErrorCode::auth unless the folder, and what a new supervisor reads from it, belong to this
-/// process's user and nobody else may write there.
+/// ErrorCode::auth unless the folder and the files that a new supervisor reads from it belong to
+/// the user of this process and no other user may write to them.
 Result<> check_own_folder(const std::filesystem::path& run);
 
 }  // namespace sortie::launcher

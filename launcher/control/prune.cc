@@ -18,18 +18,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A lost run is left alone so long: its hosts may still hold ranks, or somebody looks into it.
+/// A lost run is kept this long: its hosts may still hold ranks, or the user may investigate it.
 constexpr double kLostStaysSeconds = 24 * 3600;
 constexpr double kLongestHoldSeconds = 24 * 3600;
 
-/// What keeps a run that has no supervisor and no result.
+/// Reasons to keep a run that has no supervisor and no result.
 struct LostRun {
   double since = 0, stays = kLostStaysSeconds;  // seconds from its last sign of life
-  double held = 0;                              // hosts may hold ranks for so many seconds more
+  double held = 0;                              // seconds for which hosts may still hold ranks
 
   LostRun(const RunRecord& record, double last_sign)
       : since(std::max(0.0, unix_time() - last_sign)) {
-    // One whose config can not be read may be held as long as any.
+    // If the config can not be read, assume the longest possible hold.
     const double hold = hold_seconds(record.path).value_or(kLongestHoldSeconds);
     held = hold_left(last_sign, hold);
     if (hold > 0) stays = std::max(stays, hold + kSignSlackSeconds);
@@ -39,7 +39,7 @@ struct LostRun {
     std::string hosts = held > 0 ? fmt::format("its hosts may hold ranks for {} more ({})",
                                                short_time(held), help_for_held(record.id))
                                  : "its hosts may have ranks";
-    // Some network file systems keep a lock to the machine that took it.
+    // On some network file systems, locks are visible only on the machine that holds them.
     if (const SupervisorFacts& boss = record.supervisor;
         !boss.machine.empty() && boss.machine != machine_name())
       hosts = fmt::format("its supervisor may live on {}, whose locks are not always seen here; {}",
@@ -49,7 +49,8 @@ struct LostRun {
   }
 };
 
-/// Empty when the run may go. `place`: among the ended runs, the newest is 1.
+/// Returns why to keep the run; empty if it may be removed. `place`: position among the ended runs,
+/// the newest is 1.
 std::string reason_to_keep(const RunRecord& record, const std::optional<LostRun>& lost,
                            const PruneRequest& request, double ended, double min_age, int place) {
   if (record.alive()) return "its supervisor is alive";
@@ -67,7 +68,7 @@ Result<std::string> prune(const PruneRequest& request) {
   if (request.keep < 0 && request.older_than.empty())
     return fail(ErrorCode::usage,
                 "sortie prune: specify what to remove: --keep N or --older-than 7d");
-  double min_age = 0;  // seconds since the end
+  double min_age = 0;  // minimum seconds since the end
   if (!request.older_than.empty()) {
     SORTIE_ASSIGN_OR_RETURN(const std::int64_t age, parse_age_ms(request.older_than));
     min_age = static_cast<double>(age) / 1000;

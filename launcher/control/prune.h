@@ -9,13 +9,14 @@ namespace sortie::launcher {
 
 struct PruneRequest {
   std::string log_dir;
-  int keep = -1;           // the latest so many stay; -1: not given
-  std::string older_than;  // only what ended longer ago; empty: not given
+  int keep = -1;           // keep the latest `keep` runs; -1: not given
+  std::string older_than;  // remove only runs that ended longer ago; empty: not given
   bool dry_run = false;
 };
 
-/// A line for each run: removed, or kept and why. Never removes a living run, or one that was lost
-/// within a day, or within the time that its hosts hold its ranks.
+/// Removes ended runs. Returns one line per run: removed, or kept and why. Keeps runs that are
+/// alive, and runs that were lost within the last day or within the time for which their hosts hold
+/// ranks.
 Result<std::string> prune(const PruneRequest& request);
 
 }  // namespace sortie::launcher

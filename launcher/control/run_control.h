@@ -1,5 +1,5 @@
-// RunControl: what a supervisor offers to other processes while its run lasts, and what it leaves
-// when it ends: the control socket and result.json.
+// RunControl: gives other processes access to the supervisor while its run lasts (control socket),
+// and writes result.json at its end.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -23,12 +23,12 @@ class RunControl {
   /// Cuts the link to a host (TransportRouter::cut_link).
   using CutLink = std::function<void(const std::string& host, std::chrono::milliseconds time)>;
 
-  /// All references must outlive it. A socket that can not be made is said on the console: the run
-  /// goes on, and can be ended by a signal only.
+  /// All references must outlive this object. If the socket can not be created, prints an error:
+  /// the run continues, and only a signal can end it.
   RunControl(SupervisedRun& run, Console& console, RunFolder& folder, const SupervisorLock& lock,
              boost::asio::any_io_executor executor, CutLink cut_link);
 
-  /// Writes result.json, then tells everybody who listens. After the I/O thread has stopped.
+  /// Writes result.json, then sends the end to all clients. Call after the I/O thread has stopped.
   void end(const Verdict& verdict);
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kListed = 5;
 
-/// Links to each logger.log_dir that runs were kept in.
+/// Folder of symbolic links to each logger.log_dir used by runs.
 fs::path links_folder(const fs::path& state) {
   return state / "log-dirs";
 }
@@ -53,13 +53,13 @@ void RunIndex::remember(const fs::path& log_dir) {
   fs::create_directories(links, ignored);
   fs::permissions(links, fs::perms::owner_all, ignored);
   for (const auto& entry : fs::directory_iterator(links, ignored))
-    if (!fs::exists(entry.path(), ignored)) fs::remove(entry.path(), ignored);  // gone since
+    if (!fs::exists(entry.path(), ignored)) fs::remove(entry.path(), ignored);  // deleted since
   fs::create_symlink(target, links / fmt::format("{:016x}", std::hash<std::string>{}(target)),
                      ignored);
 }
 
 namespace {
-/// By the time in the id; of runs that began in one second by when their config was written.
+/// Sort key: the time in the ID, then, for runs of the same second, when their config was written.
 std::tuple<std::string, fs::file_time_type> begin_of(const fs::path& run) {
   constexpr std::size_t kTimeBytes = std::string_view("20261121-095400").size();
   std::error_code missing;
@@ -95,7 +95,7 @@ Result<fs::path> RunIndex::find(const std::string& name) const {
   std::vector<fs::path> hits;
   for (const fs::path& run : all) {
     if (run.filename() == name) return run;
-    // The ending tells runs of one second apart, and is what people remember.
+    // The ending of an ID distinguishes runs of the same second, and is what users remember.
     if (const std::string id = run.filename().string();
         id.starts_with(name) || id.ends_with("-" + name))
       hits.push_back(run);

@@ -1,4 +1,4 @@
-// RunIndex: where the folders of runs are, and which one a person means.
+// RunIndex: locates the folders of runs, and finds a run by the name that the user gives.
 #pragma once
 
 #include <filesystem>
@@ -11,18 +11,18 @@ namespace sortie::launcher {
 
 class RunIndex {
  public:
-  /// All state folders that this user's runs were kept in: the usual one, and each logger.log_dir
-  /// that was remembered. With `log_dir`: that one alone.
+  /// Opens all state folders of this user's runs: the default one and each remembered
+  /// logger.log_dir. With `log_dir`: only that one.
   static Result<RunIndex> open(const std::string& log_dir);
 
-  /// A run was kept in `log_dir`: later commands find it there. Never fails a run.
+  /// Remembers `log_dir` as the place of a run for later commands. Ignores errors.
   static void remember(const std::filesystem::path& log_dir);
 
-  /// Folders of runs, oldest first.
+  /// Returns the folders of all runs, oldest first.
   std::vector<std::filesystem::path> runs() const;
 
-  /// An id, the unique beginning of one, `last`, or the path of a run folder. The error lists what
-  /// comes near.
+  /// Finds a run by its ID, a unique beginning of it, its ending after a "-", `last`, or the path
+  /// of its folder. The error lists candidates.
   Result<std::filesystem::path> find(const std::string& name) const;
 
  private:

@@ -25,7 +25,7 @@ nlohmann::json parse(std::string_view text) {
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-/// Of `python3 train.py` it is the script that says what runs.
+/// The program's name; for an interpreter (`python3 train.py`), the script's.
 std::string program_name(const std::vector<std::string>& program) {
   if (program.empty()) return "";
   std::string name = fs::path(program.front()).filename().string();
@@ -63,7 +63,7 @@ std::optional<RunResult> read_result(const fs::path& run) {
 
 std::string default_run_name(const fs::path& config, const std::vector<std::string>& program) {
   if (config.empty()) return program_name(program);
-  // The config of an earlier run, which goes on: under the name that it had.
+  // The config of an earlier run, which is continued: keep its name.
   if (config.filename() == "config.toml")
     if (const RunLabel earlier = read_label(config.parent_path()); !earlier.name.empty())
       return earlier.name;
@@ -153,7 +153,8 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
     record.world_size += static_cast<std::uint32_t>(record.hosts.back().ranks.size());
   }
   record.sites = sites_in(run);
-  // In this order: a supervisor writes the result before it goes. That of a site is the run's.
+  // The order matters: a supervisor writes the result before it exits. A site has the supervisor
+  // and result of its run.
   const fs::path whole = run_of_site(run).value_or(run);
   record.supervisor = latest_supervisor(whole);
   const bool watched = !record.supervisor.alive && watcher_of(whole).alive;

@@ -1,4 +1,4 @@
-// RunRecord: what the folder of a run says about it. The files are the truth; whoever reads them
+// RunRecord: the state of a run as read from its folder. The files are authoritative; reading them
 // needs no supervisor.
 #pragma once
 
@@ -14,30 +14,30 @@
 
 namespace sortie::launcher {
 
-/// result.json: how a run ended. Written once, whole, before the supervisor goes.
+/// result.json: how a run ended. Written once, atomically, before the supervisor exits.
 struct RunResult {
   int exit_code = 0;
   std::string text;  // the first cause; empty when every rank exited 0
   std::uint32_t ended_after = 0;
-  std::string aftermath;          // how the ranks ended that ended after it
+  std::string aftermath;          // how the other ranks ended after it
   double started = 0, ended = 0;  // seconds since 1970
 };
 Result<> write_result(const std::filesystem::path& run, const RunResult& result);
 std::optional<RunResult> read_result(const std::filesystem::path& run);
 
-/// run.json: what the run is called and where it came from. Written before it starts.
+/// run.json: the name of the run and its config. Written before the run starts.
 struct RunLabel {
   std::string name;    // --name, else the config's file name, else the program's
   std::string config;  // absolute path of the file; empty when there was none
 };
-/// The name of a run that is given none.
+/// Name of a run without --name.
 std::string default_run_name(const std::filesystem::path& config,
                              const std::vector<std::string>& program);
 Result<> write_label(const std::filesystem::path& run, const RunLabel& label);
 RunLabel read_label(const std::filesystem::path& run);
 
-/// lost: its supervisor has gone without a result (killed, or the machine went down). restarting:
-/// between two attempts. orphaned: its supervisor has gone without a result, and its watcher starts
+/// lost: the supervisor is gone without a result (killed, or the machine went down). restarting:
+/// between two attempts. orphaned: the supervisor is gone without a result, and the watcher starts
 /// another one.
 enum class RunState { starting, running, restarting, stopping, orphaned, ended, lost };
 std::string_view run_state_name(RunState state);
@@ -46,15 +46,16 @@ struct RunRecord {
   struct Host {
     std::string name;
     std::vector<std::uint32_t> ranks;
-    std::vector<int> slots = {};  // of these ranks
+    std::vector<int> slots = {};  // slots of these ranks
   };
   std::string id, name;
   std::filesystem::path path;
-  std::uint32_t attempt = 1;      // whose plan this is
-  std::filesystem::path logs_of;  // the folder with its logs/ (run/attempt_folder.h)
+  std::uint32_t attempt = 1;      // the attempt of this plan
+  std::filesystem::path logs_of;  // folder that contains its logs/
   std::vector<std::string> argv;
-  /// Of a run over several: each has a folder like a run's (run/attempt_folder.h), which read_run()
-  /// reads, too. Ranks here are then counted over all of them.
+  /// The sites of a run over several sites. Each has a folder like that of a run
+  /// (run/attempt_folder.h), which read_run() also reads. Ranks in this record are then numbered
+  /// over all sites.
   std::vector<std::string> sites;
   std::vector<Host> hosts;
   std::uint32_t world_size = 0;
@@ -71,8 +72,9 @@ struct RunRecord {
   TrainingRun training_run() const { return {path, name, alive()}; }
 };
 
-/// `attempt`: whose hosts and ranks; 0 = the newest. Error: this is no folder of a run, or one of a
-/// start that never came to a plan; usage: there was no such attempt.
+/// Reads the folder of a run. `attempt`: the attempt whose hosts and ranks to read; 0 = the newest.
+/// Error: this is no folder of a run, or its start failed before there was a plan;
+/// ErrorCode::usage: there was no such attempt.
 Result<RunRecord> read_run(const std::filesystem::path& run, std::uint32_t attempt = 0);
 
 }  // namespace sortie::launcher

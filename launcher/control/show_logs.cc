@@ -46,7 +46,7 @@ class Pattern {
   }
   bool matches(std::string_view line) const {
     if (!regex_) return true;
-    regmatch_t whole{0, static_cast<regoff_t>(line.size())};  // zero bytes are bytes like others
+    regmatch_t whole{0, static_cast<regoff_t>(line.size())};  // lines may contain zero bytes
     return ::regexec(regex_.get(), line.data(), 1, &whole, REG_STARTEND) == 0;
   }
 
@@ -54,7 +54,7 @@ class Pattern {
   std::shared_ptr<regex_t> regex_;
 };
 
-/// Lines of ranks on stdout, all of them: whoever reads slowly makes this process wait.
+/// Prints all lines of ranks on stdout. A slow reader blocks this process.
 class LinePrinter {
  public:
   LinePrinter(Pattern pattern, std::string site)
@@ -73,7 +73,7 @@ class LinePrinter {
     print(chunk.rank, chunk.host, partial);
     partial.clear();
   }
-  /// What is left of lines without an end.
+  /// Prints the remaining lines without a newline.
   void finish(const RunRecord& record) {
     for (const RunRecord::Host& host : record.hosts)
       for (const std::uint32_t rank : host.ranks)
@@ -95,7 +95,7 @@ class LinePrinter {
   }
 
   const Pattern pattern_;
-  const std::string site_;  // empty = the run has none
+  const std::string site_;  // empty = the run has no sites
   const bool color_;
   std::map<StreamKey, std::string> partials_;
   bool good_ = true;
@@ -108,7 +108,7 @@ Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const R
   }
   if (request.hosts.empty()) return ranks;
   SORTIE_ASSIGN_OR_RETURN(const auto names, expand_hosts(request.hosts, {}));
-  // A group may have more hosts than the run.
+  // A group of hosts may have more hosts than the run.
   const bool by_group = config::mentions_group(request.hosts);
   std::set<std::uint32_t> on_hosts;
   for (const std::string& name : names) {
@@ -128,13 +128,14 @@ Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const R
   return on_hosts;
 }
 
-/// Until the run has ended, or its next attempt begun, and all that was written has been shown.
+/// Prints new output until the run has ended or its next attempt has begun, and everything written
+/// before has been printed.
 Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
   const std::filesystem::path& run = record.path;
   for (;;) {
     pollfd polled = {feed.fd(), POLLIN, 0};
     const bool notified = ::poll(&polled, 1, feed.fd() < 0 ? 200 : 1000) > 0;
-    // The state first: what it wrote before it ended is then there to be read.
+    // Read the state before the logs: then everything written before the end is seen.
     const bool next = !notified && latest_attempt(run) > record.attempt;
     const std::filesystem::path whole = run_of_site(run).value_or(run);
     const bool over = !notified && (read_result(whole) ||
@@ -152,7 +153,7 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
   }
 }
 
-/// Of one attempt.
+/// Prints one attempt.
 Result<> print_attempt(const LogsRequest& request, const RunRecord& record, const Pattern& pattern,
                        std::optional<std::int64_t> since, const std::string& site) {
   SORTIE_ASSIGN_OR_RETURN(const auto ranks, chosen_ranks(request, record));
@@ -167,7 +168,7 @@ Result<> print_attempt(const LogsRequest& request, const RunRecord& record, cons
   return {};
 }
 
-/// Of a run, or of one of its sites.
+/// Prints a run, or one of its sites.
 Result<> print_logs_in(const LogsRequest& request, const std::filesystem::path& run,
                        const std::string& site) {
   SORTIE_ASSIGN_OR_RETURN(RunRecord record,
@@ -180,7 +181,7 @@ Result<> print_logs_in(const LogsRequest& request, const std::filesystem::path& 
   }
   for (;;) {
     SORTIE_TRY(print_attempt(request, record, pattern, since, site));
-    // Who follows a run follows it into its next attempt, unless one was named.
+    // --follow continues with the next attempt, unless an attempt was given.
     const bool on = request.follow && request.attempt == 0;
     if (!on || latest_attempt(run) <= record.attempt) return {};
     SORTIE_ASSIGN_OR_RETURN(record, read_run(run, record.attempt + 1));
@@ -209,7 +210,7 @@ Result<> print_logs(const LogsRequest& request) {
   }
   std::vector<Result<>> ends(sites.size());
   {
-    std::vector<std::jthread> threads;  // lines are whole: each is one fwrite()
+    std::vector<std::jthread> threads;  // lines do not mix: each is one fwrite()
     for (std::size_t i = 0; i < sites.size(); ++i)
       threads.emplace_back(
           [&, i] { ends[i] = print_logs_in(request, site_folder(run, sites[i]), sites[i]); });

@@ -1,4 +1,4 @@
-// `sortie logs`.
+// `sortie logs`: prints the logs of the ranks of a run.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct LogsRequest {
   bool follow = false;
 };
 
-/// Prints, and with `follow` goes on until the run ends. Returns the exit code.
+/// Prints the logs; with `follow`, until the run ends. Returns the exit code.
 int show_logs(const LogsRequest& request);
 
 }  // namespace sortie::launcher

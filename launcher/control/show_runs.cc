@@ -57,8 +57,8 @@ OrderedJson run_json(const RunRecord& record, const TrainingView& training) {
   return json;
 }
 
-/// Of a run over sites that of the one that has come farthest: after a round all have the same
-/// weights.
+/// Training state of a run. For a run over sites, that of the most advanced site: after a round all
+/// have the same weights.
 TrainingView training_of(const RunRecord& record) {
   if (record.sites.empty()) return read_training(record.path);
   TrainingView farthest;
@@ -73,10 +73,10 @@ TrainingView training_of(const RunRecord& record) {
   return farthest;
 }
 
-/// What the living supervisor of this machine says of itself.
+/// Answer of the supervisor, which must be alive on this machine.
 struct Answer {
-  std::string silence;    // why it says nothing; empty when it answers, or nobody could
-  nlohmann::json status;  // its answer; null without one
+  std::string silence;    // why there is no answer; empty if it answers or none is possible
+  nlohmann::json status;  // the answer; null if there is none
 };
 Answer ask_supervisor(const RunRecord& record) {
   if (!record.alive() || record.supervisor.machine != machine_name()) return {};
@@ -90,11 +90,11 @@ Answer ask_supervisor(const RunRecord& record) {
   return {"", std::move(*answer)};
 }
 
-/// Where a rank is in its training, as its supervisor has heard it last.
+/// Training progress of a rank, as last known to its supervisor.
 struct RankPlace {
   std::uint64_t step = 0;
   std::string section;
-  double standing_s = 0;  // without any sign of progress
+  double standing_s = 0;  // seconds without progress
 };
 std::map<std::uint32_t, RankPlace> places_in(const nlohmann::json& status) {
   std::map<std::uint32_t, RankPlace> places;
@@ -107,7 +107,7 @@ std::map<std::uint32_t, RankPlace> places_in(const nlohmann::json& status) {
   return places;
 }
 
-/// "12 forward", and for how long nothing has changed where that is worth a word.
+/// "12 forward", and for how long if nothing has changed for some time.
 std::string place_text(const RankPlace& place) {
   constexpr double kWorthAWord = 5;
   std::string text = fmt::format("{} {}", place.step, printable(place.section));
@@ -188,10 +188,10 @@ std::string table(const std::vector<Listed>& runs) {
 Result<std::string> ps_text(const std::string& log_dir, bool all, bool json) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(log_dir));
   std::vector<Listed> runs;
-  std::size_t lost = 0;  // of the last day, not shown
+  std::size_t lost = 0;  // lost within the last day, not shown
   for (const auto& run : index.runs()) {
     auto record = read_run(run);
-    if (!record) continue;  // it was pruned this moment, or is none
+    if (!record) continue;  // just pruned, or not a run
     if (!all && !record->alive()) {
       lost +=
           record->state == RunState::lost && unix_time() - record->started() < kLostNamedSeconds;
@@ -223,11 +223,11 @@ struct HostRows {
   OrderedJson hosts = OrderedJson::array();
 };
 
-/// Hosts and ranks, of a run or of one of its sites.
+/// Rows for the hosts and ranks of a run or of one of its sites.
 HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json& status) {
   HostRows out;
   const std::map<std::uint32_t, RankPlace> places = places_in(status);
-  // Where ranks are: only where they tell it.
+  // The progress column exists only if ranks report progress.
   const auto line = [&places](const std::string& host, const std::string& rank,
                               const std::string& pid, const std::string& state,
                               const std::string& at, const std::string& status_text) {
@@ -242,7 +242,7 @@ HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json&
     bool first = true;
     for (const std::uint32_t number : host.ranks) {
       RankView& rank = view.rank[number];
-      // Its runner ends a rank whose supervisor is gone: nobody has seen whether it did.
+      // The runner ends a rank whose supervisor is gone, but that was not observed.
       if (rank.state == "running" && (!record.alive() || host_state == "lost")) rank.state = "lost";
       const auto place = places.find(number);
       const bool known = place != places.end() && rank.state == "running";
@@ -271,7 +271,7 @@ HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json&
   return out;
 }
 
-/// The part of a run that is at one site; `name` of it.
+/// JSON of one site of a run.
 OrderedJson site_json(const std::string& name, const RunView& whole, const RunRecord& part,
                       RunView& view, OrderedJson hosts) {
   const auto known = std::ranges::find(whole.sites, name, &std::pair<std::string, SiteView>::first);
@@ -308,7 +308,7 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
   }
   for (const std::string& site : record.sites) {
     const auto part = read_run(site_folder(run, site));
-    if (!part) continue;  // its plan is not whole yet
+    if (!part) continue;  // its plan is not complete yet
     RunView part_view = read_journal(part->path);
     part_view.training = read_training(part->path);
     HostRows rows = host_rows(*part, part_view, nullptr);

@@ -7,10 +7,11 @@
 
 namespace sortie::launcher {
 
-/// Living runs, and how many were lost within a day; with `all` every run there is.
+/// Returns the runs that are alive and the number of runs lost within the last day; with `all`, all
+/// runs.
 Result<std::string> ps_text(const std::string& log_dir, bool all, bool json);
 
-/// One run, each of its hosts and ranks.
+/// Returns one run with each of its hosts and ranks.
 Result<std::string> status_text(const std::string& run, const std::string& log_dir, bool json);
 
 }  // namespace sortie::launcher

@@ -20,7 +20,7 @@ namespace {
 using json_member::number;
 using json_member::text;
 
-/// Planning a site that is added asks nobody, but checks files.
+/// Planning a new site contacts no host, but checks files.
 constexpr std::chrono::seconds kSitesAnswer{30};
 
 std::string sites_table(const nlohmann::json& answer) {

@@ -21,10 +21,11 @@ namespace sortie::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// The supervisor bounds the end by itself (grace and slack); this is for one that was stopped.
+/// The supervisor itself bounds the stop (grace and slack); this limit is for a supervisor that is
+/// suspended.
 constexpr auto kEndsWithin = std::chrono::hours(1) + std::chrono::seconds(60);
 constexpr auto kAfterItsEnd = std::chrono::seconds(3);
-/// A supervisor that has just taken its place opens its socket within this.
+/// A new supervisor opens its socket within this time.
 constexpr auto kSocketWithin = std::chrono::seconds(5);
 constexpr int kStopLookMs = 20;
 
@@ -32,8 +33,8 @@ class Stop {
  public:
   Stop(std::filesystem::path run, bool now) : run_(std::move(run)), now_(now) {}
 
-  /// Until the run has ended. Where its supervisor dies meanwhile, the one that the watcher starts
-  /// gets the order.
+  /// Stops the run and waits for its end. If the supervisor dies meanwhile, sends the order to the
+  /// one that the watcher starts.
   Result<std::string> go() {
     SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(run_));
     if (record.result)
@@ -65,8 +66,9 @@ class Stop {
   }
 
  private:
-  /// Of a run without a supervisor: its hosts may hold ranks, which only another one can end.
-  /// False: the one that was started has not got all of them, or somebody else has.
+  /// Starts a supervisor for a run without one: its hosts may hold ranks, which only a supervisor
+  /// can end. Returns false if the new supervisor did not get all hosts, or another one has taken
+  /// over.
   static Result<bool> take_over(const RunRecord& record) {
     const auto hold = hold_seconds(record.path);
     if (!hold)
@@ -94,13 +96,13 @@ class Stop {
                               printable(machine)));
     const auto started = adopt_to_stop(record);
     if (!started) return held(started.error().message);
-    // Who else has taken the run over meanwhile gets the order.
+    // If another supervisor has taken the run over meanwhile, it gets the order.
     if (*started != kExitOk && !read_result(record.path) && !latest_supervisor(record.path).alive)
       return held("no supervisor could be started");
     return *started == kExitOk;
   }
 
-  /// The watcher does not wait any longer before it starts a supervisor.
+  /// Makes the watcher start a supervisor without further pause.
   void hurry() {
     const SupervisorFacts watcher = watcher_of(run_);
     if (watcher.alive && watcher.pid > 0 && watcher.pid != hurried_ &&
@@ -109,7 +111,7 @@ class Stop {
     ::poll(nullptr, 0, kStopLookMs);
   }
 
-  /// To the supervisor that is there; then waits until that one has gone.
+  /// Sends the order to the supervisor, then waits until it has exited.
   Result<> order(const RunRecord& record) {
     const SupervisorFacts& boss = record.supervisor;
     const auto explained = [&](Error error) {
@@ -121,7 +123,7 @@ class Stop {
     };
     auto client = ControlClient::connect(run_, boss.epoch);
     if (!client) {
-      if (!supervisor_of(run_, boss.epoch).alive) return {};  // it has died just now
+      if (!supervisor_of(run_, boss.epoch).alive) return {};  // it has just died
       if (told_epoch_ != boss.epoch) refused_since_ = Clock::now();
       told_epoch_ = boss.epoch;
       if (boss.epoch == 1 || Clock::now() - refused_since_ > kSocketWithin)
@@ -148,8 +150,8 @@ class Stop {
 
   std::filesystem::path run_;
   bool now_;
-  pid_t hurried_ = 0;        // the watcher that was, since the last supervisor was there
-  unsigned told_epoch_ = 0;  // whose socket is not there yet
+  pid_t hurried_ = 0;        // watcher already signalled since the last contact with a supervisor
+  unsigned told_epoch_ = 0;  // epoch whose socket does not exist yet
   Clock::time_point refused_since_{};
 };
 

@@ -28,7 +28,7 @@ Fd open_folder(const fs::path& run) {
   return Fd(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-/// Whether some supervisor, of whatever epoch, may hold the folder.
+/// Whether a supervisor of any epoch may hold the lock of the folder.
 bool may_be_held(const fs::path& run) {
   const Fd fd = open_folder(run);
   if (!fd) return !is_gone(errno);
@@ -40,8 +40,8 @@ bool may_live(const fs::path& file, const SupervisorFacts& facts) {
   if (!fd) return !is_gone(errno) || may_be_held(file.parent_path());
   const FileLock lock = try_lock_file(fd.get(), LOCK_SH);
   if (lock != FileLock::absent) return lock != FileLock::taken;
-  // Without locks the process itself is looked for. Of one on another machine nothing can be said:
-  // it may well live.
+  // The file system has no locks: check the process itself. A process on another machine can not be
+  // checked and counts as alive.
   return facts.machine != machine_name() ||
          (facts.pid > 0 && (::kill(facts.pid, 0) == 0 || errno == EPERM));
 }
@@ -57,14 +57,14 @@ unsigned epoch_of(std::string_view name, std::string_view prefix) {
   return error == std::errc{} && end == name.data() + name.size() ? epoch : 0;
 }
 
-/// Makes `name` in the run folder, locked by this process. Error: it is there already, or
-/// the folder is not writable.
+/// Creates `name` in the run folder, locked by this process. Error: it exists, or the folder is not
+/// writable.
 Result<Fd> take_file(const fs::path& run, const std::string& name) {
   const fs::path file = run / name;
   const fs::path fresh = run / fmt::format(".{}.{}", name, ::getpid());
   Fd fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd) return std::unexpected(os_error(errno, fresh.string()));
-  // Locked and written before it has its name: nobody ever sees it free, or without its text.
+  // Locked and written before it gets its name: no process ever sees it unlocked or incomplete.
   const nlohmann::json facts = {
       {"pid", ::getpid()}, {"machine", machine_name()}, {"started", unix_time()}};
   const std::string text = facts.dump() + "\n";
@@ -83,7 +83,7 @@ Result<Fd> take_file(const fs::path& run, const std::string& name) {
   return fd;
 }
 
-/// What such a file says, and whether its process lives.
+/// Reads such a file and checks whether its process is alive.
 SupervisorFacts read_facts(const fs::path& file, unsigned epoch) {
   SupervisorFacts facts;
   facts.epoch = epoch;
@@ -120,7 +120,7 @@ Result<SupervisorLock> SupervisorLock::take(const fs::path& run, unsigned epoch)
   lock.epoch_ = epoch;
   SORTIE_ASSIGN_OR_RETURN(lock.file_, take_file(run, fmt::format("{}{}", kSupervisor, epoch)));
   lock.folder_ = open_folder(run);
-  // Waits: whoever only looks has it exclusively for a moment.
+  // Blocks: a process that checks the lock holds it exclusively for a moment.
   if (lock.folder_ && ::flock(lock.folder_.get(), LOCK_SH) != 0) lock.folder_.reset();
   return lock;
 }

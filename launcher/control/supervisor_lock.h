@@ -1,6 +1,6 @@
-// Who supervises a run: one file per epoch in the run folder, locked by the supervisor of that
-// epoch as long as it lives, whatever ends it. The first supervisor has epoch 1; who adopts the run
-// takes the next one, and what an earlier epoch still does is void.
+// Determines which process supervises a run. There is one file per epoch in the run folder, locked
+// by the supervisor of that epoch until it exits for any reason. The first supervisor has epoch 1.
+// A supervisor that adopts the run takes the next epoch; actions of earlier epochs are then void.
 #pragma once
 
 #include <sys/types.h>
@@ -15,34 +15,34 @@ namespace sortie::launcher {
 
 class SupervisorLock {
  public:
-  /// Takes `epoch` for this process. Error: somebody has it, or the folder is not writable.
+  /// Takes `epoch` for this process. Error: the epoch is taken, or the folder is not writable.
   static Result<SupervisorLock> take(const std::filesystem::path& run, unsigned epoch);
 
   unsigned epoch() const { return epoch_; }
 
  private:
-  Fd file_, folder_;  // the folder: so that systemd-tmpfiles leaves it alone
+  Fd file_, folder_;  // the folder is locked so that systemd-tmpfiles does not clean it
   unsigned epoch_ = 0;
 };
 
-/// What the files say about the latest supervisor of a run; epoch 0: there never was one.
+/// A supervisor of a run as described by its file; epoch 0: the run never had one.
 struct SupervisorFacts {
   unsigned epoch = 0;
   pid_t pid = 0;
-  std::string machine;  // where it runs
+  std::string machine;  // the machine that it runs on
   double started = 0;   // seconds since 1970
-  /// False only when that is certain: what can not be found out (no descriptor left, a file that a
-  /// cleaner has removed while the folder is locked) counts as alive.
+  /// False only if that is certain. True if it can not be determined (no descriptor left; a cleaner
+  /// has removed the file while the folder is locked).
   bool alive = false;
 };
 SupervisorFacts supervisor_of(const std::filesystem::path& run, unsigned epoch);
 SupervisorFacts latest_supervisor(const std::filesystem::path& run);
 
-/// The file of an epoch; that it exists means that the epoch has begun.
+/// The file of an epoch. Its existence means that the epoch has begun.
 std::filesystem::path supervisor_file(const std::filesystem::path& run, unsigned epoch);
 
-/// The watcher of a detached run (watcher.h): a file `watcher-N` where N is the epoch of its first
-/// supervisor. Removed when it ends in good order.
+/// Lock of the watcher of a detached run (watcher.h): a file `watcher-N`, where N is the epoch of
+/// the supervisor that it first watches. The destructor removes it.
 class WatcherLock {
  public:
   static Result<WatcherLock> take(const std::filesystem::path& run, unsigned epoch);
@@ -56,10 +56,10 @@ class WatcherLock {
   std::filesystem::path path_;
 };
 
-/// One that lives, where there is one; else `alive` is false.
+/// Returns a living watcher of the run; `alive` is false if there is none.
 SupervisorFacts watcher_of(const std::filesystem::path& run);
 
-/// The name of this machine.
+/// Host name of this machine.
 std::string machine_name();
 
 }  // namespace sortie::launcher

@@ -51,14 +51,14 @@ void become_supervisor(Fd notice_end, const Supervise& supervise) {
   try {
     StartNotice notice(std::move(notice_end));
     const int code = supervise(notice);
-    notice.failed(code, "");  // where nobody has said anything yet
+    notice.failed(code, "");  // no-op if a report was sent already
     std::fflush(nullptr);
     ::_exit(code);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "sortie: internal error: %s\n", error.what());
     std::fflush(nullptr);
   }
-  // Not an end that it has chosen: a watcher starts another one.
+  // Not a regular exit: a watcher starts another supervisor.
   std::abort();
 }
 

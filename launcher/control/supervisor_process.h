@@ -1,5 +1,5 @@
-// A supervisor as a child process in a session of its own, and the word with which it says how its
-// start went. Used by the command that starts it, or by a watcher between them.
+// Starts a supervisor as a child process in a separate session, and receives its report on the
+// start. Used by the command that starts it, or by a watcher between the two.
 #pragma once
 
 #include <signal.h>
@@ -15,31 +15,33 @@ namespace sortie::launcher {
 
 class StartNotice;
 
-/// What a supervisor does; returns the run's exit code.
+/// Body of a supervisor; returns the exit code of the run.
 using Supervise = std::function<int(StartNotice&)>;
 
 struct ChildProcessWithNotice {
   pid_t pid = -1;
-  Fd notice;  // one line (StartNotice), or the end of the stream
+  Fd notice;  // read end: one line (StartNotice), or the end of the stream
 };
 
-/// Forks. The child has the signal mask `mask`, and nothing of this process but the standard
-/// descriptors and the pipe, which `body` gets; it must not return.
+/// Forks. The child has signal mask `mask` and inherits only the standard descriptors and the pipe,
+/// which is passed to `body`. `body` must not return.
 Result<ChildProcessWithNotice> fork_apart(const std::function<void(Fd notice)>& body,
                                           const sigset_t& mask);
 
-/// In such a child: supervises. What only a bug causes ends it by SIGABRT, as a failed check does.
+/// Runs the supervisor in a child of fork_apart(). An exception, which is a bug, ends it by
+/// SIGABRT, like a failed check.
 [[noreturn]] void become_supervisor(Fd notice, const Supervise& supervise);
 
-/// Blocks INT and TERM, so that none comes between a fork and who passes them on; the mask before.
+/// Blocks SIGINT and SIGTERM, so that none is lost between fork and listen_to(). Returns the
+/// previous mask.
 sigset_t block_signals();
 
 struct Heard {
   std::string line;
-  int passed_on = 0;  // the last signal; 0: none
+  int passed_on = 0;  // the last signal passed on; 0: none
 };
-/// What `child` says, until the end of a line or of the stream. INT and TERM, which must be
-/// blocked, go on to it meanwhile; otherwise `mask` holds.
+/// Reads from `child` until the end of a line or of the stream. Meanwhile passes SIGINT and
+/// SIGTERM, which must be blocked, on to it. Waits with signal mask `mask`.
 Heard listen_to(const ChildProcessWithNotice& child, const sigset_t& mask);
 
 }  // namespace sortie::launcher

@@ -45,7 +45,7 @@ ProcessStatus wait_for(pid_t pid) {
   return ProcessStatus::from_wait_status(status);
 }
 
-/// So that who waits for this process learns how the supervisor has ended.
+/// Exits like `status`, so that the parent process learns how the supervisor ended.
 [[noreturn]] void end_like(const ProcessStatus& status) {
   if (status.kind == ProcessStatus::Kind::signaled) {
     const rlimit no_core{0, 0};
@@ -60,7 +60,7 @@ ProcessStatus wait_for(pid_t pid) {
   ::_exit(status.kind == ProcessStatus::Kind::exited ? status.code : EXIT_FAILURE);
 }
 
-/// SIGINT or SIGTERM that was sent to this process while it was blocked; 0 = none. Takes it.
+/// Takes a SIGINT or SIGTERM that is pending for this process; 0 = none.
 int asked_to_end() {
   sigset_t ends;
   sigemptyset(&ends);
@@ -69,7 +69,7 @@ int asked_to_end() {
   return std::max(::sigtimedwait(&ends, nullptr, &now), 0);
 }
 
-/// Into supervisor.log.
+/// Writes to supervisor.log.
 void say(const fs::path& run, const std::string& text) {
   fmt::print(stderr, "{}: {}\n", run.filename().string(), text);
   std::fflush(stderr);
@@ -106,12 +106,12 @@ class Watcher {
   }
 
  private:
-  /// The run has ended, or is in other hands.
+  /// Whether the run has ended or another supervisor has adopted it.
   bool over(pid_t supervisor, const ProcessStatus& status) const {
     if (read_result(run_)) return true;
     const SupervisorFacts latest = latest_supervisor(run_);
     if (latest.alive) return true;
-    // It was in charge and has chosen to end: another one would find nothing to do.
+    // It supervised the run and exited regularly: another supervisor would have nothing to do.
     return status.kind == ProcessStatus::Kind::exited && latest.pid == supervisor;
   }
 
@@ -124,7 +124,8 @@ class Watcher {
     ::sigtimedwait(&early, nullptr, &time);
   }
 
-  /// -1: somebody else has adopted the run meanwhile, or no process can be made.
+  /// Starts another supervisor; returns its PID. -1: the run has ended or was adopted meanwhile, or
+  /// fork failed.
   pid_t replace() {
     if (read_result(run_) || latest_supervisor(run_).alive) return -1;
     const auto child = fork_apart(
@@ -191,16 +192,16 @@ void become_watcher(Fd notice_end, const Supervise& first, const WatchOrder& ord
   std::optional<WatcherLock> lock;
   if (auto taken = WatcherLock::take(run, latest_supervisor(run).epoch))
     lock = std::move(*taken);
-  else  // where the person who starts the run reads it
+  else  // on the stderr of `sortie run`
     say(run, taken.error().message + "; if its supervisor dies, it is not replaced");
   const bool left = notice.leave_terminal(run).has_value();
-  // Who asks for the end before the command has returned means the run.
+  // A signal before the command has returned is meant for the run.
   if (const int number = asked_to_end()) {
     ::kill(child->pid, number);
     end_like(wait_for(child->pid));
   }
   notice.pass_on(line);
-  // From here on a signal ends the watcher alone; SIGUSR1 waits until it is asked for.
+  // From here on a signal ends only the watcher; SIGUSR1 stays blocked until a pause waits for it.
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
   sigset_t watching = mask;
   sigaddset(&watching, SIGUSR1);

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Of lists of files, over all hosts of a pull.
+/// Limit of the size of file lists, over all hosts of a pull.
 constexpr std::uint64_t kListBytes = 512u << 20;
 constexpr std::uint64_t kLeastListBytes = 4u << 20;
 
@@ -58,7 +58,7 @@ Summary summary_of(const std::vector<HostResult>& results) {
   return sum;
 }
 
-/// `missing`: of each host the paths that it lacks; empty for a push.
+/// `missing`: paths that each host lacks; empty for a push.
 using Missing = std::vector<std::vector<std::string>>;
 
 void print_json(const char* schema, const std::vector<HostResult>& results, double seconds,
@@ -87,7 +87,7 @@ void print_json(const char* schema, const std::vector<HostResult>& results, doub
   fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-/// A few of them by name, since a folder of links may have thousands.
+/// Names only a few links: a folder may have thousands.
 void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress>& progresses) {
   constexpr std::size_t kMostNamed = 3;
   for (std::size_t host = 0; host < progresses.size(); ++host) {
@@ -102,7 +102,7 @@ void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress
   }
 }
 
-/// Errors, and the exit code of it all.
+/// Prints the errors; returns the exit code of the command.
 int finish(const HostCrew& crew, const Missing& missing = {}) {
   std::vector<HostResult> failed;
   for (std::size_t i = 0; i < crew.size(); ++i) {

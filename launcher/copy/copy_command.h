@@ -1,4 +1,4 @@
-// `sortie push` and `sortie pull`: from the command line to the exit code.
+// `sortie push` and `sortie pull`: copy files to and from hosts.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 namespace sortie::launcher {
 
 struct CopyOptions {
-  JobOptions job;  // which hosts, and how they are reached
+  JobOptions job;  // selects hosts and how to reach them
   std::vector<std::string> paths;
   RelayMode relay = RelayMode::automatic;
   bool json = false;
 };
 
-/// paths: LOCAL... REMOTE.
+/// Copies to hosts. paths: LOCAL... REMOTE. Returns the exit code.
 int push_files(const CopyOptions& options);
-/// paths: REMOTE... LOCALDIR; what comes is in LOCALDIR/HOST/.
+/// Copies from hosts. paths: REMOTE... LOCALDIR; writes to LOCALDIR/HOST/. Returns the exit code.
 int pull_files(const CopyOptions& options);
 
 }  // namespace sortie::launcher

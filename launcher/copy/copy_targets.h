@@ -1,4 +1,4 @@
-// The hosts of a command that copies, from its options.
+// Determines the hosts of a copy command from its options.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct CopyTargets {
   std::vector<std::string> hosts;
 };
 
-/// `verb` is named in the error for options without hosts.
+/// `verb` appears in the error message if the options select no hosts.
 Result<CopyTargets> copy_targets(const JobOptions& options, std::string_view verb);
 
 }  // namespace sortie::launcher

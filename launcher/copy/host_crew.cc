@@ -81,7 +81,8 @@ asio::awaitable<void> HostCrew::serve(std::size_t index, Work& work) {
     result.done = std::move(*done);
   else
     result.error = std::move(done).error();
-  // What failed is closed at once; what is done stays, because others may fetch from it.
+  // A failed session is closed at once; a finished one stays open, because others may fetch from
+  // its host.
   if (result.error) sessions_[index]->close();
 }
 
@@ -100,7 +101,7 @@ asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Wo
 asio::awaitable<void> HostCrew::say_goodbye() {
   for (const auto& session : sessions_) session->send(wire::Goodbye{});
   const auto limit = Clock::now() + kGoodbye;
-  // The runner ends by itself; waiting for it leaves nothing behind, but not for longer than that.
+  // Waits until the runners have exited, so that they leave nothing behind, but at most kGoodbye.
   for (const auto& session : sessions_) {
     if (session->closed()) continue;
     asio::steady_timer timer(io_, limit);

@@ -1,5 +1,6 @@
-// HostCrew: the hosts of a command that copies. Connects to all, runs one coroutine for each, keeps
-// every connection until all are done, and says goodbye. A host that fails concerns no other one.
+// HostCrew: the hosts of a copy command. Connects to all hosts, runs one coroutine per host, keeps
+// all connections until all hosts are done, then sends Goodbye. A failure of one host does not
+// affect the others.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,7 +19,7 @@ namespace sortie::launcher {
 
 struct HostResult {
   std::string host;
-  std::optional<Error> error;  // of what kind, and why
+  std::optional<Error> error;
   wire::FilesDone done;
 };
 
@@ -34,13 +35,14 @@ class HostCrew {
   boost::asio::io_context& io() { return io_; }
   std::size_t size() const { return results_.size(); }
 
-  /// Does `first` (once, before any connection; an error ends everything), then `work` for each
-  /// host; `tick` five times a second. Ctrl-C, TERM and HUP end it: ErrorCode::interrupted for
-  /// every host that was not done. Error: nothing was done at all.
+  /// Runs `first` (once, before any connection; an error ends the run), then `work` for each host.
+  /// Calls `tick` five times per second. SIGINT, SIGTERM and SIGHUP abort: hosts that are not done
+  /// get ErrorCode::interrupted. Error: the runner binary is missing, `first` failed, or a signal
+  /// arrived while no host was served.
   Result<> run(std::function<boost::asio::awaitable<Result<>>()> first, Work work,
                std::function<void()> tick);
   const std::vector<HostResult>& results() const { return results_; }
-  /// 130, 143 or 129 after a signal, else nothing.
+  /// 130, 143 or 129 after a signal, else nullopt.
   std::optional<int> interrupted() const { return interrupted_; }
 
  private:
@@ -59,13 +61,13 @@ class HostCrew {
   std::vector<std::shared_ptr<HostSession>> sessions_;
   std::unique_ptr<Reach> reach_;
   Semaphore connecting_;
-  TaskGroup hosts_;  // that are being served
+  TaskGroup hosts_;  // coroutines of the hosts
   std::optional<Error> failure_;
   std::optional<int> interrupted_;
 };
 
-/// One line per distinct error, hosts folded ("h[03-05]: connect: ..."), on stderr; the exit code
-/// of the first one, or 0.
+/// Prints one line per distinct error, hosts folded ("h[03-05]: connect: ..."), on stderr. Returns
+/// the exit code of the first error, or 0.
 int print_host_errors(const std::vector<HostResult>& results);
 
 }  // namespace sortie::launcher

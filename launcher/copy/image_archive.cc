@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::uint64_t kTarBlock = 512;
 constexpr std::size_t kMaxParts = 100'000;
-constexpr std::uint64_t kMaxText = 16u << 20;  // of a manifest or a configuration
+constexpr std::uint64_t kMaxText = 16u << 20;  // limit of a manifest or a configuration
 constexpr std::size_t kChunk = 1u << 20;
 
 struct Header {
@@ -41,7 +41,7 @@ std::string field(const char* text, std::size_t size) {
   return std::string(text, ::strnlen(text, size));
 }
 
-/// Octal, or big-endian binary when the first bit is set.
+/// Parses a number: octal, or big-endian binary if the first bit is set.
 std::optional<std::uint64_t> number(const char* text, std::size_t size) {
   std::uint64_t value = 0;
   if (static_cast<unsigned char>(text[0]) & 0x80) {
@@ -56,7 +56,7 @@ std::optional<std::uint64_t> number(const char* text, std::size_t size) {
   return value;
 }
 
-/// The value of a key in a PAX header: "LENGTH KEY=VALUE\n" each.
+/// Returns the value of `key` in a PAX header: records "LENGTH KEY=VALUE\n".
 std::string pax_value(std::string_view text, std::string_view key) {
   while (!text.empty()) {
     const std::size_t space = text.find(' ');
@@ -92,7 +92,7 @@ Result<> write_all(int fd, std::string_view bytes) {
   return {};
 }
 
-/// As images name their parts.
+/// Digest in the format of image manifests.
 std::string digest_of(std::string_view text) {
   return "sha256:" + hex(sha256(text));
 }
@@ -162,7 +162,7 @@ Result<> ImageArchive::read_parts() {
     SORTIE_ASSIGN_OR_RETURN(const std::string block, read_at(file.get(), at, kTarBlock));
     Header header;
     std::memcpy(&header, block.data(), kTarBlock);
-    if (header.name[0] == '\0') break;  // the end
+    if (header.name[0] == '\0') break;  // end of archive
     auto size = number(header.size, sizeof header.size);
     if (!begun) part.offset = at;
     begun = true;

@@ -26,10 +26,10 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/// Below the home folder of each host; what comes there goes again once it is loaded.
+/// Below the home folder of each host; archives there are removed once they are loaded.
 constexpr const char* kRemoteFolder = ".cache/sortie/images";
 
-/// The next message that says more than that its engine is at work.
+/// Returns the next message other than ImageProgress.
 asio::awaitable<Result<wire::Message>> answer_of(std::shared_ptr<HostSession> session) {
   for (;;) {
     auto message = co_await session->next();
@@ -37,7 +37,7 @@ asio::awaitable<Result<wire::Message>> answer_of(std::shared_ptr<HostSession> se
   }
 }
 
-/// The hosts that lack the same layers: one archive for all of them, which they pass on.
+/// Hosts that lack the same layers share one archive, which they pass on.
 struct Group {
   explicit Group(asio::io_context& io) : changed(io, Clock::time_point::max()) {}
   LocalTree tree;
@@ -87,7 +87,7 @@ class ImagePush {
   std::vector<PushOutcome> outcomes_;
   ScratchFolder scratch_;
   std::optional<ImageArchive> archive_;
-  std::map<std::size_t, std::shared_ptr<Group>> groups_;  // by layers that are there
+  std::map<std::size_t, std::shared_ptr<Group>> groups_;  // by number of layers that the hosts have
   std::uint64_t saved_ = 0;
   std::size_t loading_ = 0;
   ProgressLine progress_;
@@ -137,7 +137,7 @@ wire::Message ImagePush::load_order(std::string file) const {
   return order;
 }
 
-/// The same image and layers have the same name: a push that was interrupted goes on.
+/// The same image and layers give the same name: an interrupted push resumes.
 std::string ImagePush::file_name(std::size_t layers) const {
   return fmt::format("{}-{}.tar", archive_->image_id().substr(7), layers);
 }
@@ -232,7 +232,7 @@ asio::awaitable<Result<wire::FilesDone>> ImagePush::serve(std::size_t index,
   --(*group)->receiving;
   (*group)->changed.cancel();
   if (!done) co_return done;
-  // Others may still fetch from the file, which goes when it is loaded.
+  // Other hosts may still fetch from the file, which is removed when loaded.
   while ((*group)->receiving > 0) {
     (*group)->changed.expires_at(Clock::time_point::max());
     co_await (*group)->changed.async_wait(kToken);

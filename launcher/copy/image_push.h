@@ -1,4 +1,4 @@
-// `sortie image push`: an image of this machine to hosts, from the command line to the exit code.
+// `sortie image push`: copies a container image from this machine to hosts.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 namespace sortie::launcher {
 
 struct ImagePushOptions {
-  JobOptions job;      // which hosts, and how they are reached
-  std::string image;   // as the engine here knows it
-  std::string engine;  // of the hosts; empty = the config's, else docker
-  std::string from;    // of this machine; empty = the same
+  JobOptions job;      // selects hosts and how to reach them
+  std::string image;   // name in the engine of this machine
+  std::string engine;  // engine of the hosts; empty = that of the config, else docker
+  std::string from;    // engine of this machine; empty = the same
   RelayMode relay = RelayMode::automatic;
   bool json = false;
 };

@@ -1,4 +1,4 @@
-// What `sortie image push` came to, for people and as JSON (schema sortie/image_push/1).
+// The result of `sortie image push`, as text and as JSON (schema sortie/image_push/1).
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace sortie::launcher {
 
-/// Beside HostResult, what one host came to.
+/// The result for one host, in addition to HostResult.
 struct PushOutcome {
-  bool present = false;  // it had the image
+  bool present = false;  // the host already had the image
   std::size_t layers_there = 0;
   std::string image_id;
 };

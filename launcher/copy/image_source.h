@@ -1,4 +1,4 @@
-// Where an image to push comes from: an engine of this machine, and a folder for what it saves.
+// The source of an image to push: an engine of this machine, and a folder for the saved image.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace sortie::launcher {
 
-/// A folder of this machine for as long as the command lasts; in $TMPDIR, else /var/tmp.
+/// A temporary folder, removed by the destructor; in $TMPDIR, else /var/tmp.
 class ScratchFolder {
  public:
   ScratchFolder() = default;
@@ -22,7 +22,7 @@ class ScratchFolder {
   std::string path_;
 };
 
-/// The client of an engine on this machine. ErrorCode::unsupported: there is none.
+/// Returns the client of an engine on this machine. ErrorCode::unsupported if there is none.
 Result<container::Engine> client_here(const std::string& engine);
 
 }  // namespace sortie::launcher

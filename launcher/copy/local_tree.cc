@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// "a/b/" is called "b", "." as the folder that it is.
+/// Base name of `local`: "b" for "a/b/"; for ".", the name of the folder.
 std::string own_name(const std::string& local) {
   std::error_code error;
   fs::path path = fs::absolute(local, error).lexically_normal();

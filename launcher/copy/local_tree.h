@@ -1,4 +1,4 @@
-// LocalTree: what is to be sent, read and hashed once.
+// LocalTree: the files to send, read and hashed once.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -13,22 +13,24 @@ namespace sortie::launcher {
 
 struct LocalTree {
   std::vector<wire::FileEntry> entries;
-  std::vector<std::string> paths;  // of each entry, on this machine
+  std::vector<std::string> paths;  // path of each entry on this machine
   std::uint64_t bytes = 0;
-  std::size_t files = 0;  // that are no folders
+  std::size_t files = 0;  // entries that are not folders
 };
 
-/// `on_bytes` is told how much has been hashed so far. Other coroutines get their turn meanwhile.
+/// Reads and hashes `roots`. `on_bytes` is called with the number of bytes hashed so far. Yields to
+/// other coroutines meanwhile.
 boost::asio::awaitable<Result<LocalTree>> read_local_tree(
     std::vector<files::ScanRoot> roots, std::function<void(std::uint64_t)> on_bytes);
 
-/// As `sortie push LOCAL... REMOTE` names them: where on the hosts, and what under which name.
+/// Meaning of the arguments of `sortie push LOCAL... REMOTE`: the folder on the hosts, and the name
+/// of each LOCAL in it.
 struct PushNames {
-  std::string folder;  // on the hosts
+  std::string folder;  // folder on the hosts
   std::vector<files::ScanRoot> roots;
 };
-/// REMOTE is a folder where it ends with '/' (or is "~", "." or ".."), or where there are several
-/// LOCALs; else it is the new name of the one LOCAL.
+/// REMOTE is a folder if it ends with '/', if it is "~", "." or "..", or if there are several
+/// LOCALs. Otherwise it is the new name of the single LOCAL.
 Result<PushNames> push_names(const std::vector<std::string>& locals, const std::string& remote);
 
 }  // namespace sortie::launcher

@@ -46,7 +46,7 @@ std::string byte_count(std::uint64_t bytes) {
 
 void TransferRate::add(Clock::time_point now, std::uint64_t done) {
   if (!seen_.empty() && done < seen_.back().second) seen_.clear();
-  // The newest moves along; the ones before it are at least a step apart.
+  // The last sample is replaced; the samples before it are at least a step apart.
   if (seen_.size() >= 2 && seen_.back().first - seen_[seen_.size() - 2].first < kRateStep)
     seen_.pop_back();
   seen_.emplace_back(now, done);

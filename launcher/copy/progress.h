@@ -1,6 +1,6 @@
-// ProgressLine: how far something that takes longer than a second is, how fast it goes and how long
-// it will take. On a terminal one line that is rewritten, elsewhere a plain line after two seconds
-// and then every ten; to stderr, and nothing with --quiet.
+// ProgressLine: shows the progress, rate and remaining time of a longer operation on stderr. On a
+// terminal it rewrites one line, starting after one second; elsewhere it prints a line after two
+// seconds and then every ten. Prints nothing with --quiet.
 #pragma once
 
 #include <chrono>
@@ -11,24 +11,25 @@
 
 namespace sortie::launcher {
 
-/// "256.0 MiB", "1.5 GiB", "812 B".
+/// Returns "256.0 MiB", "1.5 GiB" or "812 B".
 std::string byte_count(std::uint64_t bytes);
 
-/// Bytes per second over the last ten seconds; pauses count.
+/// Bytes per second, averaged over the last ten seconds including pauses.
 class TransferRate {
  public:
   using Clock = std::chrono::steady_clock;
-  /// `done`: so far in all. One that shrinks begins anew.
+  /// `done`: total so far. A smaller value than before restarts the measurement.
   void add(Clock::time_point now, std::uint64_t done);
-  /// 0 until there is something to tell it from.
+  /// 0 until it can be determined.
   double per_second() const;
 
  private:
   std::deque<std::pair<Clock::time_point, std::uint64_t>> seen_;
 };
 
-/// "push to 4 hosts: 128.0 MiB of 512.0 MiB, 25 %, 12.3 MiB/s, ETA 31s". `total` 0 = not known.
-/// With a unit, bytes are meant no more: "plan: 30 of 244 layouts, 12 %, ETA 20s".
+/// Returns "push to 4 hosts: 128.0 MiB of 512.0 MiB, 25 %, 12.3 MiB/s, ETA 31s". `total` 0 =
+/// unknown. With a `unit`, the values are counts of it instead of bytes: "plan: 30 of 244 layouts,
+/// 12 %, ETA 20s".
 std::string progress_text(const std::string& what, std::uint64_t done, std::uint64_t total,
                           double per_second, const std::string& unit = "");
 
@@ -39,10 +40,10 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Called as often as one likes. Another `what` is another phase, with a rate of its own.
+  /// May be called at any rate. A different `what` begins a new phase with a separate rate.
   void show(const std::string& what, std::uint64_t done, std::uint64_t total,
             const std::string& unit = "");
-  /// Before anything else is printed.
+  /// Removes the line. Call before other output.
   void clear();
 
  private:

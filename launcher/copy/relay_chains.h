@@ -1,6 +1,6 @@
-// RelayChains: who gets pieces from whom. Hosts are lined up in chains as they become ready: the
-// first is fed from here, each later one fetches from the one before it, which passes on what it
-// has while it still receives. A host is at most `max_length` links away from here. Pure.
+// RelayChains: decides which host fetches pieces from which. Hosts are appended to chains as they
+// become ready: the launcher feeds the first, each later host fetches from the one before it, which
+// forwards pieces while it still receives. A chain has at most `max_length` hosts. Pure.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,11 @@ class RelayChains {
  public:
   explicit RelayChains(std::size_t max_length = 200) : max_length_(max_length) {}
 
-  /// `host` is ready. Where it lacks pieces: the host to fetch them from, or nothing: from here.
-  /// `serves`: others can reach it. One that lacks nothing and serves begins a chain of its own.
+  /// Adds `host`, which is ready. Returns the host to fetch pieces from; nullopt if it is fed from
+  /// the launcher or lacks none. `lacks`: it lacks pieces. `serves`: others can connect to it. A
+  /// host that serves and fetches from no other begins a new chain.
   std::optional<std::size_t> attach(std::size_t host, bool lacks, bool serves);
-  /// Nobody is to be sent to that host any more.
+  /// No further host will fetch from `host`.
   void remove(std::size_t host);
   std::size_t chains() const { return tails_.size(); }
 

@@ -1,4 +1,4 @@
-// Semaphore: at most so many coroutines of one thread between acquire() and release().
+// Semaphore: limits how many coroutines of one thread are between acquire() and release().
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -12,7 +12,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// Nobody writes to what several jobs share; a folder must stay removable.
+/// Makes files read-only, because several jobs share them; folders must remain removable.
 void make_read_only(LocalTree& tree) {
   for (wire::FileEntry& entry : tree.entries) {
     if (entry.kind == wire::FileKind::file) entry.mode = (entry.mode & 0555) | 0400;

@@ -1,5 +1,5 @@
-// Staging: the files of runner.stage into each host's cache before any rank starts, and `{stage}`
-// in what ranks are given. common/config/stage.h has the rules of the text.
+// Staging: copies the files of runner.stage to the cache of each host before any rank starts, for
+// use as `{stage}` in arguments. common/config/stage.h has the syntax.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -20,13 +20,14 @@ class Stager {
   Stager(boost::asio::any_io_executor executor, const config::RunnerConfig& runner,
          std::size_t hosts, std::function<void(std::string)> on_note);
 
-  /// Reads and hashes the files, before any host is touched.
+  /// Reads and hashes the files. Call before contacting hosts.
   boost::asio::awaitable<Result<>> read();
-  /// Brings one connected host up to date; the folder of the staged files there.
+  /// Updates one connected host; returns the folder of the staged files there.
   boost::asio::awaitable<Result<std::string>> stage(std::size_t index,
                                                     std::shared_ptr<HostSession> session,
                                                     std::string build);
-  /// "3 files, 12.0 MiB, staged on 4 hosts: ..."; "on 1 of 4 hosts" where it ended before.
+  /// Returns "3 files, 12.0 MiB, staged on 4 hosts: ..."; "on 1 of 4 hosts" if staging is
+  /// incomplete.
   std::string summary() const;
   const std::string& hash() const { return hash_; }
 

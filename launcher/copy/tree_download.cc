@@ -19,7 +19,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// As many as a pull may name.
+/// Limit of the paths of a pull.
 constexpr std::size_t kMaxMissing = 1000;
 
 Error unexpected_message(const wire::Message& message) {
@@ -28,15 +28,15 @@ Error unexpected_message(const wire::Message& message) {
           fmt::format("runner sent {} in a transfer", wire::message_name(message))};
 }
 
-/// The mode that files of others get here, as with cp and without --preserve.
+/// Umask of this process: modes are masked as by cp without --preserve.
 unsigned current_umask() {
   const mode_t mask = ::umask(0);
   ::umask(mask);
   return mask;
 }
 
-/// The host's list as it may come to this machine: with the modes that its user wants for new
-/// files, and without links that lead out of the folder, which whoever reads it would follow.
+/// Adapts the host's list to this machine: applies the umask to modes, and drops symlinks that
+/// point out of the folder, which programs would follow.
 std::vector<wire::FileEntry> admit(std::vector<wire::FileEntry> entries,
                                    std::vector<std::string>& links_left_out) {
   const unsigned mask = current_umask();
@@ -51,7 +51,7 @@ std::vector<wire::FileEntry> admit(std::vector<wire::FileEntry> entries,
   return entries;
 }
 
-/// From the host's list to what the folder lacks of it.
+/// Makes the writer that compares the host's list with the folder.
 Result<files::TreeWriter> make_writer(const std::string& path,
                                       std::vector<wire::FileEntry> entries) {
   SORTIE_ASSIGN_OR_RETURN(files::Folder folder, files::Folder::open(path));
@@ -94,7 +94,7 @@ asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSessi
   while (!manifest.complete()) {
     auto message = co_await session->next();
     if (!message) co_return std::unexpected(std::move(message).error());
-    if (std::holds_alternative<wire::FilesProgress>(*message)) continue;  // it reads its files
+    if (std::holds_alternative<wire::FilesProgress>(*message)) continue;  // it is reading files
     if (const auto* error = std::get_if<wire::RunnerError>(&*message);
         error && error->code == files::kMissingPath && progress.missing.size() < kMaxMissing) {
       progress.missing.push_back(file_error(*error).message);

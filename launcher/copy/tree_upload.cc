@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kPiecesInMemory = 64;
 constexpr std::size_t kLinkKeyBytes = 32;
-/// Of what was sent to one host and is not on its way yet.
+/// Limit of data queued for one host and not yet written to its connection.
 constexpr std::size_t kQueuedBytes = 1u << 20;
 
 std::string random_key() {
@@ -100,7 +100,7 @@ asio::awaitable<Result<wire::FilesDone>> TreeUpload::converse(std::size_t index,
   }
 }
 
-/// False after the last one.
+/// Sends the next part of the list; returns false after the last one.
 bool TreeUpload::send_list_part(HostSession& session, std::size_t& at) const {
   wire::FilesManifest part = files::manifest_part(tree_.entries, at);
   const bool more = part.last == 0;
@@ -159,7 +159,8 @@ void TreeUpload::on_wanted(std::size_t index, const std::string& reason) {
     feed(index, std::move(ranges));
 }
 
-/// Each link has a key of its own, which only its two hosts ever see.
+/// Makes `index` fetch from `upstream`. Each link has a separate key, which only its two hosts
+/// know.
 void TreeUpload::link(std::size_t upstream, std::size_t index) {
   const std::string key = random_key();
   const Host& from = hosts_[upstream];
@@ -199,7 +200,7 @@ asio::awaitable<void> TreeUpload::feed_loop([[maybe_unused]] std::shared_ptr<Tre
 asio::awaitable<bool> TreeUpload::send_piece(Host& host, std::uint32_t entry, std::uint32_t piece) {
   auto bytes = reader_.read(tree_.paths[entry], tree_.entries[entry].size, piece);
   if (!bytes) {
-    // The file is gone or shorter now: no host can be given what was announced.
+    // The file was removed or truncated: the announced content is no longer available.
     host.trouble = std::move(bytes).error();
     host.session->close();
     co_return false;

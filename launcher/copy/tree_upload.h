@@ -1,6 +1,6 @@
-// TreeUpload: one tree to many hosts. Sends each host the list, learns what it lacks, and feeds it,
-// or (relay) has it fetch from a host before it. Whoever can not fetch any more is fed from here.
-// Memory: the list once, and at most 64 pieces over all hosts. Lives on the I/O thread.
+// TreeUpload: sends one tree to many hosts. Sends each host the list, receives what it lacks, and
+// feeds it or (relay) makes it fetch from another host. A host that can no longer fetch is fed from
+// here. Memory: one copy of the list, and at most 64 pieces over all hosts. Used on the I/O thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -20,26 +20,26 @@
 namespace sortie::launcher {
 
 enum class RelayMode { automatic, on, off };
-/// Whether hosts pass pieces on: `automatic` from this many hosts and bytes. From tests/bench/
-/// push_relay_pays (docs/benchmarks.md): from there on it is quicker, less than a few pieces make
-/// no difference.
+/// Minimum hosts and bytes with which RelayMode::automatic makes hosts forward pieces. From
+/// tests/bench/push_relay_pays (docs/benchmarks.md): from there on relaying is faster; with only a
+/// few pieces there is no difference.
 inline constexpr std::size_t kRelayHosts = 2;
 inline constexpr std::uint64_t kRelayBytes = 4u << 20;
 bool relay_pays(RelayMode mode, std::size_t hosts, std::uint64_t bytes);
 
 class TreeUpload : public std::enable_shared_from_this<TreeUpload> {
  public:
-  /// `tree` must outlive the upload. `on_note` is told what a person may want to know.
+  /// `tree` must outlive the upload. `on_note` receives messages for the user.
   TreeUpload(boost::asio::any_io_executor executor, const LocalTree& tree, std::size_t hosts,
              bool relay, std::function<void(std::string)> on_note);
 
-  /// All of one host, from FilesOpen to FilesDone. The session must have been greeted. It has to
-  /// stay open until all hosts are done: others may fetch from it.
+  /// Serves one host, from FilesOpen to FilesDone. The session must have been greeted, and must
+  /// stay open until all hosts are done, because others may fetch from this host.
   boost::asio::awaitable<Result<wire::FilesDone>> send_to(std::size_t index,
                                                           std::shared_ptr<HostSession> session,
                                                           wire::FilesOpen order);
 
-  /// Over all hosts, of pieces that were lacking.
+  /// Sums over all hosts of the missing bytes, and of those transferred.
   std::uint64_t bytes_wanted() const;
   std::uint64_t bytes_done() const;
 
@@ -48,7 +48,7 @@ class TreeUpload : public std::enable_shared_from_this<TreeUpload> {
     std::shared_ptr<HostSession> session;
     files::WantedReader wanted;
     bool local = false, asked = false, fed = false, ended = false, waits = false;
-    std::optional<Error> trouble;  // on this side
+    std::optional<Error> trouble;  // error on this side
     std::uint16_t relay_port = 0;
     std::uint64_t lacks = 0, done = 0, unacknowledged = 0;
     std::unique_ptr<boost::asio::steady_timer> credit;
@@ -71,7 +71,7 @@ class TreeUpload : public std::enable_shared_from_this<TreeUpload> {
   std::vector<Host> hosts_;
   RelayChains chains_;
   std::uint32_t links_ = 0;
-  Semaphore budget_;  // pieces that are read and not yet written to a connection
+  Semaphore budget_;  // pieces read and not yet written to a connection
   files::PieceReader reader_;
 };
 

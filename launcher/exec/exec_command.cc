@@ -80,7 +80,7 @@ Result<Prepared> prepare(const ExecOptions& options) {
   return prepared;
 }
 
-/// A socket or two, and two files, for each host at a time.
+/// Each active host needs one or two sockets and two files.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -88,7 +88,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Until the commands are done, when show_rest() listens instead.
+/// Handles signals until the commands are done; then show_rest() does.
 asio::awaitable<void> watch_signals(asio::signal_set& signals, ExecRun& run, Console& console) {
   for (;;) {
     const auto [error, number] = co_await signals.async_wait(kToken);
@@ -100,7 +100,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, ExecRun& run, Con
   }
 }
 
-/// What is left to show, as fast as it is taken; not after Ctrl-C, nor where nobody reads.
+/// Prints the remaining output as fast as stdout accepts it; stops after Ctrl-C or if stdout fails.
 asio::awaitable<void> show_rest(asio::any_io_executor executor, Console& console, FoldSink* fold,
                                 asio::signal_set& signals) {
   asio::steady_timer pause(executor);
@@ -126,11 +126,11 @@ asio::awaitable<void> show_rest(asio::any_io_executor executor, Console& console
 asio::awaitable<void> run_and_show(ExecRun& run, asio::any_io_executor executor, Console& console,
                                    FoldSink* fold, asio::signal_set& signals) {
   co_await run.run();
-  signals.remove(SIGTSTP);  // nothing runs any more
+  signals.remove(SIGTSTP);  // no command runs any more
   co_await show_rest(executor, console, fold, signals);
 }
 
-/// "cat x | sortie exec -- tee y" without --stdin would write an empty y everywhere.
+/// Detects a forgotten --stdin: "cat x | sortie exec -- tee y" would write an empty y on all hosts.
 bool has_unread_pipe() {
   struct stat info {};
   int bytes = 0;

@@ -1,4 +1,4 @@
-// `sortie exec`: from the command line to the exit code.
+// `sortie exec`: runs one command on many hosts.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ struct ExecOptions {
   std::string output_dir;  // empty = none
 };
 
-/// Runs the command and returns the exit code; errors are printed.
+/// Runs the command on all hosts and prints errors. Returns the exit code.
 int exec_command(const ExecOptions& options);
 
 }  // namespace sortie::launcher

@@ -1,4 +1,4 @@
-// ExecRun's answers to what runners say.
+// ExecRun: handling of messages from runners.
 #include <fmt/core.h>
 
 #include <utility>
@@ -100,7 +100,7 @@ void ExecRun::on_finished(std::size_t index) {
 
 void ExecRun::on_lost(std::size_t index, Error error) {
   if (!is_done(index)) return give_up(index, std::move(error));
-  if (active_[index]) active_[index]->timer.cancel();  // its runner has ended
+  if (active_[index]) active_[index]->timer.cancel();  // its runner has exited
 }
 
 void ExecRun::give_up(std::size_t index, Error error) {

@@ -1,4 +1,4 @@
-// The part of ExecRun that sends stdin to the hosts.
+// ExecRun: sends stdin to the hosts.
 #include <algorithm>
 
 #include "launcher/exec/exec_run.h"
@@ -7,7 +7,7 @@ namespace sortie::launcher {
 namespace {
 
 constexpr std::size_t kInputPieceBytes = 32u << 10;
-/// How far stdin is read ahead of the fastest host, and of the slowest one that runs.
+/// Read-ahead of stdin relative to the fastest host, and to the slowest running one.
 constexpr std::uint64_t kAheadOfFastest = 1u << 20;
 constexpr std::uint64_t kAheadOfSlowest = 1u << 30;
 
@@ -53,7 +53,8 @@ void ExecRun::send_input(std::size_t index) {
   input.resume();
 }
 
-/// A host that has not begun does not hold the others up: what it will need is kept for it.
+/// Whether to read more of stdin. A host that has not started does not delay the others: its data
+/// is kept.
 bool ExecRun::wants_input() const {
   std::uint64_t fastest = 0, slowest = UINT64_MAX;
   for (const auto& active : active_) {
@@ -66,7 +67,7 @@ bool ExecRun::wants_input() const {
          parts_.input->size() < slowest + kAheadOfSlowest;
 }
 
-/// Gives back what every host has had.
+/// Frees input that every host has received.
 void ExecRun::forget_input() {
   constexpr std::size_t kEvery = 256;
   if (!parts_.input || next_ < outcomes_.size() || ++credits_ % kEvery != 0) return;
@@ -77,7 +78,8 @@ void ExecRun::forget_input() {
   parts_.input->discard_before(needed);
 }
 
-/// A command must not take the part for the whole: no end is sent, the commands are ended.
+/// No EOF is sent, because a command must not mistake partial input for all; the commands are
+/// stopped.
 void ExecRun::on_input_error(Error error) {
   if (input_error_) return;
   input_error_ = std::move(error);

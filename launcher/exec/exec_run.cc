@@ -20,12 +20,12 @@ using Kind = Outcome::Kind;
 
 namespace {
 
-/// Of all hosts together, what may be on its way: a terminal that is slow makes the commands wait.
+/// Limit of output in flight, over all hosts: a slow terminal makes the commands wait.
 constexpr std::size_t kOutputInFlight = 64u << 20;
 constexpr std::uint32_t kMinWindow = 64u << 10, kMaxWindow = 1u << 20;
-/// After this a host that is still being connected to counts no more.
+/// A host that is still connecting after this time no longer counts towards the fan-out.
 constexpr milliseconds kConnectPatience{500};
-/// With more than this waiting for the terminal no host gets credit.
+/// With more than this queued for the terminal no host gets credit.
 constexpr std::size_t kMaxBacklog = 4u << 20;
 
 }  // namespace
@@ -62,8 +62,8 @@ asio::awaitable<void> ExecRun::run() {
   parts_.console.status("");
 }
 
-/// A host that takes long to connect keeps its deadline, but its place goes to another: hosts that
-/// are down delay no other, however many they are.
+/// Serves hosts one after the other. A host that connects slowly keeps its deadline, but another
+/// worker replaces this one: unreachable hosts do not delay others, however many they are.
 asio::awaitable<void> ExecRun::worker() {
   while (next_ < outcomes_.size() && !stopping_) {
     const std::size_t index = next_++;
@@ -98,8 +98,8 @@ wire::JobSpec ExecRun::job_spec(std::size_t index) const {
   return spec;
 }
 
-/// One host from connect to its end. When the user has given up on it meanwhile, it is done already
-/// and nothing more is said about it.
+/// Serves one host from connect to exit. If the user has stopped it meanwhile, it is done already
+/// and nothing more is reported.
 asio::awaitable<void> ExecRun::serve(std::size_t index) {
   active_[index] = std::make_unique<Active>(parts_.executor);
   ++open_;
@@ -128,9 +128,9 @@ asio::awaitable<void> ExecRun::serve(std::size_t index) {
   }
 }
 
-/// Its runner cleans up and ends; the next host does not wait for that.
+/// Waits until the runner has cleaned up and exited; the next host does not wait for that.
 asio::awaitable<void> ExecRun::let_go(std::size_t index) {
-  co_await asio::post(parts_.executor, asio::use_awaitable);  // the caller may still be using it
+  co_await asio::post(parts_.executor, asio::use_awaitable);  // the caller may still use active_
   Active& active = *active_[index];
   const auto until = Clock::now() + std::chrono::seconds(2);
   while (!active.session->closed() && Clock::now() < until) {
@@ -143,7 +143,7 @@ asio::awaitable<void> ExecRun::let_go(std::size_t index) {
   leave_when_done();
 }
 
-/// Workers that still try to connect to a host that was given up are not waited for.
+/// Ends run() without waiting for workers that still connect to a host that was given up.
 void ExecRun::leave_when_done() {
   if (done_ == outcomes_.size() && open_ == 0) tasks_.stop_waiting();
 }
@@ -160,12 +160,12 @@ void ExecRun::begin(std::size_t index) {
   active.session->start(
       {[this, index](wire::Message message) { on_message(index, std::move(message)); },
        [this, index](Error error) { on_lost(index, std::move(error)); }});
-  if (is_done(index)) return;  // all that a short command had to say was there already
+  if (is_done(index)) return;  // a short command had already finished
   if (stopping_) stop(active, at_once_ ? milliseconds(0) : job_.grace, "interrupted");
   send_input(index);
 }
 
-/// Credit that waited for the terminal, a reader of stdout that is gone, the line at the bottom.
+/// Periodic work: delayed credit, a closed stdout, the status line.
 asio::awaitable<void> ExecRun::tick() {
   while (done_ < outcomes_.size()) {
     tick_.expires_after(milliseconds(owed_.empty() ? 200 : 5));
@@ -180,7 +180,7 @@ asio::awaitable<void> ExecRun::tick() {
     if (const int error = parts_.console.out_error(); error == EPIPE && !interrupted_)
       interrupt(SIGPIPE);
     else if (error != 0 && !stopping_)
-      stop_all();  // nobody will see what the commands say; the command line's code tells why
+      stop_all();  // the output is lost; the exit code of exec tells why
     if (parts_.console.has_status() && Clock::now() - begun_ > std::chrono::seconds(1) &&
         done_ < outcomes_.size())
       parts_.console.status(fmt::format("{} of {} hosts done, {} running{}", done_,
@@ -229,7 +229,7 @@ void ExecRun::finish(std::size_t index, Outcome outcome) {
 }
 
 void ExecRun::interrupt(int signal_number) {
-  if (done_ == outcomes_.size()) return;  // what is left is a matter of moments
+  if (done_ == outcomes_.size()) return;  // run() is about to return
   at_once_ = stopping_;
   if (!interrupted_) interrupted_ = 128 + signal_number;
   if (at_once_)
@@ -266,7 +266,7 @@ void ExecRun::stop_all() {
       active.session->close();
       finish(index, std::move(skipped));
     } else {
-      // Its runner has the job: the answer is waited for, to end the command in order.
+      // The runner has the job: wait for its answer, to stop the command properly.
       active.timer.expires_after(parts_.stop_slack);
       active.timer.async_wait([this, index](const boost::system::error_code& error) {
         if (!error && !is_done(index))

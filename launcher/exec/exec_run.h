@@ -1,6 +1,5 @@
-// ExecRun: one command on many hosts that have nothing to do with each other. At most `fanout` of
-// them at a time, each on its own way from connect to its end; one that fails stops nobody. All
-// state lives on the I/O thread.
+// ExecRun: runs one command on many independent hosts, at most `fanout` at a time, each from
+// connect to exit; a failure of one does not stop the others. All state is used on the I/O thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -23,7 +22,7 @@ struct ExecJob {
   std::vector<std::string> hosts;
   std::vector<std::string> argv;
   std::size_t fanout = 64;
-  std::chrono::milliseconds timeout{0};  // of the command on each host; 0 = none
+  std::chrono::milliseconds timeout{0};  // for the command on each host; 0 = none
   std::chrono::milliseconds grace{10000};
   std::string run_id;
 };
@@ -36,34 +35,35 @@ class ExecRun {
     const RunnerBinary& binary;
     Console& console;
     std::vector<ExecSink*> sinks;
-    std::shared_ptr<InputSource> input;  // none: the commands have /dev/null
-    // What a runner may need beyond the grace: killing, reaping, delivering the last output.
+    std::shared_ptr<InputSource> input;  // nullptr: stdin of the commands is /dev/null
+    // Time that a runner may need beyond the grace: killing, reaping, delivering the last output.
     std::chrono::milliseconds stop_slack{10000};
   };
 
-  /// All references must outlive the run.
+  /// All references must outlive this object.
   ExecRun(Parts parts, const ExecJob& job, const config::RunnerConfig& runner);
 
-  /// Returns when every host is done with and its runner is gone (or had two seconds for it).
+  /// Returns when every host is done and its runner has exited (or had two seconds to do so).
   boost::asio::awaitable<void> run();
 
-  /// Ctrl-C, TERM or HUP: the first call ends every command with the grace, the next one at once.
+  /// For SIGINT, SIGTERM or SIGHUP: the first call stops all commands with the grace, the next one
+  /// kills them immediately.
   void interrupt(int signal_number);
 
   const std::vector<HostOutcome>& outcomes() const { return outcomes_; }
-  /// 128 + signal, when there was one.
+  /// 128 + signal of the first interrupt(), if any.
   std::optional<int> interrupted() const { return interrupted_; }
-  /// stdin could not be read to its end.
+  /// Set if stdin could not be read to its end.
   const std::optional<Error>& input_error() const { return input_error_; }
-  /// Hosts where processes that the command had left behind were ended.
+  /// Hosts on which processes left behind by the command were killed.
   const std::vector<std::string>& cleaned() const { return cleaned_; }
 
  private:
-  /// Bytes of stdin that may be on their way to a host.
+  /// Bytes of stdin that may be in flight to a host.
   static constexpr std::uint32_t kInputWindow = 256u << 10;
 
   enum class Phase { connecting, preparing, running, ended };
-  /// A host that is being served.
+  /// A host that is currently served.
   struct Active {
     explicit Active(const boost::asio::any_io_executor& executor) : timer(executor) {}
     std::shared_ptr<HostSession> session;
@@ -111,7 +111,7 @@ class ExecRun {
   const config::RunnerConfig& runner_;
   std::uint32_t output_window_;
   std::vector<HostOutcome> outcomes_;
-  std::vector<std::unique_ptr<Active>> active_;  // by host; null when not (or no longer) served
+  std::vector<std::unique_ptr<Active>> active_;  // by host; nullptr if not (or no longer) served
   std::size_t next_ = 0, done_ = 0, failed_ = 0, open_ = 0, credits_ = 0;
   std::vector<std::size_t> owed_;  // hosts whose output waits for credit
   std::vector<std::string> cleaned_;
@@ -119,7 +119,7 @@ class ExecRun {
   std::optional<Error> input_error_;
   bool stopping_ = false, at_once_ = false;
   std::chrono::steady_clock::time_point begun_;
-  TaskGroup tasks_;  // workers, and hosts that are being left
+  TaskGroup tasks_;  // workers, and let_go() of finished hosts
   boost::asio::steady_timer tick_;
 };
 

@@ -54,13 +54,13 @@ void FoldSink::output(std::size_t index, const std::string&, wire::Stream stream
   const std::size_t which = stream == wire::Stream::out ? 0 : 1;
   SORTIE_CHECK(EVP_DigestUpdate(found->second.hashes[which].get(), bytes.data(), bytes.size()) ==
                1);
-  // With nowhere to put more, the head of the output stays and the trouble is reported.
+  // If the file can not be written, the beginning of the output is kept and the error is reported.
   if (!trouble_) append(found->second.texts[which], bytes);
 }
 
 void FoldSink::finished(std::size_t index, const std::string& host, const Outcome& outcome) {
   const auto found = running_.find(index);
-  if (found == running_.end()) return;  // never started: the table of failures has it
+  if (found == running_.end()) return;  // never started: in the table of failures
   std::string key = fmt::format("{} {}\n", static_cast<int>(outcome.kind), outcome.reason);
   for (auto& hash : found->second.hashes) {
     unsigned char digest[EVP_MAX_MD_SIZE];
@@ -89,7 +89,7 @@ void FoldSink::begin_report() {
   std::ranges::sort(report_->groups, {}, &Group::first);
 }
 
-/// The next bytes of a text at the place of the report; empty at its end.
+/// Returns the next bytes of a text at the report's position; empty at its end.
 std::string FoldSink::next_bytes(const Text& text) {
   Report& at = *report_;
   std::string bytes;

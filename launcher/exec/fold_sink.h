@@ -1,6 +1,6 @@
-// --fold: what hosts printed is kept until all are done; hosts with the same output and the same
-// end are shown once. Memory: 16 KiB for each stream of a host that runs or that has an output of
-// its own; the rest is in one temporary file. Equal is what has the same SHA-256.
+// --fold: collects the output of hosts until all are done; hosts with the same output and outcome
+// are shown once. Memory: 16 KiB per stream of each host that runs or has unique output; the rest
+// is in one temporary file. Outputs are compared by SHA-256.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace sortie::launcher {
 
 class FoldSink : public ExecSink {
  public:
-  /// `only_what_was_said`: hosts that are ok and printed nothing are not in the report.
+  /// `only_what_was_said`: omits hosts that are ok and printed nothing.
   explicit FoldSink(bool only_what_was_said = false);
   ~FoldSink() override;
   void started(std::size_t index, const std::string& host) override;
@@ -28,12 +28,12 @@ class FoldSink : public ExecSink {
   void finished(std::size_t index, const std::string& host, const Outcome& outcome) override;
   const Error* trouble() const override { return trouble_ ? &*trouble_ : nullptr; }
 
-  /// The report in pieces of about 64 KiB; nothing when all of it has been given. Groups in the
+  /// Returns the report in pieces of about 64 KiB; nullopt after the last one. Groups are in the
   /// order of their first hosts; text is printable.
   std::optional<std::string> next_piece();
 
  private:
-  /// Bytes of one stream, the older ones in the file.
+  /// Bytes of one stream; older ones are in the file.
   struct Text {
     struct Extent {
       std::uint64_t offset = 0, size = 0;
@@ -60,7 +60,7 @@ class FoldSink : public ExecSink {
     std::size_t group = 0, text = 0, extent = 0;
     std::uint64_t offset = 0;
     bool headed = false;
-    std::string line;  // begun
+    std::string line;  // incomplete line
   };
 
   void append(Text& text, std::string_view bytes);
@@ -70,7 +70,7 @@ class FoldSink : public ExecSink {
   const bool only_what_was_said_;
   SpillFile spill_;
   std::map<std::size_t, Running> running_;
-  std::map<std::string, Group> groups_;  // by hashes and end
+  std::map<std::string, Group> groups_;  // by outcome and hashes
   std::optional<Error> trouble_;
   std::optional<Report> report_;
 };

@@ -34,7 +34,7 @@ InputSource::InputSource(boost::asio::any_io_executor executor, Fd fd)
     ended_ = true;
     return;
   }
-  // A copy, so that the reactor's registration goes before the descriptor does.
+  // A duplicate, so that it is deregistered from the reactor before `fd_` is closed.
   Fd copy(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 3));
   boost::system::error_code error;
   if (copy) watched_.assign(copy.get(), error);
@@ -48,7 +48,7 @@ void InputSource::start(Listener listener) {
     boost::asio::post(executor_, [self = shared_from_this()] {
       if (!self->closed_) self->listener_.on_more();
     });
-    // What follows is read by nobody else: as if it had been read to its end.
+    // Leaves the file position at the end, as if the file had been read.
     ::lseek(fd_.get(), 0, SEEK_END);
     return;
   }
@@ -60,7 +60,7 @@ void InputSource::resume() {
   waiting_ = true;
   const auto go_on = [self = shared_from_this()](const boost::system::error_code& error) {
     self->waiting_ = false;
-    // A device that can not be waited for (/dev/null) always has an answer.
+    // A device that does not support polling (/dev/null) is always readable.
     if (error == boost::asio::error::operation_not_supported) self->watchable_ = false;
     if (!error || !self->watchable_) self->take();
   };
@@ -72,7 +72,7 @@ void InputSource::resume() {
 
 void InputSource::take() {
   if (closed_ || ended_) return;
-  // It is shared with whoever started us, so it stays blocking: ask before.
+  // The descriptor is shared with the parent process, so it stays blocking: poll before reading.
   pollfd ready{fd_.get(), POLLIN, 0};
   if (::poll(&ready, 1, 0) == 0) return resume();
   std::string bytes(kReadBytes, '\0');

@@ -14,7 +14,7 @@ namespace sortie::launcher {
 using Kind = Outcome::Kind;
 
 namespace {
-constexpr char kBetween = '\x1f';  // of kind and reason
+constexpr char kBetween = '\x1f';  // separates kind and reason
 }  // namespace
 
 std::string_view outcome_name(Kind kind) {
@@ -65,7 +65,7 @@ std::string failure_table(std::span<const HostOutcome> hosts) {
   struct Row {
     std::string name, hosts, reason;
   };
-  // Groups in the order of their first hosts, as hosts were named.
+  // Groups are in the order of their first hosts, as given by the user.
   std::vector<std::pair<std::string, std::string>> failures;
   for (const HostOutcome& host : hosts)
     if (host.outcome.kind != Kind::ok)

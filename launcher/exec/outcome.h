@@ -1,4 +1,4 @@
-// How a command ended on each host, and what that comes to. Pure.
+// How a command ended on each host, and the summary for all hosts. Pure.
 #pragma once
 
 #include <chrono>
@@ -14,22 +14,22 @@ namespace sortie::launcher {
 
 struct Outcome {
   enum class Kind {
-    waiting,      // not begun
+    waiting,      // not started yet
     ok,           // exit code 0
-    failed,       // another exit code, or a signal
-    timeout,      // ended because --timeout had passed
-    unreachable,  // never started: ssh or the runner
-    not_started,  // never started: the program is not there, or may not be run
-    lost,         // the host went away, or its runner broke the protocol
-    stopped,      // ended because the user wanted it
-    skipped,      // never begun, for the same reason
+    failed,       // nonzero exit code, or a signal
+    timeout,      // stopped because --timeout expired
+    unreachable,  // not started: ssh or the runner failed
+    not_started,  // not started: the program is missing or not executable
+    lost,         // the connection was lost, or the runner violated the protocol
+    stopped,      // stopped by the user
+    skipped,      // not started, because the user had stopped the command
   };
   Kind kind = Kind::waiting;
-  ProcessStatus status;   // of the command, where it ran to an end
-  int exit_code = 0;      // that this host alone would give
+  ProcessStatus status;   // of the command, if it ended
+  int exit_code = 0;      // exit code for a run with only this host
   std::string reason;     // "exit code 3", "connect: Connection refused ..."; empty when ok
   double seconds = 0;     // from the start of the command to its end
-  std::size_t order = 0;  // in which hosts were done, from 1
+  std::size_t order = 0;  // order in which hosts finished, from 1
 };
 
 struct HostOutcome {
@@ -37,18 +37,18 @@ struct HostOutcome {
   Outcome outcome;
 };
 
-/// "ok", "failed", "timeout" ... as in the table and in --json.
+/// "ok", "failed", "timeout" ..., for the table and --json.
 std::string_view outcome_name(Outcome::Kind kind);
 
-/// Outcome::reason of a host that an error has ended: "connect: Connection refused"; one line. What
-/// the outcome's name says already is not said twice.
+/// Outcome::reason of a host that failed with `error`, on one line: "connect: Connection refused".
+/// Does not repeat the name of the outcome.
 std::string reason_of(Outcome::Kind kind, const Error& error);
 
-/// 0 when all are ok; `interrupted` (130 ...) when there is one; else of the host that failed
+/// 0 if all are ok; `interrupted` (130 ...) if set; otherwise the exit code of the host that failed
 /// first.
 int exec_exit_code(std::span<const HostOutcome> hosts, std::optional<int> interrupted);
 
-/// Who failed and why, hosts with the same reason on one line; empty when all are ok.
+/// Table of failed hosts and reasons, hosts with the same reason on one line; empty if all are ok.
 std::string failure_table(std::span<const HostOutcome> hosts);
 
 /// "gpu[01-07,12] (8)".

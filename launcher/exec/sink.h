@@ -1,4 +1,4 @@
-// Where the output of hosts goes. Several sinks may take part; each is told everything.
+// Receives the output of hosts. Several sinks may be active; each receives everything.
 #pragma once
 
 #include <string>
@@ -14,13 +14,13 @@ namespace sortie::launcher {
 class ExecSink {
  public:
   virtual ~ExecSink() = default;
-  /// The command runs on the host.
+  /// The command has started on the host.
   virtual void started(std::size_t index, const std::string& host) = 0;
   virtual void output(std::size_t index, const std::string& host, wire::Stream stream,
                       std::string_view bytes) = 0;
-  /// Nothing more comes from the host; it may never have started.
+  /// The host is done; its command may never have started.
   virtual void finished(std::size_t index, const std::string& host, const Outcome& outcome) = 0;
-  /// What could not be kept, once; reported at the end.
+  /// First error of this sink, reported at the end; nullptr if there was none.
   virtual const Error* trouble() const { return nullptr; }
 };
 

@@ -17,7 +17,7 @@ using wire::Stream;
 
 constexpr std::size_t kMaxJsonPartial = 64u << 10;
 
-/// Strict: text that is no UTF-8 throws, and is then given in another way.
+/// Returns nullopt for text that is not UTF-8, which is then encoded differently.
 std::optional<std::string> dumped(const OrderedJson& json) {
   try {
     return json.dump();
@@ -126,7 +126,7 @@ Fd* FolderSink::file(std::size_t index, const std::string& host, Stream stream) 
 void FolderSink::started(std::size_t index, const std::string& host) {
   file(index, host, Stream::out);
   std::error_code missing;
-  std::filesystem::remove(folder_ / (host + ".err"), missing);  // of an earlier command
+  std::filesystem::remove(folder_ / (host + ".err"), missing);  // left by an earlier command
 }
 
 void FolderSink::output(std::size_t index, const std::string& host, Stream stream,

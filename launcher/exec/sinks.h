@@ -12,7 +12,7 @@
 
 namespace sortie::launcher {
 
-/// "[host] line", as it comes.
+/// Prints "[host] line" immediately.
 class LiveSink : public ExecSink {
  public:
   explicit LiveSink(Console& console) : console_(console) {}
@@ -25,8 +25,8 @@ class LiveSink : public ExecSink {
   Console& console_;
 };
 
-/// A JSON object per line on stdout: start, started, output (a line each), exit, end. README.md has
-/// the members.
+/// Prints one JSON object per line on stdout: start, started, output (one per line), exit, end.
+/// README.md has the members.
 class JsonSink : public ExecSink {
  public:
   JsonSink(Console& console, std::size_t hosts, const std::vector<std::string>& argv);
@@ -43,10 +43,10 @@ class JsonSink : public ExecSink {
   std::map<std::pair<std::size_t, wire::Stream>, std::string> partials_;
 };
 
-/// HOST.out and, where there is something, HOST.err: every byte as it came.
+/// Writes HOST.out and, if there is output on stderr, HOST.err, unmodified.
 class FolderSink : public ExecSink {
  public:
-  /// Makes the folder (and those above it) where it is missing.
+  /// Creates the folder and its parents if missing.
   static Result<std::unique_ptr<FolderSink>> open(const std::filesystem::path& folder);
   void started(std::size_t index, const std::string& host) override;
   void output(std::size_t index, const std::string& host, wire::Stream stream,

@@ -25,7 +25,7 @@ Result<> SpillFile::make() {
   const std::string folder = temporary_folder();
   file_.reset(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (file_) return {};
-  std::string path = folder + "/sortie-XXXXXX";  // a file system without O_TMPFILE
+  std::string path = folder + "/sortie-XXXXXX";  // for file systems without O_TMPFILE
   file_.reset(::mkostemp(path.data(), O_CLOEXEC));
   if (!file_) return std::unexpected(os_error(errno, "temporary file in " + folder));
   ::unlink(path.c_str());

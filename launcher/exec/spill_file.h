@@ -1,5 +1,5 @@
-// SpillFile: bytes beyond what may stay in memory, in a file without a name that goes with the
-// process. Appended to once, read at any offset; a part that nobody needs is given back.
+// SpillFile: keeps bytes that do not fit in memory in an unlinked temporary file. Data is appended
+// once and read at any offset; parts that are no longer needed are freed.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,11 @@ namespace sortie::launcher {
 
 class SpillFile {
  public:
-  /// Made at the first call, in $TMPDIR or /tmp. Returns the offset.
+  /// Appends `bytes`; returns their offset. Creates the file on first use, in $TMPDIR or /tmp.
   Result<std::uint64_t> append(std::string_view bytes);
   Result<> read(std::uint64_t offset, std::span<char> bytes) const;
-  /// Bytes before `offset` are not read again. Without support of the file system: nothing happens.
+  /// Frees the bytes before `offset`, which must not be read again. No-op if the file system does
+  /// not support it.
   void discard_before(std::uint64_t offset);
   std::uint64_t size() const { return size_; }
 

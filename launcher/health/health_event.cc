@@ -23,7 +23,7 @@ std::unexpected<Error> bad_member(const char* key, std::string_view wanted) {
   return fail(ErrorCode::data, fmt::format("\"{}\" must be {}", key, wanted));
 }
 
-/// A whole number of the given range under `key`; `otherwise` where there is none.
+/// Reads an integer in [0, most] under `key`; `otherwise` if it is missing.
 Result<std::int64_t> whole(const Json& object, const char* key, std::int64_t most,
                            std::int64_t otherwise) {
   const auto it = object.find(key);

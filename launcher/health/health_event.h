@@ -1,6 +1,6 @@
-// What hosts report of their health, checked where it comes in, and as it stands in events.jsonl. A
-// host is not trusted: it says facts; class, action, words and commands come from the table here
-// (common/health).
+// Health findings reported by hosts: validation, and their form in events.jsonl. A host is not
+// trusted: it reports facts; class, action, texts and commands come from the table in
+// common/health.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,36 @@
 
 namespace sortie::launcher {
 
-/// The finding in a JSON object: its members have their type and limits, texts are printable.
-/// ErrorCode::data: which is not so. A kind of another version is refused.
+/// Parses a finding: its members have the right types and limits, texts are made printable.
+/// ErrorCode::data names an invalid member. A kind of another version is rejected.
 Result<health::Finding> finding_of(const nlohmann::json& object);
 
-/// The members of the event `health`: the finding, and what it means.
+/// Returns the members of the event `health`: the finding and its judgement.
 nlohmann::ordered_json health_json(const std::string& host, const health::Finding& finding);
 
-/// What one host sends during an attempt: each finding once, and no more than a person could want.
+/// Filters the findings of one host during an attempt: each finding once, and at most kMostAMinute
+/// per minute.
 class HealthIntake {
  public:
   static constexpr std::size_t kMostAMinute = 120;
   static constexpr std::size_t kMaxBytes = 64u << 10;
 
-  /// Of a wire::HealthEvent. Nothing: it was taken before, or comes on top of too many. `now` in
-  /// seconds. ErrorCode::data: it is none.
+  /// Takes the JSON of a wire::HealthEvent. Returns nullopt if it was taken before or exceeds the
+  /// rate limit. `now`: seconds. ErrorCode::data if it is invalid.
   Result<std::optional<health::Finding>> take(std::string_view json, double now);
-  /// Of the finding that was taken last; the runner counts them, from 1. 0: it had none.
+  /// Highest number of a finding so far; the runner numbers findings from 1. 0: none had a number.
   std::uint64_t number() const { return number_; }
-  /// How many came on top since this was asked last.
+  /// Number of findings above the rate limit since the last call.
   std::uint64_t left_out();
 
  private:
   std::uint64_t number_ = 0;
-  std::deque<double> times_;  // of those within the last minute
+  std::deque<double> times_;  // times of findings within the last minute
   std::uint64_t left_out_ = 0;
 };
 
-/// NVML's numbers of the GPUs that the ranks on this host may use, as CUDA_VISIBLE_DEVICES says.
-/// Nothing: all of them.
+/// NVML indices of the GPUs that the ranks on this host may use, from CUDA_VISIBLE_DEVICES.
+/// nullopt: all of them.
 std::optional<std::set<int>> gpus_of(const HostPlan& host);
 
 }  // namespace sortie::launcher

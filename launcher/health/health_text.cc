@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kMostRows = 5, kMostTimes = 40, kMostReported = 64;
 
-/// Those that a person should know of: what the job uses first, then the worst, of equals the
-/// latest.
+/// Incidents to show to the user: those of devices that the job uses first, then the worst, then
+/// the latest.
 std::vector<HealthIncident> worth_telling(const HealthView& view, const std::string& host) {
   std::vector<HealthIncident> told = view.incidents(host);
   std::erase_if(told, [](const HealthIncident& incident) {
@@ -80,7 +80,7 @@ std::string health_report(const HealthView& view) {
   if (count > kMostReported)
     out += fmt::format("  and {} more; they are in events.jsonl\n", count - kMostReported);
   if (!out.empty()) out = "health of hosts:\n" + out;
-  // Many hosts are alike in what they can be asked.
+  // Many hosts have the same sources.
   std::map<std::string, std::vector<std::string>> alike;
   for (const auto& [host, sources] : view.sources()) alike[sources].push_back(host);
   if (!alike.empty()) out += "health was watched by:\n";

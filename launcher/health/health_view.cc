@@ -10,12 +10,12 @@
 namespace sortie::launcher {
 namespace {
 
-/// Which of two findings is rather the cause of the other.
+/// Order of findings: the greater one is the more likely cause.
 auto weight(const health::Judgement& judgement) {
   return std::tuple(judgement.kind, !judgement.inherits, judgement.action);
 }
 
-/// What tells of the same thing: the same GPU by whatever name, or the same device.
+/// Whether two findings are about the same GPU (by index or by device) or the same other device.
 bool same_device(const health::Finding& a, const health::Finding& b) {
   if (!a.device.empty() && a.device == b.device) return true;
   if (a.gpu || b.gpu) return a.gpu == b.gpu;
@@ -71,7 +71,7 @@ HealthView::Taken HealthView::take(const std::string& host, const health::Findin
     known->finding.uuid = finding.uuid;
     known->used = used.value_or(uses(host, finding));
   }
-  // The same error again, with what the driver asks for.
+  // The same error again, now with the recovery action that the driver requests.
   const bool informed = finding.kind == known->finding.kind &&
                         finding.code == known->finding.code && finding.recovery &&
                         !known->finding.recovery;

@@ -25,9 +25,8 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 namespace {
 
-constexpr std::size_t kMaxNoise =
-    64 * 1024;                            // what a host's shell start-up may print before the tag
-constexpr std::size_t kMaxAnswer = 1000;  // of what a host says in a message of ours
+constexpr std::size_t kMaxNoise = 64 * 1024;  // limit of shell start-up output before the tag
+constexpr std::size_t kMaxAnswer = 1000;      // limit of a host's text in a message
 constexpr std::size_t kKeptPiece = 8 * 1024;
 constexpr std::string_view kTag = "SORTIE ";
 
@@ -49,7 +48,8 @@ std::string machine_of(std::string_view bytes) {
   }
 }
 
-// The runner's frames may have come with the line that announces them.
+// The first frames of the runner may have been read together with the line that announces it; this
+// channel returns them first.
 class RestFirstChannel : public Channel {
  public:
   RestFirstChannel(std::unique_ptr<Channel> channel, std::string rest)
@@ -78,13 +78,13 @@ class RestFirstChannel : public Channel {
   std::string rest_;
 };
 
-// The exchange on a fresh channel, up to the runner's first byte.
+// The exchange on a new channel, up to the runner's first byte.
 struct Exchange {
   std::unique_ptr<Channel> channel;
-  std::string unread;  // received, not looked at
-  std::string noise;   // lines that were not for us
+  std::string unread;  // received, not yet parsed
+  std::string noise;   // lines without the tag
 
-  // The answer after "SORTIE ". nullopt: the stream ended (or broke) before one came.
+  // Returns the answer after "SORTIE ". nullopt if the stream ended (or broke) before.
   asio::awaitable<std::optional<std::string>> next_answer() {
     std::array<char, 16 * 1024> buffer;
     for (;;) {
@@ -106,7 +106,7 @@ struct Exchange {
     co_return std::nullopt;
   }
 
-  // Ends the channel and forgets what came over it.
+  // Closes the channel and discards its output.
   void restart() {
     channel->close();
     channel.reset();
@@ -114,7 +114,7 @@ struct Exchange {
     noise.clear();
   }
 
-  // What the host said, for messages: short, on one line.
+  // The end of the host's output, for messages: short, on one line.
   std::string said() const {
     std::string text;
     for (const auto& [name, output] :
@@ -129,13 +129,14 @@ struct Exchange {
   }
 };
 
-// Every login shell (sh, bash, zsh, csh, fish) reads this alike; the hash is hexadecimal.
+// Every login shell (sh, bash, zsh, csh, fish) parses this the same way; the hash is hexadecimal.
 std::string direct_command(const RunnerBinary& binary, RunnerStays stays) {
   return fmt::format("exec /bin/sh -c '{}{}{}{}{}'", kDirectHead, binary.sha256(), kDirectTail,
                      binary.xxh3(), stays == RunnerStays::yes ? kDirectServe : kDirectOnce);
 }
 
-// sshd forgets a session a moment after it has said so, and may allow only one (MaxSessions).
+// sshd frees a session slightly after it has reported its end, and may allow only one
+// (MaxSessions).
 asio::awaitable<Result<std::unique_ptr<Channel>>> exec_when_free(Connection& connection) {
   constexpr int kTries = 20;
   asio::steady_timer timer(co_await asio::this_coro::executor);
@@ -147,7 +148,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> exec_when_free(Connection& con
   }
 }
 
-/// In small pieces where the connection is kept: what libssh buffers once it has for good.
+/// Sends the binary, in small pieces if the connection is kept: libssh never shrinks its buffer.
 asio::awaitable<Result<>> send_binary(Channel& channel, const RunnerBinary& binary,
                                       RunnerStays stays) {
   std::string_view bytes = binary.bytes();
@@ -210,7 +211,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
                                                                RunnerStays stays) {
   if (auto there = connection.take_runner()) co_return there;
   const auto executor = co_await asio::this_coro::executor;
-  // Shared with the timer, which may fire when this frame is gone.
+  // Shared with the timer, which may fire after this coroutine has ended.
   const auto exchange = std::make_shared<Exchange>();
   const auto late = std::make_shared<bool>(false);
   asio::steady_timer timer(executor, timeout);
@@ -235,7 +236,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
                                               std::move(exchange->unread));
   };
 
-  // Most hosts have it: then the login shell is the only one that is started.
+  // Most hosts have the runner: then only the login shell is started.
   auto channel = co_await connection.exec(direct_command(binary, stays));
   if (!channel) co_return std::unexpected(std::move(channel).error());
   exchange->channel = std::move(*channel);
@@ -245,7 +246,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
     co_return started;
   }
   if (*late) co_return timed_out("no answer");
-  // An sshd may allow one session at a time: the next one is asked for when this one is over.
+  // An sshd may allow one session at a time: wait for the end of this one before the next.
   if (exchange->noise.size() <= kMaxNoise) co_await exchange->channel->wait();
   if (*late) co_return timed_out("no answer");
   exchange->restart();

@@ -1,5 +1,5 @@
-// Starts the runner on a host that may not have it yet: one command, one exchange on its stdio,
-// over any Transport. See bootstrap_script.h for the host's side.
+// Starts the runner on a host that may lack it: one command and one exchange on its stdio, over any
+// Transport. bootstrap_script.h has the host's side.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -15,10 +15,10 @@
 
 namespace sortie::launcher {
 
-/// The runner's executable file, mapped; its hashes are remembered (runner_hashes.h).
+/// The runner's executable file, memory-mapped. Its hashes are cached (runner_hashes.h).
 class RunnerBinary {
  public:
-  /// ErrorCode::not_found or io.
+  /// ErrorCode::not_found or ErrorCode::io.
   static Result<RunnerBinary> open(const std::filesystem::path& path);
   RunnerBinary(RunnerBinary&& other) noexcept;
   RunnerBinary& operator=(RunnerBinary&& other) noexcept;
@@ -28,9 +28,9 @@ class RunnerBinary {
   std::string_view bytes() const { return bytes_; }
   /// Lower-case hex.
   const std::string& sha256() const { return sha256_; }
-  /// XXH3 of 64 bits, lower-case hex: what a runner that starts compares its content with.
+  /// 64-bit XXH3, lower-case hex. A runner compares it with its own content when it starts.
   const std::string& xxh3() const { return xxh3_; }
-  /// As `uname -m` names it: "x86_64"; "any" for a script.
+  /// Machine name as in `uname -m`, such as "x86_64"; "any" for a script.
   const std::string& machine() const { return machine_; }
 
  private:
@@ -41,14 +41,15 @@ class RunnerBinary {
   std::string machine_;
 };
 
-/// Whether a runner stays when its conversation is over (common/wire/serving.h).
+/// Whether the runner keeps running after its conversation (common/wire/serving.h).
 enum class RunnerStays { no, yes };
 
-/// Runs the host's runner, pushing `binary` first when the host lacks exactly it; the channel then
-/// is the runner's stdio (frames). ErrorCode::runner when it can not be installed or started, with
-/// what the host said. Both references must outlive the call. `on_push` is told when the binary
-/// starts to travel, and when it has arrived. A connection that has a runner already
-/// (Connection::take_runner) gives that one.
+/// Runs the runner on the host; copies `binary` there first if the host lacks exactly this build.
+/// Returns a channel to the runner's stdio (frames). ErrorCode::runner if the runner can not be
+/// installed or started; the message has what the host printed. Both references must outlive the
+/// call. `on_push` is called with true when the transfer of the binary starts, and with false when
+/// it has ended. If the connection already has a runner (Connection::take_runner), returns its
+/// channel.
 boost::asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(
     Connection& connection, const RunnerBinary& binary,
     std::chrono::milliseconds timeout = std::chrono::seconds(60),

@@ -32,7 +32,7 @@ std::string neutral_word(std::string_view word, std::string_view host) {
   return std::string(word);
 }
 
-/// Without what tells hosts apart.
+/// `text` with placeholders for host name and addresses.
 std::string neutral(std::string_view text, std::string_view host) {
   std::string out;
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// Failures of many hosts in few lines: equal ones once.
+// Folds failures of many hosts: equal failures become one entry.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ struct FoldedFailure {
   std::string text;
 };
 
-/// `failures`: {host, what failed there}, in host order. Equal ones are one entry, in the order of
-/// their first hosts. Texts that differ only in the host's own name or in network addresses are
-/// equal; <host> and <address> stand for those in the text of several.
+/// Folds `failures` ({host, message}, in host order). Equal messages become one entry, in the order
+/// of their first hosts. Messages that differ only in the host's own name or in network addresses
+/// are equal; the entry of several such messages has <host> and <address> in their place.
 std::vector<FoldedFailure> fold_failures(
     const std::vector<std::pair<std::string, std::string>>& failures);
 
-/// The same of texts that must be equal to the byte: answers, not failures.
+/// The same for texts that must be equal byte by byte, such as answers.
 std::vector<FoldedFailure> fold_equal(
     const std::vector<std::pair<std::string, std::string>>& texts);
 

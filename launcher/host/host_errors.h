@@ -1,4 +1,4 @@
-// What went wrong on several hosts, each reason once.
+// Error messages of several hosts, each distinct one once.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace sortie::launcher {
 
-/// One line per distinct error in the order of their first hosts, hosts folded:
-/// "h[03-05]: connect: Connection refused; ...". `errors`: {host, its error}.
+/// One line per distinct error, in the order of their first hosts, with folded host names, such as
+/// "h[03-05]: connect: Connection refused". No newline at the end. `errors`: {host, its error}.
 std::string fold_errors(const std::vector<std::pair<std::string, Error>>& errors);
 
 }  // namespace sortie::launcher

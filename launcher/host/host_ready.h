@@ -1,4 +1,4 @@
-// What a host says of itself before its ranks start, checked before anything is made of it.
+// What a host reports about itself before its ranks start, validated before use.
 #pragma once
 
 #include <string>
@@ -13,18 +13,19 @@ namespace sortie::launcher {
 
 struct HostFacts {
   HostNetwork network;
-  std::uint32_t cpus = 0;  // that its ranks may use
+  std::uint32_t cpus = 0;  // available to its ranks
   std::uint64_t memory_bytes = 0;
-  std::vector<std::string> cpu_sets;  // of its ranks in their order; none where nobody is bound
+  std::vector<std::string> cpu_sets;  // one per rank, in rank order; empty without CPU binding
   std::string machine_id;             // equal for two names of one machine; empty = unknown
   std::uint32_t gpus = 0;
 };
 
-/// Two hosts of a job that are one machine, "" when there are none. `hosts`: names and machine ids,
-/// in the order of the job. The message says what would happen and what to do.
+/// Returns an error message if two hosts of a job are the same machine, else "". `hosts`: names and
+/// machine IDs, in the order of the job. The message has the consequence and the remedy.
 std::string shared_machine(const std::vector<std::pair<std::string, std::string>>& hosts);
 
-/// `reached_at`: its address, empty when unknown. ErrorCode::protocol: outside the grammar.
+/// Validates `ready`. `reached_at`: the address of the host, empty if unknown. ErrorCode::protocol
+/// if a field is malformed.
 Result<HostFacts> check_ready(const HostPlan& host, const std::string& reached_at,
                               const wire::JobReady& ready);
 

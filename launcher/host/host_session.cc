@@ -77,7 +77,7 @@ asio::awaitable<Result<wire::Message>> HostSession::next() {
     reading_ = true;
     auto message = co_await client_->receive();
     reading_ = false;
-    if (!message && lost_early_) co_return std::unexpected(*lost_early_);  // silence has a reason
+    if (!message && lost_early_) co_return std::unexpected(*lost_early_);  // the actual reason
     if (message && std::holds_alternative<wire::Heartbeat>(*message)) continue;
     last_progress_ = Clock::now();
     co_return message;
@@ -109,7 +109,7 @@ asio::awaitable<Result<>> HostSession::hand_over(wire::Message order, std::strin
     send(order);
     co_return Result<>();
   }
-  // Hello and job go out together: one round trip less.
+  // Hello and job are sent together: one round trip less.
   const std::string bytes = hello_frame(expected_build) + wire::encode(order);
   co_return co_await client_->write(bytes);
 }
@@ -138,7 +138,8 @@ asio::awaitable<Result<>> HostSession::adopt(wire::Adopt order, std::string expe
 asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
                                                          std::string expected_build) {
   const auto self = shared_from_this();
-  // Shared with the timer: it may have fired when this frame is gone. Done: it does nothing more.
+  // Shared with the timer, which may fire after this coroutine has ended. done: the timer is a
+  // no-op.
   enum class Wait { on, late, done };
   const auto wait = std::make_shared<Wait>(Wait::on);
   asio::steady_timer deadline(executor_, runner_.startup_timeout);

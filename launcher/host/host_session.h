@@ -1,5 +1,6 @@
-// HostSession: the launcher's side of one host, from connect to goodbye. Lives on the I/O thread;
-// held by shared_ptr because its own coroutines outlast a caller that gives up on it.
+// HostSession: the launcher's side of the conversation with one host, from connect() to Goodbye.
+// Used on the I/O thread. Held by shared_ptr, because its coroutines may outlive a caller that
+// gives up on it.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -20,18 +21,19 @@
 
 namespace sortie::launcher {
 
-/// Of a transfer or an image: how long a host may do nothing but beat. Its runner says every few
-/// seconds how far it is, also while it compares files or an engine pulls.
+/// Progress timeout of a host during a file transfer or an image pull
+/// (HostSession::expect_progress()). The runner reports progress every few seconds, also while it
+/// compares files or a container engine pulls.
 inline std::chrono::milliseconds work_patience(const config::RunnerConfig& runner) {
   return 30 * runner.heartbeat_timeout;
 }
 
 class HostSession : public std::enable_shared_from_this<HostSession> {
  public:
-  /// Called on the I/O thread after start(); never after close() returned.
+  /// Callbacks, called on the I/O thread after start(), and never after close() has returned.
   struct Listener {
-    std::function<void(wire::Message)> on_message;  // but heartbeats
-    std::function<void(Error)> on_lost;             // the connection is gone; called once
+    std::function<void(wire::Message)> on_message;  // any message except heartbeats
+    std::function<void(Error)> on_lost;             // the connection is lost; called once
     std::function<void(const wire::Heartbeat&)> on_beat = {};
   };
 
@@ -39,72 +41,76 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
               const config::RunnerConfig& runner);
 
   const std::string& host() const { return host_; }
-  /// Address at which the host was reached; empty when unknown.
+  /// Address at which the host was reached; empty if unknown.
   const std::string& address() const { return address_; }
-  /// The host's clock against ours, from what it has said so far.
+  /// The host's clock relative to this machine's, from the messages received so far.
   const HostClock& clock() const { return client_ ? client_->clock() : known_clock_; }
-  /// RankEvents of this host that were received, since its job began.
+  /// Number of RankEvents received from this host since its job began.
   std::uint64_t events_taken() const { return events_taken_; }
-  /// This one follows `lost`, whose connection broke: the clocks are known already.
+  /// Takes over the clock estimate of `lost`, a session with the same host whose connection broke.
   void follow(const HostSession& lost) { known_clock_ = lost.clock(); }
   /// The last kilobytes of the runner's stderr.
   std::string runner_stderr() const;
 
-  /// Connects and starts the runner. References must outlive the call. Errors name the stage by
-  /// their code.
+  /// Connects and starts the runner. Both references must outlive the call. The error code names
+  /// the stage that failed.
   boost::asio::awaitable<Result<>> connect(Transport& transport, const RunnerBinary& binary);
 
-  /// Hello both ways (runner.startup_timeout); from then on heartbeats flow, and messages can be
-  /// sent and read with next() before there is a job.
+  /// Exchanges Hello, within runner.startup_timeout. Then heartbeats are sent, and messages can be
+  /// sent and received with next() before there is a job.
   boost::asio::awaitable<Result<>> greet(std::string expected_build);
-  /// The next message that is no heartbeat; silence meanwhile is an error. Between greet() and
-  /// prepare() or start().
+  /// Returns the next message that is no heartbeat. Fails if the host sends nothing for
+  /// runner.heartbeat_timeout meanwhile. Only between greet() and prepare() or start().
   boost::asio::awaitable<Result<wire::Message>> next();
-  /// From now on a host whose heartbeats go on, but which for `limit` neither says anything else
-  /// nor takes anything, is lost while next() or drained() waits for it (ErrorCode::timeout).
+  /// Sets a progress timeout. From now on the session is lost (ErrorCode::timeout) if, during
+  /// next() or drained(), the host sends nothing but heartbeats and accepts no message from here
+  /// for `limit`.
   void expect_progress(std::chrono::milliseconds limit);
-  /// Waits until at most `bytes` of what was sent wait to be written, or the session is closed.
+  /// Waits until at most `bytes` are queued for sending, or the session is closed.
   boost::asio::awaitable<void> drained(std::size_t bytes);
 
-  /// Hands the job over and waits until the host is ready to start its ranks
-  /// (runner.startup_timeout). From then on heartbeats flow: other hosts may take their time.
+  /// Sends the job and waits until the host is ready to start its ranks, within
+  /// runner.startup_timeout. Then heartbeats are sent: other hosts may need longer.
   boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
                                                          std::string expected_build);
 
-  /// The same for a job that a runner holds: its launcher is gone, or the connection to it was.
-  /// Heartbeats flow from then on.
+  /// The same for a job that a runner holds because its launcher or the connection to it was lost.
+  /// Then heartbeats are sent.
   boost::asio::awaitable<Result<>> adopt(wire::Adopt order, std::string expected_build);
-  /// What a runner has said when it refused prepare() or adopt(); none: it did not come to that.
+  /// The RunnerError with which the runner refused prepare() or adopt(), if any.
   const std::optional<wire::RunnerError>& refusal() const { return refusal_; }
 
-  /// From now on messages go to `listener` and silence is noticed.
+  /// From now on delivers messages to `listener`, and declares the host lost if it sends nothing
+  /// for runner.heartbeat_timeout.
   void start(Listener listener);
 
-  /// Queues a message. Nothing happens when the session is closed.
+  /// Queues a message. No-op if the session is closed.
   void send(const wire::Message& message);
-  /// The same for a frame (wire::encode) that several hosts get: they share its bytes.
+  /// The same for an encoded frame (wire::encode) that is sent to several hosts, which share its
+  /// bytes.
   void send(std::shared_ptr<const std::string> frame);
 
-  /// Says Goodbye to a runner that has finished. When it has ended the listener's on_lost is called
-  /// as ever, and the connection goes back to its transport (Connection::release).
+  /// Sends Goodbye to a runner that has finished. When the runner has ended, on_lost is called as
+  /// usual, and the connection is returned to its transport (Connection::release).
   void say_goodbye();
 
-  /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
+  /// Closes the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
   bool closed() const { return closed_; }
-  /// When bytes of the runner came in last; long ago when none ever did.
+  /// Time at which bytes were last received from the runner; the clock's epoch if there is no
+  /// runner yet.
   std::chrono::steady_clock::time_point last_heard() const;
-  /// The runner's binary is on its way to the host.
+  /// Whether the runner's binary is being copied to the host.
   bool pushing() const { return pushing_ && !closed_; }
 
  private:
   struct Outgoing {
     std::shared_ptr<const std::string> frame;
-    bool counts = true;  // as progress, once it is written
+    bool counts = true;  // whether writing it counts as progress
   };
   void enqueue(Outgoing outgoing);
   boost::asio::awaitable<Result<>> hand_over(wire::Message order, std::string build);
-  /// Sends Hello (unless it was greeted) and `order`, and waits for the message that answers it.
+  /// Sends `order`, preceded by Hello unless greet() was called, and waits for its answer.
   boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
@@ -119,22 +125,22 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const config::RunnerConfig& runner_;
   std::string address_;
   std::unique_ptr<Connection> connection_;
-  std::unique_ptr<RunnerClient> client_;  // once its runner has been started
+  std::unique_ptr<RunnerClient> client_;  // set once the runner has been started
   std::deque<Outgoing> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_, drained_;
   std::optional<Listener> listener_;
-  std::optional<Error> lost_early_;  // before there was a listener
+  std::optional<Error> lost_early_;  // lost before start()
   std::optional<wire::RunnerError> refusal_;
-  HostClock known_clock_;  // before there is a client
+  HostClock known_clock_;  // used before there is a client
   std::uint64_t events_taken_ = 0;
-  bool greeted_ = false;                   // its loops run
-  bool reading_ = false;                   // somebody waits in next(): silence counts
-  bool draining_ = false;                  // somebody waits in drained()
-  std::chrono::milliseconds patience_{0};  // of expect_progress(); 0 = none
+  bool greeted_ = false;                   // the loops are running
+  bool reading_ = false;                   // next() is waiting: silence counts
+  bool draining_ = false;                  // drained() is waiting
+  std::chrono::milliseconds patience_{0};  // of expect_progress(); 0 = no limit
   std::chrono::steady_clock::time_point last_progress_;
   bool closed_ = false, pushing_ = false;
-  bool goodbye_ = false;  // was said
+  bool goodbye_ = false;  // Goodbye was sent
 };
 
 }  // namespace sortie::launcher

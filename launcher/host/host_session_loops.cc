@@ -1,4 +1,4 @@
-// HostSession while it lives: what is read, written and watched, until it is lost or closed.
+// The loops of HostSession: read, write and watch, until the session is lost or closed.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-// A host that takes nothing more: far above what a healthy job queues (credits, fences,
+// Limit for a host that accepts no more data; far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
-/// A timer that is so late: this process did not run meanwhile.
+/// If a timer fires this late, the process was suspended meanwhile.
 constexpr std::chrono::milliseconds kStandstill{500};
 }  // namespace
 
@@ -84,8 +84,8 @@ asio::awaitable<void> HostSession::write_loop() {
 asio::awaitable<void> HostSession::watch_loop() {
   const auto self = shared_from_this();
   auto heard = last_heard();
-  // Since then, in which this process did not run: where the machine is to blame, a runner on it
-  // did not run either.
+  // Time since `heard` in which this process did not run. If the machine was suspended, a runner on
+  // it did not run either.
   Clock::duration excused{};
   for (std::uint64_t sequence = 1; !closed_; ++sequence) {
     const Clock::time_point due = Clock::now() + runner_.heartbeat_interval;
@@ -95,7 +95,7 @@ asio::awaitable<void> HostSession::watch_loop() {
     const Clock::duration late = Clock::now() - due;
     excused = last_heard() == heard ? excused + late : Clock::duration();
     heard = last_heard();
-    // What was done there meanwhile has not been read yet.
+    // Progress made on the host meanwhile has not been read yet.
     if (late > kStandstill) last_progress_ = std::min(Clock::now(), last_progress_ + late);
     if (lost_patience()) {
       lost({ErrorCode::timeout,
@@ -110,7 +110,7 @@ asio::awaitable<void> HostSession::watch_loop() {
     send(beat);
     if ((!listener_ && !reading_) || Clock::now() - heard - excused <= runner_.heartbeat_timeout)
       continue;
-    // What has arrived meanwhile is read first.
+    // First read what has arrived meanwhile.
     watch_timer_.expires_after(std::chrono::milliseconds(500));
     co_await watch_timer_.async_wait(kToken);
     if (closed_ || last_heard() != heard) continue;

@@ -18,7 +18,7 @@ void limit(std::string& text, std::size_t bytes) {
   if (text.size() > bytes) text = text.substr(0, bytes) + "...";
 }
 
-/// A text that is shown as it is.
+/// Bounds a text that is shown to the user.
 void limit_shown(std::string& text, std::size_t bytes) {
   limit(text, bytes);
   text = printable_lines(text);

@@ -1,5 +1,5 @@
-// Words of a host, made fit for messages and files of ours: whatever a runner sends passes here
-// before anybody else sees it.
+// Bounds and cleans the texts of a host before messages and files use them. Every message of a
+// runner passes through bound_texts() first.
 #pragma once
 
 #include <string>
@@ -11,26 +11,26 @@
 
 namespace sortie::launcher {
 
-/// Cuts the texts of `message` to what a person would read. Errors, progress and notices, which are
-/// shown to one, lose their control characters too (lines stay lines).
+/// Truncates the texts of `message` to readable lengths. In errors, progress and notices, which are
+/// shown to the user, also makes control characters visible; line breaks stay.
 void bound_texts(wire::Message& message);
 
-/// What a program wrote last before it ended, at most about 1000 bytes on one line; for a message.
+/// The last 1000 bytes or so that a program wrote to stderr, on one line, for a message.
 std::string last_words(std::string_view stderr_tail);
 
-/// At most 1000 bytes of what a host says, on one line; for a table or a message.
+/// The first 1000 bytes of `text`, on one line, for a table or a message.
 std::string one_line(std::string text);
 
 /// How a rank ended.
 ProcessStatus status_of(const wire::RankExited& exited);
-/// What lack of memory has to do with it, to follow its status in a message; "" for nothing.
+/// Text about an OOM kill that follows the exit status in a message; "" if there was none.
 std::string_view oom_text(const wire::RankExited& exited);
 
-/// The class of what a runner reports; `runner` when it is none that concerns the launcher.
+/// Maps the code of a RunnerError to an ErrorCode; ErrorCode::runner for codes that the launcher
+/// does not distinguish.
 ErrorCode runner_error_code(const wire::RunnerError& error);
 
-/// When the message was sent, or what it tells of happened, by the host's clock; 0 when it does not
-/// say.
+/// Time in `message` on the host's boot clock, in milliseconds; 0 if the message has none.
 std::uint64_t time_in(const wire::Message& message);
 
 }  // namespace sortie::launcher

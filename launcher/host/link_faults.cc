@@ -12,12 +12,12 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// What a channel and the reads and writes on it share: they may outlive it.
+/// State shared by a channel and its reads and writes, which may outlive it.
 struct Guarded {
   std::shared_ptr<const LinkFaults> faults;
   std::string host;
   std::unique_ptr<Channel> inner;
-  asio::steady_timer reading, writing;  // for the end of a cut
+  asio::steady_timer reading, writing;  // wait for the end of a cut
   bool closed = false;
 };
 using Shared = std::shared_ptr<Guarded>;
@@ -26,7 +26,7 @@ Error closed_here() {
   return {ErrorCode::lost, "the channel was closed here"};
 }
 
-/// False: the channel was closed meanwhile.
+/// Waits until the link is up. Returns false if the channel was closed meanwhile.
 asio::awaitable<bool> passed(Shared channel, asio::steady_timer& timer) {
   while (!channel->closed) {
     const auto until = channel->faults->until(channel->host);

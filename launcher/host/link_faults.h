@@ -1,9 +1,9 @@
-// Links to hosts that are cut on purpose for a time (`sortie chaos`): nothing that the launcher and
-// the host send each other arrives until it is over, and no new connection is made. What was sent
-// meanwhile arrives then, as after lost packets. Lives on the launcher's I/O thread.
+// Deliberate link cuts for a limited time (`sortie chaos`). During a cut nothing that the launcher
+// and the host send each other arrives, and no new connection is made. Data sent meanwhile arrives
+// after the cut, as after lost packets. Used on the launcher's I/O thread.
 //
-// What it does not do: the connection below stays open, so the host sees no broken one before this
-// side gives it up, and then sees it at once; what hosts send each other is not touched.
+// Limits: the underlying connection stays open, so the host sees it break only when this side
+// closes it, and then at once. Traffic between hosts is not affected.
 #pragma once
 
 #include <chrono>
@@ -19,15 +19,15 @@ class LinkFaults {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// From now on for `time`; one that is cut already stays so for the longer of both.
+  /// Cuts the link for `time` from now. If it is cut already, the later end counts.
   void cut(const std::string& host, std::chrono::milliseconds time);
-  /// When the link is up again; a time that has passed where it is up.
+  /// End of the cut; a time in the past if the link is up.
   Clock::time_point until(const std::string& host) const;
 
-  /// Waits until the link is up, no longer than `limit`; false: it is not.
+  /// Waits until the link is up, at most `limit`. Returns false if it is still down.
   static boost::asio::awaitable<bool> up(std::shared_ptr<const LinkFaults> faults, std::string host,
                                          std::chrono::milliseconds limit);
-  /// `channel` of a host, which obeys its cuts.
+  /// Wraps `channel` of a host so that it obeys the cuts of its link.
   static std::unique_ptr<Channel> guard(std::shared_ptr<const LinkFaults> faults, std::string host,
                                         boost::asio::any_io_executor executor,
                                         std::unique_ptr<Channel> channel);

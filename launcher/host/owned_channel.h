@@ -1,4 +1,4 @@
-// A Channel that owns a command which coroutines share, and closes it.
+// A Channel that shares ownership of a command with coroutines, and closes it when destroyed.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace sortie::launcher {
 
-/// `Session` has the functions of Channel. Whoever is inside one of them keeps it alive; the last
-/// word is this owner's.
+/// `Session` has the functions of Channel. Its coroutines keep the session alive while they run;
+/// the destructor closes it in any case.
 template <class Session>
 class OwnedChannel : public Channel {
  public:

@@ -16,7 +16,8 @@ namespace {
 
 constexpr milliseconds kFirstStep{250}, kLastStep{5000};
 
-/// The answer of a runner there, not of the way to it; `io` says that it does not know.
+/// Whether retrying is useless: the runner on the host has refused. ErrorCode::io is not final: the
+/// runner could not find out.
 bool is_final(const std::optional<wire::RunnerError>& refusal) {
   return refusal && refusal->code != error_code_name(ErrorCode::io);
 }
@@ -35,8 +36,8 @@ void Reconnect::give_up() {
   if (current_) current_->close();
 }
 
-/// Doubled each time, and by chance up to a quarter shorter: hosts that were lost together do not
-/// come back together.
+/// The next pause: doubled each time, with random jitter of up to a quarter, because hosts that
+/// were lost together should not reconnect together.
 milliseconds Reconnect::next_pause() {
   thread_local std::minstd_rand random(std::random_device{}());
   const milliseconds step = step_;

@@ -1,6 +1,6 @@
-// The way back to a host whose connection broke while its runner holds the ranks: again and again,
-// with growing pauses, until the runner there has handed its job over to a new connection, has said
-// that there is none any more, or the time is over.
+// Reconnects to a host whose connection broke while its runner holds the ranks. Retries with
+// growing pauses until the old runner has handed its job over to a new connection, the host reports
+// that no runner holds the job any more, or the time limit is reached.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -17,24 +17,25 @@ namespace sortie::launcher {
 
 class Reconnect : public std::enable_shared_from_this<Reconnect> {
  public:
-  /// References must outlive the executor's work.
+  /// References must outlive all work on `executor`.
   struct Parts {
     boost::asio::any_io_executor executor;
     Transport& transport;
     const RunnerBinary& binary;
-    /// For each attempt: a session that has taken no step yet, and the order for it, whose link
-    /// number is higher than all before.
+    /// Called for each attempt: make_session() returns an unused session, make_order() the order
+    /// for it. Each order has a higher link number than all before.
     std::function<std::shared_ptr<HostSession>()> make_session;
     std::function<wire::Adopt()> make_order;
-    std::chrono::milliseconds time{};  // from now on; the attempt that it ends in is finished
+    std::chrono::milliseconds time{};  // time limit from now; an attempt under way is finished
     std::chrono::milliseconds first_pause{};  // before the first attempt
   };
   explicit Reconnect(Parts parts);
 
-  /// Once. A session that has been adopted, ready for start(). Errors: lost (the runner there does
-  /// not hold the job, or the time is over; the message says which), interrupted (give_up()).
+  /// Returns a session after adopt(), ready for start(). May be called once. ErrorCode::lost: the
+  /// host does not hold the job, or the time limit was reached (the message says which).
+  /// ErrorCode::interrupted: give_up() was called.
   boost::asio::awaitable<Result<std::shared_ptr<HostSession>>> run();
-  /// Ends run() as soon as may be. Idempotent.
+  /// Makes run() end as soon as possible. Idempotent.
   void give_up();
 
   unsigned attempts() const { return attempts_; }

@@ -12,7 +12,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-// Most hosts say little most of the time, and there may be thousands.
+// Most hosts send little most of the time, and there may be thousands.
 constexpr std::size_t kLeastRead = 4u << 10, kMostRead = 64u << 10;
 
 Error ended(const Channel& channel) {

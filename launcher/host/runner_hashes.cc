@@ -21,10 +21,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kSha256Letters = 64, kXxh3Letters = 16, kMaxLine = 512;
-/// Beyond the grain of a file system's clock.
+/// Longer than the timestamp granularity of any file system.
 constexpr std::time_t kSettled = 2;
 
-/// Empty: nowhere.
+/// Path of the cache file; empty if there is no place for it.
 fs::path remembered_path() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache == '/')
     return fs::path(cache) / "sortie/runner-hashes";
@@ -61,7 +61,7 @@ std::optional<RunnerHashes> remembered(const fs::path& path, const std::string& 
 void remember(const fs::path& path, const std::string& line) {
   ::mkdir(path.parent_path().parent_path().c_str(), 0700);
   ::mkdir(path.parent_path().c_str(), 0700);
-  (void)write_file_atomic(path, line, 0600);  // else they are computed again the next time
+  (void)write_file_atomic(path, line, 0600);  // on failure, the next command computes them again
 }
 
 }  // namespace

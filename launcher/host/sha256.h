@@ -1,4 +1,4 @@
-// SHA-256 of bytes that are in memory.
+// SHA-256 of bytes in memory.
 #pragma once
 
 #include <openssl/evp.h>
@@ -10,7 +10,7 @@
 
 namespace sortie::launcher {
 
-/// The 32 bytes; hex() and base64_encode() make text of them.
+/// Returns the 32 bytes of the digest; hex() and base64_encode() convert them to text.
 inline std::string sha256(std::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;

@@ -1,4 +1,4 @@
-// The last 64 KiB of what a channel's command wrote to stderr.
+// The last 64 KiB that a channel's command wrote to stderr.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ class StderrTail {
  public:
   void add(std::string_view bytes) {
     text_ += bytes.substr(bytes.size() > kKept ? bytes.size() - kKept : 0);
-    // Cut with some slack, so that a chatty command does not shift 64 KiB per line.
+    // Truncated with some slack, so that 64 KiB are not moved for each line.
     if (text_.size() > 2 * kKept) text_.erase(0, text_.size() - kKept);
   }
   std::string text() const { return text_.substr(text_.size() > kKept ? text_.size() - kKept : 0); }

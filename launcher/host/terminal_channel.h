@@ -1,5 +1,5 @@
-// TerminalChannel: a person's session on a host, as `sortie ssh` has it: a terminal there, or a
-// command with stdin, stdout and stderr apart. Commands of ours go over Channel (transport.h).
+// TerminalChannel: an interactive session on a host (`sortie ssh`): a terminal, or a command with
+// separate stdin, stdout and stderr. Sortie's own commands use Channel (transport.h).
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -19,45 +19,47 @@ struct WindowSize {
 };
 
 struct TerminalRequest {
-  /// For the user's login shell there, as ssh hands it over; empty = the login shell itself.
+  /// Run by the user's login shell on the host, as ssh does; empty = the login shell itself.
   std::string command;
-  bool terminal = true;  // with one there; its output is then all on `out`
-  std::string term;      // TERM of it
+  bool terminal = true;  // allocate a terminal; all output is then Output::out
+  std::string term;      // TERM of the terminal
   WindowSize size;
 };
 
-/// Used on the I/O thread. Destroying it closes it: the host hangs up what runs in its terminal.
+/// Used on the I/O thread. Destroying it closes it: the host sends SIGHUP to the processes of the
+/// terminal.
 class TerminalChannel {
  public:
   enum class Output { out, err };
   virtual ~TerminalChannel() = default;
-  /// At least one byte of an output; 0 at its end. ErrorCode::lost when the connection broke. One
-  /// read of each output at a time.
+  /// Reads at least one byte of an output; returns 0 at its end. ErrorCode::lost if the connection
+  /// broke. One read per output at a time.
   virtual boost::asio::awaitable<Result<std::size_t>> read_some(Output output,
                                                                 std::span<char> buffer) = 0;
-  /// All of `bytes` to stdin. One write at a time (may overlap reads).
+  /// Writes all of `bytes` to stdin. One write at a time (may overlap reads).
   virtual boost::asio::awaitable<Result<>> write(std::string_view bytes) = 0;
-  /// Nothing more comes on stdin.
+  /// Sends EOF on stdin.
   virtual void end_input() = 0;
-  /// The window here has another size now.
+  /// Tells the host the new size of the local window.
   virtual void resize(WindowSize size) = 0;
-  /// After the ends of both outputs: how it ended.
+  /// Returns how the session ended. Call after the end of both outputs.
   virtual boost::asio::awaitable<Result<ProcessStatus>> wait() = 0;
   virtual void close() = 0;
 };
 
-/// What a Connection is, too, where its way to the host carries such sessions.
+/// Interface of a Connection that supports TerminalChannels.
 class TerminalWay {
  public:
   virtual ~TerminalWay() = default;
-  /// ErrorCode::channel when refused.
+  /// ErrorCode::channel if refused.
   virtual boost::asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_terminal(
       TerminalRequest request) = 0;
 };
 
 class Connection;
 
-/// ErrorCode::config where the way carries none. `connection` must outlive the call.
+/// Opens a TerminalChannel over `connection`, which must outlive the call. ErrorCode::config if the
+/// connection does not support them.
 boost::asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_terminal(
     Connection& connection, TerminalRequest request);
 

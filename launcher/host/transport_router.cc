@@ -19,9 +19,10 @@ using std::chrono::milliseconds;
 
 namespace {
 constexpr std::string_view kThisMachine = "localhost";
-/// For the first command on a kept connection; a new connection costs less than a longer wait.
+/// Timeout of the first command on a kept connection; a new connection costs less than a longer
+/// wait.
 constexpr milliseconds kPatience{3000};
-/// A server that allows one session counts the last one for a moment longer.
+/// A server that allows one session counts the previous one for a moment longer.
 constexpr int kRefusals = 6;
 constexpr milliseconds kAfterRefusal{50};
 }  // namespace
@@ -44,16 +45,16 @@ struct TransportRouter::State {
 
 namespace {
 
-/// What a connection and the commands that are being started on it share.
+/// State shared by a connection and the commands that are being started on it.
 struct Routed {
   std::weak_ptr<TransportRouter::State> router;
   std::shared_ptr<const LinkFaults> faults;
   asio::any_io_executor executor;
-  milliseconds patience;  // with a link that is cut
+  milliseconds patience;  // how long to wait while the link is cut
   std::string host;
   std::unique_ptr<Connection> connection;
-  bool untried = false;         // it was kept: nobody knows whether it still lives
-  bool brought_runner = false;  // and can have no other
+  bool untried = false;         // it was kept: it may be dead
+  bool brought_runner = false;  // and can not start another one
   bool closed = false;
 };
 

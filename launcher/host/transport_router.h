@@ -1,7 +1,6 @@
-// TransportRouter: the one way to all hosts of a command. "localhost" is reached by a child
-// process, every other name by SSH or by runner.transport. Connections that were released are kept:
-// the next connect() to such a host starts a command on it with neither handshake nor
-// authentication.
+// TransportRouter: the transport for all hosts of a command. "localhost" is reached by a child
+// process, every other name by SSH or runner.transport. Released connections are kept: the next
+// connect() to such a host reuses one, without handshake and authentication.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -18,15 +17,15 @@ class TransportRouter : public Transport {
                   std::chrono::milliseconds connect_timeout = std::chrono::seconds(10));
   ~TransportRouter() override;
 
-  /// A kept connection is not tried before its first command: one that has died meanwhile is then
-  /// replaced by a new one, and exec() has the errors of that one's connect().
+  /// A kept connection is not tested before its first command. If it turns out to be dead, exec()
+  /// replaces it by a new one and returns the errors of that connect().
   boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) override;
 
-  /// Connections that wait for their next use.
+  /// Number of kept connections.
   std::size_t idle() const;
 
-  /// Cuts the link to a host on purpose (link_faults.h). A connection that is made meanwhile fails
-  /// with ErrorCode::connect after `connect_timeout` of the constructor.
+  /// Cuts the link to a host deliberately (link_faults.h). During the cut connect() waits for at
+  /// most the constructor's `connect_timeout`, then fails with ErrorCode::connect.
   void cut_link(const std::string& host, std::chrono::milliseconds time);
 
   struct State;  // shared with its connections
@@ -35,7 +34,8 @@ class TransportRouter : public Transport {
   std::shared_ptr<State> state_;
 };
 
-/// As `runner` says. Must be destroyed before the io_context of `executor`.
+/// Makes the transport that `runner` configures. Must be destroyed before the io_context of
+/// `executor`.
 std::unique_ptr<TransportRouter> make_transport(boost::asio::any_io_executor executor,
                                                 const config::RunnerConfig& runner);
 

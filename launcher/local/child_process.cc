@@ -64,7 +64,7 @@ ChildProcess::ChildProcess(const asio::any_io_executor& executor)
       reaped_(executor, std::chrono::steady_clock::time_point::max()),
       kill_timer_(executor) {}
 
-// Whoever comes here with a child that lives is the end of the I/O thread's loop.
+// The child can only be running here if the I/O loop has ended before it: reap() owns this object.
 ChildProcess::~ChildProcess() {
   if (pid_ < 0 || status_) return;
   if (on_close_ == OnClose::kill) ::kill(-pid_, SIGKILL);
@@ -97,7 +97,7 @@ Result<std::shared_ptr<ChildProcess>> ChildProcess::start(asio::any_io_executor 
   child->output_.assign(output.read.release());
   child->error_.assign(error.read.release());
   child->process_.assign(pidfd.release());
-  // They end with the child and with its stderr.
+  // They complete when the child exits and its stderr is closed.
   spawn(executor, reap(child));
   spawn(executor, collect_stderr(child));
   return child;

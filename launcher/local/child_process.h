@@ -1,4 +1,4 @@
-// ChildProcess: a program on this machine in a session of its own, its stdio as coroutines.
+// ChildProcess: a program on this machine in a separate session, with asynchronous stdio.
 // ProcessChannel makes it a Channel.
 #pragma once
 
@@ -24,17 +24,17 @@
 
 namespace sortie::launcher {
 
-/// What close() means for the child.
+/// Effect of close() on the child.
 enum class OnClose {
-  eof,   // it sees the end of its stdin, and is left to end by itself
-  kill,  // and its whole process group is ended: TERM, KILL a second later
+  eof,   // the child sees EOF on stdin and exits by itself
+  kill,  // also kills its process group: SIGTERM, SIGKILL one second later
 };
 
-/// Shared by the channel and the coroutines around it; reaped as soon as it ends.
+/// Shared by the channel and its coroutines. Reaped as soon as it exits.
 class ChildProcess : public std::enable_shared_from_this<ChildProcess> {
  public:
-  /// `argv[0]` is looked for in PATH. ErrorCode::channel when it can not be started, not_found when
-  /// there is no such program.
+  /// Starts a program; `argv[0]` is searched in PATH. ErrorCode::not_found if there is no such
+  /// program, ErrorCode::channel if it can not be started.
   static Result<std::shared_ptr<ChildProcess>> start(boost::asio::any_io_executor executor,
                                                      std::vector<std::string> argv,
                                                      OnClose on_close);
@@ -56,7 +56,7 @@ class ChildProcess : public std::enable_shared_from_this<ChildProcess> {
   static boost::asio::awaitable<void> reap(std::shared_ptr<ChildProcess> self);
   static boost::asio::awaitable<void> collect_stderr(std::shared_ptr<ChildProcess> self);
 
-  // stdin is a socket pair: a write to a command that is gone is then an error, never a SIGPIPE.
+  // stdin is a socket pair: a write to a command that has exited is an error instead of SIGPIPE.
   boost::asio::local::stream_protocol::socket input_;
   boost::asio::posix::stream_descriptor output_, error_;
   boost::asio::posix::stream_descriptor process_;  // pidfd

@@ -1,4 +1,4 @@
-// Localhost without sshd: the same interface over child processes.
+// Transport to localhost over child processes, without sshd.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -8,8 +8,8 @@
 
 namespace sortie::launcher {
 
-/// Every host is this machine. Commands run under /bin/sh in a session of their own, so that the
-/// terminal's Ctrl-C reaches the launcher alone.
+/// Returns a transport for which every host is this machine. Commands run under /bin/sh in separate
+/// sessions, so that Ctrl-C on the terminal reaches only the launcher.
 std::unique_ptr<Transport> make_local_transport(boost::asio::any_io_executor executor);
 
 }  // namespace sortie::launcher

@@ -1,4 +1,4 @@
-// How many descriptors this process may have: two per host add up.
+// Limit of open descriptors of this process, which needs two per host.
 #pragma once
 
 #include <optional>
@@ -6,11 +6,11 @@
 
 namespace sortie::launcher {
 
-/// Raises the soft limit to the hard one. Idempotent.
+/// Raises the soft limit to the hard limit. Idempotent.
 void raise_open_file_limit();
 
-/// The soft limit that this process was started with, for its children: programs that use select()
-/// must not get descriptors beyond 1024 without having asked. nullopt: it was not raised.
+/// The original soft limit of this process, for its children: programs that use select() must not
+/// unexpectedly get descriptors above 1024. nullopt: the limit was not raised.
 std::optional<unsigned long> original_open_file_limit();
 
 }  // namespace sortie::launcher

@@ -26,7 +26,8 @@ std::vector<PmixRelay::Outgoing> PmixNameTable::on_question(std::size_t host,
   return {};
 }
 
-/// Who is not awaited, or restores what another host has, is wrong: the first one holds.
+/// Restores the names of a host; empty `keys` mean that it has reported all. Ignores hosts that are
+/// not awaited, and names that another host has restored.
 std::vector<PmixRelay::Outgoing> PmixNameTable::restore(std::size_t host,
                                                         const wire::PmixNames& names) {
   std::vector<PmixRelay::Outgoing> out;
@@ -48,7 +49,7 @@ std::vector<PmixRelay::Outgoing> PmixNameTable::answer_question(std::size_t host
   using Action = wire::PmixNames::Action;
   std::vector<PmixRelay::Outgoing> out;
   if (question.action == Action::lookup) {
-    std::erase_if(waiting_, [&](const Waiting& waiting) {  // asked again
+    std::erase_if(waiting_, [&](const Waiting& waiting) {  // a repeated question
       return waiting.host == host && waiting.question.id == question.id;
     });
     if (question.wait == 0 || has_all(question.keys))
@@ -106,7 +107,7 @@ std::int32_t PmixNameTable::publish(const wire::PmixNames& question) {
   return 0;
 }
 
-/// Only who has published a name may take it back; no keys: all of the asker's.
+/// Only the rank that published a name can remove it. Empty `keys`: removes all names of the rank.
 std::int32_t PmixNameTable::unpublish(const wire::PmixNames& question) {
   std::size_t removed = 0;
   for (auto it = names_.begin(); it != names_.end();) {

@@ -1,5 +1,5 @@
 // Names that the ranks of an MPI job publish and look up (MPI_Publish_name, MPI_Lookup_name), kept
-// for the whole job. Pure state, bounded: takes questions, says which answers go where.
+// for the whole job. Pure and bounded state machine: takes questions, returns the answers to send.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ namespace sortie::launcher {
 
 class PmixNameTable {
  public:
-  /// Beyond these a rank gets PMIX_ERR_OUT_OF_RESOURCE.
+  /// Beyond these limits a rank gets PMIX_ERR_OUT_OF_RESOURCE.
   static constexpr std::size_t kMaxNames = 65536;
-  static constexpr std::size_t kMaxBytes = 64u << 20;       // of all names and values
-  static constexpr std::size_t kMaxAnswerBytes = 8u << 20;  // of one lookup
+  static constexpr std::size_t kMaxBytes = 64u << 20;       // total of names and values
+  static constexpr std::size_t kMaxAnswerBytes = 8u << 20;  // per lookup
   static constexpr std::size_t kMaxWaiting = 65536;         // lookups that wait for a name
-  static constexpr std::size_t kMaxAnswered = 4096;         // per host, to be answered again
+  static constexpr std::size_t kMaxAnswered = 4096;         // answers kept per host
 
-  /// The answers to this question, and to lookups that have waited for what it publishes. `host`
-  /// has been checked to own the rank.
+  /// Returns the answers to this question, and to lookups that have waited for the names that it
+  /// publishes. The caller has checked that `host` owns the rank.
   std::vector<PmixRelay::Outgoing> on_question(std::size_t host, wire::PmixNames question);
 
-  /// Hosts may be reached again over a new connection: a question that a host asks again (by its
-  /// id: the answer was lost) then has its effect once. To be called before the first question.
+  /// Keeps answers, because hosts may reconnect: a question that a host repeats (with the same ID,
+  /// because the answer was lost) then takes effect only once. Call before the first question.
   void keep_answers() { keeping_ = true; }
 
-  /// This launcher has adopted the job: until so many hosts have said what their ranks had
-  /// published, questions wait.
+  /// This launcher has adopted the job: questions wait until `hosts` hosts have reported what their
+  /// ranks had published.
   void await_restored(std::size_t hosts) { restoring_ = hosts; }
 
  private:
@@ -54,10 +54,10 @@ class PmixNameTable {
 
   std::map<std::string, Entry> names_;
   std::vector<Waiting> waiting_;
-  std::vector<Waiting> held_;  // while names are restored
+  std::vector<Waiting> held_;  // questions that wait until names are restored
   struct Answered {
-    std::map<std::uint64_t, std::int32_t> statuses;  // of publish and unpublish, by id
-    std::deque<std::uint64_t> ids;                   // the latest last
+    std::map<std::uint64_t, std::int32_t> statuses;  // of publish and unpublish, by question ID
+    std::deque<std::uint64_t> ids;                   // oldest first
   };
   std::map<std::size_t, Answered> answered_;  // by host
   bool keeping_ = false;

@@ -10,9 +10,10 @@
 namespace sortie::launcher {
 
 namespace {
-// Of a frame, with room for the other fields of PmixFenceDone.
+// Space in a frame for the other fields of PmixFenceDone.
 constexpr std::size_t kFrameRoom = 64;
-// Per host: an MPI has a fence or two open, and asks once for each rank that it talks to.
+// Limits per host: an MPI has one or two open fences, and one request for each rank that it talks
+// to.
 constexpr std::size_t kMaxOpenFences = 1024, kMaxHeldBytes = 64u << 20;
 constexpr std::size_t kMaxOpenRequests = 1u << 20;
 constexpr std::size_t kMaxKeyBytes = 511;  // PMIX_MAX_KEYLEN
@@ -29,7 +30,7 @@ PmixRelay::PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id)
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_fence(std::size_t host, wire::PmixFence fence) {
-  // Asked again over a new connection: the answer was lost on the way.
+  // Repeated after a reconnect: the answer was lost.
   const auto ended = std::ranges::find(ended_, fence.key, &wire::PmixFenceDone::key);
   if (ended != ended_.end()) return {{{host}, *ended}};
   Fence& open = fences_[fence.key];
@@ -108,7 +109,7 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
 std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
                                                            wire::PmixModexReply reply) {
   const auto it = requests_.find(reply.id);
-  // Answered before, never asked, or not asked of this host.
+  // Already answered, unknown, or not a request to this host.
   if (it == requests_.end() || it->second.asked != host) return {};
   const Request request = std::move(it->second);
   requests_.erase(it);

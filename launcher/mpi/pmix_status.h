@@ -1,5 +1,5 @@
-// PMIx's status codes that the launcher answers with. pmix_common.h has them; only sortie-pmix may
-// include it.
+// PMIx status codes in answers of the launcher. They equal those of pmix_common.h, which only
+// sortie-pmix may include.
 #pragma once
 
 #include <cstdint>

@@ -17,11 +17,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// "disk: 3 MiB free (free some)": what makes a host unfit; empty where nothing does.
+/// Returns the failed checks, such as "disk: 3 MiB free (free some)"; empty if there are none.
 std::vector<std::string> failures_of(const check::HostResult& host,
                                      const check::Expectations& expect) {
   std::vector<std::string> out;
-  const auto findings = check::evaluate({host}, expect);  // it must outlive the loop
+  const auto findings = check::evaluate({host}, expect);  // must outlive the loop
   for (const check::Finding& finding : findings.front())
     if (finding.verdict == check::Verdict::fail)
       out.push_back(fmt::format("{}: {}{}", finding.check, finding.reason,

@@ -1,5 +1,5 @@
-// Whether a spare is fit to take a place in a job: `sortie check` of one host, without its
-// comparisons with others, within a time that the caller sets.
+// Checks whether a spare can take a place in a job: `sortie check` of one host, without comparisons
+// with others, within a time limit.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -15,19 +15,19 @@
 
 namespace sortie::launcher {
 
-/// What the host is to run. References must outlive the call.
+/// The job that the host should run. References must outlive the call.
 struct AcceptanceJob {
   const config::JobConfig& job;
-  const LaunchPlan& plan;  // of any attempt: its program, folder, container
+  const LaunchPlan& plan;  // of any attempt: program, folder and container are used
   const RunnerBinary& binary;
 };
 
-/// Connects, starts the runner, asks it about the host (devices, folders, program, engine) and
-/// leaves: nothing is started or changed. ErrorCode::unsupported names what failed and what to do,
-/// for a person; warnings are no failure. Ends within `limit`, whatever the host does. Samples the
-/// job's local files first, which may wait for this machine's disk. `give_up` (may be null) ends it
-/// at once with ErrorCode::interrupted and closes its connection. Nothing that is referred to is
-/// used after the end.
+/// Connects, starts the runner, checks the host (devices, folders, program, engine) and
+/// disconnects. Starts or changes nothing on the host. ErrorCode::unsupported: the message names
+/// the failed checks and the remedies; warnings are no failure. Returns within `limit`, whatever
+/// the host does. First samples the job's local files, which may block on a disk of this machine.
+/// `give_up` (may be nullptr) ends it at once with ErrorCode::interrupted and closes the
+/// connection. No reference is used after the return.
 boost::asio::awaitable<Result<>> accept_spare(boost::asio::any_io_executor executor,
                                               Transport& transport, AcceptanceJob job,
                                               config::HostSlots spare,

@@ -30,7 +30,7 @@ std::string breaker_text(const NodeState& state, double now) {
       short_time(std::max(0.0, now - *state.breaker_open)));
 }
 
-/// Hosts that runs blame for failures, cordoned or not: "blamed lately".
+/// Blamed hosts, cordoned or not.
 std::string history_text(const NodeState& state, double now) {
   std::set<std::string> hosts;
   std::size_t width = 0;

@@ -1,4 +1,4 @@
-// What `sortie nodes` does, for the command line: texts, JSON, changes of the store.
+// Implements `sortie nodes`: texts, JSON and changes of the store.
 #pragma once
 
 #include <string>
@@ -8,16 +8,15 @@
 
 namespace sortie::launcher {
 
-/// Cordoned hosts, the breaker, and hosts that runs blame, as a table or as JSON (schema
-/// sortie/nodes/1).
+/// Cordoned hosts, the breaker, and blamed hosts, as a table or as JSON (schema sortie/nodes/1).
 std::string nodes_text(const NodeState& state, double now);
 std::string nodes_json(const NodeState& state, const NodeStore& store, double now);
 
-/// Each returns what it says to the user.
+/// Each function returns its output for the user.
 Result<std::string> list_nodes(bool json);
-/// ErrorCode::usage for a reason that is empty, too long or not printable.
+/// ErrorCode::usage if `reason` is empty, too long or not printable.
 Result<std::string> cordon_nodes(const std::vector<std::string>& hosts, const std::string& reason);
-/// Hosts that are not cordoned are said to be so, and are no error.
+/// Reports hosts that were not cordoned; they are no error.
 Result<std::string> uncordon_nodes(const std::vector<std::string>& hosts);
 Result<std::string> show_breaker();
 Result<std::string> reset_breaker();

@@ -57,7 +57,7 @@ Result<> leave_cordoned_out(config::LoadedJob& loaded, Hosts& hosts) {
   hosts = std::move(sound.hosts);
   loaded.job.runner.hosts = config::host_lines(hosts);
   loaded.job.runner.hosts_file.clear();
-  // A spare that is a host of the job now is none any more.
+  // Spares that are now hosts of the job are no longer spares.
   Hosts left;
   for (const config::HostSlots& spare : spares)
     if (std::ranges::find(hosts, spare.name, &config::HostSlots::name) == hosts.end())

@@ -1,4 +1,4 @@
-// The hosts of a job against the cordoned ones: spares in their places, or an error.
+// Replaces the cordoned hosts of a job by spares, or fails.
 #pragma once
 
 #include <string>
@@ -12,18 +12,19 @@ namespace sortie::launcher {
 
 struct SoundHosts {
   std::vector<config::HostSlots> hosts;
-  std::vector<std::string> notes;  // for people: which spare stands for whom, and why
+  std::vector<std::string> notes;  // for the user: which spare replaces which host, and why
 };
 
-/// `hosts` with the first sound spare that has enough slots in the place of each cordoned one.
-/// ErrorCode::config for those without: who cordoned it, when, why, and what to do. Pure.
+/// Returns `hosts`, each cordoned host replaced by the first spare of its site that is not cordoned
+/// and has enough slots. ErrorCode::config if there is no such spare; the message says which user
+/// cordoned the host, when and why, and what to do. Pure.
 Result<SoundHosts> without_cordoned(const std::vector<config::HostSlots>& hosts,
                                     const std::vector<config::HostSlots>& spares,
                                     const NodeState& state, double now);
 
-/// The same for a job that is to start, with this user's store: `hosts` and, where one was
-/// replaced, runner.hosts; what was done is among the warnings of `loaded`. Checks recovery.spares
-/// too.
+/// The same for a job before its start, with the store of this user. If a host was replaced,
+/// updates `hosts`, runner.hosts and recovery.spares, and adds the notes to the warnings of
+/// `loaded`. Also validates recovery.spares.
 Result<> leave_cordoned_out(config::LoadedJob& loaded, std::vector<config::HostSlots>& hosts);
 
 }  // namespace sortie::launcher

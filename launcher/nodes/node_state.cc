@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kSchema = "sortie/nodes/1";
-/// More names than any fleet has: the file stays small whatever happens.
+/// More names than any fleet has; bounds the file.
 constexpr std::size_t kMaxSeen = 65536;
 constexpr std::size_t kFewestBeforeBreaker = 2;
 
@@ -47,7 +47,7 @@ Blame read_blame(const Json& json) {
   return blame;
 }
 
-/// More than weeks of failures have: the file stays small whatever happens.
+/// More than weeks of failures produce; bounds the file.
 constexpr std::size_t kMostBlames = 16384;
 
 void sort_blames(std::vector<Blame>& blames) {
@@ -183,7 +183,7 @@ Result<NodeState> parse_node_state(std::string_view text) {
       state.breaker_open = since.get<double>();
     state.recent = breaker.at("recent").get<std::vector<double>>();
     state.seen = json.at("seen").get<std::set<std::string>>();
-    // Files of earlier versions have none.
+    // Missing in files of earlier versions.
     for (const Json& one : json.value("blames", Json::array()))
       state.blames.push_back(read_blame(one));
     sort_blames(state.blames);

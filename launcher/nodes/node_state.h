@@ -1,5 +1,5 @@
-// What is known of sick hosts: who cordoned which one, when and why, and the breaker that stops
-// runs from cordoning too many. Pure; node_store.h keeps it in a file.
+// State of faulty hosts: which hosts are cordoned by which user, when and why, and the breaker that
+// stops runs from cordoning too many. Pure; node_store.h stores it in a file.
 #pragma once
 
 #include <cstdint>
@@ -14,83 +14,85 @@
 
 namespace sortie::launcher {
 
-/// A host that no run of this user starts on.
+/// A cordoned host: no run of this user starts on it.
 struct Cordon {
-  std::string host;  // as configs name it
+  std::string host;  // name in configs
   std::string reason;
   std::string by;            // "ana@bastion"
-  std::string run;           // that did it by itself; empty = a person did
+  std::string run;           // the run that cordoned it; empty = a person did
   double time = 0;           // seconds since 1970
-  std::uint32_t blames = 0;  // failures of that run that spoke against the host
+  std::uint32_t blames = 0;  // failures of that run attributed to the host
   bool operator==(const Cordon&) const = default;
 };
 
-/// What failures of one run say against a host: its last blame there.
+/// Failures of one run attributed to a host; the fields describe the latest.
 struct Blame {
   std::string host;
   std::string run;
-  std::string failure;      // class, as failure_class_name has it
-  std::string cause;        // a line
-  std::uint32_t times = 0;  // in that run
-  double time = 0;          // of the last one; seconds since 1970
+  std::string failure;      // class as in failure_class_name()
+  std::string cause;        // one line
+  std::uint32_t times = 0;  // number in that run
+  double time = 0;          // of the latest; seconds since 1970
   bool operator==(const Blame&) const = default;
 };
 
-/// How long blames are kept, whatever recovery.blame_window is; it can not be longer.
+/// Time for which blames are kept, and upper limit of recovery.blame_window.
 inline constexpr double kBlamesKeptSeconds = 90 * 86400.0;
 
-/// Cordons by runs within this time count for the breaker.
+/// Cordons by runs within this time count towards the breaker.
 inline constexpr double kBreakerWindowSeconds = 600;
 
 struct NodeState {
-  std::vector<Cordon> cordons;         // by name of the host
-  std::vector<double> recent;          // when runs cordoned a host; seconds since 1970
-  std::set<std::string> seen;          // hosts of runs that cordoned one
-  std::optional<double> breaker_open;  // since when; none = closed
-  std::vector<Blame> blames;           // by host, then by time; one for each run and host
+  std::vector<Cordon> cordons;         // sorted by host
+  std::vector<double> recent;          // times of cordons by runs; seconds since 1970
+  std::set<std::string> seen;          // hosts of runs that have cordoned a host
+  std::optional<double> breaker_open;  // time of opening; nullopt = closed
+  std::vector<Blame> blames;           // sorted by host, then time; one per run and host
   bool operator==(const NodeState&) const = default;
 
   const Cordon* find(std::string_view host) const;
   std::set<std::string> hosts() const;
-  /// Of a host, not before `since`; the newest last.
+  /// Blames of a host since `since`, oldest first.
   std::vector<Blame> blames_of(std::string_view host, double since) const;
 };
 
-/// How many hosts runs may cordon within kBreakerWindowSeconds: 2, or a tenth of those that were
-/// ever seen.
+/// Number of hosts that runs may cordon within kBreakerWindowSeconds: the larger of 2 and a tenth
+/// of NodeState::seen.
 std::size_t most_cordons(const NodeState& state);
 
-/// By a person: always. A host that is cordoned already gets the new reason.
+/// Cordons a host on behalf of a person, regardless of the breaker. If it is cordoned already,
+/// replaces the reason.
 void cordon(NodeState& state, const Cordon& cordon);
-/// Whether it was cordoned. Its blames are forgotten: somebody says that it is well.
+/// Returns whether the host was cordoned. Removes its blames: the user considers it healthy.
 bool uncordon(NodeState& state, std::string_view host);
 
 enum class RunCordon {
   done,
   there_already,
-  breaker_open,  // one too many: not done; the breaker is open from now on
+  breaker_open,  // limit reached: not cordoned; the breaker is now open
 };
-/// By a run, at `cordon.time`. `hosts`: all that the run knows, spares too.
+/// Cordons a host on behalf of a run, at `cordon.time`. `hosts`: all hosts that the run knows,
+/// including spares.
 RunCordon cordon_by_run(NodeState& state, const Cordon& cordon,
                         const std::vector<std::string>& hosts);
 
-/// Takes what a run has against hosts in the place of what it had against the same ones before
-/// (`times` 0: nothing any more), and forgets old blames.
+/// Replaces the blames of a run against the hosts in `blames` (`times` 0: removes them), and drops
+/// old blames.
 void note_blames(NodeState& state, const std::string& run, const std::vector<Blame>& blames,
                  double now);
-/// Hosts that `runs` runs within `window` seconds blame; none for 0 runs.
+/// Returns the hosts blamed by at least `runs` runs within `window` seconds; none if `runs` is 0.
 std::set<std::string> chronic_hosts(const NodeState& state, std::int64_t runs, double window,
                                     double now);
-/// "blamed by 3 runs within 14d: hang, software (2 times); last 3h02m ago: rank 3 ..."; of one
-/// host.
+/// Text about the blames of one host: "blamed by 3 runs within 14d: hang, software (2 times); last
+/// 3h02m ago: rank 3 ...".
 std::string blames_text(const std::vector<Blame>& blames, double window, double now);
 
-/// The file: {"schema": "sortie/nodes/1", "cordoned": [...], "breaker": {...}, ...}.
+/// Content of the file: {"schema": "sortie/nodes/1", "cordoned": [...], "breaker": {...}, ...}.
 nlohmann::ordered_json to_json(const NodeState& state);
-/// ErrorCode::data for text that is not of this form or of a later version.
+/// ErrorCode::data if the text is malformed or has another schema.
 Result<NodeState> parse_node_state(std::string_view text);
 
-/// "by ana@bastion 3h02m ago: disk errors"; printable.
+/// Returns "by ana@bastion 3h02m ago: disk errors"; printable.
 std::string cordon_text(const Cordon& cordon, double now);
 
 }  // namespace sortie::launcher

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTurn{10};
 
-/// mkdir -p; what is made is this user's alone.
+/// mkdir -p; new folders are accessible only to this user.
 Result<> make_folder(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return {};
@@ -39,7 +39,7 @@ Result<Fd> lock_beside(const fs::path& file) {
   Fd lock(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return std::unexpected(os_error(errno, name));
   const auto until = std::chrono::steady_clock::now() + NodeStore::kPatience;
-  // Where the file system has no locks, changes are whole, but one may undo another.
+  // Without file locks a change is still atomic, but it may undo a concurrent one.
   for (;;) {
     const FileLock got = try_lock_file(lock.get(), LOCK_EX);
     if (got == FileLock::taken || got == FileLock::absent) break;

@@ -1,4 +1,4 @@
-// Rates of machines and links from the JSON reports of `sortie-train bench`.
+// Parses rates of machines and links from the JSON reports of `sortie-train bench`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ void take_precision(const Json& report, MeasuredRates& rates) {
     rates.precision = report["dtype"].get<std::string>();
 }
 
-/// A layer's three products have as many operations each: the rate of all is the harmonic mean.
+/// The three products of a layer have equally many operations: their overall rate is the harmonic
+/// mean.
 void take_products(const Json& report, MeasuredRates& rates) {
   double seconds = 0.0;
   for (const char* product : {"forward", "data_gradient", "weight_gradient"}) {
@@ -39,7 +40,7 @@ void take_products(const Json& report, MeasuredRates& rates) {
   take_precision(report, rates);
 }
 
-/// Of ranks that were measured together, the slowest counts: every step waits for it.
+/// Of ranks measured together, the slowest counts: every step waits for it.
 void take_steps(const Json& report, MeasuredRates& rates) {
   const auto passes = report.find("passes"), update = report.find("update");
   if (passes == report.end() || !passes->is_array() || update == report.end() ||
@@ -98,7 +99,7 @@ Result<MeasuredRates> parse_rates(const std::string& where, const std::string& t
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     if (line.empty()) continue;
-    // `sortie run` puts the rank in front: "[0 node1] {...}".
+    // `sortie run` prefixes lines with the rank: "[0 node1] {...}".
     const std::size_t prefix = line.starts_with('[') ? line.find("] {") : std::string::npos;
     if (prefix != std::string::npos) line.erase(0, prefix + 2);
     const Json report = Json::parse(line, nullptr, /*allow_exceptions=*/false);

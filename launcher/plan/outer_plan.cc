@@ -6,7 +6,7 @@ namespace sortie::launcher {
 namespace {
 
 constexpr double kFloatBytes = 4.0;
-/// Of bytes there and back, and of the coordinator's order and decision.
+/// Per exchange: two for the data in both directions, two for the coordinator's order and decision.
 constexpr double kRoundTrips = 4.0;
 
 bool same_rounds(const config::OuterSettings& a, const config::OuterSettings& b) {
@@ -15,19 +15,20 @@ bool same_rounds(const config::OuterSettings& a, const config::OuterSettings& b)
          a.overlap == b.overlap;
 }
 
-/// All but the bytes on their way: latency of each fragment's exchange, and the codec.
+/// Exchange time besides the transfer: latency of each fragment, and the codec.
 double fixed_seconds(const config::OuterSettings& settings, const OuterLoad& load) {
   const auto sites = static_cast<double>(load.sites);
   const double latency =
       kRoundTrips * load.round_trip * static_cast<double>(settings.rounds ? settings.fragments : 1);
   if (settings.wire == config::OuterWire::f32 || load.codec_byte_s <= 0.0) return latency;
-  // Its own chunks for the others, theirs for it, the mean of its own part, and all means.
+  // Encodes own chunks for the others, decodes theirs, encodes the mean of its own part, decodes
+  // all means.
   const double passes = 2.0 * (sites - 1.0) / sites + 1.0 / sites + 1.0;
   const double bytes = kFloatBytes * load.elements / static_cast<double>(load.leaders);
   return latency + passes * bytes / (load.codec_byte_s * static_cast<double>(load.threads));
 }
 
-/// Of a round, in which training may go on while fragments are exchanged.
+/// Seconds of a round in which training overlaps the exchange of fragments.
 double hidden_seconds(const config::OuterSettings& settings, const OuterLoad& load) {
   if (!settings.rounds) return 0.0;
   return static_cast<double>(settings.fragments * settings.overlap) * load.step_seconds;

@@ -9,7 +9,7 @@ namespace sortie::launcher {
 namespace {
 
 struct BindingPolicy {
-  std::string_view name;  // of runner.cpu_binding
+  std::string_view name;  // value of runner.cpu_binding
   wire::CpuBinding wire;
   cpu::Policy policy;
 };
@@ -58,11 +58,11 @@ void put_devices(const config::RunnerConfig& runner, const HostPlan& host, const
   const auto put = [&](const char* name, const std::string& value) {
     if (!is_users(name)) rank.env.emplace_back(name, value);
   };
-  // Slots are counted as the driver, NVML and the kernel's log count; CUDA itself begins with the
-  // fastest device. Numbers of the user's own are counted as the user has meant them.
+  // Slots use the numbering of the driver, NVML and kernel log; CUDA by default begins with the
+  // fastest device. A CUDA_VISIBLE_DEVICES of the user keeps its meaning.
   if (!is_users("CUDA_VISIBLE_DEVICES")) put("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-  put("CUDA_VISIBLE_DEVICES", devices);  // of the host: a runner knows what they are in a container
-  put("ROCR_VISIBLE_DEVICES", devices);  // every container has all devices of that kind
+  put("CUDA_VISIBLE_DEVICES", devices);  // numbers of the host; the runner converts them
+  put("ROCR_VISIBLE_DEVICES", devices);  // every container has all AMD devices
 }
 
 }  // namespace sortie::launcher

@@ -23,13 +23,13 @@
 namespace sortie::launcher {
 namespace {
 
-/// execve() accepts 2 MiB of arguments and environment, and 128 KiB in each string of them. A host
-/// would report "Argument list too long" only when ranks start, and not which one.
+/// execve() accepts 2 MiB of arguments and environment, and 128 KiB per string. A host would report
+/// "Argument list too long" only when ranks start, and not for which string.
 Result<> check_exec_size(const LaunchPlan& plan) {
   constexpr std::size_t kMaxExecBytes = 2u << 20, kMaxStringBytes = 128u << 10;
   std::size_t arguments = 0, variables = 0;
   for (std::size_t i = 0; i < plan.argv.size(); ++i) {
-    const std::size_t bytes = plan.argv[i].size() + 1;  // its zero byte counts
+    const std::size_t bytes = plan.argv[i].size() + 1;  // with the terminating NUL
     arguments += bytes;
     if (bytes > kMaxStringBytes)
       return fail(
@@ -64,8 +64,8 @@ std::string_view shown_value(const LaunchPlan& plan, const std::string& name,
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view text) {
-  // The last star seen takes one byte more whenever what follows it does not fit: no other way to
-  // split the text can succeed where this one fails.
+  // On a mismatch the last '*' matches one more byte. Extending an earlier '*' could not succeed
+  // where this fails.
   std::size_t p = 0, t = 0, star = pattern.npos, taken = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
@@ -94,7 +94,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   if (trainer) plan.argv = {contained ? "sortie-train" : facts.trainer, "train"};
   if (trainer && config::is_staged(job.runner, "sortie-train"))
     plan.argv = {fmt::format("{}/sortie-train", config::kStagePlaceholder), "train"};
-  // Once more: the program may come from the command line, after the config was checked.
+  // Checked again: the program may come from the command line, after the config was checked.
   for (const config::Violation& violation : config::check_stage(job))
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", violation.keys.front(), violation.message));
@@ -109,7 +109,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   if (job.runner.network.tunnel != "none") plan.tunnel = job.runner.network.tunnel;
   plan.cpu_binding = job.runner.cpu_binding;
   plan.mpi = job.runner.mpi;
-  // The trainer's ranks meet without it then.
+  // With NCCL the trainer's ranks do not need MPI.
   if (plan.mpi == "auto" && job.runner.program.empty() && job.topology.backend == "nccl")
     plan.mpi = "off";
   if (contained) {
@@ -118,7 +118,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     if (plan.mpi == "auto" && plan.container->network != "host") plan.mpi = "off";
   }
 
-  // The config's own variables come after those passed through, and win.
+  // Variables of the config override those passed through.
   std::map<std::string, std::string> env;
   for (const auto& [name, value] : facts.environment)
     for (const std::string& pattern : job.runner.env_passthrough)
@@ -232,11 +232,11 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   }
   if (plan.container) {
     spec.container = *plan.container;
-    if (!stage_folder.empty())  // at the same path inside
+    if (!stage_folder.empty())  // same path in the container
       spec.container.mounts.push_back({stage_folder, stage_folder, "ro"});
   }
   spec.attempt = plan.attempt;
-  // As torchrun has them; rank 0 makes the store itself.
+  // The variables of torchrun; rank 0 itself creates the store.
   spec.env.emplace_back("TORCHELASTIC_RUN_ID", run_id);
   spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT", fmt::format("{}", spec.attempt - 1));
   spec.env.emplace_back("TORCHELASTIC_MAX_RESTARTS", fmt::format("{}", job.recovery.max_restarts));
@@ -259,7 +259,7 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
       static_cast<std::uint32_t>(config::launcher_hold(job.runner.on_launcher_loss).count());
   spec.output_window = output_window(plan.hosts.size());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
-  if (spec.mpi != 0) spec.nodes = plan.nodes;  // for PMIx alone
+  if (spec.mpi != 0) spec.nodes = plan.nodes;  // only needed by PMIx
   spec.health = job.watchdog.health ? 1 : 0;
   spec.memory = keeps_memory(job) ? 1 : 0;
   const bool at_site = std::ranges::any_of(

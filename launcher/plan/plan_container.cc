@@ -27,7 +27,7 @@ std::vector<std::string> entrypoint_of(const config::ContainerConfig& container)
   return container.entrypoint;
 }
 
-// Numbers that only the host knows, where engine_command wants some.
+// Stand-ins for numbers that only the host knows; name_unknowns() replaces them.
 constexpr std::uint32_t kUid = 4294967201, kGid = 4294967202;
 
 void replace_all(std::string& text, const std::string& what, std::string_view by) {
@@ -35,7 +35,7 @@ void replace_all(std::string& text, const std::string& what, std::string_view by
     text.replace(at, what.size(), by);
 }
 
-/// The words that stand for something of the host's, once the command is there.
+/// Replaces the stand-ins in the finished command by placeholders.
 void name_unknowns(container::Argv& argv, const wire::ContainerSpec& spec) {
   for (std::size_t i = 0; i < argv.size(); ++i) {
     replace_all(argv[i], fmt::format("{}", kUid), "<uid>");

@@ -1,4 +1,5 @@
-// The containers of a plan: what hosts are told, and the commands that a person sees. Pure.
+// The containers of a plan: orders for the hosts, and the commands to display. Pure, except
+// read_credentials().
 #pragma once
 
 #include <string>
@@ -9,20 +10,21 @@
 
 namespace sortie::launcher {
 
-/// The order for the hosts, without what is known only at the start: the image's id, and where
-/// staged files are. For a checked config with an engine.
+/// Returns the spec for the hosts, without values known only at start: the image ID, and the folder
+/// of staged files. `runner` must be validated and have an engine.
 wire::ContainerSpec container_spec(const config::RunnerConfig& runner);
 
-/// The engine's commands on one host, one per container, with <words> for what only the host
-/// knows. An error: what this engine can not do.
+/// Returns the commands of the engine on one host, one per container, with <placeholders> for
+/// values that only the host knows. Error: a feature that this engine lacks.
 Result<std::vector<std::vector<std::string>>> container_commands(const LaunchPlan& plan,
                                                                  const HostPlan& host);
 
-/// The order to have the image, with the logins to registries.
+/// Returns the order to provide the image, with registry logins.
 wire::ImageOrder image_order(const config::ContainerConfig& container, std::string credentials);
 
-/// The logins of runner.container.credentials_file, a Docker config.json; empty when there is none.
-/// Its content is in no message. Errors: readable by others, no such JSON, logins kept elsewhere.
+/// Reads the logins of runner.container.credentials_file, a Docker config.json; "" if it is not
+/// set. Messages never contain its content. Errors: readable by other users, invalid JSON, logins
+/// stored elsewhere.
 Result<std::string> read_credentials(const config::ContainerConfig& container);
 
 }  // namespace sortie::launcher

@@ -13,14 +13,14 @@ namespace {
 using config::Axis;
 using config::Mesh;
 
-/// By rank.
+/// Host name of each rank.
 std::vector<std::string> names_of_hosts(const LaunchPlan& plan) {
   std::vector<std::string> hosts;
   for (const HostPlan& host : plan.hosts) hosts.insert(hosts.end(), host.ranks.size(), host.name);
   return hosts;
 }
 
-/// "4-7 on h[02-03]": a place of the model in one replica.
+/// "4-7 on h[02-03]": one stage of one replica.
 std::string place_text(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
   std::vector<std::string> names;
   for (const int rank : ranks) {
@@ -32,7 +32,7 @@ std::string place_text(const std::vector<int>& ranks, const std::vector<std::str
   return fmt::format("{} on {}", numbers, config::fold_host_names(names));
 }
 
-/// Groups along some axes, and those of them that are on more than one host.
+/// Number of groups along some axes, and of those that span hosts.
 struct GroupCount {
   std::string name;
   int size = 1, all = 0, across = 0;
@@ -42,7 +42,7 @@ GroupCount count_groups(const Mesh& mesh, const std::vector<std::string>& hosts,
   GroupCount count{.name = std::move(name)};
   for (const Axis axis : axes) count.size *= mesh.size(axis);
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    // A group is counted with its first rank.
+    // Count each group once, at its first rank.
     if (std::ranges::any_of(axes, [&](Axis axis) { return mesh.coordinate(rank, axis) != 0; }))
       continue;
     const std::vector<int> group = mesh.group_of(rank, axes);
@@ -77,7 +77,7 @@ std::string across_text(const GroupCount& group) {
   return fmt::format("{} across hosts in {} of {} groups", group.name, group.across, group.all);
 }
 
-/// The second grid, where experts are shared out: "; experts: 1 tensor x 4 ranks x 2 replicas".
+/// The separate grid of expert parallelism: "; experts: 1 tensor x 4 ranks x 2 replicas".
 std::string experts_text(const Mesh& mesh) {
   const int experts = mesh.size(Axis::expert), tensor = mesh.size(Axis::expert_tensor);
   if (experts == 1 && tensor == mesh.size(Axis::tensor)) return {};
@@ -89,11 +89,11 @@ std::string experts_text(const Mesh& mesh) {
 }  // namespace
 
 std::string layout_text(const LaunchPlan& plan) {
-  constexpr int kMostReplicas = 4;  // that are shown
+  constexpr int kMostReplicas = 4;  // number shown
   const Mesh& mesh = *plan.mesh;
   const std::vector<std::string> hosts = names_of_hosts(plan);
   const int replicas = mesh.size(Axis::data), shown = std::min(replicas, kMostReplicas);
-  std::vector<std::vector<std::string>> rows;  // by stage, a column for each replica
+  std::vector<std::vector<std::string>> rows;  // one row per stage, one column per replica
   std::vector<std::size_t> widths(static_cast<std::size_t>(shown));
   for (int stage = 0; stage < mesh.size(Axis::pipeline); ++stage) {
     std::vector<std::string>& row = rows.emplace_back();

@@ -1,5 +1,5 @@
-// The layout of a training whose model is held by several ranks together: who is where, and what
-// crosses hosts.
+// The layout of a training whose model spans several ranks: which rank holds which part, and which
+// groups span hosts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,14 +10,14 @@
 
 namespace sortie::launcher {
 
-// All of a plan that has a mesh.
+// All functions need a plan with a mesh.
 
-/// Stages as rows and replicas as columns, each with its ranks and their hosts, and how many groups
-/// of each kind are on more than one host.
+/// Stages as rows and replicas as columns, each with its ranks and hosts, and the number of groups
+/// of each kind that span hosts.
 std::string layout_text(const LaunchPlan& plan);
 nlohmann::ordered_json layout_json(const LaunchPlan& plan);
 
-/// Tensor-parallel groups on more than one host: they exchange in every layer.
+/// Warns about tensor-parallel groups that span hosts: they communicate in every layer.
 std::vector<std::string> layout_warnings(const LaunchPlan& plan);
 
 }  // namespace sortie::launcher

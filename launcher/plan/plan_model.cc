@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kAssumedThreads = 8;
 constexpr double kGibibyte = 1 << 30;
 
-/// As the runner will set OMP_NUM_THREADS; 0 = not known.
+/// The OMP_NUM_THREADS that the runner will set; 0 = unknown.
 std::int64_t threads_of(const HostPlan& host, const RankPlan& rank) {
   if (rank.threads > 0) return rank.threads;
   if (!rank.cpus.empty())
@@ -32,8 +32,8 @@ std::int64_t threads_of(const HostPlan& host, const RankPlan& rank) {
 }
 
 struct Threads {
-  std::int64_t most = 0;  // that a rank has
-  bool assumed = false;   // not every rank's are known
+  std::int64_t most = 0;  // of any rank
+  bool assumed = false;   // unknown for some ranks
 };
 Threads find_threads(const config::JobConfig& job, const LaunchPlan& plan) {
   Threads found{job.trainer.threads, false};
@@ -48,11 +48,11 @@ Threads find_threads(const config::JobConfig& job, const LaunchPlan& plan) {
   return found;
 }
 
-/// Hosts that have less than their ranks will take.
+/// Warns about hosts with less memory than their ranks need.
 std::vector<std::string> too_small(const LaunchPlan& plan) {
   std::vector<std::string> warnings;
   if (!plan.model) return warnings;
-  // Where the CPUs decide on the precision, the one that needs less.
+  // If the precision depends on the CPU, use the one that needs less.
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const auto& memory : plan.model->cost.memory) least = std::min(least, memory.on_host());
   for (const HostPlan& host : plan.hosts) {
@@ -70,7 +70,7 @@ std::vector<std::string> too_small(const LaunchPlan& plan) {
   return warnings;
 }
 
-/// " (gpt2-124m with num_layers = 2)": never a preset's name alone for another shape.
+/// " (gpt2-124m with num_layers = 2)": a modified preset is never shown by its name alone.
 std::string preset_text(const LaunchPlan& plan) {
   const std::string& preset = plan.model->cost.preset;
   if (preset.empty()) return "";
@@ -78,7 +78,7 @@ std::string preset_text(const LaunchPlan& plan) {
   return fmt::format(" ({} with {})", preset, fmt::join(plan.beside_preset, ", "));
 }
 
-/// Hosts whose ranks have more compute threads than there are cores for them.
+/// Warns about hosts whose ranks have more compute threads than cores.
 std::vector<std::string> crowded(const config::JobConfig& job, const LaunchPlan& plan) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::string>> names;
   for (const HostPlan& host : plan.hosts) {
@@ -97,7 +97,7 @@ std::vector<std::string> crowded(const config::JobConfig& job, const LaunchPlan&
   return warnings;
 }
 
-/// Answers do not change: what was asked before is not asked again.
+/// Asks for the cost, unless the plan already has the answer to the same question.
 Result<> ask_cost(const AskTrainer& ask, CostQuestion question, LaunchPlan& plan) {
   if (plan.model && plan.model->asked == question) return {};
   plan.model.reset();

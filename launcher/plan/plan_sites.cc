@@ -54,7 +54,7 @@ std::string link_line(const SiteLink& link, const std::vector<SiteLink>& links) 
   return text + fmt::format("  ({}, {} -> {})", day_text(link.time), link.from_host, link.to_host);
 }
 
-/// The sites' slowest way and longest round trip: every round waits for them.
+/// Uses the slowest link and the longest round trip: every round waits for them.
 void take_site_links(const SiteOptions& options, SitesPlan& out) {
   for (const SiteLink& link : out.links) {
     if (!link.works || link.byte_s <= 0.0) {
@@ -121,7 +121,7 @@ const LevelPlan& own_level(const SitesPlan& plan) {
   return *std::ranges::find(plan.levels, plan.level, &LevelPlan::level);
 }
 
-/// What has to be measured or said, with the command.
+/// Missing values, with the command or option that provides them.
 std::string missing_text(const SitesPlan& plan) {
   std::string text;
   if (plan.load.byte_s <= 0.0 && !plan.unmeasured.empty())

@@ -1,5 +1,5 @@
-// The part of `sortie plan` about sites: their links, what each level of gradient compression sends
-// and how long it waits there (outer_plan.h).
+// The part of `sortie plan` about sites: their links, and what each level of gradient compression
+// sends and how long it waits (outer_plan.h).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,15 +13,15 @@
 
 namespace sortie::launcher {
 
-/// What the user says instead of what was measured.
+/// Values given by the user, which override measured ones.
 struct SiteOptions {
   std::optional<double> byte_s{};      // --site-rate
   std::optional<double> round_trip{};  // --site-round-trip, seconds
   std::optional<double> step_time{};   // --step-time, seconds
-  std::string config{};                // the config file, for the command that measures
+  std::string config{};                // config file, for the command that measures
 };
 
-/// What one site starts: a world of its own.
+/// The plan of one site, with a separate world of ranks.
 struct SitePlan {
   std::string name;
   std::vector<config::HostSlots> hosts;
@@ -37,20 +37,20 @@ struct SitesPlan {
   std::vector<SiteLink> links;          // measured ones
   std::vector<std::string> unmeasured;  // "oslo -> rome"
   bool rate_given = false;
-  OuterLoad load;  // byte_s and step_seconds 0 where they are not known
+  OuterLoad load;  // byte_s and step_seconds are 0 if unknown
   std::vector<LevelPlan> levels;
-  std::string level;  // that the job has; "configured" for settings of its own
+  std::string level;  // level of the job; "configured" if it is none of the named ones
   std::string config;
 };
 
-/// `known`: what was measured, for whatever hosts. The plans are those of all sites, each with a
-/// model where the trainer was asked.
+/// Makes the part about sites. `known`: measured links, also of other hosts. `plans`: those of all
+/// sites, each with a model if the trainer answered.
 SitesPlan plan_between_sites(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const std::vector<SitePlan>& plans, const std::vector<SiteLink>& known,
                              const SiteOptions& options);
 
-/// For people: links, levels, memory, and what is not known with the command that measures it.
+/// As text: links, levels, memory, and unknown values with the command that measures them.
 std::string sites_text(const SitesPlan& plan);
 nlohmann::ordered_json sites_json(const SitesPlan& plan);
 

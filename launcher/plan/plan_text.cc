@@ -1,4 +1,4 @@
-// The plan for people and as JSON.
+// The plan as text and as JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace sortie::launcher {
 namespace {
 
-/// ADDRESS:PORT; what only the hosts can say is said to be so.
+/// ADDRESS:PORT, with placeholders for values that are chosen at start.
 std::string master_text(const LaunchPlan& plan) {
   const std::string& first = plan.hosts[0].name;
   std::string address = plan.master_addr.empty() ? plan.surveyed_addr : plan.master_addr;
@@ -38,7 +38,7 @@ std::string folder_text(const LaunchPlan& plan) {
   return plan.container->workdir.empty() ? "<the image's>" : plan.container->workdir;
 }
 
-/// One command per container; hosts with the same one but for numbers and names are shown each.
+/// One command per container, for each host, even if they differ only in numbers and names.
 std::string containers_text(const LaunchPlan& plan) {
   std::string out = fmt::format(
       "\n  containers, one per {}; ranks get their variables from Sortie, not from these "
@@ -46,7 +46,7 @@ std::string containers_text(const LaunchPlan& plan) {
       plan.container->scope == wire::ContainerScope::rank ? "rank" : "host");
   for (const HostPlan& host : plan.hosts) {
     const auto commands = container_commands(plan, host);
-    SORTIE_CHECK(commands.has_value(), "{}", commands.error().message);  // make_plan has tried
+    SORTIE_CHECK(commands.has_value(), "{}", commands.error().message);  // as make_plan() checked
     out += fmt::format("  {}\n", host.name);
     for (const std::vector<std::string>& command : *commands)
       out += fmt::format("    {}\n", shell_text(command));
@@ -54,8 +54,8 @@ std::string containers_text(const LaunchPlan& plan) {
   return out + "\n";
 }
 
-/// The column with the slots of ranks: device ids where a host has GPUs, no column where none has
-/// any. Of hosts that were not asked it is not known what a slot stands for.
+/// Title of the column with the slots of ranks: "device" if a host has GPUs, none if no host has
+/// any, "slot" if a host was not surveyed.
 std::string slot_title(const LaunchPlan& plan) {
   std::string title;
   for (const HostPlan& host : plan.hosts) {
@@ -114,7 +114,7 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const auto* warnings : {&plan.config_warnings, &plan.warnings})
     for (const std::string& warning : *warnings) out += fmt::format("  warning   {}\n", warning);
   if (plan.container) out += containers_text(plan);
-  return printable_lines(out);  // a config of somebody else's is shown before it is run
+  return printable_lines(out);  // the config may come from another user
 }
 
 nlohmann::ordered_json plan_json(const LaunchPlan& plan) {

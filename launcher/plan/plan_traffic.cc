@@ -14,7 +14,7 @@ using config::Axis;
 using config::Mesh;
 using Sent = training::ModelCost::Sent;
 
-/// The groups of that name, as the trainer has them (parallel/mesh.h).
+/// The groups with a given name, defined as in the trainer (parallel/mesh.h).
 class Groups {
  public:
   Groups(const Mesh& mesh, const std::string& name) : mesh_(mesh) {
@@ -27,7 +27,7 @@ class Groups {
     for (std::size_t i = 0; i < config::kAxes; ++i)
       if (name == config::axis_name(static_cast<Axis>(i))) axes_ = {static_cast<Axis>(i)};
   }
-  /// False where this program does not know the name.
+  /// False if the name is unknown.
   bool known() const { return !axes_.empty(); }
   bool is_first(int rank) const {
     return std::ranges::all_of(axes_, [&](Axis axis) { return mesh_.coordinate(rank, axis) == 0; });
@@ -56,10 +56,10 @@ class Traffic {
       host_of_.insert(host_of_.end(), plan.hosts[host].ranks.size(), host);
   }
 
-  /// The first rank of a group speaks for all of it: those of one stage send alike.
+  /// Counts a whole group by its first rank: ranks of one stage send the same amount.
   void add_group(const std::vector<int>& group, const Sent& sent) {
     if (group.size() < 2) return;
-    std::vector<std::pair<std::size_t, int>> members;  // of each host
+    std::vector<std::pair<std::size_t, int>> members;  // host and its number of ranks
     for (const int rank : group) {
       const std::size_t host = host_of_[static_cast<std::size_t>(rank)];
       if (members.empty() || members.back().first != host) members.emplace_back(host, 0);
@@ -96,7 +96,7 @@ class Traffic {
   }
   const LaunchPlan& plan_;
   std::vector<std::size_t> host_of_;  // by rank
-  std::vector<double> out_;           // by host, to others
+  std::vector<double> out_;           // bytes sent to other hosts, by host
   double within_ = 0.0;
 };
 

@@ -1,5 +1,5 @@
-// What the ranks of a training send each other in a step, and which links carry it; what a pipeline
-// waits, and the memory of its stages.
+// What the ranks of a training send each other per step, and over which links; the bubble of a
+// pipeline, and the memory of its stages.
 #pragma once
 
 #include <functional>
@@ -11,25 +11,25 @@
 
 namespace sortie::launcher {
 
-/// Payload of all ranks in a step, in bytes, with one precision.
+/// Payload bytes of all ranks per step, with one precision.
 struct StepTraffic {
   std::string precision;
   double within_hosts = 0.0, between_hosts = 0.0;
-  /// The host that sends most to others, and how much; empty where nothing is sent.
+  /// The host that sends most to other hosts, and how much; empty if none sends anything.
   std::string busiest_host{};
   double busiest_bytes = 0.0;
 };
 
-// All of a plan with a model of several ranks; nothing of one whose trainer did not say what ranks
-// send.
+// All functions need a plan with a model on several ranks. They return nothing if the trainer did
+// not report what ranks send.
 
-/// By precision, of groups that `counts` takes by name (empty: of all). A rank sends to all others
-/// of a group the same part each, or to one of them.
+/// Returns the traffic per precision, of the groups whose name `counts` accepts (empty: all). A
+/// rank sends equal parts to all others of a group, or everything to one of them.
 std::vector<StepTraffic> step_traffic(
     const LaunchPlan& plan, const std::function<bool(const std::string& group)>& counts = {});
 
-/// The lines of a plan for people: what is sent, and of a pipeline its bubble and the memory of a
-/// rank of each stage.
+/// Lines of the plan's text: traffic, and for a pipeline its bubble and the memory per rank of each
+/// stage.
 std::string traffic_text(const LaunchPlan& plan);
 /// {"sent_bytes": {"bf16": {"within_hosts": ..., "between_hosts": ..., "busiest_host": ...,
 /// "busiest_host_bytes": ...}}, "bubble": ..., "stage_memory_bytes": [{"bf16": ...}]}

@@ -14,9 +14,9 @@ std::int64_t memory_on_gpu(const training::ModelCost::Memory& memory) {
 
 namespace {
 
-/// Seconds that links need for so much: those within hosts one after the other with those between.
+/// Seconds for traffic on links; traffic within hosts and between hosts is not overlapped.
 double link_seconds(const StepTraffic& traffic, std::int64_t ranks, const MeasuredRates& rates) {
-  // A rate that nothing needs may be unknown.
+  // An unused rate may be unknown.
   const auto seconds = [](double bytes, double byte_s) {
     return bytes > 0.0 ? bytes / byte_s : 0.0;
   };
@@ -29,7 +29,7 @@ const StepTraffic* of_precision(const std::vector<StepTraffic>& all, const std::
   return found == all.end() ? nullptr : &*found;
 }
 
-/// That a rank updates; experts count as all else.
+/// Parameters that a rank updates; experts are treated like all others.
 double parameters_of_rank(const Suggestion& one, const training::ModelCost& cost) {
   const double of_group =
       static_cast<double>(cost.trained_parameters) / static_cast<double>(one.tensor * one.pipeline);
@@ -37,7 +37,7 @@ double parameters_of_rank(const Suggestion& one, const training::ModelCost& cost
                                 : of_group / static_cast<double>(one.replicas * one.context);
 }
 
-/// Bytes that a rank sends to groups that `counts` takes; of the stage that sends most.
+/// Bytes that a rank sends to groups accepted by `counts`, in the stage that sends most.
 double sent_to(const training::ModelCost& cost, const std::string& precision,
                const std::function<bool(const std::string&)>& counts) {
   double most = 0.0;
@@ -52,9 +52,10 @@ double sent_to(const training::ModelCost& cost, const std::string& precision,
   return most;
 }
 
-/// What replicas send goes on beside passes: gradients beside the last backward pass, but for the
-/// last bucket, which is complete with it; weights of a sharded optimizer, half of all, beside the
-/// first forward pass; with full sharding beside all passes.
+/// Seconds of exposed traffic between replicas. It overlaps passes: gradients overlap the last
+/// backward pass, except the last bucket, which is complete only at its end; the weights of a
+/// sharded optimizer, half of the traffic, overlap the first forward pass; with full sharding all
+/// passes are overlapped.
 double replicas_wait(double seconds, double work, double repeats, const Suggestion& one) {
   constexpr double kBuckets = 16.0;
   const double pass = work / static_cast<double>(one.accumulation);

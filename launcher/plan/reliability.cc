@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kDay = 86400, kHour = 3600;
 constexpr double kConfidence = 0.99;
-/// docs/training.md: weights in f32, and two moments of those that are trained.
+/// Size of a checkpoint (docs/training.md): weights in f32, and two moments per trained parameter.
 double checkpoint_bytes(const training::ModelCost& cost, const config::OptimizerConfig& optimizer) {
   constexpr double kWeight = 4;
   const double moments = optimizer.moments == "bf16" ? 4 : 8;
@@ -70,7 +70,8 @@ double useful_share(double mttf, double restart, double interval, double stall) 
 
 std::size_t spares_for(double mttf, double refill) {
   const double mean = refill / mttf;
-  // Terms of a mean beyond this are 0 in double precision; then nearly normal: mean + 2.33 sigma.
+  // For larger means the terms underflow in double precision; the distribution is then nearly
+  // normal: mean + 2.33 sigma.
   if (mean > 700) return static_cast<std::size_t>(std::ceil(mean + 2.33 * std::sqrt(mean)));
   double term = std::exp(-mean), sum = term;
   std::size_t spares = 0;
@@ -117,7 +118,7 @@ Reliability reliability(const ReliabilityInputs& in) {
   }
   if (in.stall) out.stall = in.stall;
   if (!out.stall) return out;
-  // A save begins when the last one is done, and not oftener than every step.
+  // A save begins after the previous one has finished, and at most once per step.
   out.interval = std::max({young_interval(*out.stall, out.mttf), out.save.value_or(0),
                            in.step.value_or(0), *out.stall});
   out.useful = useful_share(out.mttf, in.restart, *out.interval, *out.stall);

@@ -1,4 +1,4 @@
-// The values of a job's secrets. From here they are in memory and in frames, and nowhere else.
+// The values of a job's secrets. They exist only in memory and in frames.
 #pragma once
 
 #include <string>
@@ -11,20 +11,21 @@
 
 namespace sortie::launcher {
 
-/// Adds the variables of runner.secrets_file to runner.secret_env, and gives every variable whose
-/// value is config::kSecretShown its value from there or from `environment`. Errors: a file that
-/// others can read, a line of another form, a variable given twice or nowhere; none of them repeats
-/// a value.
+/// Adds the variables of runner.secrets_file to runner.secret_env, and replaces each value
+/// config::kSecretShown by the value from there or from `environment`. Errors: the file is
+/// accessible to other users, a line is malformed, a variable has two values or none. Messages
+/// never contain a value.
 Result<> fill_in_secrets(config::RunnerConfig& runner, const Environment& environment);
 
-/// Whether each of `names`, the secrets that an earlier plan of the job had, would have a value in
-/// another one: in `runner`, whose secrets were filled in, or passed on from `environment`
-/// (runner.env_passthrough). Error: names one that has none.
+/// Checks that each of `names`, the secrets of an earlier plan of the job, would have a value in a
+/// new plan: in `runner`, after fill_in_secrets(), or passed through from `environment`
+/// (runner.env_passthrough). The error names one without a value.
 Result<> check_passed_secrets(const config::RunnerConfig& runner,
                               const std::vector<std::string>& names,
                               const Environment& environment);
 
-/// What others can read is no secret, as with ssh's keys. `key` names the file in messages.
+/// Checks that a file is private, like an SSH key: a regular file of this user or root,
+/// inaccessible to others. `key` names the file in messages.
 Result<> check_private(std::string_view key, const std::string& path);
 
 }  // namespace sortie::launcher

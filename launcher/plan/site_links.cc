@@ -145,7 +145,7 @@ Result<> keep_site_links(const std::filesystem::path& file, const std::vector<Si
   if (!known && known.error().code != ErrorCode::data) return std::unexpected(known.error());
   nlohmann::ordered_json out = {{"schema", kLinksSchema},
                                 {"links", nlohmann::ordered_json::array()}};
-  // What can not be read is measured again: it is no loss.
+  // A malformed file is overwritten: links are measured again.
   for (const SiteLink& link : with_links(known.value_or(std::vector<SiteLink>()), fresh))
     out["links"].push_back(site_link_json(link));
   std::error_code ignored;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMost = 10;
 constexpr double kBytesOfGib = 1 << 30;
 
-/// Numbers that divide `count`, upwards, up to `most`.
+/// Divisors of `count` up to `most`, ascending.
 std::vector<std::int64_t> divisors(std::int64_t count, std::int64_t most) {
   std::vector<std::int64_t> found;
   for (std::int64_t i = 1; i <= std::min(count, most); ++i)
@@ -21,12 +21,12 @@ std::vector<std::int64_t> divisors(std::int64_t count, std::int64_t most) {
   return found;
 }
 
-/// 1 and what the job asks for.
+/// 1 and the value of the job.
 std::vector<std::int64_t> one_and(std::int64_t asked) {
   return asked > 1 ? std::vector<std::int64_t>{1, asked} : std::vector<std::int64_t>{1};
 }
 
-/// `base` with every sharding and micro-batch of its replicas.
+/// Adds `base` with every sharding and micro-batch size.
 void add_batches(const config::TopologyConfig& base, std::int64_t replicas,
                  std::vector<config::TopologyConfig>& all) {
   const std::int64_t sequences = base.global_batch_size / replicas;
@@ -43,7 +43,7 @@ void add_batches(const config::TopologyConfig& base, std::int64_t replicas,
   }
 }
 
-/// All that might be legal; make_plan() knows whether it is.
+/// Returns all candidates; make_plan() checks whether they are legal.
 std::vector<config::TopologyConfig> candidates(const config::JobConfig& job,
                                                const std::vector<config::HostSlots>& hosts,
                                                std::int64_t global_batch) {
@@ -81,7 +81,7 @@ std::vector<config::TopologyConfig> candidates(const config::JobConfig& job,
   return all;
 }
 
-/// Of the hosts, the one whose ranks have the least memory each; 0 where it is not known.
+/// Memory per rank on the host with the least; 0 if unknown.
 double memory_of_rank(const LaunchPlan& plan, std::uint64_t memory_bytes) {
   double least = 0.0;
   for (const HostPlan& host : plan.hosts) {

@@ -1,4 +1,4 @@
-// Which layouts a training could have on the hosts at hand, by how long a step of each would take.
+// Ranks the possible layouts of a training on given hosts by predicted step time.
 #pragma once
 
 #include <functional>
@@ -10,30 +10,31 @@
 
 namespace sortie::launcher {
 
-/// What machines and links give, as `sortie-train bench` measures it.
+/// Rates of machines and links, as measured by `sortie-train bench`.
 struct MeasuredRates {
-  double flop_s = 0.0;     // of products, of one rank
-  double host_byte_s = 0;  // that a rank sends to ranks of its host while all do
-  double link_byte_s = 0;  // that a host sends to other hosts
-  std::string precision;   // of the products: "bf16"; empty: the first that the trainer counts
+  double flop_s = 0.0;     // matrix products of one rank
+  double host_byte_s = 0;  // sent by a rank within its host, while all ranks send
+  double link_byte_s = 0;  // sent by a host to other hosts
+  std::string precision;   // "bf16"; empty: the first in the trainer's answer
   struct Pass {
     std::int64_t micro_batch_size = 0;
-    double flop_s = 0.0;  // of the model's passes, forward and backward, of one rank
+    double flop_s = 0.0;  // forward and backward passes of the model on one rank
   };
-  std::vector<Pass> passes = {};  // ascending by size; empty: flop_s counts
-  double beside_s = 0.0;          // that a byte which a rank sends costs it while it computes
-  double update_s = 0.0;          // of a parameter in a step, of one rank
+  std::vector<Pass> passes = {};  // ascending by size; empty: use flop_s
+  double beside_s = 0.0;          // compute time lost per byte that a rank sends
+  double update_s = 0.0;          // per parameter and step, of one rank
 };
 
-/// Operations per second of passes of so many sequences: between the measured sizes by their
-/// logarithm, beyond them as at the nearest; without passes flop_s.
+/// Returns the operations per second of passes with `micro_batch_size` sequences: interpolated over
+/// the logarithm of the measured sizes, constant beyond them; flop_s if no passes were measured.
 double flop_s_of(const MeasuredRates& rates, std::int64_t micro_batch_size);
-/// From reports of measurements, a JSON object a line; `where` opens messages. What no report has
-/// stays 0; of links, and of ranks that were measured at the same time, the slowest counts.
-/// ErrorCode::usage for a line that is none.
+/// Parses measurement reports, one JSON object per line. `where` begins messages. Values in no
+/// report remain 0. Of several links, and of ranks measured together, the slowest counts.
+/// ErrorCode::usage for a line that is no report.
 Result<MeasuredRates> parse_rates(const std::string& where, const std::string& text);
-/// ErrorCode::usage for a rate that is not known and that layouts on these hosts need: says how to
-/// give it. Within hosts of one slot, and between hosts where there is one, nothing is sent.
+/// ErrorCode::usage if a rate is unknown that layouts on these hosts need; the message says how to
+/// provide it. A single slot per host needs no rate within hosts, and a single host none between
+/// hosts.
 Result<> check_rates(const MeasuredRates& rates, const std::vector<config::HostSlots>& hosts);
 
 struct Suggestion {
@@ -42,44 +43,45 @@ struct Suggestion {
   std::string sharding = "none";
   std::int64_t micro_batch_size = 1, accumulation = 1;
   std::int64_t replicas = 1;
-  // Of the rank that takes the most.
-  std::int64_t memory_bytes = 0;      // of its host and its GPU together
-  std::int64_t gpu_memory_bytes = 0;  // of its GPU; 0: it computes on none
-  // Seconds of a step.
-  double compute = 0.0;  // products, and what a pipeline waits
-  double waits = 0.0;    // for what ranks send each other and nothing hides
+  // Of the rank that needs most memory:
+  std::int64_t memory_bytes = 0;      // on its host and GPU together
+  std::int64_t gpu_memory_bytes = 0;  // on its GPU; 0: it uses none
+  // Seconds per step:
+  double compute = 0.0;  // computation, including the pipeline bubble
+  double waits = 0.0;    // for communication that is not overlapped
   double seconds() const { return compute + waits; }
 };
 
 struct Suggestions {
-  std::vector<Suggestion> best;       // the fastest first, ten at most
-  std::size_t legal = 0;              // layouts that the rules allow, with their batches
-  std::size_t too_large = 0;          // of them, those whose ranks need more memory than a host has
-  std::size_t too_large_for_gpu = 0;  // or, where the host has enough, than a GPU has
-  bool gpu_memory_unknown = false;    // nobody could tell which do not fit GPUs
+  std::vector<Suggestion> best;       // fastest first, at most ten
+  std::size_t legal = 0;              // layouts allowed by the rules, counting micro-batch sizes
+  std::size_t too_large = 0;          // of these, layouts that exceed the memory of a host
+  std::size_t too_large_for_gpu = 0;  // of the others, layouts that exceed the memory of a GPU
+  bool gpu_memory_unknown = false;    // it is unknown which layouts exceed GPUs
   std::string precision;
 };
 
-/// Bytes; 0: as far as facts and hosts say, which may be nothing, and of GPUs is nothing.
+/// Memory given by the user, in bytes. 0: unknown; for hosts, the plan's value is then used if
+/// there is one.
 struct KnownMemory {
-  std::uint64_t host = 0;  // of each host
-  std::uint64_t gpu = 0;   // of each rank's GPU, where the job's device is one
+  std::uint64_t host = 0;  // per host
+  std::uint64_t gpu = 0;   // per GPU of a rank, if the job runs on GPUs
 };
 
-/// The legal layouts of `job` on `hosts` with its global batch: tensor parallelism within hosts,
-/// stages, runs of a stage, sharding, micro-batches of 1, 2, 4 ... sequences; of context and expert
-/// parallelism what the job asks for, and none. A layout has to fit the hosts, and of a job with
-/// trainer.device = "cuda" the GPUs, by the trainer's own count. Asks facts.ask_trainer for
-/// each (some tenths of a second), after which on_tried says how many of all have been tried.
-/// ErrorCode::config: the job is no training, or no layout is legal; ErrorCode::unsupported: nobody
-/// to ask. Seconds of a step are those of
-/// predict_step().
+/// Returns the legal layouts of `job` on `hosts` with its global batch. Varies tensor parallelism
+/// within hosts, pipeline stages, interleaving, schedule, sharding and micro-batches of 1, 2, 4 ...
+/// sequences; context and expert parallelism are those of the job or none. A layout must fit the
+/// hosts and, with trainer.device = "cuda", the GPUs, by the trainer's count. Calls
+/// facts.ask_trainer for each layout (some tenths of a second); before each, calls on_tried with
+/// the number of layouts tried so far and the total. Step times are those of predict_step().
+/// ErrorCode::config: the job is no training, its batch is unknown, or no layout is legal.
+/// ErrorCode::unsupported: there is no trainer.
 Result<Suggestions> suggest_layouts(
     const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
     const LauncherFacts& facts, const MeasuredRates& rates, KnownMemory known,
     const std::function<void(std::size_t tried, std::size_t all)>& on_tried = {});
 
-/// A table for people.
+/// As a table.
 std::string suggestions_text(const Suggestions& suggestions);
 nlohmann::ordered_json suggestions_json(const Suggestions& suggestions);
 
