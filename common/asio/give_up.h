@@ -1,4 +1,5 @@
-// GiveUp: tells work that is under way that nobody wants it any more. On one I/O thread.
+// GiveUp: tells running work that its result is no longer needed. Not thread-safe: all calls are on
+// one I/O thread.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@ class GiveUp {
   using Calls = std::list<std::function<void()>>;
 
  public:
-  /// A call that stands until this goes.
+  /// A registered call; the destructor removes it.
   class Listener {
    public:
     Listener(Listener&& other) noexcept : calls_(std::move(other.calls_)), at_(other.at_) {}
@@ -33,13 +34,14 @@ class GiveUp {
 
   bool given_up() const { return given_up_; }
 
-  /// Once and for all. What is called must neither add nor drop a listener: it wakes who does.
+  /// Calls all listeners, on the first call only. A listener must neither add nor remove listeners;
+  /// it should only wake the coroutine that waits.
   void give_up() {
     if (std::exchange(given_up_, true)) return;
     for (const auto& call : *calls_) call();
   }
 
-  /// `wake` is called by give_up(); who comes after that asks given_up() itself.
+  /// Registers `wake`, which give_up() calls. After give_up() it is never called: check given_up().
   [[nodiscard]] Listener listen(std::function<void()> wake) {
     return {calls_, calls_->insert(calls_->end(), std::move(wake))};
   }

@@ -1,3 +1,3 @@
-// The compiled half of Asio, once for the whole project: what its headers declare only under
-// BOOST_ASIO_SEPARATE_COMPILATION is defined here.
+// The compiled part of Asio, once for the whole project: the definitions of what its headers only
+// declare under BOOST_ASIO_SEPARATE_COMPILATION.
 #include <boost/asio/impl/src.hpp>

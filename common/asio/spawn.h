@@ -1,5 +1,5 @@
-// spawn: starts a coroutine that nobody waits for. asio::detached would swallow what it throws: the
-// coroutine would be gone, and whoever waits for its effects would wait for ever.
+// spawn: starts a detached coroutine. asio::detached would swallow its exceptions: the coroutine
+// would be gone, and code that waits for its effects would wait forever.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -9,11 +9,11 @@
 
 namespace sortie {
 
-/// Starts `task`. An exception that leaves it leaves io_context::run(), on that thread: our errors
-/// are values, so it is a bug or a lack of memory, and the program ends with its message.
+/// Starts `task`. An exception that leaves it also leaves io_context::run() on that thread. Errors
+/// are values, so such an exception is a bug or out of memory; the program ends with its message.
 void spawn(const boost::asio::any_io_executor& executor, boost::asio::awaitable<void> task);
 void spawn(boost::asio::io_context& io, boost::asio::awaitable<void> task);
-/// The same for a coroutine that uses what `task` has captured: `task` lives as long as it does.
+/// The same for a coroutine lambda with captures: `task` is kept alive until the coroutine ends.
 void spawn(const boost::asio::any_io_executor& executor,
            std::function<boost::asio::awaitable<void>()> task);
 

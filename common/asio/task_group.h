@@ -1,5 +1,5 @@
-// TaskGroup: coroutines that run at the same time, and one that waits for all of them. All on one
-// I/O thread.
+// TaskGroup: runs coroutines concurrently and waits for all of them. Not thread-safe: all of them
+// run on one I/O thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -12,20 +12,20 @@ namespace sortie {
 class TaskGroup {
  public:
   explicit TaskGroup(boost::asio::any_io_executor executor);
-  /// Tasks that have not ended go on; see spawn.h for what they throw from then on.
+  /// Tasks that have not ended continue. Their later exceptions are treated as in spawn.h.
   ~TaskGroup();
   TaskGroup(const TaskGroup&) = delete;
   TaskGroup& operator=(const TaskGroup&) = delete;
 
-  /// Starts `task`; tasks of the group may start others.
+  /// Starts `task`. Tasks of the group may start others.
   void spawn(boost::asio::awaitable<void> task);
-  /// Tasks that have not ended.
+  /// Number of tasks that have not ended.
   std::size_t running() const;
 
-  /// Returns when all tasks have ended, or after stop_waiting(). Throws what the first task that
-  /// failed has thrown, at once. One waiter at a time; the group must outlive the wait.
+  /// Returns when all tasks have ended, or after stop_waiting(). When a task fails, rethrows the
+  /// first exception at once. At most one waiter at a time; the group must outlive the wait.
   boost::asio::awaitable<void> wait();
-  /// From now on wait() returns at once. What tasks throw then is as with spawn().
+  /// Makes wait() return at once from now on. Later exceptions of tasks are treated as in spawn.h.
   void stop_waiting();
 
  private:

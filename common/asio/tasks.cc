@@ -48,7 +48,7 @@ struct TaskGroup::State {
   asio::steady_timer changed;  // cancelled when wait() may have to return
   std::size_t running = 0;
   std::exception_ptr failure;
-  bool watched = true;  // wait() will hand `failure` out
+  bool watched = true;  // wait() will rethrow `failure`
 };
 
 TaskGroup::TaskGroup(asio::any_io_executor executor)
@@ -64,7 +64,7 @@ void TaskGroup::spawn(asio::awaitable<void> task) {
                  [state = state_](std::exception_ptr error) {
                    --state->running;
                    if (error && !state->watched) std::rethrow_exception(std::move(error));
-                   // Of several the first: others are often what it has led to.
+                   // Keep the first failure: later ones are often its consequences.
                    if (error && !state->failure) state->failure = std::move(error);
                    if (state->running == 0 || state->failure) state->changed.cancel();
                  });

@@ -1,4 +1,5 @@
-// How coroutines wait for Asio: the outcome as a tuple whose first element is the error code.
+// Completion token for Asio operations: co_await returns a tuple whose first element is the error
+// code.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>

@@ -1,4 +1,4 @@
-// within: at most so long for a coroutine that may hang.
+// within: waits for a coroutine that may hang, but no longer than a limit.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -15,9 +15,9 @@
 
 namespace sortie {
 
-/// The value of `work`, or nothing when it has not ended after `limit`, or when `give_up` (may be
-/// null) says that nobody wants it. It goes on then, and its value is dropped: it must share what
-/// it uses with nobody who may be gone by then.
+/// Returns the value of `work`, or nullopt if it has not ended after `limit` or `give_up` (may be
+/// nullptr) was called. In the latter cases `work` continues and its value is dropped, so
+/// everything that it uses must live until it ends.
 template <typename Value>
 boost::asio::awaitable<std::optional<Value>> within(std::chrono::steady_clock::duration limit,
                                                     boost::asio::awaitable<Value> work,

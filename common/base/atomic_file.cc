@@ -17,7 +17,7 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
     return std::unexpected(os_error(errno, path.string(), code));
   }
   std::string content;
-  char buffer[1 << 14];  // a larger one would touch pages of the stack that nothing else needs
+  char buffer[1 << 14];  // a larger one would touch stack pages that nothing else needs
   for (;;) {
     const ssize_t count = ::read(file.get(), buffer, sizeof buffer);
     if (count == 0) return content;

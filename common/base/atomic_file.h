@@ -9,15 +9,16 @@
 
 namespace sortie {
 
-/// Reads at most `max_bytes`; a larger file is an Error that names the limit.
+/// Reads at most `max_bytes`. A larger file is an Error that names the limit.
 Result<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes = 64u << 20);
 
-/// Writes to "<path>.tmp-<pid>", fsyncs, renames over `path` and fsyncs the directory: after a
-/// crash at any moment `path` holds either the old content or the new one.
+/// Writes to "<path>.tmp-<pid>", calls fsync, renames the file to `path` and fsyncs the directory.
+/// After a crash at any moment `path` holds either the old content or the new one.
 Result<> write_file_atomic(const std::filesystem::path& path, std::string_view content,
                            int mode = 0644);
 
-/// fsync of a file or directory by path. A failed fsync is final for that file.
+/// Calls fsync on a file or directory. A failed fsync is final for that file: a retry that succeeds
+/// proves nothing.
 Result<> sync_path(const std::filesystem::path& path);
 
 }  // namespace sortie

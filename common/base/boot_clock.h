@@ -1,5 +1,5 @@
-// Milliseconds since this machine started, the time that it slept included. Unlike the wall clock
-// it never jumps, whoever sets the time; unlike steady_clock it goes on while the machine sleeps.
+// Milliseconds since boot, including the time in suspend. Unlike the wall clock, this clock never
+// jumps when the system time is set. Unlike steady_clock, it advances during suspend.
 #pragma once
 
 #include <time.h>

@@ -1,5 +1,6 @@
-// SORTIE_CHECK: aborts with file, line and values on a state that only our own bug can produce.
-// Never reachable from user, peer or OS input: those are Results.
+// SORTIE_CHECK: aborts with file, line and a message if a condition is false that only a bug in
+// Sortie can make false. Input from a user, a peer or the OS must never trigger it: such failures
+// are Results.
 #pragma once
 
 #include <fmt/core.h>

@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a shell would start for `name`; empty when it finds nothing.
+/// Path of the program that a shell would start for `name`; empty if PATH has none.
 fs::path found_on_path(const std::string& name) {
   const char* variable = std::getenv("PATH");
   std::string_view folders = variable ? variable : "";

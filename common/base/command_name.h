@@ -1,5 +1,5 @@
-// How a person calls this program from here: what printed commands begin with, so that they can be
-// copied and work.
+// How a user invokes this program from the current folder. Commands that Sortie prints begin with
+// this name, so that they can be copied and run.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace sortie {
 
-/// "sortie" where the shell finds this very program under that name, else its path: below the
-/// current folder the relative one ("build/release/bin/sortie").
+/// The program's file name ("sortie") if the shell finds this executable under it, else its path:
+/// relative if it is below the current folder ("build/release/bin/sortie").
 std::string command_name();
 
-/// A command of this program for a shell: `words` quoted where they have to be.
+/// A command line of this program for a shell, with `words` quoted where necessary.
 std::string command_line(const std::vector<std::string>& words);
 
 }  // namespace sortie

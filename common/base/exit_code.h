@@ -1,5 +1,5 @@
-// The one table from what went wrong to the exit code of a Sortie program, with what each code
-// means and what to do about it. `sortie explain` and docs/exit_codes.md print it.
+// The table that maps errors to the exit codes of Sortie's programs, with the meaning of each code
+// and advice. `sortie explain` and docs/exit_codes.md print it.
 #pragma once
 
 #include <span>
@@ -11,44 +11,45 @@
 namespace sortie {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;         // anything without a class of its own
+inline constexpr int kExitFailed = 1;         // any failure without a more specific code
 inline constexpr int kExitUsage = 2;          // command line or config
 inline constexpr int kExitPreflight = 3;      // a host lacks something that the job needs
 inline constexpr int kExitUnreachable = 4;    // a host could not be reached
 inline constexpr int kExitLost = 5;           // a host, its runner or the supervisor went away
-inline constexpr int kExitHang = 6;           // ranks made no progress any more
+inline constexpr int kExitHang = 6;           // ranks stopped making progress
 inline constexpr int kExitAdopted = 7;        // another supervisor has taken the run over
 inline constexpr int kExitCheckpoint = 8;     // no usable checkpoint
 inline constexpr int kExitData = 9;           // data or storage
 inline constexpr int kExitNoProgress = 10;    // attempts without a newer checkpoint: do not requeue
-inline constexpr int kExitPreempted = 75;     // sortie-train was asked to end, and has saved
-inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout, as timeout(1) has it
+inline constexpr int kExitPreempted = 75;     // sortie-train got SIGTERM and saved a checkpoint
+inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout; the same code as timeout(1)
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
 
-/// One exit code. Codes not in the table are a program's own; see explain_exit_code.
+/// One exit code. A code that is not in the table is a program's own; see explain_exit_code().
 struct ExitCode {
   int code;
   std::string_view name;     // "unreachable"
   std::string_view meaning;  // one sentence, no period
-  std::string_view advice;   // what to do; the same form
+  std::string_view advice;   // what to do, in the same form
 };
 std::span<const ExitCode> exit_codes();
 
-/// One failure class: "host_key: ..." in messages, "stage" or "code" in events.jsonl.
+/// One failure class. Messages contain its name as "host_key: ...", events.jsonl as "stage" or
+/// "code".
 struct ErrorClass {
   ErrorCode code;
   int exit_code;
   std::string_view meaning, advice;
 };
-/// In the order of ErrorCode, all of them.
+/// All failure classes, in the order of ErrorCode.
 std::span<const ErrorClass> error_classes();
 
-/// Exit code for an error. A failed rank is not here: the run exits with the rank's own code
-/// (128 + signal number for a signal).
+/// Exit code for an error. Not for a failed rank: such a run exits with the rank's own code (128 +
+/// signal number for a signal).
 int exit_code_for(ErrorCode code);
 
-/// Meaning of any code from 0 to 255: of the table, of 128 + a signal number, or a program's own.
-/// Strings of the answer are never empty.
+/// Meaning of any code from 0 to 255: one of the table, 128 + a signal number, or a program's own.
+/// No string is empty.
 struct ExplainedCode {
   std::string name, meaning, advice;
 };

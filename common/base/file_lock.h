@@ -1,5 +1,5 @@
-// flock without waiting, and what its errors mean. Some network file systems have no locks: what
-// somebody has locked and what nobody can lock must not look the same.
+// Non-blocking flock with classified errors. Some network file systems do not support locks. That
+// case must not look like a lock that another process holds.
 #pragma once
 
 #include <sys/file.h>
@@ -9,13 +9,13 @@
 namespace sortie {
 
 enum class FileLock : unsigned char {
-  taken,   // ours until the descriptor and its copies are closed
-  held,    // somebody else has it
-  absent,  // the file system has no locks: Lustre without `flock`, NFS without lockd. Nobody has it
+  taken,   // we hold it until the descriptor and its duplicates are closed
+  held,    // another process holds it
+  absent,  // the file system does not support locks: Lustre without `flock`, NFS without lockd
   failed,  // errno says why
 };
 
-/// flock(fd, LOCK_SH or LOCK_EX) without waiting.
+/// Calls flock(fd, operation) without blocking; `operation` is LOCK_SH or LOCK_EX.
 inline FileLock try_lock_file(int fd, int operation) {
   while (::flock(fd, operation | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -26,7 +26,8 @@ inline FileLock try_lock_file(int fd, int operation) {
   return FileLock::taken;
 }
 
-/// As above, where the lock only keeps apart those who can be kept apart: true when nobody has it.
+/// For locks that are best effort: true if the lock was taken or the file system has no locks,
+/// false if another process holds it or flock failed.
 inline bool lock_file_or_none(int fd, int operation) {
   const FileLock lock = try_lock_file(fd, operation);
   return lock == FileLock::taken || lock == FileLock::absent;

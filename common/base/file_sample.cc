@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#define XXH_INLINE_ALL  // the runner is linked statically: no libxxhash there
+#define XXH_INLINE_ALL  // the runner is linked statically, without libxxhash
 #include <xxhash.h>
 
 #include "common/base/fd.h"

@@ -1,4 +1,4 @@
-// A file in brief, to tell whether two machines have the same one without reading all of it.
+// Size and partial hash of a file, to compare a file on two machines without reading all of it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ struct FileSample {
   bool operator==(const FileSample&) const = default;
 };
 
-/// Regular files only: nothing waits for a pipe. The error says why alone, without the path.
+/// Fails for anything but a regular file; does not block on a pipe. The error message is the reason
+/// alone, without the path.
 Result<FileSample> sample_file(const std::string& path);
 
 }  // namespace sortie

@@ -1,5 +1,5 @@
-// FNV-1a: a hash for short names, the same on every machine and in every version. No protection
-// against names chosen to collide.
+// FNV-1a: a hash for short names, the same on every machine and in every version. Not resistant to
+// deliberate collisions.
 #pragma once
 
 #include <cstdint>

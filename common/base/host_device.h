@@ -1,4 +1,4 @@
-// Marks an inline function that kernels of a GPU call, too: there it is compiled a second time.
+// Marks an inline function that GPU kernels call too. nvcc compiles it for the host and the device.
 #pragma once
 
 #ifdef __CUDACC__

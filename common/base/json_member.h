@@ -1,5 +1,5 @@
-// Members of a JSON object that may be missing or of another type, because somebody may have edited
-// the file: read as zero, empty or false then.
+// Reads members of a JSON object that may be missing or have another type, because the file may
+// have been edited by hand. Such a member reads as zero, empty or false.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline double number(const nlohmann::json& object, const char* key) {
   return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
 }
 
-/// Kept within 0 and 4e9.
+/// Clamped to 0 to 4e9.
 inline std::uint32_t u32(const nlohmann::json& object, const char* key) {
   return static_cast<std::uint32_t>(std::clamp(number(object, key), 0.0, 4e9));
 }
@@ -30,7 +30,7 @@ inline bool flag(const nlohmann::json& object, const char* key) {
   return it != object.end() && it->is_boolean() && it->get<bool>();
 }
 
-/// The texts of an array; what is none is left out.
+/// The strings of an array; other elements are skipped.
 inline std::vector<std::string> texts(const nlohmann::json& object, const char* key) {
   std::vector<std::string> out;
   const auto it = object.find(key);

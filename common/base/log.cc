@@ -23,7 +23,7 @@ spdlog::level::level_enum to_spdlog(Level level) {
 }
 
 spdlog::logger& logger() {
-  // Single-threaded sink on purpose would race with worker threads of the trainer, hence _mt.
+  // The sink is thread-safe (_mt), because worker threads of the trainer log too.
   static spdlog::logger instance("sortie", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   return instance;
 }

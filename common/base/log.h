@@ -1,5 +1,5 @@
-// Diagnostics of a Sortie program itself (not ranks' output): level-filtered lines on stderr.
-// spdlog stays behind this header.
+// Diagnostics of a Sortie program itself (not the output of ranks): lines on stderr, filtered by
+// level. Only log.cc includes spdlog.
 #pragma once
 
 #include <fmt/core.h>
@@ -11,14 +11,14 @@ namespace sortie::log {
 
 enum class Level { debug, info, warning, error };
 
-/// "debug", "info", "warning" or "error", the words of logger.log_level.
+/// The level for a value of logger.log_level: "debug", "info", "warning" or "error".
 Level level_named(std::string_view name);
 
-/// Call at start, and again when the config has the level; `program` prefixes every line. Not
-/// thread-safe against concurrent writes.
+/// Call at program start, and again once the config has set the level. `program` prefixes every
+/// line. Not safe concurrently with writes.
 void init(std::string_view program, Level level);
 bool enabled(Level level);
-/// Control bytes become visible (^X): a line may hold what a host said.
+/// Shows control bytes as ^X, because a line may contain text from a host.
 void write(Level level, std::string_view text);
 
 template <class... Args>

@@ -1,4 +1,4 @@
-// Which process is at the other end of a connected Unix socket.
+// Identifies the process at the other end of a connected Unix socket.
 #pragma once
 
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 
 namespace sortie {
 
-/// Process, user and group that connected (SO_PEERCRED): as they were then.
+/// Process id, user and group of the peer at the time of the connection (SO_PEERCRED).
 inline Result<ucred> peer_of(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;

@@ -1,5 +1,4 @@
-// Pipes and pairs of sockets whose ends are closed with their owners and in programs that are
-// started.
+// Pipes and socket pairs. Each end is closed by its owner, and on exec.
 #pragma once
 
 #include <fcntl.h>
@@ -17,7 +16,7 @@ struct Pipe {
   Fd read, write;
 };
 
-/// `code` where there is none; most often a process was to be started with it.
+/// Fails with `code`; the default is spawn because most pipes are for a process to be started.
 inline Result<Pipe> make_pipe(ErrorCode code = ErrorCode::spawn) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
@@ -25,8 +24,8 @@ inline Result<Pipe> make_pipe(ErrorCode code = ErrorCode::spawn) {
   return Pipe{Fd(ends[0]), Fd(ends[1])};
 }
 
-/// Two connected sockets, for a program that may end while it is written to: that is an error
-/// then, and not SIGPIPE, with MSG_NOSIGNAL.
+/// Two connected stream sockets, to write to a program that may exit meanwhile: with MSG_NOSIGNAL
+/// the write then fails instead of raising SIGPIPE.
 inline Result<Pipe> make_socket_pair(ErrorCode code = ErrorCode::spawn) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)

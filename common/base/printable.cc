@@ -9,7 +9,7 @@
 namespace sortie {
 namespace {
 
-/// Of a well-formed sequence of this length.
+/// Code point of the well-formed sequence of `length` bytes at the start of `s`.
 unsigned code_point(std::string_view s, std::size_t length) {
   constexpr unsigned kFirstBits[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
   unsigned value = static_cast<unsigned char>(s[0]) & kFirstBits[length];
@@ -18,9 +18,9 @@ unsigned code_point(std::string_view s, std::size_t length) {
   return value;
 }
 
-/// Characters that change how the text around them is shown: the direction marks, embeddings,
-/// overrides and isolates, line separators, invisible operators, tags. A line that holds them could
-/// be read as another one.
+/// Characters that change how the text around them is shown: direction marks, embeddings, overrides
+/// and isolates, line separators, invisible operators, tags. They could make a line look like a
+/// different one.
 bool is_hidden_control(unsigned point) {
   return point == 0x061c || point == 0x200e || point == 0x200f ||
          (point >= 0x2028 && point <= 0x202e) || (point >= 0x2060 && point <= 0x206f) ||
@@ -31,7 +31,7 @@ bool is_hidden_control(unsigned point) {
 }  // namespace
 
 std::string printable(std::string_view bytes) {
-  // Most text is plain: taken in one piece.
+  // Most text is plain: its plain prefix is copied at once.
   const auto is_plain = [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\t'; };
   const auto plain =
       static_cast<std::size_t>(std::ranges::find_if_not(bytes, is_plain) - bytes.begin());

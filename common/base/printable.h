@@ -1,4 +1,4 @@
-// Text of others on a terminal.
+// Makes untrusted text safe to print on a terminal.
 #pragma once
 
 #include <string>
@@ -6,10 +6,11 @@
 
 namespace sortie {
 
-/// Text that can not take over a terminal: control bytes become visible (^X), UTF-8 stays, invalid
-/// bytes become U+FFFD, characters that turn the direction of text <U+202E>. Tabs stay.
+/// Returns `bytes` without anything that controls a terminal. Control bytes become visible (^X),
+/// invalid UTF-8 and C1 controls become U+FFFD, characters that are invisible or change the
+/// direction of text become "<U+202E>" and the like. Tabs and all other valid UTF-8 stay.
 std::string printable(std::string_view bytes);
-/// The same of several lines, which stay lines.
+/// Applies printable() to each line; newlines stay.
 std::string printable_lines(std::string_view text);
 
 }  // namespace sortie

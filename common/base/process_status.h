@@ -1,5 +1,5 @@
-// ProcessStatus: how a process ended, as a value. The raw wait status never leaves this file's
-// users.
+// ProcessStatus: how a process ended, as a value. Code that waits for a process converts the raw
+// wait status at once and does not pass it on.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct ProcessStatus {
   static ProcessStatus from_wait_status(int wait_status);
 
   bool success() const { return kind == Kind::exited && code == 0; }
-  /// The code a shell would report: the exit code, or 128 + signal number; 1 when lost.
+  /// The code that a shell would report: the exit code, or 128 + signal number; else 1.
   int shell_code() const;
   /// "exit code 3", "signal 9 (SIGKILL)", "signal 11 (SIGSEGV, core dumped)", "lost".
   std::string to_string() const;

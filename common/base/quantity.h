@@ -1,14 +1,14 @@
-// Numbers and times in the few characters that a person reads at a glance.
+// Short, readable forms of numbers and durations.
 #pragma once
 
 #include <string>
 
 namespace sortie {
 
-/// Three digits and a decimal unit: "1.23M", "45.6k", "512"; "-" when it is not finite.
+/// Three significant digits and a decimal unit: "1.23M", "45.6k", "512"; "-" if not finite.
 std::string short_number(double value);
 
-/// "1h02m", "3m05s", "42s"; "-" when it is negative or not finite.
+/// "1h02m", "3m05s", "42s"; "-" if negative, not finite or at least 1e12.
 std::string short_time(double seconds);
 
 }  // namespace sortie

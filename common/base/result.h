@@ -1,5 +1,5 @@
-// Result<T>: the value or the Error of an operation that a user, a peer or the OS can make fail.
-// Our own bugs are not Errors: see check.h.
+// Result<T>: the value or the Error of an operation that can fail because of a user, a peer or the
+// OS. Bugs in Sortie are not Errors: see check.h.
 #pragma once
 
 #include <expected>
@@ -17,20 +17,20 @@ enum class ErrorCode {
   io,           // the OS refused a read, write, rename, sync ...
   resolve,      // host name does not resolve
   connect,      // TCP connection refused, unreachable or timed out
-  handshake,    // no or broken SSH protocol on the other side
+  handshake,    // the peer speaks no SSH, or the SSH handshake failed
   host_key,     // host key unknown or changed
   auth,         // every authentication method was refused
   channel,      // the SSH channel or remote command could not be started
-  runner,       // the runner could not be installed, started, or broke protocol
-  protocol,     // a peer sent bytes outside the grammar
+  runner,       // the runner could not be installed or started, or it violated the protocol
+  protocol,     // a peer violated the protocol
   timeout,      // a deadline passed
-  lost,         // a peer that had answered went away
+  lost,         // the connection to a peer that had answered was lost
   spawn,        // a rank could not be started
   rank_failed,  // a rank exited non-zero or by signal
-  unsupported,  // this build or this machine can not do that
+  unsupported,  // this build or this machine does not support the operation
   data,         // token files, tokenizer or other training data are wrong
   checkpoint,   // no usable checkpoint, or a broken one
-  diverged,     // training can not go on (non-finite for too long)
+  diverged,     // training can not continue (non-finite for too long)
   interrupted,  // Ctrl-C or TERM
   internal,     // an exception of a third-party library that has no better class
 };
@@ -62,7 +62,7 @@ Error with_context(Error error, std::string_view where);
 #define SORTIE_CONCAT_INNER(a, b) a##b
 #define SORTIE_CONCAT(a, b) SORTIE_CONCAT_INNER(a, b)
 
-/// Returns the Error of `expr` from the enclosing function; for Results whose value is not needed.
+/// Returns the Error of `expr` from the enclosing function. Discards a value.
 #define SORTIE_TRY(expr)                                            \
   do {                                                              \
     if (auto sortie_try_result = (expr); !sortie_try_result)        \

@@ -1,4 +1,4 @@
-// A command as a shell would read it back.
+// Quotes words for a POSIX shell.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace sortie {
 
-/// "a 'b c' 'it'\''s'": words with anything but plain characters in single quotes.
+/// The words joined by spaces: "a 'b c' 'it'\''s'". Words that a shell might interpret are quoted.
 std::string shell_text(const std::vector<std::string>& words);
 std::string shell_word(std::string_view word);
 

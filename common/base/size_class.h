@@ -1,5 +1,4 @@
-// The sizes in which the trainer's caching allocator hands out memory, and in which a plan counts
-// it.
+// Block sizes of the trainer's caching allocator and of its pinned host memory.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +10,9 @@ namespace sortie {
 inline constexpr std::size_t kBlockAlignment = 64;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-/// Rounds up in steps of an eighth of a power of two, so that few sizes exist and at most an eighth
-/// is wasted.
+/// Rounds up to a multiple of an eighth of the power of two at or below `bytes`. The unit is at
+/// least kBlockAlignment, and from 2 * kHugePage on at least kHugePage. So few sizes exist, and
+/// less than one unit is wasted.
 inline std::size_t size_class(std::size_t bytes) {
   bytes = std::max(bytes, kBlockAlignment);
   const std::size_t step = bytes >= 2 * kHugePage

@@ -16,7 +16,7 @@ bool has_option(const CLI::App& app, const char* name) {
   return app.get_option_no_throw(name) != nullptr;
 }
 
-/// The verb that the words name, before they are parsed: parsing may already run it.
+/// The verb that the words name. Called before parsing, which may already run the verb.
 const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>& words) {
   const CLI::App* level = &root;
   for (const std::string& word : words)
@@ -24,8 +24,8 @@ const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>&
   return level;
 }
 
-/// The first word that stands where a verb should and is none, "" = there is no further word; with
-/// the app that it should be a verb of. Null: all verbs are there.
+/// The first word that should name a verb but does not, "" if a verb is missing, and the app whose
+/// verb it should be. The app is nullptr if all verbs exist.
 std::pair<const CLI::App*, std::string> unknown_verb(const CLI::App& root,
                                                      const std::vector<std::string>& words) {
   const CLI::App* level = &root;
@@ -39,7 +39,7 @@ std::pair<const CLI::App*, std::string> unknown_verb(const CLI::App& root,
   return {subverbs(*level).empty() ? nullptr : level, ""};
 }
 
-/// CLI11's "hosts is required".
+/// Rewords CLI11's "hosts is required" as "hosts is missing".
 std::string in_words(std::string what) {
   constexpr std::string_view kRequired = " is required";
   if (what.ends_with(kRequired))
@@ -47,9 +47,9 @@ std::string in_words(std::string what) {
   return what;
 }
 
-/// The option or place of `app` whose value is empty, as in `--hosts "$HOSTS"` with no such
-/// variable: what is meant is not known, and to take it for "not given" would run on this machine.
-/// "" when there is none.
+/// Name of an option or positional of `app` or its parents whose value is empty, as in
+/// `--hosts "$HOSTS"` if that variable is not set; "" if there is none. What the user meant is
+/// unknown, and to treat the option as absent would run on this machine.
 std::string empty_value(const CLI::App* app) {
   for (; app != nullptr; app = app->get_parent())
     for (const CLI::Option* option : app->get_options())
@@ -59,7 +59,8 @@ std::string empty_value(const CLI::App* app) {
   return "";
 }
 
-/// One word of shell as a program's name would fail on every host with "no such program".
+/// Refuses a program of one word that is a shell command line. As the name of a program it would
+/// fail on every host with "no such program".
 Result<> check_program(const CLI::App& root, const Verb& verb, const Program& program,
                        const std::vector<std::string>& arguments) {
   if (program.size() != 1 || !has_option(*verb.app, "--shell") || verb.app->count("--shell") > 0 ||
@@ -80,7 +81,7 @@ bool looks_like_shell_line(std::string_view word) {
 
 Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
                            std::vector<std::string> arguments) {
-  // The program is cut off first: no flag of its own can be taken for one of ours.
+  // Cut off the program first, so that none of its flags is taken for one of Sortie's.
   const auto dashes = std::ranges::find(arguments, "--");
   const bool has_program = dashes != arguments.end();
   if (has_program) program.assign(dashes + 1, arguments.end());
@@ -97,13 +98,13 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
     root.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return Choice{nullptr, root.exit(error)};
-    // `--hosts="$HOSTS"` without such a variable.
+    // `--hosts="$HOSTS"` if that variable is not set.
     for (const std::string& word : given)
       if (word.starts_with("--") && word.find('=') == word.size() - 1)
         return usage(fmt::format("{}: the value is empty; give it one, or leave it out",
                                  word.substr(0, word.size() - 1)));
     const std::string advice = did_you_mean(root, given);
-    // A short flag behind a program's name is the program's, whatever is near it here.
+    // A short flag after a program's name belongs to the program, even if it resembles one of ours.
     const bool option_meant = advice.contains("`--");
     const std::string form =
         has_program || option_meant ? "" : with_program_behind_dashes(root, verbs, given);

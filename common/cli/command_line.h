@@ -1,4 +1,4 @@
-// From the arguments of a program to the verb that they name.
+// Parses the arguments of a program and finds the verb that they name.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -12,23 +12,24 @@
 namespace sortie::cli {
 
 struct Choice {
-  const Verb* verb = nullptr;  // null: help or the version was asked for and printed
-  int exit_code = 0;           // then
+  const Verb* verb = nullptr;  // nullptr: help or the version was requested and has been printed
+  int exit_code = 0;           // valid if `verb` is nullptr
 };
 
-/// Cuts off the program behind `--`, parses the rest and finds the verb. The error
-/// (ErrorCode::usage) names what was probably meant: the nearest word, or the whole command in its
-/// right form.
+/// Moves the words after `--` to `program`, parses the rest and finds the verb. An error
+/// (ErrorCode::usage) suggests what the user probably meant: the nearest word, or the whole command
+/// in its correct form.
 Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
                            std::vector<std::string> arguments);
 
-/// The command in its right form, where words stand on the command line that belong behind `--`:
-/// `exec h[1-2] uptime -p` is "sortie exec --hosts 'h[1-2]' -- uptime -p". "" where it is something
-/// else that is wrong. `arguments` is without the program behind `--`.
+/// The corrected command if words of a program are on the command line without a `--` before them:
+/// for `exec h[1-2] uptime -p` it is "sortie exec --hosts 'h[1-2]' -- uptime -p". Empty if
+/// something else is wrong. `arguments` excludes `--` and the words after it.
 std::string with_program_behind_dashes(const CLI::App& root, const Verbs& verbs,
                                        const std::vector<std::string>& arguments);
 
-/// True for one word that only a shell understands: blanks, variables, pipes, redirections.
+/// True if `word` has blanks, variables, pipes, redirections or the like, which only a shell
+/// interprets.
 bool looks_like_shell_line(std::string_view word);
 
 }  // namespace sortie::cli

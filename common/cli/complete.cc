@@ -20,7 +20,7 @@ void add(Completion& out, std::string_view partial, std::string word,
   if (word.starts_with(partial)) out.words.emplace_back(std::move(word), std::string(description));
 }
 
-/// The right side of --set key=: the words that the field table knows.
+/// Values for --set key=: the words that the field table allows.
 void add_values(Completion& out, std::string_view partial, std::string_view before,
                 const config::Field& field) {
   const std::string start = fmt::format("{}{}=", before, field.key);
@@ -43,7 +43,7 @@ void add_config_keys(Completion& out, std::string_view partial, std::string_view
   out.no_space = true;
 }
 
-/// Value of an option that was given before the cursor, "" for none.
+/// Value of an option that was given before the cursor; "" if it was not.
 std::string given_value(const std::vector<std::string>& words, const std::string& flag) {
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     if (words[i].starts_with(flag + "=")) return words[i].substr(flag.size() + 1);
@@ -52,7 +52,7 @@ std::string given_value(const std::vector<std::string>& words, const std::string
   return "";
 }
 
-/// The last element of a host expression is a group: "gpu01,!@ne" goes on with "!@new".
+/// Completes the last element of a host expression to a group: "gpu01,!@ne" to "gpu01,!@new".
 void add_groups(Completion& out, std::string_view partial, std::string_view before,
                 const std::vector<std::string>& words) {
   const std::string_view typed = partial.substr(before.size());
@@ -68,7 +68,8 @@ void add_groups(Completion& out, std::string_view partial, std::string_view befo
   out.no_space = true;  // a comma may follow
 }
 
-/// The value of an option, or what stands at a place; `before` is "--flag=" where it is one word.
+/// Candidates for the value of an option or a positional. `before` is "--flag=" if the flag and its
+/// value are one word.
 void add_option_values(Completion& out, const CLI::Option& option,
                        const std::vector<std::string>& words_before, std::string_view before,
                        const CLI::App& root, const Known& known) {

@@ -1,5 +1,5 @@
-// What may come next on a command line, from the tree of verbs and the table of config keys. The
-// shells' scripts (completion.cc) only ask and show.
+// Candidates for the next word of a command line, from the tree of verbs and the table of config
+// keys. The shell scripts (completion.cc) only call this code and show the result.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -11,22 +11,23 @@
 namespace sortie::cli {
 
 struct Completion {
-  std::vector<std::pair<std::string, std::string>> words;  // with what they are
-  bool files = false;                                      // file names may stand here
-  bool no_space = false;                                   // the word goes on ("section.key=")
+  std::vector<std::pair<std::string, std::string>> words;  // with their descriptions
+  bool files = false;                                      // file names are candidates too
+  bool no_space = false;                                   // the word continues ("section.key=")
 };
 
-/// Words that only the program itself can list; each may be empty.
+/// Sources of words that only the program itself can list; each function may be empty.
 struct Known {
   std::function<std::vector<std::string>()> runs;  // ids, for verbs that take one
 };
 
-/// `words` is what follows the program's name up to the cursor; the last one is what is being
-/// typed, perhaps "".
+/// `words` are the words after the program's name up to the cursor. The last one is being typed
+/// and may be "".
 Completion complete(const CLI::App& root, const std::vector<std::string>& words,
                     const Known& known);
 
-/// A line "word<TAB>description" for each, then a last line ":words", ":files" or ":nospace".
+/// One line "word<TAB>description" per candidate, then a last line
+/// ":words", ":files" or ":nospace".
 std::string completion_lines(const Completion& completion);
 
 }  // namespace sortie::cli

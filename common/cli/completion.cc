@@ -15,8 +15,8 @@ namespace {
 
 // In these scripts @PROGRAM@ is the program's name and @NAME@ the same with _ for -.
 
-// bash splits words at =, : and @; they are put together again, and what it already has of the word
-// is cut off the answers.
+// bash splits words at =, : and @. The script joins the parts again, and removes from each
+// candidate the part of the word that bash has already split off.
 constexpr const char* kBash =
     R"SCRIPT(# bash completion for @PROGRAM@; written by `@PROGRAM@ completion bash`
 _@NAME@() {

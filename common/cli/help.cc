@@ -21,7 +21,7 @@ int print_help(const CLI::App& root, const std::vector<std::string>& words) {
     }
     level = next;
   }
-  // App::help() would answer for the verb that was parsed, which is this one.
+  // App::help() would print the help of the verb that was parsed, which is `help`.
   return print_text(root.get_name(),
                     level->get_formatter()->make_help(level, "", CLI::AppFormatMode::Normal));
 }

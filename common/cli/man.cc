@@ -15,7 +15,8 @@
 namespace sortie::cli {
 namespace {
 
-/// Text as roff would print it: no escapes, no requests at the start of a line, plain hyphens.
+/// Escapes text so that roff prints it as it is: no escapes, no requests at the start of a line,
+/// plain hyphens.
 std::string roff(std::string_view text) {
   std::string out;
   bool start = true;
@@ -54,7 +55,7 @@ std::string options_text(const CLI::App& app) {
     out += fmt::format(".TP\n\\fI{}\\fR\n{}\n", roff(option->get_name(true)),
                        roff(description_of(*option)));
   for (const CLI::Option* option : named_options(app)) {
-    if (option->get_positional()) continue;  // is above
+    if (option->get_positional()) continue;  // described above
     std::string names;
     for (const std::string& name : spellings(*option))
       names += fmt::format("{}\\fB{}\\fR", names.empty() ? "" : ", ", roff(name));
@@ -76,7 +77,7 @@ std::string synopsis(const CLI::App& app, const Verbs& verbs) {
                      roff(usage_of(app, verb != verbs.end() && verb->takes_program)));
 }
 
-/// A verb of a verb: "sortie config show" in the page of `sortie config`.
+/// Section about a verb below another verb: "sortie config show" in the page of `sortie config`.
 std::string section_of(const CLI::App& app, const Verbs& verbs) {
   std::string out =
       fmt::format(".SS {}\n{}.PP\n{}.\n{}", roff(full_name(app)), synopsis(app, verbs),

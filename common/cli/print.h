@@ -1,4 +1,4 @@
-// What verbs print.
+// Output of verbs: results on stdout, errors on stderr.
 #pragma once
 
 #include <string_view>
@@ -7,11 +7,12 @@
 
 namespace sortie::cli {
 
-/// The message of the error on stderr, with nothing in it that a terminal obeys; its exit code.
+/// Prints the message of the error on stderr, made safe for a terminal. Returns its exit code.
 int print_error(const Error& error);
 
-/// All of `text` on stdout or an error: a full disk must not leave half an answer and exit code 0.
-/// `program` begins the message of that error.
+/// Prints all of `text` on stdout. Returns the exit code: a failed write, such as on a full disk,
+/// is an error, so that incomplete output never exits with 0. `program` begins the message of that
+/// error.
 int print_text(std::string_view program, std::string_view text);
 
 }  // namespace sortie::cli

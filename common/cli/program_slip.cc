@@ -1,5 +1,5 @@
-// `sortie exec HOSTS uptime`, `sortie run ./program`: the habit of other tools, answered with the
-// form that works here.
+// Recognizes command lines in the style of other tools, `sortie exec HOSTS uptime` or
+// `sortie run ./program`, and gives the form that works here.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,12 +15,12 @@ bool is_config(std::string_view word) {
   return word.ends_with(".toml");
 }
 
-/// Sorts the words of one command line into ours and the program's.
+/// Separates the words of one command line into Sortie's and the program's.
 class Sorter {
  public:
   explicit Sorter(const CLI::App& root) : level_(&root) {}
 
-  /// False when the word ends the search: a flag that no verb has.
+  /// Returns false if the word is a flag that the verb does not have, which ends the search.
   bool take(const std::string& word) {
     if (!program_.empty()) return program_.push_back(word), true;
     if (value_follows_) return ours_.push_back(word), value_follows_ = false, true;

@@ -1,4 +1,4 @@
-// What to say after something: the word that was meant, the command that may come next.
+// Suggestions: the word that was probably meant, and the command that may come next.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -99,7 +99,7 @@ bool names_a_verb(const CLI::App& root, std::string_view words) {
   while (!words.empty()) {
     const std::size_t end = std::min(words.find(' '), words.size());
     const CLI::App* sub = subverb(*level, words.substr(0, end));
-    // Below a verb with verbs of its own a word must be one of them; else it is an argument.
+    // If a verb has verbs below it, the next word must be one of them; otherwise it is an argument.
     if (sub == nullptr) return level != &root && subverbs(*level).empty();
     level = sub;
     words.remove_prefix(std::min(end + 1, words.size()));

@@ -40,7 +40,7 @@ class HelpFormatter : public CLI::Formatter {
       return option->get_group() == group && !option->get_positional();
     });
   }
-  /// What is the verb's own comes before what all have.
+  /// The options of the verb alone, which come before those that all verbs have.
   std::string own_groups(const CLI::App& app) const {
     std::string out;
     for (const std::string& group : app.get_groups())
@@ -130,7 +130,7 @@ std::string usage_of(const CLI::App& app, bool takes_program) {
 Footer footer_of(const CLI::App& app) {
   constexpr std::string_view kHeading = "Examples:\n";
   std::string text = app.get_footer();
-  if (text.empty() && app.get_parent() != nullptr) {  // those of its parent that are about it
+  if (text.empty() && app.get_parent() != nullptr) {  // the parent's examples that are about it
     const std::string start = fmt::format("  {}", full_name(app));
     std::istringstream lines(footer_of(*app.get_parent()).examples);
     for (std::string line; std::getline(lines, line);)

@@ -1,5 +1,5 @@
-// The tree of verbs and options that CLI11 holds, read back. Help, man pages, completions and
-// suggestions all come from it: a verb that exists is in all of them.
+// Reads the tree of verbs and options that CLI11 holds. Help, man pages, completions and
+// suggestions are all made from it, so that a verb that exists is in all of them.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -11,61 +11,64 @@
 
 namespace sortie::cli {
 
-/// Examples first, then usage, options and what else the footer says. `verbs` must outlive `root`.
+/// Makes all help texts begin with examples; description, usage, options and the rest of the footer
+/// follow. `verbs` must outlive `root`.
 void set_help(CLI::App& root, const Verbs& verbs);
 
-/// What the user wants to see of the program itself.
+/// Values of the flags that every verb has.
 struct GlobalFlags {
   bool quiet = false;     // -q, --quiet: errors only
   bool verbose = false;   // -v, --verbose: diagnostics
   bool no_color = false;  // --no-color
 };
-/// Adds them to every verb; --no-color only to programs that use colours.
+/// Adds these flags to `root` and every verb; --no-color only if `colors` is true.
 void add_global_flags(CLI::App& root, bool colors);
-/// What was given before and after the verb.
+/// The flags that were given before and after the verb.
 GlobalFlags global_flags(const CLI::App& verb);
 
 /// The visible verbs below `app`, in order.
 std::vector<const CLI::App*> subverbs(const CLI::App& app);
-/// That of them; null = there is none of that name.
+/// The visible verb below `app` with this name; nullptr if there is none.
 const CLI::App* subverb(const CLI::App& app, std::string_view name);
 /// "sortie config show".
 std::string full_name(const CLI::App& app);
-/// "sortie: config show", before a message about it.
+/// "sortie: config show", the prefix of a message about it.
 std::string place_of(const CLI::App& app);
-/// "[OPTIONS] [config] [-- PROGRAM ARGS...]", without the name.
+/// Usage without the name: "[OPTIONS] [config] [-- PROGRAM ARGS...]".
 std::string usage_of(const CLI::App& app, bool takes_program);
 
-/// A footer's "Examples:" paragraph without that line, and what follows it.
+/// The "Examples:" paragraph of a footer without that heading, and the rest of the footer. A verb
+/// without a footer has those examples of its parent that are about it.
 struct Footer {
   std::string examples, rest;
 };
 Footer footer_of(const CLI::App& app);
 
-/// Options of a verb: those with a name, and those known by their place.
+/// Visible options of a verb that have a name, and its positional options. An option may be both.
 std::vector<const CLI::Option*> named_options(const CLI::App& app);
 std::vector<const CLI::Option*> positionals(const CLI::App& app);
-/// What help says about it. An option that is also known by its place is described there alone,
-/// with its names.
+/// Description of an option in help. An option that is both named and positional is described once,
+/// as a positional, with its names.
 std::string description_of(const CLI::Option& option);
-/// "-q,--quiet" with all its spellings.
+/// All names of an option: "-q", "--quiet".
 std::vector<std::string> spellings(const CLI::Option& option);
 bool takes_value(const CLI::Option& option);
-/// "TEXT", "a|b" or "" for what the value is.
+/// Placeholder for the value: "TEXT" or "a|b"; "" if the option takes none.
 std::string value_name(const CLI::Option& option);
-/// Words that the value is one of; empty when it may be anything.
+/// The words that the value must be one of; empty if it may be anything.
 std::vector<std::string> choices(const CLI::Option& option);
 
-/// "did you mean `run`?" for words that do not parse; "" when nothing is near.
+/// "did you mean `run`?" for arguments that do not parse; "" if no known word is near.
 std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& arguments);
 
-/// "sortie: nodes: no verb `list`; use ls, cordon or test". `advice`: of did_you_mean. An empty
-/// `word`: none was given.
+/// "sortie: nodes: no verb `list`; use ls, cordon or test". `advice` is the result of
+/// did_you_mean(). An empty `word` means that no verb was given.
 std::string no_such_verb(const CLI::App& level, const std::string& word, const std::string& advice);
 
-/// True when the words after "sortie" begin with a verb that exists: only such lines are proposed.
+/// True if `words`, which follow "sortie", begin with a verb that exists. Only such commands are
+/// proposed.
 bool names_a_verb(const CLI::App& root, std::string_view words);
-/// "next:\n  sortie logs RUN" of those `lines` that name a verb, three at most; "" for none.
+/// "next:\n  sortie logs RUN" for those of `lines` that name a verb, three at most; "" for none.
 std::string next_steps(const CLI::App& root, const std::vector<std::string>& lines);
 
 }  // namespace sortie::cli

@@ -1,5 +1,5 @@
-// A verb of a program: an entry of its command line, and what runs it. What the command line says
-// stays in the closure of `run`, which is called once, after everything was parsed.
+// A verb of a program: its entry on the command line and the function that runs it. Values from the
+// command line are in the closure of `run`, which is called once, after all arguments are parsed.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -10,14 +10,14 @@
 namespace sortie::cli {
 
 struct Verb {
-  CLI::App* app = nullptr;     // of the root, or of another verb ("config show")
+  CLI::App* app = nullptr;     // child of the root, or of another verb ("config show")
   std::function<int()> run;    // returns the exit code
   bool takes_program = false;  // `-- PROGRAM ARGS...` may follow
 };
 using Verbs = std::vector<Verb>;
 
-/// What follows `--`, byte for byte: no flag of a program can be taken for one of ours. Filled
-/// before any verb runs; lives as long as the verbs.
+/// The words after `--`, unchanged. They are cut off before parsing, so that no flag of a program
+/// is taken for one of Sortie's. Filled before any verb runs; must outlive the verbs.
 using Program = std::vector<std::string>;
 
 }  // namespace sortie::cli

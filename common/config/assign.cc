@@ -96,7 +96,7 @@ Errors assign_to(const Field& field, const Value& value,
   return {};
 }
 
-/// "[[\"a\", \"b\"], [\"c\", \"d\"]]": what a flat list of strings was meant to be.
+/// "[[\"a\", \"b\"], [\"c\", \"d\"]]": the probable meaning of a flat list of strings.
 std::string corrected(const Value& value) {
   std::vector<std::vector<std::string>> rows;
   for (const Value& item : value.items) {
@@ -170,7 +170,7 @@ std::vector<AssignError> assign(const Field& field, const Value& value, JobConfi
                              field.slot(candidate));
   if (errors.empty()) errors = check_items(field, value, candidate);
   if (!errors.empty()) return errors;
-  // Both slots hold the same alternative: they come from the same field.
+  // Both slots hold the same alternative, because they belong to the same field.
   std::visit([&]<class T>(T* target) { *target = std::move(*std::get<T*>(field.slot(candidate))); },
              field.slot(job));
   return {};

@@ -1,4 +1,4 @@
-// One parsed value into one field of a JobConfig, with the checks of its kind and rule.
+// Assigns one parsed value to one field of a JobConfig, after checking its kind and rule.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ struct AssignError {
   std::string message;  // "why; what to do"
 };
 
-/// Writes `value` into `job`; with errors the field keeps its value.
+/// Writes `value` into `job`. With errors the field keeps its old value.
 std::vector<AssignError> assign(const Field& field, const Value& value, JobConfig& job);
 
-/// The right side of --set for a field of `kind`: TOML, and where that is no TOML or the field is
-/// text (or a duration), the characters themselves.
+/// Parses the right side of --set for a field of `kind`. The text is read as TOML; if it is no TOML
+/// (a bare word, "30s"), or `kind` is text and it has no quotes, it is a string.
 Value override_value(Kind kind, std::string_view text);
 
 }  // namespace sortie::config

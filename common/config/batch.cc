@@ -22,7 +22,7 @@ std::vector<std::string> batch_keys() {
   return {kGlobal, kMicro, kAccumulation};
 }
 
-/// Divides global by the two known factors; `derived` is what the quotient will be.
+/// Divides `global` by the product of the two known factors; `derived` names the quotient.
 std::int64_t derive(BatchOutcome& outcome, std::int64_t global, std::int64_t factor,
                     std::string_view factor_text, std::string_view derived) {
   if (global % factor == 0) return global / factor;
@@ -33,7 +33,7 @@ std::int64_t derive(BatchOutcome& outcome, std::int64_t global, std::int64_t fac
   return 0;
 }
 
-/// Micro-batch and accumulation both unknown, or one of them and the global batch.
+/// True if micro-batch and accumulation are both unknown, or micro-batch and the global batch.
 bool is_underdetermined(const TopologyConfig& topology, BatchOutcome& outcome) {
   if (topology.micro_batch_size != 0 ||
       (topology.gradient_accumulation_steps != 0 && topology.global_batch_size != 0))
@@ -80,7 +80,7 @@ std::int64_t ranks_of_replica(const TopologyConfig& topology) {
 
 namespace {
 
-/// "2 (tensor_parallel_size) * 4 (pipeline_parallel_size)"; sequences that are whole are left out.
+/// "2 (tensor_parallel_size) * 4 (pipeline_parallel_size)"; context_parallel_size only if not 1.
 std::string replica_text(const TopologyConfig& topology) {
   const std::string shared =
       topology.context_parallel_size == 1
@@ -90,7 +90,7 @@ std::string replica_text(const TopologyConfig& topology) {
                      topology.tensor_parallel_size, shared, topology.pipeline_parallel_size);
 }
 
-/// Rules T1 and T2: the replicas that so many ranks make; 0 with a violation.
+/// Rules T1 and T2: the number of replicas that these ranks form; 0 if rule T1 is broken.
 std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_size,
                             std::vector<Violation>& violations) {
   const std::int64_t each = ranks_of_replica(topology);
@@ -115,7 +115,8 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   return replicas;
 }
 
-/// Rule G4: the micro-batches of every step go through interleaved stages in whole groups.
+/// Rule G4: micro-batches pass through interleaved stages in groups of the number of stages, so
+/// those of every step must be a multiple of it.
 void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
   const std::int64_t stages = topology.pipeline_parallel_size;
   if (topology.pipeline_interleave == 1 || !outcome.violations.empty()) return;
@@ -137,7 +138,7 @@ void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
   check("topology.batch_rampup_increment", plan.rampup_increment, "an increment");
 }
 
-/// Rule G7: the ranks of a stage are a whole number of groups that have all of its experts.
+/// Rule G7: the ranks of a stage form a whole number of groups, each of which holds all experts.
 void check_expert_groups(const TopologyConfig& topology, std::int64_t world_size,
                          std::vector<Violation>& violations) {
   const std::int64_t experts = topology.expert_parallel_size;

@@ -1,4 +1,4 @@
-// Characters that the forms of values are made of.
+// Character sets from which the forms of values are built.
 #pragma once
 
 #include <string_view>

@@ -32,7 +32,7 @@ class ContainerRules {
   std::vector<Violation> found_;
 };
 
-/// Keys that would do nothing, because there is no engine.
+/// Keys that would have no effect, because there is no engine.
 void check_without_engine(const RunnerConfig& runner, ContainerRules& rules) {
   JobConfig job;
   job.runner = runner;
@@ -41,7 +41,7 @@ void check_without_engine(const RunnerConfig& runner, ContainerRules& rules) {
     if (section_of(field) == kSection && value_text(field, job) != default_text(field))
       keys.emplace_back(field.key);
   if (keys.empty()) return;
-  keys.push_back(key_of("engine"));  // where that one is wrong, this follows from it
+  keys.push_back(key_of("engine"));  // if that key is invalid, this problem follows from it
   rules.broken("E1", std::move(keys),
                "does nothing without runner.container.engine; set engine = \"docker\", "
                "\"podman\" or \"containerd\", or remove the table");
@@ -75,8 +75,8 @@ void check_mounts(const ContainerConfig& container, ContainerRules& rules) {
                              quote(container.memory)));
 }
 
-/// Arguments that would take from Sortie what it promises: that nothing is left, that no secret is
-/// in a process list, that output arrives.
+/// Refuses arguments that would break a guarantee of Sortie: that nothing is left behind, that no
+/// secret is in a process list, that output arrives.
 void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
   struct Taken {
     std::string_view flag, why;
@@ -168,7 +168,7 @@ void check_together(const RunnerConfig& runner, ContainerRules& rules) {
                  "the program's name is empty; write it first, or [] for none");
 }
 
-/// The deepest mount that has a path; both are normal. nullptr when none does.
+/// The innermost mount that contains a path; both are normalized. nullptr if there is none.
 const std::vector<std::string>* mount_of(const ContainerConfig& container,
                                          const std::string& path) {
   const std::vector<std::string>* best = nullptr;
@@ -179,7 +179,7 @@ const std::vector<std::string>* mount_of(const ContainerConfig& container,
   return best;
 }
 
-/// What is said of a path that no mount has.
+/// The message about a path that no mount contains.
 std::string not_mounted(const ContainerConfig& container, const std::string& path,
                         const std::string& folder, bool write) {
   for (const std::vector<std::string>& mount : container.mounts)
@@ -197,7 +197,7 @@ class MountRules {
   MountRules(const ContainerConfig& container, ContainerRules& rules)
       : container_(container), rules_(rules) {}
 
-  /// `folder` is what to mount for it.
+  /// Requires that a path is mounted. `parent`: the message proposes to mount its parent folder.
   void needs(std::string_view key, const std::string& text, bool parent, bool write) {
     if (text.empty() || text.starts_with(kStagePlaceholder)) return;
     const std::string path = normal(text);

@@ -21,7 +21,7 @@ bool only(std::string_view text, std::string_view first, std::string_view second
       text, [&](char c) { return first.contains(c) || second.contains(c) || third.contains(c); });
 }
 
-/// "x" is not one of a | b; did you mean "b"?
+/// "x is not one of a | b; did you mean "b"?" `otherwise` is the advice if no word is near.
 std::string not_one_of(std::string_view text, const std::vector<std::string_view>& words,
                        std::string_view otherwise) {
   const std::string_view near = nearest(text, words);
@@ -86,7 +86,7 @@ const std::vector<std::string_view>& capability_names() {
   return kNames;
 }
 
-/// A limit of a process: -1 is none.
+/// Parses a resource limit; -1 means unlimited.
 bool parse_limit(std::string_view text, std::int64_t& value) {
   if (text == "unlimited") text = "-1";
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -126,7 +126,7 @@ std::string check_image(std::string_view text) {
         !only(digest.substr(kHash.size()), kDigits, "abcdef"))
       return bad("has no digest after '@'; write sha256: and its 64 hexadecimal digits");
   }
-  // An id of an image is one too.
+  // The id of an image is a valid name too.
   std::string_view name = text.substr(0, at);
   if (name.starts_with("sha256:")) return {};
   const std::size_t slash = name.find('/');

@@ -1,5 +1,5 @@
-// Text of [runner.container] with a form of its own: "why; what to do", and nothing for good text.
-// And sizes, as engines and people write them.
+// Checks of text in [runner.container]: each returns "why; what to do", or "" for valid text. Also
+// parses sizes, as engines and users write them.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ std::string check_size(std::string_view text);
 /// The items of one mount, joined by NUL.
 std::string check_mount(std::string_view items);
 
-/// "16GiB", "512m", "1.5g", "65536": k, m, g, t with or without b, ib; powers of 1024 all, as
-/// Docker has it. The error is "why; what to do".
+/// Parses "16GiB", "512m", "1.5g", "65536". The units k, m, g, t and p may be followed by b or ib.
+/// All are powers of 1024, as in Docker. The error is "why; what to do".
 Result<std::uint64_t> parse_size(std::string_view text);
 
-/// The options of a mount: what engines know, in any order.
+/// Checks the options of a mount: those that engines support, in any order.
 std::string check_mount_options(std::string_view options);
 
-/// Items of a list in a list, as check_mount takes them.
+/// Joins the items of an inner list by NUL, as check_mount() expects them.
 std::string join_items(const std::vector<std::string>& items);
 std::vector<std::string> split_items(std::string_view text, char separator);
 
-/// "CAP_SYS_PTRACE" as "SYS_PTRACE".
+/// Removes the prefix "CAP_": "SYS_PTRACE" for "CAP_SYS_PTRACE".
 std::string_view capability_name(std::string_view text);
 
 }  // namespace sortie::config

@@ -1,4 +1,4 @@
-// Sizes and mounts of [runner.container], and lists in a list.
+// Sizes and mounts of [runner.container], and lists of lists.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -87,7 +87,7 @@ void for_each_section(Visit visit) {
   }
 }
 
-/// Inside a table of the reference a bar would end the cell.
+/// Escapes bars, which would end a cell of a table in the reference.
 std::string cell(std::string_view words) {
   std::string text(words);
   for (std::size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, "\\");
@@ -144,7 +144,7 @@ user: `$XDG_CONFIG_HOME/sortie/config.toml`, else `~/.config/sortie/config.toml`
 }
 
 std::string init_text(const InitOptions& options) {
-  JobConfig job;  // what the keys are written with
+  JobConfig job;  // the values to write
   if (!options.preset.empty()) {
     const Preset* preset = find_preset(options.preset);
     SORTIE_CHECK(preset != nullptr, "no preset {}", options.preset);
@@ -165,7 +165,7 @@ std::string init_text(const InitOptions& options) {
           section.name.starts_with("model") && !options.preset.empty() && !is_preset;
       const bool set =
           is_preset ? !options.preset.empty() : (field->flags & kShown) && !from_preset;
-      // A range of numbers says little; the words that a key knows say all.
+      // A range of numbers tells little, but a list of choices is complete.
       const bool allowed = options.all || std::holds_alternative<Choices>(field->rule);
       lines += fmt::format("# {}.{}{}\n{}{} = {}\n", field->help,
                            field->unit.empty() ? "" : fmt::format(" Unit: {}.", field->unit),

@@ -9,11 +9,11 @@
 #define TOML_HEADER_ONLY 1
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_MAX_NESTED_VALUES 8
-// The parser's own assertions claim too much: "[" at the end of a line fails one, though the code
-// after it reports the line as it should. All builds do what the release build does.
+// The parser's own assertions are too strict: "[" at the end of a line fails one, although the code
+// after it reports the line correctly. Without them all builds behave like the release build.
 #define TOML_ASSERT(condition) static_assert(true)
-// toml++ 3.3 calls it unreachable when it meets a letter like U+00EC where a blank could be; with
-// g++ that is undefined behaviour. Its two functions of the kind answer "no" here, which is true.
+// toml++ 3.3 declares code unreachable that a letter like U+00EC reaches where a blank could be:
+// undefined behaviour with g++. The two functions concerned return false here, which is correct.
 #include <toml++/impl/preprocessor.h>
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -33,8 +33,8 @@ Position position(const toml::source_position& at) {
   return {static_cast<int>(at.line), static_cast<int>(at.column)};
 }
 
-/// `too_deep`: where a value lies deeper than kMaxDepth, which dotted keys can make; its content is
-/// left out.
+/// Converts a parsed node. `too_deep` becomes the position of the first value that is nested deeper
+/// than kMaxDepth, which dotted keys can cause; the content of such a value is left out.
 Value convert(const toml::node& node, std::optional<Position>& too_deep, int depth = 0) {
   Value value;
   value.at = position(node.source().begin);
@@ -78,7 +78,7 @@ Value convert(const toml::node& node, std::optional<Position>& too_deep, int dep
   return value;
 }
 
-/// The parser's "Error while parsing X: why" as "why (in X)", with what to do where that is plain.
+/// Turns the parser's "Error while parsing X: why" into "why (in X)", with advice if it is obvious.
 std::string explain(std::string_view description) {
   constexpr std::string_view kPrefix = "Error while parsing ";
   std::string_view where;
@@ -117,8 +117,8 @@ std::optional<SyntaxError> too_many_dots(std::string_view text) {
   return std::nullopt;
 }
 
-/// Turns line `line` (from 1) into spaces; gives the next line that has any content, 0 when there
-/// is none or when the line was a header: the lines below it would seem to be of another section.
+/// Replaces line `line` (from 1) by spaces. Returns the next line with any content. Returns 0 if
+/// there is none, or if the line was a header: the lines after it would belong to a wrong section.
 int blank_line(std::string& text, int line) {
   std::size_t begin = 0;
   for (int i = 1; i < line && begin != text.npos; ++i) {
@@ -161,8 +161,8 @@ Document parse_document(std::string_view text) {
     }
     const Position at = position(result.error().source().begin);
     const std::string_view description = result.error().description();
-    // An error in the line after one inside a list is most likely its consequence: the list was not
-    // closed. And lines before the last error would have been reported already.
+    // An error in the line after one inside a list is probably a consequence of it: the list was
+    // not closed. And the parser would have reported earlier lines before.
     if (at.line <= suspect_line) break;
     document.errors.push_back({at, explain(description)});
     if (document.errors.size() == kMaxSyntaxErrors) break;

@@ -1,5 +1,5 @@
-// TOML text to a tree of values that know their line and column. The only user of toml++ is
-// document.cc, so that its templates are compiled once.
+// Parses TOML text into a tree of values with their line and column. Only document.cc includes
+// toml++, so that its templates are compiled once.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace sortie::config {
 
-/// Line and column as editors count them, from 1.
+/// Line and column as in editors, from 1.
 struct Position {
   int line = 0;
   int column = 0;
@@ -24,8 +24,8 @@ struct Value {
   std::int64_t integer = 0;
   double number = 0;
   std::string text;
-  std::vector<Value> items;  // of a list or a table
-  std::string key;           // of an item of a table
+  std::vector<Value> items;  // if this is a list or a table
+  std::string key;           // if this is an item of a table
   Position key_at;
 };
 
@@ -35,22 +35,23 @@ struct SyntaxError {
 };
 
 struct Document {
-  Value root;                       // a table; without the lines that have errors
+  Value root;                       // a table, without lines that have errors; may be empty then
   std::vector<SyntaxError> errors;  // in order of position
 };
 
 inline constexpr int kMaxNesting = 8;         // lists and inline tables inside each other
-inline constexpr int kMaxDotsPerLine = 2048;  // bounds the depth that the parser goes to
-inline constexpr int kMaxDepth = 64;          // of tables, those of dotted keys included
+inline constexpr int kMaxDotsPerLine = 2048;  // bounds the parser's recursion depth
+inline constexpr int kMaxDepth = 64;          // nested tables, those of dotted keys included
 inline constexpr std::size_t kMaxSyntaxErrors = 20;
 
-/// Goes on after a line with an error, so that one call shows the errors of all lines.
+/// Continues after a line with an error where possible, so that one call reports many errors.
 Document parse_document(std::string_view text);
 
-/// Parses one TOML value, e.g. the right side of --set. Nothing when `text` is no single value.
+/// Parses one TOML value, e.g. the right side of --set. Returns false if `text` is not exactly one
+/// value.
 bool parse_value(std::string_view text, Value& value);
 
-/// How a message calls a value: `the string "x"`, `12`, `a list`.
+/// Text for a value in a message: `the string "x"`, `12`, `a list`.
 std::string describe(const Value& value);
 /// The same without its content: `a string`, `a number`.
 std::string describe_kind(const Value& value);

@@ -1,4 +1,4 @@
-// Forms and limits that fields of several sections share.
+// Forms and limits that fields of several sections use.
 #pragma once
 
 #include "common/config/fields.h"

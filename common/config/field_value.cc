@@ -1,4 +1,4 @@
-// The value of a field: its kind, its check, its text, and where paths get absolute.
+// The value of a field: its kind, its check, its text, and the resolution of paths.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Overload : F... {
 template <class... F>
 Overload(F...) -> Overload<F...>;  // clang 16 does not deduce it for an aggregate
 
-/// A slot only hands out pointers, so reading a const job through one is fine.
+/// Reads only. The const_cast is safe, because a slot function does not modify the job.
 Slot slot_of(const Field& field, const JobConfig& job) {
   return field.slot(const_cast<JobConfig&>(job));
 }
@@ -204,7 +204,7 @@ void resolve_paths(JobConfig& job, std::string_view base, std::string_view home)
       const std::string_view tokenizer =
           field.key == "data.tokenizer" ? tokenizer_file(path) : std::string_view();
       if (path.starts_with(kStagePlaceholder) || tokenizer.starts_with(kStagePlaceholder))
-        return;  // on each host another place
+        return;  // differs from host to host
       if (field.key == "runner.stage") {
         const StageItem item = parse_stage_item(path);
         path = fmt::format("{} -> {}", absolute(item.path, base, home).string(), item.name);

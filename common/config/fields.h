@@ -1,5 +1,5 @@
-// The one table of config keys: where each lives, what it may be, and what it is for. Loading,
-// --set, to_toml, `config show`, the JSON schema, docs/config.md and `config init` all read it.
+// The table of config keys: the struct member, the allowed values and the purpose of each key.
+// Loading, --set, to_toml, `config show`, the JSON schema, docs/config.md and `config init` use it.
 #pragma once
 
 #include <span>
@@ -13,12 +13,12 @@
 
 namespace sortie::config {
 
-/// Where the value of a key lives in a JobConfig; which alternative it is decides the kind.
+/// Pointer to the member of a JobConfig that holds a key's value. Its type determines the Kind.
 using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
                           std::map<std::string, std::string>*, Milliseconds*,
                           std::vector<std::vector<std::string>>*>;
 
-/// The slot at the end of a path of members, as in member<&JobConfig::runner, &RunnerConfig::mpi>.
+/// The slot of a nested member, as in member<&JobConfig::runner, &RunnerConfig::mpi>.
 template <auto... Path>
 Slot member(JobConfig& job) {
   return &(job.*....*Path);
@@ -31,18 +31,18 @@ struct IntegerRange {
 };
 struct NumberRange {
   double min, max;
-  bool without_min = false, without_max = false;  // the bound itself is not allowed
+  bool without_min = false, without_max = false;  // the bound itself is excluded
 };
 struct DurationRange {
   std::string_view min, max;
 };
-/// One of a few words.
+/// One of a few words is allowed.
 struct Choices {
   std::vector<std::string_view> words;
 };
-/// Text of a form of its own; of a list each item, of a table each name. Of a list of lists it is
-/// checked with the items joined by NUL, which none of them may hold. `check` gives the error
-/// "why; what to do", and nothing for good text.
+/// A check for text. It applies to each item of a list and to each name of a table. For a list of
+/// lists it applies to the items of each inner list, joined by NUL, which no item may contain.
+/// `check` returns the error "why; what to do", or "" for valid text.
 struct Form {
   std::string_view description;
   std::string (*check)(std::string_view);
@@ -54,16 +54,16 @@ enum Flags : unsigned {
   kShown = 1,           // `config init` writes the key, uncommented
   kCommon = 16,         // `config init` writes the key, commented out; without either: with --all
   kPath = 2,            // resolve_paths() makes it absolute
-  kSecrets = 4,         // every value of the table is a secret: shown as kSecretShown
-  kMayHoldSecrets = 8,  // those whose names look like secrets are; messages never repeat a value
-  kUser = 32,           // not about one job: a user's defaults (user_file.h) may set it
+  kSecrets = 4,         // every value of the table is a secret, shown as kSecretShown
+  kMayHoldSecrets = 8,  // values are secrets if looks_secret(name); messages never repeat a value
+  kUser = 32,           // not specific to one job: allowed in the user's defaults (user_file.h)
 };
 
 struct Field {
   std::string_view key;  // "runner.ssh.port"
   Slot (*slot)(JobConfig&);
   Rule rule;
-  std::string_view unit;  // of a number, "" for none
+  std::string_view unit;  // unit of a number; "" = none
   std::string_view help;  // one sentence, no period
   unsigned flags = kPlain;
 };
@@ -75,12 +75,12 @@ struct Section {
 
 /// All keys, section by section in the order of sections().
 std::span<const Field> fields();
-/// Those of [runner.container], which are a part of it.
+/// The keys of [runner.container], a part of fields().
 std::vector<Field> container_fields();
 std::span<const Section> sections();
-/// Those of [recovery] and [watchdog] (fields_recovery.cc), a part of fields().
+/// The keys of [recovery] and [watchdog] (fields_recovery.cc), a part of fields().
 std::span<const Field> recovery_fields();
-/// Those of [logger] to [profiler] (fields_training.cc), a part of fields().
+/// The keys of [logger] to [profiler] (fields_training.cc), a part of fields().
 std::span<const Field> training_fields();
 
 /// The field of a full key, or nullptr.
@@ -90,18 +90,18 @@ Kind kind_of(const Field& field);
 std::string_view section_of(const Field& field);  // "runner.ssh"
 std::string_view name_of(const Field& field);     // "port"
 
-/// What is wrong with the value in `job` ("why; what to do"), empty when it is allowed.
+/// Returns what is wrong with the value in `job` ("why; what to do"); empty if it is allowed.
 std::string check_value(const Field& field, const JobConfig& job);
 
-/// What is allowed, for people: "0 to 65535", "auto | on | off".
+/// The allowed values in words: "0 to 65535", "auto | on | off".
 std::string allowed_text(const Field& field);
 
-/// The value as TOML, and the same of a default-constructed job.
+/// The value in `job`, or the default, as TOML.
 std::string value_text(const Field& field, const JobConfig& job);
 std::string default_text(const Field& field);
 
-/// Makes every relative path absolute against `base` and every "~/" against `home`. The launcher
-/// does it once, after loading and before planning, with its current and home folder.
+/// Makes every relative path absolute against `base`, and every "~/" against `home`. The launcher
+/// calls this once, after loading and before planning, with its current and its home folder.
 void resolve_paths(JobConfig& job, std::string_view base, std::string_view home);
 
 }  // namespace sortie::config

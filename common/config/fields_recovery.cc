@@ -1,4 +1,4 @@
-// Keys of [recovery] and [watchdog]: what a run does by itself, and how it finds what stands still.
+// Keys of [recovery] and [watchdog]: how a run recovers from failures, and how it detects hangs.
 #include "common/config/field_forms.h"
 #include "common/config/fields.h"
 #include "common/config/forms.h"

@@ -1,4 +1,4 @@
-// Keys of [logger] to [profiler]: what a run leaves behind, and how it trains.
+// Keys of [logger] to [profiler]: what a run logs and records, and how it trains.
 #include "common/config/field_forms.h"
 #include "common/config/fields.h"
 #include "common/config/forms.h"

@@ -35,7 +35,7 @@ std::string no_control(std::string_view text) {
 }  // namespace
 
 std::string check_host_item(std::string_view text) {
-  const HostGroups any = HostGroups::any();  // their file is read when the job is planned
+  const HostGroups any = HostGroups::any();  // the groups file is read when the job is planned
   const auto hosts = parse_host_line(text, 1, &any);
   return hosts ? std::string() : hosts.error().message;
 }
@@ -68,7 +68,7 @@ std::string check_launcher_loss(std::string_view text) {
 }
 
 std::string check_interface(std::string_view text) {
-  constexpr std::size_t kMaxNameBytes = 15;  // the kernel's IFNAMSIZ without its zero
+  constexpr std::size_t kMaxNameBytes = 15;  // the kernel's IFNAMSIZ without the terminating zero
   if (text.empty()) return {};
   const std::size_t slash = text.find('/');
   if (slash != text.npos) {
@@ -177,7 +177,7 @@ std::string check_failure_class(std::string_view text) {
 
 namespace {
 
-/// First and last code of "75" or "64-69"; nothing for other text.
+/// First and last code of "75" or "64-69"; nullopt for other text.
 std::optional<std::pair<int, int>> exit_code_range(std::string_view text) {
   const auto number = [](std::string_view digits) -> std::optional<int> {
     int value = -1;

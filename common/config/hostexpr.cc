@@ -1,4 +1,4 @@
-// Host expressions: names, ranges, groups and exclusions to a list of names.
+// Expands host expressions (names, ranges, groups and exclusions) to lists of names.
 #include <arpa/inet.h>
 #include <fmt/core.h>
 
@@ -32,7 +32,7 @@ bool is_name_char(char c) {
   return is_name_start(c) || c == '.' || c == '-';
 }
 
-/// "[fe80::1%eth0]": an IPv6 literal rather than a range.
+/// Whether the text is an IPv6 literal like "[fe80::1%eth0]" and not a range.
 bool is_ipv6_literal(std::string_view text) {
   if (!text.starts_with('[') || !text.ends_with(']')) return false;
   const std::string_view inner = text.substr(1, text.size() - 2);
@@ -40,7 +40,7 @@ bool is_ipv6_literal(std::string_view text) {
   const std::string_view zone = percent == inner.npos ? "x" : inner.substr(percent + 1);
   const std::string address(inner.substr(0, percent));
   in6_addr parsed;
-  // inet_pton stops at a NUL and would overlook what follows it.
+  // inet_pton stops at a NUL and would ignore the rest.
   return !zone.empty() && zone.size() <= 16 && std::ranges::all_of(zone, is_name_char) &&
          !address.contains('\0') && inet_pton(AF_INET6, address.c_str(), &parsed) == 1;
 }
@@ -83,7 +83,7 @@ bool is_padded(std::string_view number) {
   return number.size() > 1 && number.front() == '0';
 }
 
-/// The numbers of "01-08,11" as text.
+/// The numbers of a range like "01-08,11", as text.
 Result<Names> expand_range(std::string_view range) {
   Names numbers;
   std::string_view rest = range;
@@ -149,7 +149,7 @@ Result<> expand_name(std::string_view text, Names& names) {
   return {};
 }
 
-/// The elements of an expression: what stands between commas that are in no brackets.
+/// The elements of an expression, separated by commas outside of brackets.
 Result<std::vector<std::string_view>> elements_of(std::string_view expression) {
   std::vector<std::string_view> elements;
   std::size_t begin = 0;
@@ -168,13 +168,13 @@ Result<std::vector<std::string_view>> elements_of(std::string_view expression) {
   return elements;
 }
 
-/// Hosts in the order in which they were named.
+/// The selected hosts, in the order in which they were named.
 class Selection {
  public:
   Selection(std::string_view expression, const HostGroups* groups)
       : expression_(expression), groups_(groups != nullptr ? *groups : none_) {}
 
-  /// A name twice is a slip of the pen; that groups overlap is their nature.
+  /// A host that is named twice is an error, but groups may overlap.
   Result<> add(std::string_view element) {
     const bool group = element.starts_with('@');
     SORTIE_ASSIGN_OR_RETURN(Names names, expand(element));
@@ -192,8 +192,8 @@ class Selection {
     return {};
   }
 
-  /// What takes nothing away is a slip too: a job on a host that was to be spared. Not so for
-  /// groups: "@broken" has hosts from everywhere.
+  /// An exclusion that removes no host is an error, because the job might run on a host that was
+  /// meant to be left out. Groups are exempt: "@broken" may list hosts of other jobs.
   Result<> remove(std::string_view element) {
     SORTIE_ASSIGN_OR_RETURN(const Names names, expand(element));
     std::size_t removed = 0;

@@ -1,4 +1,4 @@
-// The inverse of expanding: names that differ in one number share one range.
+// Folds host names into an expression: names that differ in one number share a range.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace sortie::config {
 namespace {
 
-/// A name as runs of text and of digits; a run that was folded ("[1-4]") counts as text.
+/// A name, split into runs of text and runs of digits. A folded run ("[1-4]") counts as text.
 using Runs = std::vector<std::string>;
 
 bool is_digit_run(const std::string& run) {
@@ -65,7 +65,7 @@ std::string range_text(const std::set<std::string, ByValue>& numbers) {
   return text + "]";
 }
 
-/// Folds run `index` of all names that are equal elsewhere.
+/// Merges names that differ only in run `index`.
 std::vector<Runs> fold_run(const std::vector<Runs>& names, std::size_t index) {
   std::map<Runs, std::set<std::string, ByValue>> groups;
   std::vector<Runs> folded;
@@ -86,7 +86,7 @@ std::vector<Runs> fold_run(const std::vector<Runs>& names, std::size_t index) {
   return folded;
 }
 
-/// Text by text, numbers by value.
+/// Compares text as text and numbers by value.
 bool natural_less(const Runs& a, const Runs& b) {
   return std::lexicographical_compare(
       a.begin(), a.end(), b.begin(), b.end(), [](const std::string& x, const std::string& y) {
@@ -105,7 +105,7 @@ std::string fold_host_names(std::vector<std::string> names) {
     all.push_back(split(name));
     most_runs = std::max(most_runs, all.back().size());
   }
-  // The last number first: "rack1-node[01-16]" before "rack[1-2]-node01".
+  // Fold the last number first: "rack1-node[01-16]" is preferred to "rack[1-2]-node01".
   for (std::size_t index = most_runs; index-- > 0;) all = fold_run(all, index);
   std::ranges::sort(all, natural_less);
   std::string text;

@@ -14,7 +14,7 @@ namespace sortie::config {
 namespace {
 
 constexpr std::size_t kMaxGroupsFileBytes = 4u << 20;
-constexpr std::size_t kMaxGroupHosts = 1u << 20;  // of all groups together
+constexpr std::size_t kMaxGroupHosts = 1u << 20;  // sum over all groups
 constexpr std::size_t kMaxGroups = 4096;
 constexpr std::size_t kMaxGroupDepth = 64;
 
@@ -35,7 +35,8 @@ std::string default_file() {
 
 }  // namespace
 
-/// The table of one file: groups in the order in which they are needed, all problems at once.
+/// Reads the table of one file. Defines groups before those that mention them; collects all
+/// problems.
 class GroupsReader {
  public:
   GroupsReader(std::string_view text, std::string_view where)
@@ -67,7 +68,7 @@ class GroupsReader {
 
   void report(Position at, std::string message) { problems_.push_back({at, std::move(message)}); }
 
-  /// False when the group has a problem, which is reported once.
+  /// Returns false if the group has a problem. Reports each problem only once.
   bool define(const Value& entry) {
     if (groups_.groups_.contains(entry.key)) return true;
     if (std::ranges::find(bad_, entry.key) != bad_.end()) return false;
@@ -116,7 +117,7 @@ class GroupsReader {
     return true;
   }
 
-  /// A string whose groups are defined (now, if they come later in the file).
+  /// Returns true for a string whose groups are all valid; defines those that are not defined yet.
   bool check_part(const Value& part) {
     if (part.type != Value::Type::text) {
       report(part.at, fmt::format("a group is a host expression or a list of them, not {}; write "
@@ -126,7 +127,7 @@ class GroupsReader {
     }
     for (const std::string& name : mentioned_groups(part.text)) {
       const auto entry = std::ranges::find(document_.root.items, name, &Value::key);
-      if (entry == document_.root.items.end()) continue;  // expanding says that it is not there
+      if (entry == document_.root.items.end()) continue;  // expansion reports the missing group
       if (const auto begin = std::ranges::find(open_, name); begin != open_.end()) {
         std::string way;
         for (auto it = begin; it != open_.end(); ++it) way += fmt::format("@{} > ", *it);

@@ -1,4 +1,4 @@
-// Groups of hosts by name: "@gpu" in a host expression stands for what a groups file says it is.
+// Named groups of hosts: "@gpu" in a host expression stands for the hosts that a groups file lists.
 #pragma once
 
 #include <map>
@@ -12,23 +12,25 @@ namespace sortie::config {
 
 class HostGroups {
  public:
-  /// No group at all: a mention of one is an error.
+  /// No groups: a host expression that mentions one is an error.
   HostGroups() = default;
-  /// Any group, none of whose hosts is known: for checks that may read no file.
+  /// Every group exists, with unknown hosts: for checks that must not read a file.
   static HostGroups any();
 
-  /// A TOML table of NAME = "EXPRESSION" or NAME = ["EXPRESSION", ...]; an expression may mention
-  /// other groups of the file. ErrorCode::config with every problem as "<where>:<line>:<column>: ".
+  /// Parses a TOML table of NAME = "EXPRESSION" or NAME = ["EXPRESSION", ...]. An expression may
+  /// mention other groups of the file. Fails with ErrorCode::config and every problem, each as
+  /// "<where>:<line>:<column>: ...".
   static Result<HostGroups> parse(std::string_view text, std::string_view where);
 
-  /// Reads `file`. With an empty name: $XDG_CONFIG_HOME/sortie/groups.toml or
-  /// ~/.config/sortie/groups.toml, and no groups where that is not there.
+  /// Reads `file`. If the name is empty, reads $XDG_CONFIG_HOME/sortie/groups.toml or
+  /// ~/.config/sortie/groups.toml, and returns no groups if that file does not exist.
   static Result<HostGroups> load(const std::string& file);
 
   bool is_any() const { return any_; }
-  /// Of all groups, sorted, without the '@'.
+  /// Names of all groups, sorted, without the '@'.
   std::vector<std::string> names() const;
-  /// The hosts of a group, without the '@'.
+  /// The hosts of a group; `name` is without the '@'. Empty if is_any(). An unknown group is
+  /// ErrorCode::config.
   Result<std::vector<std::string>> hosts(std::string_view name) const;
 
  private:
@@ -38,7 +40,7 @@ class HostGroups {
   bool any_ = false;
 };
 
-/// Whether an element of the expression is a group, so that the groups file has to be read.
+/// Whether the expression mentions a group, so that the groups file has to be read.
 bool mentions_group(std::string_view expression);
 
 }  // namespace sortie::config

@@ -21,7 +21,7 @@ std::unexpected<Error> bad_host(std::string message) {
   return fail(ErrorCode::config, std::move(message));
 }
 
-/// "4" -> 0..3, "0,2,5" and "3," -> those device ids.
+/// "4" gives 0..3; "0,2,5" and "3," give those device ids.
 Result<std::vector<int>> parse_slots(std::string_view text) {
   std::vector<int> slots;
   const auto number = [&](std::string_view digits, int min, int max) -> Result<int> {
@@ -54,7 +54,7 @@ Result<std::vector<int>> parse_slots(std::string_view text) {
 
 constexpr std::string_view kBlanks = " \t";
 
-/// What follows the name in a host line; without "slots=" and "site=" they are empty.
+/// Options after the name in a host line; empty if they are not given.
 struct LineOptions {
   std::vector<int> slots;
   std::string site;
@@ -86,11 +86,11 @@ Result<LineOptions> parse_line_options(std::string_view text) {
   return options;
 }
 
-/// Collects hosts and refuses the second line that names one of them, and hosts without a site
-/// beside those with one.
+/// Collects hosts. Refuses a host that an earlier line has named, and a mix of hosts with and
+/// without a site.
 class HostCollector {
  public:
-  /// `place` is how messages call the line ("line 3", "runner.hosts[0]").
+  /// `place` names the line in messages ("line 3", "runner.hosts[0]").
   Result<> add(std::vector<HostSlots> hosts, const std::string& place) {
     for (HostSlots& host : hosts) {
       const auto [entry, is_new] = places_.emplace(host.name, place);
@@ -234,7 +234,7 @@ std::vector<std::string> host_lines(const std::vector<HostSlots>& hosts) {
   for (const HostSlots& host : hosts) {
     std::string& line = lines.emplace_back(host.name + " slots=");
     for (const int slot : host.slots) line += fmt::format("{},", slot);
-    if (host.slots.size() > 1) line.pop_back();  // the comma of one says that it is a device
+    if (host.slots.size() > 1) line.pop_back();  // a single id keeps its comma: "3," is device 3
     if (!host.site.empty()) line += " site=" + host.site;
   }
   return lines;

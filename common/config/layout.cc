@@ -1,4 +1,4 @@
-// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3, G5, G6 and G8 to G10).
+// Rules about the split of a model over ranks by [topology] (G1 to G3, G5, G6 and G8 to G10).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,10 +15,10 @@
 namespace sortie::config {
 namespace {
 
-/// "1, 2, 5 and 10": the sizes up to `most` that fit.
+/// The sizes up to `most` that fit, in words: "1, 2, 5 and 10".
 template <class Fits>
 std::string sizes_that_fit(std::int64_t most, const Fits& fits) {
-  constexpr std::int64_t kMost = 4096;  // more than any group of ranks has
+  constexpr std::int64_t kMost = 4096;  // larger than any group of ranks
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = 1; size <= std::min(most, kMost); ++size)
     if (fits(size)) sizes.push_back(size);
@@ -79,7 +79,7 @@ class LayoutRules {
                          kv_heads, size_, by_all));
   }
 
-  /// What every rank has a part of.
+  /// A dimension that is divided among the ranks of a tensor-parallel group.
   struct Width {
     std::string what, key;
     std::int64_t count;
@@ -104,7 +104,7 @@ class LayoutRules {
     return widths;
   }
 
-  /// Where it is not set, that of groups which every number of ranks allows.
+  /// Ranks per expert. If not set, the tensor-parallel size; the world size is not known here.
   std::int64_t expert_tensor() const {
     return topology_.expert_tensor_parallel_size != 0 ? topology_.expert_tensor_parallel_size
                                                       : size_;
@@ -120,7 +120,8 @@ class LayoutRules {
           fmt::format("{} has no experts that ranks could share; remove it", model_.architecture));
       return;
     }
-    // Layers are gathered from the ranks that have the same of them, and here these are two kinds.
+    // Full sharding gathers layers from the ranks that hold the same layers. Experts and the other
+    // weights would need two different groups.
     if (topology_.parameter_sharding == "full" && (ranks > 1 || tensor != size_))
       broken("G9", {kSharding, ranks > 1 ? kExperts : kExpertTensor},
              "full sharding does not go with experts on ranks of their own; use \"optimizer\", or "
@@ -131,7 +132,7 @@ class LayoutRules {
              fmt::format(
                  "{} experts can not be shared out evenly to {} ranks; use {}", experts, ranks,
                  sizes_that_fit(experts, [&](std::int64_t size) { return experts % size == 0; })));
-    // Ranks that share an expert are given the same rows, which those of one replica have.
+    // Ranks that share an expert must get the same rows, which only ranks of one replica have.
     if (tensor != 0 && size_ % tensor != 0)
       broken("G6", {kExpertTensor, kTensor},
              fmt::format("{} ranks that share an expert must be of one tensor-parallel group, "
@@ -162,8 +163,8 @@ class LayoutRules {
                          model_.sequence_length, size_, size_));
   }
 
-  /// Two chunks of each sequence for every rank, and equal parts of a rank's tokens for those that
-  /// share its layers and tokens.
+  /// Each rank has two chunks of every sequence. With sequence parallelism its tokens are also
+  /// divided evenly among the ranks of its tensor-parallel group.
   void check_context() {
     const std::int64_t ranks = topology_.context_parallel_size;
     const std::int64_t parts = topology_.sequence_parallel ? size_ : 1;
@@ -209,8 +210,8 @@ class LayoutRules {
                          sum, model_.num_layers));
   }
 
-  /// The gradients of weights are put off one by one: there must be stages that wait, and
-  /// gradients that are there to be put off.
+  /// The schedule delays the gradients of single weights: there must be stages that wait, and
+  /// gradients that can be delayed.
   void check_zero_bubble() {
     if (topology_.pipeline_parallel_size == 1)
       broken("G10", {kSchedule, kStages},

@@ -22,18 +22,18 @@ namespace {
 constexpr std::size_t kMaxFileBytes = 4u << 20;
 constexpr std::size_t kMaxProblems = 100;
 
-/// What a problem or a value is in, in the order of the report and of precedence.
+/// Where a problem or a value comes from, in the order of the report and of precedence.
 enum class From { user_file, file, options };
 
-/// One line of the report. Problems of the files come first, by position, then those of --set.
+/// One line of the report. Problems in files come first, by position, then those of --set.
 struct Problem {
   From from = From::file;
-  std::size_t override_index = 0;  // of options: 1 + index of the --set
+  std::size_t override_index = 0;  // for From::options: 1 + index of the --set
   Position at;
   std::string text;
 };
 
-/// A value that would be a secret, in the open.
+/// Whether the item is a secret whose value is given in plain text.
 bool exposes_secret(const Field& field, const Value& item) {
   const bool secret =
       (field.flags & kSecrets) || ((field.flags & kMayHoldSecrets) && looks_secret(item.key));
@@ -49,13 +49,13 @@ class Loader {
   Result<LoadedJob> load(std::string_view text);
 
  private:
-  /// Where a key was set.
+  /// Origin of a key's value.
   struct Source {
     From from = From::file;
     std::size_t override_index = 0;
     Position at;
   };
-  /// A place in the file that is being read.
+  /// A position in the file that is being read.
   Source in_file(Position at) const { return {reading_, 0, at}; }
   static Source of_override(std::size_t index) { return {From::options, index, {}}; }
 
@@ -84,14 +84,15 @@ class Loader {
   From reading_ = From::file;
   LoadedJob loaded_;
   std::map<std::string, Source, std::less<>> sources_;
-  std::set<std::string, std::less<>> bad_keys_;  // their rules would only repeat the problem
+  std::set<std::string, std::less<>> bad_keys_;  // rules about them would repeat the problem
   std::vector<Problem> problems_;
 };
 
 std::string Loader::where(Source source) const {
   if (source.override_index > 0) {
     const std::string& text = overrides_[source.override_index - 1];
-    // The value of a mistyped variable may be a secret too: only what is none is repeated.
+    // The value of a mistyped variable may be a secret too, so only known harmless values are
+    // shown.
     const std::string key = text.substr(0, std::min(text.find('='), text.find(':')));
     const Field* field = find_field(key);
     const bool plain = field != nullptr && !(field->flags & kMayHoldSecrets);
@@ -113,8 +114,8 @@ void Loader::report_unknown(const Value& entry, const std::string& key) {
   read_as_meant(entry, key);
 }
 
-/// An unknown name with an existing one near it: the job that was meant is judged too, so that its
-/// other problems are in the same report.
+/// Reads an unknown key or section as the existing one near it, so that its other problems are in
+/// the same report.
 void Loader::read_as_meant(const Value& entry, const std::string& key) {
   if (entry.type == Value::Type::table) {
     if (const std::string_view section = meant_section(key); !section.empty())
@@ -163,7 +164,7 @@ void Loader::set(const Field& field, const Value& value, Source source) {
   }
 }
 
-/// One variable of a table: the others stay.
+/// Sets one variable of a table and keeps the others.
 void Loader::set_variable(const Field& field, Value item, Source source) {
   if (exposes_secret(field, item)) return report_exposed(item.key, source);
   Value table;
@@ -212,8 +213,8 @@ void Loader::apply_override(std::size_t index) {
   set(*field, value, source);
 }
 
-/// `--set model.preset=...` over keys that are set elsewhere: those win, which is not what the word
-/// after the file looks like. A preset and keys side by side in one file are meant so.
+/// Warns if `--set model.preset=...` is combined with keys that are set elsewhere: those keys win,
+/// although the preset comes last on the command line. A preset and keys in one file are intended.
 void Loader::warn_of_preset() {
   const auto named = sources_.find("model.preset");
   const Preset* preset = find_preset(loaded_.job.model.preset);
@@ -239,7 +240,7 @@ void Loader::warn_of_preset() {
                   where(named->second), kept));
 }
 
-/// The shape that model.preset names comes before every other key, wherever the key stands.
+/// Applies the shape that model.preset names before all other keys, wherever the preset is set.
 void Loader::apply_preset(const Value& root) {
   std::string name;
   for (const Value& section : root.items)
@@ -250,14 +251,14 @@ void Loader::apply_preset(const Value& root) {
     if (constexpr std::string_view kKey = "model.preset="; text.starts_with(kKey))
       name = override_value(Kind::text, std::string_view(text).substr(kKey.size())).text;
   const Preset* preset = find_preset(name);
-  if (preset == nullptr) return;  // none, or a name that is reported where the key is read
+  if (preset == nullptr) return;  // no preset, or an unknown one, which is reported with its key
   loaded_.job.model = preset->model;
   for (const Field& field : fields())
     if (section_of(field) == "model" && value_text(field, loaded_.job) != default_text(field))
       loaded_.origins[std::string(field.key)] = fmt::format("preset {}", name);
 }
 
-/// The user's defaults, under everything else. What is wrong there is told with the rest.
+/// Reads the user's defaults, which everything else overrides. Its problems are in the same report.
 void Loader::read_user_file() {
   if (user_ == nullptr) return;
   reading_ = From::user_file;
@@ -267,7 +268,7 @@ void Loader::read_user_file() {
   reading_ = From::file;
 }
 
-/// Of two keys that exclude each other, the job's takes the place of the user's.
+/// Resets a key of the user's file if the job sets one that excludes it.
 void Loader::give_way() {
   for (const auto& [key, other] : {std::pair{"runner.transport", "runner.ssh.command"},
                                    std::pair{"runner.ssh.command", "runner.transport"},
@@ -314,7 +315,7 @@ void Loader::check_rules() {
   const std::vector<Violation> further = amend_ ? amend_(loaded_) : std::vector<Violation>();
   const std::vector<Violation> broken = validate(loaded_.job);
   for (const Violation& violation : broken) report_broken(violation);
-  // Those of `amend` look closer: a rule that is broken anyway is not reported twice.
+  // The rules of `amend` check more closely. A rule that is already broken is not reported twice.
   for (const Violation& violation : further)
     if (std::ranges::find(broken, violation.rule, &Violation::rule) == broken.end())
       report_broken(violation);
@@ -342,7 +343,7 @@ Result<LoadedJob> Loader::load(std::string_view text) {
   read_table(document.root, "");
   for (std::size_t index = 1; index <= overrides_.size(); ++index) apply_override(index);
   give_way();
-  // With lines missing, rules over several keys would judge a job that nobody wrote.
+  // If lines are missing, rules that involve several keys would judge a job that was never written.
   if (document.errors.empty()) check_rules();
   warn_of_preset();
   if (problems_.empty()) return std::move(loaded_);

@@ -1,5 +1,5 @@
 // Rules of [model.moe], [model.mla] and [model.mtp]: X1 (experts), X2 (keys that the architecture
-// has no use for), X3 (latent attention), X4 (capacity).
+// does not use), X3 (latent attention), X4 (capacity).
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace sortie::config {
 namespace {
 
-/// Below it most of what the router chooses is dropped whatever it chooses: a slip, no setting.
+/// With a lower factor, most choices of the router are dropped in any case: that is a mistake.
 constexpr double kLeastCapacity = 0.25;
 
-/// Which of the keys an architecture reads.
+/// Whether the architecture reads the key.
 bool reads(const Architecture& architecture, std::string_view key) {
   using namespace std::string_view_literals;
   if (architecture.latent)

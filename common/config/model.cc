@@ -1,5 +1,5 @@
 // Rules of [model]: T5 (heads and RoPE), M1 (layers and windows), M2 (RoPE scaling), M3
-// (positions). Those of mixtures are in mixture.cc.
+// (positions), M4 (document ends). The rules of mixtures are in mixture.cc.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ void check_kv_heads(const ModelConfig& model, Violations& found) {
 void check_rope(const ModelConfig& model, std::int64_t head_dim, Violations& found) {
   const double turned = static_cast<double>(head_dim) * model.rotary_percentage;
   const double pairs = std::round(turned / 2);
-  // 0.1 * 20 is not exactly 2: allow for the rounding of the share, not of the count.
+  // 0.1 * 20 is not exactly 2: tolerate the rounding error of the share, but no odd count.
   if (pairs >= 1 && std::abs(turned - 2 * pairs) <= 1e-6 * static_cast<double>(head_dim)) return;
   const std::int64_t low = std::max<std::int64_t>(2, static_cast<std::int64_t>(turned / 2) * 2);
   const std::int64_t high = low + 2 <= head_dim && turned > 2 ? low + 2 : low;
@@ -73,7 +73,7 @@ void check_rope(const ModelConfig& model, std::int64_t head_dim, Violations& fou
 void check_heads(const ModelConfig& model, Violations& found) {
   const Architecture& architecture = architecture_of(model);
   const std::int64_t heads = model.num_attention_heads;
-  if (architecture.latent) return;  // heads are as [model.mla] says
+  if (architecture.latent) return;  // [model.mla] sets the heads
   if (model.head_dim != 0 && !architecture.own_head_dim &&
       model.head_dim * heads != model.hidden_size) {
     found.push_back(
@@ -97,7 +97,7 @@ void check_heads(const ModelConfig& model, Violations& found) {
     check_rope(model, model.head_dim != 0 ? model.head_dim : model.hidden_size / heads, found);
 }
 
-/// A key that the architecture has no use for must not be set.
+/// Keys that the architecture does not use must not be set.
 void check_unused(const ModelConfig& model, Violations& found) {
   const Architecture& architecture = architecture_of(model);
   const auto unused = [&](bool set, std::string_view rule, std::string_view key,

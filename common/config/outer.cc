@@ -15,10 +15,10 @@ namespace {
 constexpr std::array<std::string_view, 7> kWireNames = {"f32",  "bf16", "int8", "e4m3",
                                                         "e5m2", "e2m1", "e3m0"};
 
-/// What a level stands for. Inner steps and wires are those with which the loss stays within
-/// about a hundredth of data parallelism's from some ten million parameters on (Douillard et al.
-/// 2023, Charles et al. 2025). `high` is Streaming DiLoCo: four fragments keep the time of one's
-/// exchange a quarter of the model's, and five steps of delay cost no measurable loss there.
+/// Settings of a level. With these inner steps and wires the loss stays within about 1 % of data
+/// parallelism's from some ten million parameters on (Douillard et al. 2023, Charles et al. 2025).
+/// `high` is Streaming DiLoCo: with four fragments, exchanging one takes a quarter of the time of
+/// the whole model, and five steps of delay cost no measurable loss there.
 struct Level {
   std::string_view name, alias;
   std::int64_t every;
@@ -29,7 +29,7 @@ constexpr Level kLevels[] = {{"none", "no", 1, OuterWire::f32, 1, 0},
                              {"low", "weak", 20, OuterWire::bf16, 1, 0},
                              {"medium", "medium", 50, OuterWire::e4m3, 1, 0},
                              {"high", "strong", 100, OuterWire::e2m1, 4, 5}};
-/// Share of its own weights that a site keeps where it went on training meanwhile (ibid.).
+/// Share of its own weights that a site keeps if it continued to train during the exchange (ibid.).
 constexpr double kMixOfOverlap = 0.5;
 
 const Level& level_of(const TopologyConfig& topology, std::int64_t sites) {
@@ -85,7 +85,7 @@ OuterSettings resolve_outer(const JobConfig& job, std::int64_t sites) {
   Level level = level_of(job.topology, sites);
   const bool none = level.name == "none";
   OuterSettings out;
-  // One site alone is data parallelism, unless it is told how often to look ahead.
+  // One site alone is plain data parallelism, unless outer.every is set (Lookahead).
   out.rounds = !none || (job.topology.gradient_compression == "auto" && outer.every > 0);
   if (none && out.rounds) level = {"", "", outer.every, OuterWire::f32, 1, 0};
   out.wire = level.wire;
@@ -101,7 +101,7 @@ OuterSettings resolve_outer(const JobConfig& job, std::int64_t sites) {
   out.equal_steps = outer.equal_steps;
   out.momentum = outer.momentum;
   out.nesterov = outer.nesterov;
-  // Best for 1, 2 and 4 sites, and for 8, of those that Charles et al. 2025 have tried.
+  // The best of the values that Charles et al. 2025 tried: for 1, 2 and 4 sites, and for 8 sites.
   out.learning_rate = outer.learning_rate > 0 ? outer.learning_rate : sites <= 2 ? 0.6 : 0.7;
   if (!out.rounds) return out;
   out.every = outer.every > 0 ? outer.every : level.every;

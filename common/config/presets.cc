@@ -1,4 +1,4 @@
-// The shapes of published models, by the names that people know.
+// The shapes of published models, under their usual names.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -71,7 +71,7 @@ std::int64_t samples_of_steps(const BatchPlan& plan, std::int64_t steps) {
   std::int64_t consumed = 0;
   for (; steps > 0; --steps) {
     const std::int64_t batch = batch_size_at(plan, consumed);
-    if (batch == plan.global_batch_size) break;  // from here on all are alike
+    if (batch == plan.global_batch_size) break;  // all further steps have this size
     consumed += batch;
   }
   return consumed + steps * plan.global_batch_size;
@@ -82,7 +82,7 @@ std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples) {
   while (consumed < samples) {
     const std::int64_t batch = batch_size_at(plan, consumed);
     if (batch == plan.global_batch_size)
-      return steps + (samples - consumed + batch - 1) / batch;  // from here on all are alike
+      return steps + (samples - consumed + batch - 1) / batch;  // all further steps have this size
     consumed += batch;
     ++steps;
   }

@@ -1,4 +1,4 @@
-// Batch ramp-up (rule T6): the global batch grows from a small one while the first samples pass.
+// Batch ramp-up (rule T6): the global batch size grows from a small one during the first samples.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace sortie::config {
 
-/// What is wrong with the three ramp-up keys by themselves.
+/// Violations that concern only the three ramp-up keys.
 std::vector<Violation> check_rampup(const TopologyConfig& topology);
 
-/// Fills in the ramp-up of a plan whose sizes are known, or adds why it does not fit them.
+/// Fills in the ramp-up of a plan whose sizes are known, or adds a violation if it does not fit.
 void resolve_rampup(const TopologyConfig& topology, BatchOutcome& outcome);
 
 }  // namespace sortie::config

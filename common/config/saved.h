@@ -1,4 +1,4 @@
-// A job as a program of Sortie has written it (to_toml), perhaps in another version.
+// Reads a job that a program of Sortie wrote (to_toml), possibly in another version.
 #pragma once
 
 #include <string_view>
@@ -8,14 +8,15 @@
 
 namespace sortie::config {
 
-/// Every value is of the kind and in the range of its key. Keys that this version does not know are
-/// passed over, those that are missing have their defaults, and rules over several keys are not
-/// checked: they may have come later. So the job is good to be compared with another one, not to be
-/// run. ErrorCode::config for text that is no TOML and for values that a key can not have.
+/// Every value must have the kind and range of its key. Unknown keys are ignored, missing ones have
+/// their defaults, and rules that involve several keys are not checked: they may be newer. So the
+/// job is good for comparison with another one, not for a run. Fails with ErrorCode::config if the
+/// text is no TOML or a value is not allowed.
 Result<JobConfig> parse_saved_job(std::string_view text, std::string_view name);
 
-/// The same for a job whose model is built from it: what is unknown in [model] and [lora], and the
-/// rules over their keys, are errors too, since another model would be computed.
+/// The same for a job from which the model is built. Unknown keys in [model] and [lora] and broken
+/// rules about these sections are errors too, because otherwise a different model would be
+/// computed.
 Result<JobConfig> parse_saved_model(std::string_view text, std::string_view name);
 
 }  // namespace sortie::config

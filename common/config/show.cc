@@ -1,4 +1,4 @@
-// Parts of a config as TOML: what was changed, where it comes from, and how two configs differ.
+// Parts of a config as TOML: changed keys, origins, and differences between two configs.
 #include <fmt/core.h>
 
 #include "common/config/architectures.h"
@@ -10,15 +10,15 @@ namespace {
 
 constexpr std::size_t kLongLine = 100;
 
-/// The preset's shape as a job; the defaults without one.
+/// A job with the preset's shape; the defaults without a preset.
 JobConfig shape_of_preset(const JobConfig& job) {
   JobConfig shape;
   if (const Preset* preset = find_preset(job.model.preset)) shape.model = preset->model;
   return shape;
 }
 
-/// Whether a config that leaves the key out would be another job. A default can be another value
-/// than the preset's.
+/// Whether a config without this key would be a different job. A value that equals the default may
+/// still differ from the preset's.
 bool must_be_shown(const Field& field, const JobConfig& job, const JobConfig& shape) {
   const std::string value = value_text(field, job);
   return value != default_text(field) || value != value_text(field, shape);
@@ -28,7 +28,7 @@ bool is_in(std::string_view section, std::string_view name) {
   return section == name || section.starts_with(std::string(name) + ".");
 }
 
-/// The sections whose lines are not empty, and `always`.
+/// Text of the sections that have lines, and of section `always`.
 template <class Line>
 std::string sections_text(std::string_view always, const Line& line_of) {
   std::string out;

@@ -9,8 +9,8 @@
 namespace sortie::config {
 namespace {
 
-/// Spellings of other training suites whose nearest name by letters would be far off. The right
-/// side is a key of ours, or a sentence (it has a space).
+/// Spellings of other training suites that `nearest` would not find. `ours` is a key of Sortie, or
+/// advice in words (it contains a space).
 struct Foreign {
   std::string_view name;
   std::string_view ours;
@@ -101,8 +101,8 @@ std::string_view foreign(std::string_view name) {
   return found == std::end(kForeign) ? std::string_view() : found->ours;
 }
 
-/// The key that was meant: the same name in another section first, then a foreign spelling, then
-/// the nearest name in the same section, then the nearest name anywhere.
+/// The key that was probably meant: the same name in another section, else a foreign spelling, else
+/// the nearest name in the same section, else the nearest name anywhere.
 std::string_view meant_key(std::string_view key) {
   const std::string_view name = last_part(key);
   const std::string_view section = key.substr(0, key.size() - name.size());

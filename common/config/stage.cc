@@ -26,7 +26,8 @@ std::string staged_names(const RunnerConfig& runner) {
   return names.empty() ? "nothing" : names;
 }
 
-/// What follows the placeholder: the end, or "/NAME" of something staged, perhaps with more below.
+/// Whether the text after the placeholder is empty or "/NAME" of a staged item, maybe with a
+/// subpath.
 bool names_staged(const RunnerConfig& runner, std::string_view rest, bool prefix) {
   if (rest.empty()) return !prefix;
   if (rest.front() != '/') return false;
@@ -42,15 +43,15 @@ class StageRules {
  public:
   explicit StageRules(const JobConfig& job) : job_(job) {}
 
-  /// A text in which the placeholder may stand anywhere; what it names may end at one of " ,:;=".
+  /// Text in which the placeholder may be anywhere; the name after it may end at one of " ,:;=".
   void anywhere(const std::string& key, std::string_view text) {
-    if (job_.runner.stage.empty()) return;  // then it has no meaning there
+    if (job_.runner.stage.empty()) return;  // without staging the placeholder has no meaning here
     for (std::size_t at = text.find(kStagePlaceholder); at != text.npos;
          at = text.find(kStagePlaceholder, at + 1))
       if (!names_staged(job_.runner, text.substr(at + kStagePlaceholder.size()), false))
         return unknown(key, text);
   }
-  /// A path which may begin with it.
+  /// A path that may begin with the placeholder.
   void path(const std::string& key, std::string_view text, bool prefix) {
     const std::size_t at = text.find(kStagePlaceholder);
     if (at == text.npos) return;
@@ -61,7 +62,7 @@ class StageRules {
     if (!names_staged(job_.runner, text.substr(kStagePlaceholder.size()), prefix))
       unknown(key, text);
   }
-  /// A place that a job writes to, or that other hosts do not have.
+  /// A path that a job writes to, or that must exist outside of the stage: no placeholder allowed.
   void nowhere(const std::string& key, std::string_view text) {
     if (text.find(kStagePlaceholder) != text.npos)
       broken(key, "staged files are only read; write a path without {stage}");

@@ -11,13 +11,13 @@
 namespace sortie::config {
 namespace {
 
-constexpr double kHeld = 1.0 / 8.0;  // what a parameter weighs beside a multiply-add
+constexpr double kHeld = 1.0 / 8.0;  // weight of a parameter relative to a multiply-add
 
 double real(std::int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Sizes of a layer, with what the config leaves to defaults filled in (trainer/models/shape.h).
+/// Sizes of a layer, with defaults resolved (as in trainer/models/shape.h).
 struct Sizes {
   explicit Sizes(const ModelConfig& m)
       : architecture(architecture_of(m)), hidden(real(m.hidden_size)) {
@@ -44,7 +44,7 @@ struct Sizes {
                                    : 4.0 * hidden;
     expert_ffn = m.moe.ffn_hidden_size ? real(m.moe.ffn_hidden_size) : ffn;
   }
-  /// Of an MLP of that inner width.
+  /// Number of weights in an MLP of this inner width.
   double mlp(double width) const { return (architecture.gated_mlp ? 3.0 : 2.0) * hidden * width; }
 
   const Architecture& architecture;
@@ -53,7 +53,7 @@ struct Sizes {
 };
 
 double weight_of_layer(const ModelConfig& model, const Sizes& sizes, std::int64_t layer) {
-  // A token sees half of the keys before it on average, or the window.
+  // A token attends to half of the sequence on average, or to the window.
   const std::int64_t window = window_of_layer(model, layer);
   double keys = real(model.sequence_length) / 2.0;
   if (window > 0) keys = std::min(keys, real(window));
@@ -70,7 +70,7 @@ double weight_of_layer(const ModelConfig& model, const Sizes& sizes, std::int64_
   return met + keys * (sizes.queries + sizes.values) + kHeld * held;
 }
 
-/// Cuts whose parts weigh at most `most`.
+/// For cuts whose parts weigh at most `most`: how many parts the layers need.
 class Cut {
  public:
   static constexpr std::int64_t kNever = std::int64_t{1} << 40;
@@ -83,7 +83,7 @@ class Cut {
         needed_(weights.layers.size() + 1, 0) {
     std::partial_sum(weights.layers.begin(), weights.layers.end(), before_.begin() + 1);
     for (std::int64_t begin = count_ - 1; begin >= 0; --begin) {
-      // From the front as many as fit: no other cut needs fewer parts.
+      // As many layers as fit from the start: no other cut needs fewer parts.
       std::int64_t fit = begin, too_many = count_ + 1;
       while (too_many - fit > 1) {
         const std::int64_t middle = fit + (too_many - fit) / 2;
@@ -94,7 +94,7 @@ class Cut {
     }
   }
 
-  /// The fewest parts for the layers from `begin` on.
+  /// The fewest parts for the layers from `begin` to the last.
   std::int64_t needed(std::int64_t begin) const { return needed_[static_cast<std::size_t>(begin)]; }
   double weight(LayerRange range) const {
     const double layers = before_[static_cast<std::size_t>(range.end)] -
@@ -108,7 +108,7 @@ class Cut {
   const ModelWeights& weights_;
   double most_;
   std::int64_t count_;
-  std::vector<double> before_;  // weight of the layers below each
+  std::vector<double> before_;  // weight of all layers before each layer
   std::vector<std::int64_t> needed_;
 };
 
@@ -135,7 +135,7 @@ std::vector<LayerRange> cut_layers(const ModelWeights& weights, std::int64_t run
   const auto count = static_cast<std::int64_t>(weights.layers.size());
   SORTIE_CHECK(runs >= 1 && runs <= count, "{} layers in {} runs", count, runs);
   if (runs == 1) return {{0, count}};
-  // The least bound under which the layers fit, to a part in 2^40.
+  // The smallest bound that allows a cut into `runs` parts, with a relative precision of 2^-40.
   const double all = std::accumulate(weights.layers.begin(), weights.layers.end(),
                                      weights.embedding + weights.head);
   double low = 0.0, high = all;
@@ -152,8 +152,8 @@ std::vector<LayerRange> cut_layers(const ModelWeights& weights, std::int64_t run
       ranges.push_back({begin, count});
       break;
     }
-    // Nearest to an equal share of what is left, among those that leave the others enough and not
-    // too much.
+    // Choose the part nearest to an equal share of the rest, among those that leave enough layers
+    // for the other parts, but not too much weight.
     const double share = left / static_cast<double>(others + 1);
     std::int64_t best = -1;
     double best_distance = 0.0;

@@ -1,4 +1,4 @@
-// Which layers the stages of a pipeline have.
+// Assigns layers to pipeline stages.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,25 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-/// What the parts of a model weigh when stages are balanced: multiply-adds of a token, forward, and
-/// an eighth of the parameters, which take memory and an update whether or not a token meets them
-/// (experts, the rows of an embedding).
+/// Weights of the parts of a model for balancing stages: the forward multiply-adds of a token plus
+/// an eighth of the number of parameters. Parameters need memory and an update even if a token does
+/// not use them (experts, the rows of an embedding).
 struct ModelWeights {
   std::vector<double> layers;
-  double embedding = 0.0;  // and a table of positions
-  double head = 0.0;       // with the layers of multi-token prediction
+  double embedding = 0.0;  // includes learned position embeddings
+  double head = 0.0;       // includes the layers of multi-token prediction
 };
 ModelWeights weigh(const ModelConfig& model);
 
-/// Cuts the layers, in order, into `runs` parts of a layer at least, so that the heaviest is as
-/// light as can be; the first has the embedding, the last the head. Parts are otherwise as even as
-/// that leaves them. There are as many layers as runs (rule G3; checked).
+/// Cuts the layers, in order, into `runs` non-empty parts so that the heaviest part is as light as
+/// possible. The first part includes the embedding, the last one the head. Under that bound, each
+/// part is as close as possible to an equal share of the remaining weight. There must be at least
+/// as many layers as runs (rule G3; checked).
 std::vector<LayerRange> cut_layers(const ModelWeights& weights, std::int64_t runs);
 
-/// All runs that [topology] asks for: as pipeline_stage_layers says, else balanced.
+/// All runs of layers according to [topology]: pipeline_stage_layers if set, else balanced.
 std::vector<LayerRange> layer_runs(const JobConfig& job);
-/// The runs of one stage, upwards, of all that [topology] asks for.
+/// The runs of one stage, in ascending order.
 std::vector<LayerRange> layers_of_stage(const JobConfig& job, std::int64_t stage);
 
 }  // namespace sortie::config

@@ -136,13 +136,13 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::string_view nearest(std::string_view name, const std::vector<std::string_view>& candidates) {
   std::string_view best;
   std::size_t best_distance = std::max<std::size_t>(1, name.size() / 3) + 1;
-  std::ptrdiff_t best_prefix = 0;      // decides between equal distances: "of" is "off", not "on"
-  if (name.size() > 100) return best;  // no name of ours, and the cost is quadratic
+  std::ptrdiff_t best_prefix = 0;      // the tie-break: "of" is nearer to "off" than to "on"
+  if (name.size() > 100) return best;  // no known name is that long, and the cost is quadratic
   for (const std::string_view candidate : candidates) {
     const std::size_t distance = edit_distance(name, candidate);
     const std::ptrdiff_t prefix = std::ranges::mismatch(name, candidate).in1 - name.begin();
     if (distance > best_distance || (distance == best_distance && prefix <= best_prefix)) continue;
-    if (best.empty() && distance == best_distance) continue;  // not near enough
+    if (best.empty() && distance == best_distance) continue;  // too far away
     best = candidate;
     best_distance = distance;
     best_prefix = prefix;

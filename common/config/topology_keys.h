@@ -1,4 +1,4 @@
-// Names of keys of [topology] that messages of several rules give.
+// Names of keys of [topology] that several rules use in messages.
 #pragma once
 
 namespace sortie::config {

@@ -22,7 +22,7 @@ std::vector<std::string> split(std::string_view text, char separator) {
   }
 }
 
-/// Sets one key of the field table; "why; what to do" when it can not be.
+/// Sets one key of the field table. Returns "why; what to do" if that fails, else "".
 std::string set_key(const std::string& key, const std::string& value, JobConfig& job) {
   const Field* field = find_field(key);
   if (field == nullptr)

@@ -1,5 +1,5 @@
 // Lines of optimizer.training_groups: "head include=head.*,embedding.* weight_decay=0
-// learning_rate=1e-4"; and the patterns of parameter names, * ? [...] as in a shell.
+// learning_rate=1e-4"; and patterns of parameter names with * ? [...] as in a shell.
 #pragma once
 
 #include <optional>
@@ -16,10 +16,10 @@ struct TrainingGroup {
   std::string name;
   std::vector<std::string> include, exclude;  // patterns
   std::optional<double> weight_decay;         // unset = optimizer.weight_decay
-  LearningRateSchedulerConfig schedule;       // that of the job where the line says nothing
+  LearningRateSchedulerConfig schedule;       // the job's, except for keys that the line sets
 };
 
-/// ErrorCode::config with "why; what to do".
+/// Parses a line; `schedule` is the job's. Fails with ErrorCode::config and "why; what to do".
 Result<TrainingGroup> parse_training_group(std::string_view line,
                                            const LearningRateSchedulerConfig& schedule);
 

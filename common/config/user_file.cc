@@ -28,7 +28,7 @@ std::string usual_place() {
   return home.starts_with('/') ? fmt::format("{}/.config/sortie/config.toml", home) : "";
 }
 
-/// Looked at through the descriptor that is read: the name may lead elsewhere a moment later.
+/// Checks the open descriptor, because the path may lead to another file a moment later.
 Result<> check_owner(int fd, const std::string& path) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return std::unexpected(os_error(errno, path));
@@ -71,7 +71,7 @@ Result<std::optional<UserFile>> read_user_file() {
   if (named == "none") return std::nullopt;
   const std::string path = named.empty() ? usual_place() : named;
   if (path.empty()) return std::nullopt;
-  // Without O_NONBLOCK the name of a pipe would hang every command.
+  // Without O_NONBLOCK, a FIFO at this path would block every command.
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) {
     if (named.empty() && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;

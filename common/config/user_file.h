@@ -1,5 +1,5 @@
-// A user's defaults: a config file of the same form as a job's, for the keys that are not about one
-// job (kUser in fields.h). A value there stands between what is built in and the job's config.
+// A user's defaults: a config file like a job's, but only for keys that are not specific to one job
+// (kUser in fields.h). Its values override the built-in defaults; the job's config overrides them.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 
 namespace sortie::config {
 
-/// Names another file than the usual one; "none" = no file is read.
+/// Environment variable with the path of another file than the usual one; "none" = read no file.
 inline constexpr const char* kUserFileVariable = "SORTIE_USER_CONFIG";
 
 struct UserFile {
@@ -21,13 +21,14 @@ struct UserFile {
   std::string text;
 };
 
-/// $SORTIE_USER_CONFIG, else $XDG_CONFIG_HOME/sortie/config.toml, else
-/// ~/.config/sortie/config.toml; nothing where the usual file is not there. ErrorCode::config for a
-/// file that is not the user's (or root's), or that others can write: it may name programs to run.
+/// Reads $SORTIE_USER_CONFIG, else $XDG_CONFIG_HOME/sortie/config.toml, else
+/// ~/.config/sortie/config.toml. Returns nullopt if the usual file does not exist. A file that
+/// another user than this one or root owns, or that others can write, is ErrorCode::config, because
+/// it may name programs to run.
 Result<std::optional<UserFile>> read_user_file();
 
-/// As in load.h, over the user's defaults; null for none. The origin of such a value is
-/// "user's /u/config.toml:3:8".
+/// As in load.h, on top of the user's defaults; `user` may be nullptr. The origin of such a value
+/// is "user's /u/config.toml:3:8".
 Result<LoadedJob> load_job(const std::filesystem::path& file,
                            const std::vector<std::string>& overrides, const Amend& amend,
                            const UserFile* user);

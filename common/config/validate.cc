@@ -16,7 +16,7 @@
 namespace sortie::config {
 namespace {
 
-/// Collects violations; `keys` are full keys, the one to blame first.
+/// Collects violations. `keys` are full keys; the one to blame comes first.
 class Rules {
  public:
   void broken(std::string_view rule, std::vector<std::string> keys, std::string message) {
@@ -36,7 +36,7 @@ bool is_set_by_sortie(std::string_view name) {
       "RANK",       "WORLD_SIZE",       "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
       "ROLE_RANK",  "ROLE_NAME",        "ROLE_WORLD_SIZE", "NODE_RANK",
       "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",     "MASTER_PORT"};
-  // Settings of the trainer, which a user may want on some hosts alone.
+  // Settings of the trainer that a user may set, possibly on some hosts only.
   constexpr std::string_view kSettings[] = {"SORTIE_COMM_DEBUG", "SORTIE_COMM_TIMEOUT",
                                             "SORTIE_CUDA_MODULE", "SORTIE_TIMED_PRODUCTS"};
   if (std::ranges::find(kSettings, name) != std::end(kSettings)) return false;
@@ -46,7 +46,7 @@ bool is_set_by_sortie(std::string_view name) {
 
 namespace {
 
-/// Rule N1: the tunnel is the network of the ranks, and the only one of its host.
+/// Rule N1: the tunnel is the ranks' network, and a host has only one.
 void check_tunnel(const RunnerConfig& runner, Rules& rules) {
   constexpr const char* kKey = "runner.network.tunnel";
   if (runner.network.tunnel == "none") return;
@@ -132,7 +132,7 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                                runner.env.contains(name) ? "runner.env" : "runner.secret_env"));
 }
 
-/// Rules H1 and H2: what a run does about its hosts by itself, it does by restarts.
+/// Rules H1 and H2: a run changes its hosts only by restarts.
 void check_recovery(const JobConfig& job, Rules& rules) {
   const RecoveryConfig& recovery = job.recovery;
   if (recovery.slow_swaps > 0) {
@@ -167,7 +167,7 @@ std::vector<Violation> validate(const JobConfig& job) {
       rules.broken("F1", {std::string(field.key)}, std::move(error));
       in_range = false;
     }
-  if (!in_range) return rules.take();  // the rules below divide by what the table says is not 0
+  if (!in_range) return rules.take();  // the rules below divide by values that F1 keeps above 0
   check_runner(job.runner, rules);
   check_recovery(job, rules);
   for (Violation& violation : check_batch(job.topology)) rules.add(std::move(violation));

@@ -15,7 +15,7 @@ using Violations = std::vector<Violation>;
 
 constexpr const char* kLevelKey = "topology.gradient_compression";
 
-/// The first key of rounds that is set, "outer.every"; empty when none is.
+/// The first key of rounds that is set, like "outer.every"; empty if none is set.
 std::string round_key(const OuterConfig& outer) {
   const std::pair<const char*, bool> keys[] = {{"outer.every", outer.every > 0},
                                                {"outer.learning_rate", outer.learning_rate > 0},
@@ -28,7 +28,7 @@ std::string round_key(const OuterConfig& outer) {
   return "";
 }
 
-/// Rule W2: one fragment is under way at a time, so that its exchange has the links for itself.
+/// Rule W2: at most one fragment is being exchanged at a time, so that it has all of the bandwidth.
 void check_fragments(const JobConfig& job, const OuterSettings& outer, Violations& found) {
   if (job.outer.mix < 0 && job.outer.mix != -1)
     found.push_back({"W2",
@@ -57,7 +57,7 @@ void check_fragments(const JobConfig& job, const OuterSettings& outer, Violation
                      outer.every / outer.fragments - 1)});
 }
 
-/// Rule W4: a run that ends before its first round would train every site alone.
+/// Rule W4: in a run that ends before its first round, every site would train alone.
 void check_length(const JobConfig& job, const OuterSettings& outer, Violations& found) {
   const std::int64_t first = outer.start_after + outer.every, all = job.trainer.train_iterations;
   if (job.trainer.train_epochs > 0 || first <= all) return;
@@ -73,7 +73,7 @@ void check_length(const JobConfig& job, const OuterSettings& outer, Violations& 
                    all)});
 }
 
-/// Rule W7: what is of one world and has no meaning over several.
+/// Rule W7: settings of a single world that have no meaning over several.
 void check_one_world_keys(const JobConfig& job, Violations& found) {
   const auto refuse = [&found](const char* key, std::string why) {
     found.push_back({"W7", {key, "runner.hosts"}, std::move(why)});
@@ -115,7 +115,8 @@ void check_one_world_keys(const JobConfig& job, Violations& found) {
            "two sites are in one world; remove it, or leave site=NAME out of the host lines");
 }
 
-/// Rules W5 and W6: every site has a world that [topology] fits, and the same share of the batch.
+/// Rules W5 and W6: [topology] fits the world of every site, and all have the same share of the
+/// batch.
 void check_worlds(const JobConfig& job, const std::vector<HostSlots>& hosts,
                   const std::vector<std::string>& sites, Violations& found) {
   const auto count = static_cast<std::int64_t>(sites.size());
@@ -143,7 +144,7 @@ void check_worlds(const JobConfig& job, const std::vector<HostSlots>& hosts,
                                                 topology.global_batch_size, global, count)
                                   : "",
                        violation.message)});
-    if (!batch.violations.empty()) return;  // the others would say the same
+    if (!batch.violations.empty()) return;  // the other sites would repeat it
     if (first_batch == 0) first_batch = batch.plan.global_batch_size;
     if (batch.plan.global_batch_size == first_batch) continue;
     found.push_back(
@@ -169,7 +170,7 @@ Violations check_outer(const JobConfig& job) {
                      fmt::format("{} = \"{}\" is plain data parallelism, which has no rounds; "
                                  "remove it, or use low, medium or high",
                                  kLevelKey, level)});
-  // With hosts that are not known here there is one site or more: what holds for rounds, holds.
+  // The hosts are unknown here, so there may be one site or more: check what holds for rounds.
   const bool may_have_rounds = !none;
   const OuterSettings settings = resolve_outer(job, outer.every > 0 ? 1 : 2);
   if (may_have_rounds) check_fragments(job, settings, found);

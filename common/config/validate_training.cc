@@ -1,4 +1,4 @@
-// Rules about the length of the run, the schedule and what goes with them.
+// Rules about the length of the run, the schedule, the optimizer and the trainer.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void check_schedule(const LearningRateSchedulerConfig& schedule, const TrainerCo
                                  number_text(schedule.learning_rate_minimum),
                                  number_text(schedule.learning_rate))});
   const bool explicit_iters = schedule.learning_rate_decay_iters != 0;
-  // How many steps some epochs are is known once the data is open: it is checked again then.
+  // The number of steps in epochs is known only once the data is open; it is checked then.
   if (!explicit_iters && trainer.train_epochs != 0) return;
   const std::int64_t iters =
       explicit_iters ? schedule.learning_rate_decay_iters : trainer.train_iterations;
@@ -58,7 +58,7 @@ void check_groups(const JobConfig& job, Violations& found) {
   std::set<std::string> names;
   for (const std::string& line : job.optimizer.training_groups) {
     const auto group = parse_training_group(line, job.learning_rate_scheduler);
-    if (!group) continue;  // rule F1 has said it
+    if (!group) continue;  // rule F1 reports it
     if (!names.insert(group->name).second)
       found.push_back(
           {"O1",
@@ -74,7 +74,7 @@ void check_groups(const JobConfig& job, Violations& found) {
   }
 }
 
-/// Rule O2: a key that only the other optimizer reads.
+/// Rule O2: keys that only the other optimizer reads must not be set.
 void check_optimizer_keys(const OptimizerConfig& optimizer, Violations& found) {
   const OptimizerConfig defaults;
   const bool demo = optimizer.name == "demo";
@@ -102,7 +102,7 @@ void check_optimizer_keys(const OptimizerConfig& optimizer, Violations& found) {
     check(of_demo, "demo");
 }
 
-/// Rules O3 and O4: what DeMo's messages can say, and what it does not go with.
+/// Rules O3 and O4: limits of DeMo's messages, and settings that DeMo does not support.
 void check_demo(const JobConfig& job, Violations& found) {
   const OptimizerConfig& optimizer = job.optimizer;
   if (optimizer.name != "demo") return;
@@ -145,7 +145,7 @@ void check_demo(const JobConfig& job, Violations& found) {
            "\"adamw\"");
 }
 
-/// What `key` does after a step that went wrong; `least` steps back at least.
+/// Checks the policy that `key` sets for bad steps. A rollback goes back at least `least` steps.
 void check_policy(const TrainerConfig& trainer, const std::string& key, const std::string& policy,
                   std::string_view others, std::int64_t least, Violations& found) {
   const std::int64_t steps = rollback_steps(policy);
@@ -166,7 +166,7 @@ void check_policy(const TrainerConfig& trainer, const std::string& key, const st
                                  policy, missing)});
     return;
   }
-  // From the newest checkpoint before a step to the one that is `back` steps before it.
+  // Distance from the newest checkpoint before a step to the one `back` steps earlier.
   const std::int64_t back = std::max(steps, least);
   const std::int64_t needed = (back - 1 + trainer.save_interval - 1) / trainer.save_interval + 1;
   if (trainer.keep_last > 0 && trainer.keep_last < needed)
@@ -178,7 +178,7 @@ void check_policy(const TrainerConfig& trainer, const std::string& key, const st
                      policy, back, trainer.keep_last, trainer.save_interval, needed)});
 }
 
-/// What a run does by itself about steps that went wrong.
+/// Rules about the handling of bad steps and checkpoints.
 void check_policies(const TrainerConfig& trainer, Violations& found) {
   check_policy(trainer, "trainer.on_nonfinite", trainer.on_nonfinite, "\"skip\", \"stop\"", 1,
                found);
@@ -198,7 +198,7 @@ void check_policies(const TrainerConfig& trainer, Violations& found) {
                      "it"});
 }
 
-/// Checkpoints in memory end with the run: only its own restarts can load them.
+/// Checkpoints in memory end with the run: only restarts of the same run can load them.
 void check_memory_checkpoints(const JobConfig& job, Violations& found) {
   const TrainerConfig& trainer = job.trainer;
   if (trainer.memory_checkpoint_interval == 0) return;

@@ -1,4 +1,4 @@
-// The validation sets and all data files of a job, whichever keys name them. Pure.
+// The validation sets and all data files of a job, from all keys that name them. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace sortie::config {
 
-/// One set with a loss of its own: token files or conversations, not both.
+/// A set with its own validation loss: token files or conversations, not both.
 struct ValidationSet {
   std::string name{};
-  std::string key{};                      // that names it, for messages
-  std::vector<std::string> prefixes{};    // of token files
-  std::vector<std::string> chat_files{};  // JSONL
+  std::string key{};                      // config key that names the set, for messages
+  std::vector<std::string> prefixes{};    // token files
+  std::vector<std::string> chat_files{};  // conversations (JSONL)
 };
 
-/// The set of validation_data_prefixes or validation_chat_files, called kMainSet, then those of
-/// validation_sets by name.
+/// The set of validation_data_prefixes or validation_chat_files, named kMainSet, then those of
+/// validation_sets in the order of their names.
 std::vector<ValidationSet> validation_sets(const DataConfig& data);
 inline constexpr const char* kMainSet = "validation";
 

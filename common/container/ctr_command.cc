@@ -1,4 +1,4 @@
-// `ctr run`. It has few options: what it can not do is said rather than left out.
+// `ctr run`. It has few options: a setting that it does not support is an error, never ignored.
 #include <fmt/core.h>
 
 #include "common/container/run_words.h"
@@ -62,7 +62,7 @@ Result<> add_ctr_gpus(Argv& argv, const ContainerSpec& spec, const HostFacts& ho
   return {};
 }
 
-/// ctr starts the image's own user: container-init then becomes the one that is wanted.
+/// ctr starts the image's own user; container-init then switches to this one.
 Result<std::string> user_of(const ContainerSpec& spec, const HostFacts& host) {
   if (spec.user.empty()) return fmt::format("{}:{}", host.uid, host.gid);
   if (spec.user.find_first_not_of("0123456789:") != std::string::npos)

@@ -18,7 +18,7 @@ constexpr std::array<std::pair<Engine, std::string_view>, 4> kEngines = {{
     {Engine::ctr, "ctr"},
 }};
 
-/// containerd takes names of at most 76 bytes.
+/// containerd allows names of at most 76 bytes.
 constexpr std::size_t kMaxRunIdInName = 40;
 
 std::string short_run_id(const std::string& run_id) {

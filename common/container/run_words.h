@@ -1,4 +1,4 @@
-// Words that all engines' run commands share. Only the files of this folder need them.
+// Words that the run commands of all engines share. Internal to this folder.
 #pragma once
 
 #include "common/container/engine_command.h"
@@ -6,15 +6,15 @@
 namespace sortie::container {
 
 void add(Argv& argv, std::string_view option, std::string value);
-/// The job's labels, then Sortie's own: `--label NAME=VALUE` each.
+/// Adds the job's labels, then Sortie's own, as `--label NAME=VALUE`.
 void add_labels(Argv& argv, const wire::ContainerSpec& spec, const HostFacts& host, const Box& box);
-/// Those devices of AMD that all GPUs share; which of them is said by ROCR_VISIBLE_DEVICES.
+/// Adds the AMD devices that all GPUs share. ROCR_VISIBLE_DEVICES selects the GPUs.
 void add_amd_devices(Argv& argv);
 void add_rights(Argv& argv, const wire::ContainerSpec& spec);
 bool wants_gpus(const wire::ContainerSpec& spec, const HostFacts& host);
-/// The limit of all ranks in the box, "1.5" for 1500 thousandths.
+/// CPU limit of all ranks in the container: "1.5" for 1500 thousandths.
 std::string cpus_text(const wire::ContainerSpec& spec, const Box& box);
-/// The parts of a text without the empty ones.
+/// Splits a text, without empty parts.
 std::vector<std::string> split(const std::string& text, char separator);
 
 /// start_command for ctr.

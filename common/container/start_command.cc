@@ -1,4 +1,4 @@
-// `docker run` and what it is called elsewhere, word by word.
+// The run command of docker, podman and nerdctl, word by word.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 using wire::ContainerSpec;
 using wire::Mount;
 
-/// A field of comma-separated values: --mount and --gpus are read as CSV.
+/// A CSV field, as --mount and --gpus expect it.
 std::string csv_field(const std::string& field) {
   if (field.find_first_of(",\"\n") == std::string::npos) return field;
   std::string quoted = "\"";
@@ -27,8 +27,8 @@ bool is_propagation(const std::string& option) {
          option == "slave" || option == "rslave";
 }
 
-/// --mount fails where the source is missing; --volume, which makes an empty folder of it, is only
-/// for options that --mount does not know.
+/// Uses --mount, which fails if the source is missing. --volume, which would create an empty
+/// folder, is used only for options that --mount does not support.
 void add_mount(Argv& argv, const Mount& mount) {
   std::string words;
   bool plain = true;
@@ -50,7 +50,7 @@ void add_mount(Argv& argv, const Mount& mount) {
   }
 }
 
-/// The caller's user and groups, so that files are whose they would be without a container.
+/// Sets the runner's user and groups, so that files have the same owners as without a container.
 void add_user(Argv& argv, Engine engine, const ContainerSpec& spec, const HostFacts& host) {
   if (engine == Engine::podman && host.rootless) argv.emplace_back("--userns=keep-id");
   if (engine == Engine::docker && host.userns_remap) argv.emplace_back("--userns=host");

@@ -15,7 +15,7 @@ struct Range {
   std::size_t size() const { return last - first; }
 };
 
-/// Part `index` of `count` nearly equal ones.
+/// Part `index` when `whole` is divided into `count` nearly equal parts.
 Range part(Range whole, std::size_t index, std::size_t count) {
   return {whole.first + whole.size() * index / count,
           whole.first + whole.size() * (index + 1) / count};
@@ -32,14 +32,14 @@ std::vector<Range> node_ranges(const Topology& topology) {
   return nodes;
 }
 
-/// A range of whole nodes, and the ranks that it is for.
+/// A range of whole nodes, and the number of ranks on it.
 struct Group {
   Range cores;
   std::size_t ranks = 0;
 };
 
-/// Ranks in order over nodes in order, by the nodes' sizes: as many groups as there are ranks or
-/// nodes, whichever are fewer.
+/// Distributes ranks over nodes, both in order, in proportion to the sizes of the nodes. Forms at
+/// most as many groups as there are ranks or nodes, whichever are fewer.
 std::vector<Group> spread_over_nodes(const std::vector<Range>& nodes, std::size_t ranks) {
   std::vector<Group> groups;
   const std::size_t total = nodes.back().last;
@@ -52,7 +52,7 @@ std::vector<Group> spread_over_nodes(const std::vector<Range>& nodes, std::size_
   }
   std::size_t given = 0;
   for (const Range& node : nodes) {
-    // Rounded at the node's end, so that the errors do not add up.
+    // Round at the node's end, so that errors do not accumulate.
     const std::size_t until = (ranks * node.last * 2 + total) / (total * 2);
     groups.push_back({node, until - given});
     given = until;
@@ -61,7 +61,7 @@ std::vector<Group> spread_over_nodes(const std::vector<Range>& nodes, std::size_
   return groups;
 }
 
-/// For each slot the cores of the node of its GPU; nothing when one of them is not known.
+/// For each slot the cores of its GPU's node; nullopt if any of these nodes is unknown.
 std::optional<std::vector<Range>> ranges_near_gpus(const Topology& topology,
                                                    const std::vector<Range>& nodes,
                                                    std::span<const std::uint32_t> slots) {
@@ -79,11 +79,12 @@ std::optional<std::vector<Range>> ranges_near_gpus(const Topology& topology,
 
 struct Placement {
   std::vector<Range> ranges;         // per rank
-  std::vector<std::size_t> sharing;  // how many ranks have that range
+  std::vector<std::size_t> sharing;  // number of ranks that share that range
   const char* how = "";
 };
 
-/// Groups the ranks that are near the same node; where a node has fewer cores than ranks: nothing.
+/// Divides each node among the ranks whose GPUs are near it; nullopt if a node has fewer cores than
+/// such ranks.
 std::optional<Placement> place_near(const std::vector<Range>& near, bool whole_nodes) {
   std::map<std::size_t, std::vector<std::size_t>> ranks_by_node;
   for (std::size_t i = 0; i < near.size(); ++i) ranks_by_node[near[i].first].push_back(i);
@@ -113,8 +114,8 @@ Placement place_in_order(const std::vector<Range>& nodes, std::size_t ranks, boo
       placement.ranges.push_back(whole_nodes ? group.cores : share);
       placement.sharing.push_back(whole_nodes ? group.ranks : 1);
     }
-  // A job waits for its slowest rank: one that would have less than 9/10 of its fair share gets
-  // cores of two nodes instead.
+  // A job is as fast as its slowest rank: if one would get less than 9/10 of its fair share, divide
+  // the cores evenly, across nodes.
   if (whole_nodes || smallest * 10 >= all.size() / ranks * 9) return placement;
   for (std::size_t i = 0; i < ranks; ++i) placement.ranges[i] = part(all, i, ranks);
   placement.how = ", some across nodes";

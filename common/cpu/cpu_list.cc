@@ -57,7 +57,7 @@ std::string cpu_list_text(const CpuList& cpus) {
 }
 
 CpuList allowed_cpus() {
-  // A fixed cpu_set_t holds 1024 CPUs and the call fails on larger machines.
+  // A cpu_set_t has only 1024 CPUs, and the call fails with it on larger machines.
   cpu_set_t* set = CPU_ALLOC(kMaxCpus);
   CpuList cpus;
   const std::size_t bytes = CPU_ALLOC_SIZE(kMaxCpus);

@@ -39,7 +39,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-/// CPU -> NUMA node; CPUs of no node are not in it.
+/// Maps CPUs to NUMA nodes; CPUs without a node are missing.
 std::map<std::uint32_t, std::uint32_t> nodes_of_cpus(const fs::path& root) {
   std::map<std::uint32_t, std::uint32_t> nodes;
   const fs::path folder = root / "sys/devices/system/node";
@@ -68,7 +68,7 @@ std::vector<Core> read_cores(const fs::path& root, const CpuList& allowed) {
     core.node = node == nodes.end() ? 0 : node->second;
     for (const std::uint32_t sibling : parse_cpu_list(siblings).value_or(CpuList()))
       if (usable.contains(sibling) && taken.insert(sibling).second) core.cpus.push_back(sibling);
-    if (taken.insert(cpu).second) core.cpus = {cpu};  // the list did not hold the CPU itself
+    if (taken.insert(cpu).second) core.cpus = {cpu};  // the list lacks the CPU itself
     cores.push_back(std::move(core));
   }
   std::ranges::sort(cores, [](const Core& a, const Core& b) {
@@ -81,7 +81,7 @@ int node_of_pci(const fs::path& root, const std::string& pci) {
   return number_in<int>(text_of(root / "sys/bus/pci/devices" / pci / "numa_node")).value_or(-1);
 }
 
-/// The driver's list: in a container it holds the devices that were given to it, /sys holds all.
+/// Uses the driver's list: in a container it has only the container's devices, but /sys has all.
 std::vector<Gpu> nvidia_gpus(const fs::path& root) {
   std::vector<Gpu> gpus;
   for (std::string pci : names_in(root / "proc/driver/nvidia/gpus")) {
@@ -94,7 +94,7 @@ std::vector<Gpu> nvidia_gpus(const fs::path& root) {
   return gpus;
 }
 
-/// "name value" lines of a KFD node.
+/// Value of a property in the "name value" lines of a KFD node.
 std::optional<std::uint64_t> property(std::string_view text, std::string_view name) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));

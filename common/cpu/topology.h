@@ -1,5 +1,6 @@
-// What of a machine decides where ranks run: cores, NUMA nodes, and the nodes of its GPUs. Read
-// from /sys and /proc by hand, because the runner is static and hwloc is not (libudev, dlopen).
+// The parts of a machine that matter for binding ranks: cores, NUMA nodes, and the nodes of its
+// GPUs. Reads /sys and /proc directly, because the static runner can not use hwloc (libudev,
+// dlopen).
 #pragma once
 
 #include <filesystem>
@@ -12,25 +13,26 @@ namespace sortie::cpu {
 
 struct Core {
   std::uint32_t node = 0;  // NUMA node
-  CpuList cpus;            // its allowed hardware threads, at least one
+  CpuList cpus;            // its allowed hardware threads; at least one
 };
 
 struct Gpu {
   enum class Vendor { nvidia, amd };
   Vendor vendor = Vendor::nvidia;
   std::string pci;  // "0000:17:00.0"
-  int node = -1;    // NUMA node, -1 = the machine does not say
+  int node = -1;    // NUMA node; -1 = unknown
 };
 
 struct Topology {
-  std::vector<Core> cores;  // with an allowed CPU; by node, then by their first CPU
-  std::vector<Gpu> gpus;    // in the order in which device numbers count them
+  std::vector<Core> cores;  // that have an allowed CPU; by node, then by first CPU
+  std::vector<Gpu> gpus;    // in the order of device numbers
 };
 
-/// Reads below `root` ("/", or a recorded tree). What can not be read is as on a plain machine: one
-/// node, a core per CPU, no GPU. Of two vendors the NVIDIA devices are taken.
+/// Reads files below `root` ("/", or a recorded tree). Facts that can not be read default to a
+/// simple machine: one node, one core per CPU, no GPU. If there are NVIDIA and AMD GPUs, only the
+/// former are returned.
 Topology read_topology(const std::filesystem::path& root, const CpuList& allowed);
-/// Its GPUs alone: no file is read for each CPU.
+/// Reads only the GPUs, without files for each CPU.
 std::vector<Gpu> read_gpus(const std::filesystem::path& root);
 
 }  // namespace sortie::cpu

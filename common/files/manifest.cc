@@ -35,7 +35,7 @@ Result<> ManifestReader::check(const wire::FileEntry& entry) {
   const bool file = entry.kind == wire::FileKind::file;
   if (!file && (entry.size != 0 || !entry.hashes.empty()))
     return bad(entry, "a size where there is none");
-  // By division: no size makes the product wrap.
+  // Compare by division, because a product could overflow.
   if (file && (entry.hashes.size() % wire::kPieceHashBytes != 0 ||
                entry.hashes.size() / wire::kPieceHashBytes != piece_count(entry.size)))
     return bad(entry, "its hashes do not fit its size");

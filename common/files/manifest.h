@@ -1,5 +1,5 @@
-// Manifests and lists of pieces as they come from a peer: checked entry by entry, bounded in
-// memory, cut into messages of a bounded size.
+// Manifests and lists of pieces. Received ones are checked entry by entry and bounded in memory;
+// sent ones are split into messages of bounded size.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace sortie::files {
 
-/// Takes a manifest in. Any error is ErrorCode::data (or protocol) and final.
+/// Assembles a received manifest. Any error is ErrorCode::data (or protocol) and permanent.
 class ManifestReader {
  public:
   static constexpr std::uint64_t kMaxBytes = 256u << 20;
@@ -31,14 +31,14 @@ class ManifestReader {
 
   std::uint64_t max_bytes_, bytes_ = 0;
   std::vector<wire::FileEntry> entries_;
-  std::vector<std::string> folders_;  // the open ones, outermost first
+  std::vector<std::string> folders_;  // that contain the last entry, outermost first
   bool complete_ = false;
 };
 
-/// Memory that an entry takes, about.
+/// Approximate memory of an entry.
 std::uint64_t entry_bytes(const wire::FileEntry& entry);
 
-/// A list of wanted pieces as it comes in. Ranges must lie in the manifest.
+/// Assembles a received list of wanted pieces. Ranges must be within the manifest.
 class WantedReader {
  public:
   static constexpr std::size_t kMaxRanges = 1'000'000;
@@ -51,9 +51,10 @@ class WantedReader {
   bool complete_ = false;
 };
 
-/// The next message of a list, of about 512 KiB; moves `at` on. The last one has last = 1.
+/// Returns the next message of a list, of about 512 KiB, and advances `at`. In the last message
+/// `last` is 1.
 wire::FilesManifest manifest_part(const std::vector<wire::FileEntry>& entries, std::size_t& at);
-/// Calls `send` with all of them.
+/// Calls `send` with each message of the list.
 void send_manifest(const std::vector<wire::FileEntry>& entries,
                    const std::function<void(wire::FilesManifest)>& send);
 void send_wanted(const std::vector<wire::PieceRange>& ranges, const wire::FilesWanted& frame,

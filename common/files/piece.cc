@@ -1,7 +1,7 @@
 #include "common/files/piece.h"
 #include "common/base/hex.h"
 
-// SHA256_* rather than EVP: EVP brings all of libcrypto, and dlopen, into a static program.
+// SHA256_* instead of EVP, which would add all of libcrypto, and dlopen, to a static program.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <fmt/core.h>
 #include <openssl/sha.h>
@@ -15,7 +15,7 @@ class Sha256 {
  public:
   Sha256() { SHA256_Init(&state_); }
   void add(std::string_view bytes) { SHA256_Update(&state_, bytes.data(), bytes.size()); }
-  /// With its length before it: no two lists of parts are hashed alike.
+  /// Adds the length first, so that different lists of parts never hash alike.
   void add_part(std::string_view bytes) {
     add_number(bytes.size());
     add(bytes);

@@ -1,4 +1,4 @@
-// Pieces of files and their hashes: arithmetic that every part of a transfer shares. Pure.
+// Arithmetic of pieces and their hashes, for all parts of a transfer. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ constexpr std::uint64_t piece_length(std::uint64_t size, std::uint64_t piece) {
 /// SHA-256, 32 bytes.
 std::string hash_bytes(std::string_view bytes);
 
-/// The hash that the manifest gives for a piece.
+/// The hash of a piece in the manifest. A view into `entry`.
 std::string_view piece_hash(const wire::FileEntry& entry, std::uint64_t piece);
 
-/// What identifies a tree: SHA-256 over names, kinds, modes, sizes and hashes; lower-case hex.
+/// Identifies a tree: SHA-256 over names, kinds, modes, sizes and hashes; lower-case hex.
 std::string tree_hash(const std::vector<wire::FileEntry>& entries);
 
-/// Adds a piece to ranges that grow in order.
+/// Adds a piece to ranges. Pieces must be added in ascending order.
 void add_piece(std::vector<wire::PieceRange>& ranges, std::uint32_t entry, std::uint32_t piece);
 
-/// Bytes of files in the tree.
+/// Total size of the files in the tree.
 std::uint64_t total_bytes(const std::vector<wire::FileEntry>& entries);
 
 }  // namespace sortie::files

@@ -54,7 +54,7 @@ Result<Part> open_part(int folder, std::string_view name) {
   if (lock == FileLock::held)
     return fail(ErrorCode::io,
                 shown_path(name) + ": another transfer is writing it; wait for its end");
-  // Between open and lock its owner may have put it into its place.
+  // Between open and lock, the previous owner may have renamed it to its final name.
   struct stat now {};
   if (::fstat(fd.get(), &now) != 0 || now.st_nlink == 0 || !look_at(folder, part_name(name)) ||
       look_at(folder, part_name(name))->st_ino != now.st_ino)
@@ -84,17 +84,17 @@ bool read_exactly(int fd, std::string& buffer, std::uint64_t offset, std::uint64
 
 namespace {
 
-/// That of most file systems. A smaller hole would save nothing.
+/// Block size of most file systems. A smaller hole would save nothing.
 constexpr std::size_t kBlockBytes = 4096;
 constexpr char kZeros[kBlockBytes] = {};
 
-/// Whether the block at the beginning of `bytes` is all zero.
+/// Whether the first block of `bytes` is all zero.
 bool begins_with_hole(std::string_view bytes) {
   const std::size_t length = std::min(bytes.size(), kBlockBytes);
   return bytes[0] == 0 && std::memcmp(bytes.data(), kZeros, length) == 0;
 }
 
-/// How many bytes of whole blocks are like the first one: zero, or not.
+/// Bytes of the whole blocks at the front that are like the first one: all zero, or not.
 std::size_t run_length(std::string_view bytes, bool hole) {
   std::size_t length = 0;
   while (length < bytes.size() && begins_with_hole(bytes.substr(length)) == hole)
@@ -102,7 +102,7 @@ std::size_t run_length(std::string_view bytes, bool hole) {
   return length;
 }
 
-/// Whether there is data in it; also true where the file system does not say.
+/// Whether the range contains data; also true if the file system does not know.
 bool may_have_data(int fd, off_t offset, std::size_t length) {
   const off_t data = ::lseek(fd, offset, SEEK_DATA);
   return data < 0 ? errno != ENXIO : data < offset + static_cast<off_t>(length);
@@ -119,7 +119,7 @@ Result<> write_all(int fd, std::string_view bytes, std::uint64_t offset) {
   return {};
 }
 
-/// Zeros in place of data that an earlier transfer has left.
+/// Replaces data of an earlier transfer by zeros.
 Result<> make_hole(int fd, std::string_view zeros, std::uint64_t offset) {
   const auto begin = static_cast<off_t>(offset);
   const auto length = static_cast<off_t>(zeros.size());
@@ -141,7 +141,7 @@ Result<> write_sparse(int fd, std::string_view bytes, std::uint64_t offset) {
     bytes.remove_prefix(run.size());
     offset += run.size();
   }
-  // Starts now what the fsync at the end would otherwise do all at once. A hint: errors show there.
+  // Starts writeback now, so that the final fsync has less to do. A hint: fsync reports errors.
   ::sync_file_range(fd, begin, length, SYNC_FILE_RANGE_WRITE);
   return {};
 }
@@ -157,7 +157,7 @@ Result<> make_folder(int parent, std::string_view name) {
   if (fd && ::fstat(fd.get(), &info) == 0 && info.st_uid == ::geteuid() &&
       (info.st_mode & 0700) != 0700 && ::fchmod(fd.get(), (info.st_mode & 0777) | 0700) != 0)
     return std::unexpected(os_error(errno, "chmod"));
-  return {};  // whether it can be written to shows when something is
+  return {};  // if it is still not writable, the first write in it fails
 }
 
 Result<> make_symlink(int folder, std::string_view name, const std::string& target, bool& changed) {
@@ -189,8 +189,8 @@ Result<> set_mode(int folder, std::string_view name, unsigned mode, bool& change
 
 Result<> sync_folder(int parent, std::string_view name) {
   const Fd fd(::openat(parent, std::string(name).c_str(), kLookFlags | O_DIRECTORY));
-  if (!fd) return {};  // a folder that may be written to but not read has nothing to sync by
-  // Some file systems can not sync a folder (EINVAL): their renames are in order anyway.
+  if (!fd) return {};  // a folder that is writable but not readable can not be synced
+  // Some file systems can not sync a folder (EINVAL); their renames are ordered anyway.
   if (::fsync(fd.get()) != 0 && errno != EINVAL) return std::unexpected(os_error(errno, "fsync"));
   return {};
 }

@@ -27,7 +27,7 @@ Result<std::vector<std::string>> names_in(const std::string& path) {
   errno = 0;
   while (const dirent* entry = ::readdir(dir.get())) {
     const std::string_view name = entry->d_name;
-    // What an interrupted transfer left is not part of the tree.
+    // Unfinished files of an interrupted transfer are not part of the tree.
     if (name != "." && name != ".." && !name.starts_with(kPartPrefix)) names.emplace_back(name);
     errno = 0;
   }

@@ -1,5 +1,6 @@
-// TreeScan: what a sender has. Lists files and folders, hashing files piece by piece, in steps of
-// at most one piece so that the thread which also keeps connections alive is never held for long.
+// TreeScan: lists the files and folders of a sender and hashes the files piece by piece. A step
+// handles at most one piece, so that the thread, which also serves connections, is never blocked
+// for long.
 #pragma once
 
 #include <memory>
@@ -13,41 +14,42 @@
 
 namespace sortie::files {
 
-/// A path to send and its name in the manifest. Where the path itself is a symlink it is followed;
-/// below it symlinks are sent as symlinks.
+/// A path to send and its name in the manifest. If the path itself is a symlink, it is followed;
+/// symlinks below it are sent as symlinks.
 struct ScanRoot {
   std::string path;
   std::string name;
-  bool bare = false;  // a folder without what is in it
+  bool bare = false;  // a folder without its content
 };
 
 class TreeScan {
  public:
-  static constexpr std::uint64_t kMaxFileBytes = 256ull << 30;  // its hashes fit one frame
+  static constexpr std::uint64_t kMaxFileBytes = 256ull << 30;  // so that its hashes fit one frame
 
-  /// Roots are put into manifest order. Names must be different.
+  /// Sorts the roots into manifest order. Their names must be different.
   explicit TreeScan(std::vector<ScanRoot> roots);
 
   struct Step {
-    std::optional<wire::FileEntry> entry;  // found, complete
-    bool done = false;                     // nothing is left
+    std::optional<wire::FileEntry> entry;  // a complete entry, if this step has finished one
+    bool done = false;                     // all entries have been returned
   };
-  /// A little further. Error: unreadable, a device or socket, a file that changes meanwhile.
+  /// Performs one step. Fails for an unreadable file, a device or socket, a file that is too large
+  /// or becomes shorter meanwhile.
   Result<Step> step();
 
   std::uint64_t bytes_hashed() const { return bytes_hashed_; }
-  /// Where entry number `index` came from, in the order in which entries were given out.
+  /// Path of entry number `index`, in the order in which the entries were returned.
   const std::string& path_of(std::size_t index) const { return paths_[index]; }
 
  private:
   struct Level {
     std::string path, name;
-    std::vector<std::string> children;  // names, last first
+    std::vector<std::string> children;  // names, in reverse order
   };
   Result<Step> visit(std::string path, std::string name, bool follow, bool bare = false);
   Result<Step> hash_more();
 
-  std::vector<ScanRoot> roots_;  // last first
+  std::vector<ScanRoot> roots_;  // in reverse order
   std::vector<Level> levels_;
   std::vector<std::string> paths_;
   Fd file_;
@@ -57,7 +59,7 @@ class TreeScan {
   std::uint64_t bytes_hashed_ = 0;
 };
 
-/// Reads pieces of files that were scanned; keeps the last file open.
+/// Reads pieces of scanned files. Keeps the last file open.
 class PieceReader {
  public:
   /// Bytes of one piece. The receiver checks them against its hash.

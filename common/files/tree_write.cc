@@ -66,7 +66,8 @@ Result<> TreeWriter::begin_file(int parent) {
   return {};
 }
 
-/// The file is the same already, or gets a part; what the target has of it is then copied there.
+/// If the file is complete, nothing is left to do. Else prepares its part, to which the matching
+/// pieces of the target are then copied.
 Result<> TreeWriter::end_comparison(int parent) {
   const wire::FileEntry& entry = entries_[entry_];
   State& state = states_[entry_];
@@ -78,7 +79,7 @@ Result<> TreeWriter::end_comparison(int parent) {
   }
   state.part = true;
   SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
-  // At once as long as it will be: zeros at its end are not written.
+  // Set the final size now, because zeros at the end are not written.
   if (::ftruncate(part, static_cast<off_t>(entry.size)) != 0)
     return std::unexpected(os_error(errno, "truncate"));
   copying_ = true;
@@ -248,7 +249,7 @@ Result<bool> TreeWriter::settle() {
     ++settled_;
     return false;
   }
-  // Folders from the innermost out: a mode that forbids writing comes after what is written.
+  // Innermost folders first; modes last, because they may forbid writing.
   while (folders_settled_ < count) {
     const std::uint32_t index = count - 1 - folders_settled_++;
     if (entries_[index].kind != wire::FileKind::folder) continue;

@@ -1,7 +1,7 @@
-// TreeWriter: the receiving end of a transfer. Compares what is there piece by piece, takes pieces
-// in any order and from anybody (each is checked against its hash), and puts finished files into
-// their place at once. All in steps of at most one piece; a crash at any moment leaves the old
-// files or the new ones, and parts from which the next transfer goes on.
+// TreeWriter: the receiving end of a transfer. It compares existing files piece by piece, accepts
+// pieces in any order and from any peer (each is checked against its hash), and renames finished
+// files to their final names. inspect() and put() handle at most one piece per call. A crash at any
+// time leaves the old files or the new ones, and parts with which the next transfer continues.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace sortie::files {
 
 class TreeWriter {
  public:
-  /// `entries` as a ManifestReader gave them; a symlink without a target is left out.
+  /// `entries` come from a ManifestReader. A symlink without a target is skipped.
   TreeWriter(Folder folder, std::vector<wire::FileEntry> entries);
 
-  /// One step of making folders and comparing files. True when all is compared.
+  /// Performs one step of creating folders and comparing files. Returns true when all is compared.
   Result<bool> inspect();
 
   const std::vector<wire::FileEntry>& entries() const { return entries_; }
@@ -31,22 +31,23 @@ class TreeWriter {
   bool has(std::uint32_t entry, std::uint32_t piece) const;
 
   enum class Taken { wrote, had, wrong };
-  /// A piece from a peer: written, or had already, or not what the manifest says (nothing is
-  /// written). Error: the disk, or a piece that no file has.
+  /// Takes a piece from a peer. wrote: stored; had: not needed; wrong: differs from the manifest
+  /// and is not stored. Fails if the disk fails or no file has such a piece.
   Result<Taken> put(std::uint32_t entry, std::uint32_t piece, std::string_view bytes);
-  /// A piece that is here, for another host. Its receiver checks it.
+  /// Reads a piece for another host, which checks it.
   Result<> read(std::uint32_t entry, std::uint32_t piece, std::string& bytes);
 
-  /// Once nothing is missing: one step of syncing, renaming, modes. True when all is in its place.
+  /// Call when nothing is missing: performs one step of syncing, renaming and setting modes.
+  /// Returns true when all files are in place.
   Result<bool> settle();
   std::uint64_t files_changed() const { return files_changed_; }
 
  private:
   struct State {
-    std::vector<bool> missing;  // empty: nothing is missing
-    std::uint32_t lacking = 0;  // how many of them
-    bool part = false;          // its bytes are in the part
-    bool shared = false;        // somebody else could have written to the part meanwhile
+    std::vector<bool> missing;  // per piece; empty = none is missing
+    std::uint32_t lacking = 0;  // number of missing pieces
+    bool part = false;          // its content is in the part
+    bool shared = false;        // another transfer may have written to the part meanwhile
   };
   struct OpenPart {
     std::uint32_t entry;
@@ -64,7 +65,7 @@ class TreeWriter {
   Folder folder_;
   std::vector<wire::FileEntry> entries_;
   std::vector<State> states_;
-  std::list<OpenPart> open_parts_;  // the last used one first
+  std::list<OpenPart> open_parts_;  // most recently used first
   std::uint64_t missing_bytes_ = 0, files_changed_ = 0;
 
   // inspect(): the file that is being compared

@@ -1,6 +1,6 @@
-// The compiled half of libfmt, once for the whole project. Debian ships it only as a shared
-// library, which the fully static runner can not use, and the header-only mode costs every file of
-// ours seconds to compile. What is instantiated here is what libfmt's headers declare as external.
+// The compiled part of libfmt, once for the whole project. Debian ships it only as a shared
+// library, which the fully static runner can not use, and the header-only mode adds seconds to the
+// compilation of every file. Instantiates the templates that libfmt's headers declare as extern.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,4 +1,4 @@
-// What a finding about a host is, and what follows from it: the two scales of every table here.
+// The scales on which findings about a host are judged: class, action and remedy.
 #pragma once
 
 #include <array>
@@ -8,24 +8,24 @@
 
 namespace sortie::health {
 
-/// In rising order: of several findings about one device the highest one is the cause.
+/// In ascending order: among several findings about one device, the highest class is the cause.
 enum class Class : std::uint8_t {
-  info,         // a notice; also what nobody knows
+  info,         // a notice, or an unknown code
   consequence,  // follows from another error
-  app,          // the program did it
-  resource,     // memory, disk space, clock: no device is sick
+  app,          // caused by the program
+  resource,     // memory, disk space, clock: no device is faulty
   link,         // between devices or hosts
   driver,       // driver or firmware
   hardware,
 };
 
-/// In rising order of how much it takes. Sortie never resets, reboots or drains anything itself.
+/// In ascending order of severity. Sortie never resets, reboots or drains anything itself.
 enum class Action : std::uint8_t {
   ignore,   // recorded
-  watch,    // shown; no evidence for anything
-  drain,    // the host should get its remedy when the job has ended; no evidence
+  watch,    // shown; explains no failure
+  drain,    // the host needs its remedy when the job has ended; explains no failure
   restart,  // explains a failure on that host; the host may be used again
-  cordon,   // the same, and the host is of no use until a person has acted
+  cordon,   // explains a failure; the host is unusable until someone repairs it
 };
 
 inline constexpr std::array<std::string_view, 7> kClassNames = {
@@ -40,20 +40,20 @@ constexpr std::string_view action_name(Action value) {
   return kActionNames[static_cast<std::size_t>(value)];
 }
 
-/// What a person does about it.
+/// What an administrator should do.
 enum class Remedy : std::uint8_t {
   none,
-  check_program,  // the program under a memory checker
+  check_program,  // run the program under a memory checker
   reset_gpu,
   reboot,
   inspect,   // power, cables, seating
-  software,  // driver, firmware, vGPU or VM: nothing that one command mends
-  nvlink,    // look at the links
-  memory,    // less of it, or a larger limit
+  software,  // driver, firmware, vGPU or VM: no single command repairs it
+  nvlink,    // inspect the links
+  memory,    // use less of it, or raise the limit
   space,     // free some
   clock,     // time synchronization
-  storage,   // the disk's own health
-  network,   // the link's own counters
+  storage,   // inspect the disk's health
+  network,   // inspect the link's counters
 };
 
 }  // namespace sortie::health

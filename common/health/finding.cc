@@ -14,7 +14,8 @@ bool is_hex(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/// Takes off `text` that many hexadecimal digits, in lower case; empty where there are not so many.
+/// Removes and returns at most `most` hexadecimal digits, in lower case; empty if there are fewer
+/// than `least`.
 std::string hex_digits(std::string_view& text, std::size_t least, std::size_t most) {
   std::string digits;
   while (digits.size() < most && !text.empty() && is_hex(text.front())) {
@@ -48,7 +49,7 @@ std::string pci_address(std::string_view text) {
   std::string function = "0";
   if (take(text, ".")) function = hex_digits(text, 1, 1);
   if (function.empty() || !text.empty()) return {};
-  // NVML writes eight digits, the kernel as few as are needed.
+  // NVML writes eight digits, the kernel no more than needed.
   while (domain.size() > 4 && domain.front() == '0') domain.erase(0, 1);
   return domain + ':' + bus + ':' + device + '.' + function;
 }

@@ -18,7 +18,7 @@ struct Advice {
   std::string_view words;
 };
 
-/// Of NVML's values; nothing for none and for a value of another version.
+/// Advice for a value of NVML; nullptr for "none" and for unknown values.
 const Advice* advice_of(int recovery) {
   using enum Class;
   using enum Action;
@@ -43,7 +43,7 @@ Judgement of_xid(const Finding& finding) {
   const Xid& entry = xid(finding.code);
   Judgement judgement{entry.kind, entry.action, entry.remedy,
                       fmt::format("XID {}: {}", finding.code, entry.name), entry.inherits};
-  // The newer NVLink codes carry their weight in the text.
+  // The newer NVLink codes have their severity in the text.
   if (entry.first == 144 && finding.fatal) {
     judgement.action = *finding.fatal ? Action::cordon : Action::watch;
     judgement.remedy = *finding.fatal ? Remedy::reset_gpu : Remedy::nvlink;
@@ -69,7 +69,7 @@ Judgement of_recovery(const Finding& finding) {
           fmt::format("the driver asks for {}", advice->words)};
 }
 
-/// One that may be corrected or fatal; not known is the milder one.
+/// For errors that may be corrected or fatal; an unknown severity counts as corrected.
 Judgement graded(const Finding& finding, std::string_view corrected, std::string_view fatal,
                  Remedy remedy) {
   if (finding.fatal.value_or(false))
@@ -162,7 +162,7 @@ std::string remedy_command(Remedy remedy, std::string_view host, const Finding& 
   const std::string gpu = !pci_address(finding.device).empty() ? pci_address(finding.device)
                           : finding.gpu                        ? std::to_string(*finding.gpu)
                                                                : std::string();
-  // The device's own name where it is one word of a grammar that no shell takes for more.
+  // The device's name, if it consists of characters that have no meaning to a shell.
   const bool word = !finding.device.empty() && finding.device.front() != '-' &&
                     finding.device.find_first_not_of(
                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST"

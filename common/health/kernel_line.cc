@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kMostCode = 1'000'000;
 
-/// What stands between the brackets: "PCI:0000:3b:00", "0000:3b:00", "PCI:0000:01:00 GPU-I:05".
+/// The address in brackets: "PCI:0000:3b:00", "0000:3b:00", "PCI:0000:01:00 GPU-I:05".
 std::string address_in(std::string_view brackets) {
   take(brackets, "PCI:");
   return pci_address(brackets.substr(0, brackets.find(' ')));
@@ -66,7 +66,7 @@ std::optional<KernelRecord> parse_kernel_record(std::string_view record) {
   if (!sequence || !take(record, ",")) return std::nullopt;
   const auto time = take_number<std::uint64_t>(record);
   if (!time) return std::nullopt;
-  // Flags, and whatever later kernels put there.
+  // Flags, and any fields that later kernels add.
   const std::size_t end = record.find(';');
   if (end == record.npos || record.substr(0, end).contains('\n')) return std::nullopt;
   record.remove_prefix(end + 1);

@@ -1,7 +1,6 @@
-// Messages of the kernel that say that something of the host is sick: NVIDIA's driver, machine
-// checks, disks, PCIe, the OOM killer, network adapters. Names of processes, which anybody may
-// choose, stand in many messages: a message counts only by what the kernel itself has written at
-// its front.
+// Recognizes kernel messages about faults of the host: NVIDIA's driver, machine checks, disks,
+// PCIe, the OOM killer, network adapters. Many messages contain process names, which any user can
+// choose. So a message is recognized only by the text that the kernel itself writes at its start.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +16,20 @@ struct KernelRecord {
   int level = 0;     // 0 to 7
   int facility = 0;  // 0 = the kernel itself; others were written by processes
   std::uint64_t sequence = 0;
-  std::uint64_t time_us = 0;  // since the start of the machine
-  std::string_view text;      // without what follows in further lines
+  std::uint64_t time_us = 0;  // since boot
+  std::string_view text;      // the first line; a view into the record
 };
 
-/// Nothing for what is no record.
+/// Returns nullopt if the text is no record.
 std::optional<KernelRecord> parse_kernel_record(std::string_view record);
 
-/// What the text of the kernel's own record says; nothing for the thousands of others.
+/// The finding in the text of a record by the kernel itself; nullopt for all other messages.
 std::optional<Finding> kernel_finding(std::string_view text);
 
-/// parse_kernel_record and kernel_finding, for records of the kernel itself alone.
+/// Combines parse_kernel_record() and kernel_finding(); nullopt for records by processes.
 std::optional<Finding> record_finding(std::string_view record);
 
-/// Its parts: about NVIDIA's devices, and about everything else.
+/// The parts of kernel_finding(): about NVIDIA's devices, and about everything else.
 std::optional<Finding> nvidia_finding(std::string_view text);
 std::optional<Finding> other_finding(std::string_view text);
 

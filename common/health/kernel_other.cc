@@ -1,4 +1,4 @@
-// Messages of the kernel about everything but NVIDIA's devices.
+// Kernel messages about everything but NVIDIA's devices.
 #include <algorithm>
 #include <array>
 
@@ -16,8 +16,8 @@ bool is_device_name(std::string_view name) {
          name.find_first_not_of(kNameCharacters) == name.npos;
 }
 
-/// Drives that fail when nothing is in them, and disks that are files or memory: the disk below
-/// says it too.
+/// Excludes drives that fail when they are empty, and disks that are files or memory: the disk
+/// below them reports the error too.
 bool is_real_disk(std::string_view name) {
   constexpr std::array<std::string_view, 5> kOthers = {"sr", "fd", "loop", "zram", "ram"};
   return is_device_name(name) && std::ranges::none_of(kOthers, [&](std::string_view front) {
@@ -74,7 +74,7 @@ std::optional<Finding> machine_check(std::string_view text) {
   }
   if (!take(text, "CPU ") || !take_number<unsigned>(text) || !take(text, ": Machine Check"))
     return std::nullopt;
-  constexpr std::uint64_t kUncorrected = std::uint64_t{1} << 61;  // of the status of a bank
+  constexpr std::uint64_t kUncorrected = std::uint64_t{1} << 61;  // in the status of a bank
   if (!take_until(text, " Bank ") || !take_number<unsigned>(text) || !take(text, ": "))
     return std::nullopt;
   const auto status = take_number<std::uint64_t>(text, 16);
@@ -147,7 +147,7 @@ std::optional<Finding> oom_kill(std::string_view text) {
   return found(Kind::oom_kill, "", whole);
 }
 
-/// "NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out", and an adapter that says so.
+/// "NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out", and similar adapter messages.
 std::optional<Finding> adapter_error(std::string_view text) {
   const std::string_view whole = text;
   if (take(text, "NETDEV WATCHDOG: ")) {

@@ -1,4 +1,4 @@
-// Taking a text apart from its front.
+// Parsing from the front of a text.
 #pragma once
 
 #include <charconv>
@@ -7,14 +7,15 @@
 
 namespace sortie::health {
 
-/// Takes `front` off `text`; false and untouched where it does not begin so.
+/// Removes the prefix `front` from `text`. Returns false, with `text` unchanged, if it is missing.
 inline bool take(std::string_view& text, std::string_view front) {
   if (!text.starts_with(front)) return false;
   text.remove_prefix(front.size());
   return true;
 }
 
-/// Takes off what stands before `end`, and `end`; nothing and untouched where that does not come.
+/// Removes and returns the text before `end`, and removes `end`. Returns nullopt, with `text`
+/// unchanged, if `end` is missing.
 inline std::optional<std::string_view> take_until(std::string_view& text, std::string_view end) {
   const std::size_t at = text.find(end);
   if (at == text.npos) return std::nullopt;
@@ -23,7 +24,8 @@ inline std::optional<std::string_view> take_until(std::string_view& text, std::s
   return taken;
 }
 
-/// Takes off a number in digits; nothing where there is none, or one that does not fit.
+/// Removes and returns an unsigned number. Returns nullopt, with `text` unchanged, if there is none
+/// or it does not fit.
 template <class Number>
 std::optional<Number> take_number(std::string_view& text, int base = 10) {
   Number number{};

@@ -12,7 +12,7 @@ using enum Action;
 using enum Remedy;
 
 // clang-format off
-/// In the order of codes.
+/// In ascending order of codes.
 constexpr Xid kXids[] = {
     {8, 8, "the GPU stopped working on a channel", app, restart, check_program},
     {11, 11, "broken command buffer", app, restart, check_program},

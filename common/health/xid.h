@@ -1,6 +1,6 @@
-// XIDs: the error codes of NVIDIA's driver, with what each one means for a job. After NVIDIA's
-// catalogue of XIDs; where that leaves a choice, so that a doubtful code costs a restart and never
-// a host.
+// XIDs: the error codes of NVIDIA's driver, with the meaning of each for a job. Based on NVIDIA's
+// catalogue of XIDs. Where that is ambiguous, a code leads to a restart, never to the loss of a
+// host.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ struct Xid {
   Class kind;
   Action action;
   Remedy remedy;
-  /// Says that work was cut off, not by what: another XID of the same GPU within kGroupSeconds is
-  /// the cause.
+  /// The code says that work was aborted, but not why: another XID of the same GPU within
+  /// kGroupSeconds is the cause.
   bool inherits = false;
 };
 
-/// XIDs of one GPU within so many seconds are one incident.
+/// XIDs of one GPU within this time are one incident.
 inline constexpr double kGroupSeconds = 10;
 
-/// Of a code that nobody knows: an entry of class info that is watched, never evidence.
+/// The entry of a code. For an unknown code: class info, action watch, so it explains no failure.
 const Xid& xid(int code);
 
 }  // namespace sortie::health

@@ -11,7 +11,7 @@ static_assert(RecordCipher::kKeyBytes == crypto_generichash_BYTES);
 
 namespace {
 
-/// For what `sender` sends.
+/// Key of the records that `sender` sends.
 RecordCipher::Key record_key(std::string_view purpose, std::string_view key, End sender,
                              const Greeting& of_first, const Greeting& of_second) {
   std::string text(purpose);

@@ -1,7 +1,8 @@
-// RecordCipher: seals the records of one direction of a link, in place, one after the other
-// (libsodium). AES-256-GCM where the CPUs of both ends have instructions for it, which costs a
-// quarter less than ChaCha20-Poly1305, else the latter. The number of the record is the nonce, so
-// that none can be repeated, left out or moved; a key is used for one direction of one connection.
+// RecordCipher: encrypts and authenticates the records of one direction of a link, in place
+// (libsodium). Uses AES-256-GCM if the CPUs of both ends have instructions for it, which costs a
+// quarter less than ChaCha20-Poly1305; else the latter. The number of the record is the nonce, so
+// that no record can be repeated, omitted or reordered. A key is for one direction of one
+// connection.
 #pragma once
 
 #include <sodium.h>
@@ -20,15 +21,15 @@ class RecordCipher {
   static constexpr std::size_t kTagBytes = 16;
   using Key = std::array<unsigned char, kKeyBytes>;
 
-  /// Of this CPU.
+  /// The best cipher that this CPU supports.
   static CipherKind best();
 
-  /// `kind` must be one that this CPU has.
+  /// Starts a sequence of records. This CPU must support `kind`.
   void begin(CipherKind kind, const Key& key);
-  /// Encrypts `size` bytes; the tag goes behind them.
+  /// Encrypts `size` bytes in place; writes the tag (kTagBytes) after them.
   void seal(unsigned char* bytes, std::size_t size);
-  /// Decrypts `size` bytes that have their tag behind them. False: not the next record of who has
-  /// the key; nothing was decrypted.
+  /// Decrypts `size` bytes in place; the tag follows them. Returns false, and decrypts nothing, if
+  /// they are not the next record of the peer with this key.
   bool open(unsigned char* bytes, std::size_t size);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The members of each event, once for both directions.
+// The members of each event, used for reading and writing.
 
 void visit(auto&& member,
            auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, StartEvent> {
@@ -145,7 +145,7 @@ void visit(auto&& member,
   member("events_dropped", e.events_dropped);
 }
 
-/// Whole numbers as JSON may have them: 3, 3.0; what no double holds exactly is cut.
+/// A whole number in any JSON form (3, 3.0), clamped to what a double represents exactly.
 std::int64_t whole(const Json& value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53
   const double number = value.get<double>();
@@ -160,7 +160,7 @@ struct Reader {
     const auto it = json.find(key);
     if (it != json.end()) take(*it, target);
   }
-  /// Every member whose name begins with `prefix`, by the rest of its name.
+  /// Reads every member whose name begins with `prefix`; the rest of the name becomes the key.
   void operator()(const char* prefix, std::map<std::string, double>& target) const {
     for (const auto& [key, value] : json.items())
       if (key.starts_with(prefix) && value.is_number())
@@ -202,7 +202,7 @@ struct Writer {
   void operator()(const char* prefix, const std::map<std::string, double>& values) const {
     for (const auto& [name, value] : values) json[prefix + name] = value;
   }
-  /// Texts and parts that are empty say nothing.
+  /// Empty texts and parts are omitted.
   void operator()(const char* key, const std::string& value) const {
     if (!value.empty()) json[key] = value;
   }

@@ -1,4 +1,4 @@
-// Events as the lines that a person reads in a log.
+// Events as log lines for the user.
 #include <fmt/core.h>
 
 #include <cmath>

@@ -17,11 +17,11 @@ std::string spaced(std::string_view name) {
   return text;
 }
 
-/// More parts than an answer has, and more bytes than any machine has: their sum is a number yet.
+/// More than any output has, and few enough that the sum of all bytes does not overflow.
 constexpr std::size_t kMostParts = 64, kMostStages = std::size_t{1} << 16;
 constexpr std::int64_t kMostBytes = 100'000'000'000'000'000;
 
-/// JSON's numbers may be anything; sizes are whole and not negative.
+/// Reads a size: a whole number that is not negative. Anything else in the JSON gives 0.
 std::int64_t size_at(const OrderedJson& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_integer()) return 0;
@@ -48,7 +48,7 @@ OrderedJson sent_json(const std::vector<ModelCost::Sent>& sent) {
   return out;
 }
 
-/// What is no such list is none.
+/// Returns an empty list if the member is missing or malformed.
 std::vector<std::vector<ModelCost::StageUse>> parse_stages(const OrderedJson& json) {
   std::vector<std::vector<ModelCost::StageUse>> stages;
   const auto found = json.find("stages");

@@ -22,8 +22,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What every JSON library holds exactly; more parts and sites than a run has; a line has to stay
-// within the 64 KiB of the socket.
+// Limits: what every JSON library represents exactly; more parts and sites than any run has; lines
+// that stay within the 64 KiB of the socket.
 constexpr std::int64_t kMostCount = std::int64_t{1} << 53;
 constexpr std::int64_t kMostParts = 1 << 20;
 constexpr std::size_t kMostSites = 256, kMostNameBytes = 63, kMostHostBytes = 255,
@@ -45,12 +45,12 @@ bool is_name(std::string_view text, std::size_t most) {
          std::ranges::all_of(text, fits);
 }
 
-/// A site's name becomes the name of a folder.
+/// Checks a site's name, which becomes the name of a folder.
 bool is_site(std::string_view text) {
   return is_name(text, kMostNameBytes);
 }
 
-/// "10.0.0.1:40000" or "[fd00::1]:40000"; by way of the launcher "launcher/NAME:40000".
+/// Checks "10.0.0.1:40000", "[fd00::1]:40000", or through the launcher "launcher/NAME:40000".
 bool is_address(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) return false;
@@ -68,7 +68,7 @@ bool is_address(const std::string& text) {
          ::inet_pton(AF_INET6, text.substr(1, colon - 2).c_str(), &ignored) == 1;
 }
 
-/// At most `most` bytes of it, whole characters.
+/// Truncates a text to `most` bytes at a character boundary.
 std::string cut(std::string text, std::size_t most) {
   if (text.size() <= most) return text;
   std::size_t kept = 0;
@@ -80,7 +80,7 @@ std::string cut(std::string text, std::size_t most) {
   return text;
 }
 
-// What a text may be. Each may be empty where `may_be_empty` says so.
+// The allowed forms of texts. A text may be empty only if `may_be_empty` is set.
 struct SiteName {
   static constexpr std::string_view kWhat = "the name of a site";
   static bool fits(const std::string& text) { return is_site(text); }
@@ -100,7 +100,7 @@ struct Reason {
   static bool fits(const std::string& text) { return text.size() <= kMostReasonBytes; }
 };
 
-// The members of each message, once for both directions: key, target, what it may be.
+// The members of each message, used for reading and writing: key, target, allowed values.
 
 template <class T, class Which>
 concept Is = std::same_as<std::remove_cvref_t<T>, Which>;
@@ -211,7 +211,7 @@ struct Writer {
   void number(const char* key, double value, double) { json[key] = value; }
   void flag(const char* key, bool value) { json[key] = value; }
   void hash(const char* key, std::uint64_t value) { json[key] = fmt::format("{:016x}", value); }
-  /// What is empty says nothing. Reasons may hold the bytes of others.
+  /// Omits empty texts. Reasons are sanitized, because they may contain bytes from peers.
   template <class Form>
   void text(const char* key, const std::string& value, bool) {
     if (value.empty()) return;
@@ -225,7 +225,7 @@ struct Writer {
   }
 };
 
-/// Keeps the first thing that is wrong.
+/// Keeps the first error.
 struct Reader {
   const Json& json;
   std::string& wrong;

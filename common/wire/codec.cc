@@ -72,8 +72,8 @@ void put_members(Writer& w, const M& message) {
   std::apply([&](const auto&... member) { (put(w, ++tag, member), ...); }, members(message));
 }
 
-// A getter throws protozero::exception (or out_of_range_error) on anything outside the grammar;
-// decode() catches.
+// The getters throw protozero::exception (or out_of_range_error) for anything outside the grammar.
+// decode() catches it.
 struct out_of_range_error : protozero::exception {
   const char* what() const noexcept override { return "value out of range"; }
 };
@@ -81,7 +81,7 @@ struct out_of_range_error : protozero::exception {
 struct wire_type_error : protozero::exception {
   const char* what() const noexcept override { return "field has the wrong wire type"; }
 };
-/// A field of another wire type than `put` gives it is an error, not an assertion of the reader.
+/// Throws if a field's wire type is not the one that `put` writes. The reader would only assert.
 void expect(const Reader& r, protozero::pbf_wire_type type) {
   if (r.wire_type() != type) throw wire_type_error{};
 }
@@ -132,8 +132,8 @@ void get(Reader& r, ContainerScope& v) {
 void get(Reader& r, std::string& v) {
   v = r.get_bytes();
 }
-/// Items of lists that the message may still hold: an empty one is two bytes in a frame and fifty
-/// in memory, so that a frame within its limit could otherwise fill a machine.
+/// Number of list items that the message may still contain. An empty item takes two bytes in a
+/// frame and fifty in memory, so a frame within its size limit could otherwise exhaust the memory.
 thread_local std::size_t items_left = 0;
 struct too_many_items_error : protozero::exception {
   const char* what() const noexcept override { return "too many items in its lists"; }
@@ -204,8 +204,7 @@ void get_members(Reader& r, M& message) {
             get(r, target);
             known = true;
           };
-          // The cursor moves on once a member took the field: `tag` keeps counting, no other
-          // matches.
+          // Reading a member consumes the field, so the remaining members are not compared with it.
           ((known ? void() : read(member)), ...);
         },
         all);

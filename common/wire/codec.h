@@ -1,5 +1,6 @@
-// Messages to frames and back. Payloads are protobuf wire format (protozero), fields numbered in
-// declaration order from 1; unknown fields are skipped, missing ones keep their defaults.
+// Encodes messages as frames and decodes them. Payloads are protobuf wire format (protozero),
+// fields numbered in declaration order from 1. Unknown fields are skipped; missing ones keep their
+// defaults.
 #pragma once
 
 #include <string>
@@ -10,17 +11,17 @@
 
 namespace sortie::wire {
 
-/// In all lists of one message: what decode() makes of a frame is then at most some ten times as
-/// large as the frame.
+/// Limit on the items in all lists of one message. It keeps the size of a decoded message within
+/// about ten times that of its frame.
 inline constexpr std::size_t kMaxItems = 1u << 18;
 
-/// The whole frame, header included.
+/// Returns the whole frame, header included.
 std::string encode(const Message& message);
-/// The same, appended to `bytes`.
+/// Appends the frame to `bytes`.
 void append_frame(std::string& bytes, const Message& message);
 
-/// ErrorCode::protocol for an unknown type, a malformed payload, a value out of range, or more
-/// than kMaxItems items.
+/// Fails with ErrorCode::protocol for an unknown type, a malformed payload, a value out of range,
+/// or more than kMaxItems items.
 Result<Message> decode(const FrameView& frame);
 
 /// Name of the type for logs ("RankExited").

@@ -13,7 +13,7 @@ struct Header {
   std::uint8_t type = 0;
 };
 
-/// Of kFrameHeaderBytes at `bytes`.
+/// Reads the kFrameHeaderBytes at `bytes`.
 Result<Header> read_header(const char* bytes, std::size_t max_payload) {
   const auto* header = reinterpret_cast<const unsigned char*>(bytes);
   const std::uint32_t length =
@@ -66,7 +66,7 @@ Result<FrameView> view_frame(std::string_view bytes) {
 
 void FrameDecoder::feed(std::string_view bytes) {
   if (consumed_ == buffer_.size()) {
-    // A burst is over: its memory is not kept.
+    // Release the memory of a burst of large frames.
     if (buffer_.capacity() > 16 * 1024 && bytes.size() < 4 * 1024) std::string().swap(buffer_);
     buffer_.clear();
     consumed_ = 0;

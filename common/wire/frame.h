@@ -15,7 +15,7 @@ namespace sortie::wire {
 inline constexpr std::size_t kFrameHeaderBytes = 8;
 inline constexpr std::size_t kMaxPayloadBytes = 16u << 20;
 
-/// A frame within bytes that somebody else keeps.
+/// A frame within a buffer that the caller owns. Non-owning.
 struct FrameView {
   std::uint8_t type = 0;
   std::string_view payload;
@@ -28,31 +28,31 @@ struct Frame {
   operator FrameView() const { return {type, payload}; }
 };
 
-/// Appends a header whose length close_frame() fills in, once the payload has been appended too.
-/// Returns what close_frame() wants to know.
+/// Appends a header without a length. Append the payload next, then call close_frame() with the
+/// returned value.
 std::size_t open_frame(std::string& bytes, std::uint8_t type);
-/// SORTIE_CHECKs that the payload is within kMaxPayloadBytes.
+/// Fills in the length. SORTIE_CHECKs that the payload is within kMaxPayloadBytes.
 void close_frame(std::string& bytes, std::size_t opened);
 
-/// Header and payload as bytes to send.
+/// Returns header and payload as bytes to send.
 std::string encode_frame(std::uint8_t type, std::string_view payload);
 
-/// Bytes that are one whole frame and nothing else. ErrorCode::protocol when they are not.
+/// Parses bytes that are exactly one frame. Fails with ErrorCode::protocol if they are not.
 Result<FrameView> view_frame(std::string_view bytes);
 
-/// Incremental decoder. Memory is bounded by one frame: bytes are only buffered for the frame that
-/// is being received, and a length beyond the limit is an error before any of it is stored. After
-/// an error the decoder stays in error: the stream has no way back to a frame border.
+/// Incremental decoder. Memory is bounded by one frame: only bytes of the frame that is being
+/// received are buffered, and a length over the limit is an error before its payload is stored.
+/// Errors are permanent, because the start of the next frame is then unknown.
 class FrameDecoder {
  public:
-  /// `max_payload` may be lowered for a peer that has no business sending large frames.
+  /// `max_payload` may be lowered for a peer that never sends large frames.
   explicit FrameDecoder(std::size_t max_payload = kMaxPayloadBytes) : max_payload_(max_payload) {}
 
-  /// Appends received bytes. Call next() until it gives nothing before feeding more.
+  /// Appends received bytes. Call next() until it returns nullopt before feeding more.
   void feed(std::string_view bytes);
-  /// A whole frame, nothing (more bytes needed), or ErrorCode::protocol.
+  /// Returns a whole frame, nullopt (more bytes needed), or ErrorCode::protocol.
   Result<std::optional<Frame>> next();
-  /// True when the stream may end here (no partial frame).
+  /// True if no partial frame is buffered, so that the stream may end here.
   bool at_border() const { return buffer_.size() == consumed_; }
 
  private:

@@ -1,5 +1,5 @@
-// Which fields a message has, in the order of their protobuf numbers, and what it is called in a
-// text. Only codec.cc needs this.
+// The fields of each message in the order of their protobuf numbers, and the messages' names for
+// logs. Only codec.cc needs this.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace sortie::wire {
 
-/// Structs that stand in lists of other messages.
+/// Structs that are elements of lists in other messages.
 template <class M>
 inline constexpr bool kIsNested =
     std::is_same_v<M, RankSpec> || std::is_same_v<M, LogSize> || std::is_same_v<M, FileEntry> ||
@@ -130,7 +130,7 @@ auto members(M& m) {
 }
 
 // clang-format off
-/// By position in Message.
+/// Names of messages, by position in Message.
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {
     "Hello", "JobSpec", "Start", "Stop", "Heartbeat", "OutputCredit", "Goodbye", "JobReady",
     "RankStarted", "Output", "RankEvent", "RankExited", "Finished", "RunnerError", "PmixSetup",

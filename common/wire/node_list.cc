@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::size_t kMaxNodes = 65536, kMaxNameBytes = 255;
 constexpr std::uint64_t kMaxRanks = 1u << 20;
-// Digits that a std::uint64_t holds with room for counting up.
+// Digits of numbers that fit a std::uint64_t, with room for counting up.
 constexpr std::size_t kMaxDigits = 18;
 
-/// A name cut at its last number: "rack2-gpu07.site" is {"rack2-gpu", 7, 2, ".site"}.
+/// A name split at its last number: "rack2-gpu07.site" is {"rack2-gpu", 7, 2, ".site"}.
 struct Numbered {
   std::string prefix, suffix;
   std::uint64_t number = 0;
@@ -56,8 +56,7 @@ std::vector<NodeRun> fold_nodes(const NodeList& nodes) {
   for (const auto& [name, ranks] : nodes) {
     if (!runs.empty()) {
       NodeRun& run = runs.back();
-      // Compared as a whole name, so that "h9" and "h10", or "h09" and "h10", are right by
-      // construction.
+      // Compare whole names, so that "h9" and "h10", or "h09" and "h10", are handled correctly.
       if (run.ranks == ranks && run.width > 0 && name_of(run, run.count) == name) {
         ++run.count;
         continue;

@@ -1,4 +1,4 @@
-// PMIx for the ranks of a host, relayed: sortie-pmix <-> runner <-> launcher. Included by
+// PMIx for the ranks of a host, relayed between sortie-pmix, runner and launcher. Included by
 // message.h.
 #pragma once
 
@@ -19,18 +19,18 @@ struct PmixSetup {
   std::string tmp_dir;  // 0700, made and removed by the runner
 };
 
-/// sortie-pmix -> runner: per local rank (same order as local_ranks) the environment to add.
+/// sortie-pmix -> runner: environment variables to add for the local ranks.
 struct PmixReady {
   std::string version;
   std::vector<std::string>
-      env;  // "NAME=value" for all ranks, and after each "#rank N" line for that rank
+      env;  // "NAME=value" for all ranks; those after a "#rank N" line are for that rank
 };
 
-/// A fence that this host has reached, with its blob. Launcher answers PmixFenceDone to all of
-/// them.
+/// This host has reached a fence and contributes its blob. The launcher answers all participating
+/// hosts with PmixFenceDone.
 struct PmixFence {
-  std::string key;               // participants and sequence number, equal on all hosts
-  std::uint32_t node_count = 0;  // how many hosts take part
+  std::string key;               // participants and sequence number; equal on all hosts
+  std::uint32_t node_count = 0;  // number of participating hosts
   std::string data;
 };
 struct PmixFenceDone {
@@ -39,12 +39,12 @@ struct PmixFenceDone {
   std::string data;         // all blobs, concatenated
 };
 
-/// Direct modex: data of a rank on another host is asked for, and the answer.
+/// Direct modex: a request for data of a rank on another host, and the answer.
 struct PmixModexRequest {
   std::uint64_t id = 0;
   std::uint32_t rank = 0;
-  std::string key;              // the answer waits until the rank has committed it; empty: any
-  std::uint32_t timeout_s = 0;  // PMIX_TIMEOUT; 0: none
+  std::string key;              // the answer waits until the rank has committed it; empty = any
+  std::uint32_t timeout_s = 0;  // PMIX_TIMEOUT; 0 = none
 };
 struct PmixModexReply {
   std::uint64_t id = 0;
@@ -60,29 +60,29 @@ struct PmixAbort {
   std::string message;
 };
 
-// ---- publish, lookup, unpublish: the launcher keeps the names ----------------------------------
+// ---- publish, lookup, unpublish: the launcher stores the names ---------------------------------
 
-/// Names are the job's. `id` is the asker's own; the answer carries it. restore: to a launcher that
-/// has adopted the job, what `rank` of this host published before; no answer; the last one of a
-/// host has no keys.
+/// Names are per job. The requester chooses `id`; the answer repeats it. restore: tells a launcher
+/// that has adopted the job what `rank` of this host published before. It has no answer; the last
+/// restore of a host has no keys.
 struct PmixNames {
   enum class Action : std::uint8_t { publish = 1, lookup = 2, unpublish = 3, restore = 4 };
   std::uint64_t id = 0;
-  std::uint32_t rank = 0;  // who asks
+  std::uint32_t rank = 0;  // the rank that makes the request
   Action action = Action::lookup;
-  std::uint8_t wait = 0;  // lookup: answer when all are there
+  std::uint8_t wait = 0;  // lookup, 1: answer once all keys are published
   std::vector<std::string> keys;
   std::vector<std::string> values;  // publish: one per key
 };
 struct PmixNamesDone {
   std::uint64_t id = 0;
   std::int32_t status = 0;           // 0 or a PMIx error
-  std::vector<std::uint32_t> ranks;  // lookup: who published, per key
+  std::vector<std::uint32_t> ranks;  // lookup: the publishing rank, per key
   std::vector<std::string> keys;
   std::vector<std::string> values;
 };
 
-/// Something that a person should read once: a rank asked PMIx for what Sortie does not do.
+/// A message for the user, to be shown once: a rank asked PMIx for something that Sortie lacks.
 struct PmixNotice {
   std::uint32_t rank = 0;
   std::string text;

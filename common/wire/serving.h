@@ -1,6 +1,6 @@
-// What a runner that stays (`sortie-runner --stdio --serve`) and whoever keeps it say to each other
-// between conversations. A conversation is the usual stream of messages; these frames are never
-// part of one. README.md has their order.
+// Frames between a runner that stays (`sortie-runner --stdio --serve`) and its keeper, outside of
+// conversations. A conversation is the usual stream of messages and never contains these frames.
+// README.md has their order.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@
 
 namespace sortie::wire {
 
-/// Types of frames, above those of all messages.
+/// Frame types, above those of all messages.
 enum class Serving : std::uint8_t {
   terms = 224,  // keeper: ServeTerms; the first frame
-  ping = 225,   // keeper, while no conversation is on
+  ping = 225,   // keeper, outside of a conversation
   pong = 226,   // runner: the answer
   begin = 227,  // keeper: a conversation follows
-  begun = 228,  // runner: what follows is said by the process that converses
-  ended = 229,  // runner: ConversationEnd; nothing of the conversation follows
+  begun = 228,  // runner: from here on the process of the conversation sends
+  ended = 229,  // runner: ConversationEnd; the conversation is complete
 };
 inline constexpr std::size_t kMaxServingPayload = 64;
 
-/// When a runner that stays ends by itself.
+/// When a runner that stays exits by itself.
 struct ServeTerms {
-  std::uint32_t idle_ms = 0;     // without a conversation
-  std::uint32_t silence_ms = 0;  // without a frame, while there is no conversation
+  std::uint32_t idle_ms = 0;     // after this time without a conversation
+  std::uint32_t silence_ms = 0;  // after this time without a frame, outside of a conversation
 };
 
 /// How the process of a conversation ended.
@@ -41,20 +41,20 @@ constexpr bool is_serving(std::uint8_t type) {
          type <= static_cast<std::uint8_t>(Serving::ended);
 }
 
-/// Length of the payload that a whole header of a frame announces.
+/// Length of the payload according to a frame header, which must be complete.
 std::size_t announced_bytes(std::string_view header);
 
-/// Whole frames.
+/// Each returns a whole frame.
 std::string serving_frame(Serving type);
 std::string serving_frame(const ServeTerms& terms);
 std::string serving_frame(const ConversationEnd& end);
 
-/// Of a payload. ErrorCode::protocol when it is none.
+/// Each parses a payload. Fails with ErrorCode::protocol if it is malformed.
 Result<ServeTerms> read_terms(std::string_view payload);
 Result<ConversationEnd> read_end(std::string_view payload);
 
-/// Follows a stream of frames without keeping them, so that whoever passes bytes on knows where a
-/// frame ends and takes the serving frames out.
+/// Follows a stream of frames without storing it. A relay uses it to find frame borders and to
+/// remove the serving frames from the stream.
 class FrameScan {
  public:
   struct Control {
@@ -62,26 +62,27 @@ class FrameScan {
     std::string payload;
   };
 
-  /// `last`: type of the message after which nothing more is passed on (Goodbye); 0: none.
+  /// `last`: type of the message after which nothing more is passed on (Goodbye); 0 = none.
   explicit FrameScan(std::uint8_t last = 0) : last_(last) {}
 
-  /// Takes bytes off the front of `bytes` and appends those of messages to `out`, up to the next
-  /// serving frame, which is returned, or to the end of `bytes`. ErrorCode::protocol: no frames.
+  /// Consumes bytes from the front of `bytes` and appends those of messages to `out`. Stops after
+  /// the next serving frame, which it returns, or at the end of `bytes`, and then returns nullopt.
+  /// Fails with ErrorCode::protocol if the bytes are no frames.
   Result<std::optional<Control>> take(std::string_view& bytes, std::string& out);
 
-  /// No message is half through.
+  /// True if no frame is incomplete.
   bool at_border() const { return left_ == 0 && head_.empty(); }
-  /// The message of type `last` is through: what came after it was dropped.
+  /// True once a message of type `last` is complete; all later bytes are dropped.
   bool at_last() const { return over_; }
 
  private:
   std::string head_;      // an unfinished header, or an unfinished serving frame
-  std::size_t left_ = 0;  // bytes of a message's payload that are still to come
+  std::size_t left_ = 0;  // bytes of a message's payload that have not arrived yet
   std::uint8_t last_ = 0, type_ = 0;
   bool over_ = false;
 };
 
-/// Type number of Goodbye, for FrameScan.
+/// Type of Goodbye, for FrameScan.
 std::uint8_t goodbye_type();
 
 }  // namespace sortie::wire
