@@ -48,13 +48,13 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
                keys, part.first_key, part.tokens);
 }
 
-/// Parts of a result are added up in f32.
+/// Dtype of results: partial ones are accumulated in f32.
 DType result_type(const Tensor& q, const AttentionMask& mask) {
   return mask.part ? DType::f32 : q.dtype();
 }
 
-/// Multiply-adds per dimension of one product of queries with the keys that they see, over all
-/// heads, where there is one document.
+/// Multiply-adds per dimension of one product of the queries with the keys that they see, over all
+/// heads. Assumes one document.
 std::int64_t seen_keys(const Tensor& q, const Tensor& k, const AttentionMask& mask) {
   const AttentionPart part = mask.part.value_or(AttentionPart{});
   std::int64_t seen = 0;
@@ -132,7 +132,7 @@ void attention_backward(ExecutionContext& context, const Tensor& q, const Tensor
   check_heads(dk, result_type(q, mask), k.shape(), "dk");
   check_heads(dv, result_type(q, mask), v.shape(), "dv");
   if (q.elements() == 0) return;
-  // Twice the forward pass; that the scores are computed once more is the kernels' way.
+  // Twice the forward pass. That the kernels compute the scores once more is not counted.
   context.count_flop(4 * seen_keys(q, k, mask) * (q.size(3) + v.size(3)));
   dispatch<&Backend::attention_backward>(context, q, k, v, out, lse, dout, mask, dq, dk, dv);
 }

@@ -5,13 +5,15 @@
 
 namespace sortie::trainer::ops {
 
-/// out [B, N, H, Dv] of queries q [B, N, H, D] that are the last N of the L tokens whose keys
-/// k [B, L, KV, D] and values v [B, L, KV, Dv] are given: what attention_forward gives for those
-/// rows, up to rounding. No documents, no dropout.
+/// out [B, N, H, Dv] = attention of the queries q [B, N, H, D] over the keys k [B, L, KV, D] and
+/// values v [B, L, KV, Dv] of L tokens. The queries are the last N of these tokens. The result
+/// equals that of attention_forward for those rows, up to rounding. Documents and dropout are not
+/// supported.
 ///
-/// With mask.place the device says which of the L tokens they are: those from `place` on. What lies
-/// behind them in k and v is not seen, but is finite. The work that a GPU is given is then the same
-/// for all places of one L; with more keys it may be cut in more parts.
+/// With mask.place, the queries are instead the N tokens from position `place` on, which is read on
+/// the device. Keys and values after them are ignored but must be finite. A GPU's work is then the
+/// same for every place, as graphs require. It may depend on L: more keys may be split into more
+/// parts.
 void attention_cached(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                       const AttentionMask& mask, Tensor& out);
 

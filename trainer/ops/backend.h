@@ -1,6 +1,7 @@
-// Backend: the coarse ops as a kind of device computes them. Each method's contract is that of the
-// function of the same name in this folder's headers, which checks shapes and types before it
-// calls; a backend checks values only. All results go into tensors.
+// Backend: the interface of the coarse ops, implemented for each kind of device. Each method has
+// the contract of the function of the same name in this folder's headers. That function (the op's
+// front) checks shapes and dtypes before the call; a backend checks only values. All results are
+// written to tensors.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,8 @@ class Backend {
                              Tensor& to) = 0;
   virtual void copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) = 0;
   virtual void copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) = 0;
-  /// When the current stream gets there; `to` has room for all of them.
+  /// Copies when the current stream gets there. `to` must have room for all bytes and outlive the
+  /// copy.
   virtual void copy_to_host_late(Context& context, const Tensor& from,
                                  const std::shared_ptr<std::byte[]>& to) {
     const std::size_t bytes = static_cast<std::size_t>(from.elements()) * dtype_bytes(from.dtype());
@@ -67,7 +69,7 @@ class Backend {
   virtual void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                               Tensor& w) = 0;
 
-  // Products in FP8, which CPUs do not have. A cast makes the copies that have memory.
+  // Products in FP8, which CPUs do not support. cast_fp8() writes the copies that are allocated.
   virtual void cast_fp8(Context&, const Tensor&, const Fp8Amax&, Fp8Matrix&) {
     SORTIE_CHECK(false, "a matrix in FP8 on a device that has no such products");
   }
@@ -191,8 +193,9 @@ class Backend {
   virtual void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) = 0;
   virtual void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
                      Tensor& m, Tensor& v, Tensor& compute) = 0;
-  /// Devices that do not have these two are refused before training (Optimizer::prepare). Defined
-  /// here: a class that has none of its methods elsewhere is whole in every module of a device.
+  /// Devices without these two are rejected before training (Optimizer::prepare). They are defined
+  /// here, so that the class is complete in every device module: none of its methods needs a .cc
+  /// file.
   virtual void demo_send(Context&, const DemoSend&, const DemoBlocks&, const Tensor&, Tensor&,
                          Tensor&) {
     SORTIE_CHECK(false, "this device has no DeMo");
@@ -203,7 +206,7 @@ class Backend {
   }
 };
 
-/// Of the device's kind; `threads` compute threads.
+/// Creates the backend for the device's kind, with `threads` compute threads.
 std::unique_ptr<Backend> make_backend(Device device, int threads);
 
 }  // namespace sortie::trainer::ops

@@ -1,4 +1,4 @@
-// What an execution context is made of, and its queues.
+// Construction of execution contexts, and their deferred queues.
 #include "trainer/tensor/context.h"
 
 #include <cmath>
@@ -48,8 +48,7 @@ ExecutionContext::ExecutionContext(int threads, Device device)
     spoil_ = [this](Tensor& tensor) { ops::fill(*this, garbage_of(tensor.dtype()), tensor); };
 }
 
-// Queued work that nobody waited for is dropped: what it would touch may be gone, and nobody sees
-// it.
+// Queued work that was not waited for is dropped: what it would access may already be destroyed.
 ExecutionContext::~ExecutionContext() = default;
 
 void ExecutionContext::defer(std::uint64_t seed) {
@@ -58,7 +57,7 @@ void ExecutionContext::defer(std::uint64_t seed) {
   queues_ = queues.get();
   streams_ = std::move(queues);
   dispatch_ = Dispatch::deferred;
-  spoil_ = nullptr;  // ops take memory in the queues, too, and a fill would come behind them
+  spoil_ = nullptr;  // queued ops allocate memory, too, and a fill would run after them
 }
 
 void ExecutionContext::enqueue(std::function<void()> op) {
@@ -69,7 +68,7 @@ void ExecutionContext::synchronize() {
   if (streams_) streams_->synchronize();
 }
 
-// A deferred context keeps the memory of what waits in its queues.
+// In a deferred context, queued work itself keeps the memory that it uses.
 void ExecutionContext::stream_entered(StreamKind before) {
   if (device().kind == DeviceKind::cuda && before != stream_)
     streams_->wait(stream_, streams_->record(before));

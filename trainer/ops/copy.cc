@@ -48,7 +48,7 @@ void copy_bytes_to_host(ExecutionContext& context, const Tensor& from, std::span
                                                 dtype_bytes(from.dtype()),
                "{} {} to {} bytes", dtype_name(from.dtype()), from.shape().to_string(), to.size());
   if (to.empty()) return;
-  // A GPU's copy waits by itself, once for the copy and all streams.
+  // A GPU's copy_to_host() itself waits for all streams and the copy, with one wait of the host.
   if (context.device().kind != DeviceKind::cuda) context.synchronize();
   const OpenMemory open(context.device());
   context.backend().copy_to_host(context, from, to);

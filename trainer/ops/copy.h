@@ -1,5 +1,5 @@
-// Filling and copying tensors. The host reads and writes a tensor's values by these functions
-// alone: they wait for the streams that are to be waited for.
+// Filling and copying tensors. The host must read and write a tensor's values only with these
+// functions, because they wait for the streams where that is necessary.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@
 
 namespace sortie::trainer::ops {
 
-/// All elements = value; x dense. Every page is first touched by the thread that later works on it.
+/// Sets all elements to `value`; x dense. Each page is first touched by the thread that later works
+/// on it.
 void fill(ExecutionContext& context, double value, Tensor& x);
-/// to = from: one dtype and shape, up to 4 dimensions, strided. No overlap.
+/// to = from: same dtype and shape, up to 4 dimensions, strided. Must not overlap.
 void copy(ExecutionContext& context, const Tensor& from, Tensor& to);
-/// to[b, place + n] = from[b, n]: rows of `from` [B, N, ...] in `to` [B, L, ...], where `place` is
-/// the first value of an i32 tensor on the device; place + N <= L.
+/// to[b, place + n] = from[b, n]: copies the rows of `from` [B, N, ...] into `to` [B, L, ...].
+/// `place` is the first value of an i32 tensor on the device; place + N <= L.
 void copy_to_place(ExecutionContext& context, const Tensor& from, const Tensor& place, Tensor& to);
 /// x[i] = std_dev * normal(key, first + i), dense f32: random_normal() of trainer/random.
 void random_normal(ExecutionContext& context, std::uint64_t key, std::int64_t first, double std_dev,
@@ -26,11 +27,12 @@ void random_normal(ExecutionContext& context, std::uint64_t key, std::int64_t fi
 /// sums += from, f64, element by element.
 void accumulate(ExecutionContext& context, const Tensor& from, Tensor& sums);
 
-/// For the templates below: bytes of a dense tensor. copy_to_host waits until all streams are done.
+/// For the templates below: copy the bytes of a dense tensor. copy_bytes_to_host() blocks until all
+/// streams are done.
 void copy_bytes_to_host(ExecutionContext& context, const Tensor& from, std::span<std::byte> to);
 void copy_bytes_from_host(ExecutionContext& context, std::span<const std::byte> from, Tensor& to);
 
-/// The values of a dense tensor of as many elements.
+/// Copies the values of a dense tensor with to.size() elements. Blocks until all streams are done.
 template <class T>
 void copy_to_host(ExecutionContext& context, const Tensor& from, std::span<T> to) {
   SORTIE_CHECK(from.dtype() == dtype_of<T>(), "tensor holds {}", dtype_name(from.dtype()));
@@ -42,17 +44,17 @@ std::vector<T> copy_to_host(ExecutionContext& context, const Tensor& from) {
   copy_to_host<T>(context, from, values);
   return values;
 }
-/// In the current stream; `from` may be changed as soon as the call returns.
+/// Copies on the current stream. `from` may be changed as soon as the call returns.
 template <class T>
 void copy_from_host(ExecutionContext& context, std::span<const T> from, Tensor& to) {
   SORTIE_CHECK(to.dtype() == dtype_of<T>(), "tensor holds {}", dtype_name(to.dtype()));
   copy_bytes_from_host(context, std::as_bytes(from), to);
 }
-/// A new tensor with these values.
 template <class T>
 void write_scalar(ExecutionContext& context, T value, Tensor& to) {
   copy_from_host<T>(context, std::span<const T>(&value, 1), to);
 }
+/// A new tensor with these values.
 template <class T>
 Tensor tensor_from_host(ExecutionContext& context, std::span<const T> from, Shape shape) {
   Tensor to = context.empty(dtype_of<T>(), shape);
@@ -66,15 +68,15 @@ T read_scalar(ExecutionContext& context, const Tensor& from) {
   return value;
 }
 
-/// Values on their way to the host.
+/// Values that are being copied to the host.
 template <class T>
 class LateValues {
  public:
   LateValues() = default;
   LateValues(std::shared_ptr<std::byte[]> block, std::size_t count, Event there)
       : block_(std::move(block)), count_(count), there_(std::move(there)) {}
-  /// Waits for what the stream was given before them, and for nothing behind that. Valid while this
-  /// object lives.
+  /// Blocks until the copy is done; does not wait for later work of the stream. The result is valid
+  /// while this object lives.
   std::span<const T> wait() const {
     there_.wait();
     return {reinterpret_cast<const T*>(block_.get()), count_};
@@ -88,7 +90,8 @@ class LateValues {
 /// For the template below.
 Event begin_copy_of_bytes(ExecutionContext& context, const Tensor& from,
                           const std::shared_ptr<std::byte[]>& to);
-/// The values of a dense tensor as they are where the current stream will be. The host goes on.
+/// Begins to copy the values of a dense tensor, as of this point in the current stream. Does not
+/// block.
 template <class T>
 LateValues<T> begin_copy_to_host(ExecutionContext& context, const Tensor& from) {
   SORTIE_CHECK(from.dtype() == dtype_of<T>(), "tensor holds {}", dtype_name(from.dtype()));
@@ -98,12 +101,14 @@ LateValues<T> begin_copy_to_host(ExecutionContext& context, const Tensor& from) 
   return {std::move(block), count, std::move(there)};
 }
 
-/// What HostAccess begins with: the tensor's values, or none, where all of them are written anew.
+/// Initial content of HostAccess: the tensor's values, or unspecified because the caller writes all
+/// of them.
 enum class HostValues : std::uint8_t { kept, replaced };
 
-/// The values of a dense tensor as host memory, while this object lives: for communication and
-/// checkpoints. Waits for all streams first. Where the host does not have the device's memory, it
-/// is a copy, which goes back to the device at the end; that of a const T does not.
+/// Makes the values of a dense tensor available as host memory while this object lives, for
+/// communication and checkpoints. The constructor blocks until all streams are done. If the host
+/// cannot access the device's memory, the values are a copy, which the destructor writes back to
+/// the device unless T is const. Empty for an undefined tensor.
 template <class T>
 class HostAccess {
  public:

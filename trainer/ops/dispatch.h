@@ -1,5 +1,5 @@
-// The way of every op from its front to the backend: dispatch<&Backend::add>(context, a, b, y).
-// What must happen around all ops happens here. Included by the fronts' .cc files.
+// dispatch(): the only way from the front of an op to the backend: dispatch<&Backend::add>(context,
+// a, b, y). Whatever must happen around all ops happens here. Included by the fronts' .cc files.
 #pragma once
 
 #include <span>
@@ -12,8 +12,8 @@
 
 namespace sortie::trainer::ops {
 
-/// What a deferred op keeps of an argument: a copy, which keeps tensors' memory; of spans their
-/// elements. A packed weight outlives the queues.
+/// A deferred op's copy of an argument. The copy of a tensor keeps its memory alive; the copy of a
+/// span holds its elements. A PackedWeight is not copied and must outlive the queues.
 template <class T>
 struct Kept {
   T value;
@@ -46,7 +46,8 @@ template <auto Method, class... Args>
   });
 }
 
-/// Calls the backend's method as the context says: now, or when the current stream gets there.
+/// Calls the backend's method as context.dispatch() says: now, or when the current stream gets
+/// there.
 template <auto Method, class... Args>
 void dispatch(ExecutionContext& context, Args&&... args) {
   if (context.dispatch() == ExecutionContext::Dispatch::direct) [[likely]]

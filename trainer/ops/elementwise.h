@@ -6,7 +6,7 @@
 namespace sortie::trainer::ops {
 
 /// y [M, F] = silu(gate) * up with gate_up [M, 2 F] = [gate | up]  (Shazeer 2020).
-/// `rows` i64 [1]: only so many rows from the first one on; undefined: all.
+/// `rows` i64 [1]: number of leading rows to compute; undefined: all.
 void swiglu_forward(ExecutionContext& context, const Tensor& gate_up, const Tensor& rows,
                     Tensor& y);
 void swiglu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& gate_up,
@@ -20,17 +20,17 @@ void gelu_forward(ExecutionContext& context, Gelu kind, const Tensor& x, Tensor&
 void gelu_backward(ExecutionContext& context, Gelu kind, const Tensor& dy, const Tensor& x,
                    Tensor& dx);
 
-/// Where a table is rows [first, first + V) of one with `all` rows.
+/// For a table that is rows [first, first + V) of one with `all` rows.
 struct TablePart {
   std::int64_t first = 0;
   std::int64_t all = 0;  // 0: the table is whole
 };
-/// y [M, C] = table [V, C] rows by tokens i32 [M]; zero for tokens of other parts. Tokens were
-/// range-checked by the data loader.
+/// y [M, C] = rows of table [V, C] for tokens i32 [M]; zero for tokens of other parts. The data
+/// loader has checked the range of the tokens.
 void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Tensor& table,
                        Tensor& y, const TablePart& part = {});
-/// dtable [V, C] (f32) += rows of dy by tokens, in token order (the same bits for any thread
-/// count).
+/// dtable [V, C] (f32) += rows of dy for their tokens, added in token order (the same bits for any
+/// thread count).
 void embedding_backward(ExecutionContext& context, const Tensor& tokens, const Tensor& dy,
                         Tensor& dtable, const TablePart& part = {});
 

@@ -13,7 +13,7 @@ void check_operand(const Fp8Operand& operand, const char* name) {
                "{} is no matrix in FP8", name);
 }
 
-/// Rows and columns of a product that is possible; counts 2 M N K.
+/// Checks a product's operands, shapes and formats; counts 2 M N K.
 void check_product(ExecutionContext& context, const Fp8Operand& a, const Fp8Operand& b,
                    const Tensor& y) {
   check_operand(a, "a");
@@ -40,7 +40,7 @@ std::size_t Fp8Copies::bytes() const {
 
 namespace {
 
-/// Memory for what is wanted and not there.
+/// Allocates the requested copies that do not exist yet.
 void make_room(ExecutionContext& context, std::int64_t rows, std::int64_t cols, Fp8Forms forms,
                Fp8Matrix& matrix) {
   if (forms.rows && !matrix.rows.defined()) matrix.rows = context.empty(DType::u8, {rows, cols});
@@ -59,7 +59,7 @@ void cast(ExecutionContext& context, const Tensor& x, const Fp8Amax& amax, Fp8Ma
   dispatch<&Backend::cast_fp8>(context, x, amax, matrix);
 }
 
-/// What a backend keeps of the weight, as the weight is now.
+/// The kept casts of the weight, brought up to date.
 const Fp8Matrix& kept_casts(ExecutionContext& context, const PackedWeight& w, const Fp8Amax& amax) {
   const Tensor& plain = w.plain();
   if (w.copies() == nullptr) w.copies() = std::make_unique<Fp8Copies>();

@@ -1,4 +1,4 @@
-// The two formats of FP8. Needs nothing: kernels include it, too.
+// The two formats of FP8. Includes no header of the project, so that kernels can include it.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ enum class Fp8Format : std::uint8_t {
   e5m2,  // 2 bits of mantissa, up to 57344
 };
 
-/// Rows and columns of matrices of which there are products in FP8 are multiples of this.
+/// FP8 products exist only for matrices whose rows and columns are multiples of this.
 inline constexpr std::int64_t kFp8Unit = 16;
 
-/// Of how many steps delayed scaling knows the largest values.
+/// Number of steps whose largest values delayed scaling remembers.
 inline constexpr std::int64_t kFp8History = 16;
 
 }  // namespace sortie::trainer::ops

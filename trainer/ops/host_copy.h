@@ -14,8 +14,8 @@ struct HostCopy {
   std::size_t bytes = 0;
 };
 
-/// Makes all copies on the compute threads, with stores that leave the caches as they are. Ranges
-/// do not overlap.
+/// Makes all copies on the compute threads, with non-temporal stores that bypass the caches. Ranges
+/// must not overlap.
 void copy_past_caches(ExecutionContext& context, std::span<const HostCopy> copies);
 
 }  // namespace sortie::trainer::ops

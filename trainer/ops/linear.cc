@@ -21,7 +21,7 @@ void check_vector(const Tensor& vector, std::int64_t size, const char* name) {
                vector.shape().to_string(), size);
 }
 
-/// Of no rows.
+/// The gradient of no rows: 0.
 void write_empty_sum(ExecutionContext& context, WriteMode mode, Tensor& dw) {
   if (dw.defined() && mode == WriteMode::replace) fill(context, 0.0, dw);
 }
@@ -105,13 +105,13 @@ void add_bias_gradient(ExecutionContext& context, const Tensor& dy, Tensor& dbia
   check_vector(dbias, gradient.cols, "dbias");
   if (gradient.rows == 0 || !dbias.defined()) return;
   Tensor none;
-  // Of x, which no product reads here, only rows and type would be looked at.
+  // No product reads x here: only its rows and dtype would be checked.
   dispatch<&Backend::linear_backward_weight>(context, dy, dy, none, dbias, WriteMode::add);
 }
 
 namespace {
 
-/// Rows and columns of h.
+/// Checks the operands; returns h as a matrix.
 Tensor::Matrix check_head(const Tensor& h, const PackedWeight& w, const Tensor& targets,
                           const CrossEntropySpec& spec) {
   const Tensor& plain = w.plain();
@@ -144,7 +144,7 @@ void check_head_gradients(const Tensor& h, const Tensor& dh, const Tensor& dw,
   check_weight_gradient(dw, plain.size(0), plain.size(1));
 }
 
-/// Columns of the part: its tokens, without padding.
+/// Columns of this part that are tokens, not padding.
 std::int64_t own_columns(const CrossEntropySpec& spec, const Tensor& plain) {
   return std::clamp<std::int64_t>(spec.vocab_size - spec.first_token, 0, plain.size(0));
 }

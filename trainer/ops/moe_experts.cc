@@ -31,7 +31,7 @@ void check_weights(const ExpertRows& rows, const Tensor& weights, const char* na
   SORTIE_CHECK(weights.dense(), "{} must be dense", name);
 }
 
-/// Of the rows that are chosen at most; products of padding are not counted.
+/// Counts products of the maximum number of chosen rows, without padding.
 void count_products(ExecutionContext& context, const ExpertRows& rows, std::int64_t n,
                     std::int64_t k) {
   context.count_flop(2 * rows.most * n * k);

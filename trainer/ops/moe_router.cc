@@ -97,7 +97,7 @@ void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& cou
 }
 
 void count_choices_of_parts(ExecutionContext& context, const Tensor& experts, Tensor& counts) {
-  constexpr std::int64_t kMost = 1 << 24;  // whole numbers up to this one are f32
+  constexpr std::int64_t kMost = 1 << 24;  // f32 represents all integers up to this one
   check_choices(experts, {experts.size(0), experts.size(-1)}, "experts");
   check_f32(counts, {counts.size(0), counts.size(-1)}, "counts");
   SORTIE_CHECK(counts.size(0) > 0 && experts.size(0) % counts.size(0) == 0 &&

@@ -1,5 +1,5 @@
-// Routers of a mixture of experts: which experts a token goes to, with what weights, and the losses
-// that keep the experts evenly loaded. All in f32 whatever the activation dtype.
+// Routers of a mixture of experts: they select the experts of each token and their weights. Also
+// the losses that keep the experts evenly loaded. All in f32 whatever the activation dtype.
 #pragma once
 
 #include "trainer/tensor/context.h"
@@ -12,18 +12,19 @@ struct RouterSpec {
   RouterScore score = RouterScore::softmax;
   std::int64_t experts = 0;
   std::int64_t top_k = 0;
-  /// Experts in `groups` equal groups, of which a token sees the `kept_groups` with the largest sum
-  /// of the two best choices; the others are left out of the selection (-inf).
+  /// Experts form `groups` equal groups. A token uses only the `kept_groups` with the largest sum
+  /// of their two best choices; the others are excluded from the selection (-inf).
   std::int64_t groups = 1, kept_groups = 1;
   bool normalize = true;  // weights are divided by their sum
   float scale = 1.0f;     // and multiplied by this
 };
 
 /// scores [M, E] = softmax or sigmoid of logits [M, E];
-/// choice = scores + bias [E] (undefined: 0), which decides the selection and nothing else;
-/// experts i32 [M, k] = the top k of the choices in the kept groups, best first; of equals the
-/// lower index, and a NaN is the largest; weights [M, k] = scale * score / (sum of the k scores, +
-/// 1e-20 for sigmoid). `replay` (i32 [M, k], may be undefined) is taken as the selection instead.
+/// choice = scores + bias [E] (undefined: 0), used only for the selection;
+/// experts i32 [M, k] = the top k of the choices in the kept groups, best first; ties go to the
+/// lower index, and NaN counts as the largest value;
+/// weights [M, k] = scale * score / (sum of the k scores, + 1e-20 for sigmoid).
+/// `replay` (i32 [M, k], may be undefined) replaces the selection.
 void route_forward(ExecutionContext& context, const RouterSpec& spec, const Tensor& logits,
                    const Tensor& bias, const Tensor& replay, Tensor& scores, Tensor& experts,
                    Tensor& weights);
@@ -36,24 +37,24 @@ void route_backward(ExecutionContext& context, const RouterSpec& spec, const Ten
 
 /// counts f64 [E] (overwritten): how often each expert is in `experts` i32 [M, k].
 void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& counts);
-/// counts f32 [S, E] (overwritten): the same of each of S equal parts of the rows, which have at
+/// counts f32 [S, E] (overwritten): the same for each of S equal parts of the rows. A part has at
 /// most 2^24 choices.
 void count_choices_of_parts(ExecutionContext& context, const Tensor& experts, Tensor& counts);
 
-/// How many choices of each sequence an expert takes.
+/// How many choices of each sequence an expert accepts.
 struct ChoiceLimit {
   std::int64_t capacity = 0;
   std::int64_t sequences = 1;  // equal parts of the rows
-  /// Where a sequence lies in several places: the rows of one here are `parts` equal parts, and
-  /// before f64 [parts, sequences, E] says how many choices of each expert the sequence has in
-  /// front of each part. Undefined: none, and one part.
+  /// For sequences that are split: the local rows of each sequence are `parts` equal parts, and
+  /// before f64 [parts, sequences, E] is the number of choices of each expert in the sequence
+  /// before each part. Undefined: no earlier choices, and one part.
   Tensor before = {};
   std::int64_t parts() const { return before.defined() ? before.size(0) : 1; }
 };
-/// An expert takes the first choices of each sequence of experts i32 [M, k], by token, then by
-/// choice, so that no token depends on a later one (GShard, Lepikhin et al. 2020, with a sequence
-/// as the group): kept i32 [M, k] = experts, or -1 for a choice that came later. dropped f64 [1] +=
-/// how many those are.
+/// An expert accepts the first choices of each sequence of experts i32 [M, k], ordered by token,
+/// then by choice, so that no token depends on a later one (GShard, Lepikhin et al. 2020, with a
+/// sequence as the group): kept i32 [M, k] = experts, or -1 for a choice beyond the capacity.
+/// dropped f64 [1] += the number of those.
 void limit_choices(ExecutionContext& context, const Tensor& experts, std::int64_t expert_count,
                    const ChoiceLimit& limit, Tensor& kept, Tensor& dropped);
 
@@ -87,7 +88,7 @@ void load_balance_backward(ExecutionContext& context, const Tensor& assigned, do
                            float scale, Tensor& dscores);
 
 /// Aux-loss-free balancing (Wang et al. 2024): bias_e += rate * sign(mean(counts) - counts_e), with
-/// counts f64 [E], where the gate of the step (update_gate.h) is open.
+/// counts f64 [E]. No-op if the gate of the step (update_gate.h) is closed.
 void update_router_bias(ExecutionContext& context, const Tensor& gate, const Tensor& counts,
                         float rate, Tensor& bias);
 

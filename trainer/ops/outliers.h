@@ -1,6 +1,6 @@
-// Whether a value stands out of those before it, like the loss of a broken batch: by a running mean
-// and variance with a memory of about `window` values, exponentially weighted (Welford 1962; West
-// 1979). Host and kernels compute it alike.
+// Detects values that stand out from those before them, such as the loss of a broken batch. Uses a
+// running mean and variance with a memory of about `window` values, exponentially weighted (Welford
+// 1962; West 1979). Host and kernels compute the same.
 #pragma once
 
 #include <cmath>
@@ -10,14 +10,14 @@
 
 namespace sortie::trainer {
 
-/// What has been seen; a part of a checkpoint.
+/// Statistics of the values so far; part of a checkpoint.
 struct OutlierState {
   double mean = 0.0, variance = 0.0;
   std::int64_t count = 0;
   bool operator==(const OutlierState&) const = default;
 };
 
-/// `limit` deviations above the mean are an outlier; 0 = nothing is.
+/// A value more than `limit` deviations above the mean is an outlier; 0 = no value is.
 struct OutlierLimit {
   double limit = 0.0;
   std::int64_t window = 1;
@@ -25,7 +25,7 @@ struct OutlierLimit {
 
 /// Deviations above the mean.
 SORTIE_HOST_DEVICE inline double deviations(const OutlierState& seen, double value) {
-  // Values that were all alike have no deviation: one part in a million of the mean stands for it.
+  // Equal values have no deviation; one millionth of the mean is used instead.
   double deviation = std::sqrt(seen.variance);
   const double least = 1e-6 * std::fabs(seen.mean);
   if (deviation < least) deviation = least;
@@ -33,14 +33,14 @@ SORTIE_HOST_DEVICE inline double deviations(const OutlierState& seen, double val
   return (value - seen.mean) / deviation;
 }
 
-/// False until the window is full. NaN is none: that is another check's business.
+/// False until the window is full. False for NaN, which another check detects.
 SORTIE_HOST_DEVICE inline bool stands_out(const OutlierState& seen, const OutlierLimit& limit,
                                           double value) {
   return limit.limit > 0 && seen.count >= limit.window && deviations(seen, value) > limit.limit;
 }
 
-/// Takes a value in; an outlier counts as the largest value that is none, so that a level that has
-/// changed for good is learned. What is not finite is left out.
+/// Adds a value to the statistics. An outlier counts as the largest value that is not one, so that
+/// a lasting change of level is learned. Values that are not finite are ignored.
 SORTIE_HOST_DEVICE inline void add_value(OutlierState& seen, const OutlierLimit& limit,
                                          double value) {
   if (!std::isfinite(value)) return;
@@ -49,7 +49,7 @@ SORTIE_HOST_DEVICE inline void add_value(OutlierState& seen, const OutlierLimit&
     value -= (far - limit.limit) * (value - seen.mean) / far;
   }
   ++seen.count;
-  const double weight =  // plain mean while it fills
+  const double weight =  // plain mean until the window is full
       1.0 / static_cast<double>(seen.count < limit.window ? seen.count : limit.window);
   const double delta = value - seen.mean;
   seen.mean += weight * delta;

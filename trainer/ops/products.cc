@@ -8,7 +8,7 @@
 namespace sortie::trainer::ops {
 namespace {
 
-/// The first one says where the choices come from; the others are a shape, a colon, an algorithm.
+/// The first line identifies the library and GPU; the others are a shape, a colon, an algorithm.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   while (!text.empty()) {

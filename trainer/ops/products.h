@@ -1,5 +1,5 @@
-// How matrix products are computed where there are several ways to: on GPUs. On the CPU nothing
-// happens here.
+// Selects how GPUs compute matrix products, where the library has several algorithms. No-op on the
+// CPU.
 #pragma once
 
 #include <algorithm>
@@ -14,26 +14,27 @@
 namespace sortie::trainer::ops {
 
 struct ProductOptions {
-  /// Ways that are timed when a shape comes for the first time, which waits for the device: not
-  /// while a stream is captured. 1: the one that the library thinks best is taken. Timed choices
-  /// differ from run to run, and with them the last bits: share product_choices() among ranks and
-  /// keep them with the checkpoint.
+  /// Algorithms that are timed when a shape is multiplied for the first time. Timing waits for the
+  /// device, so it must not happen during a capture. 1: no timing, the library's first suggestion
+  /// is used. Timed choices differ from run to run, and with them the last bits: share
+  /// product_choices() among ranks and keep them with the checkpoint.
   int timed = 1;
-  /// Nobody uses the results of products that are timed: one that adds to what was there may do so
-  /// many times, and needs no memory of its own for it.
+  /// The results of timed products are not used: a product that adds to its destination may then do
+  /// so many times, and needs no scratch memory for timing.
   bool dropped = false;
   /// f32 operands are rounded to TF32, 10 bits of mantissa, and multiplied on tensor cores.
   bool tf32 = false;
-  /// The memory for logits of the LM head at a time, if it is enough for 256 rows: so many times
-  /// the gradient of W, but within these bounds. Every chunk of rows reads and writes this gradient
-  /// as a whole, which takes as long as its product where a chunk has a few hundred rows.
+  /// Memory for the f32 logits of a chunk of the LM head, as a multiple of the gradient of W,
+  /// within these bounds but at least enough for 256 rows. Every chunk of rows reads and writes the
+  /// whole gradient, which takes as long as its product if the chunk has a few hundred rows.
   std::int64_t logits_per_gradient = 2;
   std::int64_t least_logits_bytes = std::int64_t{512} << 20;
   std::int64_t most_logits_bytes = std::int64_t{1536} << 20;
 };
 
-/// Rows of the LM head whose f32 logits a GPU has at a time, of `rows` with `columns` each: as even
-/// as they come, in units of 128. `gradient`: elements of W's, f32; 0 without one.
+/// Rows of the LM head whose f32 logits a GPU keeps at a time, of `rows` with `columns` each:
+/// chunks of nearly equal size, in units of 128. `gradient`: elements of W's gradient, f32; 0
+/// without one.
 constexpr std::int64_t head_chunk_rows(const ProductOptions& options, std::int64_t rows,
                                        std::int64_t columns, std::int64_t gradient) {
   constexpr std::int64_t kUnit = 128;
@@ -47,24 +48,25 @@ constexpr std::int64_t head_chunk_rows(const ProductOptions& options, std::int64
   return std::min(rows, (even + kUnit - 1) / kUnit * kUnit);
 }
 
-/// For products from now on.
+/// Applies to products from now on.
 void set_product_options(ExecutionContext& context, const ProductOptions& options);
 
-/// The ways of all shapes that were multiplied, as lines of text. Empty on the CPU.
+/// The algorithms of all shapes multiplied so far, as lines of text. Empty on the CPU.
 std::string product_choices(ExecutionContext& context);
 
-/// From now on products of these shapes are computed in these ways, and have the same bits as where
-/// the text comes from. ErrorCode::unsupported when it comes from another version of the library or
-/// another kind of GPU, ErrorCode::checkpoint when it is none; nothing has changed then.
+/// Makes products of these shapes use these algorithms from now on, which gives the same bits as in
+/// the run that wrote the text. ErrorCode::unsupported if the text is from another version of the
+/// library or another kind of GPU, ErrorCode::checkpoint if it is malformed. Changes nothing on
+/// failure.
 Result<> use_product_choices(ExecutionContext& context, std::string_view text);
 
-/// As if no product had been computed yet.
+/// Drops all choices, as if no product had been computed yet.
 void forget_product_choices(ExecutionContext& context);
 
-/// The choices of several ranks as one text: of each shape that of the first that has it. Texts of
-/// another library or GPU than the first one's, and empty ones, are left out.
+/// Merges the choices of several ranks into one text: for each shape, that of the first rank that
+/// has one. Skips empty texts, and texts of another library or GPU than the first.
 std::string merge_product_choices(std::span<const std::string> texts);
-/// The shapes that a text has choices for.
+/// Number of shapes that a text has choices for.
 std::int64_t count_product_choices(std::string_view text);
 
 }  // namespace sortie::trainer::ops

@@ -1,4 +1,4 @@
-// Checks of the gate, and its values on the host's side.
+// Checks of the gate, and its values on the host.
 #include "trainer/ops/update_gate.h"
 
 #include <array>

@@ -1,5 +1,5 @@
-// What the gate of a step's update is told and says, and how it decides: on plain values, so that
-// the CPU and a GPU's kernel compute it alike.
+// The inputs and outputs of the gate of a step's update, and its decision, on plain values, so that
+// the CPU and a GPU kernel compute the same.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace sortie::trainer::ops {
 
-/// Why an update is not made; the first that holds.
+/// Why an update is skipped; the first reason that holds.
 enum class GateReason : std::uint8_t {
   none,
   gradient_not_finite,
@@ -21,29 +21,29 @@ enum class GateReason : std::uint8_t {
   norm_outlier,  // UpdateRule::norm
 };
 
-/// What is decided by; the same in all steps of a run.
+/// Parameters of the decision; the same in all steps of a run.
 struct UpdateRule {
-  double clipping = 0.0;  // the largest gradient norm, 0 = any
+  double clipping = 0.0;  // the largest gradient norm; 0 = unlimited
   double beta1 = 0.0, beta2 = 0.0;
   OutlierLimit loss{}, norm{};
-  double spike_ratio = 0.0;  // so many times the mean of those before it is a spike; 0 = no loss is
+  double spike_ratio = 0.0;  // a loss above this multiple of the earlier mean is a spike; 0 = off
 };
 
-/// What a gate remembers from step to step.
+/// What the gate keeps from step to step.
 struct GateState {
-  std::int64_t updates = 0;  // that were made: the t of AdamW's bias correction
+  std::int64_t updates = 0;  // updates made so far: the t of AdamW's bias correction
   OutlierState losses{}, norms{};
   bool operator==(const GateState&) const = default;
 };
 
-/// What a gate has decided of a step.
+/// The decision for one step.
 struct GateOutcome {
   GateReason reason = GateReason::none;
   double loss = 0.0, norm = 0.0;
-  GateState state;  // behind the step
+  GateState state;  // after the step
 };
 
-/// Of a step: loss = loss_sum / loss_count, norm = sqrt(norm_weight * squared_norm).
+/// Inputs of one step: loss = loss_sum / loss_count, norm = sqrt(norm_weight * squared_norm).
 struct GateStep {
   double loss_count = 1.0, norm_weight = 1.0;
 };
@@ -52,7 +52,7 @@ SORTIE_HOST_DEVICE inline GateReason reason_to_skip(const UpdateRule& rule, cons
                                                     double loss, double norm) {
   if (!std::isfinite(norm)) return GateReason::gradient_not_finite;
   if (!std::isfinite(loss)) return GateReason::loss_not_finite;
-  // Few values have no mean worth the name.
+  // The mean of fewer values means little.
   constexpr std::int64_t kFewest = 8;
   const std::int64_t fewest = rule.loss.window < kFewest ? rule.loss.window : kFewest;
   if (rule.spike_ratio > 0 && seen.losses.count >= fewest && seen.losses.mean > 0 &&
@@ -101,7 +101,7 @@ SORTIE_HOST_DEVICE inline void decide(const UpdateRule& rule, const GateStep& st
   const double norm = std::sqrt(squared_norm * step.norm_weight);
   const GateReason reason = reason_to_skip(rule, seen, loss, norm);
   const bool made = reason == GateReason::none;
-  // A spike counts as the largest value that is none.
+  // A spike counts as the largest loss that is not one.
   add_value(seen.losses, rule.loss,
             reason == GateReason::loss_spike ? rule.spike_ratio * seen.losses.mean : loss);
   add_value(seen.norms, rule.norm, norm);
@@ -109,7 +109,7 @@ SORTIE_HOST_DEVICE inline void decide(const UpdateRule& rule, const GateStep& st
   float grad_scale = 1.0f;
   if (rule.clipping > 0 && norm > rule.clipping)
     grad_scale = static_cast<float>(rule.clipping / (norm + 1e-6));
-  // Without an update before it t = 0 has no correction; nobody reads that of a closed gate.
+  // Before the first update t = 0 has no correction. The corrections of a closed gate are not read.
   write_gate(rule, made, made ? seen.updates : seen.updates + 1, grad_scale, gate);
   store_gate_state(seen, state);
   outcome[0] = static_cast<double>(static_cast<std::uint8_t>(reason));

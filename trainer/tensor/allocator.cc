@@ -42,9 +42,9 @@ struct Allocator::State {
   std::size_t peak = 0;
   std::size_t reserved = 0;
   std::size_t system_calls = 0;
-  bool repeats = false;             // a RepeatedMemory lives
-  std::unordered_set<void*> taken;  // by it
-  std::size_t returned = 0;         // to its store, of blocks that it has not taken
+  bool repeats = false;             // a RepeatedMemory exists
+  std::unordered_set<void*> taken;  // blocks allocated in its scope and not yet freed
+  std::size_t returned = 0;         // number of blocks of earlier scopes freed in its scope
   std::uint64_t repeated_version = 0;
 
   ~State() { give_back_free(); }
@@ -86,7 +86,8 @@ struct Allocator::State {
   void* take_new(std::size_t size, std::size_t used) {
     void* block = memory->take(size, used);
     if (block == nullptr && memory_is_apart(device)) {
-      // A GPU's memory is small: blocks of sizes that are not asked for any more make room.
+      // GPU memory is scarce: free cached blocks, whose sizes may not be needed any more, and
+      // retry.
       give_back_free();
       block = memory->take(size, used);
     }
@@ -101,7 +102,7 @@ struct Allocator::State {
     in_use -= size;
     if (!block.repeated) return free_blocks[size].push_back(block.address);
     if (!repeats)
-      ++repeated_version;  // of what has been kept: whose work has read it finds it no more
+      ++repeated_version;  // a block kept beyond its scope: graphs may have relied on its contents
     else if (taken.erase(block.address) == 0)
       ++returned;
     free_repeated[size].push_back(block.address);

@@ -1,6 +1,6 @@
-// Caching allocator of a device's memory: freed blocks are kept by size and handed out again, so
-// that after the first step nothing is allocated. Blocks are 64-byte aligned. On the meta device it
-// counts, and that is all.
+// Caching allocator of a device's memory. Freed blocks are kept by size class and reused, so that
+// the steps after the first ones allocate nothing from the system. Blocks are 64-byte aligned. On
+// the meta device it only counts bytes.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,9 @@ namespace sortie::trainer {
 
 class DeviceMemory;
 
-/// No memory: says of which device, how much was asked for, and how much tensors have. Its memory
-/// is its own.
+/// Thrown when an allocation fails. what() names the device, the size of the failed allocation and
+/// the memory that tensors use. The object stores the text itself, so that throwing allocates
+/// nothing more.
 class OutOfMemory final : public std::bad_alloc {
  public:
   OutOfMemory(Device device, std::size_t asked, std::size_t in_use, std::size_t reserved);
@@ -29,20 +30,20 @@ class OutOfMemory final : public std::bad_alloc {
 
 class Allocator {
  public:
-  /// A guarded device gets an arena of its own: device() then says which.
+  /// For a guarded device, creates a new arena and writes its index to device().
   explicit Allocator(Device device = {});
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  /// At least `bytes`, uninitialised. The block returns to the cache with its last reference, also
-  /// after the Allocator itself is gone. Thread-safe.
+  /// Returns at least `bytes` of uninitialised memory. The block returns to the cache when its last
+  /// reference is dropped, even after the Allocator is destroyed. Throws OutOfMemory. Thread-safe.
   std::shared_ptr<void> allocate(std::size_t bytes);
 
-  /// While one lives, blocks come from a store of their own, and whose blocks return is for the
-  /// next one: what is done in one after the other has the same addresses where it takes and
-  /// returns the same sizes, whatever others take in between. A device's graphs (RepeatedWork) use
-  /// these addresses again. One at a time; of the thread that makes it and waits for it.
+  /// Scope in which allocations come from a separate pool. The pool outlives the scope: if the next
+  /// scope allocates and frees the same sizes in the same order, it gets the same addresses,
+  /// whatever is allocated outside of scopes in between. CUDA graphs (RepeatedWork) rely on this.
+  /// At most one scope exists at a time. It is created and destroyed on one thread.
   class RepeatedMemory {
    public:
     explicit RepeatedMemory(Allocator& allocator);
@@ -53,9 +54,10 @@ class Allocator {
    private:
     Allocator& allocator_;
   };
-  /// Changes whenever a RepeatedMemory ends that has not returned all that it has taken, or has
-  /// returned more, when that is returned later, or the system gets blocks back: what was at an
-  /// address before may not be there from then on.
+  /// Changes whenever addresses of the pool may no longer be valid for later scopes: a
+  /// RepeatedMemory ends while blocks that it allocated are still in use; blocks of an earlier
+  /// scope are freed, within a later scope or outside of scopes; or the pool's free blocks are
+  /// returned to the system.
   std::uint64_t repeated_version() const;
 
   Device device() const { return device_; }
@@ -63,7 +65,7 @@ class Allocator {
   std::size_t bytes_in_use() const;
   std::size_t peak_bytes_in_use() const;   // since construction or reset_peak
   std::size_t bytes_reserved() const;      // in use and cached
-  std::size_t system_allocations() const;  // how often the system was asked for memory
+  std::size_t system_allocations() const;  // allocations from the system so far
   void reset_peak();
 
  private:

@@ -20,7 +20,7 @@ class Backend;
 
 struct CpuFacts {
   std::string model;     // "AMD EPYC ..."
-  std::string isa;       // widest that oneDNN uses here: "avx512_core_bf16", "avx2" ...
+  std::string isa;       // widest set that oneDNN uses here: "avx512_core_bf16", "avx2" ...
   bool multiplies_bf16;  // bf16 products in hardware (AVX-512-BF16 or AMX)
   bool amx;
 };
@@ -35,9 +35,9 @@ class ExecutionContext {
   Device device() const { return allocator_.device(); }
   Allocator& allocator() { return allocator_; }
   int threads() const { return threads_; }
-  /// Uninitialised. Guarded memory is NaN (255 of integers) until it is written, so that tests find
-  /// who reads what nobody has written; with SORTIE_DEBUG_MEMORY=1 that of the CPU and of GPUs,
-  /// too.
+  /// Returns an uninitialised tensor. On a guarded device it is filled with NaN (255 for integers),
+  /// so that tests detect ops that read memory before it is written. SORTIE_DEBUG_MEMORY=1 does the
+  /// same on the CPU and on GPUs.
   Tensor empty(DType dtype, Shape shape) {
     Tensor tensor = Tensor::empty(allocator_, dtype, shape);
     if (spoil_) spoil_(tensor);
@@ -51,29 +51,30 @@ class ExecutionContext {
   }
   void set_poll(std::function<void()> poll) { poll_ = std::move(poll); }
 
-  /// Whether ops keep the copies of weights that they rearrange until the weights change (else
-  /// until the product is done). Worth its memory where a weight is multiplied more than once in
-  /// between.
+  /// True if ops keep rearranged copies of a weight until the weight changes; false if only until
+  /// the product is done. Worth its memory if a weight is multiplied more than once between
+  /// changes.
   bool keeps_packed_weights() const { return keeps_packed_weights_; }
   void keep_packed_weights(bool keep) { keeps_packed_weights_ = keep; }
 
-  /// What computes. Fronts of ops reach it through ops/dispatch.h.
+  /// The backend that computes. The fronts of ops call it through ops/dispatch.h.
   ops::Backend& backend() { return *backend_; }
-  /// How an op's front reaches the backend: a plain call; between opening and closing the guarded
-  /// memory; or later, from a queue.
+  /// How the front of an op calls the backend: directly; with the guarded memory opened around the
+  /// call (guarded and meta devices); or later, from a queue.
   enum class Dispatch : std::uint8_t { direct, guarded, deferred };
   Dispatch dispatch() const { return dispatch_; }
 
-  /// Floating-point operations of the products that were asked for, 2 M N K each; of attention, of
-  /// the keys that a causal mask and the window leave. A backward pass that recomputes takes back
-  /// what it repeats.
+  /// Floating-point operations of all requested products, 2 M N K each. Training attention counts
+  /// only the keys that the causal mask and the window leave; attention_cached() counts all keys. A
+  /// backward pass that recomputes subtracts the operations that it repeats.
   std::int64_t flop() const { return flop_; }
   void count_flop(std::int64_t count) { flop_ += count; }
 
-  /// The stream that ops go to; with_stream() changes it while what it returns lives. On a GPU the
-  /// stream that is entered first waits for what the one before has been given so far, which may
-  /// still use memory that is handed out again. The other way round, who enters a stream has the
-  /// one before wait for it, as far as it used memory that is let go.
+  /// The stream that ops are added to. with_stream() changes it for the lifetime of the returned
+  /// scope. On a GPU, the entered stream first waits for all work that the previous stream has been
+  /// given so far, because that work may still use memory that is reused. The end of the scope
+  /// waits for nothing: if work of the entered stream uses memory that is freed, the caller must
+  /// make the previous stream wait for it.
   StreamKind stream() const { return stream_; }
   class StreamScope {
    public:
@@ -90,32 +91,34 @@ class ExecutionContext {
     StreamKind before_;
   };
   [[nodiscard]] StreamScope with_stream(StreamKind stream) { return {*this, stream}; }
-  /// The current stream's end, and making the current stream wait for an event.
+  /// record() returns an event at the current end of the current stream. wait() makes later work of
+  /// the current stream wait for an event.
   Event record() { return streams_ ? streams_->record(stream_) : Event(); }
   void wait(const Event& event) {
     if (streams_) streams_->wait(stream_, event);
   }
-  /// The same for what goes on beside the streams. Where the device computes in the caller's
-  /// thread, that thread is the stream, and waits.
+  /// Makes later work of the current stream wait for work outside of the streams. If the device
+  /// computes in the caller's thread, blocks until that work is complete.
   void wait(std::shared_ptr<Awaited> awaited) {
     if (streams_)
       streams_->wait(stream_, std::move(awaited));
     else
       awaited->wait();
   }
-  /// Until all streams have done their work.
+  /// Blocks until all streams have completed their work.
   void synchronize();
-  /// Work goes on beside the host: to read a value is to wait for it.
+  /// True if work is asynchronous to the host, so that reading a value blocks until it is computed.
   bool runs_beside_host() const { return streams_ != nullptr; }
 
-  /// From now on ops are done late, streams in a random order (tests).
+  /// Defers all ops from now on: they run late, the streams in a random order (tests). CPU only,
+  /// once.
   void defer(std::uint64_t seed);
-  /// Of deferred contexts, for ops/dispatch.h: adds work to the current stream.
+  /// Adds work to the current stream of a deferred context. For ops/dispatch.h.
   void enqueue(std::function<void()> op);
-  /// While work is captured (RepeatedWork) nothing that is under way may be asked: poll() does
-  /// nothing.
+  /// Set while work is captured (RepeatedWork). poll() is then a no-op, because a capture does not
+  /// allow queries of pending operations.
   void set_captures(bool captures) { captures_ = captures; }
-  /// The device's own; null where it computes in the caller's thread.
+  /// The device's streams; nullptr if ops run in the caller's thread at the time of the call.
   Streams* streams() { return streams_.get(); }
 
  private:
@@ -129,10 +132,10 @@ class ExecutionContext {
   std::int64_t flop_ = 0;
   Allocator allocator_;
   std::function<void()> poll_;
-  std::function<void(Tensor& tensor)> spoil_;  // what empty() gives; by the backend
+  std::function<void(Tensor& tensor)> spoil_;  // fills what empty() returns; may be empty
   std::unique_ptr<ops::Backend> backend_;
-  std::unique_ptr<Streams> streams_;  // what they hold goes first
-  WorkQueues* queues_ = nullptr;      // the same, of a deferred context
+  std::unique_ptr<Streams> streams_;  // destroyed first: its work uses the members above
+  WorkQueues* queues_ = nullptr;      // streams_ of a deferred context, else nullptr
 };
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// Where a tensor's memory lies, and what computes on it.
+// Device: identifies the device that holds a tensor's memory and computes on it.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace sortie::trainer {
 
 enum class DeviceKind : std::uint8_t {
   cpu,
-  guarded,  // the CPU on memory that only ops can touch: finds host accesses (tests)
-  meta,     // shapes and sizes without memory: planning
+  guarded,  // the CPU, with memory that only ops can access: detects host accesses (tests)
+  meta,     // shapes and sizes without memory, for planning
   cuda,     // an NVIDIA GPU, through the device module (device_module.h)
 };
 

@@ -25,8 +25,8 @@ class HeapMemory final : public DeviceMemory {
     const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
     void* block = std::aligned_alloc(alignment, rounded);
     if (block == nullptr) return nullptr;
-    // A hint: where the system refuses it, the block is on small pages. The tail stays on those: a
-    // large one there would take memory that nobody uses.
+    // A hint: if the system refuses it, the block is on small pages. The tail stays on small pages,
+    // because a large page there would take memory that is never used.
     if (const std::size_t whole = used / kHugePage * kHugePage; whole > 0)
       (void)madvise(block, whole, MADV_HUGEPAGE);
     return block;
@@ -48,8 +48,8 @@ class NoMemory final : public DeviceMemory {
   std::uintptr_t next_ = std::uintptr_t{1} << 62;
 };
 
-/// Pages without access rights outside of OpenMemory. A rank has its own arena, so that one
-/// thread's op does not open the memory of another's.
+/// Pages without access rights outside of OpenMemory. Each rank has its own arena, so that an op of
+/// one thread does not open the memory of another rank.
 class GuardedMemory final : public DeviceMemory {
  public:
   explicit GuardedMemory(int index) : index_(index) {
@@ -58,7 +58,7 @@ class GuardedMemory final : public DeviceMemory {
     SORTIE_CHECK(reserved_ != MAP_FAILED, "no address space for a guarded arena");
     const auto address = reinterpret_cast<std::uintptr_t>(reserved_);
     base_ = reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
-    // A hint. The time of each op goes with the number of pages whose rights change.
+    // A hint. The cost of each op grows with the number of pages whose rights change.
     (void)madvise(base_, kReserved, MADV_HUGEPAGE);
   }
   ~GuardedMemory() override;
@@ -72,7 +72,7 @@ class GuardedMemory final : public DeviceMemory {
     if (depth_ > 0) protect(PROT_READ | PROT_WRITE);
     return block;
   }
-  void give_back(void*) override {}  // with the arena
+  void give_back(void*) override {}  // freed with the arena
 
   void open() {
     std::lock_guard lock(mutex_);
@@ -86,7 +86,7 @@ class GuardedMemory final : public DeviceMemory {
   bool is_open() const { return depth_ > 0; }
 
  private:
-  static constexpr std::size_t kReserved = std::size_t{1} << 36;  // of addresses
+  static constexpr std::size_t kReserved = std::size_t{1} << 36;  // bytes of address space
 
   void protect(int rights) {
     if (used_ == 0) return;
@@ -96,13 +96,13 @@ class GuardedMemory final : public DeviceMemory {
 
   const int index_;
   void* reserved_;   // the mapping
-  std::byte* base_;  // in it, where a large page begins
+  std::byte* base_;  // the first large-page boundary in it
   std::size_t used_ = 0;
   std::atomic<int> depth_ = 0;
   std::mutex mutex_;
 };
 
-/// The arenas of this process by their device's index.
+/// The arenas of this process by device index.
 struct Arenas {
   std::mutex mutex;
   std::unordered_map<int, GuardedMemory*> by_index;
@@ -170,7 +170,7 @@ std::shared_ptr<DeviceMemory> make_device_memory(Device& device) {
 }
 
 namespace {
-thread_local int open_meta = 0;  // how deep this thread is in ops of a meta device
+thread_local int open_meta = 0;  // nesting depth of this thread's ops on meta devices
 }  // namespace
 
 OpenMemory::OpenMemory(Device device) : device_(device) {
@@ -194,7 +194,7 @@ bool memory_is_apart(Device device) {
 
 DeviceMemory& apart_memory(Device device) {
   SORTIE_CHECK(memory_is_apart(device), "the host has the memory of {}", device.to_string());
-  return *cuda_module().memory(device);  // which the module keeps
+  return *cuda_module().memory(device);  // the module keeps it alive
 }
 
 Event begin_read(Device device, const void* from, std::span<std::byte> to) {

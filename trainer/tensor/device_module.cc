@@ -23,7 +23,7 @@ Loaded& loaded() {
   return one;
 }
 
-/// Where the program is, or the folder for libraries beside it.
+/// Path of the module: SORTIE_CUDA_MODULE, else in the program's directory or ../lib/sortie.
 std::string find_module_file() {
   if (const char* named = std::getenv("SORTIE_CUDA_MODULE")) return named;
   std::error_code error;
@@ -40,7 +40,7 @@ Result<DeviceModule*> load_cuda_module() {
   std::lock_guard lock(loaded().mutex);
   if (loaded().module != nullptr) return loaded().module;
   const std::string file = find_module_file();
-  // Its symbols stay its own: CUDA's libraries and MPI's must not meet.
+  // RTLD_LOCAL: symbols of CUDA's libraries and of MPI's must not be mixed.
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr)
     return fail(ErrorCode::unsupported,

@@ -7,10 +7,10 @@
 namespace sortie::trainer {
 namespace {
 
-/// Op by op, before a capture: libraries load and choose what they need in the first ones, and the
-/// last one has to find all of its memory.
+/// Runs op by op before a capture. The first ones load libraries and choose algorithms; the last
+/// one must have needed no new memory.
 constexpr int kBeforeCapture = 2;
-/// So often without that: then the memory of the work is not the same each time.
+/// After so many runs without such a one, the memory of the work is considered different each time.
 constexpr int kMostUnsettled = 16;
 
 }  // namespace
@@ -113,7 +113,7 @@ RepeatedWork::Done RepeatedWork::run(ExecutionContext& context, const std::funct
   }
   version_ = allocator.repeated_version();
   launch();
-  return Done::op_by_op;  // for the caller: `ops` was called
+  return Done::op_by_op;  // `ops` was called, and that is what the caller needs to know
 }
 
 }  // namespace sortie::trainer

@@ -1,6 +1,6 @@
-// RepeatedWork: what a device is given again and again, the same each time but for values that it
-// reads from its own memory. The first times it is given op by op; then, where the device can, it
-// is captured once as one graph, which is launched from then on.
+// RepeatedWork: work that is given to a device again and again, identical each time except for
+// values that it reads from device memory. The first runs are submitted op by op. Then, if the
+// device supports it, the work is captured once as a graph, and later runs launch the graph.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,29 @@ class RepeatedWork {
   explicit RepeatedWork(std::string name) : name_(std::move(name)) {}
 
   enum class Done : std::uint8_t { op_by_op, as_graph };
-  /// Does the work in the current stream, in the context's memory of repeated work. `ops` gives it
-  /// to the device: tensors that it reads and writes, other than those that it takes and lets go
-  /// itself, are the same ones each time. Where it is done as a graph, nothing of `ops` is called:
-  /// what it changes on the host is up to the caller, but for the count of operations. `undo` takes
-  /// back what `ops` has changed on the host where a capture has failed and `ops` is called again.
+  /// Runs the work on the current stream, with allocations from a RepeatedMemory of the context's
+  /// allocator. `ops` submits the work to the device. Tensors that it reads and writes, except
+  /// those that it allocates and frees itself, must be the same in every run. If the work runs as a
+  /// graph, `ops` is not called: the caller must make its changes on the host, except for the count
+  /// of operations. `undo` reverts the host changes of `ops` after a failed capture, before `ops`
+  /// is called again. Returns as_graph only if `ops` was not called.
   Done run(ExecutionContext& context, const std::function<void()>& ops,
            const std::function<void()>& undo = {});
 
-  /// Within `ops`: what the host does at this place of the work each time, as to begin a collective
-  /// of what the work has left so far. Done at once, or, where the work is a graph, which is cut
-  /// there, when the graph up to there has been launched. What it refers to outlives this object.
+  /// Called within `ops`: runs `act` on the host at this point of the work in every run, for
+  /// example to begin a collective on the results so far. In a run op by op, `act` is called at
+  /// once. A graph is split at this point, and `act` is called after the part before it has been
+  /// launched. Objects that `act` refers to must outlive this object.
   void between(ExecutionContext& context, std::function<void()> act);
 
-  /// The work is another one from here on.
+  /// Drops the graph, because the work differs from now on.
   void forget();
-  /// Never a graph.
+  /// Disables captures.
   void never_capture() { captures_ = false; }
   bool is_graph() const { return !parts_.empty() && !capturing_; }
   bool is_capturing() const { return capturing_; }
-  /// Why it is not a graph although the device captures: what a capture has run into. Once.
+  /// Returns once why the work is not a graph although the device supports captures; nullopt
+  /// otherwise.
   std::optional<std::string> take_failure() { return std::exchange(failure_, std::nullopt); }
 
  private:
@@ -53,14 +56,14 @@ class RepeatedWork {
 
   struct Part {
     std::unique_ptr<CapturedWork> graph;
-    std::function<void()> act;  // behind it; may be empty
+    std::function<void()> act;  // called after the graph's launch; may be empty
   };
   std::vector<Part> parts_;
   bool capturing_ = false;
-  std::uint64_t version_ = 0;  // of the memory that the graphs use
+  std::uint64_t version_ = 0;  // Allocator::repeated_version() at the capture
   std::int64_t flop_ = 0;
-  int times_ = 0;    // op by op, since anything has changed
-  int settled_ = 0;  // of them, the last ones that have found all memory that they took
+  int times_ = 0;    // runs op by op since the last forget()
+  int settled_ = 0;  // the latest of them in a row that needed no new memory
   std::optional<std::string> failure_;
 };
 

@@ -33,7 +33,7 @@ bool WorkQueues::Point::poll() {
 
 void WorkQueues::add(StreamKind stream, std::function<void()> work) {
   queues_[static_cast<std::size_t>(stream)].push_back({.work = std::move(work)});
-  // Mostly nothing, so that queues grow; now and then a few items, so that they do not grow alike.
+  // Mostly runs nothing, so that queues grow; now and then a few items, so that they grow unevenly.
   if (random() % 8 == 0) do_some();
 }
 
@@ -87,7 +87,7 @@ bool WorkQueues::run_one() {
 void WorkQueues::synchronize() {
   while (!idle()) {
     if (run_one()) continue;
-    // All streams wait: for an event, or for something that others have to do.
+    // All streams wait, for an event or for work outside of the streams.
     std::shared_ptr<Awaited> awaited;
     for (const auto& queue : queues_)
       if (!queue.empty() && queue.front().awaited) awaited = queue.front().awaited;

@@ -92,8 +92,8 @@ Tensor Tensor::view(Shape shape) const {
                shape_.to_string(), shape.to_string());
   Tensor result = *this;
   result.shape_ = shape;
-  // From the fastest dimension on: take runs of old dimensions that lie densely behind each other
-  // and cut new dimensions out of each run.
+  // From the fastest dimension on: find runs of contiguous old dimensions and split each run into
+  // new dimensions.
   int next = shape.dims() - 1;
   const auto assign = [&](std::int64_t stride) {
     result.strides_[static_cast<std::size_t>(next)] = stride;

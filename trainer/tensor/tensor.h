@@ -56,24 +56,25 @@ class Tensor {
   /// How many Tensors share this memory (0 for wrap()).
   long owners() const { return block_.use_count(); }
 
-  /// The elements, for ops and named host accesses: on a device that the host can not touch now it
-  /// stops the program.
+  /// Returns the elements, for ops and explicit host accesses. Stops the program if the dtype is
+  /// not T or the host cannot access the device's memory now.
   template <class T>
   T* data() const {
     SORTIE_CHECK(dtype_of<T>() == dtype_, "tensor holds {}", dtype_name(dtype_));
     if (device_.kind != DeviceKind::cpu) check_host_access();
     return static_cast<T*>(data_);
   }
-  /// The address of the first element, whether it can be read or not.
+  /// The address of the first element, whether or not it can be read.
   void* raw() const { return data_; }
 
   /// Elements [begin, begin + count) of dimension `dim`, as a view.
   Tensor slice(int dim, std::int64_t begin, std::int64_t count) const;
-  /// The same elements under another shape. Splitting or joining dimensions must be possible as a
-  /// view: only dimensions that lie densely behind each other may be joined (checked).
+  /// The same elements with another shape. Must be possible without a copy (checked): dimensions
+  /// may be joined only if they are contiguous.
   Tensor view(Shape shape) const;
 
-  /// All dimensions but the last joined: (rows, cols, row stride). Checked to be possible.
+  /// The tensor as a matrix (rows, cols, row stride in elements), with all dimensions but the last
+  /// joined. Must be possible without a copy (checked).
   struct Matrix {
     void* data;
     std::int64_t rows, cols, stride;

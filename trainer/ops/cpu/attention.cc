@@ -1,6 +1,6 @@
-// Causal attention, forward. Every row of queries goes over its keys tile by tile; where there is
-// more than one tile, the softmax is made up as it goes (Milakov and Gimelshein 2018, Dao et al.
-// 2022). Products are oneDNN's on one thread each, so the bits do not depend on threads.
+// Causal attention, forward. Every block of queries processes its keys tile by tile; with more than
+// one tile, the softmax is computed online (Milakov and Gimelshein 2018, Dao et al. 2022). Every
+// product runs in oneDNN on one thread, so the bits do not depend on the number of threads.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -45,7 +45,7 @@ class Forward {
           one_tile(task / heads_, task % heads_, tiles_.tile(block, 0), thread);
       });
     } else {
-      // The last blocks see the most keys: they go first, so that no thread is left with one.
+      // The last blocks see the most keys. They run first, so that no thread ends with a long one.
       parallel_tasks(context_, heads * blocks, [&](std::int64_t task, int thread) {
         const std::int64_t head = task % heads;
         many_tiles(head / heads_, head % heads_, blocks - 1 - task / heads, thread);
@@ -57,21 +57,22 @@ class Forward {
  private:
   enum Part { kScores, kProbabilities, kProduct, kSums, kRowState };
 
-  /// Scaled scores of the tile are in part kScores after this.
+  /// Writes the tile's scores q k^T, not yet scaled, to part kScores.
   void scores(std::int64_t b, std::int64_t h, const Tile& tile, int thread) {
     const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
     products_.of(tile).scores->run(cpu_state(context_).stream, head_of(q_, b, h).row(tile.begin),
                                    head_of(k_, b, h / group_).row(tile.first), own.part(kScores),
                                    nullptr, own.part(kProduct), thread);
   }
-  /// Probabilities of the tile times its values, to `to`.
+  /// Writes, or with several tiles adds, the tile's probabilities times its values to `to`.
   void values(std::int64_t b, std::int64_t h, const Tile& tile, void* to, int thread) {
     const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
     products_.of(tile).values->run(cpu_state(context_).stream, own.part(kProbabilities),
                                    head_of(v_, b, h / group_).row(tile.first), to, nullptr,
                                    own.part(kProduct), thread);
   }
-  /// softmax(scores, probabilities, row, n, width) for the seen part of every row; the rest is 0.
+  /// Calls softmax(scores, probabilities, row, n, width) for the seen keys of every row and applies
+  /// dropout. The other probabilities are 0.
   template <class Softmax>
   void for_each_row(std::int64_t b, std::int64_t h, const Tile& tile, int thread,
                     const Softmax& softmax) {
@@ -111,7 +112,7 @@ class Forward {
   void many_tiles(std::int64_t b, std::int64_t h, std::int64_t block, int thread) {
     const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
     const Tile all = tiles_.tile(block, 0);
-    // [rows, value_dims], of probabilities not yet normalised.
+    // [rows, value_dims], with probabilities that are not yet normalised.
     auto* sums = static_cast<float*>(
         continues_ ? static_cast<void*>(head_of(out_, b, h).row(all.begin)) : own.part(kSums));
     auto* max = own.part<float>(kRowState);
@@ -131,7 +132,7 @@ class Forward {
       values(b, h, tile, sums, thread);
     }
     for (std::int64_t r = 0; r < all.rows; ++r) {
-      if (total[r] == 0.0f) continue;  // no key was seen, nor had one been before
+      if (total[r] == 0.0f) continue;  // no key was seen, here or in earlier calls
       f32_.scale(sums + r * sums_stride_, value_dims_, 1.0f / total[r]);
       if (!continues_)
         rows_.from_f32(sums + r * sums_stride_, head_of(out_, b, h).row(all.begin + r),
@@ -140,8 +141,8 @@ class Forward {
     }
   }
 
-  /// The state of rows before their first tile: nothing, or the result over other keys, whose
-  /// probabilities sum up to 1 below exp(score - lse).
+  /// Initial state of the rows: empty, or the result over other keys, which stands for
+  /// probabilities relative to exp(lse) that sum up to 1.
   void begin_rows(const Tile& all, const float* lse, float* sums, float* max, float* total) const {
     if (!continues_) {
       std::memset(sums, 0, static_cast<std::size_t>(all.rows * value_dims_) * sizeof(float));

@@ -1,7 +1,8 @@
-// Causal attention, backward. Probabilities are computed again from the log-sum-exp of their row,
-// so tiles need nothing from each other. A task is a key head: it sums the gradients of its keys,
-// and one after another those of its query heads, so the bits do not depend on threads. Within a
-// head tiles go column by column: the sums of a column's keys stay in the cache.
+// Causal attention, backward. Probabilities are recomputed from the log-sum-exp of their row, so
+// tiles are independent of each other. A task is a key head: it sums the gradients of its keys over
+// its query heads one after another, so the bits do not depend on the number of threads. Within a
+// head, tiles are processed column by column, so that the sums of a column's keys stay in the
+// cache.
 #include <cstring>
 
 #include "trainer/ops/cpu/attention_tiles.h"
@@ -39,7 +40,7 @@ class Backward {
     const auto floats = [](std::int64_t rows, std::int64_t columns) {
       return static_cast<std::size_t>(rows * columns) * sizeof(float);
     };
-    // Gradients that are added to are their own sums.
+    // Gradients that are added to (mask.part) are their own sums.
     const std::int64_t keys = adds_ ? 0 : keys_;
     const std::size_t parts[] = {scores * sizeof(float),
                                  scores * sizeof(float),
@@ -80,7 +81,8 @@ class Backward {
   void to_tensor(const float* sums, std::int64_t rows, std::int64_t columns, const Head& to) {
     for (std::int64_t t = 0; t < rows; ++t) rows_.from_f32(sums + t * columns, to.row(t), columns);
   }
-  /// What the gradients of a key head are added to: itself, or a thread's own sums.
+  /// Where the gradients of a key head are summed: in themselves (mask.part), or in the thread's
+  /// memory.
   float* key_sums(Part which, const Tensor& gradient, std::int64_t b, std::int64_t kv, int thread) {
     return adds_ ? static_cast<float*>(static_cast<void*>(head_of(gradient, b, kv).data))
                  : part<float>(which, thread);
@@ -126,7 +128,7 @@ class Backward {
                      dv + tile.first * dv_stride_, nullptr, scratch, thread);
   }
 
-  /// Scores and dprobabilities to probabilities and dscores.
+  /// Converts scores and dprobabilities to probabilities and dscores.
   void score_gradients(std::int64_t b, std::int64_t h, const Tile& tile, int thread) {
     const std::size_t element = dtype_bytes(q_.dtype());
     const std::int64_t line = tiles_.line(tile);

@@ -1,6 +1,6 @@
-// What the forward and the backward pass of attention share: heads as matrices, the cut of the
-// scores into tiles (tiling.h), the products of a tile, and a thread's memory.
-// Included by files of this folder only.
+// Shared by the forward and the backward pass of attention: heads as matrices, the split of the
+// scores into tiles (tiling.h), the products of a tile, and a thread's scratch memory. Included by
+// files of this folder only.
 #pragma once
 
 #include <cstddef>
@@ -32,13 +32,14 @@ struct Tile {
   std::int64_t begin, rows, first, keys;
 };
 
-/// The keys of a tile that a row sees, counted from the tile's first one; none when seen is 0.
+/// The keys of a tile that a row sees: `seen` keys after the first `unseen` ones; none if seen is
+/// 0.
 struct Seen {
   std::int64_t unseen, seen;
 };
 
-/// The tiles of a head. Widths are those of few shapes however long the sequence is: a tile that is
-/// not whole ends with its rows, and a window's first one begins at a multiple of 64.
+/// The tiles of a head. Their widths take few values, however long the sequence is: a partial tile
+/// ends at the diagonal of its rows, and a window's first tile begins at a multiple of 64.
 class Tiles {
  public:
   Tiles(const AttentionMask& mask, std::int64_t queries, std::int64_t keys);
@@ -46,22 +47,23 @@ class Tiles {
   const AttentionTiling& tiling() const { return tiling_; }
   bool one_tile() const { return tiling_.one_tile; }
   std::int64_t blocks() const { return (queries_ + tiling_.rows - 1) / tiling_.rows; }
-  /// Columns of keys, 1 where a block has one tile.
+  /// Columns of tiles; 1 if a block has one tile.
   std::int64_t columns() const {
     return one_tile() ? 1 : (keys_ + tiling_.keys - 1) / tiling_.keys;
   }
-  /// The tile of a block of rows in a column of keys; keys is 0 where there is none.
+  /// The tile of a block of rows in a column of keys; its `keys` is 0 if there is none.
   Tile tile(std::int64_t block, std::int64_t column) const;
-  /// Whether a row of the tile sees a key of it: documents can leave it empty.
+  /// True if any row of the tile sees any key of it. Documents can leave a tile empty.
   bool any_seen(const Tile& tile, std::int64_t b) const;
-  /// What row `t` of sample `b` sees of the tile.
+  /// The keys of the tile that row `t` of sample `b` sees.
   Seen seen(const Tile& tile, std::int64_t b, std::int64_t t) const;
   /// Elements between two rows of the tile's scores.
   std::int64_t line(const Tile& tile) const {
     return attention_line(one_tile() ? tile.keys : tiling_.keys);
   }
   std::int64_t most_scores() const { return tiling_.rows * attention_line(tiling_.keys); }
-  /// What dropout calls the score of row `t` of a head and the tile's key number `key`.
+  /// Element number, for dropout, of the score of row `t` of a head and key number `key` of the
+  /// tile.
   std::int64_t score_number(const Tile& tile, std::int64_t head, std::int64_t t,
                             std::int64_t key) const {
     return (head * part_.tokens + part_.first_query + t) * part_.tokens + part_.first_key +
@@ -74,11 +76,11 @@ class Tiles {
   const AttentionMask& mask_;
   const AttentionPart part_;
   const std::int64_t queries_, keys_;
-  const std::int64_t ahead_;  // query t stands at key t + ahead_
+  const std::int64_t ahead_;  // query t is at the position of key t + ahead_
   AttentionTiling tiling_;
 };
 
-/// The products of a tile. Those of the other pass are null.
+/// The products of a tile. Those of the other pass are nullptr.
 struct TileProducts {
   using Product = std::shared_ptr<const Matmul>;
   Product scores;          // Q . K^T, f32
@@ -89,15 +91,15 @@ struct TileProducts {
   std::vector<Product> all() const { return {scores, values, dprobabilities, dq, dk, dv}; }
 };
 
-/// Row strides of the operands, and of what results are written or added to.
+/// Row strides of the operands and results.
 struct AttentionStrides {
   std::int64_t q, k, v, out;
   std::int64_t dout = 0, dq = 0, dk = 0, dv = 0;  // of a backward pass
 };
 
-/// The products of every shape of tile, held for as long as they are used. Where a block has one
-/// tile, out and dq are written in the input's type, else they are added to in f32, as dk and dv
-/// are.
+/// The products of all shapes of tiles, kept alive while in use. If a block has one tile, out and
+/// dq are written in the input's type; otherwise they are added to in f32. dk and dv are always
+/// added to in f32.
 class ProductTable {
  public:
   ProductTable(ExecutionContext& context, const Tiles& tiles, DType dtype, std::int64_t dims,
@@ -110,7 +112,7 @@ class ProductTable {
   std::size_t scratch_bytes_ = 0;
 };
 
-/// A thread's memory in parts, each aligned.
+/// A thread's scratch memory, in aligned parts.
 class ThreadMemory {
  public:
   ThreadMemory(ExecutionContext& context, std::span<const std::size_t> part_bytes);

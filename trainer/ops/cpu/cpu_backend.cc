@@ -1,4 +1,4 @@
-// Construction of the CPU backend and what oneDNN says about this CPU.
+// Construction of the CPU backend, and what oneDNN reports about this CPU.
 #include "trainer/ops/cpu/cpu_backend.h"
 
 #include <fstream>
@@ -15,8 +15,8 @@ std::string cpu_model() {
   return "unknown CPU";
 }
 
-/// Sortie's own kernels keep to the limit that ONEDNN_MAX_CPU_ISA sets, so that hosts with
-/// different CPUs can be made to compute the same bits.
+/// The set for Sortie's own kernels. It respects the limit that ONEDNN_MAX_CPU_ISA sets, so that
+/// hosts with different CPUs can be made to compute the same bits.
 ops::Isa isa_within_limit() {
   const std::string limit = cpu_facts().isa;
   const ops::Isa most = limit.starts_with("avx512") ? ops::Isa::avx512

@@ -1,5 +1,5 @@
 // The CPU backend: oneDNN engine and stream, the cache of products, the table of row kernels, and
-// how work is split over threads. Included by files of this folder only.
+// helpers that split work over threads. Included by files of this folder only.
 #pragma once
 
 #include <omp.h>
@@ -179,13 +179,14 @@ inline const TypedKernels& typed_kernels(ExecutionContext& context, DType dtype)
   return dtype == DType::bf16 ? kernels(context).bf16 : kernels(context).f32;
 }
 
-/// The meta device runs this code for what it allocates; nothing may touch memory there.
+/// True on the meta device, which runs this code for its allocations. Nothing may access memory
+/// there.
 inline bool is_meta(const ExecutionContext& context) {
   return context.device().kind == DeviceKind::meta;
 }
 
-/// Calls body(begin, end) for consecutive ranges that cover [0, count), each a multiple of `grain`
-/// long but the last. Which elements share a range of `grain` never depends on the thread count.
+/// Calls body(begin, end) for consecutive ranges that cover [0, count), each `grain` long except
+/// the last. The ranges do not depend on the thread count.
 template <class Body>
 void parallel_ranges(ExecutionContext& context, std::int64_t count, std::int64_t grain,
                      const Body& body) {
@@ -206,7 +207,8 @@ void parallel_ranges(ExecutionContext& context, std::int64_t count, std::int64_t
   }
 }
 
-/// Calls body(task, thread) for every task in [0, tasks), handed out one by one.
+/// Calls body(task, thread) for every task in [0, tasks). Threads take tasks dynamically, one by
+/// one.
 template <class Body>
 void parallel_tasks(ExecutionContext& context, std::int64_t tasks, const Body& body) {
   if (is_meta(context)) return;

@@ -1,9 +1,10 @@
 // LM head and cross-entropy, tile by tile of the vocabulary.
 //
-// Pass 1: logits of one tile in f32, and while they are in cache e = exp(logit - max of the row's
-// tile) goes into the chunk's buffer in the model's dtype: relative to the probability it is exact
-// to one rounding, whatever the size of the logit, so no logit is computed or read twice. Pass 2
-// scales each row's tiles to probabilities, subtracts the target, and feeds both gradient products.
+// Pass 1 computes the logits of one tile in f32 and, while they are in the cache, writes e =
+// exp(logit - max of the row's tile) to the chunk's buffer in the model's dtype. Relative to the
+// probability, e is exact to one rounding, whatever the size of the logit, so no logit is computed
+// or read twice. Pass 2 scales each row's tiles to probabilities, subtracts the target, and
+// computes both gradient products.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kMaxRows = kCrossEntropyRows;
 
-/// Of the gradients.
+/// Factor of the gradients.
 float scale_of(ExecutionContext& context, const CrossEntropySpec& spec) {
   if (!spec.step_scale.defined() || is_meta(context)) return spec.grad_scale;
   return *spec.step_scale.data<float>() * spec.grad_scale;
@@ -66,7 +67,7 @@ class CrossEntropy {
     return result_;
   }
 
-  /// The first stage: exponentials of the own columns, and of each row what the others need.
+  /// The first stage: computes the exponentials of the own columns, and each row's stats.
   void begin(CrossEntropyPart& part) {
     rows_ = h_.rows;
     adopt(part);
@@ -85,7 +86,7 @@ class CrossEntropy {
     }
   }
 
-  /// The second, with the stats of all parts.
+  /// The second stage, with the stats of all parts.
   CrossEntropyResult finish(const CrossEntropyPart& part, const Tensor& all_stats, Tensor& dh,
                             Tensor& dw) {
     rows_ = h_.rows;
@@ -116,7 +117,7 @@ class CrossEntropy {
     dh_sum_ =
         context_.allocator().allocate(static_cast<std::size_t>(rows * h_.cols) * sizeof(float));
   }
-  /// What is kept between the stages is the caller's.
+  /// Uses the buffers of `part`, which the caller owns.
   void adopt(const CrossEntropyPart& part) {
     e_ = std::shared_ptr<void>(std::shared_ptr<void>(), part.exponentials.raw());
     max_ = part.tile_max.data<float>();
@@ -125,7 +126,7 @@ class CrossEntropy {
     return std::min(kVocabularyTile, columns_ - tile * kVocabularyTile);
   }
   std::int64_t target(std::int64_t row) const { return targets_[begin_ + row]; }
-  /// Of the tile; outside of it where the target is elsewhere.
+  /// Column of the row's target in the tile; outside of the tile if the target is elsewhere.
   std::int64_t target_column(std::int64_t tile, std::int64_t row) const {
     return target(row) < 0 ? -1 : target(row) - first_ - tile * kVocabularyTile;
   }
@@ -180,7 +181,7 @@ class CrossEntropy {
   struct RowSum {
     double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
   };
-  /// A row's largest logit of all tiles, and the sum of exponentials against it.
+  /// The largest logit of a row over all tiles, and the sum of exp(logit - largest).
   RowSum join_tiles(std::int64_t row) const {
     if (tiles_ == 0) return {};
     float max = max_[at(0, row)];
@@ -228,7 +229,7 @@ class CrossEntropy {
     }
   }
 
-  /// e of one row becomes grad_scale * (probability - onehot).
+  /// Converts e of one row to grad_scale * (probability - onehot).
   void to_gradient(std::int64_t tile, std::int64_t row) {
     std::byte* line = e_row(tile, row);
     const std::int64_t columns = width(tile);
@@ -245,7 +246,7 @@ class CrossEntropy {
     rows_kernels_.to_f32(element, &kept, 1);
     rows_kernels_.scale(line, columns, static_cast<float>(to_probability) * grad_scale_);
     if (!here) return;
-    // From the unrounded probability: p - 1 cancels where the model is sure.
+    // From the probability before rounding: p - 1 cancels if p is close to 1.
     const float gradient = (kept * static_cast<float>(to_probability) - 1.0f) * grad_scale_;
     rows_kernels_.from_f32(&gradient, element, 1);
   }
@@ -305,13 +306,13 @@ class CrossEntropy {
   const PackedWeight& w_;
   CpuPackedCopies& copies_;
   const std::int32_t* targets_;
-  std::int64_t vocab_size_;       // of all parts
-  std::int64_t first_, columns_;  // of the own part
+  std::int64_t vocab_size_;       // of the whole vocabulary
+  std::int64_t first_, columns_;  // of this part
   std::int64_t line_;             // elements between rows of exponentials
   std::int64_t tiles_;
   float grad_scale_;
   bool with_gradients_;
-  float* dw_ = nullptr;  // null: not wanted
+  float* dw_ = nullptr;  // nullptr: not wanted
 
   std::int64_t begin_ = 0, rows_ = 0;          // the current chunk
   std::shared_ptr<void> logits_, e_, dh_sum_;  // [rows, tile]; [tiles, rows, tile]; [rows, K]

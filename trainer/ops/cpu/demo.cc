@@ -1,5 +1,5 @@
-// DeMo over threads, a block at a time. Compiled without FMA, as all that it calls: all members
-// take the same signs, whatever CPUs they have.
+// DeMo over threads, one block at a time. Compiled without FMA, like all code that it calls, so
+// that all members compute the same signs, whatever CPUs they have.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -27,9 +27,9 @@ const DemoKernels& demo_kernels(Isa isa) {
 
 namespace {
 
-/// Where a block of a matrix lies.
+/// The position of a block in its matrix.
 struct Place {
-  std::int64_t rows, columns, first;  // first element, and from row to row blocks.columns
+  std::int64_t rows, columns, first;  // first: first element; rows are blocks.columns apart
 };
 
 Place place_of(const DemoBlocks& blocks, std::int64_t number) {
@@ -42,12 +42,13 @@ Place place_of(const DemoBlocks& blocks, std::int64_t number) {
           row * blocks.columns + column};
 }
 
-/// Coefficients of the mean over the members that have sent them, in order; how many.
+/// Computes the mean of each coefficient over the members that sent it, in row-major order. Returns
+/// the number of coefficients.
 std::size_t mean_of(const DemoBlock& block, const DemoBlocks& blocks, const Tensor& messages,
                     std::int64_t number, std::span<DemoCoefficient> mean) {
-  std::array<float, kDemoElements> sums;  // where a bit of `columns` is set
+  std::array<float, kDemoElements> sums;  // valid where a bit of `columns` is set
   std::array<std::uint32_t, kDemoElements> members;
-  std::array<std::uint64_t, kDemoLine> columns{};  // by row
+  std::array<std::uint64_t, kDemoLine> columns{};  // a bit mask per row
   std::array<DemoCoefficient, kDemoElements> sent;
   const std::int64_t bytes = blocks.block_bytes();
   for (std::int64_t member = 0; member < messages.size(0); ++member) {

@@ -14,7 +14,7 @@ namespace sortie::trainer::ops {
 namespace {
 
 constexpr float kMostOfValue = 127.0f;
-/// Smaller coefficients stay where they are: a scale of theirs could be flushed to 0.
+/// If all coefficients are smaller, nothing is sent: their scale could be flushed to 0.
 constexpr float kLeast = 1e-30f;
 
 void fill_basis(std::int64_t size, CosineBasis& basis) {
@@ -23,7 +23,7 @@ void fill_basis(std::int64_t size, CosineBasis& basis) {
   for (std::int64_t k = 0; k < size; ++k) {
     const double scale = std::sqrt((k == 0 ? 1.0 : 2.0) / static_cast<double>(size));
     for (std::int64_t n = 0; n < size; ++n) {
-      const std::int64_t parts = (2 * n + 1) * k % (4 * size);  // of a turn, 4 size of them
+      const std::int64_t parts = (2 * n + 1) * k % (4 * size);  // of 1 / (4 size) turns each
       const double turns = static_cast<double>(parts) / static_cast<double>(4 * size);
       const auto value = static_cast<float>(scale * portable_cos_of_turns(turns));
       basis.by_frequency[k * kDemoLine + n] = basis.by_position[n * kDemoLine + k] = value;
@@ -57,17 +57,17 @@ void DemoBlock::transform(DemoRoom& room) const {
                    columns_, rows_);
 }
 
-/// By halving what the least chosen magnitude may be: counting is fast, sorting takes longer than
-/// the transform.
+/// Finds the least chosen magnitude by bisection: counting is fast, and sorting would take longer
+/// than the transform.
 void DemoBlock::choose(const DemoRoom& room, std::span<DemoCoefficient> chosen) const {
   const auto wanted = static_cast<std::int64_t>(chosen.size());
   SORTIE_CHECK(wanted <= elements(), "{} of {} coefficients", wanted, elements());
   const auto count = [&](std::int64_t row, std::int64_t rows, std::uint32_t least) {
     return kernels_.count(room.coefficients + row * kDemoLine, rows, columns_, least);
   };
-  std::uint32_t least = 0, over = 0x80000000u;  // at least as many as wanted; fewer
-  std::int64_t above = 0;                       // as many as have `over`
-  bool equal = wanted == elements();            // as many as wanted have `least`
+  std::uint32_t least = 0, over = 0x80000000u;  // count(least) >= wanted, count(over) < wanted
+  std::int64_t above = 0;                       // count(over)
+  bool equal = wanted == elements();            // count(least) == wanted
   while (!equal && over - least > 1) {
     const std::uint32_t middle = least + (over - least) / 2;
     const std::int64_t found = count(0, rows_, middle);
@@ -79,7 +79,7 @@ void DemoBlock::choose(const DemoRoom& room, std::span<DemoCoefficient> chosen) 
       equal = found == wanted;
     }
   }
-  std::int64_t of_least = equal ? wanted : wanted - above;  // with `least` itself, that are taken
+  std::int64_t of_least = equal ? wanted : wanted - above;  // number to take of magnitude `least`
   auto to = chosen.begin();
   for (std::int64_t row = 0; row < rows_; ++row) {
     if (count(row, 1, least) == 0) continue;
@@ -94,7 +94,7 @@ void DemoBlock::choose(const DemoRoom& room, std::span<DemoCoefficient> chosen) 
 }
 
 void DemoBlock::restore(std::span<const DemoCoefficient> coefficients, DemoRoom& room) const {
-  std::int64_t frequencies = 0;  // along the rows, that have any coefficient
+  std::int64_t frequencies = 0;  // rows with a coefficient so far
   for (std::size_t i = 0; i < coefficients.size(); ++frequencies) {
     const std::int64_t row = coefficients[i].row;
     float* const line = room.half + frequencies * kDemoLine;
@@ -115,11 +115,11 @@ void write_demo_message(const DemoBlock& block, std::span<DemoCoefficient> coeff
   const std::size_t slots = (message.size() - 2) / 5 * 2;
   SORTIE_CHECK(slots / 2 * 5 + 2 == message.size() && coefficients.size() <= slots,
                "{} coefficients in {} bytes", coefficients.size(), message.size());
-  std::uint32_t largest = 0;  // also where one is not a number
+  std::uint32_t largest = 0;  // bits of the largest magnitude, also if it is NaN
   for (const DemoCoefficient& one : coefficients)
     largest = std::max(largest, magnitude_of(one.value));
   const float most = std::bit_cast<float>(largest);
-  // Rounded up, so that no value is above 127.
+  // Rounded up, so that no value exceeds 127.
   std::uint32_t scale_bits = std::bit_cast<std::uint32_t>(most / kMostOfValue) + 0xffffu;
   scale_bits &= 0xffff0000u;
   const bool none = most < kLeast;

@@ -1,5 +1,5 @@
-// A block of DeMo's on the CPU: its cosine transform, the choice of coefficients, and the bytes of
-// a message. Rows of a block are kDemoLine apart.
+// A block of DeMo on the CPU: its cosine transform, the choice of coefficients, and the bytes of
+// its message. Rows of a block are kDemoLine apart.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@ namespace sortie::trainer::ops {
 inline constexpr std::int64_t kDemoElements = kDemoLine * kDemoLine;
 
 /// The orthonormal DCT-II of `size` values: by_frequency[k][n] = by_position[n][k] = sqrt((k ? 2 :
-/// 1) / size) cos(pi (2 n + 1) k / (2 size)). Zeros fill the rows.
+/// 1) / size) cos(pi (2 n + 1) k / (2 size)). Rows are padded with zeros.
 struct CosineBasis {
   alignas(64) float by_frequency[kDemoElements];
   alignas(64) float by_position[kDemoElements];
 };
-/// Of 1 to kDemoLine values; made once, the same bits on every CPU. Thread-safe.
+/// The basis for 1 to kDemoLine values. Computed once; the same bits on every CPU. Thread-safe.
 const CosineBasis& cosine_basis(std::int64_t size);
 
-/// What a thread works in.
+/// Scratch memory of a thread.
 struct DemoRoom {
   alignas(64) float values[kDemoElements], coefficients[kDemoElements];
   alignas(64) float half[kDemoElements];  // transformed along one side
   alignas(64) float factors[kDemoElements];
 };
 
-/// Arrays of it are not set: blocks have many, and use few.
+/// Has no default values, because blocks have large arrays of it and use few elements.
 struct DemoCoefficient {
   std::uint16_t row, column;  // frequencies
   float value;
@@ -46,12 +46,13 @@ class DemoBlock {
   std::int64_t columns() const { return columns_; }
   std::int64_t elements() const { return rows_ * columns_; }
 
-  /// room.coefficients = DCT(room.values), which have zeros behind the columns.
+  /// room.coefficients = DCT(room.values). Values beyond the block's columns must be 0.
   void transform(DemoRoom& room) const;
-  /// The `kept` coefficients of the largest magnitude, of equal ones the first, in order.
+  /// Returns the chosen.size() coefficients of the largest magnitude, in row-major order; ties go
+  /// to the first ones.
   void choose(const DemoRoom& room, std::span<DemoCoefficient> chosen) const;
-  /// room.values = IDCT of the block that has these coefficients, of which those of one row are
-  /// together; room.half and room.factors are used.
+  /// room.values = IDCT of the block with these coefficients. Coefficients of one row must be
+  /// adjacent. Overwrites room.half and room.factors.
   void restore(std::span<const DemoCoefficient> coefficients, DemoRoom& room) const;
 
  private:
@@ -60,10 +61,10 @@ class DemoBlock {
   const CosineBasis &by_row_, &by_column_;
 };
 
-/// The message of a block (demo.h): rounds the coefficients to what the message says.
+/// Writes the message of a block (demo.h) and rounds the coefficients to what it encodes.
 void write_demo_message(const DemoBlock& block, std::span<DemoCoefficient> coefficients,
                         std::span<std::uint8_t> message);
-/// The coefficients in it; how many of them are not 0.
+/// Reads the coefficients of a message that are not 0; returns their number.
 std::size_t read_demo_message(const DemoBlock& block, std::span<const std::uint8_t> message,
                               std::span<DemoCoefficient> coefficients);
 

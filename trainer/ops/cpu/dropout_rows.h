@@ -1,4 +1,4 @@
-// What dropout and attention share. Included by files of this folder only.
+// Dropout of rows, for the dropout op and attention. Included by files of this folder only.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace sortie::trainer::ops {
 
-/// The generator's state for the elements of sample `b` of the batch from `begin` on, counted in
-/// the whole sample.
+/// The generator's state for the elements from `begin` on of sample `b` of the batch. `begin`
+/// counts from the start of the whole sample.
 DropoutRow dropout_row(const Dropout& dropout, std::int64_t b, std::int64_t begin);
 
-/// Dropout from x to y of `n` elements of one dtype, the first of which is number `begin` of what
-/// there is of sample `b`.
+/// Applies dropout from x to y to `n` elements of one dtype. The first is element `begin` of the
+/// local part of sample `b`.
 inline void drop(const TypedKernels& kernels, std::size_t element_bytes, const Dropout& dropout,
                  std::int64_t b, std::int64_t begin, const void* x, void* y, std::int64_t n) {
   constexpr std::int64_t kRun = std::int64_t{1} << 32;  // the generator's state changes here

@@ -26,7 +26,7 @@ class Rows {
   std::size_t bytes_;
 };
 
-/// `rows` where it is given, which is at most `all`.
+/// The value of `rows` if defined, which must be at most `all`; else `all`.
 std::int64_t counted(const Tensor& rows, std::int64_t all) {
   if (!rows.defined()) return all;
   SORTIE_CHECK(*rows.data<std::int64_t>() <= all, "{} rows of {}", *rows.data<std::int64_t>(), all);
@@ -83,7 +83,7 @@ void CpuBackend::gelu_backward(ExecutionContext& context, Gelu kind, const Tenso
 
 namespace {
 
-/// The row of the table for a token; negative where another part has it.
+/// The row of the table for a token; negative if another part holds it.
 std::int64_t table_row(std::int32_t token, const TablePart& part, std::int64_t rows) {
   const std::int64_t all = part.all != 0 ? part.all : rows;
   SORTIE_CHECK(token >= 0 && token < all, "token {} of {}", token, all);
@@ -113,7 +113,7 @@ void CpuBackend::embedding_backward(ExecutionContext& context, const Tensor& tok
   const auto* ids = tokens.data<std::int32_t>();
   const auto& kernels = typed_kernels(context, dy.dtype());
   for (std::int64_t row = 0; row < gradient.rows(); ++row) table_row(ids[row], part, sums.rows());
-  // Each thread has its columns of all tokens: the order of the additions is the tokens'.
+  // Each thread processes some columns of all tokens, so additions are in token order.
   parallel_ranges(context, gradient.cols(), 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = 0; row < gradient.rows(); ++row) {
       const std::int64_t target = table_row(ids[row], part, sums.rows());

@@ -1,6 +1,6 @@
-// Products of experts with their rows. Every product is of 256, 64 or 16 rows on one thread, so
-// that a handful of shapes serves any distribution of tokens, the threads are evenly loaded, and
-// the bits do not depend on the number of threads.
+// Products of experts with their rows. Every product has 256, 64 or 16 rows and runs on one thread,
+// so that few shapes serve any distribution of tokens, the threads are evenly loaded, and the bits
+// do not depend on the number of threads.
 #include "trainer/ops/cpu/cpu_backend.h"
 #include "trainer/ops/cpu/packed_weight.h"
 
@@ -72,8 +72,8 @@ void grouped_product(ExecutionContext& context, const ExpertRows& rows, const Te
     const Tensor& plain = weights[e]->plain();
     PackedForms& forms =
         backward ? copies_of(*weights[e]).backward_data : copies_of(*weights[e]).forward;
-    // An expert needs at most one form per piece size: fewer than PackedForms keeps. They are alike
-    // as a rule.
+    // An expert needs at most one form per piece size, fewer than PackedForms keeps. Usually they
+    // are the same.
     Product packed_for[std::size(kPieces)] = {};
     const void* packed[std::size(kPieces)] = {};
     for_each_piece(first[e], first[e + 1], [&](std::int64_t row, std::size_t piece) {
@@ -131,7 +131,7 @@ void CpuBackend::grouped_linear_backward_weight(ExecutionContext& context, const
   const auto* first = rows.begin.data<std::int64_t>();
   const std::int64_t blocks = (n + kBlock - 1) / kBlock;
   std::size_t scratch_bytes = 0;
-  // By piece of tokens and whether the block is the last, shorter one.
+  // Indexed by piece size of the tokens, and by whether the block is the last, shorter one.
   std::shared_ptr<const Matmul> matmuls[std::size(kPieces)][2] = {};
   const auto find = [&](std::size_t piece, bool last) {
     std::shared_ptr<const Matmul>& matmul = matmuls[piece][last ? 1 : 0];

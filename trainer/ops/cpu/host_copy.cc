@@ -14,7 +14,7 @@ namespace {
 
 void stream_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
 #if defined(__SSE2__)
-  // A store that allocates its line would read as many bytes more than it writes.
+  // A store that allocates its cache line would also read as many bytes as it writes.
   constexpr std::size_t kLine = 64;
   const std::size_t head = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;
   if (bytes >= head + kLine) {

@@ -7,7 +7,8 @@
 namespace sortie::trainer::ops {
 namespace {
 
-/// Rows per piece so that a piece takes some 20 ms at 1 TFLOP/s and communication gets its turns.
+/// Rows per piece, so that a piece takes about 20 ms at 1 TFLOP/s and poll() is called often
+/// enough.
 std::int64_t piece_of(std::int64_t count, std::int64_t other_a, std::int64_t other_b) {
   constexpr std::int64_t kPieceMultiplyAdds = 10'000'000'000;
   const std::int64_t most = kPieceMultiplyAdds / std::max<std::int64_t>(1, other_a * other_b);
@@ -27,7 +28,7 @@ void packed_product(ExecutionContext& context, const Tensor& x, PackedForms& for
   const auto out = y.matrix();
   const std::int64_t piece = piece_of(in.rows, in.cols, out.cols);
   std::shared_ptr<const void> packed;
-  dnnl::memory::desc layout;  // of it
+  dnnl::memory::desc layout;  // of `packed`
   for (std::int64_t begin = 0; begin < in.rows; begin += piece) {
     const MatmulSpec spec{.m = std::min(piece, in.rows - begin),
                           .n = out.cols,

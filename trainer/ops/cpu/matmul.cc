@@ -14,7 +14,7 @@ namespace {
 
 using dnnl::memory;
 
-/// What oneDNN refuses is a bug of ours, but for memory.
+/// Except for lack of memory, an error of oneDNN is a bug of Sortie.
 [[noreturn]] void refused(const dnnl::error& error, const std::string& what) {
   if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
   SORTIE_CHECK(false, "oneDNN has no {} here: {}", what, error.what());
@@ -110,10 +110,11 @@ void Matmul::run(const dnnl::stream& stream, const void* a, const void* b, void*
 std::shared_ptr<const Matmul> find_matmul(ExecutionContext& context, const MatmulSpec& spec) {
   auto& matmuls = cpu_state(context).matmuls;
   if (const auto found = matmuls.find(spec); found != matmuls.end()) return found->second;
-  // A caller with ever new shapes (text generation) must not grow the cache without bound.
+  // A caller whose shapes change all the time (text generation) must not grow the cache without
+  // bound.
   constexpr std::size_t kMaxKept = 4096;
   if (matmuls.size() >= kMaxKept) matmuls.clear();
-  // oneDNN plans for the number of threads that it sees when the primitive is made.
+  // oneDNN plans for the number of threads at the time when the primitive is created.
   omp_set_num_threads(spec.single_thread ? 1 : context.threads());
   auto made = std::make_shared<const Matmul>(cpu_state(context).engine, spec, context.threads(),
                                              is_meta(context));

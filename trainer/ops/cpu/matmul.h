@@ -1,5 +1,5 @@
-// One oneDNN matrix product of fixed shape, layouts and types, made once and kept by its context.
-// Included by files of this folder only.
+// A oneDNN matrix product of fixed shape, layouts and types, created once and cached by its
+// context. Included by files of this folder only.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ struct MatmulSpec {
   DType input = DType::f32;  // of A and B
   DType output = DType::f32;
   std::int64_t a_row = 0, a_col = 1;
-  std::int64_t b_row = 0, b_col = 1;  // both 0: B is in the layout that oneDNN likes best
+  std::int64_t b_row = 0, b_col = 1;  // both 0: B has the layout that oneDNN prefers
   std::int64_t c_row = 0;
   bool bias = false;           // f32
   bool accumulate = false;     // C += instead of C =
-  bool single_thread = false;  // to be run inside a parallel region
+  bool single_thread = false;  // for runs inside a parallel region
 
   bool operator==(const MatmulSpec&) const = default;
 };
@@ -32,21 +32,22 @@ struct MatmulSpecHash {
 
 class Matmul {
  public:
-  /// `sizes_only`: it is asked for sizes and layouts alone. A product that this CPU does not have,
-  /// as of bf16, then has no scratch and takes B row by row.
+  /// `sizes_only`: only sizes and layouts are needed. A product that this CPU does not support,
+  /// such as bf16, then has no scratch memory and a row-major B.
   Matmul(const dnnl::engine& engine, const MatmulSpec& spec, int threads, bool sizes_only = false);
 
-  /// `scratch` of scratch_bytes() may be null when that is 0. Inside a parallel region every thread
-  /// passes its own number as `thread`.
+  /// `scratch` has scratch_bytes() bytes; it may be nullptr if that is 0. Inside a parallel region
+  /// every thread passes its own number as `thread`.
   void run(const dnnl::stream& stream, const void* a, const void* b, void* c, const float* bias,
            void* scratch, int thread = 0) const;
 
   std::size_t scratch_bytes() const { return scratch_.get_size(); }
-  /// Layout of B when the spec leaves it open.
+  /// Layout of B if the spec leaves it open.
   const dnnl::memory::desc& packed_desc() const { return b_; }
 
  private:
-  /// oneDNN's wrappers of the operands, kept because making them costs as much as a small product.
+  /// oneDNN's wrappers of the operands, kept because creating them costs as much as a small
+  /// product.
   struct Operands {
     dnnl::memory a, b, c, bias, scratch;
   };
@@ -56,8 +57,8 @@ class Matmul {
   mutable std::vector<Operands> operands_;  // one per thread
 };
 
-/// The product of this spec, made on first use. Whoever holds it may go on using it when the cache
-/// has let go of it. Not thread-safe: look up before a parallel region.
+/// Returns the product of this spec, created on first use. It stays valid for its holders after the
+/// cache has dropped it. Not thread-safe: call before a parallel region.
 std::shared_ptr<const Matmul> find_matmul(ExecutionContext& context, const MatmulSpec& spec);
 
 /// Looks up and runs a product with all threads of the context.

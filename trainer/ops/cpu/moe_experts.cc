@@ -1,4 +1,4 @@
-// Rows to experts and back. A token's sums are over its choices in order, in f32.
+// Rows to experts and back. A token's sums run over its choices in order, in f32.
 #include <cstring>
 
 #include "trainer/ops/cpu/cpu_backend.h"
@@ -48,7 +48,7 @@ std::int64_t padded_rows(std::int64_t rows, std::int64_t unit) {
 void CpuBackend::sort_by_expert(ExecutionContext&, const Tensor& experts, ExpertRows& rows) {
   const std::int64_t choices = experts.elements();
   const auto* chosen = experts.data<std::int32_t>();
-  std::vector<std::int64_t> next(static_cast<std::size_t>(rows.experts));  // counts first
+  std::vector<std::int64_t> next(static_cast<std::size_t>(rows.experts));  // counts at first
   for (std::int64_t i = 0; i < choices; ++i) {
     if (rows.limited && chosen[i] == -1) continue;
     SORTIE_CHECK(chosen[i] >= 0 && chosen[i] < rows.experts, "expert {} of {}", chosen[i],

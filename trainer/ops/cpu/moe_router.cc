@@ -1,4 +1,4 @@
-// Routers: every row by itself, the order of all sums given by the row.
+// Routers. Every row is independent of the others, and the order of all sums is fixed.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,13 +12,14 @@ namespace {
 constexpr std::int64_t kRouterGrain = 32;
 constexpr float kSigmoidFloor = 1e-20f;  // keeps the sum of k scores from being zero
 
-/// A NaN is above all numbers: it must not hide behind finite choices.
+/// True if a ranks above b. NaN ranks above all numbers, so that it cannot be hidden by finite
+/// choices.
 bool above(float a, float b) {
   return a > b || (a != a && b == b);
 }
 
-/// out[0, k) = indices of the k largest of n values, best first, of equals the lower index.
-/// `taken` [n] is scratch.
+/// out[0, k) = indices of the k largest of n values, best first; ties go to the lower index.
+/// `taken` [n] is scratch memory.
 void top_indices(const float* values, std::int64_t n, std::int64_t k, std::int32_t* out,
                  std::vector<char>& taken) {
   taken.assign(static_cast<std::size_t>(n), 0);
@@ -43,7 +44,7 @@ void softmax_row(const float* logits, float* p, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) p[i] /= sum;
 }
 
-/// Selection of one row after its choices are known.
+/// Selects the experts of one row from its choices.
 class Selector {
  public:
   explicit Selector(const RouterSpec& spec)
@@ -82,7 +83,7 @@ class Selector {
   std::vector<char> taken_;
 };
 
-/// Sum of the chosen scores, as the weights are divided by it.
+/// The sum of the chosen scores, by which the weights are divided.
 float chosen_sum(const RouterSpec& spec, const float* scores, const std::int32_t* experts) {
   float sum = spec.score == RouterScore::sigmoid ? kSigmoidFloor : 0.0f;
   for (std::int64_t j = 0; j < spec.top_k; ++j) sum += scores[experts[j]];
@@ -133,7 +134,7 @@ void CpuBackend::route_backward(ExecutionContext& context, const RouterSpec& spe
     for (std::int64_t row = begin; row < end; ++row) {
       const float* score = scores.data<float>() + row * n;
       const std::int32_t* chosen = experts.data<std::int32_t>() + row * k;
-      float* d = dlogits.data<float>() + row * n;  // of the scores first
+      float* d = dlogits.data<float>() + row * n;  // gradient of the scores at first
       if (dscores.defined())
         std::memcpy(d, dscores.data<float>() + row * n, static_cast<std::size_t>(n) * 4);
       else
@@ -184,7 +185,7 @@ void CpuBackend::count_top_experts(ExecutionContext& context, const Tensor& scor
 
 namespace {
 
-/// E / (k T S) for S sequences of T tokens each: what a count is worth in the loss, before the mean
+/// E / (k T S) for S sequences of T tokens each: the factor of a count in the loss, before the mean
 /// over tokens.
 double balance_factor(const Tensor& scores, std::int64_t top_k) {
   return static_cast<double>(scores.size(1)) /

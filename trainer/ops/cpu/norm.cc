@@ -1,5 +1,5 @@
-// Norms over threads: rows are independent; weight gradients are summed in blocks of rows whose
-// number depends on the row count alone, then block after block.
+// Norms over threads. Rows are independent. Weight gradients are summed within blocks of rows,
+// whose number depends only on the row count, then block after block.
 #include <cstring>
 
 #include "trainer/ops/cpu/cpu_backend.h"

@@ -18,7 +18,7 @@ RoundingRow rounding_row(const MomentRounding& rounding, std::int64_t number) {
           .begin = static_cast<std::uint32_t>(position)};
 }
 
-/// Calls body(row, from, count) for all runs of elements [begin, end) that one row is for.
+/// Calls body(row, from, count) for all runs of elements in [begin, end) that share a RoundingRow.
 template <class Body>
 void for_each_rounding(const MomentRounding& rounding, std::int64_t begin, std::int64_t end,
                        const Body& body) {

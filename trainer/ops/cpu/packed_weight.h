@@ -1,5 +1,5 @@
-// The packed copies of a weight, per layout that a product asked for. Included by files of this
-// folder.
+// The packed copies of a weight, one per layout that its products require. Included by files of
+// this folder only.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace sortie::trainer::ops {
 
-/// Copies of one matrix in oneDNN's layouts. Different row counts may like different layouts, so
-/// there can be a few.
+/// Copies of one matrix in oneDNN's layouts. Products with different row counts may prefer
+/// different layouts, so there can be several copies.
 class PackedForms {
  public:
-  /// The matrix B [k, n] at `plain` (strides row, col) in layout `desc`: the plain memory itself
-  /// when that is the layout, else a copy: one that is kept, made anew when it is stale, or, where
-  /// the context keeps none, one that lives as long as the caller holds it.
+  /// Returns the matrix B [k, n] at `plain` (strides row, col) in layout `desc`: the plain memory
+  /// itself if it has that layout, else a copy. Copies are kept and refreshed when stale. If the
+  /// context keeps no packed weights, a copy lives as long as the caller holds it.
   std::shared_ptr<const void> get(ExecutionContext& context, DType dtype, const void* plain,
                                   std::int64_t row, std::int64_t col,
                                   const dnnl::memory::desc& desc);
@@ -48,10 +48,10 @@ struct CpuPackedCopies final : PackedCopies {
   // The same for tiles of kVocabularyTile rows, which linear_cross_entropy works on.
   std::vector<PackedForms> tile_forward, tile_backward_data;
 };
-/// Made when first asked for.
+/// The CPU's copies of a weight, created on first use.
 CpuPackedCopies& copies_of(const PackedWeight& w);
 
-/// Rows of the first product of an expert with so many rows.
+/// Rows of the first product of an expert with `rows` rows.
 std::int64_t grouped_piece(std::int64_t rows);
 
 }  // namespace sortie::trainer::ops

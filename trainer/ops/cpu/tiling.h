@@ -1,26 +1,27 @@
-// The block sizes of the CPU's kernels that decide how much memory they work in.
+// Block sizes of the CPU's kernels that determine how much scratch memory they need.
 #pragma once
 
 #include <cstdint>
 
 namespace sortie::trainer::ops {
 
-/// Rows of the head that the cross-entropy multiplies at a time; no power of two, as lines that
-/// far apart would share cache sets.
+/// Rows of the head's weight that the cross-entropy multiplies at a time. Not a power of two,
+/// because rows of logits at such a distance would share cache sets.
 inline constexpr std::int64_t kVocabularyTile = 1984;
-/// Rows whose exponentials the cross-entropy keeps at a time.
+/// Rows of h whose exponentials the cross-entropy keeps at a time.
 inline constexpr std::int64_t kCrossEntropyRows = 1024;
-/// Query rows that attention scores at a time where these rows see at most kAttentionKeys keys...
+/// Query rows per tile of attention if these rows see at most kAttentionKeys keys...
 inline constexpr std::int64_t kAttentionRows = 64;
 inline constexpr std::int64_t kAttentionKeys = 1024;
-/// ... and the tiles that longer sequences are cut into.
+/// ... and the tile size for longer sequences.
 inline constexpr std::int64_t kLongAttentionRows = 256;
 inline constexpr std::int64_t kLongAttentionKeys = 512;
 
-/// How the scores [T, T] of a head are cut into tiles: no more of them exist at a time.
+/// How the scores [T, T] of a head are split into tiles. A thread has the scores of one tile at a
+/// time.
 struct AttentionTiling {
   std::int64_t rows;  // of a tile
-  std::int64_t keys;  // the most of a tile
+  std::int64_t keys;  // of a tile, at most
   bool one_tile;      // a block of rows sees all its keys in one tile
 };
 inline constexpr AttentionTiling kLongTiling = {kLongAttentionRows, kLongAttentionKeys, false};
@@ -35,7 +36,7 @@ constexpr AttentionTiling attention_tiling(std::int64_t tokens, std::int64_t win
 constexpr std::int64_t attention_line(std::int64_t keys) {
   constexpr std::int64_t kVector = 32, kPage = 256;
   const std::int64_t line = (keys + kVector - 1) / kVector * kVector;
-  return line % kPage == 0 ? line + kVector : line;  // no power of two between rows
+  return line % kPage == 0 ? line + kVector : line;  // avoids powers of two
 }
 
 }  // namespace sortie::trainer::ops

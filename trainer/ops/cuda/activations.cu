@@ -1,5 +1,5 @@
-// The arithmetic is the CPU's (kernels/body_elementwise.h), with CUDA's exponential. A NaN fails
-// every comparison and so comes through; fminf and fmaxf would lose it.
+// The same arithmetic as on the CPU (kernels/body_elementwise.h), with CUDA's exponential. NaN
+// fails every comparison and so is kept; fminf and fmaxf would lose it.
 #include "trainer/ops/cuda/activations.h"
 
 #include "trainer/ops/cuda/rows.h"
@@ -7,7 +7,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// e^x for results that are rounded to T: of bf16, exp_fast(), whose error stays far below the
+/// e^x for results that are rounded to T. For bf16 this is exp_fast(), whose error is far below the
 /// rounding.
 template <class T>
 __device__ __forceinline__ float exponential(float x) {
@@ -59,8 +59,9 @@ struct SwiGluBackward {
 };
 
 /// P(X <= x) for a standard normal X, given half_square_exp = e^(-x^2 / 2). The upper tail is
-/// half_square_exp * t * P(t) / 2 with t = 1 / (1 + 0.4 |x| / sqrt 2), P as in kernels/body_math.h:
-/// a third of normcdff()'s instructions, and as near as the rounding of x^2 lets it be.
+/// half_square_exp * t * P(t) / 2 with t = 1 / (1 + 0.4 |x| / sqrt 2), P as in kernels/body_math.h.
+/// This takes a third of normcdff()'s instructions and is as accurate as the rounding of x^2
+/// allows.
 __device__ __forceinline__ float normal_cdf(float x, float half_square_exp) {
   const float t = reciprocal_fast(1.0f + 0.282842712f * fabsf(x));
   const float u = t * 2.52631579f - 1.52631579f;
@@ -90,8 +91,8 @@ struct ExactGelu {
   }
 };
 
-/// 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Beyond +-30 all of it has
-/// long been 0 or 1.
+/// 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Beyond +-30 the sigmoid is
+/// 0 or 1, so x is clamped.
 template <class T>
 struct TanhGelu {
   static constexpr float kLimit = 30.0f, kTwice = 1.59576912f;

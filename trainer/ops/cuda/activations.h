@@ -7,8 +7,8 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// The halves of rows [gate | up], each of `cols` columns; of the first *counted rows alone where
-/// `counted` (on the device) is given.
+/// The halves of rows [gate | up], each of `cols` columns. If `counted` (on the device) is not
+/// nullptr, kernels process only the first *counted rows.
 template <class T>
 struct GatedRows {
   Rows<T> gate, up;

@@ -1,4 +1,4 @@
-// Attention: tensors as views, and how work is cut.
+// Attention: makes views of tensors and decides how work is split.
 #include "trainer/ops/cuda/attention.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Heads<T> heads_of(const Tensor& x) {
                    whole(view.sample) && whole(view.token) && whole(view.head);
   return view;
 }
-/// f32 where the call adds to results over other keys, else nothing.
+/// An f32 view if the call adds to results over other keys, else an empty one.
 Heads<float> wide_heads(bool is_f32, const Tensor& x) {
   return is_f32 ? heads_of<float>(x) : Heads<float>{};
 }
@@ -40,7 +40,7 @@ RowValues<T> row_values(const Tensor& lse) {
   return {address<T>(lse), lse.stride(0), lse.stride(1)};
 }
 
-/// `ahead`: query t stands where key t + ahead does, where the mask says nothing of places.
+/// `ahead`: query t is at the position of key t + ahead, unless the mask gives positions.
 template <class T>
 AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
                              const AttentionMask& mask, std::int64_t ahead = 0) {
@@ -79,8 +79,8 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
   return in;
 }
 
-/// What the kernels for products of warpgroups take. Heads of 32 dimensions and less would be half
-/// empty tiles.
+/// True if the kernels with warpgroup products support the inputs. For heads of at most 32
+/// dimensions, half of their tiles would be empty.
 template <class T>
 bool in_warpgroup_tiles(const AttentionInputs<T>& in) {
   const int most = std::max(in.sizes.dims, in.sizes.value_dims);

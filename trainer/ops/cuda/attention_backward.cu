@@ -1,11 +1,11 @@
-// Attention's backward pass in bf16 on tensor cores (Dao 2023), without sums over blocks: one
-// kernel takes tiles of queries and goes over the keys for dq, one takes tiles of keys and goes
-// over the queries of all heads that read them for dk and dv. Scores are computed again by each.
-// Both are the same kernel: of its `own` rows, which stay in shared memory, and `other` rows, which
-// come by in two buffers. A warp has 16 or 32 own rows and their gradients in registers:
+// Attention's backward pass in bf16 on tensor cores (Dao 2023), without sums across blocks. One
+// kernel takes tiles of queries and iterates over the keys for dq. Another takes tiles of keys and
+// iterates over the queries of all heads that read them for dk and dv. Each recomputes the scores.
+// Both are the same kernel, with `own` rows, which stay in shared memory, and `other` rows, which
+// are loaded into two buffers. A warp has 16 or 32 own rows and their gradients in registers:
 //   p = exp(own1 other1^T scale - lse), ds = p (own2 other2^T - delta),
 //   grad1 += ds other1, and with keys as own rows grad2 += p^T other2;
-// own1, own2 are q, dout or k, v, and other1, other2 the others.
+// own1, own2 are q, dout or k, v; other1, other2 are the other two.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_backward.h"
 #include "trainer/ops/cuda/attention_tiles.h"
@@ -18,7 +18,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 
-/// What a kernel computes. With wide heads registers hold the sums of one of dk and dv.
+/// What a kernel computes. With wide heads, registers hold only the sums of dk or those of dv.
 enum class Pass { dq, dk, dv, dk_dv };
 
 template <Pass kPass, int kD, int kDv>
@@ -36,7 +36,7 @@ struct BackwardShape {
   }
 };
 
-/// What a tile's row says of its query, in the piece behind its columns.
+/// Values of the query of a tile's row, stored in the piece after the row's columns.
 struct QueryNumbers {
   float lse, delta;
   std::int32_t start;
@@ -50,7 +50,7 @@ __device__ __forceinline__ const QueryNumbers* numbers_of(const bf16* tile, int 
   return reinterpret_cast<const QueryNumbers*>(tile + row * Tile<kColumns>::kStride + kColumns);
 }
 
-/// Writes a warp's sums times `factor`; `row` is the first of the warp's.
+/// Writes a warp's sums times `factor`; `row` is the warp's first row.
 template <int kM, int kN>
 __device__ __forceinline__ void store_sums(const float (&sums)[kM][kN][4],
                                            const GradientRows<bf16>& to, int row, int rows,
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   bf16* own2 = own1 + Tile<kD>::elements(kOwn);
   bf16* others1 = own2 + Tile<kDv>::elements(kOwn);
   bf16* others2 = others1 + 2 * Tile<kD>::elements(kOther);
-  auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  auto* scratch = shared_memory<SeenByAll>();  // used before rows are loaded
 
   const BackwardBlock<kOwnKeys> block(plan);
   const std::int64_t b = block.sample;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int g = lane / 4, t = lane % 4;
   const int warp_row = warp * 16 * kM;
 
-  // What own queries see, or the own keys as those that are seen.
+  // What the own queries see, or which queries see the own keys.
   KeySpan spans[kM][2];
   float lses[kM][2], deltas[kM][2];
   SeenByAll of_warp;
@@ -178,14 +178,14 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
-    __syncthreads();  // these rows are there, and nobody reads those of the step before any more
+    __syncthreads();  // these rows are loaded, and no thread still reads the previous ones
     if (step + 1 < steps) load_others(step + 1);
     const int stage = step % 2, first = (first_tile + step % tiles) * kOther;
     const bf16* other1 = others1 + stage * Tile<kD>::elements(kOther);
     const bf16* other2 = others2 + stage * Tile<kDv>::elements(kOther);
     const int head = kOwnKeys ? first_head + step / tiles : own_head;
 
-    // Whether the warp's rows and the others have anything to do with each other, or all of it.
+    // Whether any of the warp's rows and the others see each other, and whether not all do.
     bool works, masked;
     if constexpr (kOwnKeys) {
       const int oldest = first_own + warp_row + mask.first_key,
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             lse = lses[m][i / 2];
           p[m][n][i] = exp2_fast(p[m][n][i] * scale - lse);
         }
-    // Behind the loop, which has no branches then: exponentials are computed side by side.
+    // After the loop, which then has no branches: exponentials are computed in parallel.
     if (masked) {
 #pragma unroll
       for (int m = 0; m < kM; ++m)
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       clear(ds);
       multiply_transposed<kM, kOther, kDv>(ds, own2, warp_row, other2);
     }
-    // What dropout makes of dout v^T, and of p for dv.
+    // Applies dropout to dout v^T, and to p for dv.
     if (mask.dropout.threshold != 0) {
       DropoutRun dropout(mask.dropout, b, kReads);
 #pragma unroll

@@ -1,6 +1,6 @@
-// What the kernels of attention's backward pass have in common: a block's work. Each has own rows,
-// queries or keys, whose gradients it makes, and goes over other rows, keys or queries. Included by
-// attention's .cu files.
+// Shared by the kernels of attention's backward pass: the work of a block. A block computes the
+// gradients of its own rows, queries or keys, and iterates over the other rows, keys or queries.
+// Included by attention's .cu files.
 #pragma once
 
 #include "trainer/ops/cuda/attention_tiles.h"
@@ -20,12 +20,13 @@ template <bool kOwnKeys>
 struct BackwardBlock : BlockPlace {
   int splits;
 
-  /// Those with the most to do go first: the first keys, and the last queries.
+  /// Blocks with the most work run first: the first keys, and the last queries.
   __device__ __forceinline__ explicit BackwardBlock(const BlockPlan& plan)
       : BlockPlace(place_of_block<kOwnKeys>(plan)), splits(plan.splits) {
     if (!kOwnKeys) tile = plan.tiles - 1 - tile;
   }
-  /// Own keys are read by some query heads, one after another.
+  /// Query heads per split, of the `group` query heads that read own keys. A block processes its
+  /// heads one after another.
   __device__ __forceinline__ int share(int group) const { return (group + splits - 1) / splits; }
   __device__ __forceinline__ int first_query_head(int group) const {
     return kOwnKeys ? head * group + split * share(group) : head;
@@ -46,12 +47,12 @@ BlockPlan backward_plan(const AttentionSizes& sizes, int own, int splits) {
                     bytes_of_rows<T>(sizes, sizes.keys) / group, 1);
 }
 
-/// The queries of sample `b` that see a key of [first, past), from the first to behind the last.
+/// Sets [begin, end) to the range of the queries of sample `b` that see a key of [first, past).
 __device__ __forceinline__ void queries_of_keys(const AttentionSizes& sizes, const KeyMask& mask,
                                                 std::int64_t b, int first, int past,
                                                 SeenByAll* scratch, int& begin, int& end) {
   begin = max(mask.first_key + first - mask.first_query, 0);
-  const std::int64_t last = std::int64_t{mask.first_key} + past - 1 + mask.window;  // excluded
+  const std::int64_t last = std::int64_t{mask.first_key} + past - 1 + mask.window;  // exclusive
   const std::int64_t queries = last - mask.first_query;
   end = queries < sizes.queries ? max(static_cast<int>(queries), 0) : sizes.queries;
   if (mask.starts == nullptr) return;
@@ -61,11 +62,11 @@ __device__ __forceinline__ void queries_of_keys(const AttentionSizes& sizes, con
   end = min(end, over_block(over_warp(mine), scratch).end);
 }
 
-/// Where a block's sums of own rows go: to dq, dk or dv.
+/// Destination of a block's sums of own rows: in dq, dk or dv.
 template <class T>
 struct GradientRows {
   T* narrow = nullptr;
-  float* wide = nullptr;  // added to, unless it is a split's own
+  float* wide = nullptr;  // added to if `add`; a split's own sums are overwritten
   std::int64_t stride = 0;
   bool add = false, in_pieces = false;
 

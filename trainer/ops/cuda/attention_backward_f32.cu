@@ -1,5 +1,5 @@
-// Attention's backward pass in f32 by FMA: the kernels of attention_backward.cu on tiles of 32 own
-// and 32 other rows, which come and go in two buffers.
+// Attention's backward pass in f32 by FMA: the kernels of attention_backward.cu with tiles of 32
+// own and 32 other rows, each loaded into one buffer whenever a product needs them.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_backward.h"
 #include "trainer/ops/cuda/attention_tiles_f32.h"
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kF32Threads)
   float* other = own + TileF32<kD>::kElements;
   float* p_shared = other + TileF32<kD>::kElements;
   float* ds_shared = p_shared + kScoresElements;
-  auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  auto* scratch = shared_memory<SeenByAll>();  // used before rows are loaded
 
   const BackwardBlock<kOwnKeys> block(plan);
   const std::int64_t b = block.sample;

@@ -1,6 +1,6 @@
-// Attention's backward pass in bf16 by products of warpgroups: as attention_backward.cu, in blocks
-// of one warpgroup with 64 own rows, whose products read the other rows from shared memory
-// themselves. Blocks that share a multiprocessor compute exponentials while others multiply.
+// Attention's backward pass in bf16 with warpgroup products: as attention_backward.cu, in blocks of
+// one or two warpgroups with 64 own rows each, whose products read the other rows from shared
+// memory. Blocks that share a multiprocessor compute exponentials while others multiply.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_backward.h"
 #include "trainer/ops/cuda/attention_sm90.h"
@@ -12,21 +12,21 @@ namespace {
 
 constexpr int kOther = 64;
 
-/// How work is cut: measured on an H200. `kGrouped`: own keys are those of several query heads, whose
-/// blocks are fewer and take longer.
+/// How work is split, as measured on an H200. `kGrouped`: several query heads read the own keys;
+/// there are fewer blocks, and they take longer.
 template <bool kOwnKeys, int kD, bool kDrops, bool kGrouped>
 struct BackwardShape {
-  static constexpr int kGroups = kD == 64 ? 1 : 2;  // warpgroups of a block, with 64 own rows each
+  static constexpr int kGroups = kD == 64 ? 1 : 2;  // warpgroups per block, with 64 own rows each
   static constexpr int kBlocks =
-      kD == 64 ? (kDrops || kGrouped ? 2 : 3) : 1;  // of a multiprocessor
+      kD == 64 ? (kDrops || kGrouped ? 2 : 3) : 1;  // per multiprocessor
   static constexpr int kThreads = kGroups * kWarpgroup, kOwn = kGroups * 64;
-  /// Products of a step are waited for in the next one, whose first products are behind them: not
-  /// with the sums of both dk and dv, for which there are no registers.
+  /// Products of a step are waited for in the next step, after its first products were started. Not
+  /// with the sums of both dk and dv, for which registers do not suffice.
   static constexpr bool kLate = !kOwnKeys;
   static constexpr int kStages = kLate ? 3 : 2;  // of other rows
 };
 
-/// What is known of the queries of other rows, but for their documents' starts.
+/// Values of the queries of other rows, except the starts of their documents.
 struct QueryNumbers {
   float lse[kOther], delta[kOther];
 };
@@ -46,7 +46,7 @@ __device__ __forceinline__ void clear_sums(float (&sums)[N][4]) {
     for (int i = 0; i < 4; ++i) sums[n][i] = 0.0f;
 }
 
-/// `kDrops`: with dropout, whose numbers take registers.
+/// `kDrops`: with dropout, whose state needs registers.
 template <bool kOwnKeys, int kD, bool kDrops, bool kGrouped>
 __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>::kThreads,
                                   BackwardShape<kOwnKeys, kD, kDrops, kGrouped>::kBlocks)
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
   bf16* others2 = others1 + kStages * kTile;
   auto* numbers = reinterpret_cast<QueryNumbers*>(others2 + kStages * kTile);
   auto* all_starts = reinterpret_cast<std::int32_t*>(numbers + kStages);
-  auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  auto* scratch = shared_memory<SeenByAll>();  // used before rows are loaded
 
   const BackwardBlock<kOwnKeys> block(plan);
   const std::int64_t b = block.sample;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
   const int warp_row = warp * 16, own_row = first_own + warp_row + g;
   const int group_row = warp / 4 * 64;
 
-  // What own queries see, or the own keys as those that are seen.
+  // What the own queries see, or which queries see the own keys.
   KeySpan spans[2];
   float lses[2] = {}, deltas[2] = {};
   SeenByAll of_warp;
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
     loader.go_to(head_of(x, head), first_own, own_rows);
     loader.load(tile);
   };
-  // The next other rows to load, and those of a step; divisions would take longer than they should.
+  // Counters for the next other rows to load, and for those of a step: divisions would take too
+  // long.
   const Heads<const bf16>&x1 = kOwnKeys ? in.q : in.k, &x2 = kOwnKeys ? all.dout : in.v;
   PanelLoader<kOther, kD, kThreads> loader1(x1.token, in.sizes.dims),
       loader2(x2.token, in.sizes.value_dims);
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
   }
 
   float grad1[kD / 8][4], grad2[kOwnKeys ? kD / 8 : 1][4];
-  bool any = !kLate;  // products with these sums
+  bool any = !kLate;  // the sums hold values, to which products add
   if constexpr (!kLate) {
     clear_sums(grad1);
     clear_sums(grad2);
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
     show_to_products();
-    // These rows are there, and nobody reads those that the next ones replace any more.
+    // These rows are loaded, and no thread still reads those that the next ones replace.
     __syncthreads();
     if (step + 1 < steps) load_others();
     const int stage = this_stage, first = (first_tile + this_tile) * kOther, head = this_head;
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
     const QueryNumbers& queries = numbers[stage];
     const std::int32_t* starts = all_starts + stage * kOther;
 
-    // Whether the warpgroup's rows and the others can have anything to do with each other.
+    // Whether any of the warpgroup's rows and the others can see each other.
     const int own_place = first_own + group_row + (kOwnKeys ? mask.first_key : mask.first_query),
               other_place = first + (kOwnKeys ? mask.first_query : mask.first_key);
     const int newest_query = (kOwnKeys ? other_place + kOther : own_place + 64) - 1,
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
     } else {
       masked = !of_warp.all(first, first + kOther);
     }
-    // Loops without branches, so that exponentials are computed side by side.
+    // Loops without branches, so that exponentials are computed in parallel.
     const auto pair_at = [&](const float* of_queries, int n) {
       return *reinterpret_cast<const Pack<float, 2>*>(of_queries + 8 * n + 2 * t);
     };
@@ -249,8 +250,8 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
       }
     }
     if (masked) {
-      // Of half 0: how far column 2t's query stands behind the own key, or its key from the first
-      // one that the own query sees; and how many there are.
+      // For each half: the distance of column 2t's query from the own key, or of its key from the
+      // first one that the own query sees; and how many are seen.
       int at[2];
       unsigned seen[2];
 #pragma unroll
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
     warpgroup_wait<0>();
     touch_sums(ds);
     if constexpr (kDrops) {
-      // What dropout makes of dout v^T, and of p for dv.
+      // Applies dropout to dout v^T, and to p for dv.
       DropoutRun dropout(mask.dropout, b);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(BackwardShape<kOwnKeys, kD, kDrops, kGrouped>:
     }
   };
   static_assert(kThreads / kWarp * kStagingOfWarp<kD> <= 2 * PanelTile<kD>::elements(kOwn));
-  __syncthreads();  // products of other warps may read what lies in the own rows' place
+  __syncthreads();  // products of other warps may still read the own rows
   if constexpr (kOwnKeys) {
     store(grad1, to.dk, to.dk_f32, to.dk_parts, in.sizes.dims, mask.scale);
     store(grad2, to.dv, to.dv_f32, to.dv_parts, in.sizes.value_dims, 1.0f);
@@ -373,7 +374,7 @@ void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all,
 template <int kD, bool kDrops>
 void run(cudaStream_t stream, const BackwardInputs<bf16>& all, const AttentionGradients<bf16>& to) {
   run_pass<false, kD, kDrops>(stream, all, to);
-  // With dropout there are as few blocks anyway.
+  // With dropout, kGrouped makes no difference to BackwardShape.
   if constexpr (kD == 64 && !kDrops)
     if (all.in.sizes.heads > all.in.sizes.key_heads)
       return run_pass<true, kD, kDrops, true>(stream, all, to);

@@ -1,7 +1,7 @@
 // Attention's forward pass in bf16 on tensor cores (Dao 2023): a block takes a tile of queries and
-// goes over the keys; a warp has 16 or 32 rows, whose scores, probabilities and sums stay in its
-// registers. While scores are computed the values are on their way, and the next keys while values
-// are summed up.
+// iterates over the keys. A warp has 16 or 32 rows, whose scores, probabilities and sums stay in
+// its registers. The values are loaded while scores are computed, and the next keys while values
+// are summed.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_forward.h"
 #include "trainer/ops/cuda/launch.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 
-/// Rows per warp in 16s, and keys per tile: what registers and 99 KiB of shared memory hold.
+/// Rows per warp in units of 16, and keys per tile, as registers and 99 KiB of shared memory allow.
 template <int kD, int kDv>
 struct ForwardShape {
   static constexpr int kM = kD <= 128 ? 2 : 1;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   auto* queries = shared_memory<bf16>();
   bf16* keys = queries + Tile<kD>::elements(kRows);
   bf16* values = keys + Tile<kD>::elements(kKeys);
-  auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  auto* scratch = shared_memory<SeenByAll>();  // used before rows are loaded
   if (kReads && in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
   const BlockPlace place = place_of_block<true>(plan);
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const int first_row = tile * kRows, rows = in.sizes.queries * pack;
   const int key_head = pack > 1 ? head : head / plan.group;
-  // Row r is query r / pack, of head r % pack of those that are packed.
+  // Row r is query r / pack of packed head r % pack.
   const auto token_of = [&](int row) { return pack > 1 ? row / pack : row; };
   const auto head_of = [&](int row) {
     return pack > 1 ? head * pack + row % pack : head;
@@ -112,13 +112,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int first_key = n * kKeys;
     const bool works = of_warp.any(first_key, first_key + kKeys);
     cp_async_wait<0>();
-    __syncthreads();  // the keys are there, and nobody reads the values before any more
+    __syncthreads();  // the keys are loaded, and no thread still reads the previous values
     load_values(n);
     float s[kM][kN][4];
     clear(s);
     if (works) multiply_transposed<kM, kKeys, kD>(s, queries, warp_row, keys);
     cp_async_wait<0>();
-    __syncthreads();  // the values are there, and nobody reads these keys any more
+    __syncthreads();  // the values are loaded, and no thread still reads these keys
     if (n + 1 < end) load_keys(n + 1);
     if (!works) continue;
     const bool masked = !of_warp.all(first_key, first_key + kKeys);
@@ -127,11 +127,11 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + warp_row + 16 * m + 8 * half + g;
-        // Seldom wanted, and computed again: registers are few.
+        // Rarely needed, and recomputed because registers are scarce.
         KeySpan span{0, 0};
         if (masked) span = span_of(row);
         const float keep = softmax[m][half].add(s[m], half, first_key, masked, span, scale);
-        // Most tiles have no larger score than those before.
+        // In most tiles no score is larger than those before.
         if (__ballot_sync(kAllLanes, keep != 1.0f) != 0) multiply_row(sums[m], half, keep);
         if (in.mask.dropout.threshold != 0)
           drop_probabilities<kReads>(s[m], half, in.mask, b, head, row, first_key);

@@ -1,5 +1,5 @@
-// What the kernels of attention's forward pass have in common: a row's scores as they become
-// probabilities, and a row that is done. Included by attention's .cu files.
+// Shared by the kernels of attention's forward pass: the online softmax of a row, and the output of
+// a finished row. Included by attention's .cu files.
 #pragma once
 
 #include "trainer/ops/cuda/attention_tiles.h"
@@ -8,21 +8,21 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// `rows`: of a block. `pack`: query heads in a tile, which makes its heads key heads.
+/// `rows`: of a block. `pack`: query heads per tile; if above 1, the plan's heads are key heads.
 inline BlockPlan forward_plan(const AttentionSizes& sizes, int rows, int pack, int splits) {
   const int heads = sizes.heads / pack, group = heads / sizes.key_heads;
   return block_plan(sizes, std::int64_t{sizes.queries} * pack, rows, heads,
                     bytes_of_rows<bf16>(sizes, sizes.keys) / group, splits);
 }
 
-/// A row over the keys so far: the largest score, and a thread's part of the sum of exp(score -
-/// top).
+/// Online softmax of a row over the keys so far: the largest score, and this thread's part of the
+/// sum of exp(score - top).
 struct RunningSoftmax {
   float top = -kInfinity, total = 0.0f;
 
-  /// Scores become probabilities against `top`: those of the row of `half` in this thread, of keys
-  /// from `first_key` on, of which only those in `span` are seen where `masked`. Returns what
-  /// earlier probabilities have to be multiplied by.
+  /// Converts scores to probabilities relative to `top`: those of row `half` of this thread, of
+  /// keys from `first_key` on. If `masked`, only keys in `span` are seen. Returns the factor by
+  /// which earlier probabilities must be multiplied.
   template <int kN>
   __device__ __forceinline__ float add(float (&s)[kN][4], int half, int first_key, bool masked,
                                        KeySpan span, float scale) {
@@ -34,7 +34,7 @@ struct RunningSoftmax {
         for (int j = 0; j < 2; ++j)
           if (!span.has(first_key + 8 * i + 2 * t + j)) s[i][2 * half + j] = -kInfinity;
     }
-    // Two maxima and sums side by side.
+    // Two independent maxima and sums.
     float mosts[2] = {-kInfinity, -kInfinity};
 #pragma unroll
     for (int i = 0; i < kN; ++i)
@@ -47,8 +47,8 @@ struct RunningSoftmax {
     const float base = most == -kInfinity ? 0.0f : most;
     const float keep = exp2_fast((top - base) * scale);
     top = most;
-    // One product is taken from those of all scores: its rounding cancels out where it is small.
-    // Larger scores are taken from each other first.
+    // The maximum's product is subtracted from those of all scores, so its rounding error cancels
+    // while it is small. If it is large, the maximum is subtracted from the scores instead.
     constexpr float kLargest = 8192.0f;
     float product = base * scale;
     if (__ballot_sync(kAllLanes, fabsf(product) > kLargest) != 0) {
@@ -70,7 +70,7 @@ struct RunningSoftmax {
     total = total * keep + (sums[0] + sums[1]);
     return keep;
   }
-  /// The sum of all threads of the row.
+  /// The sum over all threads of the row.
   __device__ __forceinline__ float whole_total() const {
     float sum = total;
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
@@ -79,8 +79,8 @@ struct RunningSoftmax {
   }
 };
 
-/// Dropout of the probabilities of `half` in this thread, of query row `row` of the call and keys
-/// from `first_key` on.
+/// Applies dropout to the probabilities of row `half` of this thread: query row `row` of the call,
+/// keys from `first_key` on.
 template <bool kReads, int kN>
 __device__ __forceinline__ void drop_probabilities(float (&s)[kN][4], int half, const KeyMask& mask,
                                                    std::int64_t b, int head, int row,
@@ -107,8 +107,9 @@ __device__ __forceinline__ void multiply_row(float (&sums)[kN][4], int half, flo
   }
 }
 
-/// A row of the forward pass whose keys are done: out is its sums times `factor`, plus `keep` times
-/// what `out` held. Only where the row is asked for, and where a merged row saw a key.
+/// A finished row of the forward pass: out = its sums times `factor`, plus `keep` times the
+/// previous `out`. Writes nothing if default-constructed: a row outside of the call, or a merged
+/// row that saw no key.
 template <class T>
 struct FinishedRow {
   T* out = nullptr;
@@ -133,8 +134,8 @@ struct FinishedRow {
     store_pair(out_f32, column, columns, in_pieces, low, high);
   }
 };
-/// `total` is the sum of exp(score - top) over the keys, 0 where the row saw none. A row's threads
-/// must all have called this before one of them stores.
+/// `total` is the sum of exp(score - top) over the keys, 0 if the row saw none. All threads of a
+/// row must call this before one of them stores.
 template <class T>
 __device__ __forceinline__ FinishedRow<T> finish_row(const AttentionOut<T>& to, int split,
                                                      std::int64_t b, int head, int token,

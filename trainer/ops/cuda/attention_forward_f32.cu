@@ -1,5 +1,5 @@
-// Attention's forward pass in f32 by FMA: a block takes 32 queries and goes over the keys, 32 at a
-// time, which share their memory with the values.
+// Attention's forward pass in f32 by FMA: a block takes 32 queries and iterates over the keys, 32
+// at a time. Keys and values share one buffer.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_forward.h"
 #include "trainer/ops/cuda/attention_tiles_f32.h"
@@ -9,7 +9,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// As that of the bf16 kernel: grid.x is made of tiles, samples, heads and splits.
+/// How grid.x is divided: splits (fastest), heads, samples, tiles.
 struct PlanF32 {
   int tiles, heads, pack;
 };
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kF32Threads)
   auto* queries = shared_memory<float>();
   float* others = queries + TileF32<kD>::kElements;
   float* scores = others + TileF32<kD>::kElements;
-  auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  auto* scratch = shared_memory<SeenByAll>();  // used before rows are loaded
   if (kReads && in.mask.place != nullptr) in.mask.first_query = *in.mask.place;
 
   unsigned rest = blockIdx.x;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kF32Threads)
       }
     }
     share_scores(scores, s);
-    __syncthreads();  // nobody reads the keys any more
+    __syncthreads();  // no thread still reads the keys
     load_others(in.v, in.sizes.value_dims, first_key);
     add_product<kD>(sums, scores, others);
     __syncthreads();

@@ -1,6 +1,6 @@
-// Attention's forward pass in bf16 by products of warpgroups (Shah et al. 2024): as
+// Attention's forward pass in bf16 with warpgroup products (Shah et al. 2024): as
 // attention_forward.cu, with 64 rows per warpgroup, whose products read keys and values from shared
-// memory themselves. Scores over the next keys are computed while values of these are summed up.
+// memory. The scores of the next keys are computed while the values of these are summed.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/attention_forward.h"
 #include "trainer/ops/cuda/attention_sm90.h"
@@ -9,12 +9,12 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// How work is cut: measured on an H200.
+/// How work is split, as measured on an H200.
 template <int kD>
 struct ForwardShape {
-  static constexpr int kGroups = kD == 64 ? 1 : 2;  // warpgroups of a block, with 64 queries each
-  static constexpr int kBlocks = kD == 64 ? 4 : 1;  // of a multiprocessor
-  static constexpr int kKeys = kD == 64 ? 64 : 128;  // of a step
+  static constexpr int kGroups = kD == 64 ? 1 : 2;  // warpgroups per block, with 64 queries each
+  static constexpr int kBlocks = kD == 64 ? 4 : 1;  // per multiprocessor
+  static constexpr int kKeys = kD == 64 ? 64 : 128;  // per step
   static constexpr int kThreads = kGroups * kWarpgroup, kRows = kGroups * 64;
 };
 constexpr int kStages = 2;
@@ -27,7 +27,7 @@ constexpr std::size_t shared_bytes() {
          sizeof(bf16);
 }
 
-/// `kDrops`: with dropout, whose numbers take registers.
+/// `kDrops`: with dropout, whose state needs registers.
 template <int kD, bool kDrops>
 __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::kBlocks)
     forward_sm90_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, BlockPlan plan) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
   auto* queries = shared_memory<bf16>();
   bf16* keys = queries + PanelTile<kD>::elements(kRows);
   bf16* values = keys + PanelTile<kD>::elements(kStages * kKeys);
-  auto* scratch = shared_memory<SeenByAll>();  // before rows come
+  auto* scratch = shared_memory<SeenByAll>();  // used before rows are loaded
 
   const BlockPlace place = place_of_block<false>(plan);
   const int head = place.head, tile = plan.tiles - 1 - place.tile;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
     const bool masked = !of_warp.all(first_key, first_key + kKeys);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Seldom wanted, and computed again: registers are few.
+      // Rarely needed, and recomputed because registers are scarce.
       KeySpan span{0, 0};
       if (masked) span = span_of(own_row + 8 * half);
       keep[half] = softmax[half].add(s, half, first_key, masked, span, scale);
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
   for (int n = begin; n < end; ++n) {
     cp_async_wait<0>();
     show_to_products();
-    // These values and the next keys are there, and nobody reads the ones before them any more.
+    // These values and the next keys are loaded, and no thread still reads the ones before them.
     __syncthreads();
     if (n + 1 < end) {
       load_values(n + 1);
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
     touch_sums(sums);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      // Most tiles have no larger score than those before.
+      // In most tiles no score is larger than those before.
       if (__ballot_sync(kAllLanes, keep[half] != 1.0f) != 0) multiply_row(sums, half, keep[half]);
     to_fragments(p, s);
   }
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads, ForwardShape<kD>::
     if (t == 0) finished[half].store_lse();
   if (to.result == AttentionResult::store && to.out.in_pieces) {
     static_assert(kThreads / kWarp * kStagingOfWarp<kD> <= PanelTile<kD>::elements(kRows + kKeys));
-    __syncthreads();  // products of other warps may read what lies there
+    __syncthreads();  // products of other warps may still read this memory
     const int first = first_row + warp * 16;
     store_rows<kD>(queries, warp, sums, {finished[0].factor, finished[1].factor},
                    to.out.data + b * to.out.sample + first * to.out.token + head * to.out.head,

@@ -1,5 +1,5 @@
-// Rows of attention: what the backward pass wants of each, and results over ranges of keys put
-// together.
+// Kernels on rows of attention: the delta of each row for the backward pass, and the combination of
+// results over ranges of keys.
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/device.h"
 #include "trainer/ops/cuda/launch.h"
@@ -10,13 +10,13 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kRowsPerBlock = kThreads / kWarp;
 
-/// A row of a head of a sample, by its number.
+/// Sample, token and head of a row.
 struct RowPlace {
   std::int64_t sample;
   int token, head;
   bool there;
 };
-/// A warp per row; heads are the fastest, as they lie in memory.
+/// A warp per row; heads vary fastest, as in memory.
 __device__ __forceinline__ RowPlace row_of_warp(const AttentionSizes& sizes) {
   const std::int64_t row =
       std::int64_t{blockIdx.x} * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
@@ -25,14 +25,14 @@ __device__ __forceinline__ RowPlace row_of_warp(const AttentionSizes& sizes) {
           static_cast<int>(row % sizes.heads), token < sizes.batch * sizes.queries};
 }
 
-/// The row of a thread, of `lanes` per row. There may be more than 2^32 threads.
+/// The row of a thread, with `lanes` threads per row. There may be more than 2^32 threads.
 __host__ __device__ constexpr unsigned row_of_thread(unsigned block, unsigned thread, int lanes) {
   return static_cast<unsigned>((std::uint64_t{block} * kThreads + thread) /
                                static_cast<unsigned>(lanes));
 }
 static_assert(row_of_thread(1u << 25, 8, 8) == (1u << 29) + 1);
 
-/// kLanes threads per row, so that those of a warp have whole rows: heads are the fastest.
+/// kLanes threads per row, so that a warp has whole rows; heads vary fastest.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     delta_kernel(AttentionSizes sizes, unsigned rows, Heads<const T> out, Heads<const T> dout,

@@ -1,4 +1,4 @@
-// What attention's kernels for products of warpgroups share. Included by their .cu files.
+// Shared by attention's kernels with warpgroup products. Included by their .cu files.
 #pragma once
 
 #include "trainer/ops/cuda/attention_tiles.h"
@@ -6,25 +6,25 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// The number of a thread's warp, in a form from which the compiler sees that its lanes agree.
+/// Number of the thread's warp, in a form that tells the compiler that it is uniform in the warp.
 __device__ __forceinline__ int uniform_warp() {
   return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
 }
 
-/// Rows of a head on their way to tiles. Each thread has one column of pieces, and rows whose
-/// places differ by whole groups of eight: addresses are computed once, and move from tile to tile.
+/// Loads rows of a head into tiles. Each thread has one column of pieces, and rows whose distances
+/// are multiples of eight: addresses are computed once and advance from tile to tile.
 template <int kRows, int kColumns, int kThreads>
 class PanelLoader {
  public:
-  /// Rows are `token` elements apart; columns from `columns` on become zeros.
+  /// Rows are `token` elements apart; columns from `columns` on are filled with zeros.
   __device__ __forceinline__ PanelLoader(std::int64_t token, int columns)
       : token_(token), there_(column() < columns) {}
-  /// To rows `first` and on of `head`; rows from `rows` on become zeros.
+  /// Moves to rows `first` and on of `head`; rows from `rows` on are filled with zeros.
   __device__ __forceinline__ void go_to(const bf16* head, int first, int rows) {
     from_ = head + (first + row()) * token_ + column();
     rest_ = there_ ? rows - first - row() : 0;
   }
-  /// Begins to bring the next kRows rows, which are there after a wait and a barrier.
+  /// Starts to load the next kRows rows, which are complete after a wait and a barrier.
   __device__ __forceinline__ void load(bf16* tile) {
     bf16* to = tile + PanelTile<kColumns>::at(kRows, row(), column());
     const bf16* from = from_;
@@ -56,14 +56,14 @@ class PanelLoader {
 /// Shared memory of a warp for store_rows(), in elements.
 template <int kD>
 inline constexpr int kStagingOfWarp = 16 * (kD + 8);
-/// The 16 rows of sums of a warp, times a factor for each half, to `out`, where rows are `stride`
-/// apart: whole pieces of 16 bytes by way of the warp's part of `staging`. Only the first `rows`
-/// and `columns`, a multiple of 8.
+/// Writes a warp's 16 rows of sums, times a factor for each half, to `out`, whose rows are `stride`
+/// apart. Uses the warp's part of `staging` to write whole pieces of 16 bytes. Writes only the
+/// first `rows` rows and `columns` columns, a multiple of 8.
 template <int kD>
 __device__ __forceinline__ void store_rows(bf16* staging, int warp, const float (&sums)[kD / 8][4],
                                            const float (&factors)[2], bf16* out,
                                            std::int64_t stride, int rows, int columns) {
-  constexpr int kStride = kD + 8, kPieces = kD / 8;  // rows of a column lie in different banks
+  constexpr int kStride = kD + 8, kPieces = kD / 8;  // rows of a column are in different banks
   bf16* mine = staging + warp * kStagingOfWarp<kD>;
   const int lane = lane_of_thread();
   auto* to = reinterpret_cast<std::uint32_t*>(mine + lane / 4 * kStride + lane % 4 * 2);

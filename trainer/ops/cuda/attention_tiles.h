@@ -1,5 +1,5 @@
-// What the kernels of attention share: which keys a query sees, tiles in shared memory, fragments
-// of them, and exponentials. Included by attention's .cu files.
+// Shared by the kernels of attention: which keys a query sees, tiles in shared memory, and their
+// fragments. Included by attention's .cu files.
 #pragma once
 
 #include "trainer/ops/cuda/attention.h"
@@ -10,7 +10,7 @@ namespace sortie::trainer::ops::cuda {
 inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
-/// The keys from `first` on, `count` of them, counted in the call's keys.
+/// `count` keys from `first` on, numbered within the keys of the call.
 struct KeySpan {
   int first, count;
   __device__ __forceinline__ bool has(int key) const {
@@ -19,7 +19,7 @@ struct KeySpan {
   __device__ __forceinline__ int end() const { return first + count; }
 };
 
-/// What the query at `token` of the call sees when its document begins at `start`.
+/// The keys that the query at `token` of the call sees if its document begins at `start`.
 __device__ __forceinline__ KeySpan seen_keys(const KeyMask& mask, int keys, int token, int start) {
   const int place = mask.first_query + token;
   const int oldest = place - mask.window + 1;
@@ -31,10 +31,10 @@ __device__ __forceinline__ int document_start(const KeyMask& mask, std::int64_t 
   return mask.starts == nullptr ? 0 : mask.starts[b * mask.starts_stride + token];
 }
 
-/// The largest range that some rows see, and what all of them see.
+/// The range of keys that any of some rows sees, and the range that all of them see.
 struct SeenByAll {
-  int first = 0x7fffffff, end = 0;          // of any
-  int all_first = 0, all_end = 0x7fffffff;  // of every row that sees a key
+  int first = 0x7fffffff, end = 0;          // of any row
+  int all_first = 0, all_end = 0x7fffffff;  // of every row
   __device__ __forceinline__ void add(KeySpan span) {
     if (span.count == 0) {  // such a row needs a mask everywhere
       all_end = 0;
@@ -66,7 +66,7 @@ __device__ __forceinline__ SeenByAll over_warp(SeenByAll mine) {
                        __shfl_xor_sync(kAllLanes, mine.all_end, lane)});
   return mine;
 }
-/// Of a block's warps; `scratch` is shared memory for one of each.
+/// Combines the results of a block's warps; `scratch` is shared memory for one per warp.
 __device__ __forceinline__ SeenByAll over_block(SeenByAll of_warp, SeenByAll* scratch) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = of_warp;
@@ -77,7 +77,7 @@ __device__ __forceinline__ SeenByAll over_block(SeenByAll of_warp, SeenByAll* sc
   return all;
 }
 
-/// What the queries of [first, past) see where no document begins.
+/// What the queries of [first, past) see if there is only one document.
 __device__ __forceinline__ SeenByAll seen_by_rows(const KeyMask& mask, int keys, int first,
                                                   int past) {
   SeenByAll seen;
@@ -94,7 +94,7 @@ __device__ __forceinline__ SeenByAll seen_by_rows(const KeyMask& mask, int keys,
 }
 
 /// Rows of bf16 in shared memory. They are a piece of 16 bytes longer than their columns, so that
-/// eight rows of one column of pieces lie in different banks.
+/// eight rows of one column of pieces are in different banks.
 template <int kColumns>
 struct Tile {
   static constexpr int kStride = kColumns + 8;
@@ -102,9 +102,10 @@ struct Tile {
   __host__ __device__ static constexpr int elements(int rows) { return rows * kStride; }
 };
 
-/// Begins to bring rows of `source(row)`, a pointer or null, to a tile: columns from `columns` on
-/// and rows without a source become zeros. Rows that are not in pieces of 16 bytes are there after
-/// the next barrier, the others after a wait as well. `somewhere` is any address that can be read.
+/// Starts to load rows of `source(row)`, a pointer or nullptr, into a tile. Columns from `columns`
+/// on and rows without a source are filled with zeros. Rows that are in pieces of 16 bytes are
+/// complete after a wait and the next barrier, others after the barrier alone. `somewhere` is any
+/// readable address.
 template <int kRows, int kColumns, int kThreads, class Source>
 __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_pieces,
                                           const bf16* somewhere, const Source& source) {
@@ -137,15 +138,15 @@ __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_piece
   }
 }
 
-/// The fragment a of 16 rows and the 16 columns from `column` on.
+/// Loads the fragment a of 16 rows from `row` on and the 16 columns from `column` on.
 template <int kColumns>
 __device__ __forceinline__ void load_a(std::uint32_t (&a)[4], const bf16* tile, int row,
                                        int column) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   ldmatrix_x4(a, tile + (row + lane % 16) * Tile<kColumns>::kStride + column + lane / 16 * 8);
 }
-/// Two fragments b, of k = the 16 columns from `column` on and n = the 8 rows from `row` on and the
-/// 8 after them: the tile is the right side of a product, transposed.
+/// Loads two fragments b: k = the 16 columns from `column` on, n = the 8 rows from `row` on and the
+/// 8 after them. The tile is the right side of a product, transposed.
 template <int kColumns>
 __device__ __forceinline__ void load_b_transposed(std::uint32_t (&b)[2][2], const bf16* tile,
                                                   int row, int column) {
@@ -156,7 +157,7 @@ __device__ __forceinline__ void load_b_transposed(std::uint32_t (&b)[2][2], cons
   b[0][0] = registers[0], b[0][1] = registers[1];
   b[1][0] = registers[2], b[1][1] = registers[3];
 }
-/// Two fragments b, of k = the 16 rows from `row` on and n = the 8 columns from `column` on and the
+/// Loads two fragments b: k = the 16 rows from `row` on, n = the 8 columns from `column` on and the
 /// 8 after them.
 template <int kColumns>
 __device__ __forceinline__ void load_b(std::uint32_t (&b)[2][2], const bf16* tile, int row,
@@ -192,7 +193,7 @@ __device__ __forceinline__ void multiply_transposed(float (&s)[kM][kRows / 8][4]
   }
 }
 
-/// c += p b: p are sums of a product as they lie in registers, rounded to bf16; its columns are the
+/// c += p b. p holds the sums of a product in registers and is rounded to bf16; its columns are the
 /// kRows rows of b.
 template <int kM, int kRows, int kColumns>
 __device__ __forceinline__ void multiply_registers(float (&c)[kM][kColumns / 8][4],
@@ -233,8 +234,8 @@ __device__ __forceinline__ void clear(float (&c)[kM][kN][4]) {
       for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
 }
 
-/// Two neighbours of a row of `columns`; `column` is even. `in_pieces`: rows are aligned, and
-/// columns a multiple of 8.
+/// Writes two neighbouring elements of a row of `columns`; `column` is even. `in_pieces`: rows are
+/// aligned, and columns a multiple of 8.
 template <class T>
 __device__ __forceinline__ void store_pair(T* row, int column, int columns, bool in_pieces,
                                            float low, float high) {
@@ -247,8 +248,8 @@ __device__ __forceinline__ void store_pair(T* row, int column, int columns, bool
   if (column + 1 < columns) row[column + 1] = from_float<T>(high);
 }
 
-/// body.operator()<kD, kDv>() with head sizes that hold `dims` and `value_dims`, which are at most
-/// 256.
+/// Calls body.operator()<kD, kDv>() with compiled head sizes that hold `dims` and `value_dims`,
+/// which are at most 256.
 template <class Body>
 void with_head_sizes(int dims, int value_dims, const Body& body) {
   const int most = dims > value_dims ? dims : value_dims;

@@ -1,5 +1,5 @@
-// What the f32 kernels of attention share: tiles of 32 rows, of which 16 x 16 threads have 2 x 2
-// scores each. Included by attention's .cu files.
+// Shared by the f32 kernels of attention: tiles of 32 rows, whose scores are computed by 16 x 16
+// threads, 2 x 2 each. Included by attention's .cu files.
 #pragma once
 
 #include "trainer/ops/cuda/attention_tiles.h"
@@ -10,7 +10,7 @@ inline constexpr int kF32Rows = 32;
 inline constexpr int kF32Side = 16;
 inline constexpr int kF32Threads = kF32Side * kF32Side;
 
-/// Rows of f32, four longer than their columns: 16 bytes of eight neighbouring rows lie in
+/// Rows of f32, four longer than their columns, so that 16 bytes of eight neighbouring rows are in
 /// different banks.
 template <int kColumns>
 struct TileF32 {
@@ -21,8 +21,8 @@ struct TileF32 {
 inline constexpr int kScoresStride = kF32Rows + 1;
 inline constexpr int kScoresElements = kF32Rows * kScoresStride;
 
-/// As load_tile, and there for all threads when it returns; nobody reads the tile when it is
-/// called.
+/// Like load_tile(), but complete for all threads on return. No thread may still read the tile at
+/// the call.
 template <int kColumns, class Source>
 __device__ __forceinline__ void load_tile_f32(float* tile, int columns, bool in_pieces,
                                               const float* somewhere, const Source& source) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_tile_f32(float* tile, int columns, bool in_
   __syncthreads();
 }
 
-/// s[i][j] = row 2y + i of a times row x + 16 j of b, of thread (x, y).
+/// s[i][j] = row 2y + i of a times row x + 16 j of b, for thread (x, y).
 template <int kColumns>
 __device__ __forceinline__ void multiply_rows(float (&s)[2][2], const float* a, const float* b) {
   constexpr int kStride = TileF32<kColumns>::kStride;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void multiply_rows(float (&s)[2][2], const float* a, 
   }
 }
 
-/// The thread's scores to where all threads read them.
+/// Writes the thread's scores to shared memory, where all threads can read them.
 __device__ __forceinline__ void share_scores(float* scores, const float (&s)[2][2]) {
   const int x = static_cast<int>(threadIdx.x) % kF32Side,
             y = static_cast<int>(threadIdx.x) / kF32Side;
@@ -82,8 +82,8 @@ __device__ __forceinline__ void share_scores(float* scores, const float (&s)[2][
     for (int j = 0; j < 2; ++j) scores[(2 * y + i) * kScoresStride + x + kF32Side * j] = s[i][j];
 }
 
-/// c[i] += row 2y + i of the scores times the tile, of which the thread has the pairs of columns
-/// 2x + 32 n and the next.
+/// c[i] += row 2y + i of the scores times the tile. The thread has the pairs of columns 2x + 32 n
+/// and the next.
 template <int kColumns>
 __device__ __forceinline__ void add_product(float (&c)[2][kColumns / kF32Side], const float* scores,
                                             const float* tile) {
@@ -105,7 +105,8 @@ __device__ __forceinline__ void add_product(float (&c)[2][kColumns / kF32Side], 
   }
 }
 
-/// body.operator()<kColumns>() with a width that holds both head sizes, which are at most 256.
+/// Calls body.operator()<kColumns>() with a width that holds both head sizes, which are at most
+/// 256.
 template <class Body>
 void with_head_size_f32(int dims, int value_dims, const Body& body) {
   const int most = dims > value_dims ? dims : value_dims;

@@ -8,14 +8,14 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// How blocks, all on grid.x, share out tiles of own rows, heads, samples, and splits of what a
-/// head has to do. Some heads of samples go together: few, so that the L2 cache holds the other
-/// rows that their blocks read, but enough to occupy the GPU. Among these, blocks with the most to
-/// do go first.
+/// How blocks, all on grid.x, divide tiles of own rows, heads, samples, and splits of a head's
+/// work. Some heads of samples are processed together: few enough that the L2 cache holds the other
+/// rows that their blocks read, but enough to occupy the GPU. Among these, blocks with the most
+/// work run first.
 struct BlockPlan {
   int tiles, heads, group;  // group: query heads per key head
   std::int64_t batch;
-  unsigned together;  // heads of samples
+  unsigned together;  // heads of samples that are processed together
   int splits = 1;
 };
 struct BlockPlace {
@@ -46,7 +46,7 @@ __device__ __forceinline__ BlockPlace place_of_block(const BlockPlan& plan) {
   place.head = static_cast<int>(unit % heads);
   return place;
 }
-/// `rows`: of a tile; `other_bytes`: of what the blocks of a head read beside their own rows.
+/// `rows`: of a tile; `other_bytes`: bytes that the blocks of a head read besides their own rows.
 inline BlockPlan block_plan(const AttentionSizes& sizes, std::int64_t own_rows, int rows, int heads,
                             std::int64_t other_bytes, int splits) {
   constexpr std::int64_t kShareOfCache = 12 << 20, kLeastBlocks = 1024;
@@ -65,7 +65,7 @@ inline BlockPlan block_plan(const AttentionSizes& sizes, std::int64_t own_rows, 
 inline unsigned blocks_of(const BlockPlan& plan) {
   return static_cast<unsigned>(std::int64_t{plan.tiles} * plan.heads * plan.batch * plan.splits);
 }
-/// Of rows in two operands, for one head.
+/// Bytes of rows in two operands, for one head.
 template <class T>
 std::int64_t bytes_of_rows(const AttentionSizes& sizes, std::int64_t rows) {
   return rows * (sizes.dims + sizes.value_dims) * static_cast<std::int64_t>(sizeof(T));

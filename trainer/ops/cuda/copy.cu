@@ -5,8 +5,8 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// A row is the last dimension, of units. The row's number gives the other three: at most two
-/// divisions per unit, of 32 bits where `narrow`.
+/// A row is the last dimension, in units. The other three indices are computed from the row's
+/// number: at most two divisions per unit, of 32 bits if `narrow`.
 template <class Unit>
 struct CopyUnits {
   CopyPlan plan;  // sizes and steps in units
@@ -41,8 +41,7 @@ bool is_dense(const CopyPlan& plan) {
   return plan.sizes[0] == 1 && plan.sizes[1] == 1 && plan.sizes[2] == 1;
 }
 
-/// Joins slower dimensions with the fastest for as long as they lie densely behind it on both
-/// sides.
+/// Joins slower dimensions with the fastest one while they are contiguous on both sides.
 void join_dimensions(CopyPlan& plan) {
   while (!is_dense(plan) && (plan.sizes[2] == 1 || (plan.from_steps[2] == plan.sizes[3] &&
                                                     plan.to_steps[2] == plan.sizes[3]))) {

@@ -1,5 +1,5 @@
-// LM head and cross-entropy in chunks of rows: f32 logits by a product, in their own memory the
-// gradients, and from these the two other products.
+// LM head and cross-entropy in chunks of rows: a product computes f32 logits, gradients replace
+// them in their own memory, and two more products use the gradients.
 #include "trainer/ops/cuda/cross_entropy.h"
 
 #include <algorithm>
@@ -17,9 +17,9 @@ struct Range {
   std::int64_t begin, count;
 };
 
-/// The head's products. An odd vocabulary would take kernels without 16-byte accesses: where
-/// columns are a dimension of the result, rows of padding are multiplied too, or the last few
-/// columns by themselves.
+/// The head's products. An odd vocabulary size would require kernels without 16-byte accesses. If
+/// columns are a dimension of the result, rows of padding are therefore multiplied too, or the last
+/// few columns separately.
 class Head {
  public:
   Head(ExecutionContext& context, Products& products, const Tensor& h, const PackedWeight& w,
@@ -61,13 +61,13 @@ class Head {
                     {.a = h_row(rows.begin), .b = w_row(part.begin), .c = to + part.begin});
   }
 
-  /// From the logits' gradients; those behind the columns are 0 where lines have room for them.
+  /// From the logits' gradients; those beyond the columns are 0 if lines have room for them.
   template <class T>
   void gradients(Range rows, const T* of_logits, std::int64_t stride, Tensor& dh,
                  Tensor& dw) const {
     data_gradient<T>(rows, of_logits, stride, dh);
     if (!dw.defined()) return;
-    // Rows of padding that no product writes hold what they began with, 0.
+    // Rows of padding that no product writes keep their initial 0.
     const bool replaces = spec_.mode_of_dw == WriteMode::replace && rows.begin == 0;
     for (const Range part : parts())
       products_.run(context_,
@@ -98,7 +98,7 @@ class Head {
   void data_gradient(Range rows, const T* of_logits, std::int64_t stride, Tensor& dh) const {
     Rows<T> to = rows_of<T>(dh);
     to = {to.data + rows.begin * to.stride, rows.count, to.cols, to.stride};
-    // Rows of padding may hold anything, and 0 * NaN is NaN.
+    // Rows of padding may contain anything, and 0 * NaN is NaN.
     const std::int64_t rest = head_rest(columns_);
     const std::int64_t whole = columns_ - rest;
     Rows<const float> sums;
@@ -150,7 +150,7 @@ class Head {
   const std::int64_t columns_;  // of this part, without padding
 };
 
-/// Elements between rows of a part's exponentials, whose memory is [rows, columns] or a little
+/// Elements between rows of a part's exponentials, whose memory is [rows, columns] or slightly
 /// more.
 std::int64_t exponential_line(const Tensor& exponentials, const Head& head, std::int64_t rows) {
   return head.line() * rows <= exponentials.elements() ? head.line() : head.columns();
@@ -169,7 +169,7 @@ void CudaBackend::linear_cross_entropy(Context& context, const Tensor& h, const 
   const Tensor losses = context.empty(DType::f64, {all});
   auto* const values = address<float>(logits);
   with_float_type(h.dtype(), [&]<class T> {
-    // In place: a row of gradients is the end of its logits' line.
+    // In place: a row of gradients is the end of its line of logits.
     constexpr std::int64_t kPerLogit = std::is_same_v<T, float> ? 1 : 2;
     const std::int64_t stride = head.line() * kPerLogit;
     T* const gradients =

@@ -17,17 +17,17 @@ constexpr int kMaxWarps = kMaxThreads / kWarp;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// Of a row: the largest logit, and the sum of exponentials against it.
+/// The largest logit of a row, and the sum of exp(logit - largest).
 struct Softmax {
   float max, sum;
 };
 
-/// Of the gradients of a row.
+/// Factor of a row's gradients.
 __device__ __forceinline__ float scale_of(const HeadRows& head) {
   return head.step_scale == nullptr ? head.grad_scale : *head.step_scale * head.grad_scale;
 }
 
-/// kPack logits from `col` on; those behind `columns` are -infinity.
+/// Loads kPack logits from `col` on; those from `columns` on are -infinity.
 __device__ __forceinline__ void load_logits(const float* row, int col, int columns,
                                             float (&values)[kPack]) {
   const auto pack = *reinterpret_cast<const Pack<float, kPack>*>(row + col);
@@ -39,15 +39,15 @@ __device__ __forceinline__ void load_logits(const float* row, int col, int colum
     if (col + i >= columns) values[i] = -kInfinity;
 }
 
-/// A block's shared memory: numbers of the warps, and behind them the first columns of its row.
+/// A block's shared memory: numbers of the warps, followed by the first columns of its row.
 constexpr std::size_t kScratchBytes = 2 * kMaxWarps * sizeof(float);
 __device__ __forceinline__ float* kept_logits() {
   return shared_memory<float>() + kScratchBytes / sizeof(float);
 }
 
-/// The whole block's, in every thread. NaN where a logit is NaN or infinite: differences of
-/// infinities are. The first `kept` columns, a multiple of kPack, go to kept_logits(): they are on
-/// their way while the others are read.
+/// The softmax of the block's row, in every thread. The sum is NaN if a logit is NaN or +infinity,
+/// because a difference of infinities is. The first `kept` columns, a multiple of kPack, are copied
+/// to kept_logits() while the others are read.
 __device__ __forceinline__ Softmax softmax_of_row(const float* row, int columns, int kept) {
   const int threads = static_cast<int>(blockDim.x);
   const int first = static_cast<int>(threadIdx.x) * kPack, step = threads * kPack;
@@ -97,8 +97,8 @@ __device__ __forceinline__ Softmax softmax_of_row(const float* row, int columns,
   return all;
 }
 
-/// A block per row. It reads the row, keeps the first `kept` columns, and reads the others again
-/// from the end on, where the L2 cache has them.
+/// A block per row. It reads the row, keeps the first `kept` columns in shared memory, and reads
+/// the others again from the end on, while they are in the L2 cache.
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads)
     softmax_kernel(HeadRows head, const float* logits, std::int64_t line, double* losses,
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     store<kPack>(out + col, of);
   };
-  // Gradients of these columns lie where logits of these or later ones did, which everybody has
-  // read when the barrier is passed.
+  // Gradients of these columns overwrite logits of these or later columns, which all threads have
+  // read before the barrier.
   const int first = kept + own_col;
   int base = padded > kept ? (padded - kept - 1) / step * step : -1;
   float values[kPack] = {};
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     Pack<T, N> pack = *at;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      // From the unrounded probability: p - 1 cancels where the model is sure.
+      // From the probability before rounding: p - 1 cancels if p is close to 1.
       const float probability = to_float(pack.values[i]) * factor;
       const float gradient = (probability - (col + i == own ? 1.0f : 0.0f)) * scale;
       pack.values[i] = from_float<T>(target >= 0 && col + i < head.columns ? gradient : 0.0f);
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kFewThreads)
   *reinterpret_cast<Pack<T, N>*>(y.data + row * y.stride + col) = pack;
 }
 
-/// A block per row, whose threads have two packs each, or more.
+/// A block per row, with at least two packs per thread.
 Grid block_per_row(const HeadRows& head) {
   const auto warps = blocks_for(head.columns, 2 * kHeadPack * kWarp);
   return {.blocks = static_cast<unsigned>(head.rows),

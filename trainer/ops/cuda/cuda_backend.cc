@@ -5,7 +5,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// Code for compute capability 9.0 runs there alone; without SORTIE_CUDA_SM90 it is not compiled.
+/// Code for compute capability 9.0 runs only there; it is compiled only with SORTIE_CUDA_SM90.
 bool has_warpgroups([[maybe_unused]] const cudaDeviceProp& properties) {
 #ifdef SORTIE_CUDA_SM90
   return properties.major == 9 && properties.minor == 0;
@@ -14,8 +14,8 @@ bool has_warpgroups([[maybe_unused]] const cudaDeviceProp& properties) {
 #endif
 }
 
-/// Of a block, where two are to share a multiprocessor, whose shared memory is what one block can
-/// have and what the driver takes for it.
+/// Shared memory per block if two blocks are to share a multiprocessor. A multiprocessor has what
+/// one block can use plus what the driver reserves per block.
 std::size_t half_of_shared_memory(const cudaDeviceProp& properties) {
   constexpr std::size_t kDrivers = 1024;
   return (properties.sharedMemPerBlockOptin + kDrivers) / 2 - kDrivers;

@@ -1,6 +1,6 @@
 // The backend of NVIDIA GPUs. Its methods add kernels and library calls to the context's current
-// stream and return at once. Each family has a file of its own: host code in <family>.cc, kernels
-// in <family>.cu, and between them <family>.h.
+// stream and return at once. Each family of ops has its own files: host code in <family>.cc,
+// kernels in <family>.cu, and the interface between them in <family>.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -162,16 +162,17 @@ class CudaBackend final : public Backend {
 
  private:
   CudaBackend(Device device, const cudaDeviceProp& properties);
-  /// Host memory on its way to the GPU.
+  /// Host memory that is being copied to the GPU.
   struct Upload {
     Event done;
     std::shared_ptr<std::byte[]> block;
   };
-  /// The product with the bias, by the product where the library can do it, else behind it.
+  /// A product with a bias, which the product adds if the library supports that, else a kernel
+  /// after it.
   void multiply_with_bias(Context& context, Product product, Operands operands, const Tensor& bias,
                           Tensor& y);
   const Device device_;
-  const bool warpgroups_;                // products of warpgroups are compiled for this GPU
+  const bool warpgroups_;                // warpgroup products are compiled for this GPU
   const std::size_t half_shared_bytes_;  // of a multiprocessor
   std::deque<Upload> uploads_;
   Products products_;

@@ -1,10 +1,10 @@
-// The language of kernels, the same under nvcc and under the emulation of the tests. A kernel is a
-// __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
-// not here, in tensor_core.h, warpgroup.h or fp8_codes.h:
+// The primitives of kernels, the same under nvcc and under the emulation of the tests. A kernel is
+// a __global__ function of a .cu file of this folder, started by launch(). It uses only what is
+// here, in tensor_core.h, warpgroup.h or fp8_codes.h:
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles, votes and
-//     matches with all lanes of the warp in them; __trap() instead of writing where it must not;
-//   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
-//   - no atomics: sums are taken in a fixed order, so that the same bits come from run to run.
+//     matches in which all lanes of the warp take part; __trap() instead of invalid writes;
+//   - shared memory from shared_memory<T>(), its size given to launch(): no __shared__ variables;
+//   - no atomics: sums are taken in a fixed order, so that every run gives the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@ namespace sortie::trainer::ops::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
-/// Of a block whose threads are along x.
+/// For a block whose threads are along x.
 __device__ __forceinline__ int lane_of_thread() {
   return static_cast<int>(threadIdx.x) % kWarp;
 }
@@ -27,7 +27,7 @@ __device__ __forceinline__ int warp_of_thread() {
 }
 
 #ifdef __CUDACC__
-/// The block's shared memory, as launch() was told; aligned as wgmma's operands must be.
+/// The block's shared memory, of the size given to launch(); aligned as wgmma's operands must be.
 template <class T>
 __device__ __forceinline__ T* shared_memory() {
   extern __shared__ __align__(1024) unsigned char sortie_shared_memory[];
@@ -46,7 +46,7 @@ __device__ __forceinline__ float to_float(float value) {
 __device__ __forceinline__ float to_float(bf16 value) {
   return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
-/// Rounds to nearest even; a NaN stays one.
+/// Rounds to nearest even; NaN stays NaN.
 template <class T>
 __device__ __forceinline__ T from_float(float value);
 template <>
@@ -66,7 +66,7 @@ __device__ __forceinline__ bf16 from_float<bf16>(float value) {
   return result;
 }
 
-/// Two at once: half the instructions.
+/// Converts two values at once, with half the instructions.
 __device__ __forceinline__ void from_floats(float first, float second, bf16* pair) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t bits;
@@ -89,11 +89,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
-/// e^x, with an error that grows with |x|: 2^-24 of it.
+/// e^x, with a relative error of about |x| 2^-24.
 __device__ __forceinline__ float exp_fast(float x) {
   return exp2_fast(x * 1.44269504f);
 }
-/// 1 / x within 1 ulp; 0 where that is below the normal numbers.
+/// 1 / x within 1 ulp; 0 if that is below the normal numbers.
 __device__ __forceinline__ float reciprocal_fast(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -103,7 +103,7 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return 1.0f / x;
 #endif
 }
-/// The nearest number within [-limit, limit]; NaN stays what it is, which fminf and fmaxf lose.
+/// Clamps x to [-limit, limit]. NaN stays NaN; fminf and fmaxf would lose it.
 __device__ __forceinline__ float limited(float x, float limit) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -116,18 +116,18 @@ __device__ __forceinline__ float limited(float x, float limit) {
 #endif
 }
 
-/// N elements of T that move between memory and registers as one access; addresses are multiples of
-/// its size.
+/// N elements of T that are loaded or stored in one access. Addresses must be multiples of its
+/// size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T values[N];
 };
-/// As many elements of T as 16 bytes hold.
+/// Number of elements of T in 16 bytes.
 template <class T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
 
-/// One access to device memory of as many bytes as P has: 2, 4, 8 or 16. A plain assignment is not:
-/// nvcc takes it apart.
+/// One access to device memory of sizeof(P) bytes: 2, 4, 8 or 16. nvcc would split a plain
+/// assignment into smaller accesses.
 template <class P>
 __device__ __forceinline__ P read_pack(const void* from) {
 #if defined(__CUDA_ARCH__)
@@ -181,8 +181,8 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-/// The sum over a block's threads, in every thread; blockDim.x is a multiple of the warp.
-/// `scratch` is shared memory for one T per warp, and free again after the call.
+/// The sum over a block's threads, in every thread; blockDim.x is a multiple of the warp. `scratch`
+/// is shared memory for one T per warp, which may be reused after the call.
 template <class T>
 __device__ __forceinline__ T block_sum(T value, T* scratch) {
   value = warp_sum(value);

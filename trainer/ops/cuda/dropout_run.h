@@ -22,11 +22,11 @@ __device__ __forceinline__ std::uint32_t mix_bits(std::uint32_t x) {
   return x ^ x >> 16;
 }
 
-/// The generator at elements of sample `b` of the batch; its state changes every 2^32 elements, so
-/// a thread that goes over neighbours computes it once.
+/// The generator at elements of sample `b` of the batch. Its state changes every 2^32 elements, so
+/// a thread that processes neighbouring elements computes it once.
 class DropoutRun {
  public:
-  /// Without `reads`, which is known when a kernel is compiled, dropout.first is null.
+  /// `reads` is known at compile time; if false, dropout.first is nullptr.
   __device__ __forceinline__ DropoutRun(const DropoutView& dropout, std::int64_t b,
                                         bool reads = true)
       : sample_(mix_state(dropout.key +
@@ -37,8 +37,8 @@ class DropoutRun {
         factor_(dropout.factor) {
     enter(0);
   }
-  /// x divided by 1 - p, or 0 where it is dropped (a dropped NaN is gone). `element` is counted in
-  /// what there is of the sample.
+  /// Returns x / (1 - p), or 0 if the element is dropped (also for NaN). `element` is counted
+  /// within the local part of the sample.
   __device__ __forceinline__ float operator()(std::int64_t element, float x) {
     const std::uint64_t position = first_ + static_cast<std::uint64_t>(element);
     if (position >> 32 != high_) enter(position >> 32);
@@ -48,7 +48,7 @@ class DropoutRun {
   }
 
  private:
-  /// Of the sample in the run.
+  /// Number of the sample in the run.
   static __device__ __forceinline__ std::int64_t number_of(const DropoutView& dropout,
                                                            std::int64_t b, bool reads) {
     return dropout.first_sample + b + (reads && dropout.first != nullptr ? *dropout.first : 0);

@@ -1,5 +1,5 @@
-// Kernels on elements: what .cu files define and host code starts. Each goes to the stream and
-// returns at once. T: float or bf16.
+// Kernels on elements: functions that a .cu file defines and host code calls. Each adds its kernel
+// to the stream and returns at once. T: float or bf16.
 #pragma once
 
 #include <cuda_runtime.h>

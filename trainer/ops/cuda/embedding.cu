@@ -5,7 +5,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// Negative where the token has no row here.
+/// The token's row of the table; negative if it has none here.
 __device__ __forceinline__ std::int64_t row_of_token(const TableTokens& tokens,
                                                      std::int64_t table_rows, std::int64_t place) {
   const std::int64_t row = tokens.ids[place] - tokens.first;
@@ -31,7 +31,7 @@ constexpr int kRun = 256;       // keys that one block sorts
 constexpr int kRunsJoined = 8;  // sorted runs that become one in a pass
 constexpr std::int64_t kNoRow = std::int64_t{0x7fffffff} << 32;
 
-/// Sorted runs of kRun keys: a key's place is the number of smaller ones; no two are equal.
+/// Sorts runs of kRun keys: a key's position is the number of smaller ones; no two are equal.
 __global__ void __launch_bounds__(kRun)
     sort_runs_kernel(TableTokens tokens, std::int64_t table_rows, std::int64_t* keys) {
   auto* run = shared_memory<std::int64_t>();
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kRun)
   keys[first + smaller] = key;
 }
 
-/// How many of sorted keys are smaller than `key`.
+/// Number of sorted keys that are smaller than `key`.
 __device__ __forceinline__ std::int64_t count_smaller(const std::int64_t* keys, std::int64_t count,
                                                       std::int64_t key) {
   std::int64_t low = 0;
@@ -69,8 +69,8 @@ __device__ __forceinline__ std::int64_t count_smaller(const std::int64_t* keys, 
   return low;
 }
 
-/// Makes one sorted run of every kRunsJoined of `run` keys. A thread has a key, and finds its place
-/// in each of the others' runs.
+/// Merges every kRunsJoined runs of `run` keys into one sorted run. A thread has a key and finds
+/// its position in each of the other runs.
 __global__ void __launch_bounds__(kRun)
     join_runs_kernel(const std::int64_t* from, std::int64_t count, std::int64_t run,
                      std::int64_t* to) {
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kRun)
   to[target] = key;
 }
 
-/// The first key of a table row adds all rows of dy of that table row, one after another: the
-/// others return. What is in flight at a time is kAhead rows of dy.
+/// The thread of a table row's first key adds all rows of dy for that table row, one after another;
+/// the others return. It loads kAhead rows of dy at a time.
 template <class T>
 struct AddByKey {
   const std::int64_t* keys;

@@ -8,8 +8,8 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-// Counting and sorting. Chunk by chunk: a warp looks at kWarp choices at once, in their order, and
-// the lanes that hold the same expert find each other. No two warps count in the same memory.
+// Counting and sorting, chunk by chunk. A warp processes kWarp choices at a time, in their order,
+// and the lanes with the same expert find each other. No two warps count in the same memory.
 
 constexpr int kSteps = kChoiceSteps;  // of a warp
 constexpr int kChoicesPerWarp = kSteps * kWarp;
@@ -24,7 +24,7 @@ Grid grid_of_chunks(const Choices& choices) {
           .shared_bytes = static_cast<std::size_t>(warps * choices.experts) * sizeof(int)};
 }
 
-/// The warp's choices: lane i holds each i-th of kWarp in a row; -1 behind the segment's end.
+/// The warp's choices: lane i holds the i-th of each kWarp in a row; -1 past the segment's end.
 struct WarpChoices {
   int mine[kSteps];
   std::int64_t first;  // index of the lane's first one
@@ -46,8 +46,8 @@ struct WarpChoices {
   }
 };
 
-/// Counts on from counters [E], the warp's own; visit(step, count before) for each of the lane's
-/// choices.
+/// Continues counting in counters [E], which belong to the warp. Calls visit(step, count before)
+/// for each of the lane's choices.
 template <class Visit>
 __device__ __forceinline__ void count_in_order(const WarpChoices& choices, int* counters,
                                                const Visit& visit) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void count_in_order(const WarpChoices& choices, int* 
   }
 }
 
-/// counters [warps, E]: what each warp's choices are.
+/// counters [warps, E] = counts of each warp's choices.
 __device__ __forceinline__ void count_by_warp(const WarpChoices& choices, int experts,
                                               int* counters) {
   int* own = counters + warp_of_thread() * experts;
@@ -98,8 +98,8 @@ __global__ void total_kernel(const std::int32_t* counts, std::int64_t chunks, Fl
   totals.data[i] = static_cast<T>(sum);
 }
 
-/// starts [segments, chunks, E]: how many choices of the expert are earlier in the sequence;
-/// late [segments, E]: how many its capacity leaves out.
+/// starts [segments, chunks, E]: number of the expert's choices that are earlier in the sequence;
+/// late [segments, E]: number of those beyond its capacity.
 __global__ void segment_starts_kernel(const std::int32_t* counts, std::int64_t chunks, int experts,
                                       const ExpertLimit limit, std::int32_t* starts,
                                       Flat<std::int32_t> late) {
@@ -121,7 +121,7 @@ __global__ void segment_starts_kernel(const std::int32_t* counts, std::int64_t c
   late.data[i] = max(sum - max(before, limit.capacity), 0);
 }
 
-/// One block: whole numbers, so that the order in which they are added does not matter.
+/// One block. The sums are of integers, so the order of additions does not matter.
 __global__ void add_late_kernel(Flat<const std::int32_t> late, double* dropped) {
   double sum = 0.0;
   for (std::int64_t i = threadIdx.x; i < late.size; i += blockDim.x) sum += late.data[i];
@@ -129,8 +129,8 @@ __global__ void add_late_kernel(Flat<const std::int32_t> late, double* dropped) 
   if (threadIdx.x == 0) *dropped += sum;
 }
 
-/// counters [warps, E] from counts to how many come before the warp's: `before`(e) of them before
-/// the block.
+/// Converts counters [warps, E] from counts to the number of choices before the warp's, starting
+/// with `before`(e), the number before the block.
 template <class Before>
 __device__ __forceinline__ void start_counters(int experts, int* counters, const Before& before) {
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void start_counters(int experts, int* counters, const
   }
 }
 
-/// Every choice learns how many of its expert came earlier in the segment.
+/// Keeps every choice with fewer than `capacity` choices of its expert earlier in the sequence.
 __global__ void keep_kernel(const Choices choices, std::int64_t chunks, int capacity,
                             const std::int32_t* starts, std::int32_t* kept) {
   const WarpChoices mine(choices, chunks);
@@ -159,8 +159,8 @@ __global__ void keep_kernel(const Choices choices, std::int64_t chunks, int capa
   });
 }
 
-/// One block: begin, the padding's sources, and starts [chunks, E], how many choices of the expert
-/// are in earlier chunks. Shared memory: [E] counts.
+/// One block: writes begin, the padding's sources, and starts [chunks, E], the number of the
+/// expert's choices in earlier chunks. Shared memory: [E] counts.
 __global__ void begin_kernel(const std::int32_t* __restrict__ counts, std::int64_t chunks,
                              const SortedRows rows, std::int32_t* __restrict__ starts) {
   auto* totals = shared_memory<int>();
@@ -197,7 +197,7 @@ __global__ void begin_kernel(const std::int32_t* __restrict__ counts, std::int64
       rows.source[row] = -1;
 }
 
-/// Every choice gets the next row of its expert.
+/// Assigns the next row of its expert to every choice.
 __global__ void place_kernel(const Choices choices, const SortedRows rows,
                              const std::int32_t* starts) {
   const WarpChoices mine(choices, gridDim.x);

@@ -9,8 +9,8 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// The one form of product that GPUs of compute capability 8.9 and 9.0 have in FP8: both along
-/// what lies together.
+/// The only form of FP8 products on GPUs of compute capability 8.9 and 9.0: along contiguous memory
+/// of both operands.
 Product product_of(const Fp8Operand& a, const Fp8Operand& b, const Tensor& y) {
   const std::int64_t k = a.codes.size(1);
   return {.m = a.codes.size(0),

@@ -9,10 +9,10 @@ namespace {
 
 constexpr int kCastThreads = 256;
 constexpr int kCastWarps = kCastThreads / kWarp;
-constexpr int kPack = 8;   // values of a thread at a time, of 16 bytes
+constexpr int kPack = 8;   // values of a thread at a time, 16 bytes
 constexpr int kTile = static_cast<int>(kFp8Tile);
-/// Bytes between the columns of a tile in shared memory: whole words, of which as many rows of
-/// threads as there are do not meet in one bank.
+/// Bytes between the columns of a tile in shared memory: whole words, such that the rows of threads
+/// are in different banks.
 constexpr int kTileLine = kTile + 4;
 
 /// A block's largest value, in every thread. `scratch`: a float per warp.
@@ -26,7 +26,7 @@ __device__ __forceinline__ float block_max(float value, float* scratch) {
   return largest;
 }
 
-/// A history's largest number; 0 where there is none.
+/// A history's largest value; 0 if there is none.
 __device__ __forceinline__ float history_max(const float* history) {
   float largest = 0.0f;
   if (history == nullptr) return largest;
@@ -35,13 +35,13 @@ __device__ __forceinline__ float history_max(const float* history) {
   return largest;
 }
 
-/// |value| where it is finite, else 0.
+/// |value| if it is finite, else 0.
 __device__ __forceinline__ float finite_size(float value) {
   const float size = fabsf(value);
   return size <= kLargestFinite ? size : 0.0f;
 }
 
-/// A warp per row; the rows of a block are every gridDim.x-th eight.
+/// A warp per row; a block takes every gridDim.x-th group of eight rows.
 template <int N>
 __global__ void __launch_bounds__(kCastThreads)
     largest_kernel(Rows<const bf16> x, Fp8Largest to) {
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kCastThreads)
   if (threadIdx.x == 0) to.parts[blockIdx.x] = largest;
 }
 
-/// A block per tile. Each thread has the codes of kPack values of a row, which go to memory, and to
-/// shared memory column by column; then each has kFp8Unit codes of a column.
+/// A block per tile. Each thread computes the codes of kPack values of a row and writes them to
+/// memory, and column by column to shared memory. Then each writes kFp8Unit codes of a column.
 template <Fp8Format F, int N>
 __global__ void __launch_bounds__(kCastThreads)
     cast_kernel(Rows<const bf16> x, Fp8Largest from, Fp8Copy to) {

@@ -1,4 +1,4 @@
-// Codes of FP8, and scales, for kernels. Included by .cu files.
+// FP8 codes and scales, for kernels. Included by .cu files.
 #pragma once
 
 #include "trainer/ops/cuda/device.h"
@@ -6,7 +6,8 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// Of a format without its codes for infinities and NaN. Source: Micikevicius et al. 2022, table 1.
+/// Properties of a format, without its codes for infinities and NaN. Source: Micikevicius et al.
+/// 2022, table 1.
 template <Fp8Format F>
 struct Fp8Facts;
 template <>
@@ -27,9 +28,9 @@ __device__ __forceinline__ float power_of_two(int exponent) {
   return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23);
 }
 
-/// The exponent of the largest power of two by which `largest` times it is still a value of the
-/// format: that is 1.75 times a power of two for both. 0 for 0; within what f32 has with its
-/// inverse.
+/// The exponent of the largest power of two whose product with `largest` does not exceed the
+/// format's largest value, which is 1.75 times a power of two for both formats. 0 if `largest` is
+/// 0. Limited so that f32 represents the power and its inverse.
 template <Fp8Format F>
 __device__ __forceinline__ int scale_exponent(float largest) {
   const unsigned bits = __float_as_uint(largest);
@@ -40,8 +41,8 @@ __device__ __forceinline__ int scale_exponent(float largest) {
   return wanted > 126 ? 126 : wanted;
 }
 
-/// A scaled value's code: rounded to the nearest, of two to the even one, at most the largest;
-/// what is not finite is NaN.
+/// Code of a scaled value: rounded to nearest, ties to even, at most the largest; NaN if the value
+/// is not finite.
 template <Fp8Format F>
 __device__ __forceinline__ unsigned fp8_code(float value) {
   using Facts = Fp8Facts<F>;
@@ -51,7 +52,7 @@ __device__ __forceinline__ unsigned fp8_code(float value) {
   if (size > Facts::largest) size = Facts::largest;
   int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 127;
   if (exponent < Facts::least_exponent) exponent = Facts::least_exponent;
-  // In units of the last place, exactly; a sum that reaches the next power of two carries over.
+  // Exact, in units of the last place; rounding up to the next power of two carries over.
   const float units = rintf(size * power_of_two(Facts::mantissa - exponent));
   const unsigned code =
       (static_cast<unsigned>(exponent - Facts::least_exponent) << Facts::mantissa) +
@@ -64,7 +65,7 @@ template <Fp8Format F>
 __device__ __forceinline__ std::uint16_t fp8_codes(float first, float second) {
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 890
-  // The instruction has the largest value for infinities.
+  // The instruction converts infinities to the largest value.
   if (!(fabsf(first) <= kLargestFinite)) first = __uint_as_float(0x7fffffffu);
   if (!(fabsf(second) <= kLargestFinite)) second = __uint_as_float(0x7fffffffu);
   std::uint16_t codes;

@@ -9,7 +9,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// Addresses travel as arguments: more experts than this are more launches.
+/// Addresses are passed as arguments: more experts than this need more launches.
 constexpr int kExpertsAtOnce = 256;
 template <class T>
 struct PerExpert {
@@ -26,7 +26,7 @@ struct Products {
   PerExpert<const T> weights;
 };
 
-/// first_tile [experts + 1] in shared memory: how many tiles the experts before each have.
+/// first_tile [experts + 1] in shared memory: number of tiles of the experts before each.
 template <int kTileRows>
 __device__ __forceinline__ void count_tiles(const std::int64_t* begin, int experts, int col_tiles,
                                             int* first_tile) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void count_tiles(const std::int64_t* begin, int exper
   __syncthreads();
 }
 
-/// The expert that has the tile.
+/// The expert to which the tile belongs.
 __device__ __forceinline__ int expert_of(const int* first_tile, int experts, int tile) {
   int low = 0, high = experts;
   while (high - low > 1) {
@@ -60,8 +60,8 @@ __device__ __forceinline__ int expert_of(const int* first_tile, int experts, int
   return low;
 }
 
-/// Blocks take tiles in turn until there are no more. Those of an expert follow one another, rows
-/// first: blocks that work at the same time share a part of its weight.
+/// Blocks take tiles in turn until none are left. An expert's tiles are consecutive, rows first, so
+/// that concurrent blocks share a part of its weight.
 template <class Tile, bool kPairs>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     products_kernel(const __grid_constant__ Products<typename Tile::Element> p) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   float* tile = dw + std::int64_t{row} * cols + col;
 #pragma unroll
   for (int part = 0; part < Tile::kParts; ++part) {
-    // All of a part is read before any of it is written: one wait for memory, not one per pair.
+    // Reads all of a part before it writes any of it: one wait for memory, not one per pair.
     Pack<float, 2> before[Tile::kPartPairs];
     Tile::for_pairs(sums, part, [&](int pair, int i, int j, float, float) {
       if (!inside(i, j)) return;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 bool aligned(const void* address, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
 }
-/// Rows of whole chunks of 16 bytes.
+/// True if rows consist of whole, aligned chunks of 16 bytes.
 template <class T>
 bool aligned(const Rows<T>& rows) {
   return aligned(rows.data, 16) && rows.cols % kPackOf<T> == 0 && rows.stride % kPackOf<T> == 0;
@@ -169,10 +169,10 @@ std::int64_t attribute(cudaDeviceAttr which) {
   return value;
 }
 
-/// How many blocks of a kernel the GPU runs at once.
+/// Number of blocks of a kernel that the GPU runs at once.
 template <class Tile>
 std::int64_t room_for_blocks(std::size_t shared_bytes) {
-  // Each block takes 1 KiB more than it asks for, and one block can have all but that.
+  // 1 KiB is reserved per block in addition; one block can use all of the rest.
   constexpr std::int64_t kReserved = 1 << 10;
   const std::int64_t shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) + kReserved;
   const std::int64_t fit = shared / (static_cast<std::int64_t>(shared_bytes) + kReserved);
@@ -180,7 +180,7 @@ std::int64_t room_for_blocks(std::size_t shared_bytes) {
          std::clamp<std::int64_t>(fit, 1, Tile::kBlocks);
 }
 
-/// launch_part(first expert, experts) until all have been.
+/// Calls launch_part(first expert, experts) until all experts are covered.
 template <class LaunchPart>
 void by_parts(std::size_t experts, const LaunchPart& launch_part) {
   for (std::size_t first = 0; first < experts; first += kExpertsAtOnce)
@@ -219,8 +219,8 @@ using MiddleTile = Bf16Tile<64, 128, 2, 2, kTransposedA, kTransposedB, true>;
 template <bool kTransposedA, bool kTransposedB, bool kAligned>
 using FlatTile = Bf16Tile<32, 128, 1, 4, kTransposedA, kTransposedB, kAligned>;
 
-/// The last tile of an expert is half empty on average. From so many rows per expert on, a third of
-/// the work on tiles of 64 rows, or a quarter of that on 128, is lost to it at most.
+/// The last tile of an expert is half empty on average. From this many rows per expert on, at most
+/// a third of the work on tiles of 64 rows, or a quarter of that on 128, is lost to it.
 constexpr std::int64_t kRowsForMiddle = 64, kRowsForLarge = 192;
 
 template <bool kTransposed, class T>

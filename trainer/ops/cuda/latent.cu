@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A block per token. Heads of k lie side by side in memory, so neighbours are read and written by
-/// neighbours.
+/// A block per token. Heads of k are adjacent in memory, so neighbouring threads access
+/// neighbouring elements.
 template <class T>
 __global__ void join_kernel(LatentSizes sizes, HeadColumns<const T> kv, Rows<const T> rope,
                             HeadColumns<T> k) {

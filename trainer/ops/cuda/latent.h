@@ -1,5 +1,5 @@
-// Keys of latent attention (ops/latent.h): what the .cu file defines and host code starts. T: float
-// or bf16.
+// Keys of latent attention (ops/latent.h): functions that the .cu file defines and host code calls.
+// T: float or bf16.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,7 +24,7 @@ struct LatentSizes {
 template <class T>
 void join_latent_keys(cudaStream_t stream, const LatentSizes& sizes, HeadColumns<const T> kv,
                       Rows<const T> rope, HeadColumns<T> k);
-/// The way back: the first `own` columns of dkv, and drope as the sum over heads.
+/// The backward pass: writes the first `own` columns of dkv, and drope as the sum over heads.
 template <class T>
 void split_latent_keys(cudaStream_t stream, const LatentSizes& sizes, HeadColumns<const T> dk,
                        HeadColumns<T> dkv, Rows<T> drope);

@@ -1,6 +1,6 @@
 #include "trainer/ops/cuda/launch.h"
 
-#ifdef __CUDACC__  // the emulation gives each block what it is told
+#ifdef __CUDACC__  // the emulation does not limit shared memory
 #include <map>
 #include <mutex>
 #include <utility>

@@ -1,4 +1,4 @@
-// The one way in which kernels are started. Included by .cu files.
+// launch(): the only way to start kernels. Included by .cu files.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,14 +10,14 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// How many blocks and threads a kernel has, and its shared memory in bytes per block.
+/// Numbers of blocks and threads of a kernel, and its shared memory in bytes per block.
 struct Grid {
   dim3 blocks, threads;
   std::size_t shared_bytes = 0;
 };
 
-/// From now on blocks of the kernel may have so much shared memory on the current GPU. The most
-/// that was asked for counts: other threads may be about to start the same kernel.
+/// Allows blocks of the kernel this much shared memory on the current GPU from now on. The limit
+/// never decreases, because other threads may be about to start the same kernel.
 void allow_shared_bytes(const void* kernel, std::size_t bytes);
 
 /// Adds the kernel to the stream; its arguments are copied.
@@ -25,7 +25,7 @@ template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream, Args... args) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
 #ifdef __CUDACC__
-  // More than this has to be asked for.
+  // More than this must be requested.
   constexpr std::size_t kUsualSharedBytes = 48 << 10;
   if (grid.shared_bytes > kUsualSharedBytes)
     allow_shared_bytes(reinterpret_cast<const void*>(kernel), grid.shared_bytes);

@@ -110,7 +110,7 @@ void CudaBackend::linear_backward_weight(Context& context, const Tensor& dy, con
     products_.run(context, product, operands);
     add_sums();
   };
-  // The product's own sums would replace what dbias holds.
+  // The product would overwrite dbias with its row sums, so they are written to `parts`.
   product.row_sums = true;
   operands.row_sums = address<float>(parts);
   products_.run_or(

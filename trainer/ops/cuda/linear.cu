@@ -12,7 +12,7 @@ constexpr int kWarps = 8;  // of a block that sums
 constexpr int kSumThreads = kWarps * kWarp;
 
 /// A block per kWarp * N columns and part of the rows, which its warps take in turn. Reads every
-/// element once: bound by memory.
+/// element once; bound by memory.
 template <class T, int N>
 __global__ void __launch_bounds__(kSumThreads)
     column_parts_kernel(Rows<const T> x, std::int64_t rows_of_part, float* __restrict__ parts) {
@@ -74,7 +74,7 @@ __global__ void round_kernel(Flat<const float> from, T* __restrict__ to) {
   if (i < from.size) to[i] = from_float<T>(from.data[i]);
 }
 
-/// A block per row, element by element: it is for products of a few columns.
+/// A block per row, element by element, because it is only used for products of a few columns.
 template <class T>
 __global__ void add_bias_kernel(const float* __restrict__ bias, Rows<T> y) {
   T* row = y.data + blockIdx.x * y.stride;

@@ -1,4 +1,5 @@
-// Kernels beside the products of linear layers. Each goes to the stream and returns at once.
+// Kernels that complement the products of linear layers. Each launcher adds its kernels to the
+// stream and returns at once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,8 +9,8 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// sums [cols] += column sums of x, in an order that depends on x's shape alone. `parts` is room
-/// for column_sum_parts(x.rows) * x.cols numbers. T: float or bf16.
+/// sums [cols] += column sums of x, in an order that depends on x's shape alone. `parts` is scratch
+/// memory for column_sum_parts(x.rows) * x.cols numbers. T: float or bf16.
 template <class T>
 void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* sums);
 
@@ -21,7 +22,7 @@ void add_parts(cudaStream_t stream, const float* parts, std::int64_t count, std:
 template <class T>
 void round_bias(cudaStream_t stream, Flat<const float> from, T* to);
 
-/// y += bias [y.cols] in every row, where the product can not do it. T: float or bf16.
+/// y += bias [y.cols] in every row, for products that cannot add it. T: float or bf16.
 template <class T>
 void add_bias(cudaStream_t stream, const float* bias, Rows<T> y);
 

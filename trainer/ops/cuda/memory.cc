@@ -19,7 +19,7 @@ void* CudaMemory::take(std::size_t size, std::size_t) {
   void* block = nullptr;
   const cudaError_t error = cudaMalloc(&block, size);
   if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();  // it is not one of later calls
+    (void)cudaGetLastError();  // so that later calls do not report it
     return nullptr;
   }
   check(error, "memory");
@@ -40,8 +40,8 @@ void CudaMemory::read(const void* from, std::span<std::byte> to) {
 void CudaMemory::write(std::span<const std::byte> from, void* to) {
   use_device(device_);
   check(cudaDeviceSynchronize(), "work of the GPU");
-  // cudaMemcpy would return when it has copied what is not pinned to a buffer of its own, and none
-  // of our streams waits for the default one, on which the GPU gets it.
+  // cudaMemcpy would return once memory that is not pinned has been copied to a staging buffer, and
+  // our streams do not wait for the default stream, which transfers it.
   check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, writes_),
         "a copy from the host");
   check(cudaStreamSynchronize(writes_), "a copy from the host");
@@ -97,7 +97,7 @@ std::shared_ptr<std::byte[]> CudaMemory::host_block(std::size_t size) {
 void CudaMemory::pin(std::span<std::byte> memory) {
   if (memory.empty()) return;
   use_device(device_);
-  // Refused where the limits of this process or the driver's say so.
+  // Fails if the limits of this process or of the driver do not allow it.
   if (cudaHostRegister(memory.data(), memory.size(), 0) != cudaSuccess) (void)cudaGetLastError();
 }
 

@@ -11,7 +11,7 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// Lives as long as the module, so that what was handed out may go back at any time.
+/// Lives as long as the module, so that blocks can be given back at any time.
 class CudaMemory final : public DeviceMemory {
  public:
   explicit CudaMemory(Device device);
@@ -22,14 +22,14 @@ class CudaMemory final : public DeviceMemory {
   Event begin_read(const void* from, std::span<std::byte> to) override;
   Event begin_write(std::span<const std::byte> from, void* to) override;
   void finish_copies() override;
-  /// Pinned; kept for the next one of its size class.
+  /// Pinned memory, which is kept for later requests of its size class.
   std::shared_ptr<std::byte[]> host_block(std::size_t size) override;
   void pin(std::span<std::byte> memory) override;
   void unpin(std::span<std::byte> memory) override;
 
  private:
   std::byte* take_pinned(std::size_t size);
-  /// A stream of its own in each direction: GPUs have an engine for each.
+  /// One stream per direction, because GPUs have a copy engine for each.
   cudaStream_t reads_ = nullptr, writes_ = nullptr;
   const Device device_;
   std::mutex mutex_;

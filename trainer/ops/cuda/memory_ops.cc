@@ -40,8 +40,8 @@ void CudaBackend::copy_from_host(Context& context, std::span<const std::byte> fr
     check(cudaMemcpyAsync(to.raw(), bytes, from.size(), cudaMemcpyHostToDevice, stream),
           "a copy from the host");
   };
-  // The driver takes bytes that are not pinned when the stream gets there, and the host waits.
-  // Those of a batch are few: they wait in a pinned copy instead.
+  // For memory that is not pinned, the host blocks until the stream gets there and the driver has
+  // read it. A batch is small, so it is copied to pinned memory instead.
   constexpr std::size_t kMostPinned = std::size_t{4} << 20;
   if (from.size() > kMostPinned) return copy(from.data());
   while (!uploads_.empty() && uploads_.front().done.poll()) uploads_.pop_front();
@@ -52,8 +52,8 @@ void CudaBackend::copy_from_host(Context& context, std::span<const std::byte> fr
   upload.done = record_event(device_, stream);
 }
 
-// Behind all that any stream was given, and with one wait of the host: a copy to memory that is not
-// pinned is one by itself.
+// Copies after all work that any stream was given, with one wait of the host: a copy to memory that
+// is not pinned would wait by itself, so small ones go through pinned memory.
 void CudaBackend::copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) {
   const cudaStream_t stream = current_stream(context);
   for (std::size_t other = 0; other < kStreams; ++other)
@@ -77,7 +77,7 @@ void CudaBackend::copy_to_host_late(Context& context, const Tensor& from,
       "a copy to the host");
 }
 
-// On the host: a step has none of it, and its bits are then those of every other device.
+// On the GPU, with the bits of every other device (random.cu).
 void CudaBackend::random_normal(Context& context, std::uint64_t key, std::int64_t first,
                                 double std_dev, Tensor& x) {
   normal_values(current_stream(context), key, first, static_cast<float>(std_dev), x.elements(),

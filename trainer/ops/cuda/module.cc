@@ -1,4 +1,4 @@
-// What libsortie-cuda.so gives to the program.
+// The module that libsortie-cuda.so exports.
 #include <cublasLt.h>
 #include <fmt/core.h>
 
@@ -107,7 +107,7 @@ class CudaModule final : public DeviceModule {
 extern "C" [[gnu::visibility("default")]] sortie::trainer::DeviceModule* sortie_device_module(
     const char* build) {
   if (std::string_view(build) != sortie::trainer::kDeviceModuleBuild) return nullptr;
-  // For as long as the process: its GPUs are let go when it ends.
+  // Never destroyed: the end of the process releases its GPUs.
   static auto* module = new sortie::trainer::ops::cuda::CudaModule;
   return module;
 }

@@ -61,8 +61,8 @@ __global__ void dot_kernel(Flat<const double> a, const double* b, double factor,
 
 constexpr int kSumWarps = 8;
 
-/// A block per part and kWarp columns; each warp adds up rows that follow one another, then the
-/// first adds up the warps.
+/// A block per part and kWarp columns. Each warp adds consecutive rows; then the first warp adds
+/// the sums of all warps.
 __global__ void column_parts_kernel(Rows<const float> matrix, double* parts) {
   constexpr int kRows = static_cast<int>(kRowsPerPart) / kSumWarps;
   const std::int64_t col = std::int64_t{blockIdx.y} * kWarp + lane_of_thread();

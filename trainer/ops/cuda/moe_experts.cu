@@ -6,7 +6,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // of a block; each has a row to itself
+constexpr int kWarps = 8;  // per block; each processes one row
 
 __device__ __forceinline__ std::int64_t row_of_warp() {
   return std::int64_t{blockIdx.x} * kWarps + warp_of_thread();
@@ -15,7 +15,7 @@ Grid grid_of_rows(std::int64_t rows) {
   return {.blocks = blocks_for(rows, kWarps), .threads = kWarps * kWarp};
 }
 
-/// N elements move at once, here and below.
+/// N elements per access, here and below.
 template <int N, class T>
 __device__ __forceinline__ void clear_row(T* row, std::int64_t cols) {
   Pack<T, N> zeros;
@@ -24,8 +24,8 @@ __device__ __forceinline__ void clear_row(T* row, std::int64_t cols) {
     write_pack(row + col, zeros);
 }
 
-/// A lane's part of a row, kBatch packs of N at a time, so that many loads are under way:
-/// body(each) with each(visit) calling visit(number in the batch, col).
+/// Iterates over a lane's part of a row in batches of kBatch packs of N, so that many loads are in
+/// flight: body(each), where each(visit) calls visit(number in the batch, col).
 template <int N, int kBatch, class Body>
 __device__ __forceinline__ void for_batches(std::int64_t cols, const Body& body) {
   for (std::int64_t first = lane_of_thread() * N; first < cols; first += kBatch * kWarp * N)

@@ -1,5 +1,5 @@
-// Kernels that bring rows to experts and back. Each launcher goes to the stream and returns at
-// once.
+// Kernels that copy rows to experts and combine them again. Each launcher adds its kernels to the
+// stream and returns at once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@ namespace sortie::trainer::ops::cuda {
 /// sorted = x by token, padding zero.
 template <class T>
 void dispatch_rows(cudaStream_t stream, const SortedRows& rows, Rows<const T> x, Rows<T> sorted);
-/// y = sum over a token's choices of its rows, times weights [tokens, k] where these are not null.
+/// y = sum over a token's choices of its rows, times weights [tokens, k] unless these are nullptr.
 template <class T>
 void combine_rows(cudaStream_t stream, const SortedRows& rows, Rows<const T> sorted,
                   const float* weights, Rows<T> y);

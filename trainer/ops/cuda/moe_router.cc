@@ -27,7 +27,7 @@ Tensor parts_of(ExecutionContext& context, std::int64_t rows, std::int64_t cols)
   return context.empty(DType::f64, {(rows + kRowsPerPart - 1) / kRowsPerPart, cols});
 }
 
-/// E / (k T S T): what a count is worth in the mean over S sequences of T tokens each.
+/// E / (k T S T): the factor of a count in the mean over S sequences of T tokens each.
 double balance_factor(const Tensor& scores, const Tensor& counts, std::int64_t top_k) {
   const auto rows = static_cast<double>(scores.size(0));
   const double length = rows / static_cast<double>(counts.size(0));

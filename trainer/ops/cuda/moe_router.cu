@@ -6,7 +6,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr int kWarps = 4;                // of a block; each has a row to itself
+constexpr int kWarps = 4;                // per block; each processes one row
 constexpr float kSigmoidFloor = 1e-20f;  // keeps the sum of k scores from being zero
 
 __device__ __forceinline__ std::int64_t row_of_warp() {
@@ -18,8 +18,8 @@ Grid grid_of_rows(std::int64_t rows, std::size_t bytes_per_row) {
           .shared_bytes = kWarps * bytes_per_row};
 }
 
-/// Numbers in the order of the floats, so that a warp finds the largest by one instruction. A NaN
-/// is the largest, both zeros are one number, and zero is no float's.
+/// Maps floats to unsigned numbers in the same order, so that a warp finds the largest with one
+/// instruction. NaN is the largest, both zeros are one number, and no float is 0.
 __device__ __forceinline__ unsigned order_of(float value) {
   if (value != value) return 0xffffffffu;
   const unsigned bits = __float_as_uint(value + 0.0f);
@@ -31,10 +31,10 @@ __device__ __forceinline__ float float_of(unsigned order) {
 constexpr unsigned kTaken = 0;
 constexpr unsigned kLeftOut = 0x007fffffu;  // order_of(-infinity)
 
-/// Takes the largest of orders [n] `count` <= n times, of equals the one in front: out[j] is the
-/// j-th, and becomes kTaken. All lanes call it; all see the results.
+/// Takes the largest of orders [n] `count` <= n times; ties go to the lower index. out[j] is the
+/// index of the j-th, whose order becomes kTaken. All lanes must call it; all see the results.
 __device__ __forceinline__ void take_largest(unsigned* orders, int n, int count, int* out) {
-  unsigned best = kTaken, best_at = 0;  // of the lane's
+  unsigned best = kTaken, best_at = 0;  // of this lane's orders
   const auto look = [&] {
     best = kTaken;
     best_at = 0xffffffffu;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void take_largest(unsigned* orders, int n, int count,
   for (int j = 0; j < count; ++j) {
     const unsigned largest = __reduce_max_sync(kAllLanes, best);
     const unsigned at = __reduce_min_sync(kAllLanes, best == largest ? best_at : 0xffffffffu);
-    if (at == best_at) {  // of this lane; the others' best still stands
+    if (at == best_at) {  // it was this lane's; the best of other lanes is still valid
       orders[at] = kTaken;
       out[j] = static_cast<int>(at);
       look();
@@ -57,7 +57,7 @@ __device__ __forceinline__ void take_largest(unsigned* orders, int n, int count,
   __syncwarp();
 }
 
-/// What one row has in shared memory.
+/// Shared memory of one row.
 struct RowMemory {
   float* scores;     // [E]
   unsigned* orders;  // [E]
@@ -78,12 +78,12 @@ __device__ __forceinline__ RowMemory row_memory(const Routing& routing) {
           reinterpret_cast<int*>(groups + routing.groups)};
 }
 
-/// Leaves the choices of groups that are not kept out.
+/// Excludes the choices of groups that are not kept.
 __device__ __forceinline__ void leave_groups_out(const Routing& routing, const RowMemory& row) {
   const int size = routing.experts / routing.groups, lane = lane_of_thread();
   for (int group = lane; group < routing.groups; group += kWarp) {
     unsigned best = kTaken, second = kTaken;
-    // Each lane begins elsewhere: groups are often as long as there are banks.
+    // Each lane begins at another element: groups are often as long as there are banks.
     for (int i = 0, at = lane % size; i < size; ++i, at = at + 1 < size ? at + 1 : 0) {
       const unsigned order = row.orders[group * size + at];
       second = order > best ? best : order > second ? order : second;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void leave_groups_out(const Routing& routing, const R
   __syncwarp();
 }
 
-/// Sum of the chosen scores, as the weights are divided by it, in the order of the choices.
+/// The sum of the chosen scores, by which the weights are divided, in the order of the choices.
 __device__ __forceinline__ float chosen_sum(const Routing& routing, const float* scores,
                                             const int* chosen) {
   float sum = routing.sigmoid ? kSigmoidFloor : 0.0f;
@@ -162,7 +162,8 @@ __global__ void top_kernel(Rows<const float> scores, int top_k, std::int32_t* ex
   for (int j = lane_of_thread(); j < top_k; j += kWarp) experts[index * top_k + j] = taken[j];
 }
 
-/// Shared memory per row: scores [E], their gradients [E], what the choices add [k], choices [k].
+/// Shared memory per row: scores [E], their gradients [E], what the choices add to them [k],
+/// choices [k].
 __global__ void route_backward_kernel(const Routing routing, const RouteBackward tensors) {
   const std::int64_t index = row_of_warp();
   if (index >= tensors.rows) return;
@@ -194,7 +195,7 @@ __global__ void route_backward_kernel(const Routing routing, const RouteBackward
     for (int j = 0; j < k; ++j)
       if (chosen[j] % kWarp == lane) d[chosen[j]] += added[j];
   }
-  // From here on a lane has its own experts.
+  // From here on a lane processes its own experts.
   float* out = tensors.dlogits + index * n;
   if (routing.sigmoid) {
     for (int e = lane; e < n; e += kWarp) out[e] = d[e] * (score[e] * (1.0f - score[e]));

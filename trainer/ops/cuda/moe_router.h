@@ -1,5 +1,5 @@
-// Kernels of routers. Each launcher goes to the stream and returns at once. The
-// formulas are with the ops, in trainer/ops/moe_router.h.
+// Kernels of routers. Each launcher adds its kernels to the stream and returns at once. The
+// formulas are in trainer/ops/moe_router.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,14 +8,15 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// RouterSpec, as kernels are told.
+/// RouterSpec as a kernel argument.
 struct Routing {
   bool sigmoid = false, normalize = true;
   int experts = 0, top_k = 0, groups = 1, kept_groups = 1;
   float scale = 1.0f;
 };
 
-/// logits, scores [rows, E]; bias [E] and replay [rows, k] may be null; experts, weights [rows, k].
+/// logits, scores [rows, E]; experts, weights [rows, k]; bias [E] and replay [rows, k] may be
+/// nullptr.
 struct RouteForward {
   const float *logits = nullptr, *bias = nullptr;
   const std::int32_t* replay = nullptr;
@@ -26,7 +27,7 @@ struct RouteForward {
 };
 void route_rows(cudaStream_t stream, const Routing& routing, const RouteForward& tensors);
 
-/// dweights [rows, k] and dscores [rows, E] may be null.
+/// dweights [rows, k] and dscores [rows, E] may be nullptr.
 struct RouteBackward {
   const float* scores = nullptr;
   const std::int32_t* experts = nullptr;

@@ -8,7 +8,7 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// branch.data may be null: `sum` is `residual` then, and is not written. bias may be null.
+/// branch.data may be nullptr: `sum` is then `residual` and is not written. bias may be nullptr.
 template <class T>
 struct NormForward {
   Rows<const T> residual, branch;
@@ -21,8 +21,8 @@ struct NormForward {
 template <class T>
 void norm_forward(cudaStream_t stream, const NormForward<T>& a);
 
-/// dresidual.data may be null. dweight and dbias may be null each; what is wanted is summed over
-/// the rows of every block into `partial` [blocks, 1 or 2 with a dbias, cols], then over blocks.
+/// dresidual.data, dweight and dbias may each be nullptr. The requested sums are taken over the
+/// rows of every block into `partial` [blocks, 1 or 2 with a dbias, cols], then over blocks.
 template <class T>
 struct NormBackward {
   Rows<const T> dy, dresidual, x;

@@ -1,6 +1,6 @@
-// One pass over memory for dx and the sums over rows: a block goes over its rows with the sums of
-// its columns in registers and writes them once. A second kernel adds the blocks' sums in their
-// order.
+// One pass over memory for dx and the sums over rows: a block iterates over its rows with the sums
+// of its columns in registers, and writes these once. A second kernel adds the blocks' sums in
+// their order.
 #include "trainer/ops/cuda/norm.h"
 #include "trainer/ops/cuda/norm_rows.h"
 #include "trainer/ops/cuda/tensor_core.h"
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kEach = kNormColumns;
 
-/// The sums of both values over a block, in every thread. Two places in turn: one barrier is
-/// enough.
+/// The sums of both values over a block, in every thread. Two places are used alternately, so that
+/// one barrier is enough.
 struct BlockSums {
   float* scratch;  // 4 per warp
   int turn = 0;
@@ -35,8 +35,8 @@ struct BlockSums {
   }
 };
 
-/// Shared memory in front of the rows: for sums over a block's threads, or of warps that have a row
-/// each.
+/// Shared memory in front of the rows: for sums over a block's threads, or for the sums of warps
+/// that process a row each.
 template <bool row_per_warp, bool with_bias>
 __host__ __device__ __forceinline__ std::int64_t sums_bytes(int threads, std::int64_t cols) {
   const std::int64_t floats = row_per_warp ? kRowsAtATime * (with_bias ? 2 : 1) * cols
@@ -52,9 +52,9 @@ struct NormBackwardTask {
 
 /// With g = dy * weight and z = (x - mean) * r:
 ///   dx = dresidual + r * (g - mean(g) [layer only] - z * mean(g z)).
-/// `packs`: how many a thread keeps of x, dy and dresidual, and of the sums; 0: none, the sums are
-/// in `partial` from the first row on. `stages`: rows that are in shared memory or on their way, each
-/// thread's part in its own place; 0: rows are read when it is their turn.
+/// `packs`: packs of x, dy, dresidual and the sums that a thread keeps; 0: none, and the sums are
+/// in `partial` from the first row on. `stages`: rows that are in shared memory or being loaded,
+/// each thread's part in its own place; 0: rows are read when they are needed.
 template <class T, int packs, bool row_per_warp, bool packed, bool with_bias, int stages>
 __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwardTask<T> task) {
   static_assert(stages == 0 || (packed && packs > 0));
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
 
   if (packs == 0 || a.partial == nullptr) return;
   if constexpr (row_per_warp) {
-    // The warps' sums, in their order.
+    // Adds the warps' sums in their order.
     float* all = shared_memory<float>();
     float* mine = all + threadIdx.y * kPlanes * cols;
 #pragma unroll
@@ -239,7 +239,8 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
 
 constexpr int kSumSlices = 16;
 
-/// A block has kWarp columns of all blocks' sums; a warp of it has every kSumSlices-th block.
+/// A block takes kWarp columns of all blocks' sums; each of its warps takes every kSumSlices-th
+/// block.
 __global__ void __launch_bounds__(kWarp* kSumSlices)
     add_partials_kernel(const float* partial, std::int64_t blocks, std::int64_t cols,
                         std::int64_t planes, float* dweight, float* dbias) {
@@ -263,7 +264,7 @@ __global__ void __launch_bounds__(kWarp* kSumSlices)
 template <class T, bool packed, bool with_bias>
 void norm_backward_of(cudaStream_t stream, const NormBackward<T>& a) {
   constexpr int kPacks = kEach / kPackOf<T>;
-  // As many rows as leave room for other blocks, on all GPUs.
+  // As many rows as leave room for other blocks on all GPUs.
   constexpr int kStages = packed ? 4 : 0, kStagesOfWide = packed ? 2 : 0, kWide = 256;
   const std::int64_t cols = a.x.cols;
   const NormBackwardTask<T> task{a, norm_parts(a.x.rows, cols)};

@@ -1,12 +1,12 @@
-// One pass over memory: a row is read once, kept in registers, and normalised. Rows wider than a
-// block can keep are read again, which the L2 cache serves.
+// One pass over memory: a row is read once, kept in registers, and normalised. Rows that are too
+// wide for that are read again, from the L2 cache.
 #include "trainer/ops/cuda/norm.h"
 #include "trainer/ops/cuda/norm_rows.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// `packs`: how many a thread keeps; 0: none.
+/// `packs`: packs that a thread keeps in registers; 0: none.
 template <class T, int packs, bool row_per_warp, bool packed>
 __global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForward<T> a) {
   constexpr int N = kPackOf<T>;
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForward<
       return block_sum(value, shared_memory<float>());
   };
 
-  // All loads of a row before its first store and without branches between them, which they would
-  // wait behind: threads that have no columns read others'.
+  // All loads of a row are before its first store and without branches in between, for which they
+  // would wait. Threads without columns therefore load column 0.
   Pack<T, N> kept[kUnrolled], added[kUnrolled];
   const auto fetch = [&](std::int64_t at, std::int64_t col) {
     if (packed && col >= cols) col = 0;

@@ -1,8 +1,7 @@
-// What the forward and backward kernels of norms share. A row belongs to a warp, or to a block, and
-// a thread's packs of it lie `threads` packs apart. Which thread has which column does not depend
-// on addresses, only how it is read: by 16 bytes (`packed`), or element by element where the
-// addresses or the number of columns are no multiples of that. Sums so have the same bits either
-// way.
+// Shared by the forward and backward kernels of norms. A warp or a block processes a row, and a
+// thread's packs of it are `threads` packs apart. Which thread has which column does not depend on
+// addresses. Only the access does: by 16 bytes (`packed`), or element by element if the addresses
+// or the number of columns are not multiples of that. Sums therefore have the same bits either way.
 #pragma once
 
 #include "trainer/ops/cuda/rows.h"
@@ -10,7 +9,7 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// A pack of a row from a column before its end on; 0 past the end.
+/// A pack of a row from column `col` on, which is below `cols`; 0 past the end.
 template <bool packed, class T>
 __device__ __forceinline__ Pack<T, kPackOf<T>> read_columns(const T* row, std::int64_t col,
                                                             std::int64_t cols) {
@@ -24,7 +23,7 @@ __device__ __forceinline__ Pack<T, kPackOf<T>> read_columns(const T* row, std::i
     return pack;
   }
 }
-/// N values of f32.
+/// The same for N values of f32.
 template <bool packed, int N>
 __device__ __forceinline__ Floats<N> read_floats(const float* row, std::int64_t col,
                                                  std::int64_t cols) {
@@ -38,7 +37,7 @@ __device__ __forceinline__ Floats<N> read_floats(const float* row, std::int64_t 
     return floats;
   }
 }
-/// The columns that there are, of floats from `col` on.
+/// Writes those of the floats from `col` on that are below `cols`.
 template <bool packed, int N, class T>
 __device__ __forceinline__ void write_columns(T* row, std::int64_t col, std::int64_t cols,
                                               const Floats<N>& floats) {
@@ -51,7 +50,7 @@ __device__ __forceinline__ void write_columns(T* row, std::int64_t col, std::int
   }
 }
 
-/// Whether all of it can be read by packs.
+/// True if all views can be accessed by packs.
 template <class T, class... Views>
 bool is_packed(std::int64_t cols, const Views&... views) {
   return cols % kPackOf<T> == 0 && (has_packs<kPackOf<T>>(views) && ...);
@@ -60,7 +59,7 @@ inline Rows<const float> one_row_of(const float* data, std::int64_t cols) {
   return {data, 1, cols, cols};
 }
 
-/// Threads of a block that has a row: whole warps, so that each thread has at most `each` columns.
+/// Threads of a block that processes a row: whole warps, with at most `each` columns per thread.
 inline unsigned threads_for(std::int64_t cols, int each) {
   return blocks_for(cols, std::int64_t{each} * kWarp) * kWarp;
 }

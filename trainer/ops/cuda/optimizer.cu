@@ -7,11 +7,11 @@ namespace sortie::trainer::ops::cuda {
 namespace {
 
 constexpr int kSumThreads = 256;
-constexpr int kSumEach = 4;  // neighbours of a thread per turn
+constexpr int kSumEach = 4;  // consecutive values per thread and turn
 static_assert(kSumThreads * kSumEach == kSquaresOfTurn);
 
 /// Block b has the turns b, b + blocks, ... of kSumThreads * kSumEach values. Which thread adds
-/// what, and when, is the same whether `packed` (16-byte loads) or not.
+/// what, and when, does not depend on `packed` (16-byte loads).
 template <bool packed>
 __global__ void __launch_bounds__(kSumThreads)
     square_parts_kernel(Flat<const float> values, double* parts) {

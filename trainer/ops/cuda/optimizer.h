@@ -8,16 +8,16 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// sum = sum of squares in f64, by way of `parts` [square_parts(values.size)].
+/// sum = sum of squares in f64; `parts` [square_parts(values.size)] is scratch memory.
 void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, double* sum);
 
-/// AdamW's numbers as the elements need them; what else they need is in the gate (update_gate.h).
+/// AdamW's parameters as the elements need them; the others are in the gate (update_gate.h).
 struct AdamWNumbers {
   const float* lr = nullptr;
   float beta1, beta2, rest1, rest2, eps, weight_decay;  // rest = 1 - beta
   const float* gate = nullptr;
 };
-/// All of `count` elements; `compute` may be null.
+/// All have `count` elements; `compute` may be nullptr.
 struct AdamWRange {
   float* w = nullptr;
   const float* grad = nullptr;

@@ -7,14 +7,14 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// The random bits of neighbours in the range, one after another: random_bits() of the key and the
-/// upper half of the number keys the lower half.
+/// The random bits of consecutive elements of the range. random_bits() of the key and the upper
+/// half of an element's number is the key for the lower half.
 class RoundingBits {
  public:
   __device__ __forceinline__ RoundingBits(const RoundingView& rounding, std::int64_t i)
       : key_(key_of(rounding)), columns_(rounding.columns), gap_(rounding.stride - rounding.columns) {
     const std::int64_t at = rounding.begin + i;
-    // Whole rows follow each other: only a part of the columns has gaps, and needs the division.
+    // Whole rows are consecutive: only a part of the columns has gaps and needs the division.
     const std::int64_t row = gap_ == 0 ? 0 : quotient(at, columns_);
     number_ = static_cast<std::uint64_t>(rounding.first + at + row * gap_);
     left_ = gap_ == 0 ? 0 : columns_ - (at - row * columns_);
@@ -34,13 +34,13 @@ class RoundingBits {
   }
 
  private:
-  /// random_bits() of the step, where it has one.
+  /// `key`, or random_bits() of it and the step if there is one.
   static __device__ __forceinline__ std::uint64_t key_of(const RoundingView& rounding) {
     if (rounding.step == nullptr) return rounding.key;
     return mix_state(rounding.key +
                      0x9e3779b97f4a7c15ull * (static_cast<std::uint64_t>(*rounding.step) + 1));
   }
-  /// 32 bits are divided several times as fast.
+  /// A division of 32 bits is several times as fast.
   static __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
     if ((a | b) >> 32 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
     return a / b;
@@ -57,7 +57,7 @@ class RoundingBits {
   std::uint32_t key0_, key1_;
 };
 
-/// Up or down, with the chance of what 16 equal random bits say: the mean is the value.
+/// Rounds up or down at random, by 16 uniform random bits: the mean is the value.
 __device__ __forceinline__ bf16 rounded_at_random(float value, std::uint32_t noise) {
   const std::uint32_t wide = __float_as_uint(value), size = wide & 0x7fffffffu;
   bf16 result;

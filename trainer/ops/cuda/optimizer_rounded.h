@@ -1,4 +1,4 @@
-// AdamW with moments in bf16, which are rounded at random (MomentRounding in ops/optimizer.h).
+// AdamW with moments in bf16 and stochastic rounding (MomentRounding in ops/optimizer.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,13 +7,13 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// MomentRounding's members.
+/// The members of MomentRounding.
 struct RoundingView {
   std::uint64_t key = 0;
   const std::int64_t* step = nullptr;
   std::int64_t first = 0, begin = 0, columns = 0, stride = 0;
 };
-/// All of `count` elements; `compute` may be null.
+/// All have `count` elements; `compute` may be nullptr.
 struct AdamWRoundedRange {
   float* w = nullptr;
   const float* grad = nullptr;

@@ -19,7 +19,7 @@ constexpr std::size_t kWords = std::size(cublasLtMatmulAlgo_t{}.data);
 
 using Fields = std::array<std::int64_t, kFields>;
 
-/// What is added to the product.
+/// What the library adds to the product or computes with it.
 enum Epilogue : std::int64_t { with_nothing, with_bias, with_row_sums };
 
 /// f32, bf16, then FP8 with A and B in E4M3, A in E5M2, B in E5M2.
@@ -77,7 +77,7 @@ ProductKey key_of(const Fields& f) {
           .tf32 = f[15] != 0};
 }
 
-/// The next number of a line that has one space in front of each but the first.
+/// Reads the next number of a line, whose numbers are separated by one space.
 template <class T>
 bool take(std::string_view& line, T& number, int base) {
   if (line.starts_with(' ')) line.remove_prefix(1);

@@ -1,4 +1,4 @@
-// Which algorithm each product is computed with, as text.
+// The chosen algorithm of each product, and its text format.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,7 +12,7 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// What an algorithm is chosen by.
+/// What the choice of an algorithm depends on.
 struct ProductKey {
   Product product;
   int a_alignment = 16, b_alignment = 16, c_alignment = 16;  // of addresses; bytes, up to 16
@@ -21,13 +21,13 @@ struct ProductKey {
   auto operator<=>(const ProductKey&) const = default;
 };
 
-/// Empty: another way than one product is faster (Products::run_or()).
+/// nullopt: Products::run_or() uses its alternative to the product.
 using ProductChoice = std::optional<cublasLtMatmulAlgo_t>;
 using ProductChoices = std::map<ProductKey, ProductChoice>;
 
-/// `origin`, one line, says which library and GPU the choices are for.
+/// `origin` is one line that identifies the library and GPU of the choices.
 std::string write_choices(std::string_view origin, const ProductChoices& choices);
-/// ErrorCode::unsupported: of another origin; ErrorCode::checkpoint: not such a text.
+/// ErrorCode::unsupported if the text has another origin, ErrorCode::checkpoint if it is malformed.
 Result<ProductChoices> read_choices(std::string_view origin, std::string_view text);
 
 }  // namespace sortie::trainer::ops::cuda

@@ -93,8 +93,8 @@ ProductPreference preference_of(const ProductKey& key, std::size_t workspace_byt
   check(cublasLtMatmulPreferenceCreate(&made), "what a product asks for");
   ProductPreference preference(made);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
-  // Sums whose parts are kept in f32 and added by a kernel of its own: the same bits in every run.
-  // Parts in the type of the result would round on the way.
+  // Split sums are kept in f32 and added by a separate kernel, with the same bits in every run.
+  // Parts in the type of the result would be rounded in between.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const auto alignment = [](int bytes) { return static_cast<std::uint32_t>(bytes); };

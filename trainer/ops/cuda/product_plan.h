@@ -1,4 +1,4 @@
-// A product as cuBLASLt is told of it.
+// The description of a product for cuBLASLt.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,7 +11,8 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// Throws DeviceError, which says what failed and the library's name of the error.
+/// Throws DeviceError unless `status` is success. The message names what failed and the library's
+/// name of the error.
 void check(cublasStatus_t status, const char* what);
 
 template <class T, auto Destroy>
@@ -26,14 +27,15 @@ using ProductLayout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>
 using ProductDesc = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using ProductPreference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-/// Its descriptions, and how it is computed. A matrix of rows is one of columns, transposed, to the
-/// library: C^T = op(B)^T op(A)^T, where B comes first and m and n change places.
+/// Descriptors of a product, and its algorithm. The library's matrices are column-major, so our
+/// matrices of rows are transposed ones: it computes C^T = op(B)^T op(A)^T, where B comes first and
+/// m and n are exchanged.
 struct ProductPlan {
   explicit ProductPlan(const ProductKey& key);
-  /// 16-byte aligned; the library looks at its alignment when it chooses an algorithm.
+  /// 16-byte aligned; the library considers its alignment when it chooses an algorithm.
   void set_bias(const void* bias) const;
   void set_row_sums(float* sums) const;
-  /// Of a product in FP8, on the device: what the values of A and B are multiplied by.
+  /// For a product in FP8, on the device: the factors of the values of A and B.
   void set_scales(const float* a, const float* b) const;
 
   ProductDesc desc;
@@ -41,13 +43,14 @@ struct ProductPlan {
   float beta = 0.0f;
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace_bytes = 0;
-  bool possible = false;  // the library has an algorithm, which is to be used
+  bool possible = false;  // the library has an algorithm, and it is to be used
 };
 
 /// For messages.
 std::string describe(const Product& product);
 
-/// What an algorithm may use of a product's memory.
+/// What an algorithm must observe: the workspace's size, the operands' alignments, the kind of
+/// reduction.
 ProductPreference preference_of(const ProductKey& key, std::size_t workspace_bytes);
 
 }  // namespace sortie::trainer::ops::cuda

@@ -25,7 +25,7 @@ int alignment_of(const void* address) {
   return static_cast<int>(bits & -bits);
 }
 
-/// A point in a stream whose time is known.
+/// An event that records its time.
 class TimedEvent {
  public:
   TimedEvent() { check(cudaEventCreate(&event_), "an event"); }
@@ -34,7 +34,7 @@ class TimedEvent {
   TimedEvent& operator=(const TimedEvent&) = delete;
 
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "an event"); }
-  /// Waits for this one.
+  /// Blocks until this event has passed.
   double seconds_since(const TimedEvent& start) const {
     check(cudaEventSynchronize(event_), "a product that is timed");
     float milliseconds = 0;
@@ -70,7 +70,8 @@ class Products::State {
     auto found = plans_.find(key);
     if (found == plans_.end()) {
       const bool timed = options_.timed > 1 && options_.dropped && !choices_.contains(key);
-      // Before there is a plan: products of `apart` make plans as well, and may forget the others.
+      // Before the plan is created: products of `apart` create plans as well and may drop the
+      // others.
       const double seconds_apart = timed ? seconds_of(stream, apart) : 0.0;
       found = new_plan(key);
       ProductPlan& plan = found->second;
@@ -112,7 +113,7 @@ class Products::State {
   }
 
  private:
-  /// What decides whether the library takes an algorithm's words for the same algorithm.
+  /// Identifies the library and GPU for which the words of an algorithm are valid.
   std::string origin() const {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, device_.index), "a look at a GPU");
@@ -141,7 +142,7 @@ class Products::State {
     return plans_.try_emplace(key, key).first;
   }
 
-  /// False, and nothing happens, where the plan is not possible.
+  /// Returns false, without effect, if the plan is not possible.
   bool run_planned(ExecutionContext& context, const Product& product, const Operands& operands,
                    cudaStream_t stream, const ProductPlan& plan) {
     if (!plan.possible) return false;
@@ -151,7 +152,7 @@ class Products::State {
     return true;
   }
 
-  /// The device is the current one.
+  /// The device must be the current one.
   cublasLtHandle_t handle() {
     if (!handle_) {
       cublasLtHandle_t made = nullptr;
@@ -161,8 +162,9 @@ class Products::State {
     return handle_.get();
   }
 
-  /// Each stream has its own: products of two streams may run at the same time. Taken with its
-  /// first product, whether that needs it or not: memory does not depend on what is chosen.
+  /// Each stream has its own, because products of two streams may run concurrently. Allocated with
+  /// the stream's first product, even if that does not need it, so that memory does not depend on
+  /// choices.
   void* workspace(ExecutionContext& context, std::size_t bytes) {
     Tensor& tensor = workspaces_[static_cast<std::size_t>(context.stream())];
     if (!tensor.defined())
@@ -186,7 +188,7 @@ class Products::State {
     if (operands.a_scale != nullptr) plan.set_scales(operands.a_scale, operands.b_scale);
   }
 
-  /// False where no algorithm was chosen before, or none that the library has.
+  /// Returns false if no algorithm was chosen before, or the library does not support it.
   bool use_given(const ProductKey& key, ProductPlan& plan) {
     const auto given = choices_.find(key);
     if (given == choices_.end() || !given->second) return false;
@@ -215,10 +217,10 @@ class Products::State {
     choices_.insert_or_assign(key, plan.algorithm);
   }
 
-  /// What the library thinks best, best first; nothing where it can not.
+  /// The library's suggestions, best first; empty if it cannot compute the product.
   std::vector<cublasLtMatmulHeuristicResult_t> best(const ProductKey& key, const Operands& operands,
                                                     const ProductPlan& plan) {
-    // The library looks at the bias' alignment, and at whether there are scales.
+    // The library considers the bias' alignment and whether there are scales.
     set_addresses(plan, operands);
     const ProductPreference preference = preference_of(key, kProductWorkspaceBytes);
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(options_.timed));
@@ -226,7 +228,7 @@ class Products::State {
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle(), plan.desc.get(), plan.first.get(), plan.second.get(), plan.result.get(),
         plan.result.get(), preference.get(), options_.timed, results.data(), &count);
-    // What row sums are refused with depends on the version; there is another way to them.
+    // How it rejects row sums depends on the version; they can also be computed in another way.
     if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
         !key.product.row_sums)
       check(status, describe(key.product).c_str());
@@ -235,8 +237,8 @@ class Products::State {
     return results;
   }
 
-  /// How long what `add` gives to the stream takes, at best of several times; of two where that is
-  /// over twice `least`. Waits for the device.
+  /// Seconds that the work of `add` takes on the stream: the best of several runs, but only of two
+  /// if these take twice `least` or more. Blocks until the work is done.
   template <class Add>
   static double seconds_of(cudaStream_t stream, const Add& add,
                            double least = std::numeric_limits<double>::infinity()) {
@@ -247,7 +249,7 @@ class Products::State {
       end.record(stream);
       return end.seconds_since(begin) / repeats;
     };
-    constexpr double kEnough = 1e-3;                       // much more than events are apart
+    constexpr double kEnough = 1e-3;                       // far above the resolution of events
     const double once = std::min(seconds(1), seconds(1));  // the first loads the kernel
     const int repeats = std::clamp(static_cast<int>(kEnough / std::max(once, 1e-6)), 1, 100);
     double best = once;
@@ -256,8 +258,8 @@ class Products::State {
     return best;
   }
 
-  /// Waits for the device. A result that is added to is not written: it is what the ones before
-  /// left; where results are dropped it may be.
+  /// Blocks until the work is done. A destination that is added to already holds earlier results,
+  /// so it is not written, unless results are dropped.
   std::size_t fastest(ExecutionContext& context, const ProductKey& key, const Operands& operands,
                       cudaStream_t stream, const ProductPlan& plan,
                       const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {

@@ -1,4 +1,4 @@
-// Compiled without contraction to FMA, as trainer/random is.
+// Compiled without contraction to FMA, like trainer/random.
 #include "trainer/ops/cuda/random.h"
 
 #include "trainer/ops/cuda/device.h"

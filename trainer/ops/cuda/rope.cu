@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// kPairs is a divisor of the table's rows, but their addresses are multiples of 4 bytes at least.
+/// kPairs divides the table's row length, but the addresses may be aligned to only 4 bytes.
 template <int kPairs>
 __device__ __forceinline__ Floats<kPairs> load_angles(const float* from) {
   constexpr int kEach = kPairs < 4 ? kPairs : 4;
@@ -28,8 +28,8 @@ __device__ __forceinline__ void turn(T& low, T& high, float cos, float sin) {
   high = from_float<T>(b * cos + a * sin);
 }
 
-/// A thread turns kPairs neighbouring pairs of a head, with accesses of 16 bytes, or one pair
-/// element by element. `groups`: of pairs in a head.
+/// A thread rotates kPairs neighbouring pairs of a head with accesses of 16 bytes, or one pair
+/// element by element. `groups`: of pairs, per head.
 template <class T, int kPairs, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(RopeHeads<T> x, RopeAngles angles, float sign, unsigned groups) {

@@ -1,7 +1,7 @@
-// Kernels that treat the elements of rows alike: 16 bytes per access where addresses allow it,
-// element by element where not. For .cu files. What is done with the elements is a struct with
+// Kernels that treat all elements of rows alike: 16 bytes per access if addresses allow it, else
+// element by element. For .cu files. The operation is a struct with
 //   template <int N> __device__ void at(std::int64_t row, std::int64_t col) const;
-// for N elements from a column on, whose addresses are multiples of 16 bytes when N > 1.
+// for N elements from a column on. If N > 1, they are aligned to their size, up to 16 bytes.
 #pragma once
 
 #include "trainer/ops/cuda/device.h"
@@ -16,7 +16,8 @@ struct Floats {
   float values[N];
 };
 
-/// From and to memory as few accesses of at most 16 bytes; addresses are multiples of their size.
+/// Loads and stores in as few accesses of at most 16 bytes as possible; addresses are multiples of
+/// their size.
 template <int N, class T>
 __device__ __forceinline__ Floats<N> load(const T* from) {
   constexpr int kEach = N < kPackOf<T> ? N : kPackOf<T>;
@@ -56,8 +57,7 @@ __device__ __forceinline__ void store(const Rows<T>& to, std::int64_t row, std::
   store<N>(to.data + row * to.stride + col, values);
 }
 
-/// Whether N elements from every N-th column on lie at multiples of their size, but of 16 bytes at
-/// most.
+/// True if N elements from every N-th column on are aligned to their size, up to 16 bytes.
 template <int N, class T>
 bool has_packs(const Rows<T>& x) {
   constexpr std::size_t kBytes = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
@@ -65,15 +65,16 @@ bool has_packs(const Rows<T>& x) {
          (reinterpret_cast<std::uintptr_t>(x.data) % kBytes == 0 &&
           (x.rows <= 1 || static_cast<std::size_t>(x.stride) * sizeof(T) % kBytes == 0));
 }
-/// Makes one row of the rows where none of the views has gaps: a row has one tail at most.
+/// Joins the rows of all views into one row if none of them has gaps, so that there is at most one
+/// tail.
 template <class... T>
 void join_rows(Rows<T>&... views) {
   if (((views.stride == views.cols || views.rows <= 1) && ...))
     ((views = {views.data, 1, views.rows * views.cols, views.rows * views.cols}), ...);
 }
 
-/// How many rows and columns the elements have. `counted`: the device's number of rows, which is at
-/// most `rows`; null: all.
+/// Numbers of rows and columns of the elements. `counted`: number of rows on the device, at most
+/// `rows`; nullptr: all.
 struct RowSizes {
   std::int64_t rows = 0, cols = 0;
   const std::int64_t* counted = nullptr;
@@ -95,8 +96,8 @@ __global__ void __launch_bounds__(256)
   for (std::int64_t i = col; i < sizes.cols; ++i) each.template at<1>(row, i);
 }
 
-/// Calls each.at() for all elements; N at a time. Blocks of 256 threads cover some rows when rows
-/// are short; all blocks are on x, where there is room for 2^31.
+/// Calls each.at() for all elements, N at a time. Blocks of 256 threads cover several rows if rows
+/// are short. All blocks are on x, which allows 2^31.
 template <int N, class Each>
 void for_each_pack(cudaStream_t stream, const RowSizes& sizes, const Each& each) {
   constexpr unsigned kThreads = 256;
@@ -110,7 +111,8 @@ void for_each_pack(cudaStream_t stream, const RowSizes& sizes, const Each& each)
          stream, sizes, blocks_per_row, each);
 }
 
-/// The same with as many elements of T at a time as 16 bytes hold, if all views allow that.
+/// The same with as many elements of T at a time as 16 bytes hold, if all views allow that, else
+/// one.
 template <class T, class Each, class... Views>
 void for_each_element(cudaStream_t stream, const RowSizes& sizes, const Each& each,
                       const Views&... views) {

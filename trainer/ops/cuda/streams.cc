@@ -50,7 +50,7 @@ class CapturedGraph final : public CapturedWork {
   }
   ~CapturedGraph() override {
     (void)cudaSetDevice(device_.index);
-    (void)cudaStreamSynchronize(stream_);  // it may be under way
+    (void)cudaStreamSynchronize(stream_);  // it may still run
     (void)cudaGraphExecDestroy(exec_);
   }
   CapturedGraph(const CapturedGraph&) = delete;
@@ -81,7 +81,7 @@ CudaStreams::CudaStreams(Device device) : device_(device) {
 
 CudaStreams::~CudaStreams() {
   (void)cudaSetDevice(device_.index);
-  // What was not waited for is not wanted, but still uses its memory.
+  // Work that was not waited for is not needed, but still uses its memory.
   for (cudaStream_t stream : streams_) {
     (void)cudaStreamSynchronize(stream);
     (void)cudaStreamDestroy(stream);
@@ -114,7 +114,7 @@ void CudaStreams::synchronize() {
   for (cudaStream_t stream : streams_) check(cudaStreamSynchronize(stream), "work of a stream");
 }
 
-// Other threads may wait and take memory meanwhile: they have nothing to do with these streams.
+// Other threads may wait and allocate memory meanwhile, because they do not use these streams.
 void CudaStreams::begin_capture(StreamKind stream) {
   SORTIE_CHECK(captured_ == nullptr, "a capture in a capture");
   use_device(device_);
@@ -139,7 +139,7 @@ void CudaStreams::drop_capture() noexcept {
   cudaGraph_t graph = nullptr;
   (void)cudaStreamEndCapture(std::exchange(captured_, nullptr), &graph);
   if (graph != nullptr) (void)cudaGraphDestroy(graph);
-  (void)cudaGetLastError();  // it is not one of later calls
+  (void)cudaGetLastError();  // so that later calls do not report the error
 }
 
 cudaEvent_t native_event(const Event& event) {

@@ -11,7 +11,7 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// From here on CUDA's calls of this thread are about that GPU.
+/// Makes that GPU the current one for CUDA calls of this thread.
 void use_device(Device device);
 
 class CudaStreams final : public Streams {
@@ -23,7 +23,7 @@ class CudaStreams final : public Streams {
 
   Event record(StreamKind stream) override;
   void wait(StreamKind stream, const Event& event) override;
-  /// Blocks the caller: what a stream waits for is done by the host.
+  /// Blocks the caller until `awaited` is complete, because the host does its work.
   void wait(StreamKind stream, std::shared_ptr<Awaited> awaited) override;
   void synchronize() override;
 
@@ -39,16 +39,15 @@ class CudaStreams final : public Streams {
  private:
   const Device device_;
   std::array<cudaStream_t, kStreams> streams_{};
-  cudaStream_t captured_ = nullptr;  // the stream of the capture that is under way
+  cudaStream_t captured_ = nullptr;  // the stream that is being captured
 };
 
-/// The end of a stream of that GPU.
+/// Records an event at the current end of a stream of that GPU.
 Event record_event(Device device, cudaStream_t stream);
-/// CUDA's own event of one that CudaStreams made; null for an empty one.
+/// The CUDA event of an event that CudaStreams created; nullptr for an empty one.
 cudaEvent_t native_event(const Event& event);
 
-/// The stream that ops go to now, of a context of a GPU; this thread's calls are about that GPU
-/// then.
+/// The current stream of a GPU's context. Makes its GPU the current one for this thread.
 cudaStream_t current_stream(ExecutionContext& context);
 
 }  // namespace sortie::trainer::ops::cuda

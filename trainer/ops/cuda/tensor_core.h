@@ -1,5 +1,5 @@
-// Tensor cores and asynchronous copies: what kernels of matrix products use besides device.h. All
-// 32 lanes of a warp take part in mma and ldmatrix. On sm_80 and later; fp8 on sm_89 and later.
+// Tensor cores and asynchronous copies, for kernels of matrix products in addition to device.h. All
+// 32 lanes of a warp take part in mma and ldmatrix. Require sm_80; fp8 requires sm_89.
 //
 // Fragments (PTX ISA, "Matrix Fragments for mma"), with g = lane / 4 and t = lane % 4:
 //   bf16 m16n8k16, two elements per register, the lower column in the lower half:
@@ -35,8 +35,8 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)
 /// The 8-bit formats: 4 bits of exponent and 3 of mantissa, or 5 and 2.
 enum class Fp8 { e4m3, e5m2 };
 
-/// c += a b of fp8, summed in f32. Device code of earlier architectures traps: host code must not
-/// start such kernels there.
+/// c += a b of fp8, summed in f32. Traps on earlier architectures: host code must not start such
+/// kernels there.
 template <Fp8 A, Fp8 B>
 __device__ __forceinline__ void mma_fp8(float (&c)[4], const std::uint32_t (&a)[4],
                                         const std::uint32_t (&b)[2]) {
@@ -63,15 +63,15 @@ __device__ __forceinline__ void mma_fp8(float (&c)[4], const std::uint32_t (&a)[
 }
 
 #ifdef __CUDACC__
-/// The address as instructions on shared memory take it.
+/// The address in the form that instructions on shared memory take.
 __device__ __forceinline__ std::uint32_t shared_address(const void* shared) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
 }
 #endif
 
-/// Four 8 x 8 matrices of 16-bit elements from shared memory: lane i gives the address of row i % 8
-/// of matrix i / 8, 16 bytes, 16-byte aligned; registers[m] holds of matrix m row g, columns 2t and
-/// 2t + 1.
+/// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane i gives the address of row
+/// i % 8 of matrix i / 8: 16 bytes, 16-byte aligned. registers[m] receives the columns 2t and
+/// 2t + 1 of row g of matrix m.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&registers)[4], const void* row) {
 #ifdef __CUDACC__
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -82,7 +82,7 @@ __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&registers)[4], const
   emulated_cuda::ldmatrix_x4(registers, row, false);
 #endif
 }
-/// The same, transposed: registers[m] holds of matrix m rows 2t and 2t + 1 of column g.
+/// The same, transposed: registers[m] receives rows 2t and 2t + 1 of column g of matrix m.
 __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&registers)[4], const void* row) {
 #ifdef __CUDACC__
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -94,9 +94,9 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&registers)[4],
 #endif
 }
 
-/// Begins a copy of 16 bytes from global to shared memory, both 16-byte aligned; without `valid`
-/// zeros are written, and nothing is read. They are there for this thread after a cp_async_wait
-/// that covers them, for the block's others after a barrier that follows it.
+/// Starts a copy of 16 bytes from global to shared memory, both 16-byte aligned. Without `valid` it
+/// writes zeros and reads nothing. The copy is visible to this thread after a cp_async_wait that
+/// covers it, and to the block's other threads after a barrier that follows.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool valid = true) {
 #ifdef __CUDACC__
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
@@ -106,7 +106,7 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
   emulated_cuda::copy_async(shared, global, 16, valid);
 #endif
 }
-/// The same of 4 bytes.
+/// The same for 4 bytes.
 __device__ __forceinline__ void cp_async_4(void* shared, const void* global, bool valid = true) {
 #ifdef __CUDACC__
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)),
@@ -116,7 +116,7 @@ __device__ __forceinline__ void cp_async_4(void* shared, const void* global, boo
   emulated_cuda::copy_async(shared, global, 4, valid);
 #endif
 }
-/// This thread's copies since its last call are a group, which may be empty.
+/// Makes this thread's copies since its last call a group, which may be empty.
 __device__ __forceinline__ void cp_async_commit() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -124,7 +124,7 @@ __device__ __forceinline__ void cp_async_commit() {
   emulated_cuda::commit_copies();
 #endif
 }
-/// Waits until at most the N newest groups of this thread are under way.
+/// Waits until at most the N newest groups of this thread are incomplete.
 template <int N>
 __device__ __forceinline__ void cp_async_wait() {
 #ifdef __CUDACC__

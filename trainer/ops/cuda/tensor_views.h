@@ -1,4 +1,4 @@
-// From tensors to what kernels are told. For the host's files of this folder.
+// Converts tensors to kernel arguments. For the host code of this folder.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// The tensor's address on the device; null when it is undefined.
+/// The tensor's address on the device; nullptr if it is undefined.
 template <class T>
 T* address(const Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
@@ -44,7 +44,7 @@ inline DropoutView dropout_view(const Dropout& dropout) {
           .first = address<const std::int64_t>(dropout.first)};
 }
 
-/// body.operator()<T>() with the type of activations and weights.
+/// Calls body.operator()<T>() with the type of activations and weights.
 template <class Body>
 decltype(auto) with_float_type(DType dtype, const Body& body) {
   if (dtype == DType::bf16) return body.template operator()<bf16>();

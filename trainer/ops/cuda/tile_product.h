@@ -6,8 +6,8 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// One side of a product: [outer, depth], stored so or, where the tile says transposed, as [depth,
-/// outer], in rows `stride` apart.
+/// One side of a product: [outer, depth], or stored as [depth, outer] if the tile says transposed.
+/// Rows are `stride` elements apart.
 template <class T>
 struct Operand {
   const T* data = nullptr;
@@ -15,28 +15,29 @@ struct Operand {
   int outer = 0, depth = 0;
 };
 
-/// R x 32 elements of a bf16 operand in shared memory, in chunks of 16 bytes whose places in a row
-/// depend on the row, so that ldmatrix meets every bank once. A warp multiplies kWarpOuter of R.
+/// R x 32 elements of a bf16 operand in shared memory, in chunks of 16 bytes. The position of a
+/// chunk in its row depends on the row, so that ldmatrix accesses every bank once. A warp
+/// multiplies kWarpOuter of R.
 template <int R, int kWarpOuter, bool kTransposed, int kThreads, bool kAligned>
 struct OperandTile {
   static constexpr int kDepth = 32;
   static constexpr int kBytes = R * kDepth * 2;
-  static constexpr int kChunks = (kTransposed ? R : kDepth) / 8;  // of a row
+  static constexpr int kChunks = (kTransposed ? R : kDepth) / 8;  // per row
   static constexpr int kRowBytes = kChunks * 16;
   static constexpr int kRows = kTransposed ? kDepth : R;
   static constexpr int kRowsAtOnce = kThreads / kChunks;
   static_assert(kRowsAtOnce % 8 == 0 && kRows % kRowsAtOnce == 0);
 
-  /// In bytes. Rows that are a multiple of 8 apart have their chunks at the same places.
+  /// In bytes. Rows whose distance is a multiple of 8 have their chunks at the same positions.
   static __device__ __forceinline__ int offset(int row, int chunk) {
     const int turn = kChunks >= 8 ? row % 8 : row / 2 % 4;
     return row * kRowBytes + (chunk ^ turn) * 16;
   }
 
-  /// This thread's part of the copies of one tile after another, in steps of kDepth.
+  /// This thread's part of the copies of consecutive tiles, in steps of kDepth.
   struct Loader {
     const bf16* from;           // its first chunk of the next tile
-    std::int64_t stride, next;  // to its chunk kRowsAtOnce rows on, and to the next tile, elements
+    std::int64_t stride, next;  // in elements: to its next chunk of this tile, and to the next tile
     int to;
     int rows_left, cols_left;  // of the operand, from this chunk on
 
@@ -52,7 +53,7 @@ struct OperandTile {
       rows_left = (kTransposed ? x.depth : x.outer) - first_row;
       cols_left = (kTransposed ? x.outer : x.depth) - first_col;
     }
-    /// What is outside of the operand becomes zero.
+    /// Elements outside of the operand become zero.
     __device__ __forceinline__ void load(unsigned char* tile) {
 #pragma unroll
       for (int pass = 0; pass < kRows / kRowsAtOnce; ++pass)
@@ -76,16 +77,16 @@ struct OperandTile {
     }
   };
 
-  /// Where this lane's rows for ldmatrix are. A slice is 16 of the depth; i counts the warp's
+  /// Addresses of this lane's rows for ldmatrix. A slice is 16 of the depth; i counts the warp's
   /// elements of the other dimension in units of 16.
   struct Lane {
     int at[kTransposed ? kWarpOuter / 16 : kDepth / 16];
 
-    /// `left`: fragments of a, 16 x 16; otherwise of b, two of 8 columns, b[0], b[1] and b[2],
-    /// b[3].
+    /// `left`: fragments of a, 16 x 16; otherwise two fragments of b with 8 columns each, b[0],
+    /// b[1] and b[2], b[3].
     __device__ __forceinline__ Lane(int warp_outer, bool left) {
       const int lane = static_cast<int>(threadIdx.x) % kWarp;
-      // The order of the four matrices: a has the other rows first, b the other depth.
+      // The order of the four matrices: in a the other rows come first, in b the other depth.
       const bool depth_first = !left;
       const int half = depth_first != kTransposed ? lane / 16 : lane / 8 % 2;
       const int other = depth_first != kTransposed ? lane / 8 % 2 : lane / 16;
@@ -105,19 +106,19 @@ struct OperandTile {
   };
 };
 
-/// M x N elements by kWarpsM x kWarpsN warps. kAligned: addresses and strides of both operands are
-/// multiples of 16 bytes, and so are the sizes of the dimension that is dense.
+/// M x N elements, computed by kWarpsM x kWarpsN warps. kAligned: addresses and strides of both
+/// operands are multiples of 16 bytes, and so are the sizes of the dense dimension.
 template <int M, int N, int kWarpsM, int kWarpsN, bool kTransposedA, bool kTransposedB,
           bool kAligned>
 struct Bf16Tile {
   using Element = bf16;
   static constexpr int kM = M, kN = N, kThreads = kWarpsM * kWarpsN * kWarp;
-  /// Of a multiprocessor, that its registers are to suffice for.
+  /// Blocks per multiprocessor for which its registers must suffice.
   static constexpr int kBlocks = M >= 128 ? 2 : M >= 64 ? 3 : 4;
-  static constexpr int kRowsM = M / kWarpsM, kColsN = N / kWarpsN;  // of a warp
+  static constexpr int kRowsM = M / kWarpsM, kColsN = N / kWarpsN;  // per warp
   using A = OperandTile<M, kRowsM, kTransposedA, kThreads, kAligned>;
   using B = OperandTile<N, kColsN, kTransposedB, kThreads, kAligned>;
-  /// Copies of two stages are under way while the third is multiplied.
+  /// Two stages are being copied while the third is multiplied.
   static constexpr int kStages = 3, kDepth = 32;
   static constexpr int kStageBytes = A::kBytes + B::kBytes;
   static constexpr int kBytes = kStages * kStageBytes;
@@ -132,7 +133,8 @@ struct Bf16Tile {
     return static_cast<int>(threadIdx.x) / kWarp % kWarpsN * kColsN;
   }
 
-  /// sums = the tile whose first element is (row, col). `shared`: kBytes, free before and after.
+  /// sums = the tile whose first element is (row, col). `shared` has kBytes, free before and after
+  /// the call.
   static __device__ __forceinline__ void multiply(unsigned char* shared, const Operand<bf16>& a,
                                                   const Operand<bf16>& b, int row, int col,
                                                   Sums& sums) {
@@ -160,7 +162,7 @@ struct Bf16Tile {
     for (int stage = 0; stage < kStages - 1; ++stage) load(stage, stage);
     for (int step = 0, stage = 0, next = kStages - 1; step < steps; ++step) {
       cp_async_wait<kStages - 2>();
-      __syncthreads();  // the stage is there, and all have left the one before it
+      __syncthreads();  // the stage is loaded, and no thread still reads the one before it
       load(step + kStages - 1, next);
       const unsigned char* tile = shared + stage * kStageBytes;
 #pragma unroll
@@ -187,8 +189,8 @@ struct Bf16Tile {
     __syncthreads();
   }
 
-  /// This thread's elements, in parts: visit(number in the part, row, col, sum, sum at col + 1), in
-  /// the tile.
+  /// Visits this thread's elements, in parts: visit(number in the part, row, col, sum, sum at col +
+  /// 1), with positions in the tile.
   static constexpr int kParts = kRowsM / 16 * 2, kPartPairs = kColsN / 8;
   template <class Visit>
   static __device__ __forceinline__ void for_pairs(const Sums& sums, int part, const Visit& visit) {
@@ -215,7 +217,7 @@ struct F32Tile {
     float values[4][4];
   };
 
-  /// As Bf16Tile.
+  /// Like Bf16Tile::multiply().
   static __device__ __forceinline__ void multiply(unsigned char* shared, const Operand<float>& a,
                                                   const Operand<float>& b, int row, int col,
                                                   Sums& sums) {

@@ -33,9 +33,9 @@ struct ShiftRows {
 };
 
 constexpr int kScanThreads = 512;
-constexpr int kScanEach = 8;  // neighbouring places of a thread
+constexpr int kScanEach = 8;  // consecutive positions per thread
 
-/// The largest of the values of this lane and those before it.
+/// The largest value of this lane and the lanes before it.
 __device__ __forceinline__ std::int32_t max_up_to_lane(std::int32_t value) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -46,8 +46,8 @@ __device__ __forceinline__ std::int32_t max_up_to_lane(std::int32_t value) {
   return value;
 }
 
-/// A block per sequence, which goes along it piece by piece: the start of a place's document is the
-/// largest start up to it, a running maximum.
+/// A block per sequence, which it processes piece by piece: the start of a position's document is
+/// the largest start up to it, a running maximum.
 __global__ void __launch_bounds__(kScanThreads)
     find_starts_kernel(Rows<const std::int32_t> tokens, std::int32_t end,
                        const std::int32_t* targets, std::int32_t* starts, std::int32_t* positions) {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kScanThreads)
       if (value > all) all = value;
     }
     carried = all;
-    __syncthreads();  // the next piece writes of_warps
+    __syncthreads();  // the next piece overwrites of_warps
 #pragma unroll
     for (int i = 0; i < kScanEach; ++i) {
       const std::int64_t at = place + i;

@@ -7,7 +7,7 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// Where the values of decide_update() lie.
+/// Addresses of the values of decide_update().
 struct GateValues {
   const double *loss_sum = nullptr, *squared_norm = nullptr;
   double* state = nullptr;

@@ -1,5 +1,4 @@
-// What host code tells kernels of tensors: plain values, for both sides. Addresses are the
-// device's.
+// Tensors as kernel arguments: plain values, for host and device code. Addresses are the device's.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +21,14 @@ struct Flat {
   std::int64_t size = 0;
 };
 
-/// Dropout (ops/dropout.h), for dropout_run.h. An element is kept where its random bits reach the
-/// threshold, and multiplied by the factor 1 / (1 - p).
+/// Dropout (ops/dropout.h) as a kernel argument, for dropout_run.h. An element is kept if its
+/// random bits are at least the threshold, and multiplied by the factor 1 / (1 - p).
 struct DropoutView {
   std::uint64_t key = 0;
   std::int64_t first_sample = 0, first_element = 0;
-  std::uint32_t threshold = 0;  // 0: there is none
+  std::uint32_t threshold = 0;  // 0: no dropout
   float factor = 1.0f;
-  const std::int64_t* first = nullptr;  // of the samples, beside first_sample; null = 0
+  const std::int64_t* first = nullptr;  // added to first_sample; nullptr = 0
 };
 
 }  // namespace sortie::trainer::ops::cuda

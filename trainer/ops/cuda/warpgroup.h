@@ -1,11 +1,12 @@
-// Products of a warpgroup: wgmma, on compute capability 9.0 alone (sm_90a). All 128 threads of four
-// warps, the first of which has a number that is a multiple of four, take part. Operands come from
-// shared memory, or the left one from registers; sums are in registers.
+// Warpgroup products: wgmma, only on compute capability 9.0 (sm_90a). All 128 threads of four warps
+// take part; the number of the first warp is a multiple of four. Operands come from shared memory,
+// the left one also from registers; sums are in registers.
 //
-// Left operands in registers and sums are what tensor_core.h says of mma m16n8k16, where warp w of
-// the group has rows 16 w to 16 w + 15, and sums[i] columns 8 i to 8 i + 7.
+// Left operands in registers and sums have the layout that tensor_core.h describes for mma
+// m16n8k16: warp w of the group has rows 16 w to 16 w + 15, and sums[i] columns 8 i to 8 i + 7.
 //
-// Products run while the threads go on: between warpgroup_begin() and warpgroup_wait() nobody may
+// Products are asynchronous. Between warpgroup_begin() and warpgroup_wait(), no thread may touch
+// their sums, their left operands in registers or what they read in shared memory.
 // touch their sums, their left operands in registers or what they read in shared memory.
 #pragma once
 
@@ -15,8 +16,8 @@ namespace sortie::trainer::ops::cuda {
 
 inline constexpr int kWarpgroup = 128;
 
-/// Whether what is compiled here has these products: code for 9.0 itself, and the emulation. Other
-/// device code traps at its begin: host code must not start it.
+/// True if the compiled code has these products: code for 9.0 itself, and the emulation. Other
+/// device code traps at its start: host code must not start it.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define SORTIE_WARPGROUP_CODE
 #endif
@@ -26,14 +27,14 @@ inline constexpr bool kHasWarpgroups = false;
 inline constexpr bool kHasWarpgroups = true;
 #endif
 
-/// Rows of bf16 in shared memory, as wgmma reads them with its "128-byte swizzle": panels of 64
-/// columns; in a panel a row is 128 bytes, and its piece p of 16 bytes lies at p XOR row % 8. A
-/// tile begins at a multiple of 1024 bytes of shared memory, and has a multiple of 8 rows.
+/// Rows of bf16 in shared memory, in the layout of wgmma's "128-byte swizzle": panels of 64
+/// columns; in a panel a row is 128 bytes, and its piece p of 16 bytes is at p XOR row % 8. A tile
+/// begins at a multiple of 1024 bytes of shared memory and has a multiple of 8 rows.
 template <int kColumns>
 struct PanelTile {
   static_assert(kColumns % 64 == 0);
   __host__ __device__ static constexpr int elements(int rows) { return rows * kColumns; }
-  /// Where the element lies, of a tile of so many rows.
+  /// Position of an element in a tile of `rows` rows.
   __host__ __device__ static constexpr int at(int rows, int row, int column) {
     return column / 64 * rows * 64 + row * 64 + ((column % 64 / 8) ^ (row % 8)) * 8 + column % 8;
   }
@@ -43,7 +44,7 @@ struct PanelTile {
 struct SharedMatrix {
   std::uint64_t bits;
 };
-/// `panel_bytes`: from a panel to the next, which only transposed operands reach.
+/// `panel_bytes`: from one panel to the next, used only by transposed operands.
 __device__ __forceinline__ SharedMatrix shared_matrix(const bf16* begin, int panel_bytes) {
   constexpr std::uint64_t kSwizzle128 = 1, kEightRows = 1024;
 #ifdef __CUDACC__
@@ -54,37 +55,38 @@ __device__ __forceinline__ SharedMatrix shared_matrix(const bf16* begin, int pan
   return {(address & 0x3ffff) >> 4 | static_cast<std::uint64_t>(panel_bytes >> 4) << 16 |
           (kEightRows >> 4) << 32 | kSwizzle128 << 62};
 }
-/// The same matrix from `bytes` on.
+/// The same matrix, starting `bytes` later.
 __device__ __forceinline__ SharedMatrix behind(SharedMatrix matrix, int bytes) {
   return {matrix.bits + static_cast<std::uint64_t>(bytes >> 4)};
 }
 
-/// What this thread wrote to shared memory may be read by products, after a barrier.
+/// Makes what this thread wrote to shared memory visible to products, after a barrier.
 __device__ __forceinline__ void show_to_products() {
 #ifdef SORTIE_WARPGROUP_CODE
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-/// In front of products whose sums or operands in registers were touched.
+/// Must precede products whose sums or register operands were accessed.
 __device__ __forceinline__ void warpgroup_begin() {
 #ifdef SORTIE_WARPGROUP_CODE
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-/// The products since the last call are a group.
+/// Makes the products since the last call a group.
 __device__ __forceinline__ void warpgroup_commit() {
 #ifdef SORTIE_WARPGROUP_CODE
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-/// Waits until at most the N newest groups run. touch_sums() the sums of the others before use.
+/// Waits until at most the N newest groups are incomplete. Call touch_sums() on the sums of the
+/// others before using them.
 template <int N>
 __device__ __forceinline__ void warpgroup_wait() {
 #ifdef SORTIE_WARPGROUP_CODE
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 #endif
 }
-/// Keeps the compiler from moving uses of the sums over what stands in front of this.
+/// Prevents the compiler from moving uses of the sums to before this call.
 template <int N>
 __device__ __forceinline__ void touch_sums([[maybe_unused]] float (&sums)[N][4]) {
 #ifdef SORTIE_WARPGROUP_CODE
@@ -98,7 +100,7 @@ __device__ __forceinline__ void touch_sums([[maybe_unused]] float (&sums)[N][4])
 
 #ifdef SORTIE_WARPGROUP_CODE
 #define SORTIE_FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-/// c = a b^T, or c += it: 64 rows of `a`, 64 or 128 of `b`, 16 columns of both.
+/// c = a b^T, or c += a b^T with kAdd: 64 rows of `a`, 64 or 128 of `b`, 16 columns of both.
 template <bool kAdd>
 __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], SharedMatrix a, SharedMatrix b) {
   asm volatile(
@@ -125,7 +127,7 @@ __device__ __forceinline__ void wgmma_rows(float (&c)[16][4], SharedMatrix a, Sh
         SORTIE_FOUR(c, 12), SORTIE_FOUR(c, 13), SORTIE_FOUR(c, 14), SORTIE_FOUR(c, 15)
       : "l"(a.bits), "l"(b.bits), "n"(kAdd ? 1 : 0));
 }
-/// c = a b, or c += it, with `a` in registers: 16 rows of `b` and 64 or 128 columns.
+/// c = a b, or c += a b if `adds`, with `a` in registers: 16 rows and 64 or 128 columns of `b`.
 __device__ __forceinline__ void wgmma_fragment(float (&c)[8][4], const std::uint32_t (&a)[4],
                                                SharedMatrix b, bool adds) {
   asm volatile(
@@ -170,8 +172,8 @@ void wgmma_fragment(float (&c)[N][4], const std::uint32_t (&a)[4], SharedMatrix 
 }
 #endif
 
-/// s = a b^T, to be waited for: the 64 rows of `a` from `row` on times all kRows of `b`, over
-/// kColumns. `a` is a tile of kRowsOfA.
+/// Starts s = a b^T: the 64 rows of `a` from `row` on times all kRows rows of `b`, over kColumns.
+/// `a` is a tile of kRowsOfA rows. s is valid after warpgroup_wait().
 template <int kRowsOfA, int kRows, int kColumns>
 __device__ __forceinline__ void begin_rows(float (&s)[kRows / 8][4], const bf16* a, int row,
                                            const bf16* b) {
@@ -188,8 +190,8 @@ __device__ __forceinline__ void begin_rows(float (&s)[kRows / 8][4], const bf16*
       wgmma_rows<true>(s, x, y);
   }
 }
-/// c = p b, or c += it, to be waited for: p are fragments of 64 rows, whose columns are the kRows
-/// rows of `b`.
+/// Starts c = p b, or c += p b if `adds`: p are fragments of 64 rows, whose columns are the kRows
+/// rows of `b`. c is valid after warpgroup_wait().
 template <int kRows, int kColumns>
 __device__ __forceinline__ void begin_fragments(float (&c)[kColumns / 8][4],
                                                 const std::uint32_t (&p)[kRows / 16][4],
@@ -200,7 +202,7 @@ __device__ __forceinline__ void begin_fragments(float (&c)[kColumns / 8][4],
     wgmma_fragment(c, p[k / 16], behind(right, k * 128), adds || k > 0);
 }
 
-/// Sums as they lie in registers, as the fragments of a left operand, rounded to bf16.
+/// Converts sums in registers to the fragments of a left operand, rounded to bf16.
 template <int N>
 __device__ __forceinline__ void to_fragments(std::uint32_t (&p)[N / 2][4], const float (&s)[N][4]) {
 #pragma unroll

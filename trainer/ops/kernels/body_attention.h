@@ -38,7 +38,7 @@ void rope_interleaved(void* x_v, const float* cos, const float* sin, std::int64_
   }
 }
 
-/// The largest element; a NaN is passed over (its exponential brings it back into the sum).
+/// The largest element. NaN is ignored here; its exponential puts it back into the sum.
 SORTIE_INLINE float row_max(const float* x, std::int64_t n) {
   float max = -__builtin_inff();
 #pragma omp simd reduction(max : max)

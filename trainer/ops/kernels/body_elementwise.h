@@ -70,7 +70,7 @@ void gelu_backward(const void* dy_v, const void* x_v, void* dx_v, std::int64_t n
 }
 
 /// 2 u of GELU's tanh form: 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-/// Beyond +-30 all of it has long been 0 or 1.
+/// Beyond +-30 the sigmoid is 0 or 1, so x is clamped.
 SORTIE_INLINE float gelu_new_argument(float x) {
   const float low = x < -30.0f ? -30.0f : x;
   const float y = low > 30.0f ? 30.0f : low;
@@ -159,8 +159,7 @@ SORTIE_INLINE std::uint32_t mix_bits(std::uint32_t x) {
   return x;
 }
 
-/// y = x * scale where the element's random bits reach the threshold, else 0 (a dropped NaN is
-/// gone).
+/// y = x * scale if the element's random bits are at least the threshold, else 0 (also for NaN).
 template <class T>
 void dropout(const DropoutRow& row, const void* x_v, void* y_v, std::int64_t n) {
   const T* x = static_cast<const T*>(x_v);

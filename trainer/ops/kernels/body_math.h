@@ -31,7 +31,7 @@ SORTIE_INLINE void store(b16* p, float value) {
   const std::uint32_t quiet = (wide >> 16) | 0x40u;
   p->bits = static_cast<std::uint16_t>((wide & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
-/// What a load after the store would give.
+/// The value that a load after the store would return.
 SORTIE_INLINE float rounded(const float*, float value) {
   return value;
 }

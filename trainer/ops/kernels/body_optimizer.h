@@ -27,7 +27,7 @@ void adamw(const AdamWRow& step, float* w, const float* grad, float* m, float* v
     store(&narrow[i], adamw_element(a, &w[i], grad[i], &m[i], &v[i]));
 }
 
-/// Up or down, with the chance of what 16 equal random bits say: the mean is the value.
+/// Rounds up or down at random, by 16 uniform random bits: the mean is the value.
 SORTIE_INLINE void round_at_random(b16* p, float value, std::uint32_t noise) {
   const std::uint32_t wide = as_bits(value), size = wide & 0x7fffffffu;
   const std::uint32_t kept = (wide >> 16) | (size > 0x7f800000u ? 0x40u : 0u);

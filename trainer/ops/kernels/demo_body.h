@@ -17,7 +17,7 @@ inline void store(Lanes values, float* to) {
   *reinterpret_cast<Lanes*>(to) = values;
 }
 
-/// kRows rows of c, two vectors of them at a time.
+/// Computes kRows rows of c, two vectors at a time.
 template <int kRows>
 inline void product_rows(const float* a, std::int64_t a_row, std::int64_t a_depth, const float* b,
                          float* c, std::int64_t columns, std::int64_t depth) {
@@ -71,12 +71,12 @@ void mix(float decay, float rate, const float* g, float* m, float* x, std::int64
 
 void move(float decay, float lr, const float* q, float* w, std::uint16_t* copies, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const float up = q[i] > 0.0f ? 1.0f : q[i];  // 0, or NaN, as it is
+    const float up = q[i] > 0.0f ? 1.0f : q[i];  // keeps 0 and NaN
     const float sign = q[i] < 0.0f ? -1.0f : up;
     w[i] = w[i] - decay * w[i] - lr * sign;
   }
   if (copies == nullptr) return;
-  for (std::int64_t i = 0; i < n; ++i) {  // as class bf16 rounds
+  for (std::int64_t i = 0; i < n; ++i) {  // rounds like class bf16
     const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, w[i]);
     const std::uint32_t even = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const std::uint32_t quiet = (bits >> 16) | 0x40u;

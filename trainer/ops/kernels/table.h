@@ -1,6 +1,6 @@
-// The row kernels that Sortie writes itself, as tables of function pointers, one table per
-// instruction set. The bodies (body_*.h) are compiled once per set by isa_*.cc; op *_cpu.cc files
-// split the rows over threads and call through the table of their context.
+// Sortie's own row kernels, as tables of function pointers, one table per instruction set. isa_*.cc
+// compile the bodies (body_*.h) once per set. The files of ops/cpu split the rows over threads and
+// call the kernels through the table of their context.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,13 @@ struct NormBackwardRows {
   bool layer;
 };
 
-/// State of the dropout generator at a run of elements, whose numbers do not pass 2^32.
+/// State of the dropout generator for a run of elements whose numbers do not cross a multiple of
+/// 2^32.
 struct DropoutRow {
   std::uint32_t key0, key1;
   std::uint32_t begin;      // number of the first element
-  std::uint32_t threshold;  // an element is kept when its 32 random bits reach it
-  float scale;              // of the kept ones
+  std::uint32_t threshold;  // an element is kept if its 32 random bits are at least this
+  float scale;              // of the kept elements
 };
 
 /// Kernels over activations of one dtype.
@@ -60,23 +61,23 @@ struct TypedKernels {
   void (*from_f32)(const float* x, void* y, std::int64_t n);
   void (*to_f32)(const void* x, float* y, std::int64_t n);
   float (*dot)(const void* a, const void* b, std::int64_t n);
-  /// One head's first 2 * half elements; sign -1 turns back.
+  /// The first 2 * half elements of one head; sign = -1 rotates back.
   void (*rope)(void* x, const float* cos, const float* sin, std::int64_t half, float sign);
-  /// The same where the two elements of a pair are neighbours.
+  /// The same for pairs of neighbouring elements.
   void (*rope_interleaved)(void* x, const float* cos, const float* sin, std::int64_t half,
                            float sign);
   /// p[0, n) = softmax(scale * s[0, n)), p[n, width) = 0; s is overwritten. Returns log-sum-exp.
   float (*softmax)(float* s, void* p, std::int64_t n, std::int64_t width, float scale);
-  /// A part of a row, whose parts before had the largest scaled score `max` (first: -inf) and
-  /// `sum` = the sum of exp(scale * s - max): p[0, n) = exp(scale * s - new max), p[n, width) = 0.
-  /// Updates both, and returns the factor that turns results under the old max into those under the
-  /// new one.
+  /// The softmax of a part of a row. Over the earlier parts, `max` is the largest scaled score
+  /// (-inf for the first part) and `sum` the sum of exp(scale * s - max). p[0, n) = exp(scale * s -
+  /// new max), p[n, width) = 0. Updates max and sum. Returns the factor that converts results
+  /// relative to the old max into results relative to the new one.
   float (*softmax_part)(const float* s, void* p, std::int64_t n, std::int64_t width, float scale,
                         float* max, float* sum);
   /// p = exp(scale * s - lse), ds = scale * p * (dp - delta) on [0, n); both 0 on [n, width).
   void (*softmax_backward)(const float* s, const float* dp, void* p, void* ds, std::int64_t n,
                            std::int64_t width, float scale, float lse, float delta);
-  /// e = exp(logits - max) over n columns; returns the sum of e, and the max.
+  /// e = exp(logits - max) over n columns. Returns the sum of e, and the maximum in `max`.
   float (*exp_row)(const float* logits, void* e, std::int64_t n, float* max);
   void (*scale)(void* x, std::int64_t n, float factor);  // x *= factor
   void (*dropout)(const DropoutRow& row, const void* x, void* y, std::int64_t n);
@@ -89,8 +90,8 @@ struct AdamWRow {
   float grad_scale;
 };
 
-/// State of the generator that rounds moments, at a run of elements whose numbers follow each other
-/// and do not pass a multiple of 2^32.
+/// State of the generator that rounds moments, for a run of elements with consecutive numbers that
+/// do not cross a multiple of 2^32.
 struct RoundingRow {
   std::uint32_t key0, key1;
   std::uint32_t begin;  // number of the first element
@@ -99,7 +100,7 @@ struct RoundingRow {
 struct Kernels {
   Isa isa;
   TypedKernels f32, bf16;
-  /// compute may be null.
+  /// compute may be nullptr.
   void (*adamw)(const AdamWRow& step, float* w, const float* grad, float* m, float* v,
                 std::uint16_t* compute, std::int64_t n);
   /// The same with moments in bf16.
@@ -109,7 +110,7 @@ struct Kernels {
   double (*sum_of_squares)(const float* x, std::int64_t n);
 };
 
-/// The table of `isa`, which this CPU must have.
+/// The table of `isa`, which this CPU must support.
 const Kernels& kernels_of(Isa isa);
 
 }  // namespace sortie::trainer::ops

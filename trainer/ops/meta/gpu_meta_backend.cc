@@ -12,7 +12,7 @@ std::int64_t columns_of(const CrossEntropySpec& spec, const PackedWeight& w) {
   return std::clamp<std::int64_t>(spec.vocab_size - spec.first_token, 0, w.plain().size(0));
 }
 
-/// Gradients of rows whose last columns are added apart.
+/// Allocates the f32 gradients of rows if their last columns are added separately.
 Tensor kept_rows(ExecutionContext& context, const CrossEntropySpec& spec, const PackedWeight& w,
                  std::int64_t rows, const Tensor& dh) {
   if (!dh.defined() || cuda::head_rest(columns_of(spec, w)) == 0) return {};

@@ -1,5 +1,5 @@
-// The backend of the meta device that stands for a GPU (planned_gpu.h): what ops/cuda allocates, by
-// the same sizes (ops/cuda/work_sizes.h), and nothing else.
+// The backend of the meta device that stands for a GPU (planned_gpu.h). Its ops only make the
+// allocations of ops/cuda, with the same sizes (ops/cuda/work_sizes.h).
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ class GpuMetaBackend final : public MetaBackend {
  public:
   using MetaBackend::MetaBackend;
 
-  // Products, which take no rearranged weights.
+  // Products, which need no rearranged weights.
   void weight_changed(Context&, const PackedWeight& w) override {
     if (w.copies() != nullptr) static_cast<Fp8Copies&>(*w.copies()).mark_stale();
   }
@@ -74,9 +74,9 @@ class GpuMetaBackend final : public MetaBackend {
   void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) override;
 
  private:
-  /// The workspace of the current stream's products, from the first one on.
+  /// Allocates the workspace of the current stream's products at the first one.
   void multiply(Context& context);
-  /// The same, with what a product with this bias takes beside it.
+  /// The same, and allocates what a product with this bias needs.
   void multiply(Context& context, const Tensor& bias, const Tensor& y);
   std::array<Tensor, kStreams> workspaces_;
 };

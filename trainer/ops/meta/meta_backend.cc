@@ -5,8 +5,8 @@
 namespace sortie::trainer::ops {
 namespace {
 
-/// What a product with every expert's weight takes while it is computed. Which rows are whose is
-/// not known: all experts have the same number.
+/// Allocates what the products with every expert's weight need. The routing is not known: all
+/// experts are assumed to have the same number of rows.
 void plan_grouped(ExecutionContext& context, const ExpertRows& rows, const Tensor& in,
                   std::span<const PackedWeight* const> weights, bool backward, const Tensor& out) {
   const std::int64_t each = rows.capacity / std::max<std::int64_t>(rows.experts, 1);

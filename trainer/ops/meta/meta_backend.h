@@ -1,6 +1,6 @@
-// The backend of the meta device: nothing is computed. What works in memory of its own, or keeps
-// some, is the CPU's own code up to the point where it would touch memory: it allocates what the
-// CPU allocates, with oneDNN's word for the sizes, so that peaks are those of a real step.
+// The backend of the meta device, which computes nothing. Ops that need scratch memory or keep
+// copies run the CPU's code up to the point where it would access memory. They allocate what the
+// CPU allocates, with the sizes that oneDNN reports, so that peaks are those of a real step.
 #pragma once
 
 #include "trainer/ops/cpu/cpu_backend.h"

@@ -1,13 +1,13 @@
-// The meta device that stands for a GPU.
+// kPlannedGpu, the meta device that stands for a GPU.
 #pragma once
 
 #include "trainer/tensor/device.h"
 
 namespace sortie::trainer::ops {
 
-/// Its ops allocate what a GPU's do; those of {meta, 0} what the CPU's do.
+/// Its ops make the allocations of a GPU's ops; those of {meta, 0} make the CPU's.
 inline constexpr Device kPlannedGpu{.kind = DeviceKind::meta, .index = 1};
-/// Whether a device's ops are those of a GPU, or stand for them.
+/// True if the device is a GPU or stands for one.
 inline bool is_gpu(Device device) {
   return device.kind == DeviceKind::cuda || device == kPlannedGpu;
 }
