@@ -21,7 +21,7 @@ namespace {
 using Stream = boost::asio::posix::stream_descriptor;
 constexpr std::size_t kMaxClients = 8;
 constexpr std::chrono::milliseconds kNoDescriptorPause{200};
-constexpr char kTaken = 'k';  // else the reason for the refusal
+constexpr char kTaken = 'k';  // any other answer is the reason for the refusal
 constexpr std::string_view kSocketName = "/adopt.sock";
 
 Result<sockaddr_un> address_of(const std::string& folder) {
@@ -44,7 +44,7 @@ bool is_own(int socket) {
 Result<> AdoptionListener::open(const std::string& folder) {
   SORTIE_ASSIGN_OR_RETURN(const sockaddr_un address, address_of(folder));
   Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // The umask of a runner is 077.
+  // The runner's umask is 077, so the socket is private.
   if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(fd.get(), kMaxClients) != 0)
     return std::unexpected(os_error(errno, address.sun_path));
@@ -142,7 +142,7 @@ boost::asio::awaitable<Result<Fd>> offer_connection(boost::asio::io_context& io,
   Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) co_return std::unexpected(os_error(errno, "socket"));
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(sockaddr_un)) != 0) {
-    // Refused: a socket without a listener. What else may be wrong says nothing about the runner.
+    // ECONNREFUSED: the socket has no listener. Other errors say nothing about the runner.
     const int error = errno;
     if (error != ECONNREFUSED && (error != ENOENT || may_be_held(*folder)))
       co_return std::unexpected(os_error(error, address->sun_path));
@@ -165,7 +165,8 @@ boost::asio::awaitable<Result<Fd>> offer_connection(boost::asio::io_context& io,
   item->cmsg_type = SCM_RIGHTS;
   item->cmsg_len = CMSG_LEN(sizeof descriptors);
   std::memcpy(CMSG_DATA(item), descriptors, sizeof descriptors);
-  // Some milliseconds at most, unless the holder is frozen: then the launcher's deadline ends it.
+  // Blocks for some milliseconds at most, unless the holder is frozen: then the launcher's deadline
+  // ends it.
   std::size_t sent = 0;
   while (sent < bytes.size()) {
     const ssize_t count =

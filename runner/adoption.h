@@ -1,6 +1,6 @@
-// Adoption: how the connection of another launcher, or a new connection of the same one, gets to
-// the runner that holds a job. The launcher starts a fresh runner; that one finds the holder's Unix
-// socket in the run folder, passes its two descriptors on, and stays until the holder is done,
+// Adoption: passes the connection of another launcher, or a new connection of the same one, to the
+// runner that holds a job. The launcher starts a fresh runner. That runner finds the holder's Unix
+// socket in the run folder and passes its two descriptors on. It stays until the holder is done,
 // because sshd ties the channel to it.
 #pragma once
 
@@ -20,10 +20,11 @@
 
 namespace sortie::runner {
 
-/// The holder's side: "adopt.sock" in its run folder, 0600, for processes of this user alone.
+/// The holder's side: listens on "adopt.sock" in its run folder, 0600, for processes of this user
+/// only.
 class AdoptionListener {
  public:
-  /// Takes the connection over, or says why not.
+  /// Takes over the connection. The error is the reason for a refusal.
   using OnOffer = std::function<Result<>(const wire::Adopt& adopt, Fd in, Fd out)>;
 
   AdoptionListener(boost::asio::io_context& io, OnOffer on_offer)
@@ -38,10 +39,10 @@ class AdoptionListener {
     std::vector<Fd> descriptors;
   };
   void await_client();
-  /// False: this process has no descriptor left for now.
+  /// Returns false if this process has no free descriptor at the moment.
   bool accept_all();
   void await_data(const std::shared_ptr<Client>& client);
-  /// False: nothing more is expected from this client.
+  /// Returns false if nothing more is expected from this client.
   bool receive(const std::shared_ptr<Client>& client);
   bool offer(const std::shared_ptr<Client>& client, const wire::Frame& frame);
 
@@ -51,12 +52,12 @@ class AdoptionListener {
   OnOffer on_offer_;
   std::vector<std::shared_ptr<Client>> clients_;
   std::shared_ptr<Client>
-      current_;  // whose connection is in use; its end tells it that we are done
+      current_;  // its connection is in use; closing its stream tells it that we are done
 };
 
-/// The fresh runner's side: passes `in` and `out` on to the holder of the job. ErrorCode::lost:
-/// there is none; io: that could not be found out; else it refuses. On success the stream stays
-/// open until the holder is done.
+/// The fresh runner's side: passes `in` and `out` to the holder of the job. ErrorCode::lost: there
+/// is no holder; io: that could not be determined; other codes: it refuses. On success the returned
+/// stream stays open until the holder is done.
 boost::asio::awaitable<Result<Fd>> offer_connection(boost::asio::io_context& io, wire::Adopt adopt,
                                                     int in, int out);
 

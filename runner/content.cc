@@ -22,9 +22,9 @@ namespace {
 
 constexpr const char* kOwnFile = "/proc/self/exe";
 constexpr const char* kNote = "user.sortie.content";
-/// As long as a note counts. What a disk damages without a write is found within that time.
+/// How long a note is valid. Damage by the disk, without a write, is found within that time.
 constexpr std::int64_t kNoteMs = 3'600'000;
-/// Fits into a core's own cache beside its hash.
+/// Fits into a core's own cache together with the state of the hash.
 constexpr std::size_t kPieceBytes = 128u << 10;
 
 std::string boot_id() {
@@ -34,7 +34,7 @@ std::string boot_id() {
   return {text, count > 0 ? static_cast<std::size_t>(count - 1) : 0};
 }
 
-/// What a note says of a file that is as it was then; a time follows.
+/// Identifies the file's state in a note; the time of the check follows.
 std::string note_head(const struct stat& file, const std::string& xxh3) {
   return fmt::format("{} {} {} {}.{} {} ", xxh3, file.st_ino, file.st_size, file.st_mtim.tv_sec,
                      file.st_mtim.tv_nsec, boot_id());
@@ -54,7 +54,8 @@ bool has_note(int file, const std::string& head) {
          age < kNoteMs;
 }
 
-/// In pieces: a page of a mapping costs more than its copy. Empty where the file can not be read.
+/// Reads the file in pieces, because mapping a page costs more than copying it. Empty if the file
+/// can not be read.
 std::string xxh3_of(int file) {
   alignas(64) static char bytes[kPieceBytes];
   XXH3_state_t state;
@@ -89,7 +90,7 @@ std::string installed_hash() {
 
 Result<> check_content(std::string_view hash, const std::string& xxh3) {
   const bool is_hash = hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == hash.npos;
-  if (!is_hash) return {};  // a developer's
+  if (!is_hash) return {};  // a developer's build
   const Fd file(::open(kOwnFile, O_RDONLY | O_CLOEXEC));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0) return std::unexpected(os_error(errno, kOwnFile));
@@ -100,7 +101,7 @@ Result<> check_content(std::string_view hash, const std::string& xxh3) {
                         : found == xxh3;
   if (good) {
     const std::string note = fmt::format("{}{}", note_head(info, found), boot_ms());
-    // Without it the next start reads the file again.
+    // If this fails, the next start reads the file again.
     (void)::fsetxattr(file.get(), kNote, note.data(), note.size(), 0);
     return {};
   }
@@ -113,7 +114,7 @@ Result<> check_content(std::string_view hash, const std::string& xxh3) {
 
 void mark_in_use() {
   if (installed_hash().empty()) return;
-  // Not the time of modification: notes of its content would count no more.
+  // Does not change the modification time, which would invalidate the notes about the content.
   const timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW},
                             {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
   ::utimensat(AT_FDCWD, kOwnFile, times, 0);

@@ -1,5 +1,5 @@
-// Whether the file of this runner is what its name says. A launcher installs it as
-// "runner-<SHA-256 of its content>"; whoever finds it damaged sends it again.
+// Checks that this runner's file is intact. A launcher installs it as "runner-<SHA-256 of its
+// content>", and sends it again if it is found damaged.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace sortie::runner {
 
-/// The hash in the name of this process's file; empty where no launcher has installed it, as for a
-/// developer's "runner-test".
+/// The hash in the name of this process's file; empty if no launcher installed it. A developer's
+/// "runner-test" yields "test".
 std::string installed_hash();
 
-/// A file that was damaged on its disk is removed, and ErrorCode::data says so. `xxh3`: XXH3-64 of
-/// the content in 16 lower-case hexadecimal digits, where the launcher has said it: it takes a
-/// tenth of the time of SHA-256. A file that was read and found good within the last hour, in this
-/// boot, and has not been written to since is not read again: it carries a note of that (an
-/// extended attribute, where its file system has these).
+/// Checks the content of this process's file. Removes a file that was damaged on its disk and fails
+/// with ErrorCode::data. `xxh3`: XXH3-64 of the content in 16 lower-case hexadecimal digits, if the
+/// launcher sent it: checking it takes a tenth of the time of SHA-256. A file that was verified
+/// within the last hour of this boot and has not been modified since is not read again: an extended
+/// attribute records the check, if the file system supports these. No-op if `hash` is no SHA-256.
 Result<> check_content(std::string_view hash, const std::string& xxh3);
 
-/// Tells whoever installs another build that this one is in use: the time of access of an installed
-/// file becomes now. Best effort.
+/// Marks this build as in use, for a launcher that installs another one: sets the access time of an
+/// installed file to now. Best effort.
 void mark_in_use();
 
 }  // namespace sortie::runner

@@ -1,8 +1,8 @@
-// sortie-runner: Sortie's process on a host. Started by the launcher, over SSH or locally, as
-// `sortie-runner --stdio`: frames on stdin and stdout, diagnostics on stderr. With --announce a
-// line of its own says that the frames begin, after whatever the shell's start-up files have
-// printed; --xxh3 HEX is the content that this file must have. With --serve, at last, it stays for
-// more than one launcher's conversation (serve/serve.h). The same binary is process 1 of a rank's
+// sortie-runner: Sortie's process on a host. The launcher starts it, over SSH or locally, as
+// `sortie-runner --stdio`, with frames on stdin and stdout and diagnostics on stderr. With
+// --announce it prints a separate line before the first frame, after whatever the shell's start-up
+// files print. --xxh3 HEX is the hash of the content that this file must have. With --serve it
+// stays for more than one conversation (serve/serve.h). The same binary is process 1 of a rank's
 // container (container/container_init.h), and holds tunnels (tunnel/holder.h).
 #include <fcntl.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ namespace {
 
 using namespace sortie;
 
-/// Takes a standard descriptor out of its place and leaves /dev/null there: nothing can write
+/// Moves a standard descriptor to a higher number and replaces it with /dev/null: nothing can write
 /// between the frames, and no later descriptor gets number 0 or 1.
 Fd take_over(int standard) {
   Fd moved(::fcntl(standard, F_DUPFD_CLOEXEC, 3));
@@ -39,8 +39,8 @@ Fd take_over(int standard) {
   return moved;
 }
 
-/// What else this binary does: in and around containers, and for a tunnel; nothing for the runner
-/// itself.
+/// Runs the other roles of this binary: in and around containers, and for a tunnel. Returns nullopt
+/// for the runner itself.
 std::optional<int> other_role(std::span<char* const> words) {
   const std::string_view role = words.size() > 1 ? words[1] : "";
   if (role == "container-init" && (words.size() == 3 || words.size() == 4))
@@ -74,7 +74,7 @@ int main_of_runner(int argc, char** argv) {
   }
   constexpr std::string_view kAnnouncement = "\nSORTIE HAVE\n";
   if (announce && ::write(1, kAnnouncement.data(), kAnnouncement.size()) < 0)
-    return kExitFailed;  // nobody listens
+    return kExitFailed;  // the reader is gone
   keep_freed_pieces();
   const runner::ProcessDefaults defaults = runner::become_runner();
   log::init("sortie-runner", log::Level::info);
@@ -84,7 +84,7 @@ int main_of_runner(int argc, char** argv) {
   const auto prepare = [&] {
     runner::PreparedKeeper keeper = runner::prepare_keeper(defaults);
     conversation.emplace(defaults, build, std::move(keeper));
-    runner::rehearse(runner::Rehearsed::code_and_data);  // after forks: they make all pages shared
+    runner::rehearse(runner::Rehearsed::code_and_data);  // forks make pages copy-on-write
   };
   const auto converse = [&](Fd from, Fd to) {
     if (!conversation) conversation.emplace(defaults, build);

@@ -1,4 +1,4 @@
-// Packets that are lost rather than cut: what a path carries shows in which of them arrive.
+// Prevents fragmentation of UDP packets: the packets that arrive then show the MTU of the path.
 #pragma once
 
 #include <netinet/in.h>
@@ -6,7 +6,7 @@
 
 namespace sortie::runner {
 
-/// Don't-fragment on every packet of a UDP socket, whatever the kernel believes the path to carry.
+/// Sets don't-fragment on every packet of a UDP socket, whatever path MTU the kernel assumes.
 inline void never_fragment(int socket, bool v6) {
   constexpr int kProbe = IP_PMTUDISC_PROBE;
   static_assert(kProbe == IPV6_PMTUDISC_PROBE);

@@ -21,15 +21,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Time for Hello and JobSpec; nothing of a job is here yet, so it may be long.
+/// Time limit for Hello and JobSpec. No job exists before that, so it may be long.
 constexpr auto kHandshakeTimeout = std::chrono::seconds(120);
-/// With no launcher to wait for, ranks get no more than this between TERM and KILL.
+/// Maximum time between TERM and KILL of the ranks when the launcher is gone.
 constexpr milliseconds kLostLauncherGrace{5000};
-/// A timer that is so late: the process was stopped, or the machine asleep.
+/// If a timer is later than this, the process was stopped or the machine was suspended.
 constexpr milliseconds kNotRunning{1000};
-/// Between looks of a holder whether another one has taken over.
+/// Interval at which a holder of memory checks whether another one has taken over.
 constexpr milliseconds kLookForSuccessor{100};
-/// Beyond the grace, for KILL, reaping and cleaning.
+/// Time in addition to the grace, for KILL, reaping and cleanup.
 constexpr milliseconds kEndingMargin{15000};
 
 }  // namespace
@@ -70,7 +70,7 @@ boost::asio::awaitable<void> Runner::converse() {
   for (;;) {
     const unsigned generation = link_.generation();
     auto message = co_await link_.read();
-    if (link_.generation() != generation) continue;  // that was the end of an earlier launcher
+    if (link_.generation() != generation) continue;  // it was the end of an earlier connection
     if (!message || !*message) {
       if (leaving_) break;
       const bool holds = may_hold() && (message || message.error().code == ErrorCode::lost);
@@ -105,7 +105,8 @@ boost::asio::awaitable<void> Runner::converse() {
   co_await shut_down();
 }
 
-/// Ends what still runs, removes what was made, ends the loop. Bounded even with unkillable ranks.
+/// Ends what still runs, removes what was created, and stops the loop. Bounded even with unkillable
+/// ranks.
 boost::asio::awaitable<void> Runner::shut_down() {
   ending_ = true;
   handshake_timer_.cancel();
@@ -124,7 +125,7 @@ boost::asio::awaitable<void> Runner::shut_down() {
       if (!finished) exit_code_ = kExitFailed;
     }
     co_await job_->clean_up();
-    // Its holder ends by itself, unless it was killed as the launcher was.
+    // Its holder ends by itself, unless it was killed together with the launcher.
     if (job_->spec().memory != 0 && exit_code_ == kExitLost)
       remove_unheld_memory(job_->spec().run_id);
   }
@@ -138,8 +139,9 @@ bool Runner::may_hold() const {
   return job_ && job_->spec().hold_ms > 0 && job_->started() && !job_->stopped();
 }
 
-/// The launcher is gone, or the connection to it is: its ranks live on for a while, and wait in
-/// write when their pipes are full. True when a launcher has a new connection.
+/// Waits for a new connection while the launcher, or the connection to it, is gone. The ranks
+/// continue, and block in write() when their pipes are full. Returns true if a launcher has
+/// connected.
 boost::asio::awaitable<bool> Runner::hold() {
   link_.close();
   job_->drop_forwards();
@@ -153,7 +155,8 @@ boost::asio::awaitable<bool> Runner::hold() {
   co_return !leaving_;
 }
 
-/// A holder without a launcher: until nobody can come for the memory any more, or somebody has.
+/// Keeps the memory without a launcher, until the hold time is over or another holder has taken
+/// over.
 boost::asio::awaitable<void> Runner::outlast_launcher() {
   link_.close();
   const auto until = Clock::now() + memory_hold_;
@@ -164,7 +167,7 @@ boost::asio::awaitable<void> Runner::outlast_launcher() {
   }
 }
 
-/// This runner is only the messenger of a new launcher.
+/// Passes the connection of a new launcher on. This runner does nothing else.
 boost::asio::awaitable<void> Runner::hand_over(wire::Adopt adopt) {
   handshake_timer_.cancel();
   co_await link_.flush(kFlushTimeout);
@@ -234,7 +237,7 @@ boost::asio::awaitable<void> Runner::prepare() {
   const Result<wire::JobReady> ready = co_await job_->prepare();
   preparing_ = false;
   if (job_->stopped()) {
-    co_await job_->finish();  // a Stop came meanwhile and is answered with Finished
+    co_await job_->finish();  // a Stop arrived meanwhile; it is answered with Finished
   } else if (ready) {
     listen_for_adoption();
     link_.send(*ready);
@@ -255,14 +258,14 @@ void Runner::listen_for_adoption() {
     log::warning("this run can not be adopted: {}", opened.error().message);
 }
 
-/// Sends heartbeats and listens for the launcher's. Time in which this process did not run
-/// (stopped, or the machine asleep) is not the launcher's silence: its messages may still be on
-/// their way in.
+/// Sends heartbeats and checks for the launcher's. Time in which this process did not run (stopped,
+/// or the machine suspended) does not count as the launcher's silence: its messages may still be in
+/// transit.
 boost::asio::awaitable<void> Runner::beat() {
   const unsigned generation = link_.generation();
   std::uint64_t sequence = 0;
   Clock::time_point last_sent{};
-  Clock::duration gap{};  // since the last heartbeat, in which this process did not run
+  Clock::duration gap{};  // time since the last heartbeat in which this process did not run
   for (;;) {
     const milliseconds interval = beat_interval_, timeout = beat_timeout_;
     const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
@@ -337,7 +340,7 @@ void Runner::on_signal(int number) {
   spawn(io_, leave_when_finished());
 }
 
-/// After a signal the launcher is still served, so that it gets the last output and the verdicts.
+/// After a signal, keeps serving the launcher until it has the last output and the results.
 boost::asio::awaitable<void> Runner::leave_when_finished() {
   if (job_ && job_->started()) co_await job_->wait_finished(short_grace() + kEndingMargin);
   co_await link_.flush(kFlushTimeout);

@@ -1,5 +1,5 @@
-// The runner's conversation with its launcher: handshake, orders, heartbeats, and what happens when
-// the launcher is gone. common/wire/README.md has the order of messages; job.h does the work.
+// The runner's conversation with its launcher: handshake, orders, heartbeats, and the reaction to a
+// lost launcher. common/wire/README.md has the order of messages; Job (job/job.h) runs the ranks.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -27,8 +27,8 @@ namespace sortie::runner {
 
 class Runner {
  public:
-  /// `build` is the hash that this binary's file name carries, empty when it carries none.
-  /// `keeper`: for the first process that it starts, if there is one already.
+  /// `build` is the hash in this binary's file name, empty if there is none. `keeper` is used for
+  /// the first process that the runner starts; it may be empty.
   Runner(ProcessDefaults defaults, std::string build, PreparedKeeper keeper = {});
 
   /// Serves one launcher on the two descriptors; returns the exit code of the process.
@@ -49,7 +49,7 @@ class Runner {
   boost::asio::awaitable<void> leave_when_finished();
   boost::asio::awaitable<void> limit_handshake();
 
-  /// False when the conversation is over (Goodbye).
+  /// Handles one message. Returns false if it ends the conversation (Goodbye).
   Result<bool> handle(const wire::Message& message);
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
@@ -74,16 +74,17 @@ class Runner {
   Link link_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<FileRole> files_;
-  std::unique_ptr<container::ImageRole> images_;  // before a job
+  std::unique_ptr<container::ImageRole> images_;  // precedes a job
   std::unique_ptr<container::LoadRole> loads_;
-  std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not yet
+  std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not set yet
   std::shared_ptr<check::CheckRole> check_;                       // instead of a job
-  std::shared_ptr<tunnel::Tunnel> tunnel_;                        // of the job, or of the check
+  std::shared_ptr<tunnel::Tunnel> tunnel_;                        // of the job or of the check
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   std::unique_ptr<AdoptionListener> adoptions_;
   Wakeup held_;
-  // Of the launcher that is obeyed, and its connection; compared in this order.
+  // The current launcher and its connection. A new connection must be higher, compared in this
+  // order.
   std::uint32_t epoch_ = 1, link_number_ = 1;
   std::optional<MemoryHolder> memory_;  // instead of a job
   std::chrono::milliseconds memory_hold_{0};
@@ -92,7 +93,7 @@ class Runner {
   bool greeted_ = false;
   bool preparing_ = false;
   bool sweeping_ = false;
-  bool leaving_ = false;  // a signal or a job that can not be run: ends by itself
+  bool leaving_ = false;  // ends by itself, after a signal or a fatal error
   int exit_code_ = 0;
 };
 

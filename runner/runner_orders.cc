@@ -1,4 +1,4 @@
-// Orders of the launcher: what each message asks of the runner, and when it may.
+// Orders of the launcher: what the runner does for each message, and when each is allowed.
 #include <fmt/core.h>
 
 #include "common/asio/spawn.h"
@@ -146,7 +146,7 @@ Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
   return true;
 }
 
-/// Images: what is said about one before a job, or instead of one (`sortie image push`).
+/// Handles messages about images, which precede a job or replace one (`sortie image push`).
 Result<bool> Runner::handle_image(const wire::Message& message) {
   if (job_ || sweeping_ || check_)
     return fail(ErrorCode::protocol, "an order for an image after another order");
@@ -170,7 +170,7 @@ Result<bool> Runner::handle_image(const wire::Message& message) {
   return true;
 }
 
-/// In place of a job: nothing else is taken from then on but the end.
+/// Replaces a job: afterwards nothing is accepted but the end.
 Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
   if (job_ || sweeping_ || check_)
     return fail(ErrorCode::protocol, "Sweep where there is a job already");
@@ -181,7 +181,7 @@ Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
   return true;
 }
 
-/// In place of a job: handle() takes nothing from then on but heartbeats and the end.
+/// Replaces a job: afterwards handle() accepts only heartbeats and the end.
 Result<bool> Runner::handle_hold(const wire::HoldMemory& order) {
   if (job_ || files_ || images_ || sweeping_ || check_)
     return fail(ErrorCode::protocol, "HoldMemory after another order");
@@ -204,7 +204,7 @@ boost::asio::awaitable<void> Runner::sweep(wire::Sweep order) {
   link_.close();
 }
 
-/// The handshake timer stays: a check lasts no longer than a handshake may.
+/// The handshake timer keeps running: a check may take no longer than a handshake.
 Result<bool> Runner::handle_check(const wire::CheckRequest& request) {
   if (job_ || sweeping_) return fail(ErrorCode::protocol, "CheckRequest after another order");
   if (!check_) check_ = std::make_shared<check::CheckRole>(io_, link_, defaults_);
@@ -212,10 +212,10 @@ Result<bool> Runner::handle_check(const wire::CheckRequest& request) {
   return true;
 }
 
-/// Between JobReady and Start, or within a check.
+/// Allowed between JobReady and Start, or within a check.
 Result<bool> Runner::handle_tunnel(const wire::TunnelOrder& order) {
   const bool in_job = job_ && job_->prepared() && !job_->started();
-  if (job_ && job_->stopped()) return true;  // it crossed a Stop
+  if (job_ && job_->stopped()) return true;  // it crossed a Stop on the way
   if (!in_job && !(check_ && !job_))
     return fail(ErrorCode::protocol, "TunnelOrder without a job that is ready, or a check");
   if (!tunnel_) {
@@ -235,7 +235,7 @@ Result<bool> Runner::handle_tunnel(const wire::TunnelOrder& order) {
 
 Result<bool> Runner::handle_start(const wire::Start& start) {
   if (job_->started()) return fail(ErrorCode::protocol, "Start twice");
-  if (job_->stopped()) return true;  // it crossed a Stop
+  if (job_->stopped()) return true;  // it crossed a Stop on the way
   if (!job_->prepared()) return fail(ErrorCode::protocol, "Start before JobReady");
   SORTIE_TRY(check_environment(start.env, "Start: env"));
   if (tunnel_) tunnel_->settle();

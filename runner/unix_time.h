@@ -1,4 +1,4 @@
-// The wall clock of this host in milliseconds, as messages carry it.
+// The wall clock of this host in milliseconds since 1970, as used in messages.
 #pragma once
 
 #include <chrono>

@@ -53,7 +53,7 @@ bool peer_in(const Json& object, Peer& peer) {
   return !error && port > 0 && port < 65536;
 }
 
-/// "~cache", "~run": folders that only the host knows.
+/// Resolves "~cache" and "~run", folders that only the host knows.
 std::string folder_path(const std::string& path) {
   std::error_code ignored;
   if (path == "~cache")
@@ -135,7 +135,7 @@ asio::awaitable<void> CheckRole::answer(const Json& request) {
   }
 }
 
-/// What can hang (a dead file system, a lost GPU) comes last, and is named before it is touched.
+/// What can hang (a dead file system, a lost GPU) is checked last and named before it is touched.
 asio::awaitable<void> CheckRole::look_around(const Json& request) {
   co_await report(host_part(defaults_));
   if (const std::uint64_t port = number_in(request, "port"); port > 0 && port < 65536)

@@ -1,5 +1,6 @@
-// The runner's side of `sortie check`: instead of a job, requests about this host, each answered by
-// reports. README.md has the objects. Requests are answered one after the other, in their order.
+// The runner's side of `sortie check`: instead of a job it gets requests about this host and
+// answers each with reports. README.md has the objects. Requests are answered one at a time, in
+// order.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -22,7 +23,8 @@ class CheckRole : public std::enable_shared_from_this<CheckRole> {
       : io_(io), link_(link), defaults_(defaults) {}
   ~CheckRole();
 
-  /// ErrorCode::protocol for what is no request.
+  /// Queues a request. ErrorCode::protocol: it is too large, or too many are queued. Malformed
+  /// requests are only reported as done.
   Result<> take(const std::string& json);
 
  private:
@@ -33,7 +35,7 @@ class CheckRole : public std::enable_shared_from_this<CheckRole> {
   boost::asio::awaitable<void> bandwidth(const nlohmann::json& request);
   boost::asio::awaitable<void> link(const nlohmann::json& request);
   void listen(const nlohmann::json& request);
-  /// Sends and waits until it is out: what comes next may hold this thread up.
+  /// Sends a report and waits until it is written: what follows may block this thread.
   boost::asio::awaitable<void> report(const nlohmann::json& part);
   void send(const nlohmann::json& part);
 

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxText = 64u << 10;
-/// A process that does not die within this is in the kernel's hands; the check goes on.
+/// A process that survives KILL this long is stuck in the kernel; the check continues.
 constexpr auto kDeathLimit = std::chrono::seconds(1);
 constexpr useconds_t kPause = 1000;
 
@@ -44,7 +44,7 @@ constexpr useconds_t kPause = 1000;
   ::_exit(errno == ENOENT ? 127 : 126);
 }
 
-/// Everything until the end of the stream or `deadline`; false at the deadline.
+/// Reads to the end of the stream. Returns false at `deadline`.
 bool read_all(int fd, Clock::time_point deadline, std::string& text) {
   char buffer[4096];
   for (;;) {
@@ -57,7 +57,7 @@ bool read_all(int fd, Clock::time_point deadline, std::string& text) {
   }
 }
 
-/// How it ended, nothing when it had not by `deadline`.
+/// Waits for the exit of `pid`. Returns false at `deadline`.
 bool reap(pid_t pid, Clock::time_point deadline, int& status) {
   for (;;) {
     if (::waitpid(pid, &status, WNOHANG) == pid) return true;
@@ -66,7 +66,7 @@ bool reap(pid_t pid, Clock::time_point deadline, int& status) {
   }
 }
 
-/// Whatever it has left behind has become our own child: see process_tree.h.
+/// What the child leaves becomes our own child: see process_tree.h.
 void end_all_children() {
   const auto deadline = Clock::now() + kDeathLimit;
   for (;;) {

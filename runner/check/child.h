@@ -1,5 +1,5 @@
-// A short look through another program: its output, bounded in time and size. For the few checks
-// that no system call answers.
+// Runs a short program and returns its output, bounded in time and size, for the few checks that no
+// system call answers.
 #pragma once
 
 #include <chrono>
@@ -17,9 +17,9 @@ struct ChildOutput {
   std::string text;  // stdout and stderr, at most 64 KiB
 };
 
-/// Runs `path` with `argv` in a session of its own and waits for its end; it and what it started
-/// are killed at `limit`. Blocks the thread: nothing else happens in a check. ErrorCode::timeout,
-/// ErrorCode::spawn.
+/// Runs `path` with `argv` in a separate session and waits for its end. At `limit`, kills it and
+/// everything that it started. Blocks the thread: nothing else happens in a check.
+/// ErrorCode::timeout, ErrorCode::spawn.
 Result<ChildOutput> run_child(const std::string& path, const std::vector<std::string>& argv,
                               const std::vector<std::string>& extra_env,
                               std::chrono::milliseconds limit, const ProcessDefaults& defaults);

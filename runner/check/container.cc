@@ -24,12 +24,12 @@ using container::EngineFacts;
 using Json = nlohmann::json;
 using sortie::container::Engine;
 
-/// A daemon that hangs, or is asked by many at once.
+/// Allows for a daemon that hangs or is busy with many requests.
 constexpr std::chrono::milliseconds kEngineLimit{15000};
 constexpr std::size_t kMaxMounts = 256;
 constexpr const char* kContainerdRoot = "/var/lib/containerd";
 
-/// Clients print warnings around the object.
+/// The JSON object in a client's output, which may contain warnings too.
 Json object_of(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -44,8 +44,8 @@ Json object_of(const std::string& text) {
   return Json::object();
 }
 
-/// What a client printed on both streams as one text, apart again: its object, and the words around
-/// it.
+/// Splits the output of a client, both streams in one text, into its JSON object and the other
+/// text.
 CallOutput apart(Engine engine, const ChildOutput& output) {
   CallOutput parts{output.status, output.text, ""};
   const Json object = engine == Engine::ctr ? Json::object() : object_of(output.text);
@@ -58,7 +58,7 @@ CallOutput apart(Engine engine, const ChildOutput& output) {
   return parts;
 }
 
-/// Why an engine does not answer, in one word: the launcher knows what to do about each.
+/// One word for why an engine does not answer; the launcher knows what to do about each.
 const char* problem_of(const std::string& message) {
   if (message.find("may not use the engine") != message.npos) return "denied";
   return message.find("the engine does not run") != message.npos ? "stopped" : "other";
@@ -91,7 +91,7 @@ void put_engine(Json& part, const EngineFacts& facts) {
   put_space(part, facts.root.empty() ? kContainerdRoot : facts.root);
 }
 
-/// Its id where it is there; ctr has no config's id, but a line.
+/// Reports the image's id if it exists. ctr lists no config id, so only its presence is reported.
 void put_image(Json& part, const Client& client, const std::string& image,
                const ProcessDefaults& defaults) {
   const auto output =

@@ -23,7 +23,7 @@ std::string why(int error) {
   return std::strerror(error);
 }
 
-/// `path` itself or the nearest ancestor that exists; errno of the last look in `error`.
+/// `path` itself or its nearest existing ancestor. `error`: errno, 0 for a folder.
 std::string nearest_existing(std::string path, bool& exists, int& error) {
   struct stat info {};
   exists = true;
@@ -40,8 +40,8 @@ std::string nearest_existing(std::string path, bool& exists, int& error) {
   return path;
 }
 
-/// A file that is there only as long as its descriptor; where that does not exist (NFS), one that
-/// is unlinked at once.
+/// Creates a file that exists only while its descriptor is open. Where that is not supported (NFS),
+/// creates a file and unlinks it at once.
 Fd make_scratch_file(const std::string& folder) {
   Fd file(::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600));
   if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return file;

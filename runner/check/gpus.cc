@@ -17,12 +17,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// A driver that has lost a GPU can keep nvidia-smi for minutes.
+/// A driver that has lost a GPU can block nvidia-smi for minutes.
 constexpr std::chrono::milliseconds kSmiLimit{5000};
 constexpr std::size_t kMaxSaid = 300;
 constexpr std::size_t kMaxGpus = 256;
 
-/// Names in a folder, without dot files; none when it does not exist.
+/// Names in a folder without hidden files; empty if it does not exist.
 std::vector<std::string> names_in(const char* folder) {
   std::vector<std::string> names;
   if (DIR* dir = ::opendir(folder)) {
@@ -37,7 +37,7 @@ bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-/// /dev/nvidia0, /dev/nvidia1 ...
+/// Number of device files /dev/nvidia0, /dev/nvidia1 ...
 std::size_t nvidia_devices() {
   return static_cast<std::size_t>(
       std::ranges::count_if(names_in("/dev"), [](const std::string& name) {
@@ -45,7 +45,7 @@ std::size_t nvidia_devices() {
       }));
 }
 
-/// AMD's driver lists CPUs too; a node with a gpu_id is a GPU.
+/// AMD's driver lists CPUs too; only nodes with a gpu_id are GPUs.
 std::size_t rocm_gpus() {
   constexpr const char* kNodes = "/sys/class/kfd/kfd/topology/nodes";
   return static_cast<std::size_t>(
@@ -68,7 +68,7 @@ std::string first_lines(std::string text) {
   return text;
 }
 
-/// One line "NAME, MIB" per GPU.
+/// Parses one line "NAME, MIB" per GPU.
 void ask_smi(const std::string& smi, const ProcessDefaults& defaults, Json& part) {
   const auto output = run_child(
       smi, {"nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"}, {},
@@ -101,7 +101,7 @@ Json gpus_part(const ProcessDefaults& defaults) {
                {"nvidia_driver", names_in("/proc/driver/nvidia/gpus").size()},
                {"nvidia_devices", nvidia_devices()},
                {"rocm", rocm_gpus()}};
-  // "580.65.06"
+  // such as "580.65.06"
   if (const auto version = read_file("/sys/module/nvidia/version", 64))
     part["driver_version"] = first_lines(*version);
   if (const std::string smi = smi_path(); !smi.empty()) ask_smi(smi, defaults, part);

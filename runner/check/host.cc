@@ -21,12 +21,12 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMaxNames = 16;
 
-/// A limit as JSON has it: null is unlimited.
+/// A resource limit as JSON; null = unlimited.
 Json limit_json(rlim_t value) {
   return value == RLIM_INFINITY ? Json(nullptr) : Json(std::uint64_t{value});
 }
 
-/// MemAvailable in bytes, 0 when the kernel does not say.
+/// MemAvailable in bytes, 0 if the kernel does not report it.
 std::uint64_t available_memory() {
   const Result<std::string> text = read_file("/proc/meminfo", 64u << 10);
   constexpr std::string_view kKey = "MemAvailable:";
@@ -39,7 +39,7 @@ std::uint64_t available_memory() {
   return kib << 10;
 }
 
-/// The third word of "client port server port": this host as its clients see it.
+/// Third word of "client port server port": the address at which clients reach this host.
 std::string address_of_ssh_server() {
   const char* value = std::getenv("SSH_CONNECTION");
   std::string_view text = value ? value : "";

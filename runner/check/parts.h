@@ -1,5 +1,5 @@
-// The parts of a check that stay on this host, each a JSON object of facts: judging them is the
-// launcher's affair. README.md has their members.
+// The parts of a check that stay on this host. Each returns a JSON object of facts, which the
+// launcher judges. README.md has their members.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,24 +9,25 @@
 
 namespace sortie::runner::check {
 
-/// Name, kernel, cores, memory, limits, cgroup, what earlier runs left.
+/// Host name, kernel, cores, memory, limits, cgroup, and what earlier runs left.
 nlohmann::json host_part(const ProcessDefaults& defaults);
 
-/// What nvidia-smi says where there is one, else what the drivers have in /proc, /dev and /sys.
+/// Output of nvidia-smi if it is installed, and what the drivers show in /proc, /dev and /sys.
 nlohmann::json gpus_part(const ProcessDefaults& defaults);
 
-/// The request's program: found, executable, and its libraries found; nothing of it runs.
+/// Whether the request's program is found and executable, and its libraries are found. The program
+/// is not run.
 nlohmann::json program_part(const nlohmann::json& request, const ProcessDefaults& defaults);
 
-/// Versions of libpmix and libmpi by loading them, in a process of their own. `libmpi` names the
-/// one that the program is linked with, empty: the system's.
+/// Versions of libpmix and libmpi, found by loading them in a separate process. `libmpi` is the one
+/// that the program is linked with; empty: the system's.
 nlohmann::json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults);
 
-/// The engine that the request names (client, version, may it be used), its image and its room,
-/// mounts that are not there.
+/// The engine that the request names (client, version, whether this user may use it), its image and
+/// free space, and missing mount sources.
 nlohmann::json container_part(const nlohmann::json& request, const ProcessDefaults& defaults);
 
-/// Whether the TCP port can be bound here, and what listens on it.
+/// Whether the TCP port can be bound here; if not, the error.
 nlohmann::json port_part(unsigned port);
 
 }  // namespace sortie::runner::check

@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr unsigned kSmall = 576;  // what every path carries
-/// Below the interface's own: jumbo frames, Ethernet, PPPoE, tunnels.
+constexpr unsigned kSmall = 576;  // supported by every path
+/// Typical sizes below the interface's MTU: jumbo frames, Ethernet, PPPoE, tunnels.
 constexpr std::array<unsigned, 9> kUsual = {9000, 8900, 4096, 1500, 1492, 1450, 1400, 1280, kSmall};
 constexpr int kTries = 3;
 constexpr milliseconds kWait{200};
@@ -39,7 +39,7 @@ unsigned kernel_mtu(udp::socket& socket, bool v6) {
   return known && value > 0 ? static_cast<unsigned>(value) : 0;
 }
 
-/// Whether a packet of `size` is answered with just that size.
+/// Whether a packet of `size` is answered with exactly that size.
 asio::awaitable<bool> passes(udp::socket& socket, const std::string& token, unsigned size,
                              bool v6) {
   const std::size_t payload = std::min<std::size_t>(size, kMaxDatagram) - headers(v6);
@@ -60,13 +60,14 @@ asio::awaitable<bool> passes(udp::socket& socket, const std::string& token, unsi
     bool answered = false;
     for (;;) {
       const auto [error, count] = co_await socket.async_receive(in, kToken);
-      if (error) break;  // time is up, or the network's own answer: try again
+      if (error) break;  // timeout or ICMP error: try again
       std::size_t got = 0;
       std::from_chars(answer.data(), answer.data() + count, got);
       answered = got == payload;
       if (answered) break;
     }
-    // A handler that is queued already sees a socket that still lives: it is our caller's.
+    // A handler that is already queued may still run; the socket outlives it, because the caller
+    // owns it.
     timer.cancel();
     if (answered) co_return true;
   }
@@ -89,7 +90,7 @@ asio::awaitable<PathMtu> find_path_mtu(asio::io_context& io, udp::endpoint peer,
   if (found.own < kSmall) co_return found;
   bool whole = co_await passes(socket, token, found.own, v6);
   const bool answers = whole || co_await passes(socket, token, kSmall, v6);
-  // A peer that was busy for a moment has missed the time of the large ones alone: once more.
+  // A peer that was busy for a moment may have missed only the large packets: try once more.
   if (!whole && answers) whole = co_await passes(socket, token, found.own, v6);
   if (whole) {
     found.path = found.own;
@@ -101,7 +102,7 @@ asio::awaitable<PathMtu> find_path_mtu(asio::io_context& io, udp::endpoint peer,
     }
     found.reported = kernel_mtu(socket, v6) < found.own;
   }
-  // What a cancelled timer has still queued runs before the socket is gone.
+  // Let handlers of cancelled timers run before the socket is destroyed.
   asio::steady_timer last(io, milliseconds(0));
   co_await last.async_wait(kToken);
   co_return found;

@@ -1,5 +1,5 @@
-// The largest IP packet that gets to a peer and is answered, found with datagrams that must not be
-// fragmented.
+// Finds the largest IP packet that reaches a peer and is answered, by sending datagrams that must
+// not be fragmented.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -10,9 +10,9 @@
 namespace sortie::runner::check {
 
 struct PathMtu {
-  unsigned own = 0;       // of the interface towards the peer
-  unsigned path = 0;      // largest size that was answered; 0: no datagram was (filtered)
-  bool reported = false;  // the network said so (ICMP): TCP adapts by itself
+  unsigned own = 0;       // MTU of the interface towards the peer
+  unsigned path = 0;      // largest size that was answered; 0: none was (filtered)
+  bool reported = false;  // the network reported it (ICMP): TCP adapts by itself
 };
 
 boost::asio::awaitable<PathMtu> find_path_mtu(boost::asio::io_context& io,

@@ -30,7 +30,7 @@ constexpr auto kTokenLimit = std::chrono::seconds(2);
 constexpr auto kServeLimit = std::chrono::seconds(15);
 constexpr auto kWayLimit = std::chrono::seconds(30);
 
-/// Cuts the socket off when the time is up; gone with the coroutine that holds it.
+/// Cancels the socket's operations at a deadline. Destroyed with the coroutine that owns it.
 class CutOff {
  public:
   CutOff(tcp::socket& socket, std::chrono::steady_clock::duration limit)
@@ -40,7 +40,7 @@ class CutOff {
   ~CutOff() { timer_.cancel(); }
   void extend(std::chrono::steady_clock::duration limit) {
     timer_.expires_after(limit);
-    // The socket lives as long as this object, and a cancelled wait does not touch it.
+    // The socket outlives this object, and a cancelled wait does not touch it.
     timer_.async_wait([alive = std::weak_ptr<tcp::socket*>(handle_)](auto error) {
       const auto socket = alive.lock();
       boost::system::error_code ignored;
@@ -64,10 +64,10 @@ boost::system::error_code PeerListener::bind_both(const asio::ip::address& addre
     udp_.close(error);
     const tcp::endpoint wanted(address, port);
     acceptor_.open(wanted.protocol(), error);
-    // A port that was listened on a moment ago, by a check before this one for instance.
+    // The port may have been in use a moment ago, for example by an earlier check.
     if (!error && port != 0) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(wanted, error);
-    // What it has accepted keeps no later listener from the port.
+    // Accepted connections must not keep a later listener from the port.
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.listen(128, error);
     if (error) return error;
@@ -75,7 +75,7 @@ boost::system::error_code PeerListener::bind_both(const asio::ip::address& addre
     const udp::endpoint same(address, port_);
     udp_.open(same.protocol(), error);
     if (!error) udp_.bind(same, error);
-    if (!error || port != 0) return error;  // else somebody's UDP port: another pair
+    if (!error || port != 0) return error;  // its UDP port is in use: try another
   }
   return error;
 }
@@ -105,7 +105,7 @@ void PeerListener::close() {
   udp_.close(ignored);
 }
 
-/// In a time that does not depend on where the first difference is.
+/// Constant-time comparison with the token.
 bool PeerListener::right_token(std::string_view bytes) const {
   if (bytes.size() < kTokenSize || token_.size() != kTokenSize) return false;
   unsigned difference = 0;

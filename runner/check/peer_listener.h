@@ -1,6 +1,6 @@
-// The other side of the reachability check: a TCP listener and a UDP socket of the same port
-// number, open for as long as the check is. Who does not say the launcher's token gets nothing, and
-// is cut off after two seconds; answers are never larger than what was asked with.
+// The other side of the reachability check: a TCP listener and a UDP socket with the same port
+// number, open during the check. A peer without the launcher's token gets no answer and is
+// disconnected after two seconds. Answers to datagrams are never larger than the datagram.
 #pragma once
 
 #include <array>
@@ -16,27 +16,28 @@
 namespace sortie::runner::check {
 
 inline constexpr std::size_t kTokenSize = 32;
-/// What follows the token on a TCP connection.
-inline constexpr char kPing = 'p';       // answered kReady; then each byte comes back
-inline constexpr char kBandwidth = 'b';  // then bytes to the end; answered their number and time
+/// The byte that follows the token on a TCP connection.
+inline constexpr char kPing = 'p';       // answered with kReady; then each byte is echoed
+inline constexpr char kBandwidth = 'b';  // then bytes to the end; answered with number and time
 inline constexpr char kReady = 'k';
-/// Followed by milliseconds as 8 digits (site_link.h): takes bytes and says what came; or sends
-/// them.
+/// Followed by milliseconds as 8 digits (site_link.h). kTake: receives bytes and answers with
+/// statistics. kGive: sends bytes.
 inline constexpr char kTake = 't', kGive = 'g';
-/// Of a datagram: the token, and any padding; the answer is its size as decimal digits.
+/// Maximum size of a datagram. It contains the token and padding; the answer is its size as decimal
+/// digits.
 inline constexpr std::size_t kMaxDatagram = 65535;
 
-inline constexpr std::size_t kBandwidthBlock = 256u << 10;  // what is read and written at a time
+inline constexpr std::size_t kBandwidthBlock = 256u << 10;  // size of one read or write
 
 class PeerListener : public std::enable_shared_from_this<PeerListener> {
  public:
   PeerListener(boost::asio::io_context& io, std::string token)
       : io_(io), token_(std::move(token)), acceptor_(io), udp_(io) {}
 
-  /// Listens at `address`, or at all of the host's when that is none of its own (NAT). `port`: 0 =
-  /// any free one.
+  /// Listens at `address`, or at all addresses if that is not an address of this host (NAT).
+  /// `port`: 0 = any free one.
   Result<> open(const std::string& address, unsigned short port = 0);
-  /// Serves until close(); held by its own coroutines.
+  /// Serves until close(). Its coroutines keep this object alive.
   void start();
   void close();
   unsigned short port() const { return port_; }

@@ -32,7 +32,7 @@ std::uint64_t us_since(Clock::time_point begin) {
       std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
 }
 
-/// One peer on its way; shared by its coroutine and its timer.
+/// One attempt to reach a peer; shared by its coroutine and its timer.
 struct Attempt {
   Attempt(asio::io_context& io, const Peer& p) : peer(p), socket(io), timer(io) {}
   const Peer peer;
@@ -56,7 +56,7 @@ void limit_attempt(const std::shared_ptr<Attempt>& attempt, milliseconds limit) 
   });
 }
 
-/// Connects and says the token.
+/// Connects and sends the token.
 asio::awaitable<boost::system::error_code> open_to(const std::shared_ptr<Attempt> attempt,
                                                    const std::string token, char mode) {
   const tcp::endpoint endpoint(attempt->peer.address, attempt->peer.port);
@@ -83,7 +83,7 @@ asio::awaitable<void> greet(std::shared_ptr<Attempt> attempt, std::string token,
     error = read_error;
   }
   if (error) attempt->facts.error = attempt->reason(error, limit);
-  attempt->timer.cancel();  // others may take longer
+  attempt->timer.cancel();  // the timer must not run while others take longer
 }
 
 asio::awaitable<void> ping(std::shared_ptr<Attempt> attempt, milliseconds limit) {
@@ -120,14 +120,14 @@ asio::awaitable<std::vector<PeerFacts>> reach_peers(asio::io_context& io,
   TaskGroup group(io.get_executor());
   for (const auto& attempt : attempts) group.spawn(greet(attempt, token, limit));
   co_await group.wait();
-  // A lost packet or a full table of neighbours is no dead way: what was silent is tried again.
+  // Retry peers that did not answer: a lost packet or a full neighbour table is no broken path.
   for (auto& attempt : attempts) {
     if (!attempt->late) continue;
     attempt = std::make_shared<Attempt>(io, attempt->peer);
     group.spawn(greet(attempt, token, limit));
   }
   co_await group.wait();
-  // One after the other: what they measure is the network, not each other.
+  // One at a time, so that they measure the network and not each other.
   for (const auto& attempt : attempts) {
     if (attempt->facts.error.empty()) co_await ping(attempt, limit);
     attempt->timer.cancel();

@@ -31,7 +31,8 @@ std::string path_variable(const Json& request) {
   return own ? own : "/usr/local/bin:/usr/bin:/bin";
 }
 
-/// Where execvp would find it from the rank's work folder; the error of the last try else.
+/// Path that execvp would use from the rank's work folder; else "" and the error of the last
+/// attempt.
 std::string find_program(const std::string& name, const std::string& folder,
                          const std::string& path, int& error) {
   error = ENOENT;
@@ -62,7 +63,7 @@ std::optional<Elf64_Ehdr> elf_header(std::string_view head) {
   return header;
 }
 
-/// PT_INTERP, empty for a static program.
+/// The program's PT_INTERP; empty for a static program.
 std::string loader_of(int fd, const Elf64_Ehdr& header) {
   constexpr unsigned kMaxSegments = 128;
   for (unsigned i = 0; i < header.e_phnum && i < kMaxSegments; ++i) {
@@ -77,7 +78,7 @@ std::string loader_of(int fd, const Elf64_Ehdr& header) {
   return "";
 }
 
-/// What the dynamic loader would load: nothing of the program runs.
+/// Asks the dynamic loader for the libraries that it would load. The program itself is not run.
 void list_libraries(const std::string& loader, const std::string& program,
                     const ProcessDefaults& defaults, Json& part) {
   const auto output = run_child(loader, {loader, "--list", program}, {}, kLoaderLimit, defaults);
@@ -103,7 +104,7 @@ void list_libraries(const std::string& loader, const std::string& program,
                                 output->text.substr(0, output->text.find('\n')));
 }
 
-/// "#!/usr/bin/env python3": the interpreter must be there, and what env looks for as well.
+/// Checks "#!/usr/bin/env python3": both the interpreter and env's argument must exist.
 void look_at_script(std::string_view head, const std::string& path, Json& part) {
   std::string_view line = head.substr(2, head.find('\n') - 2);
   const auto word = [&line] {
@@ -144,7 +145,7 @@ Json program_part(const Json& request, const ProcessDefaults& defaults) {
   }
   part["found"] = found;
   const Fd file(::open(found.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return part;  // executable but not readable: the kernel can start it
+  if (!file) return part;  // executable but not readable: the kernel can run it
   const std::string head = read_part(file.get(), 0, kHead);
   if (head.starts_with("#!")) {
     look_at_script(head, path, part);

@@ -1,4 +1,4 @@
-// What a job finds on its host besides files: PMIx, MPI, its port.
+// Services that a job needs on its host: PMIx, MPI, its port.
 #include <fmt/core.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::milliseconds kProbeLimit{8000};
 
-/// sortie-pmix as a file without a name.
+/// Creates an anonymous file that contains sortie-pmix.
 Fd pmix_in_memory() {
   Fd file(::memfd_create("sortie-pmix", 0));
   std::string_view bytes = pmix_binary();
@@ -51,7 +51,8 @@ Json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults) {
     part["error"] = output.error().message;
     return part;
   }
-  // Lines "pmix VERSION", "pmix-error WHY", "mpi VERSION", "mpi-error WHY"; the rest is noise.
+  // Lines "pmix VERSION", "pmix-error WHY", "mpi VERSION", "mpi-error WHY"; other lines are
+  // ignored.
   std::string_view text = output->text;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -72,7 +73,7 @@ Json port_part(unsigned port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
-  // As servers do: connections of an earlier one that linger are no obstacle, a listener is.
+  // As servers do: lingering connections of an earlier server are no obstacle, a listener is.
   if (!socket || ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(socket.get(), 1) != 0)

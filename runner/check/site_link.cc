@@ -29,11 +29,11 @@ using LinkClock = std::chrono::steady_clock;
 
 constexpr std::size_t kWayBlock = 64u << 10;
 constexpr std::size_t kNumbersSize = 64;  // four numbers as text, padded with blanks
-/// For what a slow link still has to carry when its time is up.
+/// Time for a slow link to deliver the rest after the duration.
 constexpr milliseconds kDrainLimit{15000};
 
-/// What the kernel has counted: netinet/tcp.h ends with tcpi_total_retrans, the kernel's own
-/// structure goes on (linux/tcp.h, which can not be included beside it).
+/// The kernel's tcp_info. netinet/tcp.h ends with tcpi_total_retrans; these members follow in
+/// linux/tcp.h, which can not be included together with it.
 struct KernelCounts {
   ::tcp_info first;
   std::uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
@@ -50,7 +50,7 @@ void count_segments(tcp::socket& socket, WayRate& rate) {
   rate.again += counts.first.tcpi_total_retrans;
 }
 
-/// So that the end of the time is soon the end of the bytes, on slow links too.
+/// Limits unsent bytes, so that the stream ends soon after the duration, even on slow links.
 void keep_little_unsent(tcp::socket& socket) {
   const int bytes = 2 * static_cast<int>(kWayBlock);
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
@@ -68,7 +68,7 @@ asio::awaitable<boost::system::error_code> send_for(tcp::socket& socket, millise
   co_return error;
 }
 
-/// Bytes to the end, those of the first quarter of the time not counted. `tail`: the last bytes.
+/// Reads to the end; does not count the first quarter of the time. `tail`: the last bytes.
 asio::awaitable<boost::system::error_code> take_all(tcp::socket& socket, milliseconds duration,
                                                     WayRate& rate, std::string& tail) {
   std::vector<char> block(4 * kWayBlock);
@@ -111,7 +111,7 @@ bool read_numbers(const std::string& text, WayRate& rate) {
   return true;
 }
 
-/// One connection of a way; cut off by its timer.
+/// One connection of a direction; its timer closes it.
 struct WayStream {
   WayStream(asio::io_context& io) : socket(io), timer(io) {}
   tcp::socket socket;
@@ -186,7 +186,7 @@ asio::awaitable<std::string> measure_way(asio::io_context& io, Peer peer, std::s
       byte_s +=
           static_cast<double>(stream->rate.bytes) * 1e6 / static_cast<double>(stream->rate.us);
   }
-  // Streams may end one after the other: what counts is what they carry together.
+  // Streams may end at different times, so add up their rates.
   sum.bytes = static_cast<std::uint64_t>(byte_s * static_cast<double>(sum.us) / 1e6);
   co_return sum.bytes > 0 ? "" : "no bytes arrived";
 }
@@ -225,8 +225,7 @@ asio::awaitable<void> give_way(tcp::socket& socket, milliseconds duration) {
   const auto [error, count] = co_await asio::async_write(socket, out, kToken);
   boost::system::error_code ignored;
   if (!error) socket.shutdown(tcp::socket::shutdown_send, ignored);
-  // Until the other side has read all and closes: a socket that is closed with bytes under way is
-  // none of its own concern, but its timer ends with this.
+  // Wait until the other side has read everything and closes.
   char byte = 0;
   const auto in = asio::buffer(&byte, 1);
   co_await socket.async_read_some(in, kToken);

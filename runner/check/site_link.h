@@ -1,5 +1,5 @@
-// The link between two sites, as training will use it: several connections at once, both ways, on
-// connections that this side opens (the other one may let nobody out).
+// Measures the link between two sites as training will use it: several connections at once, in both
+// directions, all opened by this side (the other site may block outgoing connections).
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -12,31 +12,32 @@
 
 namespace sortie::runner::check {
 
-/// What came through of one way, its start left out: connections need some round trips for their
-/// full rate.
+/// What arrived in one direction. The first quarter of the time is not counted, because connections
+/// need some round trips to reach their full rate.
 struct WayRate {
   std::uint64_t bytes = 0, us = 0;
-  std::uint64_t segments = 0, again = 0;  // that the sender's kernel has sent, and sent again
+  std::uint64_t segments = 0, again = 0;  // sent and retransmitted by the sender's kernel
 };
 
 struct LinkFacts {
   PeerFacts reached;
   WayRate out, back;
-  std::string rate_error;  // why there are no rates, of a peer that was reached
+  std::string rate_error;  // why a reached peer has no rates; empty: it has
 };
 
-/// `duration` of each way; 0: only whether the peer can be reached, and how far away it is.
+/// Measures each direction for `duration`. If that is 0, determines only whether the peer is
+/// reachable, and its round-trip time.
 boost::asio::awaitable<LinkFacts> measure_link(boost::asio::io_context& io, const Peer& peer,
                                                const std::string& token,
                                                std::chrono::milliseconds limit,
                                                std::chrono::milliseconds duration, int streams);
 
-/// The digits after the mode of a connection that says for how long.
+/// Number of digits after the mode byte that give the duration in milliseconds.
 inline constexpr std::size_t kDurationDigits = 8;
 inline constexpr std::chrono::milliseconds kMaxWay{10000};
 
-/// For the listener. Takes bytes to the end and answers what came; sends bytes for `duration`, of
-/// which the last are what its kernel has counted.
+/// The listener's side. take_way() receives bytes to the end and answers with statistics.
+/// give_way() sends bytes for `duration`; the last ones are its kernel's statistics.
 boost::asio::awaitable<void> take_way(boost::asio::ip::tcp::socket& socket,
                                       std::chrono::milliseconds duration);
 boost::asio::awaitable<void> give_way(boost::asio::ip::tcp::socket& socket,

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 constexpr int kFileFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
 
-/// Waits: whoever only looks has it exclusively for a moment.
+/// Blocks: a process that only checks the folder holds it exclusively for a moment.
 bool lock_shared(const Fd& fd) {
   int result = 0;
   while ((result = ::flock(fd.get(), LOCK_SH)) != 0 && errno == EINTR) {
@@ -33,7 +33,7 @@ bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-/// Another one than this. Also true where /proc can not be read.
+/// Checks all other processes of this user. Also returns true if /proc can not be read.
 bool some_process_has_open(const std::string& folder) {
   const auto inside = [&](std::string_view path) {
     return path.starts_with(folder) &&

@@ -1,6 +1,6 @@
-// Who holds a run folder. Runner, keepers and the containers' guard lock it, shared, as long as
-// they live. Locked are the folder itself, which makes systemd-tmpfiles leave it and all in it
-// alone, and the file "lock" in it, which earlier builds of Sortie look at.
+// Records which processes hold a run folder. Runner, keepers and the containers' guard hold a
+// shared lock on it while they live. They lock the folder itself, which makes systemd-tmpfiles skip
+// it and its contents, and the file "lock" in it, which earlier builds of Sortie check.
 #pragma once
 
 #include <functional>
@@ -15,28 +15,30 @@ namespace sortie::runner {
 
 class FolderLock {
  public:
-  /// Makes the lock file where it is missing. Error: the folder can not be opened or locked.
+  /// Creates the lock file if it is missing. Error: the folder can not be opened or locked.
   static Result<FolderLock> take(const std::string& folder);
 
-  /// Whether no other process holds the folder. May let go of the lock: for one that is leaving.
+  /// Whether no other process holds the folder. May release the lock, so only a process that exits
+  /// should call it.
   bool is_last() const;
-  /// Of all of it: two that ask together must not each keep the part that the other one needs.
+  /// Releases both locks: of two processes that call is_last() together, neither must keep the one
+  /// that the other needs.
   void let_go() const;
 
  private:
   Fd folder_, file_;
 };
 
-/// The same for a process that goes on without a lock where none can be had.
+/// Same, for a process that continues without a lock if it can not get one.
 std::optional<FolderLock> hold_folder(const std::string& folder);
 
-/// False only when it is certain that no living process holds the folder. What can not be found out
-/// (no descriptor left, no locks on this file system) counts as held. A folder that a cleaner has
-/// removed is held when a process of this user still has it, or a file of it, open.
+/// Returns false only if it is certain that no living process holds the folder. If that can not be
+/// determined (no descriptor left, no locks on this file system), the result is true. A removed
+/// folder is held if a process of this user still has it, or a file in it, open.
 bool may_be_held(const std::string& folder);
 
-/// Whether a file that the process has open (its path, as /proc tells it) fulfils `wanted`.
-/// `process`: "/proc/PID".
+/// Whether the process has a file open whose path, as in /proc, satisfies `wanted`. `process`:
+/// "/proc/PID".
 bool has_open(const std::string& process, const std::function<bool(std::string_view path)>& wanted);
 
 }  // namespace sortie::runner

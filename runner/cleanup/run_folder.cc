@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxRunIdInName = 24;
-/// Ten seconds: on a busy machine whoever has the lock may stand still for some of them.
+/// Ten seconds: on a busy machine the lock's holder may be stalled for several seconds.
 constexpr int kLockTries = 1000;
 constexpr useconds_t kLockPause = 10000;
 
@@ -35,7 +35,7 @@ Result<std::string> make_base() {
   return base;
 }
 
-/// Waits for other runners that start. Error: none of them is done within seconds.
+/// Waits for other runners that start. Error: the lock is not released within seconds.
 Result<> lock_exclusively(const Fd& fd, const std::string& path) {
   if (!fd) return std::unexpected(os_error(errno, path));
   for (int tries = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
@@ -53,7 +53,7 @@ std::string run_folder_prefix(const std::string& run_id) {
   return id + '-';
 }
 
-/// Where runners of this user make run folders: that depends on their environment.
+/// All bases that runners of this user may use; which one depends on their environment.
 std::vector<std::string> possible_bases() {
   std::vector<std::string> bases;
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -63,7 +63,7 @@ std::vector<std::string> possible_bases() {
   return bases;
 }
 
-/// True when the folder was nobody's and is gone.
+/// Returns true if no process held the folder and it was removed.
 bool remove_if_unheld(const fs::path& folder) {
   if (may_be_held(folder)) return false;
   remove_with_shared_memory(folder);
@@ -74,7 +74,7 @@ bool remove_if_unheld(const fs::path& folder) {
 
 Result<RunFolder> RunFolder::make(const std::string& name) {
   SORTIE_ASSIGN_OR_RETURN(const std::string base, make_base());
-  // Held while we look around: no folder is seen between its mkdir and its lock. Earlier builds
+  // Held during the check, so that no folder is seen between its mkdir and its lock. Earlier builds
   // lock the file.
   const Fd base_folder(::open(base.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   SORTIE_TRY(lock_exclusively(base_folder, base));

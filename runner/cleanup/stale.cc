@@ -48,7 +48,7 @@ bool kill_if_stale(pid_t pid, std::string_view run_id, std::uint32_t attempt) {
   const std::string process = fmt::format("/proc/{}", pid);
   struct stat info {};
   if (::stat(process.c_str(), &info) != 0 || info.st_uid != ::geteuid()) return false;
-  // The handle first, then the look: the signal then goes to the process that was looked at.
+  // Open the handle before the check, so that the signal goes to the checked process.
   const Fd handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!is_stale(process, run_id, attempt)) return false;
   if (handle) return ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0) == 0;
@@ -64,7 +64,8 @@ void remove_stale_cgroups() {
     const std::optional<cgroup::JobName> job = cgroup::job_of_folder(name);
     const std::string folder = own->folder + '/' + name;
     struct stat info {};
-    // A run folder is made and locked before its cgroup: an empty one of a run that begins is held.
+    // A run folder is locked before its cgroup is created, so an empty cgroup of a starting run is
+    // held.
     if (!job || ::stat(folder.c_str(), &info) != 0 || info.st_uid != ::geteuid() ||
         run_folder_may_be_held(run_folder_name(job->run_id, job->attempt, job->node)))
       continue;

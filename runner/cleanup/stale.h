@@ -1,6 +1,6 @@
-// What runs have left on this host whose runner was lost together with its keepers. Fencing: of an
-// earlier attempt of the same run it is found by the marker in its environment and killed before
-// the new one starts.
+// What lost runs left on this host: runs whose runner and keepers were killed together. Fencing:
+// processes of an earlier attempt of the same run are found by a marker in their environment and
+// killed before the new attempt starts.
 #pragma once
 
 #include <sys/types.h>
@@ -10,16 +10,16 @@
 
 namespace sortie::runner {
 
-/// KILLs this user's processes whose environment says SORTIE_RUN_ID=run_id and an SORTIE_ATTEMPT
-/// below `attempt`. Returns how many were signalled; call again until it is 0.
+/// Sends KILL to this user's processes whose environment has SORTIE_RUN_ID=run_id and a
+/// SORTIE_ATTEMPT below `attempt`. Returns how many were signalled; call again until it returns 0.
 std::size_t kill_stale_processes(std::string_view run_id, std::uint32_t attempt);
 
-/// Removes the cgroups of this user's runs, in our own cgroup, that no process is in and whose run
-/// folder nobody holds. What can not be found out counts as held.
+/// Removes those cgroups of this user's runs, in our own cgroup, that contain no process and whose
+/// run folder no process holds. If that can not be determined, the folder counts as held.
 void remove_stale_cgroups();
 
-/// Whether the environment that the process was started with says SORTIE_RUN_ID=run_id. A process
-/// that has another environment, or does not let its user read it, is not found this way.
+/// Whether the process was started with SORTIE_RUN_ID=run_id in its environment. Misses a process
+/// that was given another environment, or whose environment this user can not read.
 bool belongs_to_run(pid_t pid, std::string_view run_id);
 
 }  // namespace sortie::runner

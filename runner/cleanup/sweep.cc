@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPause{50};
-/// Beyond their own grace, for keepers to kill, reap and clean.
+/// Time in addition to their own grace, for keepers to kill, reap and clean up.
 constexpr milliseconds kKeeperMargin{1000};
 constexpr std::size_t kMaxLeft = 32, kMaxWhy = 150;
 
@@ -45,8 +45,8 @@ struct Found {
   }
 };
 
-/// Whether the process has a folder of the run, or a file in it, open, as its runner and their
-/// keepers do for the lock. `base` ends with a slash.
+/// Whether the process has a folder of the run, or a file in it, open, as runners and keepers do
+/// for the lock. `base` ends with a slash.
 bool holds_folder(const std::string& process, const std::string& base, const std::string& run_id) {
   return has_open(process, [&](std::string_view path) {
     if (!path.starts_with(base)) return false;
@@ -55,7 +55,7 @@ bool holds_folder(const std::string& process, const std::string& base, const std
   });
 }
 
-/// Whether it keeps the run's memory: a runner, and no rank that has a share of it open.
+/// Whether the process holds the run's memory: a runner, not a rank that has a part of it open.
 bool holds_memory(const std::string& process, const std::string& run_id) {
   return has_open(process, [&](std::string_view path) {
     return is_memory_of_run(path, run_id) && !path.ends_with(".data");
@@ -87,7 +87,7 @@ class Sweeper {
       if (::stat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
       const char state = process_state(pid);
       if (state == 'Z' || state == 'X' || state == '?') continue;
-      // Without ranks there is nothing that a holder of memory should still do in order.
+      // Without ranks, a holder of memory has nothing left to do in order.
       if (holds_memory(path, order_.run_id))
         found.holders.push_back(pid);
       else if (holds_folder(path, base_, order_.run_id))
@@ -108,7 +108,7 @@ class Sweeper {
 
   void remove_files() const {
     if (!order_.cgroup.empty()) cgroup::remove(order_.cgroup);
-    // What is held was taken after the look around: of a holder that is in order.
+    // Memory that is still held was taken after the check, by a holder in good order.
     remove_unheld_memory(order_.run_id);
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(base_, error))
@@ -146,7 +146,8 @@ Result<> check_sweep(const wire::Sweep& order) {
   return {};
 }
 
-/// By label. Why not, "" when none is left.
+/// Removes the run's containers, found by label. Returns the reason of a failure, "" if none is
+/// left.
 static boost::asio::awaitable<std::string> sweep_containers(boost::asio::io_context& io,
                                                             const wire::Sweep& order,
                                                             const ProcessDefaults& defaults) {
@@ -165,7 +166,7 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
   const auto begin = Clock::now();
   const auto runner_deadline = begin + milliseconds(order.patience_ms);
   auto runner_gone = begin;                      // from then on its keepers have their grace
-  auto give_up = begin + std::chrono::hours(1);  // set by the first KILL of what should be gone
+  auto give_up = begin + std::chrono::hours(1);  // set at the first KILL of all that is left
   boost::asio::steady_timer pause(io);
   Found found;
   for (;;) {
@@ -176,7 +177,7 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
     sweeper.kill(found.holders);
     if (!found.runners.empty()) {
       runner_gone = now;
-      // A frozen runner ends nothing, and keeps its keepers from ending anything.
+      // A frozen runner ends nothing and keeps its keepers from ending anything.
       for (const pid_t pid : found.runners)
         if (const char state = process_state(pid); state == 'T' || now >= runner_deadline)
           sweeper.kill({pid});
@@ -196,7 +197,7 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
   std::string why;
   if (!order.engine.empty()) {
     why = co_await sweep_containers(io, order, defaults);
-    found = sweeper.look();  // those of a frozen container go with it
+    found = sweeper.look();  // processes of a frozen container end with it
   }
   if (found.empty()) sweeper.remove_files();
   const std::size_t devices = tunnel::remove_stale_tunnels();

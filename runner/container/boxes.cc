@@ -79,7 +79,8 @@ Result<> Boxes::listen(Running& box) {
   return {};
 }
 
-/// Another user inside must get at the run's files. Nobody else does: the folder above is private.
+/// Gives another user inside the container access to the run's files. The folder above stays
+/// private, so other users of the host get none.
 Result<> Boxes::open_folder_to_others() const {
   if (spec_.user.empty()) return {};
   std::error_code error;
@@ -94,7 +95,7 @@ Result<> Boxes::open_folder_to_others() const {
 }
 
 std::vector<std::string> Boxes::names() const {
-  std::vector<std::string> names;  // the one whose memory is shared goes last
+  std::vector<std::string> names;  // the one that shares its memory is last
   for (const auto& box : std::views::reverse(boxes_)) names.push_back(box->name);
   return names;
 }
@@ -213,7 +214,7 @@ boost::asio::awaitable<Result<>> Boxes::remove(milliseconds limit) {
     guard_.dismiss();
     co_return done;
   }
-  // The guard goes on trying when this process is gone.
+  // The guard continues to try after this process has exited.
   bool alive = false;
   for (const auto& box : boxes_) {
     const char state = box->init_pid > 0 ? process_state(box->init_pid) : '?';

@@ -1,5 +1,6 @@
-// The containers of one job on this host: one for all ranks, or one for each. Started before the
-// job is ready, held by the sockets of their process 1, removed before it is finished.
+// Boxes: the containers of one job on this host: one for all ranks, or one per rank. They are
+// started before the job is ready, kept alive by the socket of their process 1, and removed before
+// the job is finished.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -24,40 +25,41 @@ namespace sortie::runner::container {
 class Boxes {
  public:
   struct Events {
-    std::function<void(pid_t)> on_keeper;  // a child of this process that is to be left alone
-    std::function<bool()> stopped;         // the job was told to stop meanwhile
-    /// The engine wants a container to go (`docker stop`, the engine ends).
+    std::function<void(pid_t)> on_keeper;  // a child of this process that is no orphan
+    std::function<bool()> stopped;         // whether the job was asked to stop meanwhile
+    /// The engine ends a container (`docker stop`, or the engine itself ends).
     std::function<void(std::string why)> on_end_asked;
   };
 
-  /// `job` must outlive it.
+  /// `job` must outlive this object.
   Boxes(boost::asio::io_context& io, const wire::JobSpec& job, const ProcessDefaults& defaults,
         Events events);
 
-  /// Checks, clears away what is stale, starts the containers and waits for their process 1.
-  /// `image`: what the launcher's ImageOrder has found. After an error, remove() still is to be
-  /// called.
+  /// Checks the order, removes stale containers, starts the job's containers and waits for their
+  /// process 1. `image`: the result of the launcher's ImageOrder. After an error the caller must
+  /// still call remove().
   boost::asio::awaitable<Result<>> prepare(std::optional<ReadyImage> image, std::string run_folder,
                                            const cpu::Topology& topology);
 
-  /// Puts entrypoint and program together.
+  /// The command line of a rank: the image's or the config's entrypoint, followed by `program`.
   std::vector<std::string> argv(const std::vector<std::string>& program) const;
-  /// The rank's own variables as they are right inside.
+  /// Translates the rank's own variables for the inside of its container (CUDA_VISIBLE_DEVICES).
   void adapt(wire::Environment& env, std::size_t slot) const;
   /// PATH of the container that the rank at `slot` is in.
   const std::string& path(std::size_t slot) const { return box_of(slot).path; }
-  /// "image@id in container", for messages.
+  /// "image NAME, container NAME", for messages.
   std::string where(std::size_t slot) const;
 
   Result<> start(std::size_t slot, HeldProcess& process, const HeldSpec& spec,
                  HeldProcess::OnReport on_report);
-  /// Why the keeper of the rank at `slot` is gone without a word.
+  /// Why the keeper of the rank at `slot` ended without a report; empty if its container is not
+  /// known to be lost.
   std::string why_lost(std::size_t slot) const;
-  /// Whether the container of that rank ended although nobody here wanted it to.
+  /// Whether the container of that rank ended without our doing.
   bool lost(std::size_t slot) const { return box_of(slot).lost; }
 
-  /// Closes the sockets and has the engine remove what is there. Once; harmless when nothing is.
-  /// Error: a container is still there, and its processes too.
+  /// Closes the sockets and has the engine remove the containers. Later calls are no-ops, as is a
+  /// call without containers. Error: a container still exists, with living processes.
   boost::asio::awaitable<Result<>> remove(std::chrono::milliseconds limit);
 
  private:

@@ -1,4 +1,4 @@
-// Everything of Boxes that happens before the job is ready.
+// The part of Boxes that runs before the job is ready.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ constexpr milliseconds kStartLimit{120000};
 constexpr milliseconds kHelloLimit{30000};
 constexpr milliseconds kLook{500};
 
-/// The container runtime's words where it lacks CAP_SYS_RESOURCE.
+/// Whether the container runtime failed because it lacks CAP_SYS_RESOURCE.
 bool refuses_limits(const CallOutput& output) {
   return output.err.find("rlimit") != std::string::npos;
 }
@@ -61,7 +61,7 @@ boost::asio::awaitable<Result<>> Boxes::prepare(std::optional<ReadyImage> image,
   co_return co_await start_all(std::move(*facts), topology);
 }
 
-/// Without an ImageOrder before the job, it is asked now.
+/// Queries the engine now if no ImageOrder preceded the job.
 boost::asio::awaitable<Result<>> Boxes::find_image(std::optional<ReadyImage> image) {
   if (image) {
     image_ = std::move(*image);
@@ -87,8 +87,8 @@ boost::asio::awaitable<Result<>> Boxes::find_image(std::optional<ReadyImage> ima
   co_return Result<>{};
 }
 
-/// What earlier runs have left must not keep this one from starting; what an earlier attempt of it
-/// has left must be gone before.
+/// Removes stale containers. A failure must not prevent the start of a first attempt. Containers of
+/// earlier attempts of this run must be gone.
 boost::asio::awaitable<Result<>> Boxes::clear_stale() {
   const Fenced fenced{job_.run_id, job_.attempt, job_.node_rank};
   const Result<std::size_t> count =
@@ -103,7 +103,7 @@ boost::asio::awaitable<Result<>> Boxes::clear_stale() {
   co_return Result<>{};
 }
 
-/// The first one, whose memory may be shared, then the others at once.
+/// Starts the first container, whose memory the others may share, then all others concurrently.
 boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::Topology& topology) {
   TaskGroup tasks(io_.get_executor());
   Result<> all;
@@ -115,7 +115,7 @@ boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::To
     const Result<> done = co_await clear_stale();
     if (!done && all) all = done;
   };
-  tasks.spawn(clear());  // in a first attempt meanwhile: what is stale has other names
+  tasks.spawn(clear());  // concurrently in a first attempt: stale containers have other names
   if (job_.attempt > 1) co_await tasks.wait();
   if (!all) co_return all;
   for (const auto& box : boxes_) {
@@ -147,7 +147,7 @@ boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts)
   call.argv = std::move(*words);
   call.limit = kStartLimit;
   call.cancelled = events_.stopped;
-  // It has no daemon: what watches the container descends from this call.
+  // podman has no daemon: the monitor of the container is a descendant of this call.
   call.detaches = client.engine == Engine::podman;
   const Result<CallOutput> output = co_await calls_.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());

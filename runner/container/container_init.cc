@@ -31,9 +31,9 @@
 namespace sortie::runner::container {
 namespace {
 
-/// Its name begins like that of the keepers: who sweeps gives it the same time to end by itself.
+/// The prefix is that of keepers, so that a sweep gives it the same time to end by itself.
 constexpr const char* kName = "sortie-keep-box";
-/// Above process 1 and keepers, so that the OOM killer takes a rank when the container is full.
+/// Above that of process 1 and keepers: when the container is out of memory, a rank is killed.
 constexpr const char* kRankOomScore = "50";
 constexpr int kExitLost = 1;
 constexpr int kPauseMs = 10;
@@ -69,7 +69,7 @@ Fd connect_to(const std::string& path) {
   return socket;
 }
 
-/// The container's variables, and on top those of the order.
+/// Adds the container's variables that the order does not set.
 void add_own_environment(std::vector<std::string>& env) {
   std::set<std::string, std::less<>> given;
   for (const std::string& line : env) given.insert(line.substr(0, line.find('=')));
@@ -79,7 +79,8 @@ void add_own_environment(std::vector<std::string>& env) {
   }
 }
 
-/// Anything else is taken for the wish that the container ends: images choose their own signal.
+/// Any other signal is taken for a request to end the container: images choose their own stop
+/// signal.
 bool is_harmless(std::uint32_t signal) {
   return signal == SIGCHLD || signal == SIGCONT || signal == SIGURG || signal == SIGPIPE;
 }
@@ -141,7 +142,8 @@ class Init {
         report({InitReport::Kind::asked_to_end, static_cast<std::int32_t>(info.ssi_signo), ""});
   }
 
-  /// A keeper that ended in order has left nothing; what a killed one held is ours now.
+  /// A keeper that exited in order leaves nothing. The processes of a killed one are now ours and
+  /// are killed.
   void reap() {
     int status = 0;
     pid_t pid = 0;
@@ -161,9 +163,9 @@ class Init {
   bool orphaned_ = false;
 };
 
-/// Containers of one host that share memory have process numbers of their own, and so the same
-/// ones. Open MPI 4 takes a segment whose maker has the reader's number for the reader's own, and
-/// crashes in it: the numbers of "init-N.sock" begin N strides later.
+/// Containers that share memory number their processes separately, so pids coincide. Open MPI 4
+/// treats a shared-memory segment whose creator has the reader's pid as the reader's own, and
+/// crashes. So the pids of "init-N.sock" start N strides later.
 void skip_process_numbers(const std::string& socket_path) {
   constexpr std::string_view kMark = "/init-";
   constexpr int kStride = 16, kMost = 64;

@@ -13,14 +13,14 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::milliseconds kLimit{60000};
 
-/// The word of the table's line that is a digest.
+/// The first word of the table that is a digest.
 std::string digest_in(std::string_view table) {
   const std::size_t at = table.find("sha256:");
   if (at == std::string_view::npos) return {};
   return std::string(table.substr(at, table.find_first_of(" \t\n", at) - at));
 }
 
-/// Of the manifests of an index, the one for this machine (the first where none says).
+/// Digest of the manifest in the index for this machine's architecture, else of the first one.
 std::string own_manifest(const Json& index) {
   const std::string own = own_architecture();
   std::string first;

@@ -1,4 +1,4 @@
-// An image of containerd, read through ctr: from its name over index and manifest to its config.
+// Reads an image of containerd through ctr: from its name over index and manifest to its config.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -9,7 +9,7 @@
 
 namespace sortie::runner::container {
 
-/// As look_at_image.
+/// Same as look_at_image().
 boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(EngineCalls& calls,
                                                                             Client client,
                                                                             std::string image);

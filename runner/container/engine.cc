@@ -25,7 +25,7 @@ std::string text_of(const char* variable) {
   return value ? value : "";
 }
 
-/// The usual folders too: a non-interactive SSH session has a short PATH.
+/// Includes the usual folders: a non-interactive SSH session has a short PATH.
 std::string search_path() {
   const std::string home = text_of("HOME");
   std::string path = text_of("PATH");
@@ -35,7 +35,7 @@ std::string search_path() {
   return path;
 }
 
-/// The socket that the message speaks of, "" when it speaks of none.
+/// The socket that the message names, "" if there is none.
 std::string socket_in(std::string_view text) {
   for (const std::string_view mark : {"unix://", "unix "}) {
     const std::size_t at = text.find(mark);
@@ -52,7 +52,7 @@ std::string socket_in(std::string_view text) {
   return std::string(text.substr(0, text.find_first_of(" :\"'\n")));
 }
 
-/// The name service is not to be had in a static program.
+/// Reads /etc/group, because a static program has no name service.
 std::string name_of_group(gid_t gid) {
   const Result<std::string> groups = read_file("/etc/group");
   std::string_view left = groups ? *groups : std::string_view();
@@ -88,7 +88,7 @@ bool is_true(const Json& object, const char* name) {
          object[name].get<bool>();
 }
 
-/// docker's and nerdctl's, or podman's, whatever the client's file is called.
+/// Reads the output of docker and nerdctl, or of podman, whatever the client's file is called.
 bool read_info(const Json& info, EngineFacts& facts) {
   if (!info.is_object()) return false;
   if (info.contains("host")) {
@@ -114,7 +114,7 @@ bool read_info(const Json& info, EngineFacts& facts) {
   return !facts.version.empty();
 }
 
-/// "  Version:  1.6.20~ds1" behind "Server:".
+/// The version in "  Version:  1.6.20~ds1" after "Server:".
 std::string ctr_version(std::string_view text) {
   const std::size_t server = text.find("Server:");
   const std::size_t at = server == std::string_view::npos ? server : text.find("Version:", server);
@@ -178,7 +178,7 @@ Error engine_error(const Client& client, std::string_view what, const CallOutput
     return {ErrorCode::unsupported,
             fmt::format("{}: this user may not use the engine: {}", name, who_may(socket_in(all)))};
   if (has(all, "Cannot connect to the Docker daemon") ||
-      (has(all, "connection refused") && !socket_in(all).empty()) ||  // else a registry's
+      (has(all, "connection refused") && !socket_in(all).empty()) ||  // else a registry
       has(all, "no such file or directory\": unavailable") ||
       (has(all, "cannot access containerd socket") && has(all, "no such file")))
     return {ErrorCode::unsupported,

@@ -1,5 +1,5 @@
-// The container engine of this host: its client's program, what it says about itself, and its
-// failures in words that say what to do.
+// The container engine of this host: its client program, what it reports about itself, and error
+// messages that tell the user what to do.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -20,33 +20,36 @@ struct Client {
 
 struct EngineFacts {
   Client client;
-  std::string version;  // "docker 20.10.24"
+  std::string version;  // such as "docker 20.10.24"
   bool rootless = false;
   bool userns_remap = false;
   bool nvidia_runtime = false;
   bool live_restore = false;
-  std::string root;  // where it keeps images; empty = it does not say
+  std::string root;  // where it keeps images; empty = unknown
 };
 
-/// In PATH and the usual folders: its path, "" where it is not.
+/// Path of a program in PATH or the usual folders, "" if it is not found.
 std::string find_program(const std::string& name);
 
-/// `engine` as the config or the launcher names it ("containerd" is nerdctl or ctr). Looked for in
-/// PATH and the usual folders. ErrorCode::unsupported: not there.
+/// Finds the client of `engine`, which is named as in the config ("containerd" is nerdctl or ctr),
+/// in PATH and the usual folders. ErrorCode::unsupported: not installed. ErrorCode::protocol: an
+/// unknown name.
 Result<Client> find_client(std::string_view engine);
 
-/// ErrorCode::unsupported: it does not run, or this user may not use it.
+/// Queries the engine. ErrorCode::unsupported: it does not run, or this user may not use it.
+/// ErrorCode::timeout: no answer.
 boost::asio::awaitable<Result<EngineFacts>> ask_engine(EngineCalls& calls, Client client);
 
-/// The answer to info_command. Errors as of ask_engine.
+/// Parses the output of info_command. Errors like those of ask_engine.
 Result<EngineFacts> understand_engine(Client client, CallOutput output);
 
-/// What the engine said, in one line, with what to do about the two failures that are not about the
-/// image or the container: the engine does not run, this user may not use it.
+/// Describes a failed call in one line, with the engine's own message. Adds what to do if the
+/// failure is not about the image or the container: the engine does not run, or this user may not
+/// use it.
 Error engine_error(const Client& client, std::string_view what, const CallOutput& output,
                    ErrorCode code = ErrorCode::runner);
 
-/// The last line that says something: engines warn first and fail last.
+/// The last meaningful line: engines print warnings first and the failure last.
 std::string last_words(std::string_view text);
 
 }  // namespace sortie::runner::container

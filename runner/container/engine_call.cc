@@ -29,7 +29,7 @@ constexpr std::size_t kMaxLine = 4096;
 constexpr milliseconds kCallLook{100};
 constexpr milliseconds kKillLimit{2000};
 
-/// The runner's variables with some replaced: an engine's client is the user's own tool.
+/// The runner's variables with some replaced: the client is the user's own tool and needs them.
 std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
   std::vector<std::string> env = variables;
   for (char** entry = environ; entry && *entry; ++entry) {
@@ -42,7 +42,7 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
   return env;
 }
 
-/// All that a call still needs when its caller is gone.
+/// State that a call still needs when its caller is gone.
 struct Running : std::enable_shared_from_this<Running> {
   explicit Running(boost::asio::io_context& io) : process(io), out(io), err(io), changed(io) {}
   HeldProcess process;
@@ -51,7 +51,7 @@ struct Running : std::enable_shared_from_this<Running> {
   CallOutput result;
   std::string spawn_error;
   std::function<void(std::string_view)> on_line;
-  std::shared_ptr<Running> self;  // while reports may come
+  std::shared_ptr<Running> self;  // keeps this object alive while reports may arrive
   int open = 2;
   bool gone = false;
 };
@@ -99,7 +99,8 @@ void on_report(const std::shared_ptr<Running>& call, const KeeperReport& report)
     case KeeperReport::Kind::gone:
       call->gone = true;
       call->changed.notify();
-      // Not now: `process` is what calls this. Where the loop ends first, it goes with the handler.
+      // Not destroyed here, because `process` is the caller. If the loop ends first, the handler
+      // destroys it.
       boost::asio::post(call->out.get_executor(), [last = std::move(call->self)] {});
       break;
     default:

@@ -1,6 +1,5 @@
-// One call of a container engine's client: started, read and ended without ever blocking the
-// runner. A keeper holds the client, so that it ends with the runner, and with everything it may
-// have started.
+// Runs the client of a container engine without blocking the runner. A keeper holds the client, so
+// the client and everything that it starts end with the runner.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -25,12 +24,12 @@ struct CallOutput {
 
 struct Call {
   std::vector<std::string> argv;       // argv[0] is a path
-  std::vector<std::string> variables;  // "NAME=value", over those of the runner
-  bool detaches = false;               // leaves a process behind that is to live on
-  std::string folder;                  // with a lock; removed by the keeper if the runner is killed
+  std::vector<std::string> variables;  // "NAME=value"; they override the runner's
+  bool detaches = false;               // leaves a process behind that must survive
+  std::string folder;                  // has a lock; the keeper removes it if the runner is killed
   std::chrono::milliseconds limit{0};
-  std::function<void(std::string_view)> on_line;  // each line of both streams, as it comes
-  std::function<bool()> cancelled;                // asked now and then; true ends the call
+  std::function<void(std::string_view)> on_line;  // receives each line of both streams
+  std::function<bool()> cancelled;                // polled; true ends the call
 };
 
 class EngineCalls {
@@ -38,10 +37,11 @@ class EngineCalls {
   EngineCalls(boost::asio::io_context& io, const ProcessDefaults& defaults)
       : io_(io), defaults_(defaults) {}
 
-  /// Told of every keeper, before anything of it can be reaped.
+  /// Receives the pid of every keeper, before anything of it can be reaped.
   std::function<void(pid_t)> on_keeper;
 
-  /// ErrorCode::timeout, ErrorCode::spawn, ErrorCode::interrupted. An exit code is no error.
+  /// Runs the call to its end. ErrorCode::timeout, ErrorCode::spawn, ErrorCode::interrupted
+  /// (cancelled). A non-zero exit code is no error.
   boost::asio::awaitable<Result<CallOutput>> run(Call call);
 
  private:

@@ -22,13 +22,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Commands = std::vector<std::vector<std::string>>;
 
-/// Beyond their grace and their time for what does not die of KILL.
+/// Time for keepers: their grace, and the time after which processes count as unkillable.
 constexpr auto kKeeperLimit = kOrphanGrace + kUnkillableAfter;
 constexpr auto kCommandLimit = std::chrono::seconds(30);
 constexpr int kRounds = 3;
 constexpr useconds_t kPause = 10000;
 
-/// False when it failed.
+/// Runs a command. Returns false if it failed.
 bool run(const std::vector<std::string>& argv) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -53,7 +53,7 @@ bool run(const std::vector<std::string>& argv) {
   return false;
 }
 
-/// Every keeper holds the folder.
+/// Waits until no other process holds the folder, as every keeper does.
 void wait_for_keepers(const std::optional<FolderLock>& folder) {
   const auto deadline = Clock::now() + kKeeperLimit;
   while (folder && !folder->is_last() && Clock::now() < deadline) ::usleep(kPause);
@@ -77,7 +77,7 @@ void wait_for_keepers(const std::optional<FolderLock>& folder) {
   for (int round = 0; round < kRounds; ++round) {
     bool all = true;
     for (const auto& argv : commands) all = run(argv) && all;
-    if (all) break;  // else one of them went by itself meanwhile, or the engine is not up
+    if (all) break;  // otherwise a container ended by itself meanwhile, or the engine does not run
     ::usleep(kPause * 20);
   }
   remove_with_shared_memory(folder);

@@ -1,6 +1,6 @@
-// The guard: a fork of the runner that does nothing until the runner is gone without a farewell.
-// Then it waits for the keepers in the containers to end their ranks, has the engine remove the
-// containers, and removes the run folder. Inside a container nobody can do that.
+// The guard: a fork of the runner that acts only if the runner dies without dismissing it. It then
+// waits for the keepers in the containers to end their ranks, has the engine remove the containers,
+// and removes the run folder. No process inside a container can do that.
 #pragma once
 
 #include <sys/types.h>
@@ -15,10 +15,10 @@ namespace sortie::runner::container {
 
 class Guard {
  public:
-  /// `commands`: what removes the containers, one after the other; argv[0] is a path.
+  /// `commands` remove the containers and are run in order; argv[0] is a path.
   Result<> start(const std::string& run_folder,
                  const std::vector<std::vector<std::string>>& commands);
-  /// The containers are gone; the guard ends, having done nothing.
+  /// The containers are gone: the guard exits without doing anything.
   void dismiss();
   pid_t pid() const { return pid_; }
 

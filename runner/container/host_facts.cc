@@ -20,7 +20,8 @@
 namespace sortie::runner::container {
 namespace {
 
-/// File systems on which the engine, root, may see less than this user: network and FUSE.
+/// Whether `path` is on a network or FUSE file system, of which the engine, as root, may see less
+/// than this user.
 bool is_foreign(const std::string& path) {
   struct statfs info {};
   if (::statfs(path.c_str(), &info) != 0) return true;
@@ -30,7 +31,7 @@ bool is_foreign(const std::string& path) {
   return std::ranges::find(kForeign, type) != std::end(kForeign);
 }
 
-/// A copy in the run folder.
+/// Copies the program to the run folder.
 Result<std::string> copied(const std::string& run_folder) {
   const std::string path = run_folder + "/runner";
   const Fd from(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
@@ -46,7 +47,8 @@ Result<std::string> copied(const std::string& run_folder) {
   return path;
 }
 
-/// Our own file where the engine can reach it under that name, and `other_user` may run it.
+/// Path of our own program, if the engine can reach it there and, for `other_user`, others may
+/// execute it; else of a copy.
 Result<std::string> own_program(const std::string& run_folder, bool other_user) {
   char buffer[4096];
   const ssize_t length = ::readlink("/proc/self/exe", buffer, sizeof buffer);
@@ -68,7 +70,7 @@ std::vector<std::uint32_t> own_groups() {
                    : std::vector<std::uint32_t>();
 }
 
-/// Groups of the devices of AMD's driver.
+/// Groups of the device files of AMD's driver.
 std::vector<std::uint32_t> amd_groups() {
   std::set<std::uint32_t> groups;
   for (const char* path : {"/dev/kfd", "/dev/dri/renderD128"}) {
@@ -134,7 +136,7 @@ Result<> add_gpus(HostFacts& facts, const wire::ContainerSpec& spec, const cpu::
   const std::vector<std::string> uuids = gpu_uuids(topology);
   for (const std::uint32_t slot : sorted(slots)) {
     if (slot >= topology.gpus.size()) {
-      if (spec.gpus == "auto") return {};  // ranks that share devices: all of them
+      if (spec.gpus == "auto") return {};  // ranks share devices: the container gets all of them
       return fail(
           ErrorCode::unsupported,
           fmt::format("container: gpus = \"slots\", and there is no GPU {} here ({} in all)", slot,

@@ -41,7 +41,7 @@ Result<> check_architecture(const std::string& image, const ImageFacts& facts) {
                                                   facts.architecture, own_architecture()));
 }
 
-/// By a process of its own: a dead file server must not hold up the runner.
+/// Runs in a separate process, because a dead file server must not block the runner.
 boost::asio::awaitable<Result<>> check_sources(EngineCalls& calls,
                                                std::vector<std::string> sources) {
   if (sources.empty()) co_return Result<>{};

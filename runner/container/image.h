@@ -1,4 +1,4 @@
-// An image on this host: whether it is there, having it pulled, and what it says of itself.
+// An image on this host: inspects it and has the engine pull it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -21,30 +21,31 @@ struct ImageFacts {
   std::vector<std::string> entrypoint;
 };
 
-/// What the job needs to know when it comes.
+/// What the job needs to know about its engine and image.
 struct ReadyImage {
   EngineFacts engine;
   ImageFacts image;
 };
 
-/// Docker's name of the machine that this is: "amd64".
+/// Docker's name of this machine's architecture: "amd64".
 std::string own_architecture();
 
-/// From the engine's own JSON. Nothing: it is not that.
+/// Parses the engine's JSON. Returns nullopt if it is malformed.
 std::optional<ImageFacts> read_image_json(std::string_view text);
 
-/// Nothing: the image is not there.
+/// Inspects an image. Returns nullopt if it is not on this host.
 boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_image(EngineCalls& calls,
                                                                         Client client,
                                                                         std::string image);
 
-/// Does what the order says: looks, pulls, looks. Errors name the image and say what the engine
-/// said.
+/// Carries out the order: inspects the image, pulls it if necessary, and inspects it again. Errors
+/// name the image and quote the engine.
 boost::asio::awaitable<Result<ReadyImage>> have_image(
     EngineCalls& calls, wire::ImageOrder order,
     std::function<void(const wire::ImageProgress&)> on_progress, bool& pulled);
 
-/// "3 of 7 layers are here" from the lines that `docker pull` prints without a terminal.
+/// Progress text, "pulling X: 3 of 7 layers downloaded ...", from the lines that `docker pull`
+/// prints without a terminal.
 class PullProgress {
  public:
   void take(std::string_view line);

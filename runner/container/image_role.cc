@@ -23,7 +23,8 @@ void ImageRole::start(wire::ImageOrder order) {
   spawn(io_, say_that_it_works());
 }
 
-/// An engine may pull a layer for long without a word; the launcher gives up on a host without one.
+/// An engine may pull a layer for a long time without output, but the launcher gives up on a silent
+/// host.
 boost::asio::awaitable<void> ImageRole::say_that_it_works() {
   boost::asio::steady_timer pause(io_);
   for (;;) {

@@ -1,4 +1,5 @@
-// ImageOrder: has the image here before a job comes, and remembers what it found for that job.
+// Handles an ImageOrder: makes sure that the image is here before a job starts, and keeps the
+// result for that job.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -19,10 +20,11 @@ class ImageRole {
             std::function<void(Error)> on_failure)
       : io_(io), link_(link), calls_(io, defaults), on_failure_(std::move(on_failure)) {}
 
-  /// Answers with ImageProgress* and ImageReady, or calls on_failure.
+  /// Sends ImageProgress messages and then ImageReady, or calls on_failure.
   void start(wire::ImageOrder order);
   bool busy() const { return busy_; }
-  /// What is known of that image; nothing when another one was ordered last.
+  /// Returns the result for `image` and forgets it; nullopt if the last order was for another
+  /// image.
   std::optional<ReadyImage> take(const std::string& image);
 
  private:
@@ -33,7 +35,7 @@ class ImageRole {
   Link& link_;
   EngineCalls calls_;
   std::function<void(Error)> on_failure_;
-  std::string image_, at_;  // at_: what the engine is at, as it was said last
+  std::string image_, at_;  // at_: the engine's last progress text
   std::optional<ReadyImage> ready_;
   bool busy_ = false;
 };

@@ -9,7 +9,7 @@
 namespace sortie::runner::container {
 namespace {
 
-/// A packet: this, then the text.
+/// A packet consists of this head and the text.
 struct Head {
   InitReport::Kind kind = InitReport::Kind::hello;
   std::int32_t value = 0;

@@ -14,8 +14,8 @@ std::vector<std::string> default_environment(const wire::JobSpec& job) {
   const auto given = [&spec](const char* name) {
     return std::ranges::find(spec.capabilities, name) != spec.capabilities.end();
   };
-  // Reading another rank's memory needs its pid, which other containers number otherwise, and a
-  // right that containers do not have by themselves. Without it messages go through shared memory.
+  // To read another rank's memory a process needs its pid, which differs in other containers, and a
+  // capability that containers lack by default. Without it messages go through shared memory.
   const bool may_read = spec.scope == wire::ContainerScope::host &&
                         (spec.privileged != 0 || given("SYS_PTRACE") || given("ALL"));
   if (may_read) return {};
@@ -25,7 +25,7 @@ std::vector<std::string> default_environment(const wire::JobSpec& job) {
 int missing_paths(std::span<char* const> paths) {
   for (const char* path : paths) {
     struct stat info {};
-    // What this user may not see, the engine may.
+    // This user may lack access where the engine has it.
     if (::stat(path, &info) == 0 || errno == EACCES) continue;
     std::printf("%s (%s)\n", path, std::strerror(errno));
   }

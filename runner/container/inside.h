@@ -1,5 +1,5 @@
-// Small things that a rank finds in a container, and the look at paths that container-init's binary
-// does for the runner.
+// Defaults that differ inside a container, and the role of this binary that checks paths for the
+// runner.
 #pragma once
 
 #include <span>
@@ -10,11 +10,12 @@
 
 namespace sortie::runner::container {
 
-/// "NAME=value" below all variables of the job: what MPI libraries need to know of containers.
+/// "NAME=value" lines with lower priority than all variables of the job: what MPI libraries must
+/// know about containers.
 std::vector<std::string> default_environment(const wire::JobSpec& job);
 
-/// `sortie-runner missing-paths PATH...`: prints those that are not there, with the reason, one a
-/// line. Returns the exit code.
+/// `sortie-runner missing-paths PATH...`: prints each path that does not exist, with the reason,
+/// one per line. Returns the exit code.
 int missing_paths(std::span<char* const> paths);
 
 }  // namespace sortie::runner::container

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 constexpr std::chrono::minutes kInspectLimit{2};
 constexpr std::chrono::hours kLoadLimit{2};
 constexpr std::chrono::seconds kSayLoadingEvery{15};
-/// More images than that are not looked through: then all layers are sent.
+/// With more images than this, none is inspected and all layers are sent.
 constexpr std::size_t kMaxImages = 500;
 
 std::vector<std::string> unique_lines_of(std::string_view text) {
@@ -84,7 +84,7 @@ Result<> LoadRole::load(wire::ImageLoad order) {
   return {};
 }
 
-/// An engine loads for long without a word; the launcher gives up on a host without one.
+/// An engine loads for a long time without output, but the launcher gives up on a silent host.
 asio::awaitable<void> LoadRole::say_that_it_works(std::string at) {
   const unsigned order = ++orders_;
   asio::steady_timer pause(io_);
@@ -122,7 +122,7 @@ asio::awaitable<Result<wire::ImageLacking>> LoadRole::look(wire::ImageQuery orde
   co_return lacking;
 }
 
-/// The text of a command that succeeds, "" of one that does not: what is not known is sent.
+/// Output of a command; "" if it fails: layers that can not be determined are sent.
 asio::awaitable<Result<std::string>> LoadRole::output_of(sortie::container::Argv argv) {
   Call call = call_of(std::move(argv), kInspectLimit);
   Result<CallOutput> output = co_await calls_.run(std::move(call));
@@ -131,8 +131,8 @@ asio::awaitable<Result<std::string>> LoadRole::output_of(sortie::container::Argv
   co_return std::move(output->out);
 }
 
-/// Only Docker's own store loads an archive that has not all layers: it looks for those that it
-/// has by what they hold.
+/// Only Docker's own store loads an archive that lacks layers, because it identifies the existing
+/// ones by their content. For others, returns 0.
 asio::awaitable<Result<std::uint32_t>> LoadRole::layers_here(Client client,
                                                              std::vector<std::string> diff_ids) {
   if (client.engine != Engine::docker) co_return 0u;

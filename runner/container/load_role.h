@@ -1,4 +1,4 @@
-// `sortie image push` on a host: what is lacking of an image, and having an archive of it loaded.
+// `sortie image push` on a host: finds out what is missing of an image, and loads an archive of it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -20,7 +20,8 @@ class LoadRole {
            std::function<void(Error)> on_failure)
       : io_(io), link_(link), calls_(io, defaults), on_failure_(std::move(on_failure)) {}
 
-  /// Each is answered, or on_failure is called. ErrorCode::protocol: out of turn.
+  /// Each order is answered, or on_failure is called. ErrorCode::protocol: another order is in
+  /// progress, or the order is invalid.
   Result<> query(wire::ImageQuery order);
   Result<> load(wire::ImageLoad order);
 
@@ -43,8 +44,8 @@ class LoadRole {
   unsigned orders_ = 0;
 };
 
-/// How many of `diff_ids`, from the first one on, some image of `docker image inspect` has below
-/// all its others.
+/// Largest number of leading `diff_ids` that are also the lowest layers of one image in the output
+/// of `docker image inspect`.
 std::uint32_t common_layers(std::string_view inspected, const std::vector<std::string>& diff_ids);
 
 }  // namespace sortie::runner::container

@@ -13,14 +13,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Where the client would look by itself, "" when nowhere.
+/// The folder in which the client looks by default, "" if there is none.
 std::string own_folder() {
   if (const char* folder = std::getenv("DOCKER_CONFIG"); folder && *folder) return folder;
   if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.docker";
   return {};
 }
 
-/// The host's own settings (above all which context it uses) with the logins replaced.
+/// The host's own settings (above all its context) with the logins replaced.
 Result<std::string> merged(const std::string& own, const std::string& credentials) {
   const Json given = Json::parse(credentials, nullptr, false);
   if (!given.is_object() || !given.contains("auths") || !given["auths"].is_object())

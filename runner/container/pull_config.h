@@ -1,6 +1,5 @@
-// The login for one pull: a private folder with the credentials that the launcher has sent, for the
-// engine's client alone and only while it runs. Should the runner be killed, the client's keeper
-// removes it.
+// The login for one pull: a private folder with the credentials that the launcher sent, used only
+// by the engine's client while it runs. If the runner is killed, the client's keeper removes it.
 #pragma once
 
 #include <string>
@@ -13,15 +12,15 @@ namespace sortie::runner::container {
 
 class PullConfig {
  public:
-  /// `credentials` is a Docker config.json; empty: the host's own login is used and nothing is
-  /// made. Error: the engine takes none, or it is no JSON.
+  /// `credentials` is a Docker config.json. If it is empty, the host's own login is used and no
+  /// folder is created. Error: the engine accepts no credentials, or they are malformed.
   static Result<PullConfig> make(Engine engine, const std::string& credentials);
   PullConfig() = default;
   PullConfig(PullConfig&&) = default;
   PullConfig& operator=(PullConfig&&) = default;
   ~PullConfig() { folder_.remove(); }
 
-  /// "NAME=value", for the client.
+  /// "NAME=value" lines for the environment of the client.
   const std::vector<std::string>& variables() const { return variables_; }
   const std::string& folder() const { return folder_.path(); }
 

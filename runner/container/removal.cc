@@ -38,7 +38,7 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-/// Ids, or for ctr names.
+/// Returns the ids of containers with a label, for ctr their names.
 boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls,
                                                               const Client& client,
                                                               std::string_view label,
@@ -56,7 +56,7 @@ boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls
 struct Known {
   std::string name;
   std::map<std::string, std::string> labels;
-  bool running = false;  // false also where the engine does not say: ctr
+  bool running = false;  // also false if the engine does not report it (ctr)
   std::string label(std::string_view key) const {
     const auto found = labels.find(std::string(key));
     return found == labels.end() ? std::string() : found->second;
@@ -92,7 +92,7 @@ boost::asio::awaitable<std::vector<Known>> inspect(EngineCalls& calls, const Cli
   call.limit = kListLimit;
   const Result<CallOutput> output = co_await calls.run(std::move(call));
   std::vector<Known> known;
-  if (output) known = read_containers(output->out);  // those that went meanwhile are left out
+  if (output) known = read_containers(output->out);  // containers that ended meanwhile are left out
   co_return known;
 }
 
@@ -106,9 +106,10 @@ std::string_view boot_of(std::string_view machine) {
   return machine.substr(0, machine.find('/'));
 }
 
-/// Whether its folder and those who hold it would be seen from here. An engine may serve several
-/// hosts that are containers: a runner sees neither /tmp nor the processes of another one. Those of
-/// an earlier boot are gone; what runs is not from before. Older versions have not said.
+/// Whether the container's folder and its holders are visible from here. One engine may serve
+/// several hosts that are containers themselves, and a runner sees neither /tmp nor the processes
+/// of another one. Containers of an earlier boot may be judged if they do not run. Older versions
+/// set no such label.
 bool may_judge(const Known& container) {
   const std::string machine = container.label(sortie::container::kMachineLabel);
   if (machine.empty() || machine == machine_id()) return true;

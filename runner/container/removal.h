@@ -1,4 +1,4 @@
-// Getting rid of containers: those of this job at its end, and those that nobody holds any more.
+// Removes containers: those of this job at its end, and those whose owners are gone.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -12,25 +12,25 @@
 
 namespace sortie::runner::container {
 
-/// Ends and removes the containers `names`, which carry `folder` as their label, again and again
-/// until the engine knows none of them. Error after `limit`: what is left, and what the engine
-/// said.
+/// Ends and removes the containers `names`, whose folder label is `folder`. Retries until the
+/// engine lists none of them. Error after `limit`: what is left, with the engine's message.
 boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, EngineCalls& calls,
                                                    Client client, std::vector<std::string> names,
                                                    std::string folder,
                                                    std::chrono::milliseconds limit);
 
-/// A run whose containers are to go although somebody may hold its folder: earlier attempts of it
-/// (frozen, lost), or all of it.
+/// A run whose containers are removed even if a process may hold its folder: earlier attempts of it
+/// (frozen, lost), or all attempts.
 struct Fenced {
   std::string run_id;
   std::uint32_t below_attempt = 0;  // 0 = all
-  std::uint32_t node_rank = 0;      // of earlier attempts alone
+  std::uint32_t node_rank = 0;      // compared for earlier attempts only
 };
 
-/// Removes this user's containers whose run folder nobody holds (the host lost power, runner and
-/// keepers were killed together), and what is fenced. Those of runners in other pid namespaces of
-/// this machine stay: their folders and processes are not seen from here. Returns how many.
+/// Removes this user's containers whose run folder no process holds (the host lost power, or runner
+/// and keepers were killed together), and the fenced ones. Containers of runners in other pid
+/// namespaces of this machine stay, because their folders and processes are not visible from here.
+/// Returns the number of removed containers.
 boost::asio::awaitable<Result<std::size_t>> remove_stale(boost::asio::io_context& io,
                                                          EngineCalls& calls, Client client,
                                                          Fenced fenced);

@@ -20,10 +20,10 @@ namespace {
 
 constexpr milliseconds kCachePoll{100};
 constexpr milliseconds kConnectLimit{3000};
-/// Of the other host: it says something every second.
+/// Timeout for the other host, which sends something every second.
 constexpr milliseconds kSilenceLimit{5000};
 constexpr milliseconds kProgressInterval{250};
-/// A wait for another process that lasts longer is told to the launcher.
+/// A longer wait for another process is reported to the launcher.
 constexpr milliseconds kSilentWait{3000};
 
 }  // namespace
@@ -75,7 +75,7 @@ Result<> FileReceiver::take_manifest(const wire::FilesManifest& message) {
   return {};
 }
 
-/// True when the staged tree is there already.
+/// Locks the cache. Returns true if the staged tree already exists.
 asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
   asio::steady_timer pause(io_);
   const auto begun = std::chrono::steady_clock::now();
@@ -98,7 +98,8 @@ asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
 Result<files::Folder> FileReceiver::target_folder() {
   if (cache_) return cache_->part(files::total_bytes(manifest_.entries()));
   SORTIE_ASSIGN_OR_RETURN(const std::string path, user_path(order_.folder));
-  // What the user names is the user's, with the modes that the user's own commands would give it.
+  // The target belongs to the user, so it gets the modes that the user's own commands would give
+  // it.
   const mode_t own = ::umask(order_.private_folder ? 077 : umask_);
   auto folder = files::Folder::open(path);
   ::umask(own);
@@ -132,7 +133,7 @@ asio::awaitable<void> FileReceiver::receive() {
     }
     if (*compared) break;
     say_progress();
-    co_await asio::post(io_, asio::use_awaitable);  // heartbeats get their turn
+    co_await asio::post(io_, asio::use_awaitable);  // let heartbeats run
   }
   if (!order_.relay_address.empty()) {
     server_.emplace(io_, *tree_);
@@ -168,7 +169,7 @@ Result<> FileReceiver::take_piece(const wire::FilePiece& piece) {
   return {};
 }
 
-/// Also where no bytes come, but work is done: a launcher gives up on a host that says nothing.
+/// Sent even if no bytes arrive but work is done: a launcher gives up on a silent host.
 void FileReceiver::say_progress() {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_progress_ < kProgressInterval) return;
@@ -223,7 +224,7 @@ Result<> FileReceiver::take_from_host(const wire::Message& message) {
   if (!piece) return fail(ErrorCode::protocol, "the other host sent an invalid piece");
   const auto taken = tree_->put(piece->entry, piece->piece, piece->bytes);
   if (!taken) {
-    // The disk's trouble is not the other host's.
+    // An error of our disk is not the other host's fault.
     if (taken.error().code != ErrorCode::protocol) on_failure_(taken.error());
     return std::unexpected(taken.error());
   }

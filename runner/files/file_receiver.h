@@ -1,5 +1,5 @@
-// FileReceiver: a tree from the launcher, or from the host that the launcher names, into a folder
-// (`sortie push`) or into the stage cache.
+// FileReceiver: receives a tree from the launcher, or from the host that the launcher names, into a
+// folder (`sortie push`) or into the stage cache.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@ namespace sortie::runner {
 
 class FileReceiver : public FileRole {
  public:
-  /// `umask`: of folders that a push makes on the way to its target.
+  /// `umask` applies to the folders that a push creates above its target.
   FileReceiver(boost::asio::io_context& io, Link& link, mode_t umask, FailureHandler on_failure);
 
   Result<> open(const wire::FilesOpen& order) override;

@@ -1,4 +1,4 @@
-// FileRole: what a runner does with files for its launcher: receive a tree, stage one, send some.
+// FileRole: the file transfers of a runner: receiving a tree, staging one, sending files.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,15 @@ namespace sortie::runner {
 
 class FileRole {
  public:
-  /// The transfer can not go on; told once, from a coroutine.
+  /// Called once, from a coroutine, when the transfer can not continue.
   using FailureHandler = std::function<void(Error)>;
 
   virtual ~FileRole() = default;
-  /// Begins. Error: an order that can not be carried out.
+  /// Starts the transfer. Error: the order can not be carried out.
   virtual Result<> open(const wire::FilesOpen& order) = 0;
-  /// A message of the transfer. Error: outside the protocol, or the disk.
+  /// Handles a message of the transfer. Error: it violates the protocol, or the disk failed.
   virtual Result<> take(const wire::Message& message) = 0;
-  /// Where a staged tree lies, once it is there.
+  /// Path of the staged tree; empty until it is complete.
   virtual std::string staged_folder() const { return ""; }
 };
 

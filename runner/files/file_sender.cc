@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::size_t kMaxPaths = 1000;
 constexpr std::uint64_t kMessageBytes = 256u << 10;
-/// Of manifest that the launcher has not taken from the pipe yet.
+/// Limit of manifest bytes that are queued for the launcher.
 constexpr std::size_t kMaxQueued = 4u << 20;
 constexpr std::chrono::milliseconds kQueuePause{5};
-/// A tree is hashed before it is listed, which may take long: the launcher hears that it goes on.
+/// Hashing a tree before it is listed may take long; progress is reported at this interval.
 constexpr std::chrono::seconds kSayEvery{2};
 
 }  // namespace
@@ -44,7 +44,7 @@ boost::asio::awaitable<void> FileSender::find() {
       co_return;
     }
     if (*complete) break;
-    co_await boost::asio::post(io_, boost::asio::use_awaitable);  // heartbeats get their turn
+    co_await boost::asio::post(io_, boost::asio::use_awaitable);  // let heartbeats run
   }
   for (const std::string& text : matches_->missing())
     link_.send(wire::RunnerError{std::string(files::kMissingPath), text, -1});
@@ -90,7 +90,7 @@ boost::asio::awaitable<void> FileSender::list() {
       co_await pause.async_wait(kToken);
     }
     if (link_.broken()) co_return;
-    co_await boost::asio::post(io_, boost::asio::use_awaitable);  // heartbeats get their turn
+    co_await boost::asio::post(io_, boost::asio::use_awaitable);  // let heartbeats run
   }
 }
 

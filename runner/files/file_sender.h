@@ -1,6 +1,7 @@
-// FileSender: this host's files to the launcher (`sortie pull`): find them, list them, then send
-// the pieces that the launcher lacks, within its credit. A path that nothing comes of is a
-// RunnerError with the code kMissingPath before the list; the transfer goes on without it.
+// FileSender: sends files of this host to the launcher (`sortie pull`). It finds and lists them,
+// then sends the pieces that the launcher lacks, within its credit. A path without a match is
+// reported before the list as a RunnerError with the code kMissingPath; the transfer continues
+// without it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -40,7 +40,7 @@ std::vector<std::string> components_of(std::string_view path) {
   return out;
 }
 
-/// Names in the folder that match, sorted; none where it can not be read.
+/// Matching names in the folder, sorted; empty if it can not be read.
 std::vector<std::string> matches_in(const std::string& folder, const std::string& pattern) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
@@ -79,7 +79,7 @@ Result<bool> PathMatches::step() {
 Result<> PathMatches::begin(std::size_t path) {
   SORTIE_ASSIGN_OR_RETURN(std::string full, user_path(paths_[path]));
   while (full.size() > 1 && full.ends_with('/')) full.pop_back();
-  // A name that is there is taken as it is, whatever characters are in it.
+  // An existing path is used literally, whatever characters it contains.
   if (is_pattern(paths_[path]) && !exists(full)) {
     components_[path] = components_of(full);
     branches_.push_back({path, 0, "/", ""});
@@ -98,7 +98,7 @@ Result<> PathMatches::begin(std::size_t path) {
 
 Result<> PathMatches::follow(Branch branch) {
   const std::vector<std::string>& components = components_[branch.path];
-  // Plain names need no look into a folder.
+  // Plain names need no search in a folder.
   while (branch.next < components.size() && !is_pattern(components[branch.next])) {
     const std::string& plain = components[branch.next++];
     branch.folder = below(branch.folder, plain);
@@ -134,7 +134,7 @@ std::vector<files::ScanRoot> PathMatches::take_roots() {
   std::vector<files::ScanRoot> roots;
   std::map<std::string, files::ScanRoot> bare;
   for (auto& [name, root] : roots_) {
-    // What lies in a folder that comes as a whole comes with it.
+    // A match inside a matched folder is already part of that folder.
     bool inside = false;
     std::string folder = root.path;
     for (std::size_t end = name.rfind('/'); end != name.npos;

@@ -1,6 +1,6 @@
-// PathMatches: what the paths of `sortie pull` stand for on this host. A path is a name, or a
-// pattern in which * and ? stand for characters within a name and [a-c] for one of some, as in a
-// shell; names that begin with a dot match only a dot.
+// PathMatches: resolves the paths of `sortie pull` on this host. A path is a name or a pattern as
+// in a shell: * and ? match characters within a name, [a-c] matches one of a set. A leading dot of
+// a name is matched only by a dot.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ class PathMatches {
 
   explicit PathMatches(std::vector<std::string> paths);
 
-  /// Looks into one more folder at most; true when all is found. Error: two matches would have one
-  /// name, more than kMaxMatches, or a path that no host can have.
+  /// Searches at most one more folder. Returns true when all matches are found. Error: two matches
+  /// would get the same name, more than kMaxMatches, or an invalid path.
   Result<bool> step();
 
-  /// Once step() gave true. A match of a pattern is named from its first name with a wildcard on
-  /// ("runs/*/loss" gives "a/loss"), with the folders above it as bare roots; another by its last
-  /// name.
+  /// The matches, once step() has returned true. The name of a pattern's match starts at the first
+  /// component with a wildcard ("runs/*/loss" yields "a/loss"); its parent folders are added as
+  /// bare roots. The name of any other match is its last component.
   std::vector<files::ScanRoot> take_roots();
-  /// Paths that nothing comes of, each as "PATH: the reason".
+  /// Paths without a match, each as "PATH: the reason".
   const std::vector<std::string>& missing() const { return missing_; }
 
  private:
-  /// A pattern that is followed: `folder` matches its components before `next`.
+  /// A partially matched pattern: `folder` matches its components before `next`.
   struct Branch {
     std::size_t path = 0;
     std::size_t next = 0;
@@ -42,9 +42,9 @@ class PathMatches {
   Result<> found(std::size_t path, std::string full, std::string name);
 
   std::vector<std::string> paths_;
-  std::vector<std::vector<std::string>> components_;  // of each path, once begun
+  std::vector<std::vector<std::string>> components_;  // of each path; filled in by begin()
   std::vector<bool> matched_;
-  std::vector<Branch> branches_;  // last first
+  std::vector<Branch> branches_;  // processed from the back
   std::size_t begun_ = 0;
   std::map<std::string, files::ScanRoot> roots_;  // by name
   std::vector<std::string> missing_;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxConnections = 16;
 constexpr std::chrono::milliseconds kHelloLimit{5000};
 constexpr std::chrono::milliseconds kKeyLimit{2500}, kKeyPoll{50};
-/// A host that takes nothing for so long is left to the launcher.
+/// A host that reads nothing for this long is dropped; it then asks the launcher.
 constexpr std::chrono::milliseconds kWriteLimit{15000};
 constexpr std::chrono::milliseconds kIdleBeat{1000};
 
@@ -58,7 +58,7 @@ asio::awaitable<void> RelayServer::accept_loop() {
     const auto [error] = co_await acceptor_.async_accept(socket, kToken);
     if (!acceptor_.is_open()) co_return;
     if (error || waiting_.size() >= kMaxConnections) {
-      // Out of descriptors, or more guests than there are seats: not in a tight loop.
+      // Out of descriptors, or too many connections: do not spin.
       asio::steady_timer pause(io_, std::chrono::milliseconds(20));
       co_await pause.async_wait(kToken);
       continue;
@@ -78,7 +78,7 @@ asio::awaitable<void> RelayServer::give(tcp::socket socket, Wakeup& news) {
   stream.set_deadline(kHelloLimit);
   const auto link = co_await stream.read_link();
   if (!link) co_return;
-  // The guest may be quicker than the launcher's word about it.
+  // The other host may connect before the launcher's message about it arrives.
   const auto until = std::chrono::steady_clock::now() + kKeyLimit;
   auto key = keys_.find(*link);
   while (key == keys_.end() && std::chrono::steady_clock::now() < until) {
@@ -112,7 +112,7 @@ asio::awaitable<void> RelayServer::give(tcp::socket socket, Wakeup& news) {
       next.piece = piece;
       if (auto read = tree_.read(range.entry, piece, next.bytes); !read) {
         log::warning("{}", read.error().message);
-        co_return;  // whoever waits asks the launcher
+        co_return;  // the other host will ask the launcher
       }
       stream.set_deadline(kWriteLimit);
       const auto sent = co_await stream.write(message);

@@ -1,5 +1,5 @@
-// RelayServer: gives pieces of this host's tree to the hosts that the launcher named, while it is
-// still receiving them itself. Listens only during the transfer, on the address by which the
+// RelayServer: sends pieces of this host's tree to the hosts that the launcher named, while this
+// host still receives them itself. It listens only during the transfer, on the address by which the
 // launcher reached this host.
 #pragma once
 
@@ -20,11 +20,12 @@ class RelayServer {
   /// `tree` must outlive the server.
   RelayServer(boost::asio::io_context& io, files::TreeWriter& tree);
 
-  /// The port; 0 where `address` is none of this host's (behind NAT): nothing is served then.
+  /// Starts to listen and returns the port. Returns 0 if `address` is not an address of this host
+  /// (NAT); nothing is served then.
   std::uint16_t listen(const std::string& address);
-  /// Who knows `key` may come.
+  /// Admits the host that knows `key`, over the link of this number.
   void allow(std::uint32_t link, std::string key) { keys_[link] = std::move(key); }
-  /// A piece has come in.
+  /// Wakes the connections that wait for pieces. Call when a piece has arrived.
   void notify();
   void close();
 

@@ -36,7 +36,8 @@ unsigned char* bytes_of(std::string& text, std::size_t at) {
   return reinterpret_cast<unsigned char*>(text.data()) + at;
 }
 
-/// All that is left in one call, where asio's own conditions stop at 64 KiB.
+/// Completion condition that reads or writes all the rest in one call; asio's own ones stop at 64
+/// KiB.
 auto whole(std::size_t size) {
   return [size](const boost::system::error_code& error, std::size_t done) {
     return error ? 0 : size - done;

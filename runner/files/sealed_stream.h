@@ -1,8 +1,8 @@
-// SealedStream: messages between two runners over TCP that nobody without the link's key can read,
-// forge, reorder or replay into another place. The link's key comes from the launcher, over each
-// host's own SSH connection, for this one link. Keys of records are made of it, of random bytes of
-// both sides and of the ciphers that both have offered: an altered greeting leads to other keys.
-// Both ways have one buffer of one record each, which is encrypted and decrypted in place.
+// SealedStream: messages between two runners over TCP. Without the link's key they can not be read,
+// forged, reordered or replayed elsewhere. The launcher generates a key for each link and sends it
+// over each host's own SSH connection. Record keys are derived from it, from random bytes of both
+// sides and from the ciphers that both offered, so an altered greeting leads to different keys.
+// Each direction has one buffer for one record, which is encrypted or decrypted in place.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -28,25 +28,26 @@ class SealedStream {
   enum class Side { serves, fetches };
   static constexpr std::size_t kKeyBytes = seal::kSharedKeyBytes;
 
-  /// `best`: the cipher to offer.
+  /// `best`: the best cipher to offer.
   explicit SealedStream(Socket socket, CipherKind best = RecordCipher::best());
   ~SealedStream();
   SealedStream(const SealedStream&) = delete;
   SealedStream& operator=(const SealedStream&) = delete;
 
   boost::asio::awaitable<Result<>> connect(boost::asio::ip::tcp::endpoint endpoint);
-  /// Unsealed, before open(): the number of the link.
+  /// Write and read the number of the link, unencrypted, before open().
   boost::asio::awaitable<Result<>> write_link(std::uint32_t link);
   boost::asio::awaitable<Result<std::uint32_t>> read_link();
-  /// Both sides greet; from then on everything is sealed.
+  /// Exchanges greetings with the other side; from then on everything is encrypted.
   boost::asio::awaitable<Result<>> open(const std::string& key, Side side);
 
-  /// `message` is not used any more when the first part of it is on its way.
+  /// Sends a message. `message` is copied before the first suspension.
   boost::asio::awaitable<Result<>> write(const wire::Message& message);
-  /// Error: closed, a deadline, or not from the holder of the key.
+  /// Receives a message. Error: the stream was closed, the deadline passed, or the record was not
+  /// made with the key.
   boost::asio::awaitable<Result<wire::Message>> read();
 
-  /// The socket is closed when that passes before the next call.
+  /// Closes the socket after `limit` unless another deadline is set before.
   void set_deadline(std::chrono::milliseconds limit);
 
  private:

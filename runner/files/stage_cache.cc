@@ -24,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kKeyLength = 64;
-/// Modification time of every staged file: a write after that shows.
+/// Modification time of every staged file, so that a later write is noticed.
 constexpr time_t kStagedTime = 1;
-/// Without locks: a part that nothing was put into for so long is nobody's.
+/// Without locks, a part that has not changed for this long is abandoned.
 constexpr time_t kOldPartSeconds = 7 * 24 * 3600;
 
 bool is_key(const std::string& text) {
@@ -39,7 +39,7 @@ Fd open_lock(const std::string& path) {
   return fd;
 }
 
-/// Taken only when it is still the file of that name: a pruner may have removed it meanwhile.
+/// Takes the lock only if the file still has that name: a pruner may have removed it meanwhile.
 FileLock take_lock(const Fd& fd, int kind, const std::string& path) {
   if (!fd) return FileLock::failed;
   const FileLock lock = try_lock_file(fd.get(), kind);
@@ -51,7 +51,7 @@ FileLock take_lock(const Fd& fd, int kind, const std::string& path) {
   return same ? FileLock::taken : FileLock::held;
 }
 
-/// Of this process, also where hosts or containers share the folder.
+/// Unique to this process, even if hosts or containers share the folder.
 std::string own_letters() {
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
@@ -166,7 +166,7 @@ Result<> StageCache::use() {
   return {};
 }
 
-/// What killed stagings have left where nobody can see that they are dead.
+/// Removes parts of killed stagings, where locks can not show that their owners are dead.
 void StageCache::remove_old_parts() const {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(base_, error)) {
@@ -214,7 +214,7 @@ void StageCache::prune(std::uint64_t limit) const {
     const Fd lock = open_lock(path + ".lock");
     if (tree.key == key_ || take_lock(lock, LOCK_EX, path + ".lock") != FileLock::taken) continue;
     log::info("stage cache: removes {} ({} bytes)", tree.key, tree.bytes);
-    // A tree that may lack something must not be found by its name.
+    // Rename first: an incomplete tree must not be found under its final name.
     fs::remove_all(path + ".part", error);
     fs::rename(path, path + ".part", error);
     fs::remove_all(path + ".part", error);

@@ -1,9 +1,10 @@
 // StageCache: ~/.cache/sortie/stage/<hash>/, the staged trees of a host, kept between runs.
-// <hash>.part is one that is being filled, <hash>.lock is held exclusively by who fills it and
-// shared by who uses it; its time is that of the last use, its content the size of the tree.
+// <hash>.part is a tree that is being filled. <hash>.lock is locked exclusively by the runner that
+// fills the tree, and shared by those that use it. The modification time of the lock file is the
+// time of the last use; its content is the size of the tree.
 //
-// On a file system without locks everybody fills a part of his own, <hash>.part-<letters>, the
-// first one that is whole becomes the tree, and nothing is pruned: nobody knows what is in use.
+// On a file system without locks, each runner fills its own <hash>.part-<letters>. The first
+// complete one becomes the tree. Nothing is pruned, because it is unknown which trees are in use.
 #pragma once
 
 #include <optional>
@@ -19,26 +20,29 @@ namespace sortie::runner {
 
 class StageCache {
  public:
-  /// Makes the folders (0700). `key`: 64 hex digits.
+  /// Creates the folders (0700). `key`: 64 hex digits.
   static Result<StageCache> open(const std::string& key);
 
-  /// True: the lock is ours, either to use what is there or to fill the cache. False: somebody else
-  /// is filling it; ask again.
+  /// Returns true if we hold the lock, either to use the existing tree or to fill the cache.
+  /// Returns false if another process is filling it; call again later.
   Result<bool> try_lock();
-  /// Whether the tree is there as it was put: names, kinds, modes, sizes, and times that show that
-  /// nothing was written since. A tree that is not becomes the part again.
+  /// Whether the tree exists as it was installed: names, kinds, modes, sizes, and times that prove
+  /// that nothing was written since. An incomplete tree becomes the part again, if we hold the lock
+  /// exclusively.
   bool ready(const std::vector<wire::FileEntry>& entries);
-  /// The folder to fill with `bytes`.
+  /// The folder to fill with `bytes` bytes. ErrorCode::io if another job uses the tree.
   Result<files::Folder> part(std::uint64_t bytes) const;
-  /// The part becomes the tree; without locks also when somebody else's has become it meanwhile.
+  /// Turns the part into the tree. Without locks, also succeeds if another runner's part has become
+  /// the tree meanwhile.
   Result<> install(const std::vector<wire::FileEntry>& entries);
-  /// From now on in use: shared lock, time of use.
+  /// Marks the tree as in use: downgrades to a shared lock and sets the time of use.
   Result<> use();
-  /// Removes least recently used trees, none in use, until what is left is within `limit` bytes.
+  /// Removes the least recently used trees that are not in use, until the rest fits into `limit`
+  /// bytes. Without locks, removes only abandoned parts.
   void prune(std::uint64_t limit) const;
 
   std::string folder() const { return base_ + "/" + key_; }
-  /// What a wait for the lock is for, and how to see who has it; for a person.
+  /// Text for the user: why we wait for the lock, and how to find its holder.
   std::string holder_hint() const;
 
  private:
@@ -50,8 +54,8 @@ class StageCache {
   std::string base_, key_;
   Fd lock_;
   bool exclusive_ = false;
-  std::string letters_;  // of our part; empty where there are locks. Else exclusive_ is true, and
-                         // nobody is kept out
+  std::string letters_;  // suffix of our part; empty if the file system has locks. Otherwise
+                         // exclusive_ is true and excludes no other process
 };
 
 }  // namespace sortie::runner

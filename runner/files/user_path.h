@@ -1,4 +1,4 @@
-// What a path of the command line means on this host: absolute, or relative to the home folder.
+// Resolves a path of the command line on this host: absolute, or relative to the home folder.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace sortie::runner {
 
-/// "/a" stays, "~/a" and "a" become "$HOME/a". ErrorCode::not_found where there is no home folder.
+/// Returns "/a" unchanged, and "$HOME/a" for "~/a" and "a". ErrorCode::not_found: there is no home
+/// folder. ErrorCode::usage: a NUL character, or another user's home ("~name").
 Result<std::string> user_path(const std::string& path);
 
 }  // namespace sortie::runner

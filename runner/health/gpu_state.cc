@@ -48,7 +48,7 @@ std::vector<Finding> GpuState::look(const GpuSample& sample, double now) {
       add(Kind::throttle, now - *throttled_since_);
   }
 
-  // A look at a GPU that is lost knows nothing: later ones are compared with the last that did.
+  // A sample of a lost GPU has no values, so keep the last known ones for later comparisons.
   GpuSample kept = sample;
   const auto keep = [](auto& value, const auto& old) {
     if (!value) value = old;

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr unsigned kMostGpus = 256;
-/// After an answer that is neither an event nor a time-out, which may come at once again and again.
+/// Pause after an error other than a timeout, which could otherwise repeat in a tight loop.
 constexpr milliseconds kErrorPause{1000};
 
 std::int64_t steady_ms() {
@@ -139,7 +139,7 @@ void GpuWatch::wait_for_event() {
   if (gpu == gpus_.end()) return;
   expect_answer();
   if (event.type & kNvmlEventXid) {
-    // As NVML has it, an event without a number belongs to the last error of the driver.
+    // In NVML, an event without a number belongs to the driver's last error.
     if (event.data == 0 || event.data > 1'000'000) return;
     Finding finding{.kind = Kind::xid, .code = static_cast<int>(event.data), .source = "nvml"};
     finding.recovery = recovery_of(*gpu);
@@ -179,7 +179,7 @@ GpuSample GpuWatch::sample(const Gpu& gpu, bool slow) {
   taken.recovery = recovery_of(gpu);
   unsigned long long bits = 0;
   if (nvml_.throttle && known(nvml_.throttle(gpu.device, &bits))) taken.throttle = bits;
-  // Whether it is there at all: the same call that every tool makes.
+  // Check whether the GPU still exists, with the calls that every tool makes.
   NvmlPci pci{};
   known(nvml_.pci(gpu.device, &pci));
   NvmlDevice device = nullptr;

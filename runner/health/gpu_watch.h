@@ -1,5 +1,5 @@
-// The thread that talks to NVML: it waits for XIDs and looks at counters. A thread of its own,
-// since a sick driver may keep it waiting for ever; the main thread then says so.
+// The thread that calls NVML: it waits for XIDs and samples counters. It is a separate thread
+// because a faulty driver may block it forever; the main thread reports that.
 #pragma once
 
 #include <atomic>
@@ -19,18 +19,18 @@ namespace sortie::runner::health {
 
 class GpuWatch {
  public:
-  /// Seconds without an answer after which the driver counts as silent.
+  /// Seconds without an answer after which the driver is reported as silent.
   static constexpr double kSilentSeconds = 60;
-  /// ECC, remapped rows and links are looked at in each such tick only.
+  /// ECC errors, remapped rows and links are sampled once in this many ticks.
   static constexpr unsigned kSlowTicks = 6;
 
-  /// Starts the thread, which ends with the process. `tick`: how often counters are looked at.
-  /// `inbox` must live as long as the process.
+  /// Starts the thread, which ends with the process. `tick`: sampling interval of the counters.
+  /// `inbox` and this object must live as long as the process.
   GpuWatch(std::string library, std::chrono::milliseconds tick, Inbox& inbox);
 
-  /// What it has come to: "NVML 550.54: 8 GPUs", "no NVML: ...". Empty while it has not answered.
+  /// Result of the initialization: "NVML 550.54: 8 GPUs", "no NVML: ...". Empty until NVML answers.
   std::string state() const;
-  /// A finding when NVML has kept the thread waiting for too long; once, until it answers again.
+  /// Returns a finding if NVML has blocked the thread for too long; once, until it answers again.
   std::optional<Finding> silence(double now);
 
  private:
@@ -50,7 +50,7 @@ class GpuWatch {
   std::optional<int> recovery_of(const Gpu& gpu);
   void put(Finding finding, const Gpu& gpu);
   void set_state(std::string text);
-  /// NVML is about to be asked, and will answer within `ms` if it is well.
+  /// Call before NVML is called. A healthy NVML answers within `ms`.
   void expect_answer(double ms = 0);
   void answered() { waiting_since_ms_ = 0; }
 
@@ -60,7 +60,7 @@ class GpuWatch {
   Nvml nvml_;
   NvmlEventSet events_ = nullptr;
   std::vector<Gpu> gpus_;
-  std::atomic<std::int64_t> waiting_since_ms_ = 0;  // 0 = it is not waiting
+  std::atomic<std::int64_t> waiting_since_ms_ = 0;  // 0 = no call is pending
   bool silence_told_ = false;
   mutable std::mutex mutex_;
   std::string state_;

@@ -34,7 +34,8 @@ std::optional<Finding> RoomState::look(const Room& room, std::uint64_t floor) {
   floor = std::min(floor, room.all_bytes / 20);
   const bool few_bytes = room.bytes < floor;
   const bool few_inodes = room.inodes < std::min(kLeastInodes, room.all_inodes / 20);
-  // Said again only after it was clearly better: a job that writes and deletes is at the border.
+  // Report again only after a clear improvement: a job that writes and deletes stays near the
+  // limit.
   if (!few_bytes && !few_inodes && room.bytes > floor + floor / 10) told_ = false;
   if ((!few_bytes && !few_inodes) || std::exchange(told_, true)) return std::nullopt;
   Finding finding{.kind = Kind::space, .source = "disk"};
@@ -57,7 +58,7 @@ void RoomWatch::run() {
       struct statvfs told {};
       const int failed = ::statvfs(folders_[i].c_str(), &told);
       asked_ms_ = 0;
-      if (failed != 0) continue;  // a work folder need not be there
+      if (failed != 0) continue;  // a work folder may be missing
       RoomState::Room room{std::uint64_t{told.f_bavail} * told.f_frsize,
                            std::uint64_t{told.f_blocks} * told.f_frsize, told.f_favail,
                            told.f_files};

@@ -1,5 +1,5 @@
-// What is left of a host: its clock, OOM kills where the kernel's log can not be read, the room in
-// its folders.
+// The other watches of a host: its clock, OOM kills if the kernel log can not be read, and the free
+// space of folders.
 #pragma once
 
 #include <atomic>
@@ -16,18 +16,18 @@
 
 namespace sortie::runner::health {
 
-/// Steps of the wall clock, against the clock that never jumps. Pure.
+/// Detects steps of the wall clock, relative to the boot clock, which never jumps. Pure.
 class ClockWatch {
  public:
   static constexpr double kStepSeconds = 1;
-  /// Both in seconds, read one after the other.
+  /// Both clocks in seconds, read one directly after the other.
   std::optional<Finding> look(double wall, double boot);
 
  private:
   std::optional<double> difference_;
 };
 
-/// OOM kills on this host and in the group that this process is in, by their counters.
+/// Detects OOM kills on this host and in this process's memory groups, by their counters.
 class MemoryWatch {
  public:
   explicit MemoryWatch(std::string root) : root_(std::move(root)), last_(read()) {}
@@ -39,31 +39,32 @@ class MemoryWatch {
   oom::Counters last_;
 };
 
-/// The room in one folder. Pure.
+/// Free space of one folder. Pure.
 class RoomState {
  public:
   static constexpr std::uint64_t kLeastInodes = 1000;
   struct Room {
-    std::uint64_t bytes = 0, all_bytes = 0;    // free, in all
-    std::uint64_t inodes = 0, all_inodes = 0;  // the same; a file system may count none
+    std::uint64_t bytes = 0, all_bytes = 0;    // free, total
+    std::uint64_t inodes = 0, all_inodes = 0;  // free, total; 0 if not counted
   };
-  /// Below `floor`, and below a twentieth of what a small file system has, it is nearly full.
+  /// Returns a finding if less than `floor` bytes are free. On a small file system, the limit is a
+  /// twentieth of its size. Also if hardly any inodes are free.
   std::optional<Finding> look(const Room& room, std::uint64_t floor);
 
  private:
   bool told_ = false;
 };
 
-/// The thread that asks for it: a folder of a server that is away keeps it waiting for ever, which
-/// the main thread then says.
+/// The thread that reads the free space. A folder on an unreachable server blocks it forever; the
+/// main thread reports that.
 class RoomWatch {
  public:
   static constexpr double kSilentSeconds = 60;
 
-  /// Starts the thread, which ends with the process; `inbox` must live as long.
+  /// Starts the thread, which ends with the process. `inbox` and this object must live as long.
   RoomWatch(std::vector<std::string> folders, std::uint64_t floor, std::chrono::milliseconds tick,
             Inbox& inbox);
-  /// A finding when a folder has not answered for too long; once, until it does.
+  /// Returns a finding if a folder has not answered for too long; once, until it answers.
   std::optional<Finding> silence(double now);
 
  private:
@@ -73,8 +74,8 @@ class RoomWatch {
   const std::uint64_t floor_;
   const std::chrono::milliseconds tick_;
   Inbox& inbox_;
-  std::atomic<std::int64_t> asked_ms_ = 0;  // 0 = nothing is being asked
-  std::atomic<std::size_t> folder_ = 0;     // that is being asked for
+  std::atomic<std::int64_t> asked_ms_ = 0;  // 0 = no request is pending
+  std::atomic<std::size_t> folder_ = 0;     // index of the folder that is queried
   bool silence_told_ = false;
 };
 

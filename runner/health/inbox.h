@@ -1,4 +1,5 @@
-// Findings of the threads that may wait for a driver or a disk, for the main thread to report.
+// Queue of findings from the threads that may block on a driver or a disk to the main thread, which
+// reports them.
 #pragma once
 
 #include <map>
@@ -18,14 +19,14 @@ using sortie::health::Kind;
 class Inbox {
  public:
   Inbox();
-  /// Readable when something is in it; -1 where the system gave none.
+  /// Readable if the inbox is not empty; -1 if no eventfd could be created.
   int fd() const { return event_.get(); }
-  /// From any thread.
+  /// Thread-safe.
   void put(Finding finding);
   std::vector<Finding> take();
 
-  /// NVML's number and UUID of the GPU at a PCI address; messages of the kernel have the address
-  /// alone. From any thread.
+  /// Records NVML's number and UUID of the GPU at a PCI address; kernel messages contain only the
+  /// address. Thread-safe.
   void name_gpu(const std::string& pci, int number, std::string uuid);
   void add_gpu_names(Finding& finding) const;
 
@@ -36,7 +37,7 @@ class Inbox {
   std::map<std::string, std::pair<int, std::string>> gpus_;
 };
 
-/// Seconds on a clock that never jumps.
+/// Seconds on a monotonic clock.
 double steady_seconds();
 
 }  // namespace sortie::runner::health

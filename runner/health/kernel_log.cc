@@ -14,7 +14,7 @@
 namespace sortie::runner::health {
 namespace {
 
-constexpr std::size_t kMostRecord = 8192;  // the kernel makes none that are longer
+constexpr std::size_t kMostRecord = 8192;  // the kernel writes no longer ones
 constexpr int kMostAtOnce = 4096;
 
 void add_record(std::string_view record, std::vector<sortie::health::Finding>& findings) {
@@ -41,7 +41,7 @@ bool KernelLog::read(std::vector<sortie::health::Finding>& findings) {
   return watch_ ? read_file(findings) : read_device(findings);
 }
 
-/// Each read is one record.
+/// Each read() returns one record.
 bool KernelLog::read_device(std::vector<sortie::health::Finding>& findings) {
   std::array<char, kMostRecord> record;
   for (int i = 0; i < kMostAtOnce; ++i) {
@@ -52,7 +52,7 @@ bool KernelLog::read_device(std::vector<sortie::health::Finding>& findings) {
       return true;
     else if (count == 0 || (errno != EPIPE && errno != EINTR && errno != EINVAL))
       return false;
-    // EPIPE: records were overwritten before they were read; the next read goes on behind them.
+    // EPIPE: records were overwritten before they were read; the next read continues after them.
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// /dev/kmsg from now on, record by record; or, for tests, a file of such records that grows.
+// Reads new records of /dev/kmsg; for tests, of a growing file of such records.
 #pragma once
 
 #include <string>
@@ -12,20 +12,22 @@ namespace sortie::runner::health {
 
 class KernelLog {
  public:
-  /// Error: it can not be read (kernel.dmesg_restrict keeps it from ordinary users).
+  /// Starts at the end of the log. Error: it can not be read (kernel.dmesg_restrict excludes
+  /// ordinary users).
   static Result<KernelLog> open(const std::string& path);
 
-  /// Readable when there may be something new.
+  /// Readable if there may be new records.
   int fd() const { return watch_ ? watch_.get() : log_.get(); }
-  /// Takes what is there, at most some thousand records; false when it can not be read any more.
+  /// Reads the available records, at most some thousand. Returns false if the log can not be read
+  /// any more.
   bool read(std::vector<sortie::health::Finding>& findings);
 
  private:
   bool read_device(std::vector<sortie::health::Finding>& findings);
   bool read_file(std::vector<sortie::health::Finding>& findings);
 
-  Fd log_, watch_;    // watch_: of a file that grows
-  std::string line_;  // of a file, not complete yet
+  Fd log_, watch_;    // watch_: inotify on a regular file
+  std::string line_;  // incomplete line of a regular file
 };
 
 }  // namespace sortie::runner::health

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using sortie::health::Finding;
 using sortie::health::Kind;
 
-/// The first bytes of a small file of /sys; empty when there is none.
+/// First bytes of a small file in /sys; empty if it can not be read.
 std::string sys_text(const fs::path& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 64> bytes;
@@ -54,7 +54,7 @@ std::vector<Finding> LinkState::look(const LinkLook& look, double now) {
   const std::uint64_t downs = last_ && look.downs > last_->downs ? look.downs - last_->downs : 0;
   last_ = look;
   while (!downs_.empty() && now - downs_.front() > kFlapSeconds) downs_.pop_front();
-  // The first look comes with the history of months, which says nothing.
+  // The first sample contains a history of months, which is not counted.
   for (std::uint64_t i = 0; i < std::min(downs, kFlaps); ++i) downs_.push_back(now);
   if (downs_.size() >= kFlaps) {
     found.push_back(of_link(Kind::link_flap, static_cast<double>(downs_.size())));
@@ -79,7 +79,7 @@ void Links::look_at_networks(std::map<std::string, LinkLook>& found) const {
   std::error_code ignored;
   for (const fs::path& path : entries(root_ + "/sys/class/net")) {
     if (!fs::exists(path / "device", ignored) && !fs::exists(path / "bonding", ignored)) continue;
-    // `carrier` can not be read of a link that an administrator has taken down; that is none.
+    // `carrier` of a link that an administrator disabled can not be read; such a link is ignored.
     const std::string carrier = sys_text(path / "carrier");
     if (carrier.empty()) continue;
     const std::string counted = sys_text(path / "carrier_down_count");
@@ -89,7 +89,7 @@ void Links::look_at_networks(std::map<std::string, LinkLook>& found) const {
   }
 }
 
-/// Its ports have no carrier of their own unless IP runs over them.
+/// InfiniBand ports have no network device with a carrier unless IP runs over them.
 void Links::look_at_infiniband(std::map<std::string, LinkLook>& found) const {
   for (const fs::path& device : entries(root_ + "/sys/class/infiniband"))
     for (const fs::path& port : entries(device / "ports")) {

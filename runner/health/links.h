@@ -1,5 +1,5 @@
-// Network links of this host: those of adapters (Ethernet, InfiniBand), not of bridges, tunnels and
-// containers, which come and go with what uses them.
+// Watches the network links of this host's adapters (Ethernet, InfiniBand). Bridges, tunnels and
+// containers' interfaces are ignored: they come and go with their users.
 #pragma once
 
 #include <cstdint>
@@ -13,37 +13,37 @@
 
 namespace sortie::runner::health {
 
-/// Down for so long counts as down; less is a moment.
+/// A link that is down for this long is reported as down; a shorter time is a brief loss.
 inline constexpr double kDownSeconds = 5;
-/// So many times within so long is a link that flaps.
+/// A link that goes down this often within this time flaps.
 inline constexpr std::uint64_t kFlaps = 3;
 inline constexpr double kFlapSeconds = 300;
 
-/// What one link looks like at one time.
+/// State of one link at one time.
 struct LinkLook {
   bool up = false;
-  std::uint64_t downs = 0;  // so often it went down since its driver was loaded; only rises
+  std::uint64_t downs = 0;  // how often it went down since its driver was loaded; never decreases
 };
 
-/// One link over time. Pure.
+/// Follows one link over time. Pure.
 class LinkState {
  public:
   std::vector<sortie::health::Finding> look(const LinkLook& look, double now);
 
  private:
   std::optional<LinkLook> last_;
-  bool was_up_ = false;  // ever: a port without a cable is no fault
+  bool was_up_ = false;  // at any time before: a port without a cable is no fault
   std::optional<double> down_since_;
   bool down_told_ = false;
-  std::deque<double> downs_;  // when, within kFlapSeconds
+  std::deque<double> downs_;  // times in seconds, within kFlapSeconds
 };
 
 class Links {
  public:
-  /// `root` is put before /sys, for tests.
+  /// `root` is prepended to /sys, for tests.
   explicit Links(std::string root) : root_(std::move(root)) {}
   std::vector<sortie::health::Finding> look(double now);
-  /// Those that look() knows.
+  /// Names of the links that the last look() found.
   std::vector<std::string> names() const;
 
  private:

@@ -1,5 +1,6 @@
-// sortie-health: watches the health of one host while a job runs there. Started by the runner from
-// its own bytes; one line of JSON on stdout for each thing that it finds. Changes nothing anywhere.
+// sortie-health: watches the health of one host while a job runs there. The runner starts it from
+// its embedded bytes. It writes one line of JSON per finding to stdout and changes nothing on the
+// host.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -27,11 +28,12 @@
 namespace sortie::runner::health {
 namespace {
 
-/// For NVML to answer before it is said what is watched here; and in ticks, where these are short.
+/// Time for NVML to answer before the sources are reported; in seconds, and in ticks if these are
+/// short.
 constexpr double kStateSeconds = 10, kStateTicks = 200;
 
-/// Both clocks at one time; nothing when this process did not run in between, which would look like
-/// a step.
+/// Both clocks at one time; nullopt if this process was descheduled in between, which would look
+/// like a step.
 std::optional<std::pair<double, double>> clocks() {
   const std::int64_t before = boot_ms();
   timespec wall{};
@@ -79,14 +81,14 @@ class Watch {
     for (Finding& finding : links_.look(now)) say(std::move(finding));
     if (const auto times = clocks())
       if (auto step = clock_.look(times->first, times->second)) say(std::move(*step));
-    // The kernel's log has them with the name of the process.
+    // The kernel log reports OOM kills with the name of the process.
     if (!kernel_)
       if (auto kill = memory_.look()) say(std::move(*kill));
     if (auto silence = gpus_.silence(now)) say(std::move(*silence));
     if (auto silence = rooms_.silence(now)) say(std::move(*silence));
   }
 
-  /// Once: who reads a run's journal must know what nobody has looked at.
+  /// Reports the sources once: the reader of a run's journal must know what was not watched.
   void tell_sources(double now) {
     if (sources_told_) return;
     std::string gpus = gpus_.state();
@@ -142,7 +144,7 @@ int run(std::span<char* const> words) {
   ::prctl(PR_SET_NAME, "sortie-health");
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGPIPE, SIG_IGN);
-  // Not on the stack of threads that outlive this: the process ends without destructors.
+  // Not on the stack: threads use it until the process ends, which runs no destructors.
   auto* watch = new Watch(*options);
   return watch->run();
 }
@@ -153,5 +155,5 @@ int run(std::span<char* const> words) {
 int main(int argc, char** argv) {
   const int code = sortie::runner::health::run({argv, static_cast<std::size_t>(argc)});
   std::fflush(nullptr);
-  ::_exit(code);  // threads may wait in a driver
+  ::_exit(code);  // threads may block in a driver
 }

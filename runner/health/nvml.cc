@@ -11,7 +11,7 @@
 namespace sortie::runner::health {
 namespace {
 
-/// The first of the names that the library has.
+/// Looks up the first of the names that the library defines.
 template <class Function>
 bool resolve(void* library, Function& function, std::initializer_list<const char*> names) {
   for (const char* name : names)

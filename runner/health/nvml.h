@@ -1,6 +1,6 @@
-// libnvidia-ml, loaded at run time: the functions that sortie-health calls, as a table of pointers.
-// The declarations are our own, after NVIDIA's public interface, which is stable: no header is
-// needed to build, and a host without the library is one without NVIDIA GPUs.
+// libnvidia-ml, loaded at run time: a table of pointers to the functions that sortie-health calls.
+// We declare NVIDIA's public interface, which is stable, ourselves: so the build needs no header,
+// and a host without the library counts as one without NVIDIA GPUs.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ struct NvmlField {
   unsigned id, scope;
   long long timestamp, latency_us;
   int type;    // 1 = unsigned int
-  int result;  // as the functions return it
+  int result;  // an error code like those that the functions return
   union {
     double real;
     unsigned number;
@@ -47,7 +47,7 @@ struct Nvml {
   int (*device)(unsigned, NvmlDevice*) = nullptr;
   int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
   int (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
-  // Those of a newer or older driver may be missing.
+  // nullptr if the driver, being older or newer, lacks the function.
   int (*event_set)(NvmlEventSet*) = nullptr;
   int (*supported_events)(NvmlDevice, unsigned long long*) = nullptr;
   int (*register_events)(NvmlDevice, unsigned long long, NvmlEventSet) = nullptr;
@@ -58,14 +58,15 @@ struct Nvml {
   int (*remapped)(NvmlDevice, unsigned*, unsigned*, unsigned* pending, unsigned* failed) = nullptr;
   int (*link)(NvmlDevice, unsigned, int* active) = nullptr;
 
-  /// Not initialized. Never unloaded. Error: not found, or it has not the first functions.
+  /// Does not initialize NVML. The library is never unloaded. Error: not found, or one of the first
+  /// five required functions is missing.
   static Result<Nvml> load(const std::string& path);
-  /// In the library's words.
+  /// The library's text for an error code.
   std::string text(int error) const;
 };
 
-/// A library that somebody names instead of the system's: an absolute path to a file of this user
-/// or of root that nobody else may write. Error: why it is none.
+/// Checks a library that the user names instead of the system's: it must be an absolute path to a
+/// file of this user or of root that no other user may write. The error says what is wrong.
 Result<> check_named_library(const std::string& path);
 
 }  // namespace sortie::runner::health

@@ -17,14 +17,14 @@ Reporter::Reporter(int fd) : fd_(fd) {
   if (flags >= 0) ::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 }
 
-/// False when it did not go out: it is counted then.
+/// Returns false if the line was not written; it is then counted as dropped.
 bool Reporter::write(const Finding& finding, double now) {
   if (now - minute_ >= 60) {
     minute_ = now;
     lines_ = 0;
   }
   if (lines_ >= kMostAMinute && finding.kind != Kind::dropped) return ++dropped_, false;
-  // A pipe takes a line of this size whole, or nothing of it.
+  // A pipe accepts a line of this size completely or not at all.
   const std::string line = sortie::health::to_line(finding) + '\n';
   const ssize_t count = ::write(fd_, line.data(), line.size());
   if (count == static_cast<ssize_t>(line.size())) return ++lines_, true;
@@ -70,7 +70,7 @@ std::optional<double> Reporter::due() const {
   return at;
 }
 
-/// The oldest go first; what they had counted is left out, and counted as that.
+/// Removes the oldest entries; the repetitions that they had counted are counted as dropped.
 void Reporter::forget_old(double now) {
   std::erase_if(said_, [&](const auto& entry) {
     return entry.second.more == 0 && now - entry.second.at >= kRepeatSeconds;

@@ -1,5 +1,5 @@
-// What goes out: one line per finding at once; what repeats is counted and said again a minute
-// later; a storm can neither fill the pipe nor keep this process waiting.
+// Writes findings: one line per finding, at once. Repetitions are counted and reported a minute
+// later. A flood of findings can neither fill the pipe nor block this process.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,21 @@ class Reporter {
   static constexpr std::size_t kMostAMinute = 60;  // lines
   static constexpr std::size_t kMostKeys = 256;    // different findings that are remembered
 
-  /// Writes to `fd`, which is made non-blocking and stays the caller's.
+  /// Writes to `fd` and makes it non-blocking. The caller keeps ownership.
   explicit Reporter(int fd);
 
-  /// `now`: seconds on any clock that does not jump.
+  /// Writes or counts a finding. `now`: seconds on a monotonic clock.
   void say(const sortie::health::Finding& finding, double now);
-  /// Says what has been counted and is due, and how much was left out.
+  /// Writes the counted repetitions that are due, and the number of dropped findings.
   void tick(double now);
-  /// When tick() has something to say, at the earliest; nothing = not before the next say().
+  /// Earliest time at which tick() has something to write; nullopt = not before the next say().
   std::optional<double> due() const;
-  /// The reader is gone: nothing more can be said.
+  /// The reader is gone: nothing more can be written.
   bool closed() const { return closed_; }
 
  private:
-  /// An error whose remedy the driver tells is said beside the same one from the kernel's log.
+  /// The bool separates a finding that has the driver's recovery action from the same one of the
+  /// kernel log.
   using Key = std::tuple<sortie::health::Kind, int, bool, std::string>;
   struct Said {
     double at = 0;
@@ -43,7 +44,7 @@ class Reporter {
 
   int fd_;
   std::map<Key, Said> said_;
-  double minute_ = -1e9;  // when the present one began
+  double minute_ = -1e9;  // start of the current minute
   std::size_t lines_ = 0;
   std::uint64_t dropped_ = 0;
   bool closed_ = false;

@@ -1,4 +1,4 @@
-// The bytes of sortie-health, which the build puts into sortie-runner.
+// The bytes of the program sortie-health, which the build embeds in sortie-runner.
 #pragma once
 
 #include <string_view>

@@ -30,7 +30,7 @@ std::vector<char*> c_strings(const std::vector<std::string>& strings) {
   return result;
 }
 
-/// In the child. It dies with the runner, of which it is a direct child.
+/// Runs in the child, a direct child of the runner that dies with it.
 [[noreturn]] void become_helper(const std::string& path, const std::vector<std::string>& argv,
                                 const std::vector<std::string>& env, int output, pid_t runner,
                                 const ProcessDefaults& defaults) {
@@ -91,11 +91,11 @@ void HealthHelper::await_lines() {
                      [this](const boost::system::error_code& error) {
                        if (error || stopped_) return;
                        if (read_lines()) return await_lines();
-                       output_.close();  // it has ended, or will soon be reaped
+                       output_.close();  // it has exited, or will soon be reaped
                      });
 }
 
-/// False at the end of the stream.
+/// Returns false at the end of the stream.
 bool HealthHelper::read_lines() {
   std::array<char, 16 << 10> bytes;
   const ssize_t count = ::read(output_.native_handle(), bytes.data(), bytes.size());
@@ -119,7 +119,7 @@ void HealthHelper::reaped(pid_t pid, int wait_status) {
   pid_ = -1;
   gone_.notify();
   if (stopped_) return;
-  // What it has said before its end comes first.
+  // First pass on what it wrote before its exit.
   for (int pieces = 0; pieces < 16 && output_.is_open() && read_lines(); ++pieces) {
   }
   if (output_.is_open()) output_.close();

@@ -1,6 +1,6 @@
-// sortie-health as the runner sees it: started from the bytes in the runner, a direct child that
-// has no children of its own and dies with the runner. Its lines are handed on; when it ends by
-// itself that is said, and it is started again a few times. A job never fails for it.
+// The runner's side of sortie-health: starts it from the bytes embedded in the runner, as a direct
+// child that has no children and dies with the runner. Passes its lines on. If it exits by itself,
+// reports that and restarts it a few times. A job never fails because of it.
 #pragma once
 
 #include <sys/types.h>
@@ -22,30 +22,31 @@ namespace sortie::runner {
 
 class HealthHelper {
  public:
-  static constexpr std::size_t kMaxLineBytes = 4096;  // it makes none that are longer
+  static constexpr std::size_t kMaxLineBytes = 4096;  // sortie-health writes no longer ones
   static constexpr int kMostRestarts = 3;
   static constexpr std::chrono::seconds kRestartPause{10};
 
   struct Parts {
-    std::vector<std::string> folders;  // whose room it watches
+    std::vector<std::string> folders;  // whose free space it watches
     std::vector<std::string> env;      // "NAME=value"
-    std::string folder;                // for its program, where that can not be run from memory
-    /// A line of JSON, checked as far as is_event_line() does; not again after stop().
+    std::string folder;                // receives its program if memory can not be executed
+    /// Receives a line of JSON that is_event_line() accepts. Not called after stop().
     std::function<void(std::string line)> on_line;
-    /// It has this pid from now on; before anything of it can be reaped.
+    /// Receives its pid before anything of it can be reaped.
     std::function<void(pid_t pid)> on_pid;
   };
 
-  /// `defaults` must outlive it.
+  /// `defaults` must outlive this object.
   HealthHelper(boost::asio::io_context& io, const ProcessDefaults& defaults, Parts parts);
 
-  /// Starts it. What goes wrong is said in a line, as an end is.
+  /// Starts it. A failure is reported as a line to on_line, like its exit.
   void start();
-  /// A child of this process was reaped; nothing happens when it was another one.
+  /// A child of this process was reaped. No-op if it was another process.
   void reaped(pid_t pid, int wait_status);
-  /// KILLs it: it has nothing to save.
+  /// Sends KILL: it has nothing to save.
   void stop();
-  /// Waits until it was reaped, or `limit`: one that waits in a dead driver can not be killed.
+  /// Waits until it was reaped, at most `limit`: a process that hangs in a driver can not be
+  /// killed.
   boost::asio::awaitable<void> wait_gone(std::chrono::steady_clock::duration limit);
   bool running() const { return pid_ > 0; }
 
@@ -67,8 +68,8 @@ class HealthHelper {
   int restarts_ = 0;
 };
 
-/// The words that sortie-health is started with: `folders`, and what the runner's own environment
-/// says for tests (runner/health/README.md).
+/// Arguments of sortie-health: `folders`, and the settings for tests in the runner's own
+/// environment (runner/health/README.md).
 std::vector<std::string> health_argv(const std::vector<std::string>& folders,
                                      char* const* environment);
 

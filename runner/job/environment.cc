@@ -49,21 +49,22 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
   const auto local_ranks = static_cast<std::uint32_t>(std::max<std::size_t>(job.ranks.size(), 1));
   variables["OMP_NUM_THREADS"] = std::to_string(
       context.threads != 0 ? context.threads : std::max(1u, context.cpus / local_ranks));
-  // Open MPI spins while it waits: with more ranks than cores that starves the rank waited for.
+  // Open MPI spins while it waits. With more ranks than cores, that starves the rank it waits for.
   if (job.mpi != 0 && local_ranks > context.cpus) variables["OMPI_MCA_mpi_yield_when_idle"] = "1";
   for (const std::string& line : context.pmix_env) put_line(variables, line);
   for (const auto& [name, value] : job.env) variables[name] = value;
   for (const auto& [name, value] : context.start_env) variables[name] = value;
   for (const auto& [name, value] : rank.env)
     if (!context.amd_gpus || !name.starts_with("CUDA_")) variables[name] = value;
-  // A config can not know these; with others, MPI_Init hangs or fails.
+  // Set again after the user's variables: a config can not know their values, and with wrong ones
+  // MPI_Init hangs or fails.
   for (const std::string& line : context.pmix_env)
     if (line.starts_with("PMIX_") || line.starts_with("OMPI_MCA_pmix_")) put_line(variables, line);
   variables["SORTIE_RUN_ID"] = job.run_id;
   variables["SORTIE_ATTEMPT"] = std::to_string(job.attempt);
   if (!context.config_path.empty()) variables["SORTIE_CONFIG"] = context.config_path;
   if (!context.socket_path.empty()) variables["SORTIE_SOCKET"] = context.socket_path;
-  variables.erase("SORTIE_MEMORY");  // of a job that this one was started in
+  variables.erase("SORTIE_MEMORY");  // inherited if this job was started inside another one
   if (!context.forward_path.empty()) {
     variables["SORTIE_FORWARD"] = context.forward_path;
     variables["SORTIE_FORWARD_HOST"] = job.host;

@@ -23,11 +23,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// With this much waiting for the launcher, events are dropped: they must not pile up in memory.
+/// Events are dropped while this much is queued for the launcher: memory must not grow without
+/// limit.
 constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
 constexpr std::size_t kKeptHealthEvents = 64;
-/// Cleaners of /tmp go by days.
+/// Cleaners of /tmp remove what is days old.
 constexpr std::chrono::hours kFolderTouch{1};
 
 }  // namespace
@@ -54,7 +55,7 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
 boost::asio::awaitable<void> Job::start(wire::Environment env) {
   started_ = true;
   start_env_ = std::move(env);
-  port_.release_port();  // rank 0 will listen there; the lease is kept
+  port_.release_port();  // rank 0 will listen on it; the lease is kept
   for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
     start_rank(slot);
     if (slot % kSpawnsBetweenYields == kSpawnsBetweenYields - 1)
@@ -67,7 +68,7 @@ boost::asio::awaitable<void> Job::start(wire::Environment env) {
 void Job::start_rank(std::size_t slot) {
   Rank& rank = *ranks_[slot];
   Fd in = std::move(rank.in), out = std::move(rank.out), err = std::move(rank.err);
-  if (stopped_) {  // Stop overtook the start
+  if (stopped_) {  // Stop arrived before the start
     rank.exited.signaled = 1;
     rank.exited.code = SIGTERM;
     rank.exited.stopped = 1;
@@ -101,7 +102,7 @@ void Job::start_rank(std::size_t slot) {
   rank_gone(slot);
 }
 
-/// Here, or in its container, where program and folder are looked for by process 1.
+/// Starts the rank here, or in its container, where process 1 looks for the program and the folder.
 Result<> Job::start_process(std::size_t slot, HeldSpec& held) {
   Rank& rank = *ranks_[slot];
   const auto report = [this, slot](const KeeperReport& what) { on_report(slot, what); };
@@ -159,7 +160,7 @@ void Job::on_event(const Rank& rank, std::string line) {
     log::warning("rank {}: events are dropped, the launcher is too slow", rank.spec->rank);
 }
 
-/// After the ranks, so that they do not wait for it.
+/// Runs after the start of the ranks, so that they do not wait for it.
 void Job::start_health() {
   HealthHelper::Parts parts;
   parts.folders = {"/tmp", "/dev/shm", folder_.path()};
@@ -172,7 +173,7 @@ void Job::start_health() {
   health_->start();
 }
 
-/// Each gets a number, "n": a launcher that has it already knows it by that.
+/// Numbers each event with a member "n", by which a launcher recognizes one that it already has.
 void Job::on_health(const std::string& line) {
   wire::HealthEvent event{fmt::format("{{\"n\":{},{}", ++health_number_, line.substr(1))};
   if (!link_.broken() && link_.queued_bytes() < kMaxQueuedForEvents) link_.send(event);
@@ -264,7 +265,7 @@ boost::asio::awaitable<bool> Job::wait_finished(std::chrono::steady_clock::durat
   while (!finished_) {
     const auto now = std::chrono::steady_clock::now();
     if (now >= deadline) co_return false;
-    // The end of the connection and a signal may both wait, so each has a timer of its own.
+    // The end of the connection and a signal handler may both wait, so each has its own timer.
     boost::asio::steady_timer woken(io_, deadline);
     const auto mine = finish_waiters_.insert(&woken).first;
     co_await woken.async_wait(kToken);

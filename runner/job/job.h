@@ -1,7 +1,7 @@
-// The ranks of one job on this host, from prepared to accounted for. Sends what happens to the
-// launcher over the link; takes orders from runner.h. Every rank gets exactly one RankExited, after
-// the last byte of its output and its last event, when nothing of it lives any more; then one
-// Finished.
+// Job: the ranks of one job on this host, from prepare() to clean_up(). Reports to the launcher
+// over the link. Runner (runner.h) passes on the launcher's orders. Each rank gets exactly one
+// RankExited: after the last byte of its output and its last event, when none of its processes is
+// alive. Finished follows once.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -39,67 +39,73 @@
 
 namespace sortie::runner {
 
-/// Exit codes of a rank that could not be started, as shells have them.
+/// Exit codes of a rank that could not be started, as in shells.
 inline constexpr std::uint32_t kExitNotRunnable = 126, kExitNotFound = 127;
 
 class Job {
  public:
-  /// `spec` has passed check_job. `link` must outlive the job.
-  /// `keeper`: for its first process outside of a container.
+  /// `spec` has passed check_job(). `link` and `defaults` must outlive the job. `keeper` is used
+  /// for the first process that runs outside of a container.
   Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec, const ProcessDefaults& defaults,
       PreparedKeeper keeper);
 
-  /// What an ImageOrder before the job has found; before prepare().
+  /// Sets the result of an ImageOrder that preceded the job. Call before prepare().
   void use_image(container::ReadyImage image) { image_ = std::move(image); }
 
-  /// Fences earlier attempts, makes folder, cgroup, sockets and pipes, starts sortie-pmix.
+  /// Kills what is left of earlier attempts, creates the folder, cgroup, sockets and pipes, and
+  /// starts sortie-pmix.
   boost::asio::awaitable<Result<wire::JobReady>> prepare();
 
-  /// Spawns all ranks, with `env` on top of the job's own. Once, after prepare.
+  /// Spawns all ranks. `env` overrides the job's own variables. Call once, after prepare().
   boost::asio::awaitable<void> start(wire::Environment env);
 
-  /// TERM to every rank, KILL after `grace`. Before start(): no rank will be started, and once
-  /// prepared the job is finished at once. With `peers_lost`, or less grace than the job's, ranks
-  /// are told that there is no time to wait for others (training::kHurrySuffix).
+  /// Sends TERM to every rank, and KILL after `grace`. Before start(), no rank is started, and a
+  /// prepared job finishes at once. With `peers_lost`, or with less grace than the job's, tells the
+  /// ranks not to wait for others (training::kHurrySuffix).
   void stop(std::chrono::milliseconds grace, bool peers_lost = false);
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
   void discard_output() { pump_.discard(); }
-  /// A launcher has a new connection, over the same link object. `same`: it is the one that had the
-  /// last connection. It is told what it may not know: another one all that there is, the same one
-  /// what was under way; both get the output and the events from where adopt.log_sizes and
-  /// adopt.events end.
+  /// Sends the launcher of a new connection (over the same link object) what it may not know.
+  /// `same`: it is the launcher of the previous connection. Sends RankStarted, errors and health
+  /// events again, then the messages of PmixMemory, RankEvents from first_event() on, and the
+  /// output after adopt.log_sizes.
   void resend(const wire::Adopt& adopt, bool same);
-  /// The number of the first RankEvent that resend() will send.
+  /// Number of the first RankEvent that resend() sends: the same launcher gets those after
+  /// adopt.events, another one those that were never sent.
   std::uint64_t first_event(const wire::Adopt& adopt, bool same) const {
     return same ? events_.first_from(adopt.events) : events_.first_unsent();
   }
-  /// The launcher has taken so many RankEvents.
+  /// The launcher has received the first `count` RankEvents.
   void acknowledge_events(std::uint64_t count) { events_.acknowledge(count); }
-  /// Error: this job has no stdin, or more came than its window allows.
+  /// Error: the job has no stdin, its ranks do not exist yet, or the data exceeds the input window.
   Result<> take_input(const wire::Input& input);
-  /// For a rank of this host; dropped when it is gone. Error: no rank of this host, or no line.
+  /// Passes an answer to a rank of this host; dropped if nothing listens there. Error: not a rank
+  /// of this host, or not a line with a JSON object.
   Result<> take_answer(const wire::RankAnswer& answer);
-  /// Streams between hosts. Error: this job has none, or the message can not be.
+  /// Handles a message of a stream between hosts. Error: the job has no streams, or the message is
+  /// invalid.
   Result<> take_forward(const wire::Message& message);
-  /// The connection to the launcher is gone, and with it the streams that it relayed.
+  /// Drops all streams: the connection to the launcher, which relayed them, is lost.
   void drop_forwards() {
     if (forwards_) forwards_->drop_all();
   }
-  /// Error: this job has no sortie-pmix.
+  /// Passes a message to sortie-pmix. Error: the job has none.
   Result<> to_pmix(const wire::Message& message);
-  /// A keeper that somebody has stopped (SIGSTOP) goes on: frozen, it could not end its rank.
+  /// Continues keepers that were stopped (SIGSTOP): a stopped keeper can not end its rank.
   void wake_keepers() const;
-  /// Keeps the run folder from looking old; cheap, for every heartbeat.
+  /// Keeps cleaners from removing the run folder because of its age. Cheap enough for every
+  /// heartbeat.
   void refresh_folder();
-  /// What a heartbeat says of the ranks, and of the last commit. `gap`: time since the last call in
-  /// which this process did not run.
+  /// Fills in the heartbeat's facts about the ranks and the last committed step. `gap`: time since
+  /// the last call during which this process did not run.
   void fill(wire::Heartbeat& beat, std::chrono::steady_clock::duration gap);
-  /// Sends a StackDump for each of these ranks.
+  /// Sends a StackDump for each of the ranks in `order`.
   boost::asio::awaitable<void> dump_stacks(wire::DumpStacks order);
-  /// A child that is no keeper and ends by itself: it is not taken for an orphan of a rank.
+  /// Registers a child that is no keeper and exits by itself, so that it is not treated as an
+  /// orphan of a rank.
   void keep_child(pid_t pid) { keepers_.insert(pid); }
-  /// SIGCHLD has come.
+  /// Reaps dead children. Call on SIGCHLD.
   void reap();
 
   const wire::JobSpec& spec() const { return spec_; }
@@ -108,11 +114,11 @@ class Job {
   bool started() const { return started_; }
   bool stopped() const { return stopped_; }
   bool finished() const { return finished_; }
-  /// Ends sortie-pmix and sortie-health and sends Finished. By itself after the last rank.
+  /// Ends sortie-pmix and sortie-health and sends Finished. Runs by itself after the last rank.
   boost::asio::awaitable<void> finish();
-  /// Waits for Finished to be sent. False after `limit` (an unkillable process).
+  /// Waits until finish() has run. Returns false after `limit` (an unkillable process).
   boost::asio::awaitable<bool> wait_finished(std::chrono::steady_clock::duration limit);
-  /// Removes folder and cgroup; ends sortie-pmix where it still runs.
+  /// Removes folder and cgroup; ends sortie-pmix if it still runs.
   boost::asio::awaitable<void> clean_up();
 
  private:
@@ -124,15 +130,15 @@ class Job {
     std::unique_ptr<EventSocket> events;
     std::string socket_path, cgroup;
     std::unique_ptr<InputFeed> input;
-    Fd in, out, err;  // the rank's ends, until its keeper has them
+    Fd in, out, err;  // the rank's ends; closed once its keeper holds them
     std::string program, searched_path;
     pid_t pid = 0;
-    std::optional<oom::Group> group;  // of its container
+    std::optional<oom::Group> group;  // memory group of its container
     wire::RankExited exited;
     bool has_status = false;
     bool keeper_lost = false;
     bool gone = false;
-    bool drained = false;  // all of its output was handed out
+    bool drained = false;  // all of its output has been handed out
   };
 
   boost::asio::awaitable<Result<>> fence();
@@ -150,8 +156,8 @@ class Job {
   boost::asio::awaitable<Result<>> prepare_pmix();
   Result<> prepare_port();
   void prepare_binding();
-  /// Error: the program needs the PMIx that this host does not have.
   void share_memory_in_a_folder();
+  /// Error: the program needs MPI, and this host has no PMIx for it.
   Result<> check_without_pmix(const std::string& why) const;
   std::vector<std::string> environment_of(const Rank& rank) const;
   wire::JobReady ready() const;
@@ -166,7 +172,7 @@ class Job {
   void start_health();
   void on_health(const std::string& line);
   boost::asio::awaitable<void> end_health();
-  /// To the launcher, also to a later one; about a rank, or about the host (-1).
+  /// Reports an error to the launcher, also to a later one. `rank`: -1 for the host.
   void send_error(ErrorCode code, std::string message, std::int32_t rank = -1);
   void send_error(ErrorCode code, std::string message, const Rank& rank) {
     send_error(code, std::move(message), static_cast<std::int32_t>(rank.spec->rank));
@@ -194,24 +200,24 @@ class Job {
   cpu::Binding binding_;
   std::unique_ptr<PmixHelper> pmix_;
   std::unique_ptr<HealthHelper> health_;
-  std::deque<wire::HealthEvent> health_events_;  // the last ones, for a launcher that comes back
-  std::uint64_t health_number_ = 0;              // of the last one
+  std::deque<wire::HealthEvent> health_events_;  // the last ones, for a launcher that reconnects
+  std::uint64_t health_number_ = 0;              // number of the last one
   std::optional<container::ReadyImage> image_;
   std::unique_ptr<container::Boxes> boxes_;
   std::unique_ptr<Forwards> forwards_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   OutputPump pump_;
-  std::set<pid_t> keepers_;  // and sortie-health: children that are alive, as far as reaped
-  std::map<pid_t, int> orphan_statuses_;  // of children that are no keeper, by pid
+  std::set<pid_t> keepers_;  // unreaped children that are not orphans: keepers and helpers
+  std::map<pid_t, int> orphan_statuses_;  // wait statuses of other children, by pid
   std::size_t exited_ = 0;
   std::uint64_t dropped_events_ = 0;
-  std::vector<wire::RunnerError> errors_;  // all that were reported
-  KeptEvents events_;                      // where ranks may be held
+  std::vector<wire::RunnerError> errors_;  // all reported ones, if ranks may be held
+  KeptEvents events_;                      // if ranks may be held
   std::optional<std::chrono::steady_clock::time_point> folder_touched_;
   PmixMemory pmix_memory_;
   ProgressTable progress_;
   CommittedStep committed_;
-  bool progress_refused_ = false;                        // a line was broken, and that was said
+  bool progress_refused_ = false;                        // a malformed progress line was logged
   std::set<boost::asio::steady_timer*> finish_waiters_;  // of wait_finished()
   boost::asio::steady_timer group_timer_;                // of tick_groups()
   bool prepared_ = false;
@@ -220,7 +226,7 @@ class Job {
   bool stopped_ = false;
   bool finished_ = false;
   bool sweeping_ = false;
-  bool resending_ = false;  // ends of ranks come after the output that is sent again
+  bool resending_ = false;  // RankExited must follow the output that is sent again
 };
 
 }  // namespace sortie::runner

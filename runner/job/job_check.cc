@@ -68,7 +68,7 @@ Result<> check_limits(const wire::JobSpec& job) {
   return {};
 }
 
-/// What becomes words of an engine's command.
+/// Checks the values that become arguments of the container engine's command.
 Result<> check_container(const wire::JobSpec& job) {
   const wire::ContainerSpec& box = job.container;
   if (box.engine.empty()) return {};

@@ -1,4 +1,4 @@
-// Rejects a JobSpec that can not be run, before anything of it touches this host. Pure.
+// Rejects a JobSpec that can not be run, before it has any effect on this host. Pure.
 #pragma once
 
 #include <string_view>
@@ -14,12 +14,12 @@ inline constexpr std::uint32_t kMinOutputWindow = 64u << 10;
 inline constexpr std::uint32_t kMaxOutputWindow = 1u << 30;
 inline constexpr std::uint32_t kMaxInputWindow = 16u << 20;
 
-/// [a-z0-9-]{1,64}: it becomes part of folder and cgroup names.
+/// Whether `id` matches [a-z0-9-]{1,64}: it becomes part of folder and cgroup names.
 bool is_run_id(std::string_view id);
 
-/// ErrorCode::protocol naming the field: a launcher that plans correctly never sends such a spec.
+/// Fails with ErrorCode::protocol and names the field: a correct launcher never sends such a spec.
 Result<> check_job(const wire::JobSpec& job);
-/// Of Start's variables.
+/// Checks environment variables, also those of Start. `where` names them in errors.
 Result<> check_environment(const wire::Environment& env, std::string_view where);
 
 }  // namespace sortie::runner

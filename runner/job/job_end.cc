@@ -1,4 +1,4 @@
-// How ranks end: stopped, gone by themselves, lost with their keeper; and what is cleaned up then.
+// How ranks end: by Stop, by themselves, or with their keeper; and the cleanup that follows.
 #include "runner/job/job.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxOrphanStatuses = 4096;
-/// For the engine to remove the job's containers when nothing runs in them any more.
+/// Time for the engine to remove the job's containers when nothing runs in them any more.
 constexpr milliseconds kRemovalLimit{10000};
 
 bool is_alive(pid_t pid) {
@@ -36,7 +36,8 @@ bool is_alive(pid_t pid) {
 
 }  // namespace
 
-/// One that can not be told waits longer than it should, and is killed at the end of the grace.
+/// If the file can not be created, the rank waits for its peers and is killed at the end of the
+/// grace.
 void Job::hurry(const Rank& rank) {
   const std::string path = rank.socket_path + std::string(training::kHurrySuffix);
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
@@ -148,7 +149,8 @@ void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
       rank);
 }
 
-/// The container's own counters are proof, as those of a bare rank's own cgroup are.
+/// The container's own counters are proof, like those of the own cgroup of a rank without a
+/// container.
 void Job::look_for_oom(Rank& rank) const {
   if (!rank.group || rank.exited.stopped || (!rank.exited.signaled && rank.exited.code == 0))
     return;
@@ -204,7 +206,7 @@ boost::asio::awaitable<void> Job::end_health() {
   if (health_->running()) log::warning("sortie-health waits in a driver and does not end yet");
 }
 
-/// Error: a process of a container is still there; the host needs attention.
+/// Reports an error if a process of a container is still alive; the host then needs attention.
 boost::asio::awaitable<void> Job::remove_boxes() {
   if (!boxes_) co_return;
   const Result<> removed = co_await boxes_->remove(kRemovalLimit);
@@ -234,8 +236,8 @@ void Job::start_sweep() {
   if (!std::exchange(sweeping_, true)) spawn(io_, sweep_orphans());
 }
 
-/// What a killed keeper held has become ours, as soon as the keeper is dead altogether: its sockets
-/// close a moment before that, so it is waited for first.
+/// Kills what a killed keeper held: it becomes a child of the runner once the keeper is dead. The
+/// keeper's sockets close a moment earlier, so this waits until the keeper is reaped.
 boost::asio::awaitable<void> Job::sweep_orphans() {
   boost::asio::steady_timer pause(io_);
   const auto begin = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// Everything of a Job that happens between JobSpec and JobReady.
+// The part of Job between JobSpec and JobReady.
 #include <fmt/core.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -40,14 +40,14 @@ cpu::Policy policy_of(wire::CpuBinding binding) {
   return cpu::Policy::none;
 }
 
-/// Where a rank will be: the first of `folders` that can be entered.
+/// Working directory of a rank: the first of `folders` that can be entered.
 std::string first_folder(const std::vector<std::string>& folders) {
   for (const std::string& folder : folders)
     if (!folder.empty() && ::access(folder.c_str(), X_OK) == 0) return folder;
   return "";
 }
 
-/// Why ranks in containers can not be wired up by the PMIx server here, "" when they can.
+/// Why the PMIx server here can not wire up ranks in containers; "" if it can.
 std::string no_pmix_inside(const wire::JobSpec& job) {
   const wire::ContainerSpec& box = job.container;
   if (box.engine.empty()) return {};
@@ -70,7 +70,7 @@ Result<Pipe> output_pipe() {
   return pipe;
 }
 
-/// Global ranks are the running count over the hosts.
+/// Numbers the global ranks consecutively over the hosts.
 void list_nodes(const wire::JobSpec& job, wire::PmixSetup& setup) {
   const auto nodes = wire::expand_nodes(job.nodes);
   SORTIE_CHECK(nodes.has_value(), "check_job() accepts no other list");
@@ -84,9 +84,9 @@ void list_nodes(const wire::JobSpec& job, wire::PmixSetup& setup) {
   }
 }
 
-/// What the runner keeps open: per rank a socket for events, one for its keeper, and the pipes of
-/// stdin, stdout and stderr; until it has started also the other ends of these. Besides them,
-/// sockets and files that do not grow with the ranks.
+/// Counts the descriptors that the runner keeps open. Per rank: a socket for events, one for its
+/// keeper, and the pipes of stdin, stdout and stderr, with both ends until the rank is started. In
+/// addition, sockets and files whose number does not depend on the ranks.
 Result<> check_open_files(const wire::JobSpec& job) {
   constexpr std::uint64_t kPerRank = 9, kElse = 64;
   const std::uint64_t needed = kElse + kPerRank * job.ranks.size();
@@ -142,7 +142,7 @@ wire::JobReady Job::ready() const {
   ready.kernel = facts_.kernel;
   ready.cgroup = cgroup_note_;
   ready.pmix = pmix_note_;
-  if (!spec_.autostart) ready.addresses = interface_addresses();  // else its ranks meet nobody
+  if (!spec_.autostart) ready.addresses = interface_addresses();  // else ranks meet no other host
   ready.routes = routes_to(spec_.peers);
   ready.master_port = port_.port();
   ready.binding = binding_.note;
@@ -156,7 +156,8 @@ wire::JobReady Job::ready() const {
 }
 
 void Job::prepare_binding() {
-  // Cores are several files each: not for a command that is not bound to any.
+  // Reading the cores takes several files each, so it is skipped for a command that is not bound to
+  // any.
   if (spec_.cpu_binding == wire::CpuBinding::none && !in_containers())
     topology_.gpus = cpu::read_gpus("/");
   else
@@ -172,7 +173,7 @@ Result<> Job::prepare_port() {
   return {};
 }
 
-/// Only a restart can meet an earlier attempt, and only then /proc is searched.
+/// Only a restart can meet an earlier attempt, so /proc is searched only then.
 boost::asio::awaitable<Result<>> Job::fence() {
   if (spec_.attempt == 1) co_return Result<>{};
   std::size_t total = cgroup::end_earlier_attempts(spec_.run_id, spec_.attempt), left = 0;
@@ -305,9 +306,9 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   co_return Result<>{};
 }
 
-/// Where ranks of Open MPI 4 (vader) and 5 (sm) have the memory that they share, so that none of it
-/// outlives the run. A container has a /dev/shm of its own. Where the folder can not be made they
-/// have it where they would without us.
+/// Places the shared memory of Open MPI 4 (vader) and 5 (sm) in a folder that is removed with the
+/// run. Containers have their own /dev/shm. If the folder can not be created, Open MPI uses its
+/// default.
 void Job::share_memory_in_a_folder() {
   if (in_containers()) return;
   const Result<std::string> shared = make_shared_memory_folder(folder_.path());
@@ -317,7 +318,7 @@ void Job::share_memory_in_a_folder() {
                      fmt::format("OMPI_MCA_btl_{}_backing_directory={}", transport, *shared));
 }
 
-/// Without PMIx each rank of an MPI program would take itself for the whole job.
+/// Without PMIx, each rank of an MPI program would believe that it is the whole job.
 Result<> Job::check_without_pmix(const std::string& why) const {
   if (spec_.world_size == 1 || in_containers()) return {};
   const std::string folder =

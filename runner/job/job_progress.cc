@@ -1,4 +1,4 @@
-// What a Job knows of the progress of its ranks, and how it asks those that hang for their stacks.
+// The part of Job that tracks the progress of ranks and collects stacks of ranks that hang.
 #include <algorithm>
 
 #include "common/asio/spawn.h"
@@ -13,12 +13,12 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStackPoll{50};
-/// Of the time of an order, for the answers' way to the launcher.
+/// Part of an order's timeout that is reserved for the answers' way to the launcher.
 constexpr std::uint32_t kWayMs = 500;
 
 }  // namespace
 
-/// Whether the line was one of progress: those are no events of the launcher's.
+/// Returns whether the line was a progress line; these are not passed to the launcher as events.
 bool Job::take_progress(const Rank& rank, const std::string& line) {
   ProgressLine progress;
   switch (read_progress_line(line, progress)) {
@@ -44,7 +44,7 @@ void Job::fill(wire::Heartbeat& beat, Clock::duration gap) {
   beat.ranks = progress_.report(now);
   if (const auto step = committed_.step()) beat.committed_step = *step + 1;
   if (!started_ || finished_) return;
-  // Reaped with the keepers; the sweep of orphans leaves it alone.
+  // It is reaped like the keepers, and the sweep of orphans does not kill it.
   if (const pid_t reader = committed_.look(); reader > 0) keepers_.insert(reader);
 }
 

@@ -39,8 +39,8 @@ std::string address_text(const sockaddr* address) {
   return text;
 }
 
-/// A numeric address with the discard port; its length, 0 when it is none. (getaddrinfo would pull
-/// the name service into a static program.)
+/// Fills in a numeric address with the discard port. Returns its length, 0 if `text` is no address.
+/// (getaddrinfo would pull the name service into a static program.)
 socklen_t make_address(const std::string& text, sockaddr_storage& address) {
   address = {};
   auto* v4 = reinterpret_cast<sockaddr_in*>(&address);
@@ -82,7 +82,7 @@ std::string address_towards(const std::string& peer) {
   socklen_t length = make_address(peer, address);
   if (length == 0) return "";
   const Fd socket(::socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket only chooses the route.
+  // connect() on a datagram socket only chooses the route.
   if (!socket || ::connect(socket.get(), generic, length) != 0) return "";
   length = sizeof address;
   if (::getsockname(socket.get(), generic, &length) != 0) return "";

@@ -1,4 +1,4 @@
-// The networks of this host: its addresses, and from which of them another host is reached.
+// The networks of this host: its addresses, and the local address used to reach another host.
 #pragma once
 
 #include <string>
@@ -7,15 +7,16 @@
 
 namespace sortie::runner {
 
-/// "eth0 10.1.0.2/24" for every IPv4 and IPv6 address of every interface that is up, in the
-/// kernel's order; at most 1024 of them. Link-local IPv6 addresses are left out: they mean nothing
+/// Lines such as "eth0 10.1.0.2/24" for every IPv4 and IPv6 address of every interface that is up,
+/// in the kernel's order; at most 1024. Link-local IPv6 addresses are left out: they mean nothing
 /// without an interface.
 std::vector<std::string> interface_addresses();
 
-/// The local address of the route to a numeric address; nothing is sent. Empty when there is none.
+/// Local address of the route to the numeric address `peer`. Sends nothing. Empty if there is no
+/// route.
 std::string address_towards(const std::string& peer);
 
-/// {peer, address_towards(peer)} of every peer with a route.
+/// {peer, address_towards(peer)} for every peer that has a route.
 std::vector<std::pair<std::string, std::string>> routes_to(const std::vector<std::string>& peers);
 
 }  // namespace sortie::runner

@@ -11,8 +11,8 @@
 namespace sortie::runner {
 namespace {
 
-/// /etc/machine-id is copied with disk images; the boot id is the kernel's own. It never changes
-/// while a process lives.
+/// Uses the kernel's boot id because /etc/machine-id is copied with disk images. The result never
+/// changes while a process lives.
 std::string read_machine_id() {
   const auto boot = read_file("/proc/sys/kernel/random/boot_id", 64);
   struct stat space {};

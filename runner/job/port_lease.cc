@@ -18,7 +18,7 @@
 namespace sortie::runner {
 namespace {
 
-constexpr std::uint32_t kFirstPort = 20000;  // services have theirs below
+constexpr std::uint32_t kFirstPort = 20000;  // services usually listen below
 constexpr std::uint32_t kLastPort = 65535;
 
 bool take_number(std::string_view& text, std::uint32_t& number) {
@@ -29,7 +29,7 @@ bool take_number(std::string_view& text, std::uint32_t& number) {
   return true;
 }
 
-/// "8080,9000-9010": marks them as taken.
+/// Parses "8080,9000-9010" and marks these ports as taken.
 void mark_reserved(std::string_view text, std::vector<bool>& taken) {
   std::uint32_t first = 0, last = 0;
   while (take_number(text, first)) {
@@ -39,7 +39,7 @@ void mark_reserved(std::string_view text, std::vector<bool>& taken) {
   }
 }
 
-/// Two jobs must not even try the same port at the same moment, so the name comes first.
+/// Takes the lease before the port, so that two jobs never try the same port at the same moment.
 Result<Fd> take_name(std::uint16_t port) {
   Fd name(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!name) return std::unexpected(os_error(errno, "no socket for the lease of a port"));
@@ -54,8 +54,7 @@ Result<Fd> take_name(std::uint16_t port) {
   return std::unexpected(os_error(errno, "the lease of a port", ErrorCode::unsupported));
 }
 
-/// `reuse`: as a server that sets SO_REUSEADDR, which does not mind the last job's closed
-/// connections.
+/// `reuse`: sets SO_REUSEADDR, as a server does that ignores the previous job's closed connections.
 Result<Fd> bind_port(std::uint16_t port, bool reuse) {
   Fd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1, off = 0;

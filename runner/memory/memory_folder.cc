@@ -26,10 +26,10 @@ constexpr const char* kPlace = "/dev/shm";
 constexpr std::string_view kPrefix = "memory-", kGone = "gone-";
 constexpr const char* kHolderFile = "holder";
 constexpr int kMemoryFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-/// Ten seconds, for one that is being removed on a busy machine.
+/// Ten seconds, to wait for a removal of the folder on a busy machine.
 constexpr int kTakeTries = 1000;
 constexpr useconds_t kTakePause = 10000;
-/// Of making what others remove when it is empty.
+/// Limits the attempts to create a folder that others remove when it is empty.
 constexpr int kMakeTries = 100;
 
 std::string base_path() {
@@ -40,7 +40,7 @@ std::string run_prefix(const std::string& run_id) {
   return fmt::format("{}{}-", kPrefix, run_id);
 }
 
-/// Run ids may begin with one another: what follows must be the hash of a host alone.
+/// One run id may be a prefix of another, so what follows must be exactly the hash of a host.
 bool is_folder_of_run(std::string_view name, const std::string& run_id) {
   const std::string prefix = run_prefix(run_id);
   constexpr std::size_t kHashDigits = 16;
@@ -59,10 +59,10 @@ Result<std::string> make_memory_base() {
     if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
       return std::unexpected(os_error(errno, base));
     struct stat found {};
-    // Anybody may make files in /dev/shm: what stands there may be a link of another user.
+    // Any user can create files in /dev/shm: the path may be another user's link.
     const int looked = ::lstat(base.c_str(), &found);
     if (looked == 0 && is_private_folder(found)) return base;
-    // Another holder may have removed it, with the last folder in it, since our mkdir.
+    // Since our mkdir, another holder may have removed it together with its last folder.
     const bool gone = looked != 0 && errno == ENOENT;
     if (!gone || tries == kMakeTries)
       return fail(ErrorCode::io, base + ": not a private folder of this user; remove it");
@@ -76,7 +76,7 @@ bool names_same(const Fd& open, const std::string& path) {
          a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/// Out of its place first, so that nobody who still writes makes it new.
+/// Renames the folder first, so that a process that still writes does not create it again.
 void remove_folder(const std::string& path) {
   const fs::path folder = path;
   const std::string gone = fmt::format("{}/{}{}-{}", folder.parent_path().native(), kGone,
@@ -84,10 +84,10 @@ void remove_folder(const std::string& path) {
   const bool moved = ::rename(path.c_str(), gone.c_str()) == 0;
   std::error_code ignored;
   fs::remove_all(moved ? gone : path, ignored);
-  ::rmdir(folder.parent_path().c_str());  // where it was the last one
+  ::rmdir(folder.parent_path().c_str());  // succeeds if it was the last one
 }
 
-/// Calls f(path) for each folder of memory here whose name `wanted` is true for.
+/// Calls f(path) for each memory folder on this host whose name satisfies `wanted`.
 void for_each_folder(const std::function<bool(std::string_view)>& wanted,
                      const std::function<void(const std::string&)>& f) {
   if (!is_private_folder(base_path())) return;
@@ -96,7 +96,8 @@ void for_each_folder(const std::function<bool(std::string_view)>& wanted,
     if (wanted(entry.path().filename().native())) f(entry.path().native());
 }
 
-/// No living process holds it. What can not be found out counts as held.
+/// Removes the folder if no living process holds it. If that can not be determined, it counts as
+/// held.
 bool remove_if_nobody_holds(const std::string& path) {
   const Fd folder(::open(path.c_str(), kMemoryFolderFlags));
   if (!folder || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 || !names_same(folder, path))
@@ -105,7 +106,7 @@ bool remove_if_nobody_holds(const std::string& path) {
   return true;
 }
 
-/// Begins with the epoch.
+/// Returns a unique token that begins with the epoch.
 std::string new_token(std::uint32_t epoch) {
   static unsigned number = 0;
   struct timespec now {};
@@ -113,11 +114,11 @@ std::string new_token(std::uint32_t epoch) {
   return fmt::format("{} {}.{}.{}.{}", epoch, ::getpid(), now.tv_sec, now.tv_nsec, ++number);
 }
 
-/// Two launchers that look at the same moment both go on; the holder whose token is replaced then
-/// finds that it is not ours, and its launcher comes again.
+/// Two launchers that check at the same time both continue. The holder whose token is replaced then
+/// finds that the folder is not its own, and its launcher connects again.
 Result<> check_epoch(const std::string& path, std::uint32_t epoch) {
   const Result<std::string> token = read_file(path + '/' + kHolderFile, 4096);
-  if (!token) return {};  // nobody has held it yet
+  if (!token) return {};  // it was never held
   std::uint32_t theirs = 0;
   const auto [end, error] = std::from_chars(token->data(), token->data() + token->size(), theirs);
   if (error != std::errc{} || theirs <= epoch) return {};
@@ -145,7 +146,7 @@ Result<MemoryHolder> MemoryHolder::take(const std::string& run_id, const std::st
   };
   for_each_folder(is_other, [](const std::string& other) { remove_if_nobody_holds(other); });
   for (int tries = 0;; ++tries) {
-    // The base goes with the last folder in it.
+    // The base is removed together with the last folder in it, so create it again.
     SORTIE_TRY(make_memory_base());
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST && errno != ENOENT)
       return std::unexpected(os_error(errno, path));

@@ -1,10 +1,10 @@
 // The folder of a run in this host's memory, for checkpoints that outlive attempts
 // (trainer.memory_checkpoint_interval): /dev/shm/sortie-UID/memory-RUN-HOST, 0700.
 //
-// It is kept by a holder: a runner of its own, on a connection that the launcher has open as long
-// as the run lasts. The holder locks the folder as long as it lives and removes it when the run has
-// ended or its launcher is gone. Who comes later for the same run takes the folder over with what
-// is in it; the earlier one then leaves it alone.
+// A holder keeps it: a separate runner, on a connection that the launcher keeps open for the whole
+// run. The holder locks the folder while it lives, and removes it when the run has ended or its
+// launcher is gone. A later holder for the same run takes the folder over with its contents; the
+// earlier one then leaves it alone.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@
 
 namespace sortie::runner {
 
-/// `host`: the host's name in the plan, so that names which share a machine have folders of their
-/// own.
+/// Path of the folder. `host`: the host's name in the plan, so that names which share a machine
+/// have separate folders.
 std::string memory_folder_path(const std::string& run_id, const std::string& host);
 
 class MemoryHolder {
  public:
-  /// Makes the folder or takes it over, and removes those of other runs that no process holds.
-  /// ErrorCode::io: no memory file system there, or the place is not ours. ErrorCode::runner: a
-  /// launcher of a higher epoch has it.
+  /// Creates the folder or takes it over, and removes those of other runs that no process holds.
+  /// ErrorCode::io: no memory file system is mounted, or the folder above is not private to this
+  /// user. ErrorCode::runner: a launcher of a higher epoch holds it.
   static Result<MemoryHolder> take(const std::string& run_id, const std::string& host,
                                    std::uint32_t epoch);
 
   const std::string& path() const { return path_; }
-  /// Nobody has taken it over or removed it.
+  /// Whether the folder still exists and no other holder has taken it over.
   bool is_ours() const;
-  /// Removes the folder, unless another holder has it by now. What ranks have mapped is freed when
-  /// they end.
+  /// Removes the folder, unless another holder has taken it over. Memory that ranks have mapped is
+  /// freed when they end.
   void remove();
 
  private:
@@ -40,13 +40,13 @@ class MemoryHolder {
   Fd folder_;
 };
 
-/// Removes the memory of a run that no holder keeps any more; what one keeps is left to it.
+/// Removes the folders of a run that no holder keeps.
 void remove_unheld_memory(const std::string& run_id);
 
-/// Of the path of an open file or folder (as /proc tells it): whether it is memory of that run.
+/// Whether `path`, of an open file or folder as in /proc, belongs to the memory of that run.
 bool is_memory_of_run(std::string_view path, const std::string& run_id);
 
-/// Lets another user of a container write there. On the host the folder above it stays closed.
+/// Lets a container's other user write there. The folder above stays private on the host.
 Result<> open_memory_to_others(const std::string& folder);
 
 }  // namespace sortie::runner

@@ -28,7 +28,7 @@ bool read_one(const ReadAt& read, std::uint64_t offset, T& value) {
   return read(offset, {reinterpret_cast<char*>(&value), sizeof value});
 }
 
-/// Where in the file an address of the loaded program lies.
+/// Offset in the file of an address of the loaded program.
 std::optional<std::uint64_t> file_offset(const std::vector<Elf64_Phdr>& segments,
                                          std::uint64_t address) {
   for (const Elf64_Phdr& segment : segments)
@@ -100,7 +100,8 @@ Result<std::vector<std::string>> needed_libraries(const std::string& path) {
 }
 
 std::string mpi_library(const std::vector<std::string>& needed) {
-  // Open MPI, MPICH and its kin; their C++ and Fortran bindings, which some programs have alone.
+  // Open MPI, MPICH and its derivatives, and their C++ and Fortran bindings, which may be linked
+  // alone.
   for (const std::string& name : needed)
     if (name.starts_with("libmpi.so") || name.starts_with("libmpi_") ||
         name.starts_with("libmpich") || name.starts_with("libmpifort") ||

@@ -1,6 +1,6 @@
 #include "runner/mpi/pmix_binary.h"
 
-// SORTIE_PMIX_BINARY is the path of the stripped executable; the build makes this file depend on
+// SORTIE_PMIX_BINARY is the path of the stripped executable. The build makes this file depend on
 // it.
 asm(".pushsection .rodata\n"
     ".balign 16\n"

@@ -1,5 +1,5 @@
-// The bytes of sortie-pmix, which the build puts into sortie-runner so that one file is all a host
-// needs.
+// The bytes of the program sortie-pmix, which the build embeds in sortie-runner so that a host
+// needs only one file.
 #pragma once
 
 #include <string_view>

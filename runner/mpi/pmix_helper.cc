@@ -37,7 +37,7 @@ Result<> PmixHelper::launch(HeldSpec spec, const std::string& folder) {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
     return std::unexpected(os_error(errno, "socketpair"));
   Fd mine(pair[0]), its(pair[1]);
-  // Asio wants to own the reading and the writing end apart.
+  // Asio must own the reading and the writing end separately.
   Fd mine_too(::fcntl(mine.get(), F_DUPFD_CLOEXEC, 3));
   Fd errors(::fcntl(kErrorFd, F_DUPFD_CLOEXEC, 3));
   if (!mine_too || !errors) return std::unexpected(os_error(errno, "dup"));
@@ -96,7 +96,7 @@ boost::asio::awaitable<Result<wire::PmixReady>> PmixHelper::start(
   deadline.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     end_ = "sortie-pmix does not answer";
-    stop();  // the read below then ends
+    stop();  // this ends the read below
   });
   auto message = co_await link_.read();
   deadline.cancel();

@@ -1,5 +1,5 @@
-// sortie-pmix as the runner sees it: started from the bytes in the runner, held by a keeper like a
-// rank, spoken to in frames over its stdin and stdout.
+// The runner's side of sortie-pmix: starts it from the bytes embedded in the runner, held by a
+// keeper like a rank, and exchanges frames with it over its stdin and stdout.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -20,22 +20,22 @@ class PmixHelper {
   explicit PmixHelper(boost::asio::io_context& io)
       : io_(io), process_(io), link_(io), gone_wakeup_(io) {}
 
-  /// Starts it and waits for its answer. Error: it can not run here (no libpmix ...), with the
-  /// reason. `on_keeper` is told the keeper's pid before anything of it can be reaped.
+  /// Starts it and waits for its answer. The error says why it can not run here (no libpmix ...).
+  /// Calls `on_keeper` with the keeper's pid before anything of it can be reaped.
   boost::asio::awaitable<Result<wire::PmixReady>> start(wire::PmixSetup setup, HeldSpec base,
                                                         std::string folder,
                                                         std::function<void(pid_t)> on_keeper);
 
-  /// Hands every further message to `on_message`; calls `on_lost` when it ends by itself. Spawn
-  /// once.
+  /// Passes every further message to `on_message`. Calls `on_lost` if sortie-pmix exits by itself.
+  /// Spawn once.
   boost::asio::awaitable<void> relay(std::function<void(wire::Message)> on_message,
                                      std::function<void(std::string why)> on_lost);
 
   void send(const wire::Message& message) { link_.send(message); }
-  /// KILLs it: it has nothing to save.
+  /// Sends KILL: it has nothing to save.
   void stop();
   bool running() const { return running_; }
-  /// Waits until it and its keeper's work are gone, or `limit`.
+  /// Waits until it and its keeper are gone, at most `limit`.
   boost::asio::awaitable<void> wait_gone(std::chrono::steady_clock::duration limit);
 
  private:

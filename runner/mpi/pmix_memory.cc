@@ -24,7 +24,7 @@ void PmixMemory::take(const wire::PmixNames& question, const wire::PmixNamesDone
   if (question.action == Action::publish && answer.status == 0)
     for (std::size_t i = 0; i < std::min(question.keys.size(), question.values.size()); ++i)
       names_[question.keys[i]] = {question.rank, question.values[i]};
-  // As the launcher's table does it: its own alone; no keys means all of them.
+  // As in the launcher's table: a rank removes only its own names; no keys means all of them.
   if (question.action == Action::unpublish)
     std::erase_if(names_, [&](const auto& name) {
       return name.second.rank == question.rank &&

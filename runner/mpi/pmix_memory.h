@@ -1,7 +1,7 @@
-// What sortie-pmix has asked of the launcher and not been answered: over a new connection the
-// launcher, the same or another one, is asked again. Of the fences that were answered the last few
-// are kept too, because other hosts may still wait for theirs; and the names that ranks of this
-// host have published, because the table of them was the launcher's. Pure state.
+// Requests of sortie-pmix that the launcher has not answered: they are sent again over a new
+// connection to the same or another launcher. Also keeps the last few answered fences, because
+// other hosts may still wait for theirs, and the names that ranks of this host have published,
+// because the launcher held their table. Pure state.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,14 @@ namespace sortie::runner {
 
 class PmixMemory {
  public:
-  /// On its way to the launcher.
+  /// Records a message that is sent to the launcher.
   void asked(const wire::Message& message);
-  /// From the launcher; false when sortie-pmix has had this answer before.
+  /// Records an answer of the launcher. Returns false if sortie-pmix has already received it.
   bool answered(const wire::Message& message);
-  /// For the launcher that was asked already, in order.
+  /// Messages for the same launcher: the unanswered requests, in order.
   std::vector<wire::Message> unanswered() const;
-  /// For another launcher: the same, after what was published; `rank` is one of this host.
+  /// Messages for another launcher: the published names first, then the answered fences and the
+  /// unanswered requests. `rank` is any rank of this host.
   std::vector<wire::Message> open(std::uint32_t rank) const;
 
  private:

@@ -48,8 +48,7 @@ DirectModex::Steps DirectModex::on_looked(std::uint64_t id, bool found, Time now
   const auto request = requests_.find(id);
   if (request == requests_.end() || request->second.state != Asked::State::looking) return steps;
   Asked& asked = request->second;
-  // Of a rank that commits nothing more the answer is what there is: the asker does not find its
-  // key.
+  // A rank that commits nothing more: answer with what there is, without the requested key.
   if (found || (finalized_.contains(asked.rank) && asked.has_committed)) {
     fetch(steps, request, Asked::State::last_fetch);
   } else if (finalized_.contains(asked.rank)) {
@@ -69,7 +68,7 @@ DirectModex::Steps DirectModex::on_fetched(std::uint64_t id, std::int32_t status
                                            std::string data) {
   Steps steps;
   const auto request = requests_.find(id);
-  if (request == requests_.end()) return steps;  // it is beyond its deadline
+  if (request == requests_.end()) return steps;  // its deadline has passed
   Asked& asked = request->second;
   if (asked.state == Asked::State::last_fetch) {
     answer(steps, request, status, std::move(data));

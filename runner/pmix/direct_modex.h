@@ -1,8 +1,8 @@
-// What other hosts ask of the ranks of this one (direct modex). libpmix has no word of a rank's
-// second commit, and hands out what the rank has committed so far: an answer without the key that
-// was asked for would be "not found" at the asker. So the key is looked for until it is there,
-// until the asker's PMIX_TIMEOUT has passed, or until the rank has finalized. Pure state: says what
-// is to be done next.
+// Requests of other hosts for data of this host's ranks (direct modex). libpmix does not report a
+// rank's later commits and returns what the rank has committed so far: an answer without the
+// requested key would be "not found" for the requester. So the key is looked up repeatedly until it
+// exists, the requester's PMIX_TIMEOUT has passed, or the rank has finalized. Pure state: each
+// function returns the next steps.
 #pragma once
 
 #include <chrono>
@@ -21,13 +21,14 @@ class DirectModex {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// The key of a request is to be looked for in what its rank has committed: on_looked().
+  /// Look up the request's key in what its rank has committed; report the result to on_looked().
   struct Look {
     std::uint64_t id = 0;
     std::uint32_t rank = 0;
     std::string key;
   };
-  /// All that the rank has committed is to be fetched, as soon as it has: on_fetched().
+  /// Fetch everything that the rank has committed, as soon as it has; report the result to
+  /// on_fetched().
   struct Fetch {
     std::uint64_t id = 0;
     std::uint32_t rank = 0;
@@ -38,15 +39,15 @@ class DirectModex {
     std::vector<wire::PmixModexReply> reply;
   };
 
-  /// A request that is known already (asked again over a new connection) changes nothing.
+  /// Adds a request. No-op for a known one (sent again over a new connection).
   Steps ask(const wire::PmixModexRequest& request, Time now);
   Steps on_looked(std::uint64_t id, bool found, Time now);
   Steps on_fetched(std::uint64_t id, std::int32_t status, std::string data);
-  /// The rank has called PMIx_Finalize: it commits nothing more, until it has initialised again.
+  /// The rank has called PMIx_Finalize: it commits nothing more until it is initialised again.
   Steps on_finalized(std::uint32_t rank, Time now);
   void on_connected(std::uint32_t rank) { finalized_.erase(rank); }
 
-  /// When due() has something to do.
+  /// When to call due(); nullopt if nothing is scheduled.
   std::optional<Time> next() const;
   Steps due(Time now);
 
@@ -59,9 +60,9 @@ class DirectModex {
     std::optional<Time> deadline;
     enum class State : std::uint8_t {
       looking,
-      first_fetch,  // held by libpmix until the rank's first commit
+      first_fetch,  // libpmix answers after the rank's first commit
       pausing,      // until `again`
-      last_fetch,   // what it brings is the answer
+      last_fetch,   // its result is the answer
     } state = State::looking;
     bool has_committed = false;
     Time again;

@@ -1,5 +1,5 @@
-// Frames to and from the runner over two descriptors, without blocking: the server must go on
-// reading while the runner is slow to read.
+// Frames to and from the runner over two non-blocking descriptors: the server must keep reading
+// while the runner reads slowly.
 #pragma once
 
 #include <optional>
@@ -20,13 +20,14 @@ class FramePipe {
   int out_fd() const { return out_.get(); }
   bool wants_write() const { return sent_ < pending_.size(); }
 
-  /// Queues a message and sends what the descriptor takes now.
+  /// Queues a message and writes what the descriptor accepts now.
   Result<> send(const wire::Message& message);
-  /// Sends more of what is queued.
+  /// Writes more of the queue.
   Result<> flush();
-  /// Reads what is there. False at the end of the stream; an end within a frame is an error.
+  /// Reads available bytes. Returns false at the end of the stream. Error: the stream ends within a
+  /// frame, or a read fails.
   Result<bool> fill();
-  /// Next whole message that fill() has brought.
+  /// The next complete message that was read by fill(); nullopt if there is none.
   Result<std::optional<wire::Message>> next();
 
  private:

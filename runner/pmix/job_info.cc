@@ -65,8 +65,8 @@ InfoList make_job_info(const wire::PmixSetup& setup, const JobMap& job) {
   list.add(PMIX_NSDIR, setup.tmp_dir + "/ns");
   list.add_bool(PMIX_TDIR_RMCLEAN, true);
 
-  // Plain lists: every libpmix takes a string that none of its encodings recognises as one. The
-  // encoded forms of PMIx_generate_regex have a type of their own from libpmix 4 on.
+  // Plain lists: every libpmix accepts a string that none of its encodings recognises. The encoded
+  // forms of PMIx_generate_regex have a separate type since libpmix 4.
   list.add(PMIX_NODE_MAP, fmt::format("{}", fmt::join(job.hosts, ",")));
   std::string proc_map;
   for (const auto& ranks : job.ranks) {
@@ -79,7 +79,7 @@ InfoList make_job_info(const wire::PmixSetup& setup, const JobMap& job) {
     for (std::size_t index = 0; index < job.ranks[host].size(); ++index) {
       const std::uint32_t rank = job.ranks[host][index];
       InfoList proc;
-      proc.add_rank(PMIX_RANK, rank);  // first: the entries after it are this rank's
+      proc.add_rank(PMIX_RANK, rank);  // must be first: the following entries belong to this rank
       proc.add_u32(PMIX_APPNUM, 0);
       proc.add_rank(PMIX_GLOBAL_RANK, rank);
       proc.add_rank(PMIX_APP_RANK, rank);

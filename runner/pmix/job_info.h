@@ -1,4 +1,4 @@
-// pmix_info_t lists, built by hand so that no macro of the PMIx headers calls into the library, and
+// Lists of pmix_info_t, built by hand because macros of the PMIx headers call into the library, and
 // the list that describes a job to PMIx_server_register_nspace.
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace sortie::runner {
 
-/// Owns everything its entries point to; must outlive the call that it is handed to (for
-/// asynchronous PMIx calls: until their callback).
+/// Owns everything that its entries point to. Must outlive the call that receives it; for
+/// asynchronous PMIx calls, until their callback.
 class InfoList {
  public:
   void add(const char* key, const std::string& value);
@@ -38,7 +38,8 @@ class InfoList {
   std::deque<pmix_data_array_t> arrays_;
 };
 
-/// All that Open MPI's start-up reads, so that a libpmix that derives nothing by itself works too.
+/// Everything that Open MPI's startup reads, so that a libpmix that derives nothing by itself works
+/// too.
 InfoList make_job_info(const wire::PmixSetup& setup, const JobMap& job);
 
 }  // namespace sortie::runner

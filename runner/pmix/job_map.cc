@@ -12,9 +12,9 @@ namespace sortie::runner {
 namespace {
 
 constexpr std::uint32_t kNoHost = ~0u;
-constexpr std::uint32_t kMaxRanks = 1u << 20;  // bounds what a wrong world_size can allocate
+constexpr std::uint32_t kMaxRanks = 1u << 20;  // bounds the allocation for a wrong world_size
 
-/// "0,1,2"
+/// Parses "0,1,2".
 Result<std::vector<std::uint32_t>> parse_ranks(const std::string& text) {
   std::vector<std::uint32_t> ranks;
   const char* at = text.data();

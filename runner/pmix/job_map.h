@@ -1,4 +1,4 @@
-// Where the ranks of a job live, checked once, and the names of its fences. No PMIx in here.
+// Maps the ranks of a job to hosts, and names its fences. Independent of PMIx.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace sortie::runner {
 
 struct JobMap {
   std::vector<std::string> hosts;
-  /// Of each host, ascending: Open MPI's shared memory transport counts on local ranks being in the
-  /// order of the global ones, and hangs where they are not.
+  /// Ranks of each host, ascending: Open MPI's shared memory transport requires local ranks in the
+  /// order of the global ones, and hangs otherwise.
   std::vector<std::vector<std::uint32_t>> ranks;
   std::vector<std::uint32_t> host_of;  // rank -> index into hosts
   std::uint32_t my_host = 0;
@@ -24,17 +24,17 @@ struct JobMap {
     return rank < host_of.size() && host_of[rank] == my_host;
   }
 
-  /// ErrorCode::protocol when the setup contradicts itself: a rank twice or missing, a host twice,
-  /// local_ranks other than the map's.
+  /// ErrorCode::protocol if the setup is inconsistent: a rank occurs twice or is missing, a host
+  /// occurs twice, or local_ranks differ from the map.
   static Result<JobMap> from_setup(const wire::PmixSetup& setup);
 };
 
-/// "0-3,7": ranks sorted, each once, runs folded.
+/// Formats ranks as "0-3,7": sorted, without duplicates, runs folded.
 std::string fold_ranks(std::vector<std::uint32_t> ranks);
 
-/// Names fences so that all hosts name the same fence equally: a fence is known by who takes part
-/// and by how many fences of exactly those ranks came before. Ranks enter such fences in the same
-/// order everywhere, because a fence is collective.
+/// Names fences so that all hosts give the same fence the same name. A fence is identified by its
+/// participants and by the number of earlier fences of exactly these ranks. All ranks enter such
+/// fences in the same order, because a fence is collective.
 class FenceNames {
  public:
   struct Name {

@@ -25,7 +25,7 @@ Result<Libpmix> Libpmix::load() {
   std::string reason;
   Libpmix pmix;
   for (const std::string& name : names) {
-    // Global: the library's plugins resolve its symbols through the process.
+    // RTLD_GLOBAL: the library's plugins resolve its symbols through the process.
     library = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (library) {
       pmix.path = name;

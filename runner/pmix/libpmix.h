@@ -1,6 +1,6 @@
-// libpmix, loaded at run time: the functions that sortie-pmix calls, as a table of pointers. A host
+// libpmix, loaded at run time: a table of pointers to the functions that sortie-pmix calls. A host
 // without libpmix gets one clear error, and nothing here links against it. Types and constants come
-// from the PMIx headers; their macros that call into the library are not used anywhere.
+// from the PMIx headers; their macros that call into the library are not used.
 #pragma once
 
 #include <pmix.h>
@@ -12,10 +12,9 @@
 
 namespace sortie::runner {
 
-/// What a blob of libpmix is when it fails: "PMIX_ERR_NOT_FOUND (-46)" needs the library's own
-/// text.
+/// The functions of libpmix, and descriptions of its errors.
 struct Libpmix {
-  std::string path;  // the name that dlopen took
+  std::string path;  // name that was passed to dlopen
   decltype(&PMIx_Get_version) get_version = nullptr;
   decltype(&PMIx_Error_string) error_string = nullptr;
   decltype(&PMIx_server_init) server_init = nullptr;
@@ -27,13 +26,13 @@ struct Libpmix {
   decltype(&PMIx_server_dmodex_request) dmodex_request = nullptr;
   decltype(&PMIx_Get_nb) get_nb = nullptr;
 
-  /// Tries libpmix.so.2, then libpmix.so (SORTIE_LIBPMIX names another one instead). Never
-  /// unloaded: its threads may still run. ErrorCode::unsupported when absent or too old.
+  /// Loads libpmix.so.2, else libpmix.so; SORTIE_LIBPMIX names another library. Never unloaded: its
+  /// threads may still run. ErrorCode::unsupported: missing or too old.
   static Result<Libpmix> load();
 
-  /// "4.2.2", from the library's longer version text.
+  /// "4.2.2", extracted from the library's longer version text.
   std::string version() const;
-  /// Major version, 0 when the text has none.
+  /// Major version, 0 if the text has none.
   int major() const;
   /// "<what>: <libpmix's text> (<number>)".
   Error error(std::string_view what, pmix_status_t status) const;

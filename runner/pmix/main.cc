@@ -1,5 +1,5 @@
-// sortie-pmix: PMIx server of one host of an MPI job. Started by the runner with frames on stdin
-// and stdout; ends with the runner. README.md describes the order of messages.
+// sortie-pmix: the PMIx server of one host of an MPI job. The runner starts it with frames on stdin
+// and stdout, and it ends with the runner. README.md describes the order of messages.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
@@ -23,10 +23,10 @@ namespace sortie::runner {
 namespace {
 
 volatile std::sig_atomic_t end_requested = 0;
-int wake_fd = -1;  // the queue's eventfd: the signal may come to any thread, and before poll
+int wake_fd = -1;  // the queue's eventfd: the signal may arrive on any thread, and before poll()
 
-/// The parent is gone, or someone wants this process to end: the loop sees it, and if libpmix
-/// does not let go of the main thread, SIGALRM ends the process.
+/// The parent is gone, or this process was asked to end. The loop notices it. If libpmix blocks the
+/// main thread, SIGALRM ends the process.
 void on_end_signal(int) {
   end_requested = 1;
   const std::uint64_t one = 1;
@@ -39,14 +39,14 @@ void set_up_signals(int queue_fd) {
   struct sigaction action = {};
   action.sa_handler = on_end_signal;
   sigaction(SIGTERM, &action, nullptr);
-  // Ctrl-C is the runner's affair: ranks may still need this server while they write checkpoints.
+  // The runner handles Ctrl-C: ranks may still need this server while they write checkpoints.
   std::signal(SIGINT, SIG_IGN);
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
-/// poll()'s limit for something that is due at `time`; none: it waits for events alone.
+/// Timeout of poll() until `time`; -1 (no timeout) if nothing is scheduled.
 int poll_limit(std::optional<DirectModex::Time> time) {
   if (!time) return -1;
   const auto left =
@@ -54,11 +54,12 @@ int poll_limit(std::optional<DirectModex::Time> time) {
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
 }
 
-/// Waits until the runner or libpmix has something, or `due`. False when it is time to end.
+/// Waits until the runner or libpmix has sent something, or until `due`. Returns false if the
+/// process must end.
 bool wait_for_work(FramePipe& pipe, int queue_fd, std::optional<DirectModex::Time> due) {
   const short out_events = pipe.wants_write() ? POLLOUT : 0;
   pollfd fds[] = {{pipe.in_fd(), POLLIN, 0}, {queue_fd, POLLIN, 0}, {pipe.out_fd(), out_events, 0}};
-  if (end_requested) return false;  // the signal came while the queue was read, its wake-up with it
+  if (end_requested) return false;  // the signal's wake-up may have been consumed with the queue's
   return (poll(fds, 3, poll_limit(due)) >= 0 || errno == EINTR) && !end_requested;
 }
 
@@ -98,7 +99,7 @@ Result<> serve(FramePipe& pipe, UpcallQueue& queue, std::string& tmp_dir) {
   return result;
 }
 
-/// tmp_dir itself belongs to the runner.
+/// Removes the contents only: tmp_dir itself belongs to the runner.
 void empty_directory(const std::string& path) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(path, ignored))
@@ -112,7 +113,7 @@ int run() {
     return kExitFailed;
   }
   set_up_signals((*queue)->fd());
-  // Frames get a descriptor of their own; what libpmix or a plugin prints can not corrupt them.
+  // Frames use separate descriptors, so that output of libpmix or a plugin can not corrupt them.
   Fd in(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   Fd out(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   const Fd null(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -137,5 +138,5 @@ int main(int argc, char** argv) {
   const bool probing = argc == 3 && std::string_view(argv[1]) == "--probe";
   const int code = probing ? sortie::runner::probe_libraries(argv[2]) : sortie::runner::run();
   std::fflush(nullptr);
-  _exit(code);  // libpmix's threads may still run: no destructors under them
+  _exit(code);  // no destructors: libpmix's threads may still run
 }

@@ -12,7 +12,8 @@
 namespace sortie::runner {
 namespace {
 
-/// MPI_Get_library_version: may be called before MPI_Init, alike in all implementations.
+/// Type of MPI_Get_library_version, which may be called before MPI_Init and is the same in all
+/// implementations.
 using LibraryVersion = int (*)(char* version, int* length);
 constexpr std::size_t kMaxLibraryVersion = 8192;  // MPICH's; Open MPI's is shorter
 

@@ -17,7 +17,8 @@
 namespace sortie::runner {
 namespace {
 
-/// A registration of libpmix that is complete when its callback has run on libpmix's thread.
+/// Waits for a registration in libpmix, which is complete when its callback has run on libpmix's
+/// thread.
 class Completion {
  public:
   static void callback(pmix_status_t status, void* self) {
@@ -26,13 +27,14 @@ class Completion {
   static void event_callback(pmix_status_t status, std::size_t, void* self) {
     callback(status, self);
   }
-  /// `status` is what the call returned.
+  /// `status`: the return value of the call.
   pmix_status_t wait(pmix_status_t status) {
     if (status == PMIX_OPERATION_SUCCEEDED) return PMIX_SUCCESS;
     if (status != PMIX_SUCCESS) return status;
     auto future = promise_.get_future();
     if (future.wait_for(std::chrono::seconds(20)) == std::future_status::ready) return future.get();
-    // The callback may still come and needs this object: the process ends on this error.
+    // The callback may still run and needs this object, so the caller leaks it; the process ends on
+    // this error.
     return PMIX_ERR_TIMEOUT;
   }
 
@@ -40,13 +42,13 @@ class Completion {
   std::promise<pmix_status_t> promise_;
 };
 
-/// Variables for every rank beside libpmix's own.
-///   JSM_JSRUN_PORT: without a launcher that it knows by name, Open MPI 4 takes every rank for a
-///     program of its own, rank 0 of 1, before it looks at PMIx. This names one ("JSM"), and makes
-///     it leave binding to us. Open MPI 5 needs and reads none of it.
-///   OMPI_MCA_pmix_base_async_modex: with 1, Open MPI reads the data of its neighbours without a
-///     fence before. For a rank of the same host that is connected, but has not published yet,
-///     libpmix waits two seconds, then MPI_Init fails: what a loaded host needs to start a rank.
+/// Variables for every rank, in addition to libpmix's.
+///   JSM_JSRUN_PORT: without a launcher whose name it knows, Open MPI 4 runs every rank as a
+///     separate job, rank 0 of 1, before it checks for PMIx. This variable names one ("JSM"), and
+///     makes Open MPI leave binding to us. Open MPI 5 neither needs nor reads it.
+///   OMPI_MCA_pmix_base_async_modex: if 1, Open MPI reads the data of its neighbours without a
+///     fence before. If a rank of the same host is connected but has not published yet, libpmix
+///     waits two seconds, then MPI_Init fails; a loaded host needs that long to start a rank.
 constexpr const char* kCommonEnvironment[] = {"JSM_JSRUN_PORT=1",
                                               "OMPI_MCA_pmix_base_async_modex=0"};
 
@@ -61,7 +63,8 @@ Result<PmixServer> PmixServer::start(const wire::PmixSetup& setup, FramePipe& pi
   InfoList options;
   options.add(PMIX_SERVER_TMPDIR, setup.tmp_dir);
   options.add(PMIX_SYSTEM_TMPDIR, setup.tmp_dir);
-  // Must be this host's entry of the node map, else the ranks believe to be alone on it.
+  // Must be this host's entry in the node map, otherwise the ranks assume that they are alone on
+  // it.
   options.add(PMIX_HOSTNAME, setup.host);
   pmix_status_t status = server.pmix_.server_init(make_server_module(queue, setup.nspace),
                                                   options.data(), options.size());
@@ -90,7 +93,7 @@ pmix_proc_t PmixServer::proc(pmix_rank_t rank) const {
 }
 
 Result<> PmixServer::register_job(const wire::PmixSetup& setup) {
-  // Leaked on error, as the completions are: libpmix may still read them.
+  // Leaked on error, like the completions, because libpmix may still read it.
   auto* info = new InfoList(make_job_info(setup, job_));
   const std::vector<std::uint32_t>& local = job_.ranks[job_.my_host];
   const pmix_proc_t job = proc(PMIX_RANK_WILDCARD);
@@ -103,7 +106,7 @@ Result<> PmixServer::register_job(const wire::PmixSetup& setup) {
   delete job_done;
   delete info;
 
-  // All before any rank starts: a rank that fences while another is unknown would hang.
+  // Register all ranks before any starts: a rank that fences while another is unknown would hang.
   std::vector<pmix_proc_t> procs;
   for (std::uint32_t rank : local) procs.push_back(proc(rank));
   for (const pmix_proc_t& client : procs) {
@@ -138,8 +141,8 @@ Result<> PmixServer::collect_environment(const std::vector<std::uint32_t>& local
     return std::ranges::all_of(
         per_rank, [&](const auto& list) { return std::ranges::count(list, variable) > 0; });
   };
-  // A rank alone on its host has everything in common with itself: its rank is its own all the
-  // same.
+  // With one rank per host all its variables would count as common, but PMIX_RANK is always its
+  // own.
   const auto is_own = [&](const std::string& variable) {
     return variable.starts_with("PMIX_RANK=") || !is_common(variable);
   };
@@ -204,13 +207,13 @@ Result<> PmixServer::on(wire::PmixFenceDone& done) {
 Result<> PmixServer::on(AbortCalled& abort) {
   Result<> sent =
       pipe_->send(wire::PmixAbort{abort.rank, abort.status, abort.message.substr(0, 64u << 10)});
-  // The rank waits for this before it exits with its status.
+  // The rank waits for this callback before it exits with its status.
   if (abort.done) abort.done(PMIX_SUCCESS, abort.done_data);
   return sent;
 }
 
 void PmixServer::finalize() {
-  // On a thread of its own, which may be left behind: the process ends right after.
+  // On a separate thread, which may be left behind: the process ends right after.
   auto finished = std::make_shared<std::promise<void>>();
   auto future = finished->get_future();
   std::thread([finalize = pmix_.server_finalize, finished] {

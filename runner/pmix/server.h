@@ -1,4 +1,5 @@
-// The PMIx server of one host: what comes from libpmix goes to the runner as frames, and back.
+// The PMIx server of one host: passes requests of libpmix to the runner as frames, and the answers
+// back.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +18,26 @@
 
 namespace sortie::runner {
 
-/// Blobs that would not fit a frame with its other fields are not sent.
+/// Limit of a blob's size, so that it fits into a frame with the other fields.
 inline constexpr std::size_t kMaxBlob = wire::kMaxPayloadBytes - (1u << 20);
 
 class PmixServer {
  public:
-  /// Loads libpmix, starts the server in it and registers the job and its local ranks. `pipe` and
-  /// `queue` must outlive the server.
+  /// Loads libpmix, starts its server and registers the job and its local ranks. `pipe` and `queue`
+  /// must outlive the server.
   static Result<PmixServer> start(const wire::PmixSetup& setup, FramePipe& pipe,
                                   UpcallQueue& queue);
 
-  /// Version and environment, for the runner.
+  /// Version, and environment of the ranks, for the runner.
   const wire::PmixReady& ready() const { return ready_; }
-  /// A message of the runner after PmixSetup.
+  /// Handles a message of the runner after PmixSetup.
   Result<> handle(wire::Message message);
-  /// Everything that libpmix has asked since the last call.
+  /// Handles all upcalls of libpmix since the last call.
   Result<> handle_upcalls();
-  /// When handle_due() has something to do.
+  /// When to call handle_due(); nullopt if nothing is scheduled.
   std::optional<DirectModex::Time> next_due() const { return direct_modex_.next(); }
   Result<> handle_due();
-  /// Ends libpmix's part. Gives up waiting for it after a second.
+  /// Finalizes libpmix's server. Waits at most a second.
   void finalize();
 
  private:
@@ -68,7 +69,7 @@ class PmixServer {
   void look(const DirectModex::Look& look);
   void fetch(const DirectModex::Fetch& fetch);
 
-  /// Whom to answer, in libpmix.
+  /// The callback of libpmix that waits for an answer.
   struct Waiting {
     pmix_modex_cbfunc_t done = nullptr;
     void* done_data = nullptr;

@@ -1,5 +1,5 @@
-// Direct modex: what local ranks want of ranks of other hosts, and what other hosts want of local
-// ones.
+// Direct modex: requests of local ranks for data of other hosts' ranks, and requests of other hosts
+// for data of local ranks.
 #include <fmt/core.h>
 
 #include <memory>
@@ -59,7 +59,7 @@ Result<> PmixServer::handle_due() {
   return take(direct_modex_.due(std::chrono::steady_clock::now()));
 }
 
-/// What comes of a look or a fetch arrives as an upcall, also where libpmix refuses it.
+/// The result of a look or a fetch arrives as an upcall, even if libpmix refuses it.
 Result<> PmixServer::take(DirectModex::Steps steps) {
   for (const DirectModex::Look& one : steps.look) look(one);
   for (const DirectModex::Fetch& one : steps.fetch) fetch(one);
@@ -68,7 +68,7 @@ Result<> PmixServer::take(DirectModex::Steps steps) {
 }
 
 void PmixServer::look(const DirectModex::Look& look) {
-  // libpmix reads both until the callback.
+  // libpmix reads proc and key until the callback.
   struct Looking {
     UpcallQueue* queue;
     std::uint64_t id;

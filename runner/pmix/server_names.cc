@@ -6,7 +6,7 @@
 
 namespace sortie::runner {
 namespace {
-/// Questions that would not fit a frame with its other fields.
+/// Limit of a request's size, so that it fits into a frame with the other fields.
 constexpr std::size_t kMaxQuestion = wire::kMaxPayloadBytes - (1u << 20);
 }  // namespace
 

@@ -12,7 +12,8 @@
 namespace sortie::runner {
 namespace {
 
-// libpmix gives most upcalls no pointer of the host's: the one server of this process is here.
+// libpmix passes no host pointer to most upcalls, so the only server of this process is stored
+// here.
 UpcallQueue* server_queue = nullptr;
 std::string server_nspace;
 
@@ -20,9 +21,9 @@ bool is_ours(const pmix_proc_t& proc) {
   return server_nspace == proc.nspace;
 }
 
-/// A completion that needs nothing of the main thread, given at once.
+/// Completes an upcall that needs nothing of the main thread.
 pmix_status_t complete(pmix_op_cbfunc_t done, void* done_data) {
-  // Newer libraries pass no callback when the return value suffices.
+  // Newer libraries pass no callback, because the return value suffices.
   if (!done) return PMIX_OPERATION_SUCCEEDED;
   done(PMIX_SUCCESS, done_data);
   return PMIX_SUCCESS;
@@ -53,7 +54,7 @@ pmix_status_t on_fence(const pmix_proc_t procs[], std::size_t count, const pmix_
   }
   if (data) {
     fence.data.assign(data, size);
-    std::free(data);  // libpmix hands the blob over for good
+    std::free(data);  // libpmix has passed ownership of the blob
   }
   fence.done = done;
   fence.done_data = done_data;
@@ -61,7 +62,7 @@ pmix_status_t on_fence(const pmix_proc_t procs[], std::size_t count, const pmix_
   return PMIX_SUCCESS;
 }
 
-/// PMIX_TIMEOUT comes in whatever integer type the program has put it in.
+/// PMIX_TIMEOUT has whatever integer type the program used.
 std::uint32_t seconds_of(const pmix_value_t& value) {
   switch (value.type) {
     case PMIX_INT:
@@ -95,7 +96,7 @@ pmix_status_t on_direct_modex(const pmix_proc_t* proc, const pmix_info_t info[],
   return PMIX_SUCCESS;
 }
 
-/// What PMIx itself means by a key, not a name that a program publishes.
+/// Whether the key is a directive of PMIx rather than a name that a program publishes.
 bool is_directive(const char* key) {
   return std::string_view(key).starts_with("pmix.");
 }
@@ -107,7 +108,7 @@ pmix_status_t on_publish(const pmix_proc_t* proc, const pmix_info_t info[], std:
   asked.question.action = wire::PmixNames::Action::publish;
   for (std::size_t i = 0; i < count; ++i) {
     if (is_directive(info[i].key)) continue;
-    // Other types would need their layout on the wire; MPI publishes strings.
+    // Other types would need a wire format; MPI publishes strings.
     if (info[i].value.type != PMIX_STRING || !info[i].value.data.string)
       return PMIX_ERR_NOT_SUPPORTED;
     asked.question.keys.emplace_back(info[i].key);
@@ -131,7 +132,7 @@ pmix_status_t on_lookup(const pmix_proc_t* proc, char** keys, const pmix_info_t 
   asked.question.rank = proc->rank;
   asked.question.action = wire::PmixNames::Action::lookup;
   asked.question.keys = listed(keys);
-  for (std::size_t i = 0; i < count; ++i)  // an int: how many of them; Open MPI wants all
+  for (std::size_t i = 0; i < count; ++i)  // an int: how many to wait for; Open MPI wants all
     if (std::string_view(info[i].key) == PMIX_WAIT) asked.question.wait = 1;
   asked.lookup_done = done;
   asked.done_data = done_data;
@@ -160,8 +161,8 @@ pmix_status_t refuse_connect(const pmix_proc_t[], std::size_t, const pmix_info_t
   return PMIX_ERR_NOT_SUPPORTED;
 }
 
-/// Refused, but it must be there: without it libpmix also drops what it does by itself on such a
-/// request, and that is to remove Open MPI's files in /dev/shm when their rank is gone.
+/// Refuses, but must exist: without this entry libpmix also skips its own part of the request,
+/// which is to remove Open MPI's files in /dev/shm when their rank is gone.
 pmix_status_t refuse_job_control(const pmix_proc_t*, const pmix_proc_t[], std::size_t,
                                  const pmix_info_t[], std::size_t, pmix_info_cbfunc_t, void*) {
   return PMIX_ERR_NOT_SUPPORTED;
@@ -187,7 +188,7 @@ void UpcallQueue::push(Upcall upcall) {
 
 std::vector<Upcall> UpcallQueue::take_all() {
   std::uint64_t count = 0;
-  (void)!read(event_.get(), &count, sizeof count);  // empty: EAGAIN, and nothing is waiting
+  (void)!read(event_.get(), &count, sizeof count);  // if it is empty: EAGAIN, and nothing is queued
   const std::lock_guard lock(mutex_);
   return std::exchange(waiting_, {});
 }
@@ -196,7 +197,7 @@ pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& 
   SORTIE_CHECK(!server_queue, "second server module");
   server_queue = &queue;
   server_nspace = nspace;
-  // A newer library copies more entries than this header knows: zeros must follow.
+  // A newer library copies more entries than this header knows, so zeros must follow.
   static union {
     pmix_server_module_t module;
     void* room[128];
@@ -235,7 +236,7 @@ void answer_names(const NamesAsked& asked, const wire::PmixNamesDone& answer,
   if (!asked.lookup_done) return;
   const std::size_t count =
       std::min({answer.keys.size(), answer.values.size(), answer.ranks.size()});
-  // Copied by libpmix before the callback returns.
+  // libpmix copies these before the callback returns.
   std::vector<pmix_pdata_t> found(count);
   for (std::size_t i = 0; i < count; ++i) {
     pmix_pdata_t& data = found[i];

@@ -19,9 +19,9 @@ Result<> write_program(int fd, std::string_view bytes, std::string_view what) {
   return {};
 }
 
-/// Named by /proc.
+/// Writes the program to a memfd. Returns its path in /proc.
 Result<std::string> program_in_memory(const char* name, std::string_view bytes, Fd& holder) {
-  constexpr unsigned kMfdExec = 0x10;  // Linux 6.3; before that it is refused and not needed
+  constexpr unsigned kMfdExec = 0x10;  // since Linux 6.3; older kernels refuse it and need none
   holder.reset(::memfd_create(name, MFD_CLOEXEC | kMfdExec));
   if (!holder && errno == EINVAL) holder.reset(::memfd_create(name, MFD_CLOEXEC));
   if (!holder) return std::unexpected(os_error(errno, "memfd_create"));

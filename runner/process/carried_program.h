@@ -1,4 +1,5 @@
-// Programs that are carried inside the runner's own file, made into something that can be started.
+// Programs that are embedded in the runner's own file: turns their bytes into a file that can be
+// executed.
 #pragma once
 
 #include <string>
@@ -9,9 +10,9 @@
 
 namespace sortie::runner {
 
-/// A path to exec: an anonymous file in memory, which `holder` keeps open (HeldSpec::program_fd)
-/// and which leaves nothing on any disk; or a file `name` in `folder`, which is removed with it, on
-/// systems that forbid running from memory (vm.memfd_noexec).
+/// Returns a path to exec. Normally this is an anonymous file in memory, which `holder` keeps open
+/// (HeldSpec::program_fd) and which leaves nothing on disk. On systems that forbid execution from
+/// memory (vm.memfd_noexec) it is the file `name` in `folder`, which is removed with the folder.
 Result<std::string> unpack_program(const char* name, std::string_view bytes,
                                    const std::string& folder, Fd& holder);
 

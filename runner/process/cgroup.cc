@@ -32,7 +32,7 @@ struct Mount {
   std::string_view root, point;
 };
 
-/// First cgroup2 mount: "ID PARENT DEV ROOT POINT OPTIONS... - cgroup2 ...".
+/// The first cgroup2 mount: "ID PARENT DEV ROOT POINT OPTIONS... - cgroup2 ...".
 Mount find_mount(std::string_view mountinfo) {
   while (!mountinfo.empty()) {
     std::string_view line = next_word(mountinfo, '\n');
@@ -59,13 +59,13 @@ Result<std::string> read_own_folder() {
   return own_folder(own_mounts(), self);
 }
 
-/// Asked several times for a job; a process looks once.
+/// Read once per process, because a job needs it several times.
 const Result<std::string>& find_own_folder() {
   static const Result<std::string> own = read_own_folder();
   return own;
 }
 
-/// Takes "-<number>" off the end of the text.
+/// Removes "-<number>" from the end of the text.
 std::optional<std::uint32_t> take_number(std::string_view& text) {
   const std::size_t dash = text.rfind('-');
   if (dash == std::string_view::npos) return std::nullopt;
@@ -154,7 +154,8 @@ Result<std::string> make_job_folder(const std::string& name) {
   SORTIE_ASSIGN_OR_RETURN(const std::string own, find_own_folder());
   const std::string folder = own + '/' + name;
   SORTIE_TRY(make(folder));
-  // Counters per rank where the controller has been delegated to us; a refusal costs only those.
+  // Enables counters per rank if the controller was delegated to us. A refusal costs only these
+  // counters.
   write_value(folder + "/cgroup.subtree_control", "+memory");
   return folder;
 }
@@ -185,7 +186,7 @@ std::set<pid_t> members(const std::string& folder) {
 
 bool remove(const std::string& folder) {
   for (const std::string& child : folders_in(folder)) remove(folder + '/' + child);
-  // A dying process leaves its cgroup a moment after it was reaped.
+  // A process leaves its cgroup only a moment after it was reaped.
   for (int tries = 0; tries < kRemoveTries; ++tries) {
     if (::rmdir(folder.c_str()) == 0 || errno == ENOENT) return true;
     if (errno != EBUSY) return false;

@@ -23,8 +23,8 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
-/// Tries every candidate as execvp does: a missing one is passed over, one that may not be run is
-/// remembered, a text without #! goes to /bin/sh. Returns the errno that explains the failure.
+/// Tries every candidate as execvp does: skips missing ones, remembers one that may not be
+/// executed, and passes a text without #! to /bin/sh. Returns the errno that explains the failure.
 int try_candidates(const HeldSpec& spec) {
   std::vector<char*> argv = pointers(spec.argv);
   const std::vector<char*> env = pointers(spec.env);
@@ -50,7 +50,7 @@ int try_candidates(const HeldSpec& spec) {
 
 void begin_child(pid_t keeper) {
   ::setsid();
-  // Should keeper and runner be killed together, at least the process itself goes too.
+  // If keeper and runner are killed together, at least the process itself dies too.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != keeper) ::_exit(127);
 }

@@ -1,15 +1,15 @@
-// The few lines between fork and exec of a held process.
+// The steps of a held process between fork and exec.
 #pragma once
 
 #include "runner/process/keeper.h"
 
 namespace sortie::runner {
 
-/// Has a session of its own from here, and ends with its parent, which is `keeper`.
+/// Starts a new session and arranges that this process is killed when its parent, `keeper`, dies.
 void begin_child(pid_t keeper);
 
-/// Becomes the program of `spec`, after begin_child(). On failure writes errno (int) to `error_fd`
-/// and exits; on success `error_fd` closes by itself. `control`: the socket to the runner.
+/// Executes the program of `spec`. Call after begin_child(). On failure writes errno (int) to
+/// `error_fd` and exits; on success exec closes `error_fd`. `control`: the socket to the runner.
 [[noreturn]] void exec_child(const HeldSpec& spec, int error_fd, int control);
 
 }  // namespace sortie::runner

@@ -61,7 +61,7 @@ void HeldProcess::stop(std::chrono::milliseconds grace) {
   if (!control_.is_open() || over_) return;
   const KeeperCommand command{static_cast<std::uint32_t>(
       std::clamp<std::int64_t>(grace.count(), 0, std::int64_t{1} << 31))};
-  // A full or closed socket: the keeper is dead or has plenty of commands to go on with.
+  // If the socket is closed, the keeper is dead; if it is full, the keeper has enough commands.
   if (::send(control_.native_handle(), &command, sizeof command, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
     return;
 }
@@ -97,7 +97,7 @@ void HeldProcess::read_reports() {
     KeeperReport report;
     const ssize_t count = receive(report);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return await_report();
-    if (over_) return control_.close();  // the keeper has ended, too
+    if (over_) return control_.close();  // the keeper has exited, too
     if (count != sizeof report) report = {.kind = KeeperReport::Kind::keeper_lost};
     if (report.kind == KeeperReport::Kind::announced) {
       announced_ = report.pid;
@@ -106,7 +106,8 @@ void HeldProcess::read_reports() {
     const bool of_the_process =
         report.kind == KeeperReport::Kind::started || report.kind == KeeperReport::Kind::died;
     if (announced_ > 0 && of_the_process) report.pid = announced_;
-    // To the keeper a closed socket is a runner that was killed: it would clean up in its place.
+    // Keep the socket open: the keeper takes a closed one for a killed runner and would clean up
+    // for it.
     if (report.kind == KeeperReport::Kind::gone) {
       over_ = true;
       await_report();

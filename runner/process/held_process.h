@@ -1,4 +1,5 @@
-// The runner's side of one keeper: starts it, tells it to stop, hands on what it reports.
+// The runner's side of one keeper: starts it, asks it to stop the held process, and passes on its
+// reports.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -19,18 +20,19 @@ class HeldProcess {
 
   explicit HeldProcess(boost::asio::io_context& io) : control_(io) {}
 
-  /// Forks the keeper. Reports come on the I/O thread until `gone` or `keeper_lost`; this object
-  /// must outlive them. Error: fork or a descriptor was refused.
+  /// Forks the keeper. Calls `on_report` on the I/O thread until `gone` or `keeper_lost`; this
+  /// object must live until then. Error: fork or a descriptor was refused.
   Result<> start(const HeldSpec& spec, OnReport on_report);
 
-  /// The same with a keeper that is there already; a new one where it is not, or is gone.
+  /// Same, but uses a keeper that was forked before. Forks a new one if there is none or it has
+  /// exited.
   Result<> start_prepared(PreparedKeeper prepared, const HeldSpec& spec, OnReport on_report);
 
-  /// The same with a keeper in a container: `hand_over` gives the keeper's end of the control
-  /// socket to the container's process 1. Pids in reports are those that this process sees.
+  /// Same with a keeper in a container: `hand_over` passes the keeper's end of the control socket
+  /// to the container's process 1. Reports contain pids as this process sees them.
   Result<> start_inside(const std::function<Result<>(int control)>& hand_over, OnReport on_report);
 
-  /// TERM now, KILL after `grace`. Harmless at any time.
+  /// Sends TERM now and KILL after `grace`. May be called at any time; a no-op after the end.
   void stop(std::chrono::milliseconds grace);
 
   pid_t keeper() const { return keeper_; }
@@ -40,14 +42,14 @@ class HeldProcess {
   Result<> listen(Fd control, OnReport on_report);
   void await_report();
   void read_reports();
-  /// As recv; takes the pid from the credentials of an announcement.
+  /// Like recv. Takes the pid of an announcement from the packet's credentials.
   ssize_t receive(KeeperReport& report);
 
   boost::asio::posix::stream_descriptor control_;
   OnReport on_report_;
   pid_t keeper_ = -1;
   pid_t announced_ = 0;
-  bool over_ = false;  // the last report has come
+  bool over_ = false;  // the last report was received
 };
 
 }  // namespace sortie::runner

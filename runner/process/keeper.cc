@@ -47,7 +47,7 @@ class Keeper {
   }
 
  private:
-  /// Starts the held process. Its exec is awaited in the loop: it may hang on a dead file server.
+  /// Starts the held process. The loop waits for its exec, which may hang on a dead file server.
   bool start(std::optional<KeeperAhead> ahead) {
     sigset_t child_signal;
     sigemptyset(&child_signal);
@@ -63,20 +63,20 @@ class Keeper {
     if (ahead)
       oom_ = ahead->oom;
     else
-      oom_.emplace();  // beside its start
+      oom_.emplace();  // concurrently with its start
     oom_->follow(spec_.cgroup);
-    // stdin and stdout may be one socket; closing twice is harmless here.
+    // stdin and stdout may be the same socket; closing it twice is harmless here.
     for (int fd : {spec_.stdin_fd, spec_.stdout_fd, spec_.stderr_fd, spec_.program_fd})
       if (fd > 2) ::close(fd);
     return true;
   }
 
-  /// False where there is no child that waits, or it has not what it needs: the control socket.
+  /// Returns false if no child waits, or if it lacks the control socket that it would need.
   bool order_ahead(const KeeperAhead& ahead) const {
     return ahead.waiting > 0 && !spec_.announce && send_order(ahead.orders.get(), spec_, -1);
   }
 
-  /// Returns errno, 0 for none.
+  /// Returns errno, 0 on success.
   int fork_held() {
     int error_pipe[2];
     if (::pipe2(error_pipe, O_CLOEXEC) != 0) return errno;
@@ -137,7 +137,7 @@ class Keeper {
       report({.kind = KeeperReport::Kind::started, .pid = held_});
   }
 
-  /// A path without a leading slash is looked for where the process would have been.
+  /// Skips relative paths: they are relative to the working directory of the held process.
   bool any_candidate_exists() const {
     return std::ranges::any_of(spec_.candidates, [](const std::string& path) {
       return path.starts_with('/') && ::access(path.c_str(), F_OK) == 0;
@@ -158,9 +158,10 @@ class Keeper {
     const Clock::time_point at = Clock::now() + grace;
     kill_at_ = stopping_ ? std::min(kill_at_, at) : at;
     if (!stopping_ && !dead_) {
-      // Once only: programs take a second TERM for impatience. No group yet = before its setsid.
+      // Sent only once: programs treat a second TERM as impatience. The group does not exist before
+      // setsid.
       if (::kill(-held_, SIGTERM) != 0) ::kill(held_, SIGTERM);
-      ::kill(-held_, SIGCONT);  // a stopped process sees TERM only when continued
+      ::kill(-held_, SIGCONT);  // a stopped process handles TERM only after CONT
     }
     stopping_ = true;
   }
@@ -174,8 +175,8 @@ class Keeper {
     complain_if_unkillable();
   }
 
-  /// Notes the death of the held process but leaves the zombie: while it is there, its pid and its
-  /// process group can not be given to a stranger. Other children are reaped as they come.
+  /// Records the death of the held process but keeps the zombie: while it exists, its pid and its
+  /// process group can not be reused. Reaps other children as they exit.
   void look_at_held() {
     siginfo_t info{};
     if (!dead_ &&
@@ -189,14 +190,14 @@ class Keeper {
                 .pid = held_,
                 .wait_status = status_of(info),
                 .stopped = stopping_ ? 1u : 0u});
-      return;  // the others are seen to from here on (end_leftovers)
+      return;  // end_leftovers() handles the others from here on
     }
     if (!any_zombie()) return;
     for (pid_t child : direct_children())
       if (child != held_) reap(child);
   }
 
-  /// Asked before the list of children, which takes several calls.
+  /// Checked before listing the children, which takes several system calls.
   static bool any_zombie() {
     siginfo_t info{};
     return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
@@ -207,7 +208,7 @@ class Keeper {
     return info.si_status | (info.si_code == CLD_DUMPED ? 0x80 : 0);
   }
 
-  /// True when `child` was a zombie and is gone now.
+  /// Returns true if `child` was a zombie and is now reaped.
   bool reap(pid_t child) {
     int status = 0;
     const pid_t pid = ::waitpid(child, &status, WNOHANG);
@@ -215,9 +216,9 @@ class Keeper {
     return pid > 0;
   }
 
-  /// The held process is dead. What it left: during a Stop the rest of its process group, which was
-  /// asked to end too (the trainer behind a wrapper script), has what remains of the grace; all
-  /// else is killed now, again and again, until there is nothing to wait for.
+  /// Ends what the dead held process left. During a Stop, the rest of its process group, which also
+  /// got TERM (the trainer of a wrapper script), may use the rest of the grace. Everything else is
+  /// killed now, repeatedly, until wait finds no child.
   void end_leftovers() {
     if (spec_.detaches && !stopping_) {
       ::waitpid(held_, nullptr, 0);
@@ -286,7 +287,7 @@ class Keeper {
   void clean_up_for_runner() {
     if (!spec_.job_cgroup.empty()) cgroup::remove(spec_.job_cgroup);
     if (!folder_) return;
-    // Keepers that end together ask together: one of them is the last a moment later.
+    // Keepers that end together also check together; a moment later one of them is the last.
     constexpr std::chrono::milliseconds kMoment{200};
     const auto deadline = Clock::now() + kMoment;
     while (!folder_->is_last()) {
@@ -315,7 +316,7 @@ class Keeper {
   bool exec_failed_ = false;
   bool complained_ = false;
   bool killed_by_others_ = false;
-  std::optional<oom::Watch> oom_;  // while there is a held process
+  std::optional<oom::Watch> oom_;  // set once a held process exists
   Clock::time_point last_tick_ = Clock::now();
   Clock::time_point kill_at_{}, killed_at_{};
   std::uint32_t leftovers_ = 0;
@@ -325,7 +326,7 @@ class Keeper {
 
 void begin_keeper() {
   ::setsid();
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // not inherited by fork
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // not inherited by forked processes
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   ::close(null);
@@ -345,8 +346,9 @@ namespace {
 }  // namespace
 
 void keeper_main(const HeldSpec& spec, int control) {
-  // Nothing of the runner may stay open here, above all not the other keepers' control sockets
-  // (they would outlive the runner) and not its stdio (the launcher would wait for its end).
+  // No descriptor of the runner may stay open here, above all not the other keepers' control
+  // sockets (they would outlive the runner) and not its stdio (the launcher would wait for end of
+  // file).
   close_descriptors_except(
       {control, spec.stdin_fd, spec.stdout_fd, spec.stderr_fd, spec.program_fd});
   begin_keeper();

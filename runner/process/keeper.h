@@ -1,7 +1,7 @@
-// The keeper: a fork of the runner that holds one process (a rank, or sortie-pmix) and everything
-// that descends from it. It is a child subreaper, so no descendant can leave it, and it ends all of
-// them when told to, when the held process dies, and when the runner is gone (its end of the
-// control socket closes whatever killed it). The keeper never returns to the runner's code and
+// The keeper: a fork of the runner that holds one process (a rank, or sortie-pmix) and all its
+// descendants. It is a child subreaper, so no descendant can escape it. It kills all of them when
+// ordered to, when the held process dies, and when the runner is gone, however that died: the
+// runner's end of the control socket closes. The keeper never returns to the runner's code and
 // touches nothing of it.
 #pragma once
 
@@ -19,10 +19,10 @@
 
 namespace sortie::runner {
 
-/// What to hold. Descriptors stay owned by the caller; the fork gets copies.
+/// The process to hold. The caller keeps ownership of the descriptors; the fork gets copies.
 struct HeldSpec {
   std::string title;                    // keeper's name in ps, at most 15 bytes
-  std::vector<std::string> candidates;  // paths to exec, first that exists (as execvp would)
+  std::vector<std::string> candidates;  // paths to exec; uses the first that exists, as execvp does
   std::vector<std::string> argv;
   std::vector<std::string> env;
   std::vector<std::string> folders;  // working directory: the first that can be entered
@@ -30,68 +30,70 @@ struct HeldSpec {
   int stdout_fd = -1;
   int stderr_fd = -1;
   int program_fd = -1;     // kept open until exec, when a candidate is /proc/self/fd/N
-  cpu::CpuList cpus;       // that it is confined to; empty = those of the runner
-  std::string cgroup;      // of this process alone, made already; empty = none
-  std::string job_cgroup;  // of the whole job: removed when the runner was killed; empty = none
-  std::string run_folder;  // removed by the last keeper when the runner was killed; empty = none
+  cpu::CpuList cpus;       // CPUs that it is confined to; empty = those of the runner
+  std::string cgroup;      // of this process alone, exists already; empty = none
+  std::string job_cgroup;  // of the whole job; removed if the runner was killed; empty = none
+  std::string run_folder;  // removed by the last keeper if the runner was killed; empty = none
   ProcessDefaults defaults;
   bool detaches =
-      false;  // what it leaves when it ends is not its own: podman's monitor of a container
-  bool refuse_mpi = false;  // an MPI program is not started: kUnconnectedMpi
-  bool announce = false;    // the process tells its own pid before exec: see Kind::announced
+      false;  // processes that outlive it are not killed: podman's monitor of a container
+  bool refuse_mpi = false;  // do not start an MPI program: kUnconnectedMpi
+  bool announce = false;    // the process reports its pid before exec: see Kind::announced
 };
 
-/// KeeperReport::error of a program that was refused because nothing wires up its ranks: it would
-/// run, each rank alone.
+/// KeeperReport::error for a program that was refused because no PMIx connects its ranks: each rank
+/// would run as a job of one.
 inline constexpr std::int32_t kUnconnectedMpi = -1;
 
-/// How long a held process has after TERM when the runner is gone.
+/// Grace between TERM and KILL for a held process whose runner is gone.
 inline constexpr std::chrono::milliseconds kOrphanGrace{1000};
-/// A process that is still there this long after KILL is reported as unkillable.
+/// A process that still exists this long after KILL is reported as unkillable.
 inline constexpr std::chrono::milliseconds kUnkillableAfter{10000};
 
-/// Runner to keeper and back, one per packet of a SOCK_SEQPACKET pair. Both ends are the same
-/// binary.
+/// Messages between runner and keeper, one per packet of a SOCK_SEQPACKET pair. Both ends are the
+/// same binary.
 struct KeeperCommand {
-  std::uint32_t grace_ms = 0;  // TERM now, KILL after it; a later command can only shorten it
+  std::uint32_t grace_ms = 0;  // TERM now, then KILL; a later command can only shorten it
 };
 struct KeeperReport {
   enum class Kind : std::uint32_t {
-    started,       // exec has happened; pid
+    started,       // exec succeeded; pid
     spawn_failed,  // error = errno of exec; gone follows
     died,          // the held process is dead: wait_status, time, stopped
-    gone,          // nothing is left: leftovers, oom. Last report
+    gone,          // nothing is left; leftovers, oom. Last report
     unkillable,    // pid does not die; gone follows if it ever does
-    keeper_lost,   // made by the runner's side: the keeper is dead without `gone`
-    announced,     // from the process itself, before exec: HeldProcess takes its pid as the runner
-                   // sees it (a container has numbers of its own) from the packet's credentials
+    keeper_lost,   // made by HeldProcess: the keeper died without sending gone
+    announced,     // from the process itself, before exec; HeldProcess takes the pid, as the runner
+                   // sees it, from the packet's credentials (a container numbers its processes
+                   // differently)
   };
   Kind kind = Kind::started;
   pid_t pid = 0;
   std::int32_t error = 0;
   std::int32_t wait_status = 0;
-  std::uint32_t stopped = 0;  // it had been signalled by us before
+  std::uint32_t stopped = 0;  // the keeper had begun to stop it before
   std::uint32_t leftovers = 0;
   oom::Evidence oom = oom::Evidence::none;
-  std::uint32_t found = 0;  // spawn_failed with ENOENT: the program is there, its interpreter not
+  std::uint32_t found = 0;  // spawn_failed with ENOENT: only the program's interpreter is missing
   std::uint64_t time_unix_ms = 0;
   std::uint64_t time_boot_ms = 0;
 };
 
-/// What a keeper that waited for its order has by then.
+/// What a keeper that was forked before its order has prepared.
 struct KeeperAhead {
   oom::Watch oom;
-  Fd orders, exec_error;  // of the process below: its order goes there, its errno comes from there
-  pid_t waiting = -1;     // a child that becomes the held process when it gets the same order
+  Fd orders, exec_error;  // send the waiting process its order; receive its errno
+  pid_t waiting = -1;     // a child that becomes the held process when it receives the same order
 };
 
-/// Runs in the child of the runner's fork. `control` is the keeper's end of the socket pair.
+/// Body of the keeper, run in the child of the runner's fork. `control` is the keeper's end of the
+/// socket pair.
 [[noreturn]] void keeper_main(const HeldSpec& spec, int control);
-/// The same after begin_keeper().
+/// Same, after begin_keeper() has run.
 [[noreturn]] void keeper_main(const HeldSpec& spec, int control, KeeperAhead ahead);
 
-/// A session of its own, nothing on descriptors 0 to 2, / as its folder, and the parent of what
-/// others leave.
+/// Starts a new session, points descriptors 0 to 2 to /dev/null, changes to / and becomes the
+/// reaper of orphaned descendants.
 void begin_keeper();
 
 }  // namespace sortie::runner

@@ -1,11 +1,11 @@
-// Reading the files of /proc and /sys word by word.
+// Splits the text of /proc and /sys files into words.
 #pragma once
 
 #include <string_view>
 
 namespace sortie::runner {
 
-/// Takes off `text` what stands before the first `separator`, and the separator.
+/// Returns the text before the first `separator`; removes it and the separator from `text`.
 inline std::string_view next_word(std::string_view& text, char separator) {
   const std::size_t end = text.find(separator);
   const std::string_view word = text.substr(0, end);

@@ -11,7 +11,7 @@
 namespace sortie::runner::oom {
 namespace {
 
-/// The number behind "name " in lines of names and numbers; false when there is no such line.
+/// Reads the number after "name " from lines of names and numbers. Returns false if there is none.
 bool number_of(const std::string& path, std::string_view name, std::uint64_t& number) {
   const Result<std::string> content = read_file(path);
   if (!content) return false;
@@ -34,7 +34,7 @@ struct Place {
   std::string mount_point, mount_root, path;
 };
 
-/// The mount of the hierarchy (v2, or v1 with the memory controller) and our path in it.
+/// Finds the mount of the hierarchy (v2, or v1 with the memory controller) and our path in it.
 bool find_place(std::string_view mounts, std::string_view self, bool v2, Place& place) {
   bool mounted = false;
   while (!mounted && !mounts.empty()) {
@@ -60,12 +60,12 @@ bool find_place(std::string_view mounts, std::string_view self, bool v2, Place& 
   return false;
 }
 
-/// Below `root`; of this machine itself as it was read once.
+/// The mounts below `root`; for this machine itself, the text that was read once.
 std::string mounts_of(const std::string& root) {
   return root.empty() ? own_mounts() : read_file(root + "/proc/self/mountinfo").value_or("");
 }
 
-/// The counter of the nearest group that has one, from ours up to the mount.
+/// Counter of the nearest group that has one, from our own group up to the mount.
 std::optional<std::uint64_t> nearest(const std::string& root, const Place& place,
                                      const char* file) {
   std::string path = place.path;
@@ -124,7 +124,7 @@ std::uint64_t Group::limit() const {
     const Result<std::string> text = read_file(path);
     if (!text) continue;
     const auto [end, bad] = std::from_chars(text->data(), text->data() + text->size(), bytes);
-    // Without a limit v2 says "max", v1 some huge number.
+    // Without a limit, v2 contains "max" and v1 a huge number.
     if (bad == std::errc{} && bytes < (std::uint64_t{1} << 62)) return bytes;
   }
   return 0;

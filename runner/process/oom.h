@@ -1,5 +1,5 @@
-// Whether the OOM killer ended a rank: proof by the rank's own cgroup where the memory controller
-// of cgroup v2 was given to us; else evidence, by the counters of what is above it.
+// Whether the OOM killer ended a rank. Proof: the rank's own cgroup, where the runner was given the
+// memory controller of cgroup v2. Otherwise evidence: the counters of the groups above it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,35 +13,37 @@
 
 namespace sortie::runner::oom {
 
-/// As RankExited::oom_killed has it.
+/// Values of RankExited::oom_killed.
 enum class Evidence : std::uint32_t { none = 0, rank = 1, host = 2 };
 
-/// OOM kills so far in the groups that this process is in, and on the whole host: of the nearest
-/// cgroup v2 that counts (memory.events), of its memory group of cgroup v1 (memory.oom_control), of
-/// the kernel (/proc/vmstat). `root` is put before every path, for tests.
+/// Numbers of OOM kills so far in the groups of this process and on the whole host: from the
+/// nearest cgroup v2 that counts them (memory.events), from its memory group of cgroup v1
+/// (memory.oom_control), and from the kernel (/proc/vmstat). `root` is prepended to every path, for
+/// tests.
 struct Counters {
-  std::optional<std::uint64_t> group_v2, group_v1;  // unset: no group counts
-  std::uint64_t host = 0;                           // 0 where the kernel has none
+  std::optional<std::uint64_t> group_v2, group_v1;  // nullopt: no group counts
+  std::uint64_t host = 0;                           // 0 if the kernel does not count
   static Counters read(const std::string& root = "");
   bool groups_rose_since(const Counters& before) const;
   bool rose_since(const Counters& before) const;
-  /// Evidence for the processes in these groups: where a group counts, kills elsewhere on the host
-  /// are none.
+  /// Whether there is evidence of a kill in these groups. If a group counts, kills elsewhere on the
+  /// host are ignored.
   bool killed_here_since(const Counters& before) const;
 };
 
-/// Processes that the OOM killer ended in this group of cgroup v2; 0 where nothing counts.
+/// Number of processes of this cgroup v2 that the OOM killer ended; 0 if that is not counted.
 std::uint64_t kills_in(const std::string& folder);
 
-/// How often the counters are looked at. What rose more than one to two of these before a death is
-/// no evidence: a helper of the rank that was killed and replaced long ago has not ended the rank.
+/// Interval at which the counters are sampled. A counter that rose more than one to two intervals
+/// before a death is no evidence: a helper of the rank that was killed and replaced long ago did
+/// not end the rank.
 inline constexpr std::chrono::minutes kTick{1};
 
-/// A counter as it was one to two ticks ago, or at the beginning.
+/// A counter and its value one to two ticks ago, or at the beginning.
 class Before {
  public:
   explicit Before(std::uint64_t now = 0) : before_(now), latest_(now) {}
-  /// After each kTick.
+  /// Call after each kTick.
   void tick(std::uint64_t now) { before_ = std::exchange(latest_, now); }
   bool rose(std::uint64_t now) const { return now > before_; }
 
@@ -49,15 +51,15 @@ class Before {
   std::uint64_t before_, latest_;
 };
 
-/// The memory group that another process is in, such as a container's: what it has counted of late,
-/// also after the process is gone, and what it may use at most.
+/// Memory group of another process, such as a container: its recent kills, which can be read even
+/// after the process is gone, and its limit.
 class Group {
  public:
   explicit Group(pid_t pid, const std::string& root = "");
-  /// After each kTick.
+  /// Call after each kTick.
   void tick() { kills_.tick(kills()); }
   bool has_killed() const { return kills_.rose(kills()); }
-  /// In bytes; 0 = no limit, or not known.
+  /// Bytes; 0 = no limit, or unknown.
   std::uint64_t limit() const;
 
  private:
@@ -70,13 +72,13 @@ class Group {
 class Watch {
  public:
   Watch() : before_(Counters::read()), latest_(before_) {}
-  /// `folder`: the cgroup v2 made for this rank alone, which has killed nobody yet; empty = none.
+  /// `folder`: the cgroup v2 of this rank alone, in which nothing was killed yet; empty = none.
   void follow(std::string folder) { own_ = std::move(folder); }
-  /// After each kTick.
+  /// Call after each kTick.
   void tick();
-  /// Proof: the rank's own cgroup has killed.
+  /// Proof: the OOM killer was active in the rank's own cgroup.
   bool own_rose() const;
-  /// Evidence: one of the groups above it has.
+  /// Evidence: it was active in one of the groups above.
   bool rose() const { return Counters::read().killed_here_since(before_); }
 
  private:

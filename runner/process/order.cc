@@ -17,13 +17,14 @@ namespace sortie::runner {
 namespace {
 
 constexpr std::size_t kMaxSpec = 64u << 20;
-/// A spec of at most so many bytes comes with the order itself, a larger one in a file.
+/// A spec up to this size is sent in the packet itself, a larger one in a file.
 constexpr std::size_t kMaxInline = 16u << 10;
 
-/// Which descriptors come with an order, in this order: the spec's file, stdout, stderr, and these.
+/// Says which descriptors come with an order, in this sequence: file of the spec, stdout, stderr,
+/// and the optional ones below.
 struct OrderHead {
   std::uint32_t magic = 0x5b0c5b0e;
-  std::uint32_t inline_bytes = 0;  // of the spec, behind the head; 0 = it is in the file
+  std::uint32_t inline_bytes = 0;  // size of the spec after the head; 0 = it is in the file
   std::uint32_t has_control = 0, has_stdin = 0, has_program = 0;
   std::size_t descriptors() const {
     return (inline_bytes == 0 ? 3u : 2u) + has_control + has_stdin + has_program;
@@ -83,7 +84,7 @@ class Reader {
   bool ok_ = true;
 };
 
-/// Error of a receive: nothing there yet, or the other side is gone.
+/// Error of a receive: no message yet, or the other side is gone.
 std::unexpected<Error> not_received(ssize_t count, int error) {
   if (count < 0 && (error == EAGAIN || error == EINTR))
     return fail(ErrorCode::timeout, "nothing has come");

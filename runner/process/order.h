@@ -1,7 +1,7 @@
-// A process to hold, for a keeper that runs already or is forked by somebody else: over a
-// SOCK_SEQPACKET socket between two processes of the same binary. An order carries the descriptors
-// of the process, and what else is to be known about it: with it or, where that is much, in an
-// anonymous file. Variables are of any size and never touch a disk.
+// Orders to hold a process, for a keeper that runs already or is forked by another process. They
+// are sent over a SOCK_SEQPACKET socket between two processes of the same binary. An order carries
+// the descriptors of the process and its HeldSpec: in the packet itself or, if that is large, in an
+// anonymous file. So variables may have any size and never touch a disk.
 #pragma once
 
 #include <chrono>
@@ -15,23 +15,23 @@
 
 namespace sortie::runner {
 
-/// As it arrives: the spec names the descriptors that came along.
+/// A received order. `spec` uses the descriptors that arrived with it.
 struct Order {
   HeldSpec spec;
-  std::vector<Fd> descriptors;  // that the spec names
-  Fd control;                   // the keeper's end; none where the order came over it
+  std::vector<Fd> descriptors;  // owns those in `spec`
+  Fd control;                   // the keeper's end; none if the order arrived over it
 };
 
-/// `control`: the keeper's end of its control socket; -1 where `socket` is the other end of it.
-/// ErrorCode::spawn: it was not taken.
+/// `control`: the keeper's end of its control socket; -1 if `socket` is the other end of it.
+/// ErrorCode::spawn: the order could not be sent.
 Result<> send_order(int socket, const HeldSpec& spec, int control);
-/// Nothing there: ErrorCode::timeout. The other side is gone: ErrorCode::lost. Not an order:
-/// ErrorCode::protocol.
+/// Does not block. ErrorCode::timeout: no order yet. ErrorCode::lost: the other side is gone.
+/// ErrorCode::protocol: not an order.
 Result<Order> receive_order(int socket);
-/// The same after a wait for at most `limit` (-1: without one) or for a signal.
+/// Same, after waiting for at most `limit` (-1: without limit) or until a signal arrives.
 Result<Order> await_order(int socket, std::chrono::milliseconds limit);
 
-/// The spec without its descriptors and, but for the umask, the defaults; and back.
+/// The spec without its descriptors and, except for the umask, without the defaults.
 std::string encode_spec(const HeldSpec& spec);
 Result<HeldSpec> decode_spec(std::string_view bytes);
 

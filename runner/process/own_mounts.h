@@ -1,13 +1,13 @@
-// The mounts that this process sees, as the text of /proc/self/mountinfo.
+// The mounts that this process sees: the text of /proc/self/mountinfo.
 #pragma once
 
 #include <string>
 
 namespace sortie::runner {
 
-/// Read once: forks have it from this process, because making that text takes the kernel longer
-/// than a fork where a host has many containers. What is mounted later is not seen; only where the
-/// cgroups are is asked of it. Empty where it can not be read.
+/// Read once; forked processes inherit it, because on a host with many containers the kernel takes
+/// longer to produce this text than to fork. Later mounts are not seen: it is used only to find the
+/// cgroups. Empty if it can not be read.
 const std::string& own_mounts();
 
 }  // namespace sortie::runner

@@ -26,7 +26,8 @@ SocketPair socket_pair() {
   return {Fd(pair[0]), Fd(pair[1])};
 }
 
-/// The order of a process that has nothing else to do until then; none: whoever orders is gone.
+/// Waits for an order in a process that has nothing else to do until then. Error: the sender is
+/// gone.
 template <class EachTick>
 Result<Order> next_order(int socket, const ProcessDefaults& defaults, EachTick each_tick) {
   for (;;) {
@@ -42,7 +43,7 @@ Result<Order> next_order(int socket, const ProcessDefaults& defaults, EachTick e
 
 [[noreturn]] void wait_in_child(int orders, int error_fd, pid_t keeper,
                                 const ProcessDefaults& defaults) {
-  // Above all not the keeper's control socket: a killed keeper would seem to be there.
+  // Above all not the keeper's control socket: it would make a killed keeper look alive.
   close_descriptors_except({orders, error_fd});
   begin_child(keeper);
   const Result<Order> order = next_order(orders, defaults, [] {});
@@ -50,7 +51,8 @@ Result<Order> next_order(int socket, const ProcessDefaults& defaults, EachTick e
   exec_child(order->spec, error_fd, -1);
 }
 
-/// Leaves `ahead` as it is where the system refuses: the process is then forked with the order.
+/// Leaves `ahead` unchanged if the system refuses; the process is then forked when the order
+/// arrives.
 void prepare_child(KeeperAhead& ahead, const ProcessDefaults& defaults) {
   SocketPair orders = socket_pair();
   int error_pipe[2];
@@ -66,12 +68,12 @@ void prepare_child(KeeperAhead& ahead, const ProcessDefaults& defaults) {
 }
 
 [[noreturn]] void wait_in_keeper(int control, const ProcessDefaults& defaults) {
-  // Above all not the socket of whoever converses: its end is how that is known to be over.
+  // Above all not the socket of the conversation, whose end of file means that it is over.
   close_descriptors_except({control});
   begin_keeper();
   KeeperAhead ahead;
   prepare_child(ahead, defaults);
-  rehearse(Rehearsed::data);  // after the fork, which makes every page a shared one
+  rehearse(Rehearsed::data);  // after the fork, because fork makes every page copy-on-write
   const Result<Order> order = next_order(control, defaults, [&] { ahead.oom.tick(); });
   if (!order) ::_exit(0);
   keeper_main(order->spec, control, std::move(ahead));

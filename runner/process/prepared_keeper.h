@@ -1,5 +1,5 @@
-// A keeper, and a child of it, that are forked before anybody knows what they will hold and become:
-// a command then starts two forks and their page faults earlier.
+// A keeper and a child of it that are forked before it is known what they will hold and run: a
+// command then starts sooner, by two forks and their page faults.
 #pragma once
 
 #include <sys/types.h>
@@ -9,15 +9,15 @@
 
 namespace sortie::runner {
 
-/// The runner's end. The keeper waits for one order (order.h), and ends when `control` is closed
-/// without one.
+/// The runner's end. The keeper waits for one order (order.h) and exits if `control` is closed
+/// first.
 struct PreparedKeeper {
-  Fd control;  // none: there is no such keeper
+  Fd control;  // empty: there is no such keeper
   pid_t pid = -1;
 };
 
-/// Forks one; none where the system refuses. It knows nothing but the defaults and what this
-/// process has in its memory.
+/// Forks one; returns an empty object if the system refuses. The keeper knows only the defaults and
+/// what is in this process's memory.
 PreparedKeeper prepare_keeper(const ProcessDefaults& defaults);
 
 }  // namespace sortie::runner

@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kOomFile = "/proc/self/oom_score_adj";
 constexpr std::string_view kRunnerOomScore = "-900";
 
-/// False: the score stays as it is. Lowering it needs CAP_SYS_RESOURCE.
+/// Returns false if the score stays as it is: lowering it needs CAP_SYS_RESOURCE.
 bool write_oom_score(std::string_view value) {
   Fd file(::open(kOomFile, O_WRONLY | O_CLOEXEC));
   return file && ::write(file.get(), value.data(), value.size()) >= 0;
@@ -29,7 +29,7 @@ bool write_oom_score(std::string_view value) {
 ProcessDefaults become_runner() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0 && fd <= 2;) fd = ::open("/dev/null", O_RDWR);
   close_descriptors_except({});
-  // A launcher that does not read the diagnostics must not stop us: they are lost instead.
+  // A launcher that does not read the diagnostics must not block us: they are dropped instead.
   struct stat diagnostics {};
   if (::fstat(2, &diagnostics) == 0 &&
       (S_ISFIFO(diagnostics.st_mode) || S_ISSOCK(diagnostics.st_mode)))
@@ -45,7 +45,7 @@ ProcessDefaults become_runner() {
   defaults.oom_score_adj = read_file(kOomFile, 64).value_or(std::string());
   if (!write_oom_score(kRunnerOomScore)) defaults.oom_score_adj.clear();  // nothing to restore
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, children would vanish unseen
+  ::signal(SIGCHLD, SIG_DFL);  // if inherited as ignored, children would be reaped unseen
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);

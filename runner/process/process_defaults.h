@@ -1,5 +1,5 @@
-// What the runner changes for itself and a rank must find unchanged: signal mask and handlers,
-// umask, descriptor limit, OOM score. Taken once at start, given back between fork and exec.
+// Settings that the runner changes for itself and must restore for ranks: signal mask and handlers,
+// umask, descriptor limit, OOM score. Saved once at start, restored between fork and exec.
 #pragma once
 
 #include <sys/resource.h>
@@ -12,16 +12,17 @@ namespace sortie::runner {
 struct ProcessDefaults {
   mode_t umask = 022;
   rlimit open_files{};
-  std::string oom_score_adj;  // as read from /proc/self; empty when it stayed, or is unknown
+  std::string oom_score_adj;  // as read from /proc/self; empty if unchanged or unknown
 };
 
-/// Remembers the defaults, then makes this process a runner: descriptors 0-2 open and all others
-/// close-on-exec, umask 077, as many descriptors as allowed, unlikely to be picked by the OOM
-/// killer, SIGPIPE ignored, all signals blocked (signalfd reads them), child subreaper.
+/// Saves the defaults, then sets up this process as a runner: opens descriptors 0-2 and closes all
+/// others, sets umask 077, raises the descriptor limit to the maximum, makes the OOM killer
+/// unlikely to pick it, ignores SIGPIPE, blocks all signals (signalfd reads them), and becomes a
+/// child subreaper.
 ProcessDefaults become_runner();
 
-/// Undoes it in a child before exec. Async-signal-safe calls only where it matters: the process is
-/// single-threaded.
+/// Restores the defaults in a child before exec. The process must be single-threaded: not all calls
+/// are async-signal-safe.
 void restore(const ProcessDefaults& defaults);
 
 }  // namespace sortie::runner

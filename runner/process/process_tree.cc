@@ -19,7 +19,7 @@
 namespace sortie::runner {
 namespace {
 
-/// Whole content of a small proc file, empty on any error.
+/// Content of a small /proc file; empty on any error.
 std::string read_proc(const std::string& path) {
   Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string content;
@@ -30,7 +30,7 @@ std::string read_proc(const std::string& path) {
   return content;
 }
 
-/// Names of a directory that are whole numbers.
+/// Calls `visit` for each name in the directory that is a whole number.
 void for_each_number(const char* directory, const std::function<void(int)>& visit) {
   DIR* dir = ::opendir(directory);
   if (!dir) return;
@@ -46,14 +46,15 @@ void for_each_number(const char* directory, const std::function<void(int)>& visi
   for (int number : numbers) visit(number);
 }
 
-/// Text after the last ')' of /proc/PID/stat: " S 1 ..." (the name before it may hold anything).
+/// Text after the last ')' of /proc/PID/stat: " S 1 ..." (the name before it may contain anything).
 std::string stat_fields(pid_t pid) {
   const std::string stat = read_proc(fmt::format("/proc/{}/stat", pid));
   const std::size_t end = stat.rfind(')');
   return end == std::string::npos ? std::string() : stat.substr(end + 1);
 }
 
-/// close_range over everything from 3 up but `keep`. False on a kernel that lacks it (or the flag).
+/// Applies close_range to all descriptors from 3 up except `keep`. Returns false if the kernel
+/// lacks it or the flag.
 bool close_ranges(std::initializer_list<int> keep, unsigned flags) {
   std::vector<int> sorted(keep);
   std::sort(sorted.begin(), sorted.end());
@@ -106,7 +107,7 @@ void kill_children(std::span<const pid_t> children) {
   const pid_t own_group = ::getpgrp();
   std::vector<pid_t> groups;
   for (pid_t child : children) {
-    // The child is ours and unreaped, so neither its pid nor its group can have been given anew.
+    // The child is ours and unreaped, so neither its pid nor its group can have been reused.
     const pid_t group = ::getpgid(child);
     ::kill(child, SIGKILL);
     if (group > 1 && group != own_group &&

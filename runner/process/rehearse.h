@@ -1,15 +1,16 @@
-// What a forked process pays at its first steps, paid before: page faults.
+// Takes page faults in advance that a forked process would take in its first steps.
 #pragma once
 
 namespace sortie::runner {
 
-/// `data`: what little code it runs costs less in faults than pages of the whole program cost when
-/// the process ends.
+/// `data`: for a process that runs little code. Its faults cost less than unmapping the pages of
+/// the whole program when it ends.
 enum class Rehearsed { code_and_data, data };
 
-/// Brings in the pages of this program's code and data, of its stack and of its heap's next pieces.
-/// After a fork each of them would be a fault (0.4 ms in all for a conversation). Memory of its own
-/// grows by half a MiB. Where the kernel can not (before Linux 5.14), the faults come later.
+/// Populates the pages of this program's code and data, of its stack, and of the heap that is
+/// allocated next. After a fork each of them would cost a fault (0.4 ms in total for a
+/// conversation). The process's own memory grows by half a MiB. If the kernel does not support this
+/// (before Linux 5.14), the faults occur later.
 void rehearse(Rehearsed what);
 
 }  // namespace sortie::runner

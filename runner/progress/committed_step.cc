@@ -14,10 +14,10 @@
 namespace sortie::runner {
 namespace {
 
-/// Of the file, from its start.
+/// Number of bytes read from the start of the file.
 constexpr std::size_t kMaxFileBytes = 4096;
 
-/// In the child. A FIFO without a writer must not hold it.
+/// Runs in the child. Does not block on a FIFO without a writer.
 [[noreturn]] void send_file(const std::string& path, int answer) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   close_descriptors_except({answer});

@@ -1,5 +1,5 @@
-// The step of the last checkpoint of a program that reports no events: the first number of a file
-// (recovery.progress_file). The file may lie on a file system that hangs, so it is read by a child.
+// The step of the last checkpoint of a program that reports no events: the first number in a file
+// (recovery.progress_file). A child process reads the file, because its file system may hang.
 #pragma once
 
 #include <sys/types.h>
@@ -13,22 +13,22 @@
 
 namespace sortie::runner {
 
-/// The first number of a text; nothing where there is none, or it has more than 18 digits.
+/// The first number in `text`; nullopt if there is none or it has more than 18 digits.
 std::optional<std::uint64_t> first_number(std::string_view text);
 
 class CommittedStep {
  public:
-  /// `path` may be empty: nothing is ever known then.
+  /// `path` may be empty: then step() is always nullopt.
   CommittedStep(boost::asio::io_context& io, std::string path)
       : path_(std::move(path)), answer_(io) {}
   CommittedStep(const CommittedStep&) = delete;
   CommittedStep& operator=(const CommittedStep&) = delete;
 
-  /// Begins to read the file, unless it is being read. Returns the child's pid, to be reaped by
-  /// who waits for children; -1 without one. A child that hangs in the kernel stays the only one,
-  /// and is killed with this process.
+  /// Starts to read the file in a child, unless a read is in progress. Returns the child's pid,
+  /// which the caller must reap, or -1. A child that hangs in the kernel blocks later reads; it is
+  /// killed when this process dies.
   pid_t look();
-  /// What the file said last.
+  /// The number that was read last.
   std::optional<std::uint64_t> step() const { return step_; }
 
  private:

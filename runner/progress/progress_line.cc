@@ -8,10 +8,11 @@
 namespace sortie::runner {
 namespace {
 
-/// Longer ones have members that nobody knows.
+/// Longer lines are not progress lines: they have unknown members.
 constexpr std::size_t kMaxProgressBytes = 1024;
 
-/// The number under `key`; what is missing stays as it is. False for anything but a whole number.
+/// Reads the number under `key`; leaves `value` unchanged if it is missing. Returns false if it is
+/// no unsigned integer.
 bool take_number(const nlohmann::json& object, const char* key, std::uint64_t& value) {
   const auto it = object.find(key);
   if (it == object.end()) return true;

@@ -1,4 +1,4 @@
-// What a rank says of its progress on SORTIE_SOCKET (common/training/README.md).
+// The progress lines that ranks write to SORTIE_SOCKET (common/training/README.md).
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct ProgressLine {
 };
 
 enum class LineKind {
-  event,     // of another type
-  progress,  // read
-  broken,    // of type progress, without the shape of one
+  event,     // not a progress line
+  progress,  // a valid progress line
+  broken,    // of type progress, but malformed
 };
-/// Reads `line`, a line that is_event_line() accepts.
+/// Parses `line`, which is_event_line() must accept. Sets `progress` only for LineKind::progress.
 LineKind read_progress_line(std::string_view line, ProgressLine& progress);
 
 }  // namespace sortie::runner

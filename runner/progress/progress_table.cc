@@ -20,7 +20,7 @@ void ProgressTable::take(std::uint32_t number, const ProgressLine& line, Clock::
   const auto [entry, is_new] = ranks_.try_emplace(number);
   Rank& rank = entry->second;
   rank.heard = now;
-  // Own time alone is no progress: a clock goes on by itself.
+  // A change of own time alone is no progress, because it grows with the clock.
   ProgressLine same = line;
   same.own_us = rank.line.own_us;
   if (is_new || same != rank.line) {

@@ -21,11 +21,11 @@ namespace {
 
 constexpr std::size_t kMaxProcesses = 32, kMaxThreads = 64, kMaxFiles = 32;
 constexpr std::size_t kMaxProcBytes = 16u << 10;
-/// A program without a last line of its own (faulthandler) has written all when it has been quiet
-/// for so long.
+/// A program that writes no last line (faulthandler) is complete when its file has not grown for
+/// this long.
 constexpr std::chrono::milliseconds kQuiet{300};
 
-/// Of a file that somebody else may have made: only a regular one, from `offset` on.
+/// Reads from `offset` of a file that another user may have created: only if it is a regular file.
 std::string read_part(const std::string& path, std::size_t offset, std::size_t most) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   struct stat info {};
@@ -57,7 +57,7 @@ std::vector<int> numbers_in(const std::string& folder) {
   return found;
 }
 
-/// The value of "Name:\tvalue" in /proc/PID/status.
+/// Value of a line "Name:\tvalue" in /proc/PID/status.
 std::string status_value(const std::string& status, std::string_view name) {
   const std::size_t at = status.find(fmt::format("\n{}:\t", name));
   if (at == std::string::npos) return {};

@@ -1,6 +1,6 @@
-// What a rank is doing, for a person who wants to know why it hangs. Two sources: the program's own
-// account, where it catches SIGQUIT (sortie-train, Python with faulthandler), in files beside its
-// socket; and the kernel's view of its threads, which needs nothing of it.
+// What a rank is doing, for a person who investigates a hang. There are two sources. One is the
+// program's own stacks, if it handles SIGQUIT (sortie-train, Python with faulthandler): files next
+// to its socket. The other is the kernel's view of its threads, which needs no cooperation.
 #pragma once
 
 #include <sys/types.h>
@@ -17,43 +17,43 @@ namespace sortie::runner {
 
 inline constexpr std::size_t kMaxStackBytes = 256u << 10;
 
-/// `root` and what descends from it, at most 32 processes; empty when it is gone. Reads /proc.
+/// `root` and its descendants, at most 32 processes; empty if `root` does not exist. Reads /proc.
 std::vector<pid_t> process_tree_of(pid_t root);
 
-/// Whether the process has a handler for SIGQUIT; without one the signal would end it.
+/// Whether the process handles SIGQUIT. Without a handler the signal would end it.
 bool catches_quit(pid_t pid);
 
-/// Name, state, system call and, where this user may see them, kernel functions of each thread.
+/// Name, state, system call and, if this user may see them, kernel stack of each thread.
 std::string kernel_view(pid_t pid);
 
-/// One rank's dump, from the signal to the text. Nothing here blocks.
+/// Creates the dump of one rank, from the signal to the text. No function blocks.
 class StackDumper {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `rank`: its number; `root`: its process, 0 when it has none (ended, or not reported by its
-  /// keeper yet); `socket_path`: its SORTIE_SOCKET. Sends SIGQUIT to the processes that catch it.
+  /// `rank`: its number; `root`: its process, 0 if it has none (exited, or not yet reported by its
+  /// keeper); `socket_path`: its SORTIE_SOCKET. Sends SIGQUIT to the processes that handle it.
   StackDumper(std::uint32_t rank, pid_t root, std::string socket_path);
 
-  /// Looks what has come. True when there is nothing to wait for any more.
+  /// Checks what has been written. Returns true if there is nothing more to wait for.
   bool complete(Clock::time_point now);
-  /// What there is now.
+  /// The dump with what has been written so far.
   wire::StackDump take();
 
  private:
   struct File {
-    std::size_t from = 0;       // what was there before
-    std::size_t size = 0;       // when it was looked at last
-    Clock::time_point grown{};  // when that changed
-    bool ended = false;         // it has the last line
+    std::size_t from = 0;       // size before the signal
+    std::size_t size = 0;       // size at the last check
+    Clock::time_point grown{};  // when the size last changed
+    bool ended = false;         // it contains the last line
   };
   void look(Clock::time_point now);
 
   const std::uint32_t rank_;
-  const std::string prefix_;  // of the files' paths
+  const std::string prefix_;  // prefix of the files' paths
   std::vector<pid_t> processes_;
-  std::size_t asked_ = 0;  // processes that were sent the signal
-  std::string refused_;    // why one was not
+  std::size_t asked_ = 0;  // number of processes that were sent the signal
+  std::string refused_;    // why a signal could not be sent
   std::map<std::string, File> files_;
 };
 

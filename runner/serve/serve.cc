@@ -30,15 +30,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Until the terms are there.
+/// Timeout until the terms are received.
 constexpr milliseconds kFirstFrame{120'000};
-/// For a frame of ours to leave; who does not read it for so long is gone.
+/// Timeout for sending a frame. A peer that does not read it in this time is treated as gone.
 constexpr milliseconds kAnswerTime{10'000};
-/// After a conversation: the process of the next one is made when others have had their turn.
+/// Delay after a conversation until the process of the next one is forked, so that others run
+/// first.
 constexpr milliseconds kPrepareAfter{200};
 
-/// The process of a conversation. `word`: one byte to it lets it begin, if it has to wait; from it
-/// comes the exit code before it is gone, which takes longer.
+/// The process of a conversation. `word` is a socket to it: one byte starts a child that waits. The
+/// child sends its exit code over it before it exits, which takes longer.
 struct Child {
   pid_t pid = -1;
   Fd word;
@@ -57,7 +58,7 @@ class Server {
     if (!signals_) return failed(os_error(errno, "signalfd").message);
     for (const int fd : {in_.get(), out_.get()})
       ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
-    own_mounts();  // conversations have these from here
+    own_mounts();  // inherited by the processes of conversations
     machine_id();
     heard_ = last_used_ = Clock::now();
     while (!exit_code_) wait_once();
@@ -66,7 +67,7 @@ class Server {
   }
 
  private:
-  /// While a conversation is on, its process alone reads.
+  /// During a conversation, only its process reads from the stream.
   void wait_once() {
     const bool resting = child_.pid < 0;
     pollfd polled[] = {{signals_.get(), POLLIN, 0},
@@ -115,7 +116,7 @@ class Server {
     }
   }
 
-  /// Never a byte more than the frame has: what follows it is for the child.
+  /// Never reads beyond the frame: what follows it is for the child.
   void read_frame() {
     const std::size_t wanted = frame_.size() < wire::kFrameHeaderBytes
                                    ? wire::kFrameHeaderBytes
@@ -124,7 +125,7 @@ class Server {
       char bytes[wire::kFrameHeaderBytes + wire::kMaxServingPayload];
       const ssize_t count = ::read(in_.get(), bytes, wanted - frame_.size());
       if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      if (count <= 0) return leave(kExitOk);  // whoever kept this runner is gone
+      if (count <= 0) return leave(kExitOk);  // the peer that kept this runner is gone
       frame_.append(bytes, static_cast<std::size_t>(count));
     }
     if (frame_.size() < wire::kFrameHeaderBytes) return;
@@ -168,13 +169,13 @@ class Server {
     if (child_.pid < 0) leave(failed(os_error(errno, "fork").message));
   }
 
-  /// What takes a process time before its first message is done while nobody waits.
+  /// Does in advance, between conversations, what takes a process time before its first message.
   void prepare_next() {
     prepare_at_ = Clock::time_point::max();
     if (next_.pid < 0) next_ = make_child(true);
   }
 
-  /// pid is -1 where there can be none.
+  /// Returns pid -1 on failure.
   Child make_child(bool waits) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return {};
@@ -187,12 +188,12 @@ class Server {
     child.word.reset();
     signals_.reset();
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // is not inherited
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // not inherited by forked processes
     if (::getppid() != parent) ::_exit(kExitLost);
     if (waits) {
       conversation_.prepare();
       char begin = 0;
-      // The end of the stream: whoever serves is gone.
+      // At end of file, the serving process is gone.
       if (::read(theirs.get(), &begin, 1) != 1) ::_exit(kExitLost);
     }
     const int code = conversation_.hold(std::move(in_), std::move(out_));
@@ -200,23 +201,23 @@ class Server {
     ::_exit(code);
   }
 
-  /// It is gone at once: it waits for no more than the end of this stream.
+  /// Ends the waiting process. It exits at once, because it waits only for this socket.
   void drop_next() {
     next_.word.reset();
     if (next_.pid > 0) ::waitpid(next_.pid, nullptr, 0);
     next_ = {};
   }
 
-  /// The conversation has ended in order; its process is about to.
+  /// Receives the exit code of a conversation that ended in order; its process is about to exit.
   void take_word() {
     int code = 0;
     if (::recv(child_.word.get(), &code, sizeof code, MSG_DONTWAIT) == sizeof code)
       ended(code, false);
     else
-      child_.word.reset();  // it was killed: its status says how
+      child_.word.reset();  // it was killed: its wait status says how
   }
 
-  /// The conversation's process, and what a killed one has left to this process.
+  /// Reaps the conversation's process and the orphans of a killed one.
   void reap() {
     int status = 0;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -231,7 +232,7 @@ class Server {
     child_ = {};
     heard_ = last_used_ = Clock::now();
     prepare_at_ = last_used_ + kPrepareAfter;
-    // First the word: what comes after disorder is a new runner.
+    // Send this before leaving: after an unclean end the peer starts a new runner.
     say(wire::serving_frame(
         wire::ConversationEnd{static_cast<std::uint32_t>(code), signaled ? 1u : 0u}));
     if (signal_ != 0) leave(128 + signal_);
@@ -263,12 +264,12 @@ class Server {
   Fd in_, out_, signals_;
   const Conversation& conversation_;
   wire::ServeTerms terms_;
-  std::string frame_;  // as far as it has come
+  std::string frame_;  // what was received of a frame
   Clock::time_point heard_, last_used_;
   Clock::time_point prepare_at_ = Clock::time_point::max();
-  Child child_;     // converses
-  Child next_;      // waits to
-  int signal_ = 0;  // came while a conversation was on: the end follows its end
+  Child child_;     // runs the conversation
+  Child next_;      // waits for the next one
+  int signal_ = 0;  // received during a conversation; this process leaves after it
   std::optional<int> exit_code_;
 };
 

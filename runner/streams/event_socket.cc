@@ -27,7 +27,7 @@ bool is_valid_text(std::string_view text) {
   return true;
 }
 
-/// {"type":"listen"}; only a line that may be it is parsed.
+/// Whether the line is {"type":"listen"}. Parses it only if that is possible.
 bool asks_for_answers(std::string_view line) {
   constexpr std::size_t kLongest = 256;
   if (line.size() > kLongest || line.find("listen") == std::string_view::npos) return false;
@@ -63,7 +63,7 @@ void EventSocket::await_data(const std::shared_ptr<Connection>& connection) {
                                 });
 }
 
-/// False at the end of the stream.
+/// Returns false at the end of the stream.
 bool EventSocket::read_all(Connection& connection) {
   char buffer[16 << 10];
   for (int rounds = 0; rounds < 16; ++rounds) {
@@ -141,7 +141,7 @@ void EventSocket::write_answers(const std::shared_ptr<Connection>& connection) {
             if (!error) write_answers(connection);
           });
     }
-    if (count < 0) {  // its other end is closed; read_all() finds out about what it still wrote
+    if (count < 0) {  // the peer has closed; read_all() handles what it wrote before
       connection->listens = false;
       connection->answers.clear();
       connection->written_of_front = connection->answer_bytes = 0;
@@ -157,7 +157,7 @@ void EventSocket::write_answers(const std::shared_ptr<Connection>& connection) {
 
 void EventSocket::forget_answers() {
   for (const auto& connection : connections_) {
-    const std::size_t kept = connection->written_of_front > 0 ? 1 : 0;  // a line goes out whole
+    const std::size_t kept = connection->written_of_front > 0 ? 1 : 0;  // finish a started line
     while (connection->answers.size() > kept) {
       connection->answer_bytes -= connection->answers.back().size();
       connection->answers.pop_back();
@@ -169,7 +169,7 @@ void EventSocket::finish() {
   if (!listener_.is_open()) return;
   listener_.accept_all();
   for (const auto& connection : connections_) {
-    // Its writers are dead: the socket buffer is all there is, and it is small.
+    // Its writers are dead, so only the small socket buffer is left.
     while (read_all(*connection)) {
       char probe;
       if (::recv(connection->stream.native_handle(), &probe, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)

@@ -1,8 +1,8 @@
-// SORTIE_SOCKET: a Unix stream socket per rank on which the rank (or any descendant) reports
-// events, one JSON object a line. A line that is too long, not UTF-8 or no object is dropped with a
-// warning; a writer is never kept waiting for the launcher. A connection on which {"type":"listen"}
-// came gets the launcher's answers to the rank, one a line: those for which it has no room when it
-// does not read them are dropped.
+// SORTIE_SOCKET: a Unix stream socket per rank on which the rank, or any descendant, reports
+// events, one JSON object per line. A line that is too long, not UTF-8 or no object is dropped with
+// a warning. A writer never blocks because of the launcher. A connection that has sent
+// {"type":"listen"} receives the launcher's answers to the rank, one per line; answers that exceed
+// its buffer because it does not read are dropped.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -19,18 +19,19 @@
 
 namespace sortie::runner {
 
-/// A JSON object as far as the runner looks at it: UTF-8 without control characters, in braces.
+/// Whether `line` looks like a JSON object: UTF-8 without control characters, in braces. Does not
+/// parse it.
 bool is_event_line(std::string_view line);
 
 class EventSocket {
  public:
   static constexpr std::size_t kMaxLineBytes = 64u << 10;
   static constexpr std::size_t kMaxConnections = 64;
-  static constexpr std::size_t kMaxAnswerBytes = 256u << 10;  // that wait for a reader
+  static constexpr std::size_t kMaxAnswerBytes = 256u << 10;  // unread ones, per connection
 
   using OnLine = std::function<void(std::string line)>;
 
-  /// `name` is for warnings ("rank 3").
+  /// `name` appears in warnings ("rank 3").
   EventSocket(boost::asio::io_context& io, std::string name, OnLine on_line)
       : io_(io),
         listener_(io, [this](Fd connection) { take_connection(std::move(connection)); }),
@@ -40,12 +41,12 @@ class EventSocket {
   /// Binds `path` (0600) and listens.
   Result<> open(const std::string& path) { return listener_.open(path, kMaxConnections); }
 
-  /// One line to all connections that listen.
+  /// Sends one line to all connections that listen.
   void answer(const std::string& line);
-  /// The launcher that gave the answers is gone: those of which no byte was written are dropped.
+  /// Drops the queued answers of a launcher that is gone. A partially written one is completed.
   void forget_answers();
 
-  /// The rank is gone: takes what is still in the connections, then closes everything.
+  /// The rank is gone: reads what is left in the connections, then closes everything.
   void finish();
 
  private:
@@ -55,10 +56,10 @@ class EventSocket {
     std::string line;
     bool skipping = false;  // inside a line that is too long
     bool listens = false;
-    bool awaits_room = false;          // in its socket
+    bool awaits_room = false;          // waits for room in its socket
     std::deque<std::string> answers;   // with their line ends
-    std::size_t written_of_front = 0;  // bytes of the first one
-    std::size_t answer_bytes = 0;      // of all of them
+    std::size_t written_of_front = 0;  // bytes of the first answer
+    std::size_t answer_bytes = 0;      // of all queued answers
   };
 
   void take_connection(Fd fd);

@@ -33,7 +33,7 @@ struct Request {
   std::uint32_t port = 0;
 };
 
-/// "HOST PORT"; nothing when it is none.
+/// Parses "HOST PORT"; nullopt if malformed.
 std::optional<Request> parse_request(std::string_view line) {
   const std::size_t space = line.find(' ');
   if (space == 0 || space == line.npos) return std::nullopt;
@@ -48,19 +48,19 @@ std::optional<Request> parse_request(std::string_view line) {
 
 }  // namespace
 
-/// All of its coroutines hold it; `open` is false once it is over.
+/// Shared by its coroutines; `open` is false once it has ended.
 struct Forwards::Stream {
   Stream(asio::io_context& io, std::uint64_t number)
       : id(number), socket(io), credit_came(io), data_came(io) {}
 
   const std::uint64_t id;
   asio::posix::stream_descriptor socket;
-  std::uint32_t port = 0;  // to connect to, of one that the launcher has opened
+  std::uint32_t port = 0;  // to connect to, if the launcher opened the stream
   bool open = true;
-  bool ending = false;        // the other end has closed: what is in `incoming` goes out first
-  std::uint64_t credit = 0;   // bytes that the other end will take
+  bool ending = false;        // the other end has closed: `incoming` is written first
+  std::uint64_t credit = 0;   // bytes that the other end accepts
   std::uint64_t granted = 0;  // bytes that it may still send
-  std::string early;          // bytes of the program that came with its request
+  std::string early;          // bytes that the program sent together with its request
   std::deque<std::string> incoming;
   Wakeup credit_came, data_came;
 };
@@ -78,7 +78,7 @@ Forwards::Shared Forwards::add(std::uint64_t id, Fd socket) {
   return stream;
 }
 
-/// The first line of a rank says where it wants to go.
+/// Reads a rank's first line, which names its destination.
 asio::awaitable<void> Forwards::read_request(Shared stream) {
   std::string line;
   const auto [error, size] = co_await asio::async_read_until(
@@ -109,7 +109,7 @@ Result<> Forwards::take(const wire::ForwardOpen& order) {
   return {};
 }
 
-/// To a port of this host: whoever listens there is a rank of the job.
+/// Connects to a port of this host, on which a rank of the job listens.
 asio::awaitable<void> Forwards::connect(Shared stream) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in address{};
@@ -146,7 +146,7 @@ asio::awaitable<void> Forwards::read_from_program(Shared stream) {
       co_await stream->credit_came.wait();
       continue;
     }
-    if (!stream->early.empty()) {  // far less than a window
+    if (!stream->early.empty()) {  // much smaller than a window
       stream->credit -= stream->early.size();
       send_(wire::ForwardData{stream->id, std::exchange(stream->early, {})});
       continue;
@@ -189,7 +189,7 @@ asio::awaitable<void> Forwards::write_to_program(Shared stream) {
   }
 }
 
-// Messages about a stream that has ended here meanwhile were on their way.
+// Messages for a stream that has ended here were sent before the peer knew, and are ignored.
 
 Result<> Forwards::take(const wire::ForwardData& data) {
   const auto found = streams_.find(data.id);
@@ -235,7 +235,7 @@ void Forwards::end(Stream& stream, const std::string& why, bool tell) {
 
 void Forwards::drop_all() {
   while (!streams_.empty()) {
-    const Shared stream = streams_.begin()->second;  // end() forgets it
+    const Shared stream = streams_.begin()->second;  // end() removes it from the map
     end(*stream, "", /*tell=*/false);
   }
 }

@@ -1,7 +1,7 @@
-// Forwards: byte streams between ranks of this host and ports of other hosts of the job, by way of
+// Forwards: byte streams between ranks of this host and ports of other hosts of the job, relayed by
 // the launcher (common/wire/forward_messages.h). A rank connects to a Unix socket and writes a line
-// "HOST PORT"; what follows in both directions is the stream. Streams end with the connection to
-// the launcher: programs see their end and connect anew.
+// "HOST PORT"; all further bytes in both directions are the stream. When the connection to the
+// launcher is lost, streams end, and programs must connect again.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -32,14 +32,14 @@ class Forwards {
 
   /// Binds `path` (0600) and listens there for ranks.
   Result<> open(const std::string& path) { return listener_.open(path, wire::kMaxForwards); }
-  /// What the launcher says. Error: outside of the protocol.
+  /// Handle the launcher's messages. Error: the message violates the protocol.
   Result<> take(const wire::ForwardOpen& order);
   Result<> take(const wire::ForwardData& data);
   Result<> take(const wire::ForwardCredit& credit);
   Result<> take(const wire::ForwardClose& end);
-  /// The launcher that relayed them is gone.
+  /// Ends all streams: the launcher that relayed them is gone.
   void drop_all();
-  /// No more streams.
+  /// Ends all streams and accepts no more.
   void close();
 
  private:

@@ -14,7 +14,7 @@ Result<Fd> InputFeed::open() {
   Result<Pipe> pipe = make_pipe();
   if (!pipe) return std::unexpected(with_context(pipe.error(), "stdin of a rank"));
   auto& [theirs, ours] = *pipe;
-  // Only our end: the rank's end is another file description and stays blocking.
+  // Only our end: the rank's end is another open file description and stays blocking.
   ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);
   boost::system::error_code error;
   pipe_.assign(ours.get(), error);
@@ -26,7 +26,7 @@ Result<Fd> InputFeed::open() {
 Result<> InputFeed::take(const wire::Input& input) {
   if (ended_) return fail(ErrorCode::protocol, "Input after its end");
   ended_ = input.eof != 0;
-  if (!pipe_.is_open()) return {};  // crossed the InputCredit that said so
+  if (!pipe_.is_open()) return {};  // sent before the launcher received that InputCredit
   if (queued_bytes_ + input.bytes.size() > window_)
     return fail(ErrorCode::protocol, fmt::format("{} bytes of Input for a window of {}",
                                                  queued_bytes_ + input.bytes.size(), window_));

@@ -1,5 +1,5 @@
-// The stdin of a rank: what the launcher sends goes into a pipe, and credit goes back when the rank
-// has room for more. Never holds more than the window.
+// The stdin of a rank: writes the launcher's data into a pipe and returns credit when the rank has
+// read some. Never queues more than the window.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,14 +22,14 @@ class InputFeed {
   InputFeed(boost::asio::io_context& io, std::uint32_t window, OnCredit on_credit)
       : pipe_(io), window_(window), on_credit_(std::move(on_credit)) {}
 
-  /// Makes the pipe; the rank's end is returned, for its keeper.
+  /// Creates the pipe and returns the rank's end, for its keeper.
   Result<Fd> open();
 
-  /// Error: more than the window, or bytes after the end. What comes when the rank reads no more is
-  /// dropped.
+  /// Queues input. Error: it exceeds the window, or follows the end of input. Dropped if the rank
+  /// has closed its stdin.
   Result<> take(const wire::Input& input);
 
-  /// Nothing of the rank lives any more, or its launcher is gone.
+  /// Closes the pipe: the rank has ended, or its launcher is gone.
   void close();
 
  private:

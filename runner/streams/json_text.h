@@ -1,4 +1,4 @@
-// Members of JSON that somebody else wrote: another program, another host.
+// Reads members of JSON that another program or host wrote.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace sortie::runner {
 
-/// The text under `key`; empty where `object` is none, or has no text there.
+/// The string under `key`; empty if `object` is no object, or has no string there.
 inline std::string text_in(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return {};
   const auto it = object.find(key);

@@ -1,6 +1,6 @@
-// RankEvents of a job whose ranks are held, from the moment they come until the launcher has them:
-// a connection that breaks takes none of them along. Events are counted from 0 over the whole job.
-// Beyond kMaxBytes the oldest is given up. Pure state.
+// Keeps the RankEvents of a job whose ranks may be held, from their arrival until the launcher
+// acknowledges them, so that a broken connection loses none. Events are numbered from 0 over the
+// whole job. Beyond kMaxBytes the oldest are dropped. Pure state.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@ class KeptEvents {
   static constexpr std::size_t kMaxBytes = 4u << 20;
 
   void add(wire::RankEvent event);
-  /// All so far were given to the connection.
+  /// All events so far were passed to the connection.
   void mark_sent() { sent_ = end(); }
-  /// The launcher has the first `count`; more than there are is a lie and changes nothing.
+  /// The launcher has the first `count` events. No-op if fewer were sent.
   void acknowledge(std::uint64_t count);
 
-  /// The number of the first event that is still here and not below `count`.
+  /// Number of the first kept event that is not below `count`.
   std::uint64_t first_from(std::uint64_t count) const;
-  /// Of the first event that was never given to a connection.
+  /// Number of the first kept event that was never passed to a connection.
   std::uint64_t first_unsent() const { return first_from(sent_); }
-  /// From the event of this number on.
+  /// Calls `sink` for each kept event from `number` on.
   template <class Sink>
   void each_from(std::uint64_t number, Sink&& sink) const {
     for (std::uint64_t i = first_from(number); i < end(); ++i)

@@ -39,7 +39,7 @@ Result<> Link::reopen(Fd in, Fd out) {
 }
 
 std::pair<Fd, Fd> Link::release() {
-  // Not closed in this process while asio watches them: they live on in another one.
+  // Release instead of close: the descriptors stay in use by another process.
   Fd in(in_.release()), out(out_.release());
   ++generation_;
   broken_ = true;
@@ -60,7 +60,7 @@ boost::asio::awaitable<Result<std::optional<wire::Message>>> Link::read() {
     }
     const unsigned mine = generation_;
     const auto [error, count] = co_await in_.async_read_some(boost::asio::buffer(buffer), kToken);
-    // Bytes of the connection before, whose decoder is gone.
+    // These bytes belong to the previous connection, whose decoder is gone.
     if (generation_ != mine) co_return fail(ErrorCode::lost, "read: there is another connection");
     if (error == boost::asio::error::eof) {
       if (!decoder_.at_border()) co_return fail(ErrorCode::lost, "stream ends inside a frame");
@@ -95,7 +95,7 @@ std::string Link::take_bytes() {
   }
   if (bytes.empty() && source_) {
     if (const std::optional<wire::Output> chunk = source_()) return wire::encode(*chunk);
-    // The source may have queued a message while it looked (RankExited after the last byte).
+    // The source may have queued a message (RankExited after the last byte).
     if (!queue_.empty()) return take_bytes();
   }
   return bytes;

@@ -1,6 +1,6 @@
 // A frame stream to a peer: the launcher (stdin and stdout) or sortie-pmix (a socket pair).
-// Messages are written in the order of send(); between them, and only when none waits, chunks of
-// rank output are pulled from a source, so that what is queued in memory stays small.
+// Messages are written in the order of send(). Only when none is queued, chunks of rank output are
+// pulled from a source, so that the queue in memory stays small.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace sortie::runner {
 
-/// How long the last frames may take to leave before the runner ends without them.
+/// How long the runner waits for its last frames to be written before it ends.
 inline constexpr std::chrono::seconds kFlushTimeout{2};
 
 class Link {
@@ -31,40 +31,40 @@ class Link {
 
   explicit Link(boost::asio::io_context& io) : in_(io), out_(io), wake_(io), idle_(io) {}
 
-  /// Takes the two descriptors (pipes or sockets). Error: one is a file or a closed descriptor.
+  /// Takes ownership of the two descriptors (pipes or sockets). Error: one is a file or closed.
   Result<> open(Fd in, Fd out);
 
-  /// The same again, with another peer: what waited for the old one is forgotten. Spawn write_loop
-  /// again.
+  /// Same, for another peer. Drops what is queued for the old one. Spawn write_loop() again.
   Result<> reopen(Fd in, Fd out);
-  /// Counts the peers: what a coroutine waited for may be of an earlier one.
+  /// Incremented for each peer. A coroutine compares it to find out whether it waited for an
+  /// earlier one.
   unsigned generation() const { return generation_; }
   int in() { return in_.native_handle(); }
   int out() { return out_.native_handle(); }
-  /// Gives the descriptors away, to be used by another process; the link is broken then.
+  /// Gives up ownership of the descriptors, for use by another process. The link is then broken.
   std::pair<Fd, Fd> release();
 
-  /// The next message, nothing at the end of the stream, or ErrorCode::protocol / lost.
+  /// The next message; nullopt at the end of the stream. ErrorCode::protocol or lost.
   boost::asio::awaitable<Result<std::optional<wire::Message>>> read();
-  /// Whether bytes are waiting to be read.
+  /// Whether unread bytes are available.
   bool readable() const;
-  /// When the last message came in.
+  /// When the last message was received.
   std::chrono::steady_clock::time_point last_received() const { return last_received_; }
   void touch() { last_received_ = std::chrono::steady_clock::now(); }
-  /// So much of the time since then was not the peer's silence.
+  /// Excludes this much of the time since then from the peer's silence.
   void excuse(std::chrono::steady_clock::duration time) {
     last_received_ = std::min(std::chrono::steady_clock::now(), last_received_ + time);
   }
 
   void send(const wire::Message& message);
-  /// Where output chunks come from; wake() when there may be one.
+  /// Sets the source of output chunks. Call wake() when it may have one.
   void set_source(Source source) { source_ = std::move(source); }
   void wake() { wake_.notify(); }
   std::size_t queued_bytes() const { return queued_bytes_; }
 
-  /// Writes until the peer is gone. Spawn once.
+  /// Writes until the peer is gone. Spawn once per peer.
   boost::asio::awaitable<void> write_loop();
-  /// Waits until everything sent so far is written, the peer is gone, or `limit`.
+  /// Waits until the queue is written, the peer is gone, or `limit` has passed.
   boost::asio::awaitable<void> flush(std::chrono::steady_clock::duration limit);
   bool broken() const { return broken_; }
   void close();

@@ -16,11 +16,12 @@ namespace sortie::runner {
 namespace {
 
 constexpr std::size_t kChunkBytes = 64u << 10;
-/// Smaller pieces than this are not worth a frame while a rank still has others in flight.
+/// Smaller chunks are not worth a frame while the rank has other bytes in flight.
 constexpr std::uint64_t kMinChunk = 4096;
-/// Beyond this many entries the order in which credit returns to ranks is only approximate.
+/// Beyond this many entries, the order in which credit returns to ranks is only approximate.
 constexpr std::size_t kMaxInFlightEntries = 4096;
-/// Pieces that are kept for another launcher; the launcher acknowledges long before (256 pieces).
+/// Maximum number of chunks kept for another launcher. The launcher acknowledges much earlier (256
+/// chunks).
 constexpr std::size_t kMaxKept = 4096;
 constexpr int kWidePipeBytes = 512 << 10;
 constexpr int kMaxWidePipes = 16;
@@ -40,7 +41,7 @@ void OutputPump::add(std::uint32_t rank, Fd out, Fd err) {
   ranks_.push_back({.number = rank});
   for (Fd* fd : {&out, &err}) {
     auto source = std::make_unique<Source>(io_);
-    // Only our end: the rank's end is another file description and stays blocking.
+    // Only our end: the rank's end is another open file description and stays blocking.
     ::fcntl(fd->get(), F_SETFL, O_NONBLOCK);
     source->pipe.assign(fd->release());
     source->slot = ranks_.size() - 1;
@@ -74,8 +75,8 @@ void OutputPump::close_source(Source& source) {
   if (--rank.open_streams == 0 && rank.finishing) on_drained_(source.slot);
 }
 
-// A rank that fills its pipe finds more room in it, and both sides are woken less often. Within
-// bounds: the system has one for all pipes of a user (pipe-user-pages-soft, 64 MiB).
+// Enlarges the pipe of a rank that fills it, so that both sides are woken less often. The number is
+// limited, because the system limits all pipes of a user (pipe-user-pages-soft, 64 MiB).
 void OutputPump::widen(Source& source) {
   if (source.wide || wide_pipes_ == kMaxWidePipes) return;
   source.wide = true;
@@ -95,7 +96,7 @@ std::optional<wire::Output> OutputPump::next() {
   std::optional<wire::Output> chunk;
   if (!resend_.empty() && !discarding_) return next_resent();
   if (on_resent_) std::exchange(on_resent_, nullptr)();
-  // Each source of the ring at most once per call; those without credit keep their place.
+  // Visit each source in the ring at most once per call; those without credit return to its end.
   for (std::size_t turns = ring_.size(); turns > 0 && !chunk; --turns) {
     const std::size_t index = ring_.front();
     ring_.pop_front();
@@ -177,7 +178,7 @@ void OutputPump::keep(std::size_t source, std::uint64_t begin, std::string bytes
 void OutputPump::resend(const std::vector<wire::LogSize>& sizes, std::function<void()> on_resent) {
   std::map<std::pair<std::uint32_t, wire::Stream>, std::uint64_t> have;
   for (const wire::LogSize& size : sizes) have[{size.rank, size.stream}] = size.bytes;
-  // What an earlier adopter has not taken yet comes after what it has.
+  // Chunks that an earlier adopter has not received come after those that it has.
   for (Kept& piece : resend_) kept_.push_back(std::move(piece));
   resend_.clear();
   for (Kept& piece : kept_) {
@@ -201,7 +202,7 @@ void OutputPump::resend(const std::vector<wire::LogSize>& sizes, std::function<v
 }
 
 std::optional<wire::Output> OutputPump::next_resent() {
-  // Within the window by itself: it was before.
+  // It fits into the window, because it did before.
   Kept piece = std::move(resend_.front());
   resend_.pop_front();
   const Source& source = *sources_[piece.source];
@@ -223,7 +224,7 @@ void OutputPump::discard() {
 }
 
 void OutputPump::read_and_forget() {
-  // Posted, one round at a time: a rank that writes without end must not keep the thread to itself.
+  // Posted, one round at a time, so that a rank that writes without end does not occupy the thread.
   if (forgetting_) return;
   forgetting_ = true;
   boost::asio::post(io_, [this] {

@@ -1,9 +1,9 @@
-// Reads what ranks write, fairly and within the credit that the launcher has given. Nothing is
-// stored here: a chunk is read from a rank's pipe at the moment it can be sent, so when the
-// launcher is slow the pipes fill and the ranks wait, and the runner's memory does not grow.
+// Reads the output of ranks, fairly and within the launcher's credit. Nothing is buffered here: a
+// chunk is read from a rank's pipe when it can be sent. If the launcher is slow, the pipes fill and
+// the ranks block, and the runner's memory does not grow.
 //
-// Credit: of the window of W bytes, a rank may have at most as much in flight as is still free. One
-// chatty rank so takes W/2, k of them W/(k+1) each, and a quiet rank always finds room.
+// Credit: a rank may have at most as many bytes in flight as are still free of the window of W
+// bytes. So one busy rank gets W/2, k of them get W/(k+1) each, and a quiet rank always finds room.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -23,30 +23,33 @@ namespace sortie::runner {
 
 class OutputPump {
  public:
-  /// `on_work`: next() may have something. `on_drained(slot)`: both streams of a finished rank have
-  /// been handed out to the last byte.
+  /// `on_work`: next() may have a chunk. `on_drained(slot)`: all bytes of both streams of a
+  /// finished rank have been returned by next().
   OutputPump(boost::asio::io_context& io, std::uint64_t window, std::function<void()> on_work,
              std::function<void(std::size_t slot)> on_drained);
 
-  /// Takes the read ends of a rank's pipes. Slots count from 0 in order of the calls.
+  /// Takes ownership of the read ends of a rank's pipes. Slots are numbered from 0 in the order of
+  /// the calls.
   void add(std::uint32_t rank, Fd out, Fd err);
 
-  /// The next chunk in turn, at most 64 KiB, or nothing until on_work.
+  /// The next chunk, round-robin, at most 64 KiB; nullopt if there is none until on_work is called.
   std::optional<wire::Output> next();
 
-  /// The launcher has written `bytes`. Error when that is more than was sent.
+  /// The launcher has written `bytes`. Error: more than are in flight.
   Result<> acknowledge(std::uint64_t bytes);
 
-  /// Nothing of the rank lives any more: what its pipes hold now is all there will be.
+  /// The rank has ended: no data will follow what its pipes contain now.
   void finish(std::size_t slot);
 
-  /// Keeps what is handed out until it is acknowledged, for resend(). Before the first next().
+  /// Keeps chunks until they are acknowledged, for resend(). Call before the first next().
   void keep_unacknowledged() { keeping_ = true; }
-  /// Another launcher: of what was handed out, next() gives again what `sizes` (what the launcher's
-  /// files hold) do not cover, then what is new. `on_resent` is called when that point is reached.
+  /// For a new connection: next() first returns again those kept bytes that are not covered by
+  /// `sizes` (the sizes of the launcher's files), then new output. Calls `on_resent` at the
+  /// transition.
   void resend(const std::vector<wire::LogSize>& sizes, std::function<void()> on_resent);
 
-  /// The launcher is gone: read and forget from now on, so that no rank hangs in a write.
+  /// The launcher is gone: reads and drops everything from now on, so that no rank blocks in a
+  /// write.
   void discard();
 
  private:
@@ -56,8 +59,8 @@ class OutputPump {
     std::size_t slot = 0;
     wire::Stream stream = wire::Stream::out;
     bool in_ring = false;
-    bool wide = false;       // its pipe has been given more room
-    std::uint64_t sent = 0;  // bytes handed out, ever
+    bool wide = false;       // its pipe was enlarged
+    std::uint64_t sent = 0;  // bytes returned by next() so far
   };
   struct Kept {
     std::size_t source = 0;
@@ -92,12 +95,12 @@ class OutputPump {
   std::function<void(std::size_t)> on_drained_;
   std::vector<Rank> ranks_;
   std::vector<std::unique_ptr<Source>> sources_;  // 2 * slot + (err ? 1 : 0)
-  std::deque<std::size_t> ring_;                  // sources that may have data, in turn
+  std::deque<std::size_t> ring_;                  // sources that may have data, round-robin
   std::deque<InFlight> in_flight_;
-  std::unique_ptr<char[]> buffer_;  // not zeroed: most commands say little
+  std::unique_ptr<char[]> buffer_;  // not zeroed: most commands write little
   int wide_pipes_ = 0;
-  std::deque<Kept> kept_, resend_;       // in the order of handing out
-  std::uint64_t kept_acknowledged_ = 0;  // of kept_.front()
+  std::deque<Kept> kept_, resend_;       // in the order in which next() returned them
+  std::uint64_t kept_acknowledged_ = 0;  // acknowledged bytes of kept_.front()
   std::function<void()> on_resent_;
   bool keeping_ = false;
   bool discarding_ = false;

@@ -1,4 +1,4 @@
-// UnixListener: a Unix stream socket of the run folder, on which ranks connect.
+// UnixListener: listens on a Unix stream socket in the run folder, to which ranks connect.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,10 +18,11 @@ class UnixListener {
   UnixListener(boost::asio::io_context& io, OnConnection on_connection)
       : acceptor_(io), on_connection_(std::move(on_connection)) {}
 
-  /// Binds `path` (0600 by the runner's umask) and listens with room for so many that wait.
+  /// Binds `path` (0600 by the runner's umask) and listens. `backlog` is the length of the accept
+  /// queue.
   Result<> open(const std::string& path, std::size_t backlog);
   bool is_open() const { return acceptor_.is_open(); }
-  /// Hands on all connections that wait.
+  /// Accepts all pending connections.
   void accept_all();
   void close();
 

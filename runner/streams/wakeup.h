@@ -1,4 +1,4 @@
-// Wakeup: lets one coroutine sleep until another part of the same thread has work for it.
+// Wakeup: suspends one coroutine until another part of the same thread has work for it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -14,13 +14,13 @@ class Wakeup {
  public:
   explicit Wakeup(boost::asio::io_context& io) : timer_(io) {}
 
-  /// Wakes the waiter now or, when nobody waits, makes the next wait return at once.
+  /// Wakes the waiter; if there is none, makes the next wait() return at once.
   void notify() {
     pending_ = true;
     timer_.cancel();
   }
 
-  /// True when notified, false after `limit`. One waiter at a time.
+  /// Returns true when notified, false after `limit`. At most one waiter at a time.
   boost::asio::awaitable<bool> wait(
       std::chrono::steady_clock::duration limit = std::chrono::hours(24 * 365)) {
     if (!pending_) {

@@ -37,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr const char* kSocketFolder = "/var/run/wireguard";  // of wireguard-go
+constexpr const char* kSocketFolder = "/var/run/wireguard";  // folder of wireguard-go
 constexpr milliseconds kServiceStart{3000};
 constexpr std::size_t kMaxLine = 1u << 20;
 constexpr std::size_t kKeptOutput = 400;
@@ -47,7 +47,8 @@ std::string socket_of(const std::string& device) {
   return fmt::format("{}/{}.sock", kSocketFolder, device);
 }
 
-/// Who has it is alive: an abstract Unix socket is per network namespace, as devices are.
+/// Takes the abstract Unix socket that marks a live holder. It exists per network namespace, as
+/// devices do.
 Result<Fd> take_lease(const std::string& device) {
   Fd lease(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -141,9 +142,9 @@ class Holder {
     return error_json({ErrorCode::protocol, "tunnel: an unknown order"});
   }
 
-  /// wireguard-go, where there is one.
+  /// wireguard-go, if it is used.
   const Service& service() const { return service_; }
-  /// What it has written last.
+  /// The end of its output.
   std::string complaint() {
     char buffer[4096];
     ssize_t count = 0;
@@ -191,7 +192,7 @@ class Holder {
 
   Result<> up(const Json& order) {
     SORTIE_ASSIGN_OR_RETURN(UpOrder wanted, read_up_order(order));
-    // From stdin: a key is on no command line and in no file.
+    // Through stdin, so that the key appears on no command line and in no file.
     std::string config = config_text(keys_, wanted.port, wanted.peers);
     const auto set = run_tool({wg_, "setconf", name_, "/dev/stdin"}, config);
     sodium_memzero(config.data(), config.size());
@@ -243,7 +244,7 @@ class Holder {
   Service service_;
 };
 
-/// Nobody may see what this process knows: no core, no ptrace, no swap.
+/// Protects the keys of this process: no core dump, no ptrace.
 void become_holder() {
   ::setsid();
   ::umask(077);
@@ -256,7 +257,7 @@ void become_holder() {
   if (::chdir("/") != 0) return;
 }
 
-/// Until stdin ends, or a signal asks for the end.
+/// Serves until stdin ends, a signal arrives or wireguard-go exits.
 void serve(Holder& holder, int signals) {
   std::string buffer;
   for (;;) {

@@ -1,5 +1,5 @@
-// What the runner tells the holder of its tunnel, checked: a holder may be root where the runner is
-// not. Pure.
+// Validates what the runner sends to the holder of its tunnel: the holder may run as root while the
+// runner does not. Pure.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct UpOrder {
 inline constexpr std::size_t kMaxPeers = 4096;
 inline constexpr int kLeastMtu = 576, kMostMtu = 65000;
 
-/// ErrorCode::protocol: members that are missing, of another type or out of range.
+/// ErrorCode::protocol: a member is missing, has another type or is out of range.
 Result<UpOrder> read_up_order(const nlohmann::json& order);
 
-/// The whole number under `key`, within these limits.
+/// The whole number under `key`. ErrorCode::protocol if it is missing or outside [least, most].
 Result<std::int64_t> number_within(const nlohmann::json& object, const char* key,
                                    std::int64_t least, std::int64_t most);
 

@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 namespace {
 
-/// wg may take five seconds of its own, wireguard-go three.
+/// wg may take five seconds, wireguard-go three.
 constexpr milliseconds kAnswerLimit{10000}, kEndLimit{4000};
 constexpr std::size_t kMaxAnswer = 4u << 20;
 

@@ -1,5 +1,5 @@
-// The holder of a tunnel as the runner sees it: started, asked line by line, and left alone by
-// closing its stdin, which it takes for the end.
+// The runner's side of a tunnel's holder: starts it, sends it requests line by line, and ends it by
+// closing its stdin.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -22,17 +22,17 @@ class HolderProcess : public std::enable_shared_from_this<HolderProcess> {
  public:
   HolderProcess(boost::asio::io_context& io, const ProcessDefaults& defaults);
 
-  /// Told when it ends by itself after it has been started, once.
+  /// Called once if the holder exits by itself, or loses its tunnel, after a successful start().
   std::function<void(Error)> on_lost;
 
-  /// Starts it for a device of that name; what it says of itself. `on_child` is told its pid before
-  /// it can be reaped. Error: there can be no tunnel here.
+  /// Starts the holder for the device `name` and returns its first message. Calls `on_child` with
+  /// its pid before it can be reaped. Error: no tunnel is possible here.
   boost::asio::awaitable<Result<nlohmann::json>> start(std::string name,
                                                        std::function<void(pid_t)> on_child);
   boost::asio::awaitable<Result<nlohmann::json>> ask(nlohmann::json order);
-  /// It has ended by itself after it had made a device, which it may not have removed.
+  /// The holder exited by itself after it had created a device, which may still exist.
   bool was_lost() const { return started_ && gone_ && !ending_; }
-  /// Ends it and waits for that. False: it is still there after a few seconds.
+  /// Ends the holder and waits for its exit. Returns false if it still runs after a few seconds.
   boost::asio::awaitable<bool> end();
 
  private:

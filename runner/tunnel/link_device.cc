@@ -30,7 +30,7 @@ constexpr std::size_t kDigits = 8;
 constexpr std::size_t kMaxNetworks = 4096;
 constexpr int kNetAdmin = 12;  // CAP_NET_ADMIN
 
-/// One request about a link, its attributes in the order in which they were put.
+/// One request about a link; its attributes are in the order of put().
 struct LinkRequest {
   nlmsghdr header{};
   ifinfomsg info{};
@@ -54,7 +54,7 @@ struct LinkRequest {
   }
 };
 
-/// The kernel's errno for the request, 0 when it was done.
+/// Sends the request. Returns the kernel's errno, 0 on success.
 int ask_kernel(const LinkRequest& request) {
   const Fd socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   if (!socket) return errno;
@@ -86,7 +86,7 @@ Error device_error(int error, const std::string& name, const char* what) {
   return os_error(error, fmt::format("{}: {}", name, what));
 }
 
-/// A field of eight hexadecimal digits, in the kernel's byte order.
+/// Reads a field of eight hexadecimal digits, in the kernel's byte order.
 bool take_word(std::string_view& line, std::uint32_t& word) {
   const std::size_t begin = line.find_first_not_of("\t ");
   if (begin == line.npos) return false;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr milliseconds kRound{60};
 constexpr int kTries = 3;
-/// After the last datagram of a size, for its answer.
+/// How long to wait for an answer after the last datagram.
 constexpr milliseconds kPatience{200};
 constexpr std::size_t kMaxDatagram = 65535;
 constexpr std::size_t kMaxCandidates = 16;
@@ -72,7 +72,7 @@ Result<> Prober::open(std::uint16_t port) {
   if (const Result<> v6 = bind(v6_, UdpEndpoint(udp::v6(), port)); !v6) {
     const Result<> taken = bind(v6_, UdpEndpoint(udp::v6(), 0));
     close_if_open(v6_);
-    if (taken) {  // this host has IPv6, and the port is another's there
+    if (taken) {  // this host has IPv6, and another process has the port there
       close_if_open(v4_);
       return v6;
     }
@@ -108,7 +108,7 @@ asio::awaitable<void> Prober::listen(udp::socket& socket) {
     const auto [error, count] =
         co_await socket.async_receive_from(asio::buffer(buffer), from, kToken);
     if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
-    // Any other one is what the network has said about an earlier datagram.
+    // Any other error is an ICMP report about an earlier datagram.
     if (!error) take(std::string_view(buffer.data(), count), from);
   }
 }
@@ -121,7 +121,7 @@ void Prober::take(std::string_view bytes, const UdpEndpoint& from) {
   if (bytes[kKindAt] != kAsks || word_at(bytes, kSizeAt) != bytes.size()) return;
   const std::uint16_t asker = word_at(bytes, kFromAt);
   heard_[asker] = from;
-  // Never larger than the question.
+  // The answer is never larger than the probe.
   std::string answer(bytes.substr(0, kHeaderBytes));
   answer[kKindAt] = kAnswers;
   put_word(answer, kFromAt, me_);

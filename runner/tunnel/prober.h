@@ -1,7 +1,7 @@
-// Who hears whom by UDP, and how large a datagram gets through: each host asks each other one, at
-// all addresses that it may have, and answers whoever asks. Before there is a tunnel, on the port
-// that it will have, so that what routers and firewalls on the way remember is of use to it; and
-// then once more within the tunnel.
+// Finds out which hosts reach each other by UDP, and with how large datagrams: each host sends
+// probes to all possible addresses of each other host and answers the probes of others. This runs
+// first before the tunnel exists, on the port that the tunnel will use, so that routers and
+// firewalls on the path already know the flow; and once more within the tunnel.
 #pragma once
 
 #include <array>
@@ -26,35 +26,37 @@ using UdpEndpoint = boost::asio::ip::udp::endpoint;
 struct ProbePeer {
   std::uint16_t index = 0;  // its number in the mesh
   std::vector<UdpEndpoint> endpoints;
-  std::chrono::milliseconds after{0};  // not before, unless it has asked itself
+  std::chrono::milliseconds after{0};  // delay before the first probe; ends early when a probe of
+                                       // this peer arrives
 };
 
 struct ProbeOutcome {
   std::uint16_t index = 0;
-  std::optional<UdpEndpoint> endpoint;  // from which it has answered
-  bool learned = false;                 // not one that was named: it is behind a translator
+  std::optional<UdpEndpoint> endpoint;  // that answered; nullopt if none did
+  bool learned = false;                 // it is none of ProbePeer::endpoints: the peer is behind
+                                        // NAT
   std::size_t size = 0;                 // of the largest datagram that was answered
-  std::uint64_t round_trip_us = 0;      // the best one
+  std::uint64_t round_trip_us = 0;      // the shortest one
 };
 
 class Prober : public std::enable_shared_from_this<Prober> {
  public:
   static constexpr std::size_t kTokenBytes = 16;
   static constexpr std::size_t kHeaderBytes = 32;
-  static constexpr std::size_t kSmall = 64;  // of the datagram that asks whether anybody is there
+  static constexpr std::size_t kSmall = 64;  // size of the first probes
   using Token = std::array<char, kTokenBytes>;
 
-  /// `me`: the number of this host. Datagrams without the token are not answered.
+  /// `me`: number of this host in the mesh. Datagrams without the token are ignored.
   Prober(boost::asio::io_context& io, Token token, std::uint16_t me);
 
-  /// Listens on every address, by IPv4 and IPv6. Error: the port is taken.
+  /// Listens on every address, IPv4 and IPv6. Error: the port can not be bound.
   Result<> open(std::uint16_t port);
-  /// Listens on this address, on any port, which is returned.
+  /// Listens on `address` and returns the port, which the system chooses.
   Result<std::uint16_t> open_at(const boost::asio::ip::address& address);
   void close();
 
-  /// Asks all peers at once until all have answered what they can, or the limit. `sizes`: of
-  /// datagrams, the largest first.
+  /// Probes all peers concurrently until each has answered the sizes that it can, or until `limit`.
+  /// `sizes`: sizes of datagrams, in descending order.
   boost::asio::awaitable<std::vector<ProbeOutcome>> probe(std::vector<ProbePeer> peers,
                                                           std::vector<std::size_t> sizes,
                                                           std::chrono::milliseconds limit);
@@ -84,7 +86,7 @@ class Prober : public std::enable_shared_from_this<Prober> {
   void ask_around(Target& target);
   bool is_done(const Target& target) const;
   std::string datagram(char kind, std::uint16_t to, std::size_t size, std::uint8_t candidate) const;
-  /// False: larger than this host's own way out takes.
+  /// Returns false if the datagram is too large for this host's interface.
   bool send(const std::string& bytes, const UdpEndpoint& to);
 
   boost::asio::io_context& io_;
@@ -96,7 +98,7 @@ class Prober : public std::enable_shared_from_this<Prober> {
   std::vector<std::size_t> sizes_;
 };
 
-/// "192.0.2.1:51820" or "[fd00::1]:51820".
+/// Parses "192.0.2.1:51820" or "[fd00::1]:51820".
 std::optional<UdpEndpoint> parse_endpoint(std::string_view text);
 std::string endpoint_text(const UdpEndpoint& endpoint);
 

@@ -53,7 +53,7 @@ constexpr std::string_view kFolders =
   ::_exit(127);
 }
 
-/// Feeds stdin and reads both outputs to their end; false at the deadline.
+/// Writes stdin and reads both outputs to their end. Returns false at the deadline.
 bool exchange(Fd in, std::string_view input, const Fd& out, const Fd& error, Clock::time_point end,
               std::string& output, std::string& complaint) {
   ::fcntl(in.get(), F_SETFL, O_NONBLOCK);
@@ -158,7 +158,7 @@ Result<Service> start_service(const std::vector<std::string>& argv,
 }
 
 std::optional<ProcessStatus> ended(Service& service) {
-  // For pid -1 the system would answer about any child.
+  // With pid -1, waitpid() would report any child.
   if (service.pid <= 0) return std::nullopt;
   int status = 0;
   if (::waitpid(service.pid, &status, WNOHANG) != service.pid) return std::nullopt;

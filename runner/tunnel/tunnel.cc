@@ -25,10 +25,10 @@ constexpr std::size_t kMaxOrder = 1u << 20;
 constexpr int kPortsTried = 16, kPortPatience = 10;
 constexpr milliseconds kPortPause{100};
 constexpr std::int64_t kMaxLimit = 30000;
-/// Of the packets that a tunnel shall carry: jumbo frames, Ethernet, PPPoE, clouds, other tunnels.
+/// MTUs to try, of typical paths: jumbo frames, Ethernet, PPPoE, clouds, other tunnels.
 constexpr std::size_t kMtus[] = {8920, 1420, 1412, 1400, 1392, 1380, 1360,
                                  1340, 1320, 1300, 1280, 1200, 1024, kLeastMtu};
-/// IPv4 and UDP, within the tunnel.
+/// IPv4 and UDP headers within the tunnel.
 constexpr std::size_t kInnerHeaders = 28;
 
 bool read_token(const std::string& text, Prober::Token& token) {
@@ -127,7 +127,7 @@ asio::awaitable<void> Tunnel::carry_out(Json order) {
   link_.send(wire::TunnelReport{answer->dump(-1, ' ', false, Json::error_handler_t::replace)});
 }
 
-/// The port that was asked for, or one of those that follow it, `tries` in all.
+/// Binds the port `wanted` or one of the following ones; tries `tries` ports in total.
 Result<> Tunnel::take_port(std::uint16_t wanted, int tries) {
   Result<> first;
   for (int i = 0; i < tries; ++i) {
@@ -161,8 +161,8 @@ asio::awaitable<Tunnel::Answer> Tunnel::open(Json order) {
   };
   auto answer = co_await holder_->start(name, events_.on_child);
   if (!answer) co_return answer;
-  // What an attempt before has had is free in a moment, and its port is the one that firewalls
-  // know.
+  // A port held by the previous attempt is released in a moment. Wait for it, because firewalls
+  // know it.
   asio::steady_timer pause(io_);
   Result<> taken = take_port(static_cast<std::uint16_t>(*port), 1);
   for (int i = 0; !taken && i < kPortPatience; ++i) {
@@ -240,7 +240,7 @@ void Tunnel::settle() {
   if (inside_) inside_->close();
 }
 
-/// Another holder begins by removing what nobody holds, and has the rights for that.
+/// Starting another holder removes what has no holder, with the rights that this needs.
 asio::awaitable<void> Tunnel::clean_up_after_loss() {
   holder_ = std::make_shared<HolderProcess>(io_, defaults_);
   const auto cleaned = co_await holder_->start(name_, events_.on_child);

@@ -1,5 +1,5 @@
-// The runner's part of a mesh of WireGuard between the hosts of a job: orders of the launcher, each
-// answered by one report. README.md has the objects and their order.
+// The runner's part of a WireGuard mesh between the hosts of a job. It carries out orders of the
+// launcher and answers each with one report. README.md has the objects and their order.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -20,17 +20,18 @@ namespace sortie::runner::tunnel {
 class Tunnel : public std::enable_shared_from_this<Tunnel> {
  public:
   struct Events {
-    std::function<void(pid_t)> on_child;    // of a process that ends by itself
-    std::function<void(Error)> on_failure;  // an order could not be done
-    std::function<void(Error)> on_lost;     // of a tunnel that was up
+    std::function<void(pid_t)> on_child;    // pid of a child that exits by itself
+    std::function<void(Error)> on_failure;  // an order failed
+    std::function<void(Error)> on_lost;     // a tunnel that was up is lost
   };
   Tunnel(boost::asio::io_context& io, Link& link, const ProcessDefaults& defaults, Events events);
 
-  /// ErrorCode::protocol for what is no order, or comes while one is being done.
+  /// Starts to carry out an order. ErrorCode::protocol: not an order, or the previous one has no
+  /// report yet.
   Result<> take(const std::string& json);
-  /// No more questions of other hosts are answered: ranks start.
+  /// Stops answering probes of other hosts: the ranks start.
   void settle();
-  /// Ends it, and waits until nothing of it is left. False: something is.
+  /// Ends the tunnel and waits until nothing of it is left. Returns false if something remains.
   boost::asio::awaitable<bool> close();
 
  private:

@@ -123,7 +123,7 @@ std::vector<std::string> keepalive_words(const std::string& device,
 
 Result<std::vector<PeerState>> parse_dump(std::string_view text) {
   std::vector<PeerState> peers;
-  bool own = true;  // the first line is the device: its keys, port and mark
+  bool own = true;  // the first line describes the device: its keys, port and mark
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));

@@ -1,4 +1,4 @@
-// What a process has used of the processors.
+// CPU time of a process.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,7 @@
 
 namespace sortie::test {
 
-/// User and system time of all threads that a process has, in seconds.
+/// User and system time of all current threads of a process, in seconds.
 inline double cpu_seconds(pid_t pid) {
   double ns = 0;
   for (const auto& task :

@@ -1,4 +1,4 @@
-// Descriptors of this process, to see that none is lost.
+// Counts the descriptors of this process, to detect leaks.
 #pragma once
 
 #include <filesystem>

@@ -80,7 +80,7 @@ DockerEngine::DockerEngine()
 
 DockerEngine::~DockerEngine() {
   stop(SIGTERM);
-  // dockerd binds its data to itself, and one that was killed has not undone that.
+  // dockerd bind-mounts its data folder, and a killed one has not undone that.
   run_program(
       {"sh", "-c",
        "umount -l " + folder_ + "/*/netns/* " + folder_ + "/data 2>/dev/null; rm -rf " + folder_});
@@ -88,7 +88,7 @@ DockerEngine::~DockerEngine() {
 
 void DockerEngine::start() {
   const std::string log = folder_ + "/log";
-  fs::remove(folder_ + "/pid");  // of one that was killed, and of its containerd
+  fs::remove(folder_ + "/pid");  // left by a killed dockerd and its containerd
   fs::remove(folder_ + "/exec/containerd/containerd.pid");
   pid_ = ::fork();
   if (pid_ == 0) {

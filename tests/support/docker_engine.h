@@ -1,5 +1,6 @@
-// A real Docker engine for tests: a dockerd of its own with everything below one folder, started
-// once for the test program, ended and removed with it. DOCKER_HOST names it in the environment.
+// A real Docker engine for tests: a separate dockerd with all its files in one folder. It is
+// started once per test program, and ended and removed with it. DOCKER_HOST in the environment
+// names it.
 #pragma once
 
 #include <sys/types.h>
@@ -11,21 +12,21 @@ namespace sortie::test {
 
 class DockerEngine {
  public:
-  /// The one of this program; started by the first call. Throws where there is no Docker.
+  /// The engine of this program; started by the first call. Throws if there is no Docker.
   static DockerEngine& get();
 
   /// Image "sortie-test:1": busybox, rank-helper, a user's home, WORKDIR /home/image, ENV
-  /// FROM_IMAGE="a 'b'" and PATH with /opt/tools in front.
+  /// FROM_IMAGE="a 'b'", and PATH with /opt/tools first.
   static constexpr const char* kImage = "sortie-test:1";
-  /// The same with ENTRYPOINT ["/bin/rank-helper"].
+  /// The same programs, with ENTRYPOINT ["/bin/rank-helper"].
   static constexpr const char* kEntryImage = "sortie-test:entry";
 
   const std::string& socket() const { return socket_; }
-  /// Output of `docker ARGS...`, both streams; the last newline is cut off.
+  /// Output of `docker ARGS...`, both streams, without the last newline.
   std::string run(const std::vector<std::string>& args) const;
-  /// Names of all containers that carry Sortie's label.
+  /// Names and states of all containers with Sortie's label.
   std::string containers() const;
-  /// The same, once there are none or after ten seconds.
+  /// Same, but waits until there are none, at most 30 seconds.
   std::string containers_left() const;
   std::string image_id(const std::string& image) const;
 
@@ -44,7 +45,7 @@ class DockerEngine {
   pid_t pid_ = -1;
 };
 
-/// Output of a program, both streams, and its exit code.
+/// Output of a program, both streams, and its exit code (128 + signal).
 struct Ran {
   std::string output;
   int code = -1;

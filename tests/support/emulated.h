@@ -1,4 +1,4 @@
-// Whether the GPU that is tested is the emulated one (tests/support/cuda).
+// Whether the tested GPU is the emulated one (tests/support/cuda).
 #pragma once
 
 #include <dlfcn.h>
@@ -18,7 +18,8 @@ inline bool gpu_is_emulated() {
          std::string_view(module).find("emulated") != std::string_view::npos;
 }
 
-/// A counter of the emulated GPU ("sortie_emulated_waits" ...); 0 before it is used.
+/// Value of a counter of the emulated GPU ("sortie_emulated_waits" ...); 0 if the module is not
+/// loaded.
 inline std::uint64_t emulated_count(const char* name) {
   void* const loaded = ::dlopen(std::getenv("SORTIE_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
   if (loaded == nullptr) return 0;

@@ -1,4 +1,4 @@
-// The runner's end of SORTIE_SOCKET: the events that a rank sends.
+// The runner's end of SORTIE_SOCKET: receives the events that a rank sends.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@
 
 namespace sortie::trainer::test {
 
-/// What a rank sends to its runner, a JSON object per line.
+/// Receives what a rank sends to its runner, one JSON object per line.
 class EventListener {
  public:
   explicit EventListener(const std::string& path)
@@ -34,7 +34,7 @@ class EventListener {
     peer_ = Fd(::accept(socket_.get(), nullptr, nullptr));
     return std::move(*sink);
   }
-  /// Of those that were sent so far; they are few enough for the socket to hold.
+  /// All events of this type so far. They must fit into the socket's buffer.
   std::vector<nlohmann::json> events(const char* type) {
     std::string text;
     char buffer[4096];

@@ -1,5 +1,5 @@
-// Whether a test runs all of its cases, or one of each kind: scripts/ci_long sets
-// SORTIE_EVERY_CASE, .ci/run does not.
+// Whether a test runs all of its cases or one of each kind. scripts/ci_long sets SORTIE_EVERY_CASE,
+// .ci/run does not.
 #pragma once
 
 #include <cstdlib>

@@ -69,7 +69,7 @@ class FakeConnection : public Connection {
   int broken_before_;
 };
 
-/// The shell of the host, which has something to say before it starts the runner that is there.
+/// The host's shell prints a banner and announces the runner that is already installed.
 asio::awaitable<void> serve(std::shared_ptr<FakeRunner> runner, FakeHost::Script script) {
   runner->send_bytes("Welcome to the machine\nSORTIE HAVE\n");
   if (script) co_await script(*runner);

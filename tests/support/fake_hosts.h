@@ -1,7 +1,7 @@
-// Hosts in memory for the launcher's tests: a Transport whose channels speak the real frames with a
-// scripted runner, a coroutine on the same I/O thread. No process, no socket, no fixed waits.
-// (In scripts, co_await stands in no `if` condition: g++ 12 lays such a coroutine's frame out
-// wrong.)
+// Hosts in memory for the launcher's tests: a Transport whose channels exchange the real frames
+// with a scripted runner, a coroutine on the same I/O thread. No process, no socket, no fixed
+// waits. (Scripts must not use co_await in an `if` condition: g++ 12 lays out the frame of such a
+// coroutine incorrectly.)
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -25,8 +25,8 @@ class ByteStream {
  public:
   explicit ByteStream(const boost::asio::any_io_executor& executor);
   void put(std::string_view bytes);
-  void end();                   // EOF after what is there
-  void fail(std::string what);  // ErrorCode::lost after what is there
+  void end();                   // EOF after the bytes so far
+  void fail(std::string what);  // ErrorCode::lost after the bytes so far
   boost::asio::awaitable<Result<std::size_t>> read(std::span<char> buffer);
 
  private:
@@ -36,10 +36,10 @@ class ByteStream {
   boost::asio::steady_timer ready_;
 };
 
-/// The port that rank 0's host says it holds when it was asked for any.
+/// The port that rank 0's host reports if it was asked for any free one.
 inline constexpr std::uint32_t kLeasedPort = 23456;
 
-/// The runner's side of a channel, as scripts see it.
+/// The runner's side of a channel, as used by scripts.
 class FakeRunner {
  public:
   using Clock = std::chrono::steady_clock;
@@ -48,16 +48,16 @@ class FakeRunner {
   const std::string& host() const { return host_; }
   void send(const wire::Message& message) { send_bytes(wire::encode(message)); }
   void send_bytes(std::string_view bytes) { to_launcher.put(bytes); }
-  /// The process is gone: EOF.
+  /// The process exits: EOF.
   void end();
   /// The connection breaks.
   void cut(std::string why);
-  /// Dead air: no more heartbeats, nothing is read.
+  /// Stops heartbeats without closing the connection.
   void freeze() { beating_ = false; }
 
-  /// The next message, kept in `received`; nothing when the launcher has closed.
+  /// The next message, also appended to `received`; nullopt if the launcher has closed the channel.
   boost::asio::awaitable<std::optional<wire::Message>> next();
-  /// Reads until a message of this type; false when the launcher closed before.
+  /// Reads until a message of type T. Returns false if the launcher closes the channel first.
   template <class T>
   boost::asio::awaitable<bool> until() {
     for (;;) {
@@ -66,21 +66,23 @@ class FakeRunner {
       if (std::holds_alternative<T>(*message)) co_return true;
     }
   }
-  /// Takes Hello and JobSpec, beats, answers Hello and, after `delay`, JobReady.
+  /// Receives Hello and JobSpec, answers Hello, starts heartbeats and, after `delay`, sends
+  /// JobReady.
   boost::asio::awaitable<bool> prepare(std::chrono::milliseconds delay = {});
-  /// prepare, RankStarted of each rank: a job with JobSpec::autostart.
+  /// prepare(), then RankStarted for each rank: a job with JobSpec::autostart.
   boost::asio::awaitable<bool> autostart();
-  /// prepare, Start, RankStarted of each rank.
+  /// prepare(), waits for Start, then RankStarted for each rank.
   boost::asio::awaitable<bool> start();
-  /// Takes Hello and Adopt, beats, answers Hello and Adopted. What the host's first runner had is
-  /// had by this one: its job, and which ranks have ended.
+  /// Receives Hello and Adopt, answers Hello and Adopted, and starts heartbeats. This runner takes
+  /// over the state of the host's first one: its job, and which ranks have ended.
   boost::asio::awaitable<bool> adopted();
-  /// Takes Hello and HoldMemory, beats, answers both.
+  /// Receives Hello and HoldMemory, answers both, and starts heartbeats.
   boost::asio::awaitable<bool> hold_memory();
   boost::asio::awaitable<void> sleep(std::chrono::milliseconds time);
-  /// RankExited of every rank that has not ended yet, Finished, Goodbye, EOF.
+  /// Sends RankExited for every rank that has not ended yet, then Finished. Waits for Goodbye, then
+  /// ends the stream.
   boost::asio::awaitable<void> finish(bool stopped, int signal = 0);
-  /// RankExited of one rank.
+  /// Sends RankExited for one rank.
   void exit_rank(std::uint32_t rank, std::uint32_t code, bool signaled = false,
                  bool stopped = false);
 
@@ -91,7 +93,7 @@ class FakeRunner {
       if (const T* wanted = std::get_if<T>(&message)) out.push_back(*wanted);
     return out;
   }
-  /// When the first T came.
+  /// When the first T was received.
   template <class T>
   std::optional<Clock::time_point> time_of() const {
     for (const auto& [time, message] : received)
@@ -100,8 +102,8 @@ class FakeRunner {
   }
 
   wire::JobSpec job;
-  wire::JobReady ready;         // what prepare answers; hostname and port are filled in
-  wire::Environment start_env;  // of Start
+  wire::JobReady ready;         // sent by prepare(), which fills in hostname and port
+  wire::Environment start_env;  // of the Start message
   std::vector<std::pair<Clock::time_point, wire::Message>> received;
   bool closed_by_launcher = false;
   std::uint32_t protocol_version = wire::kProtocolVersion;
@@ -120,7 +122,7 @@ class FakeRunner {
   std::weak_ptr<FakeRunner> self_;
 };
 
-/// What a host does. Scripts are named coroutines; what they capture must outlive the run.
+/// Behaviour of a host. Scripts are named coroutines; their captures must outlive the run.
 struct FakeHost {
   using Script = std::function<boost::asio::awaitable<void>(FakeRunner&)>;
   std::optional<Error> connect_error;
@@ -128,8 +130,8 @@ struct FakeHost {
   std::string address = "192.0.2.1";
   wire::JobReady ready;
   Script script;
-  Script after_loss;  // of the runner that comes when the host was lost; none: not reached again
-  std::chrono::milliseconds reconnect_delay{0};  // then, instead of connect_delay
+  Script after_loss;  // of the runner that is started after a loss; empty: not reachable again
+  std::chrono::milliseconds reconnect_delay{0};  // used then instead of connect_delay
 };
 
 class FakeTransport : public launcher::Transport {
@@ -138,18 +140,18 @@ class FakeTransport : public launcher::Transport {
   ~FakeTransport() override;
   FakeHost& host(const std::string& name) { return hosts_[name]; }
   FakeRunner& runner(const std::string& name) { return *runners_.at(name); }
-  /// The one that came after the host was lost.
+  /// The runner that was started after the host was lost.
   FakeRunner& sweeper(const std::string& name) { return *sweepers_.at(name); }
   bool has_runner(const std::string& name) const { return runners_.contains(name); }
   int connecting = 0, most_connecting = 0;
-  int connected = 0;  // connections that were made
-  /// Those that there are do not take another command any more.
+  int connected = 0;  // connections made
+  /// Makes existing connections refuse further commands.
   void break_connections() { ++broken_; }
 
   boost::asio::awaitable<Result<std::unique_ptr<launcher::Connection>>> connect(
       std::string host) override;
   int broken() const { return broken_; }
-  /// Called by connections: starts the host's script.
+  /// Called by connections. Starts the host's script.
   std::unique_ptr<launcher::Channel> open_channel(const std::string& host);
 
  private:

@@ -1,4 +1,4 @@
-// A store's flat buffers on the host, for tests.
+// Copies a store's flat buffers to the host, for tests.
 #pragma once
 
 #include "tests/support/test_device.h"
@@ -7,7 +7,7 @@
 
 namespace sortie::trainer::test {
 
-/// The elements of a flat buffer while the result lives.
+/// Access to the elements of a flat buffer while the result lives.
 inline ops::HostAccess<float> host_view(ParameterStore& store, const Tensor& flat) {
   return {store.context(), flat};
 }

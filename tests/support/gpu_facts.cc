@@ -1,5 +1,5 @@
-// gpu_facts: the GPUs of this machine as libsortie-cuda.so sees them, or why it sees none; then it
-// exits 1.
+// gpu_facts: prints the GPUs of this machine that libsortie-cuda.so finds. On an error, prints it
+// and exits with 1.
 #include <fmt/core.h>
 
 #include "trainer/tensor/device_module.h"

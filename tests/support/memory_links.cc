@@ -86,7 +86,7 @@ Result<std::size_t> MemoryNetwork::Links::leader_of(const training::OuterMember&
     const Leader& leader = network_.leaders_[i];
     if (member.address.empty() ? leader.site == member.site && leader.part == own().part
                                : leader.address == member.address)
-      found = i;  // the last one: a site that has come back
+      found = i;  // the last one: a site that was revived
   }
   if (!found || network_.leaders_[*found].dead)
     return fail(ErrorCode::lost, fmt::format("site {}: no link to site {}: nobody is at '{}'",
@@ -227,7 +227,7 @@ void MemoryNetwork::bury(const std::string& site) {
   for (std::size_t i = 0; i < leaders_.size(); ++i) {
     if (leaders_[i].site != site) continue;
     leaders_[i].dead = true;
-    // Its memory may go away now; what it has sent still arrives.
+    // Its memory may be freed now, but what it has sent still arrives.
     for (auto& [key, box] : boxes_) {
       if (key.from != i) continue;
       for (Message& message : box) {

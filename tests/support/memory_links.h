@@ -1,4 +1,5 @@
-// SiteLinks between threads of one process: several sites in a test, without sockets, with faults.
+// SiteLinks between threads of one process: several sites in one test, without sockets, with
+// injected faults.
 #pragma once
 
 #include <chrono>
@@ -20,39 +21,41 @@
 namespace sortie::testing {
 
 struct MemoryNetworkOptions {
-  /// A message arrives after a random time up to this, so messages of different tags and peers
-  /// overtake each other; those of one (peer, tag) do not.
+  /// Maximum random delay of a message. So messages of different tags and peers overtake each
+  /// other; those of one (peer, tag) do not.
   std::chrono::microseconds max_delay{0};
-  std::uint64_t seed = 0;  // of the delays, and of which messages are buffered
-  /// A receive() or flush() that waits longer for a peer fails with ErrorCode::lost.
+  std::uint64_t seed = 0;  // of the delays and of the choice of buffered messages
+  /// A receive() or flush() that waits longer than this for a peer fails with ErrorCode::lost.
   std::chrono::milliseconds silence{20000};
-  /// Sees every message that is sent, one at a time.
+  /// Called for every message that is sent, one at a time, with the network locked.
   std::function<void(const std::string& from, const std::string& to, std::size_t bytes)> on_send{};
 };
 
-/// Thread-safe; lives longer than the links that it gives out. Half of the messages, at random, are
-/// copied when they are sent; the others stay in the sender's memory until the receiver takes them,
-/// and a sender that changed them before flush() makes receive() fail with ErrorCode::protocol.
+/// Thread-safe; must outlive the links that it creates. Half of the messages, chosen at random, are
+/// copied when they are sent. The others stay in the sender's memory until the receiver takes them;
+/// if the sender changes them before flush(), receive() fails with ErrorCode::protocol.
 class MemoryNetwork {
  public:
   explicit MemoryNetwork(MemoryNetworkOptions options = {});
 
-  /// The leader of this part on this site. Its address is one of the form "127.0.0.1:N" that only
-  /// this network knows. Asked again, the site is alive again, with a new address.
+  /// Creates the links of the leader of this part on this site. Its address has the form
+  /// "127.0.0.1:N" and is known only to this network. Another call for the same site revives it
+  /// with a new address.
   std::unique_ptr<trainer::outer::SiteLinks> links(const std::string& site, std::int64_t part = 0);
 
-  /// The site is gone as a killed process is: what it has sent still arrives, what waits for it
-  /// fails with ErrorCode::lost, its own calls with ErrorCode::interrupted.
+  /// Makes the site behave like a killed process: what it has sent still arrives, calls of others
+  /// that wait for it fail with ErrorCode::lost, and its own calls with ErrorCode::interrupted.
   void kill(const std::string& site);
-  /// As kill(), when its leaders are about to send message number `message` from now on, which is
-  /// not sent; 0 = the next one.
+  /// Like kill(), at the moment when the site's leaders are about to send message number `message`
+  /// from now on. That message is not sent; 0 = the next one.
   void kill_at(const std::string& site, std::uint64_t message);
-  /// Message number `message` from now on of this site arrives with a bit flipped.
+  /// Makes message number `message` of this site, from now on, fail its checksum.
   void corrupt_at(const std::string& site, std::uint64_t message);
-  /// No message passes between the two any more; both see the link as lost.
+  /// Cuts the link between two sites: sends fail with ErrorCode::lost, and receives do once the
+  /// messages that were sent before are taken.
   void cut(const std::string& one, const std::string& other);
   void mend(const std::string& one, const std::string& other);
-  /// Messages to and from this site stay under way until resume().
+  /// Delays messages to and from this site until resume().
   void stall(const std::string& site);
   void resume(const std::string& site);
 
@@ -63,13 +66,13 @@ class MemoryNetwork {
     std::string site, address;
     std::int64_t part = 0;
     bool dead = false;
-    std::uint64_t epoch = 0;  // open; 0 = none yet
+    std::uint64_t epoch = 0;  // of the last open(); 0 = none yet
     trainer::outer::LinkCounters counters;
   };
   struct Message {
     std::span<const std::byte> bytes;
-    std::vector<std::byte> copy;  // of a buffered one
-    std::uint64_t hash = 0;       // of what was sent
+    std::vector<std::byte> copy;  // of a buffered message
+    std::uint64_t hash = 0;       // hash at the time of send()
     bool buffered = false, corrupt = false;
     Time due;
   };

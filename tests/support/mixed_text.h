@@ -1,5 +1,5 @@
-// Text of every kind, drawn from tests/data/tokenizer/pieces.json with a seed: the same that
-// scripts/make_tokenizer_fixtures.py has shown to the `tokenizers` package.
+// Generates text of every kind from tests/data/tokenizer/pieces.json and a seed. It equals the text
+// for which scripts/make_tokenizer_fixtures.py ran the `tokenizers` package.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class MixedText {
   /// Reads `folder`/pieces.json.
   explicit MixedText(const std::string& folder);
 
-  /// At least `chars` characters; some bytes are not UTF-8.
+  /// Returns at least `chars` characters; some bytes are not UTF-8.
   std::string make(std::uint64_t seed, std::size_t chars) const;
 
  private:
@@ -27,7 +27,8 @@ class MixedText {
   std::vector<Script> scripts_;
 };
 
-/// 4096 code points from `first` on, each beside what words are cut at.
+/// A text with 4096 code points from `first` on, each next to the characters at which words are
+/// split.
 std::string every_char(char32_t first);
 
 /// FNV-1a over the little-endian bytes of the values, as 16 hexadecimal digits.

@@ -72,7 +72,7 @@ std::unique_ptr<trainer::outer::Coordinator> OuterHub::connect(const std::string
   return std::make_unique<Connection>(*this, site, part, sites_[site].incarnation);
 }
 
-/// With the lock.
+/// Call with the lock held.
 void OuterHub::remove(const std::string& name) {
   Site& site = sites_[name];
   site.in = false;
@@ -161,7 +161,7 @@ std::int64_t OuterHub::round() const {
   return committed_.empty() ? 0 : std::ranges::min(committed_);
 }
 
-/// With the lock, after every change.
+/// Call with the lock held, after every change.
 void OuterHub::settle() {
   judge();
   admit();
@@ -272,7 +272,7 @@ void OuterHub::order() {
     if (!site.in) continue;
     const bool ready_here = all_ask<OuterReady>(site);
     if (!ready_here && settings_.leaves_out && settings_.leaves_out(name, round() + 1)) continue;
-    if (!ready_here) return;  // it is waited for
+    if (!ready_here) return;  // the others wait for it
     const OuterReady& ready = std::get<OuterReady>(*site.leaders.begin()->second.asked);
     const auto at = static_cast<std::size_t>(ready.fragment);
     if (ready.round != committed_[at] + 1 || ready.round != site.done[at] + 1) {

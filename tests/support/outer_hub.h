@@ -1,6 +1,5 @@
-// The coordinator of several sites in one process, for tests of the loop: what
-// common/training/outer.h asks of it, as simply as that can be had. Sites are killed at chosen
-// points.
+// A coordinator of several sites in one process, for tests of the training loop: a minimal
+// implementation of the protocol in common/training/outer.h. It can kill sites at chosen points.
 #pragma once
 
 #include <condition_variable>
@@ -20,38 +19,38 @@
 namespace sortie::testing {
 
 struct OuterHubSettings {
-  std::vector<std::string> sites;  // that begin
-  std::int64_t every = 1;          // inner steps of a round
-  std::int64_t start_after = 0;    // rounds of one step before; all of them where `every` is 1
-  std::int64_t batch = 1;          // samples of an inner step of a site
+  std::vector<std::string> sites;  // sites at the beginning
+  std::int64_t every = 1;          // inner steps per round
+  std::int64_t start_after = 0;    // leading rounds with one step; all of them if `every` is 1
+  std::int64_t batch = 1;          // samples per inner step of a site
   std::int64_t fragments = 1;
-  /// Work of this round and later ones is granted when all sites are there: who was killed has come
-  /// back by then.
+  /// From this round on, work is granted only when all sites are members, so killed sites have
+  /// rejoined by then.
   std::int64_t whole_from = std::numeric_limits<std::int64_t>::max();
-  std::int64_t position = 0;  // of the data, where nobody says more
-  /// Steps of a site in a round; unset: `every`.
+  std::int64_t position = 0;  // start position in the data; a site may report a later one
+  /// Steps of a site per round; unset: `every`.
   std::function<std::int64_t(const std::string& site)> steps{};
   /// Whether the change of a site counts in a round; unset: always.
   std::function<bool(const std::string& site, std::int64_t round)> counts{};
-  /// Whether a round goes on without a site, which hears of it when the round is committed.
+  /// Whether a round continues without a site, which learns of it when the round is committed.
   std::function<bool(const std::string& site, std::int64_t round)> leaves_out{};
-  /// Before a question of a site is taken ("leave" is one), and before its answer is given: true
-  /// kills the site.
+  /// Called before a request of a site is accepted (`what` may be "leave"), and again before its
+  /// answer is delivered. Returning true kills the site.
   std::function<bool(const std::string& site, const std::string& what, std::int64_t round,
                      bool answered)>
       kills{};
-  /// The site is gone: called without a lock of the hub.
+  /// Called when a site was killed, without a lock of the hub.
   std::function<void(const std::string& site)> killed{};
 };
 
-/// Thread-safe; outlives what connect() gives.
+/// Thread-safe. Must outlive what connect() returns.
 class OuterHub {
  public:
   explicit OuterHub(OuterHubSettings settings) : settings_(std::move(settings)) {}
 
   std::unique_ptr<trainer::outer::Coordinator> connect(const std::string& site, std::int64_t part);
-  /// The site is no longer waited for; what its leaders ask is answered with
-  /// ErrorCode::interrupted. revive() before it connects again.
+  /// Removes a dead site. Requests of its leaders are answered with ErrorCode::interrupted. Call
+  /// revive() before it connects again.
   void lose(const std::string& site);
   void revive(const std::string& site);
 
@@ -61,12 +60,12 @@ class OuterHub {
     std::vector<std::string> members;
   };
   std::vector<Commit> commits() const;
-  /// Whether the site has ended its training.
+  /// Whether the site has finished its training.
   bool left(const std::string& site) const;
   std::int64_t aborted() const;
-  /// Steps in vain that a site has told of, of all its parts together.
+  /// Number of wasted steps that the site has reported, over all its parts.
   std::int64_t steps_in_vain(const std::string& site) const;
-  /// [first, end) of every grant.
+  /// [first, end) of the samples of every grant.
   std::vector<std::pair<std::int64_t, std::int64_t>> grants() const;
 
  private:
@@ -112,7 +111,7 @@ class OuterHub {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, Site> sites_;
-  std::vector<std::int64_t> committed_;  // by fragment
+  std::vector<std::int64_t> committed_;  // committed round of each fragment
   std::map<std::int64_t, std::map<std::string, Work>> grants_;
   std::optional<Order> order_;
   std::set<std::uint64_t> aborted_epochs_;

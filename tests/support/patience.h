@@ -1,4 +1,4 @@
-// How much longer things may take in a test than in the release build on a machine of its own.
+// How much longer things may take in a test than in the release build on an idle machine.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,8 @@
 
 namespace sortie::test {
 
-/// SORTIE_TEST_PATIENCE, which is above 1 for programs with a sanitizer (tests/CMakeLists.txt).
+/// Value of SORTIE_TEST_PATIENCE, which is above 1 for programs with a sanitizer
+/// (tests/CMakeLists.txt).
 inline int patience() {
   static const int factor = [] {
     const char* text = std::getenv("SORTIE_TEST_PATIENCE");
@@ -16,7 +17,7 @@ inline int patience() {
   return factor;
 }
 
-/// A deadline, or a pause that has to be longer than one.
+/// Scales a deadline, or a pause that must be longer than a deadline.
 inline std::chrono::milliseconds patient(std::chrono::milliseconds time) {
   return time * patience();
 }

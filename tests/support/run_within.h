@@ -1,4 +1,4 @@
-// io_context::run_for for tests that bound how long something may take.
+// Variant of io_context::run_for for tests that bound the duration of something.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace sortie::test {
 
-/// Runs until `io` is stopped or has no more to do, for `limit` of the time in which this process
-/// ran: where a machine stood still for seconds, nothing is known of the code under test. With a
-/// sanitizer as much longer as patient() says. Returns how much of it that took.
+/// Runs `io` until it is stopped or has no more work, for at most `limit` of time in which this
+/// process ran: a machine that stalled for seconds says nothing about the tested code. With a
+/// sanitizer, `limit` is scaled by patient(). Returns the time used.
 inline std::chrono::milliseconds run_within(boost::asio::io_context& io,
                                             std::chrono::milliseconds limit) {
   constexpr std::chrono::milliseconds kSlice{50};

@@ -32,7 +32,7 @@ std::optional<pid_t> parent_if_alive(pid_t pid) {
   const std::string text((std::istreambuf_iterator<char>(stat)), {});
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
-  return std::stoi(text.substr(name_end + 4));  // state, then the parent
+  return std::stoi(text.substr(name_end + 4));  // skips the state; the parent follows
 }
 
 pid_t parent_of(pid_t pid) {
@@ -52,7 +52,7 @@ wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks) {
     job.ranks.push_back({rank, rank, rank, {{"RANK", std::to_string(rank)}}});
   job.grace_ms = 1000;
   job.heartbeat_interval_ms = 200;
-  job.heartbeat_timeout_ms = 20000;  // a test does not speak while it looks at something else
+  job.heartbeat_timeout_ms = 20000;  // a test sends nothing while it checks something else
   job.nodes = {{"here", 0, 0, "", 1, 1}};
   return job;
 }
@@ -104,7 +104,7 @@ RunnerClient::RunnerClient(std::string binary, std::vector<std::string> environm
     ::dup2(output[1], 1);
     ::dup2(errors_pipe[1], 2);
     ::signal(SIGPIPE, SIG_DFL);
-    ::signal(SIGCHLD, SIG_IGN);  // a careless parent: the runner must not mind
+    ::signal(SIGCHLD, SIG_IGN);  // the runner must cope with a careless parent
     ::signal(SIGHUP, SIG_IGN);
     if (unprivileged && ::geteuid() == 0 &&
         (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0 || ::chdir("/") != 0))
@@ -139,7 +139,7 @@ void RunnerClient::send_bytes(const std::string& bytes) {
   }
 }
 
-/// Waits for input until the deadline, sending heartbeats meanwhile. False when nothing came.
+/// Reads input until the deadline, sending heartbeats meanwhile. Returns false if nothing arrived.
 bool RunnerClient::read_once(Clock::time_point deadline) {
   for (;;) {
     const auto now = Clock::now();
@@ -189,7 +189,7 @@ void RunnerClient::take(wire::Message message) {
     return;
   }
   if (auto* exit = std::get_if<wire::RankExited>(&message)) {
-    if (exited.contains(exit->rank)) std::abort();  // exactly one each
+    if (exited.contains(exit->rank)) std::abort();  // exactly one per rank
     exited[exit->rank] = *exit;
     exit_order.push_back(exit->rank);
   }
@@ -302,7 +302,7 @@ std::vector<pid_t> processes_with(const std::string& marker) {
     if (!environment || environment->find(marker) == std::string::npos) continue;
     const std::size_t at = environment->find(marker);
     if (at > 0 && (*environment)[at - 1] != '\0') continue;
-    found.push_back(pid);  // a zombie's environ reads empty
+    found.push_back(pid);  // a zombie's environ is empty
   }
   if (dir) ::closedir(dir);
   return found;
@@ -331,7 +331,7 @@ std::string remains(const wire::JobSpec& job, milliseconds limit) {
       std::this_thread::sleep_for(milliseconds(10));
     if (fs::exists(folder)) text += folder.string() + " ";
   }
-  // Memory that no holder of a test keeps any more.
+  // Memory folders that no holder of a test has removed.
   for (const uid_t user : {::geteuid(), kNobody}) {
     std::error_code none;
     const std::string prefix = "memory-" + job.run_id + "-";

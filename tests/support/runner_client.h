@@ -1,5 +1,5 @@
-// Drives a real sortie-runner over pipes, as the launcher does: one thread, every wait bounded.
-// Output is collected per rank and acknowledged at once unless `credit` says otherwise.
+// Drives a real sortie-runner over pipes, as the launcher does. Single-threaded; every wait is
+// bounded. Output is collected per rank and acknowledged at once unless `send_credit` is false.
 #pragma once
 
 #include <sys/types.h>
@@ -18,25 +18,26 @@
 
 namespace sortie::test {
 
-/// The program that the ranks of tests run.
+/// The program that ranks run in tests.
 inline const std::string kHelper = SORTIE_RANK_HELPER;
-/// A copy of it that other users may execute.
+/// A copy of kHelper that other users may execute.
 const std::string& public_helper();
-/// Throws when the process is gone: tests signal what this returns, and kill(0) or kill(-1) would
-/// reach themselves.
+/// Parent of `pid`. Throws if the process is gone: tests send signals to the result, and kill(0) or
+/// kill(-1) would reach the test itself.
 pid_t parent_of(pid_t pid);
 std::optional<pid_t> parent_if_alive(pid_t pid);
 
-/// A job of `ranks` ranks that run `argv`, with short times; world size = ranks.
+/// A job of `ranks` ranks that run `argv`, with short timeouts; world_size = ranks.
 wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks = 1);
 
 class RunnerClient {
  public:
   using Duration = std::chrono::milliseconds;
-  /// For what has to come: on a busy machine each process may stand still for seconds.
+  /// Timeout for expected events: on a busy machine each process may stall for seconds.
   static constexpr Duration kPatience{30000};
 
-  /// Starts the binary. `environment` replaces the one of the runner when not empty.
+  /// Starts the binary. `environment` replaces that of the runner if it is not empty.
+  /// `unprivileged`: as another user if the test is root.
   explicit RunnerClient(std::string binary = SORTIE_RUNNER_BINARY,
                         std::vector<std::string> environment = {}, bool unprivileged = false);
   ~RunnerClient();
@@ -45,9 +46,11 @@ class RunnerClient {
 
   void send(const wire::Message& message) { send_bytes(wire::encode(message)); }
   void send_bytes(const std::string& bytes);
-  /// The next message that is neither Heartbeat nor (unless `with_output`) Output.
+  /// The next message that is no Heartbeat, Output or RankEvent; these are only collected in the
+  /// members below. Returns nullopt after `limit` or at the end of the stream.
   std::optional<wire::Message> next(Duration limit = kPatience);
-  /// The next T; other messages on the way are kept for `seen`.
+  /// The next T. Other messages are consumed; the members below keep what they report. Returns
+  /// nullopt like next().
   template <class T>
   std::optional<T> expect(Duration limit = kPatience) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
@@ -58,33 +61,34 @@ class RunnerClient {
       if (auto* wanted = std::get_if<T>(&*message)) return std::move(*wanted);
     }
   }
-  /// Hello, JobSpec, JobReady.
+  /// Exchanges Hello, sends JobSpec and waits for JobReady.
   std::optional<wire::JobReady> prepare(const wire::JobSpec& job);
-  /// prepare, Start.
+  /// prepare(), then sends Start.
   bool start(const wire::JobSpec& job);
-  /// start, then everything until Finished and a clean exit after Goodbye. True when all of it
-  /// came.
+  /// start(), then reads everything until Finished, sends Goodbye and waits for a clean exit.
+  /// Returns true if all of that happened.
   bool run(const wire::JobSpec& job, Duration limit = kPatience);
-  /// Reads messages (and answers) until Finished. False after `limit` or at the end of the stream.
+  /// Reads and answers messages until Finished. Returns false after `limit` or at the end of the
+  /// stream.
   bool wait_finished(Duration limit = kPatience);
-  /// Reads messages until so many ranks have said that they run, and written something; the two
-  /// come in any order. False after `limit`.
+  /// Reads messages until this many ranks have started and written output, in any order. Returns
+  /// false after `limit`.
   bool wait_up(std::size_t ranks, Duration limit = kPatience);
-  /// Reads messages until `good`, which looks at what has come. False after `limit`.
+  /// Reads messages until `good` returns true. Returns false after `limit`.
   bool wait_until(const std::function<bool()>& good, Duration limit = kPatience);
-  /// Lets time pass while messages are taken in.
+  /// Reads messages for `time`.
   void pump(Duration time);
 
   void close_input() { to_runner_.reset(); }
   void close_output() { from_runner_.reset(); }
   void signal(int number) const;
-  /// How the process ended; nothing after `limit`.
+  /// How the process ended; nullopt after `limit`.
   std::optional<ProcessStatus> wait_exit(Duration limit = kPatience);
 
   pid_t pid() const { return pid_; }
-  /// Bytes that the runner has written and nobody has read.
+  /// Bytes that the runner has written and this client has not read.
   std::size_t unread() const;
-  /// What the runner wrote to stderr so far.
+  /// What the runner has written to stderr so far.
   std::string diagnostics();
 
   bool send_heartbeats = true;
@@ -116,27 +120,28 @@ class RunnerClient {
   std::chrono::steady_clock::time_point last_heartbeat_{};
 };
 
-/// As the test's user: root can make cgroups.
+/// Runs as the test's user: root can create cgroups.
 struct AsTestUser {
   static constexpr bool kUnprivileged = false;
 };
-/// As a user (nobody, when the test is root) who can not, so that the keepers do all the work.
+/// Runs as a user that can not create cgroups (nobody, if the test is root), so that the keepers do
+/// all the work.
 struct WithoutCgroup {
   static constexpr bool kUnprivileged = true;
 };
 
-/// A copy of a built program in a place that every user can reach; removed at exit.
+/// A copy of a built program in a place that every user can access; removed at exit.
 std::string public_copy(const std::string& path);
 
-/// Pids of live (not zombie) processes whose environment holds `marker` ("NAME=value").
+/// Pids of live (not zombie) processes whose environment contains `marker` ("NAME=value").
 std::vector<pid_t> processes_with(const std::string& marker);
-/// Waits until there are none. False after `limit`; what is left is then killed.
+/// Waits until there are none. Returns false after `limit`; the remaining ones are then killed.
 bool all_gone(const std::string& marker, std::chrono::milliseconds limit);
-/// What a job has left on this machine (processes, folder, cgroup), "" when nothing. Waits up to
-/// `limit`.
+/// What a job has left on this machine (processes, folder, cgroup, memory); "" if nothing. Waits up
+/// to `limit`.
 std::string remains(const wire::JobSpec& job,
                     std::chrono::milliseconds limit = RunnerClient::kPatience);
-/// "NAME" of "env NAME=value" entries that the helper's `show` printed.
+/// Parses the "env NAME=value" entries that the helper's `show` command printed.
 std::map<std::string, std::string> shown_environment(const std::string& shown);
 
 }  // namespace sortie::test

@@ -1,4 +1,4 @@
-// ScannedTree: what a sender of files has, read all at once.
+// ScannedTree: the entries of a tree, scanned as by a sender of files, in one call.
 #pragma once
 
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ inline Result<ScannedTree> scan_tree(const std::filesystem::path& path, const st
   }
 }
 
-/// Permission bits, of a symlink its own; all bits where nothing is.
+/// Permission bits (of a symlink itself, not its target); all bits set if the path does not exist.
 inline unsigned mode_of(const std::filesystem::path& path) {
   struct stat info {};
   return ::lstat(path.c_str(), &info) == 0 ? info.st_mode & 07777u : ~0u;

@@ -1,4 +1,4 @@
-// ScopedVariable: a variable of this process's environment for a time.
+// ScopedVariable: sets a variable of this process's environment and restores it in the destructor.
 #pragma once
 
 #include <cstdlib>
@@ -9,7 +9,7 @@ namespace sortie::test {
 
 class ScopedVariable {
  public:
-  /// Without a value there is no such variable meanwhile.
+  /// Unsets the variable if `value` is nullopt.
   ScopedVariable(const char* name, const std::optional<std::string>& value) : name_(name) {
     if (const char* before = std::getenv(name)) before_ = before;
     set(value);

@@ -1,5 +1,5 @@
-// Sites of tiny trainings as threads of one process: ranks of a site share a communicator, sites
-// nothing but links and a coordinator.
+// Sites with tiny trainings as threads of one process: the ranks of a site share a communicator;
+// sites share only links and a coordinator.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -24,32 +24,32 @@ inline std::string site_name(std::size_t index) {
   return std::string(1, static_cast<char>('a' + index));
 }
 
-/// What the ranks of a site have come to.
+/// Results of the ranks of a site.
 struct SiteRun {
-  std::vector<double> losses;                    // by step, those that rank 0 has taken
+  std::vector<double> losses;                    // by step, of rank 0
   std::map<std::int64_t, std::uint64_t> hashes;  // of part 0's outer state, by round
   std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t> part_hashes;  // by round and part
-  std::vector<float> weights;  // of part 0: the outer ones, or the site's
+  std::vector<float> weights;  // of part 0: the outer weights, or the site's
   WholeTensors whole;          // the site's model, by name
-  std::string wrong;           // ranks that hold one element and differ
+  std::string wrong;           // ranks that hold the same element with different values
   std::vector<training::RoundEvent> rounds;
-  std::string error;     // that ended it; empty = none
-  bool differs = false;  // ranks of the site have other losses
+  std::string error;     // the error that ended it; empty = none
+  bool differs = false;  // ranks of the site have different losses
 };
 
 struct SitesJob {
-  config::JobConfig job = tiny_job();  // global_batch_size is that of all sites
+  config::JobConfig job = tiny_job();  // global_batch_size is the sum over all sites
   config::OuterSettings outer;
   std::size_t sites = 2;
   DType precision = DType::f32;
-  int ranks = 1;  // of each site
+  int ranks = 1;  // per site
   std::function<int(std::size_t site)> ranks_of{};
-  testing::OuterHubSettings hub{};  // sites, every, batch, fragments are filled in
+  testing::OuterHubSettings hub{};  // sites, every, start_after, batch and fragments are filled in
   testing::MemoryNetworkOptions network{};
-  /// After each step, of rank 0 of a site; false ends the site.
+  /// Called by rank 0 of a site after each step; false ends the site.
   std::function<bool(std::size_t site, Trainer& trainer)> after_step{};
-  bool whole_run = false;  // Trainer::run() and not step by step
-  bool restart = false;    // a site that was killed comes back, once
+  bool whole_run = false;  // call Trainer::run() instead of single steps
+  bool restart = false;    // restart a killed site once
   std::function<config::JobConfig(std::size_t site, config::JobConfig job)> change{};
 };
 

@@ -55,10 +55,10 @@ std::string make_key(const std::filesystem::path& file, const std::string& type,
 Sshd::Sshd(std::filesystem::path folder, const std::string& authorized_key, SshdOptions options)
     : folder_(std::move(folder)) {
   std::filesystem::create_directories(folder_ / "home");
-  if (::geteuid() == 0) ::mkdir("/run/sshd", 0755);  // sshd insists on it when started by root
+  if (::geteuid() == 0) ::mkdir("/run/sshd", 0755);  // required by sshd when root starts it
   std::string config;
   for (const auto& line : options.config) config += line + '\n';
-  // Of this one the last line wins.
+  // For this keyword the last line takes effect.
   if (!config.contains("MaxStartups")) config += "MaxStartups 1000\n";
   for (const auto& type : options.host_key_types) {
     const auto key = folder_ / ("host_" + type);

@@ -1,5 +1,5 @@
-// A real sshd on a loopback port, with keys, config and home folder of its own under a temporary
-// folder. Nothing of the user's real ~/.ssh is read or written.
+// A real sshd on a loopback port. Its keys, config and home folder are in a temporary folder. The
+// user's ~/.ssh is neither read nor written.
 #pragma once
 
 #include <filesystem>
@@ -12,13 +12,13 @@ namespace sortie::testing {
 
 struct SshdOptions {
   std::vector<std::string> host_key_types = {"ed25519"};
-  std::vector<std::string> config;  // further lines of sshd_config; they win over the defaults
+  std::vector<std::string> config;  // further lines of sshd_config; they override the defaults
 };
 
 class Sshd {
  public:
-  /// Generates the host keys in `folder` unless they are there, and returns when the port answers.
-  /// Throws std::runtime_error with sshd's log when it does not within 10 s.
+  /// Generates missing host keys in `folder` and returns when the port accepts connections. Tries
+  /// up to five ports, 10 s each, then throws std::runtime_error with sshd's log.
   Sshd(std::filesystem::path folder, const std::string& authorized_key, SshdOptions options = {});
 
   int port() const { return port_; }
@@ -26,12 +26,12 @@ class Sshd {
   std::string host_key(const std::string& type = "ed25519") const;
   /// A known_hosts line for 127.0.0.1 at this port.
   std::string known_hosts_line(const std::string& type = "ed25519") const;
-  /// HOME of the commands that it starts.
+  /// HOME of the commands that it runs.
   std::filesystem::path remote_home() const { return folder_ / "home"; }
   std::string log() const;
-  /// The processes that serve connections now.
+  /// Pids of the processes that currently serve connections.
   std::vector<pid_t> sessions() const;
-  /// For the processes of connections from now on.
+  /// Limits the open files of the processes of future connections.
   void limit_open_files(int most);
   void stop() { process_.stop(); }
 
@@ -41,11 +41,11 @@ class Sshd {
   Child process_;
 };
 
-/// Generates a key pair without a passphrase (or with one) and returns the public line.
+/// Generates a key pair and returns the public line. An empty passphrase means none.
 std::string make_key(const std::filesystem::path& file, const std::string& type = "ed25519",
                      const std::string& passphrase = "");
 
-/// A loopback port that nothing listens on (for now).
+/// A loopback port that is currently unused.
 int free_port();
 
 }  // namespace sortie::testing

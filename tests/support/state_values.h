@@ -1,4 +1,4 @@
-// A run's state on the host, for tests.
+// Reads a run's state on the host, for tests.
 #pragma once
 
 #include "trainer/checkpoint/weight_types.h"
@@ -6,7 +6,8 @@
 
 namespace sortie::trainer::test {
 
-/// Its values in f32, wherever and in what they are kept; the StateView that gave it lives.
+/// The piece's values as f32, from any memory and type. The StateView that created `piece` must be
+/// alive.
 inline std::vector<float> values_of(const StatePiece& piece) {
   std::vector<std::byte> bytes(piece.bytes.begin(),
                                piece.memory == nullptr ? piece.bytes.end() : piece.bytes.begin());
@@ -17,7 +18,7 @@ inline std::vector<float> values_of(const StatePiece& piece) {
   return values;
 }
 
-/// All of a rank's, piece after piece.
+/// All values of a rank, piece after piece.
 inline std::vector<float> state_values(ParameterStore& store) {
   const StateView view(store);
   std::vector<float> all;

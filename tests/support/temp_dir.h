@@ -1,4 +1,4 @@
-// ScopedTempDir: a fresh folder that goes away with the object.
+// ScopedTempDir: a new folder that is removed with the object.
 #pragma once
 
 #include <unistd.h>

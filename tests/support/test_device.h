@@ -1,4 +1,4 @@
-// The device that tests compute on.
+// The device on which tests compute.
 #pragma once
 
 #include <cstdlib>
@@ -11,12 +11,12 @@
 
 namespace sortie::trainer::test {
 
-/// What OnDevice has chosen.
+/// Device that an OnDevice object has chosen.
 inline std::optional<Device>& chosen_device() {
   static std::optional<Device> chosen;
   return chosen;
 }
-/// Another device than the one that is tested, for what is made while it lives.
+/// Makes device() return another device while this object lives.
 class OnDevice {
  public:
   explicit OnDevice(Device device) : before_(std::exchange(chosen_device(), device)) {}
@@ -28,14 +28,14 @@ class OnDevice {
   std::optional<Device> before_;
 };
 
-/// For cases that are about a GPU: skipped where none is tested.
+/// Whether no GPU is tested; cases that need one are then skipped.
 inline bool no_gpu_is_tested() {
   const char* text = std::getenv("SORTIE_TEST_DEVICE");
   return text == nullptr || std::string_view(text) != "cuda";
 }
 
-/// SORTIE_TEST_DEVICE=guarded: memory that only ops can touch; cuda: a GPU, by the module that
-/// SORTIE_CUDA_MODULE names: the emulation's, or that of a real one; unset: the CPU.
+/// The tested device. SORTIE_TEST_DEVICE=guarded: memory that only ops can access. cuda: a GPU,
+/// through the module that SORTIE_CUDA_MODULE names (emulated or real). Unset: the CPU.
 inline Device device() {
   if (chosen_device()) return *chosen_device();
   const char* text = std::getenv("SORTIE_TEST_DEVICE");
@@ -50,7 +50,7 @@ inline Device device() {
 inline bool on_gpu() {
   return device().kind == DeviceKind::cuda;
 }
-/// The emulated one, whose products sum exactly as C++ does.
+/// Whether the GPU is the emulated one, whose products are summed exactly like C++ code.
 inline bool on_emulated_gpu() {
   return on_gpu() && cuda_module().gpus().value().at(0).name == "emulated GPU";
 }

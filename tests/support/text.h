@@ -1,4 +1,4 @@
-// What tests ask of a text.
+// Predicates on texts for tests.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ inline bool has(std::string_view text, std::string_view part) {
   return text.find(part) != text.npos;
 }
 
-/// The same; shows both where it is not so.
+/// Same as has(), and prints both texts if the result is false.
 inline bool contains(const std::string& text, const std::string& part) {
   const bool found = has(text, part);
   if (!found) MESSAGE("'" << text << "' does not contain '" << part << "'");

@@ -1,4 +1,4 @@
-// Tiny mixtures of experts, for tests of the loop.
+// Tiny mixture-of-experts jobs, for tests of the training loop.
 #pragma once
 
 #include "common/config/architectures.h"
@@ -36,7 +36,7 @@ inline config::JobConfig mixture_job(const std::string& architecture) {
   return job;
 }
 
-/// The tiny job of any family.
+/// The tiny job of any architecture.
 inline config::JobConfig family_job(const std::string& architecture) {
   config::ModelConfig probe;
   probe.architecture = architecture;

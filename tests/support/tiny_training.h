@@ -1,4 +1,4 @@
-// A tiny model, synthetic samples and a Trainer around them, for tests of the loop.
+// A tiny model, synthetic samples and a Trainer, for tests of the training loop.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace sortie::trainer::test {
 
-/// Samples that can be learned: an arithmetic progression modulo the vocabulary.
+/// Learnable samples: an arithmetic progression modulo the vocabulary size.
 class ProgressionSource final : public SampleSource {
  public:
   explicit ProgressionSource(std::int64_t vocab) : vocab_(vocab) {}
@@ -34,7 +34,7 @@ class ProgressionSource final : public SampleSource {
   std::int64_t vocab_;
 };
 
-/// The same with targets that do not count, another share of them in every sample.
+/// Same, with masked targets, whose number differs from sample to sample.
 class MaskedSource : public SampleSource {
  public:
   explicit MaskedSource(std::int64_t vocab) : plain_(vocab) {}
@@ -53,7 +53,7 @@ class MaskedSource : public SampleSource {
   ProgressionSource plain_;
 };
 
-/// The same in sequences that hold documents of 1 to 6 tokens.
+/// Same, in sequences packed from documents of 1 to 6 tokens.
 class PackedSource final : public MaskedSource {
  public:
   using MaskedSource::MaskedSource;
@@ -88,7 +88,7 @@ inline config::JobConfig tiny_job(const std::string& architecture = "llama") {
   return job;
 }
 
-/// The device that is tested, as a rank would have chosen it.
+/// The tested device, as a rank would choose it.
 inline ComputeDevice compute_device() {
   ComputeDevice compute{.device = device(), .gpu = {}, .free_bytes = 0, .libraries = {}};
   if (!on_gpu()) return compute;
@@ -97,7 +97,7 @@ inline ComputeDevice compute_device() {
   return compute;
 }
 
-/// Everything a Trainer refers to, with the lifetime of this object.
+/// A Trainer and everything that it refers to.
 struct TinyTraining {
   config::JobConfig job;
   RankContext rank;
@@ -119,7 +119,7 @@ struct TinyTraining {
     rank.rank = communicator.rank();
     rank.world_size = communicator.size();
     rank.threads = threads;
-    if (!rank.compute.gpu) rank.compute = compute_device();  // else the caller's
+    if (!rank.compute.gpu) rank.compute = compute_device();  // otherwise chosen by the caller
     rank.host = "host-" + std::to_string(rank.rank);
     const auto batch = config::resolve_batch(job.topology, communicator.size());
     SORTIE_CHECK(batch.violations.empty(), "{}",
@@ -155,7 +155,7 @@ struct TinyTraining {
   Tensor to_device(const std::vector<std::int32_t>& values, Shape shape) {
     return ops::tensor_from_host<std::int32_t>(trainer->context(), values, shape);
   }
-  /// The loss of a batch, summed over what counts, and the number of these.
+  /// The loss of a batch, summed over the targets that count, and their number.
   ops::CrossEntropyResult loss(Graph& graph, const Batch& batch, float grad_scale,
                                ForwardContext& forward) {
     return ops::read_cross_entropy(
@@ -174,7 +174,7 @@ struct TinyTraining {
   }
 };
 
-/// Starts a trainer, which then ends.
+/// Starts a trainer and destroys it.
 inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokenizer = {}) {
   const auto communicator = make_single_communicator();
   RankContext rank;
@@ -189,7 +189,7 @@ inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokeniz
   return trainer.start();
 }
 
-/// Why a trainer does not start; "none" when it does.
+/// Error message of a failed start; "none" if the trainer starts.
 inline std::string start_error(const config::JobConfig& job) {
   const auto started = start_trainer(job);
   return started ? "none" : started.error().message;

@@ -1,4 +1,4 @@
-// Small token files for tests of orders.
+// Small token files for tests of sample orders.
 #pragma once
 
 #include <numeric>
@@ -11,7 +11,7 @@
 
 namespace sortie::test {
 
-/// Documents of these lengths; their tokens are first, first + 1 ... over all of them.
+/// Writes documents of these lengths; their tokens are consecutive numbers from `first` on.
 inline std::vector<trainer::TokenFile> write_documents(const std::string& prefix,
                                                        const std::vector<std::int32_t>& lengths,
                                                        std::int32_t first = 0) {

@@ -1,4 +1,4 @@
-// without_flock: as on a file system without locks, for this thread and what it starts.
+// without_flock: runs code as on a file system without locks.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -13,7 +13,8 @@
 
 namespace sortie::test {
 
-/// Runs f() on a thread of its own, where flock fails with `error`. Throws what f throws.
+/// Runs f() on a separate thread, where flock() fails with `error`. Also applies to what that
+/// thread starts. Throws what f() throws.
 template <class F>
 void without_flock(F f, int error = ENOSYS) {
   std::async(std::launch::async, [&] {

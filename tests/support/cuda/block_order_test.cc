@@ -1,4 +1,4 @@
-// The order in which blocks share out attention: every part once, heads that go together first.
+// The order in which blocks process attention: each part once, and heads that share data first.
 #include "trainer/ops/cuda/block_order.h"
 
 #include <doctest/doctest.h>
@@ -29,7 +29,7 @@ void check_order(const BlockPlan& plan, const std::vector<BlockPlace>& places) {
     CHECK((at.tile >= 0 && at.tile < plan.tiles && at.sample >= 0 && at.sample < plan.batch));
   }
   CHECK(all.size() == places.size());
-  // Blocks of heads that go together come one after another, and their tiles in order.
+  // Blocks of heads that are processed together are consecutive, with their tiles in order.
   const std::size_t chunk =
       static_cast<std::size_t>(plan.together) * static_cast<unsigned>(plan.tiles * plan.splits);
   for (std::size_t begin = 0; begin < places.size(); begin += chunk) {

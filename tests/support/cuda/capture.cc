@@ -9,14 +9,14 @@ namespace emulated_cuda {
 
 struct GraphExec {
   std::shared_ptr<const Graph> graph;
-  std::shared_ptr<Point> latest;  // launch: they come one after another
+  std::shared_ptr<Point> latest;  // next launch waits for it
 };
 
 namespace {
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-/// What this thread captures in the mode that forbids it calls that may wait.
+/// Captures of this thread in the mode that forbids it calls that may block.
 thread_local std::vector<std::shared_ptr<Capture>> captures;
 
 cudaError_t invalidate(Capture& capture, cudaError_t error) {
@@ -24,13 +24,13 @@ cudaError_t invalidate(Capture& capture, cudaError_t error) {
   return failed(error);
 }
 
-/// Adds the nodes that are not yet there.
+/// Adds the nodes that are not in the list yet.
 void join(std::vector<std::size_t>& nodes, const std::vector<std::size_t>& others) {
   for (const std::size_t node : others)
     if (std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
 }
 
-/// Whether all that its streams were given comes before `last`.
+/// Whether `last` depends, directly or not, on everything that the capture's streams recorded.
 bool all_joined(const Capture& capture, const std::vector<std::size_t>& last) {
   const auto& nodes = capture.graph->nodes;
   std::vector<bool> before(nodes.size());

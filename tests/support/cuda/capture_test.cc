@@ -1,5 +1,5 @@
-// Graphs of an emulated GPU: written down once, run again and again, in any order that their
-// dependencies allow.
+// Graphs of an emulated GPU: recorded once, run repeatedly, in any order that their dependencies
+// allow.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -47,7 +47,7 @@ struct Captured {
     }
     return error;
   }
-  /// From one stream to another.
+  /// Orders two streams by an event.
   void order(std::size_t before, std::size_t after, cudaEvent_t event) {
     REQUIRE(cudaEventRecord(event, gpu.streams[before]) == cudaSuccess);
     REQUIRE(cudaStreamWaitEvent(gpu.streams[after], event, 0) == cudaSuccess);
@@ -71,7 +71,7 @@ TEST_CASE("a captured graph of two streams runs when it is launched, in its orde
   it.order(1, 0, it.join);
   it.gpu.run(0, add_to, kOne, y, z);
   REQUIRE(it.end() == cudaSuccess);
-  CHECK(it.gpu.values(x, kSize) == std::vector<float>(kSize, 0));  // written down, not done
+  CHECK(it.gpu.values(x, kSize) == std::vector<float>(kSize, 0));  // recorded, not run
   float x_is = 0, y_is = 0, z_is = 0;
   for (int launch = 0; launch < 30; ++launch) {
     REQUIRE(cudaGraphLaunch(it.exec, it.gpu.streams[launch % 2]) == cudaSuccess);
@@ -82,7 +82,7 @@ TEST_CASE("a captured graph of two streams runs when it is launched, in its orde
   CHECK(it.gpu.values(x, kSize) == std::vector<float>(kSize, x_is));
   CHECK(it.gpu.values(y, kSize) == std::vector<float>(kSize, y_is));
   CHECK(it.gpu.values(z, kSize) == std::vector<float>(kSize, z_is));
-  // Both streams take work as before.
+  // Both streams accept work as before.
   it.gpu.run(1, add_one, kOne, x);
   CHECK(it.gpu.values(x, kSize) == std::vector<float>(kSize, x_is + 1));
 }
@@ -97,7 +97,7 @@ TEST_CASE("a graph is late, and in order with its stream") {
     REQUIRE(it.end() == cudaSuccess);
     it.gpu.run(0, add_one, kOne, x);
     REQUIRE(cudaGraphLaunch(it.exec, it.gpu.streams[0]) == cudaSuccess);
-    it.gpu.run(1, add_to, kOne, x, y);  // nothing orders it
+    it.gpu.run(1, add_to, kOne, x, y);  // not ordered with the graph
     it.gpu.run(0, add_one, kOne, x);
     CHECK(it.gpu.values(x, kSize) == std::vector<float>(kSize, 6));
     const float seen = it.gpu.values(y, kSize)[0];
@@ -191,7 +191,7 @@ TEST_CASE("a capture ends with all of its streams joined, on the thread that beg
   std::thread([&] {
     cudaGraph_t graph = nullptr;
     CHECK(cudaStreamEndCapture(it.gpu.streams[0], &graph) == cudaErrorStreamCaptureWrongThread);
-    // Another thread's calls are its own.
+    // Calls of another thread are not affected.
     CHECK(cudaStreamSynchronize(it.gpu.streams[1]) == cudaSuccess);
     void* block = nullptr;
     CHECK(cudaMalloc(&block, 64) == cudaSuccess);

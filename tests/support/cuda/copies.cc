@@ -1,5 +1,5 @@
-// Copies of CUDA's runtime on emulated GPUs, and the host's pinned memory, which they do not wait
-// for.
+// Copies of CUDA's runtime on emulated GPUs, and the host's pinned memory, whose copies do not
+// block.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-/// Blocks of pinned memory.
+/// Blocks of pinned host memory.
 struct Pinned {
   std::mutex mutex;
   std::map<const std::byte*, std::size_t> blocks;
@@ -39,7 +39,7 @@ Pinned& pinned() {
 
 std::atomic<std::uint64_t> slow_reads = 0, read_bytes = 0;
 
-/// Whether a copy's bytes on the stream's GPU are in one of its blocks.
+/// Whether the bytes are in one block of the stream's GPU.
 bool on_device(const Stream& stream, const void* address, std::size_t size) {
   Device& it = device(stream.device);
   Lock lock(it.mutex);
@@ -53,10 +53,10 @@ cudaError_t copy(void* to, const void* from, std::size_t size, cudaMemcpyKind di
   if ((!from_host && !on_device(stream, from, size)) || (!to_host && !on_device(stream, to, size)))
     return failed(cudaErrorInvalidValue);
   const bool waits = (from_host && !pinned().has(from)) || (to_host && !pinned().has(to));
-  // CUDA's own rule for these is not clear.
+  // What CUDA does in this case is not documented clearly.
   if (waits && stream.capture) return refuse_in_capture(*stream.capture);
   if (from_host && waits && !to_host) {
-    // Taken now, as CUDA does with memory that is not pinned.
+    // Copied now, as CUDA does with memory that is not pinned.
     auto bytes = std::make_shared<std::vector<std::byte>>(size);
     std::memcpy(bytes->data(), from, size);
     return add_work(stream, {.run = [=] { std::memcpy(to, bytes->data(), size); }});
@@ -105,9 +105,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMe
   if (direction == cudaMemcpyDeviceToHost && !pinned().has(to)) ++slow_reads;
   return copy(to, from, size, direction, *stream);
 }
-/// On the default stream, which waits for no stream that is cudaStreamNonBlocking, nor they for it.
-/// Who copies from memory that is not pinned is not told when the GPU has it; all other copies
-/// between host and GPU are done when it returns.
+/// Uses the default stream, which is not synchronized with streams that are cudaStreamNonBlocking.
+/// A copy from memory that is not pinned may return before the GPU has received it; all other
+/// copies between host and GPU are complete on return.
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind direction) {
   if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
   int index = 0;
@@ -138,13 +138,13 @@ cudaError_t cudaMemsetAsync(void* block, int value, std::size_t size, cudaStream
   return add_work(*stream, {.run = [=] { std::memset(block, value, size); }});
 }
 
-/// For tests, which find it in the module: how often a copy to the host that was to go on beside
-/// the caller had to be waited for, as its memory is not pinned.
+/// For tests, which look it up in the module: how often an asynchronous copy to the host had to
+/// block because its memory is not pinned.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_slow_reads() {
   return emulated_cuda::slow_reads;
 }
 
-/// The same: how many bytes were copied to the host beside the caller.
+/// Same: number of bytes that asynchronous copies brought to the host.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_read_bytes() {
   return emulated_cuda::read_bytes;
 }

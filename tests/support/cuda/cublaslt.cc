@@ -1,8 +1,8 @@
-// cuBLASLt of the emulated GPUs. A product is packed to f32, summed along k in one or more parts,
-// and rounded once. Algorithms differ in these parts, thus in their bits, and in the alignment that
-// they need. Memory between parts is the caller's workspace, which is garbage before. How long a
-// product takes by the clock of its GPU is chance: who chooses by time chooses something else in
-// every process, as on a real one.
+// cuBLASLt of the emulated GPUs. A product is converted to f32, summed along k in one or more
+// parts, and rounded once. Algorithms differ in the number of parts, hence in the bits of the
+// result, and in the alignment that they require. Partial sums are kept in the caller's workspace,
+// which contains garbage before. The duration of a product by its GPU's clock is random: a choice
+// by time differs in every process, as on a real GPU.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct cublasLtMatmulDescOpaque_t {
   std::int32_t transposed_a = CUBLAS_OP_N, transposed_b = CUBLAS_OP_N, bias_type = -1;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
-  const float *scale_a = nullptr, *scale_b = nullptr;  // on the device; null: 1
+  const float *scale_a = nullptr, *scale_b = nullptr;  // on the device; nullptr: 1
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   std::uint64_t workspace = 0;
@@ -42,7 +42,7 @@ using Layout = cublasLtMatrixLayoutOpaque_t;
 using Desc = cublasLtMatmulDescOpaque_t;
 constexpr std::uint64_t kMagic = 0x736f7274696c74;
 
-/// What an algorithm's words say.
+/// The content of an opaque algorithm.
 struct Algorithm {
   std::uint64_t magic = kMagic, parts = 1, alignment = 0, reduction = 0;
 };
@@ -53,7 +53,7 @@ bool is_fp8(cudaDataType type) {
 std::size_t bytes_of(cudaDataType type) {
   return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4;
 }
-/// What a code of FP8 says, by the formats' definition.
+/// Value of an FP8 code, by the formats' definition.
 float value_of_code(std::uint8_t code, cudaDataType type) {
   const bool e4m3 = type == CUDA_R_8F_E4M3;
   const int width = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
@@ -88,7 +88,7 @@ void store(void* data, cudaDataType type, std::size_t index, float value) {
   static_cast<std::uint16_t*>(data)[index] = static_cast<std::uint16_t>(
       value != value ? 0x7fff : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
-/// To the 10 bits of mantissa that TF32 keeps.
+/// Rounds to the 10 bits of mantissa of TF32.
 float as_tf32(float value) {
   return __uint_as_float((__float_as_uint(value) + 0x1000u) & ~0x1fffu);
 }
@@ -102,8 +102,9 @@ struct Shapes {
   std::uint64_t k() const { return desc.transposed_a == CUBLAS_OP_N ? a.cols : a.rows; }
 };
 
-/// Products in FP8: from compute capability 8.9 on, and (up to 9.0, newer ones take more) along
-/// what lies together; not of two matrices in E5M2; sizes and lines in units of 16.
+/// Conditions for products in FP8: compute capability 8.9 or newer; both operands contiguous along
+/// k (real GPUs newer than 9.0 accept other forms); not two matrices in E5M2; sizes and leading
+/// dimensions in units of 16.
 cublasStatus_t check_fp8(const Shapes& s) {
   int device = 0, major = 0, minor = 0;
   cudaGetDevice(&device);
@@ -140,7 +141,7 @@ cublasStatus_t check(const Shapes& s) {
       (!narrow && s.d.type == CUDA_R_16BF) || (narrow && s.desc.compute != CUBLAS_COMPUTE_32F))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (s.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
-  // Not with vectors, in some versions and types of the library.
+  // Some versions and types of the library reject vectors.
   const bool sums = s.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB;
   if ((s.desc.epilogue != CUBLASLT_EPILOGUE_BIAS && !sums) || s.m() == 1 || (sums && s.n() == 1) ||
       (s.desc.bias_type != -1 && s.desc.bias_type != s.d.type))
@@ -165,13 +166,13 @@ bool lines_fit(const Shapes& s, std::uint64_t alignment) {
   return true;
 }
 
-/// On that device's clock, from a stream of it.
+/// Advances the device's clock by a random time. Called from a stream of the device.
 void take_some_time(int device) {
   emulated_cuda::Device& it = emulated_cuda::device(device);
   it.clock += std::chrono::microseconds(10 + it.random() % 1000);
 }
 
-/// What runs on the device.
+/// The part that runs on the device.
 struct Product {
   Shapes s;
   Algorithm algorithm;
@@ -180,12 +181,12 @@ struct Product {
   float alpha, beta;
   float* partial;  // [parts, n, m] in the workspace
 
-  /// The sums of one part of k, column by column.
+  /// Sums one part of k, column by column.
   void sum(std::uint64_t part, float* sums) const {
     const std::uint64_t m = s.m(), n = s.n(), k = s.k(), begin = k * part / algorithm.parts,
                         end = k * (part + 1) / algorithm.parts;
     const auto packed = [&](const void* data, const Layout& layout, bool across) {
-      // [k, rows] for A, [n, k] for B: `across` says whether memory is that way already.
+      // Layout [k, rows] for A, [n, k] for B; `across`: memory has it already.
       return [=, this](std::uint64_t row, std::uint64_t line) {
         const float value = load(data, layout.type,
                                  across ? line * static_cast<std::uint64_t>(layout.ld) + row
@@ -208,7 +209,7 @@ struct Product {
       }
     if (s.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB) sum_columns(part, end - begin, from_b);
   }
-  /// Of op(B), and not of the result: to where a bias would be, in parts as well.
+  /// Sums the columns of op(B), not of the result, into the bias pointer, in parts as well.
   template <class FromB>
   void sum_columns(std::uint64_t part, std::uint64_t lines, const FromB& from_b) const {
     auto* const to = const_cast<void*>(s.desc.bias);
@@ -371,7 +372,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *found = 0;
   const Shapes shapes{*desc, *a, *b, *c, *d};
   if (const cublasStatus_t bad = check(shapes); bad != CUBLAS_STATUS_SUCCESS) return bad;
-  // Those that need the most alignment are the fastest, and long sums of few results are split.
+  // Algorithms that need the most alignment are the fastest; long sums with few results are split.
   const bool few = shapes.k() > 16 * std::max(shapes.m(), shapes.n());
   for (const std::uint64_t parts : {few ? 3 : 1, few ? 1 : 3})
     for (const std::uint64_t alignment : {16, 4, 2})
@@ -423,7 +424,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
       (product.beta != 0.0f && c_data == nullptr) || (c_data == d_data && c->ld != d->ld) ||
       (desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT && desc->bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
-  // The library's kernels fault here, or read something else.
+  // The library's kernels would fault, or read other data.
   for (const void* data : {a_data, b_data, c_data, static_cast<const void*>(d_data)})
     SORTIE_CHECK(fits(address(data), product.algorithm.alignment),
                  "a product of operands that are less aligned than its algorithm needs: {} bytes",
@@ -439,7 +440,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     });
     return CUBLAS_STATUS_SUCCESS;
   }
-  // Two kernels: what another stream does to the workspace in between shows.
+  // Two kernels, so that changes of the workspace by another stream in between are noticed.
   emulated_cuda::enqueue(stream, [product, checked, device] {
     take_some_time(device);
     std::memset(product.partial, 0xff, checked.workspaceSize);

@@ -1,4 +1,4 @@
-// cuBLASLt of the emulated GPUs: products against sums, and what it refuses as the library does.
+// cuBLASLt of the emulated GPUs: compares products with plain sums, and checks what it rejects.
 #include <cublasLt.h>
 #include <doctest/doctest.h>
 
@@ -19,14 +19,14 @@ std::size_t size_of(cudaDataType type) {
   return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4;
 }
 
-/// A product of columns, D [m, n] = 2 op(A) op(B) + C, whose description a test may spoil.
+/// A product of column-major matrices, D [m, n] = 2 op(A) op(B) + C. Tests change single members.
 struct Example {
   std::uint64_t m = 5, n = 3, k = 20;
   cublasOperation_t transposed_a = CUBLAS_OP_N, transposed_b = CUBLAS_OP_N;
   cudaDataType input = CUDA_R_32F, c_type = CUDA_R_32F, d_type = CUDA_R_32F;
-  cudaDataType input_b = CUDA_R_32F;  // where `input` is FP8
+  cudaDataType input_b = CUDA_R_32F;  // if `input` is FP8
   std::int64_t gap = 0;               // between columns
-  std::int64_t ld_a = 0;              // 0: as many as there are rows, and the gap
+  std::int64_t ld_a = 0;              // 0: number of rows plus the gap
   std::uint64_t n_of_b = 0;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -35,12 +35,12 @@ struct Example {
   std::uint64_t workspace_bytes = 4096;
   std::size_t workspace_offset = 0;
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK, alignment = 256;
-  int algorithm = 0;  // of those that the heuristic finds
-  int device = 0;     // that is current when the product is asked for
+  int algorithm = 0;  // index into the heuristic's results
+  int device = 0;     // current device when the product is requested
   bool broken_words = false;
 };
 
-/// Whole numbers, so that sums have no order, and small ones, which bf16 has.
+/// Small whole numbers, which bf16 represents and whose sums do not depend on the order.
 float number(std::uint64_t row, std::uint64_t col, int seed) {
   return static_cast<float>(static_cast<int>((row * 7 + col * 3 + seed) % 3) - 1);
 }
@@ -49,7 +49,7 @@ struct Memory {
   Memory(const std::vector<float>& values, cudaDataType type) : bytes(values.size() * 4) {
     std::vector<std::uint16_t> narrow;
     for (const float value : values) narrow.push_back(bf16(value).bits);
-    std::vector<std::uint8_t> codes;  // of 0, 1 and -1: all that number() makes
+    std::vector<std::uint8_t> codes;  // codes of 0, 1 and -1, the only results of number()
     for (const float value : values)
       codes.push_back(
           static_cast<std::uint8_t>((value < 0 ? 0x80 : 0) | (value == 0               ? 0
@@ -84,10 +84,10 @@ struct Memory {
 };
 
 struct Outcome {
-  int found = 0;  // algorithms
+  int found = 0;  // number of algorithms
   cublasStatus_t heuristic = CUBLAS_STATUS_SUCCESS, status = CUBLAS_STATUS_SUCCESS;
   bool right = false;
-  bool right_sums = false;  // of op(B)'s columns
+  bool right_sums = false;  // sums of op(B)'s columns are right
 };
 
 Outcome run(const Example& e) {
@@ -131,7 +131,7 @@ Outcome run(const Example& e) {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, e.epilogue);
   set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, e.bias_type);
   if (e.bias_is_there) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data));
-  if (is_fp8(e.input)) {  // whose product is 1
+  if (is_fp8(e.input)) {  // the product of the scales is 1
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(scales.data));
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
         static_cast<const void*>(static_cast<const float*>(scales.data) + 1));

@@ -1,4 +1,4 @@
-// What a forbidden access was, put together in a handler of SIGSEGV: nothing comes from the heap.
+// Describes a forbidden access. Used in a SIGSEGV handler, so it allocates nothing on the heap.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 
 namespace emulated_cuda {
 
-/// A line of at most 255 bytes; the rest of a longer one is lost.
+/// A line of at most 255 bytes; the rest is cut off.
 class FaultLine {
  public:
   template <class... Values>

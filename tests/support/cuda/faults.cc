@@ -17,7 +17,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
   static bool again = false;
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
-  // The access faults once more, for who was there before.
+  // The access faults again, for the previous handler.
   sigaction(signal, again ? &usual : &previous, nullptr);
   if (again) return;
   again = true;

@@ -1,9 +1,10 @@
-// Accesses that an emulated GPU does not allow end the process with a line that says what they are.
+// Explains forbidden accesses: the process ends with a line that says what was accessed.
 #pragma once
 
 namespace emulated_cuda {
 
-/// From here on, for as long as no one else takes SIGSEGV over.
+/// Installs the SIGSEGV handler, unless it is installed already. Another handler may replace it
+/// later.
 void name_faults();
 
 }  // namespace emulated_cuda

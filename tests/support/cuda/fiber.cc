@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kStack = 256 << 10;  // frames have red zones, or calls into the sanitizer
+constexpr std::size_t kStack = 256 << 10;  // frames contain red zones, or call the sanitizer
 #else
 constexpr std::size_t kStack = 64 << 10;
 #endif
@@ -33,7 +33,7 @@ Fiber::Fiber(void (*body)(void*), void* argument) : body_(body), argument_(argum
   SORTIE_CHECK(pages != MAP_FAILED, "no memory for the stack of an emulated thread");
   pages_ = static_cast<std::byte*>(pages);
   SORTIE_CHECK(mprotect(pages_, kPage, PROT_NONE) == 0, "mprotect");
-  // Stacks begin in different sets of the caches: threads of a block are at the same depth.
+  // Offset the stacks in the cache's sets, because threads of a block are at the same depth.
   static std::atomic<std::size_t> made;
   stack_ = pages_ + kPage;
   stack_bytes_ = kStack - 2 * kLine * (made++ % kColors);
@@ -51,14 +51,14 @@ Fiber::~Fiber() {
 #endif
   if (pages_ == nullptr) return;
 #ifdef __SANITIZE_ADDRESS__
-  // What is mapped there next has no red zones.
+  // The next mapping at these addresses has no red zones.
   ASAN_UNPOISON_MEMORY_REGION(pages_, kPage + kStack);
 #endif
   munmap(pages_, kPage + kStack);
 }
 
-/// AddressSanitizer keeps frames of each stack in memory of its own, and frees it where that stack
-/// is left for good: megabytes for every thread of every block otherwise.
+/// AddressSanitizer keeps each stack's frames in separate memory and frees it when that stack is
+/// left for good. Otherwise megabytes would leak for every thread of every block.
 void Fiber::drop_fake_stack() {
 #ifdef __SANITIZE_ADDRESS__
   if (pages_ == nullptr || fake_stack_ == nullptr) return;
@@ -75,7 +75,7 @@ void Fiber::switch_to(Fiber& next) {
 #endif
 #ifdef __SANITIZE_THREAD__
   if (pages_ == nullptr) thread_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(next.thread_, 0);  // what was done before is seen after
+  __tsan_switch_to_fiber(next.thread_, 0);  // makes earlier accesses visible to the next fiber
 #endif
   arrived(boost::context::detail::jump_fcontext(next.context_, &both));
 #ifdef __SANITIZE_ADDRESS__
@@ -84,7 +84,7 @@ void Fiber::switch_to(Fiber& next) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-/// From here on nothing of this stack's frames is read: they are gone.
+/// Nothing may read this stack's frames after the switch, because they are freed.
 __attribute__((no_sanitize_address)) void Fiber::leave() {
   last_ = {this, ender_};
   __sanitizer_start_switch_fiber(nullptr, ender_->stack_, ender_->stack_bytes_);

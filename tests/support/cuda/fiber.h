@@ -1,4 +1,4 @@
-// Stacks that threads of an emulated GPU run on.
+// Stacks on which the threads of an emulated GPU run.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
@@ -7,23 +7,23 @@
 
 namespace emulated_cuda {
 
-/// What runs on a stack. One runs at a time per thread of the host, and says which one is next.
+/// An execution context. Per host thread one fiber runs at a time, and it selects the next one.
 class Fiber {
  public:
-  /// The caller's own stack.
+  /// Represents the caller's own stack.
   Fiber() = default;
-  /// A stack of its own, which runs body(argument) from the first switch_to on. `body` never
-  /// returns.
+  /// Creates a new stack. The first switch_to() to it calls body(argument). `body` must never
+  /// return.
   Fiber(void (*body)(void*), void* argument);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Stops here, of the fiber that runs, and goes on with `next`; returns when another one does
-  /// that with this one.
+  /// Suspends this fiber, which must be the running one, and resumes `next`. Returns when another
+  /// fiber switches back to this one.
   void switch_to(Fiber& next);
 
-  /// Whether the address is in the page that ends the stack.
+  /// Whether the address is in the guard page at the end of the stack.
   bool overflows_at(const void* address) const;
 
  private:
@@ -35,7 +35,7 @@ class Fiber {
   void drop_fake_stack();
   void leave();
 
-  boost::context::detail::fcontext_t context_ = nullptr;  // where it goes on
+  boost::context::detail::fcontext_t context_ = nullptr;  // where it resumes
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
   std::byte* pages_ = nullptr;
@@ -43,8 +43,8 @@ class Fiber {
   const void* stack_ = nullptr;
   std::size_t stack_bytes_ = 0;
   void* fake_stack_ = nullptr;
-  Fiber* ender_ = nullptr;  // whom to give the thread back to instead of going on
-  Switch last_{};           // that does so
+  Fiber* ender_ = nullptr;  // fiber to return to instead of resuming
+  Switch last_{};           // data of the switch that does so
   // For ThreadSanitizer.
   void* thread_ = nullptr;
 };

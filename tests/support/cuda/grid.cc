@@ -1,6 +1,6 @@
-// Blocks of threads as fibers, one block at a time. A warp's lanes run, one after another in a
-// random order, until each of them waits or is done; then any warp that can go on is next. What is
-// missing between threads so shows as another result.
+// Runs blocks one at a time, with a fiber per thread. The lanes of a warp run one after another in
+// a random order until each waits or has returned; then any warp that can continue is next. So
+// missing synchronization between threads changes the result.
 #include "tests/support/cuda/grid.h"
 
 #include <sys/mman.h>
@@ -24,25 +24,25 @@ constexpr unsigned kWarp = 32;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kRoom = (kMaxSharedBytes + kPage - 1) / kPage * kPage;
 
-/// Where a thread is.
+/// State of a thread.
 enum At : unsigned char { fresh, at_exchange, at_warp, at_block, done, kPlaces };
 
 struct Copy {
   std::byte* to;
-  const std::byte* from;  // null: zeros
+  const std::byte* from;  // nullptr: zeros
   std::size_t size, group;
 };
 
 struct Thread {
   dim3 index;
   struct Worker* worker = nullptr;
-  std::vector<Copy> copies;  // under way
-  std::size_t groups = 0;    // of copies, committed
+  std::vector<Copy> copies;  // in progress
+  std::size_t groups = 0;    // committed groups of copies
   At at = fresh;
 };
 
 class Machine;
-/// A fiber, which runs one thread after another.
+/// A fiber that runs threads, one after another.
 struct Worker {
   explicit Worker(Machine& of) : machine(&of), fiber(&Worker::body, this) {}
   static void body(void* self);
@@ -52,11 +52,12 @@ struct Worker {
 
 struct Warp {
   unsigned first = 0, lanes = 0;
-  std::array<unsigned, kPlaces> count{};  // of lanes
-  std::size_t size = 0;                   // of what lanes exchange
+  std::array<unsigned, kPlaces> count{};  // of lanes in each state
+  std::size_t size = 0;                   // bytes that each lane exchanges
   WarpFunction function = nullptr;
   unsigned turn = 0;
-  // Two, in turn: who is at its next exchange does not overwrite what others still read.
+  // Used alternately, so that a lane at its next exchange does not overwrite what others still
+  // read.
   std::array<std::array<std::byte, kWarp * kExchangeBytes>, 2> given, computed;
 };
 
@@ -64,7 +65,7 @@ class Machine {
  public:
   void run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& kernel,
            std::uint64_t seed);
-  /// Of the thread that runs now: until it can go on.
+  /// Suspends the current thread until it can continue.
   void wait(At at) {
     stop(at);
     const unsigned self = here.index;
@@ -82,7 +83,7 @@ class Machine {
   bool fault(const void* address, FaultLine& line);
 
  private:
-  /// The thread that runs next, or -1 after the last block.
+  /// Returns the thread to run next, or -1 after the last block.
   int pick();
   void settle(Warp& warp);
   void begin_block();
@@ -110,19 +111,19 @@ class Machine {
   const std::function<void()>* kernel_ = nullptr;
   std::uint64_t random_ = 0;
 
-  // The grid: block `block_`, then `step_` further.
+  // The grid. The next block is `block_` plus `step_`, modulo their number.
   std::uint64_t blocks_ = 0, blocks_left_ = 0, block_ = 0, step_ = 0;
   std::size_t shared_bytes_ = 0;
   std::byte* shared_pages_ = nullptr;
 
-  // The block.
-  std::vector<Thread> threads_;  // as many as a block has, or more
+  // The current block.
+  std::vector<Thread> threads_;  // at least one per thread of the block
   unsigned count_ = 0;
   std::vector<std::unique_ptr<Warp>> warps_;
   std::vector<unsigned> ready_,
-      waiting_;                          // warps: which could go on, and at a barrier of the block
-  int warp_ = -1;                        // whose lanes run now
-  std::array<unsigned, kWarp> queue_{};  // its lanes that still will
+      waiting_;                          // warps: which can continue, and at the block's barrier
+  int warp_ = -1;                        // the warp whose lanes run now
+  std::array<unsigned, kWarp> queue_{};  // its lanes that have yet to run
   unsigned queued_ = 0, taken_ = 0;
 };
 
@@ -130,7 +131,7 @@ Machine& machine() {
   static thread_local Machine one;
   return one;
 }
-// Found without a call where every exchange asks.
+// Accessed without a function call, because every exchange needs it.
 [[gnu::tls_model("initial-exec")]] constinit thread_local Machine* running = nullptr;
 
 void Worker::body(void* self) {
@@ -148,7 +149,7 @@ Worker* Machine::idle_worker() {
   return worker;
 }
 
-/// One thread after another on one fiber, until there is one that waits on another.
+/// Runs one thread after another on one fiber, until the next one has its own fiber.
 void Machine::work(Worker& self) {
   for (;;) {
     (*kernel_)();
@@ -173,7 +174,7 @@ void Machine::work(Worker& self) {
 int Machine::pick() {
   while (taken_ == queued_) {
     if (warp_ >= 0) settle(*warps_[static_cast<unsigned>(warp_)]);
-    if (warp_ >= 0) {  // its exchange is complete: one more step of it, or another warp's turn
+    if (warp_ >= 0) {  // its exchange is complete: continue with it, or with another warp
       if (random() % 4 != 0) {
         release(static_cast<unsigned>(warp_));
         break;
@@ -185,7 +186,7 @@ int Machine::pick() {
       if (waiting_.empty()) {
         if (blocks_left_ == 0) return -1;
         begin_block();
-      } else {  // all are at the block's barrier
+      } else {  // all are at the barrier of the block
         std::swap(ready_, waiting_);
       }
     }
@@ -198,8 +199,8 @@ int Machine::pick() {
   return static_cast<int>(queue_[taken_++]);
 }
 
-/// All lanes of the warp have gone as far as they can. It stays the current one if its exchange is
-/// complete.
+/// Called when all lanes of the warp have gone as far as they can. The warp stays the current one
+/// if its exchange is complete.
 void Machine::settle(Warp& warp) {
   auto& count = warp.count;
   const auto name = [&] {
@@ -228,7 +229,7 @@ void Machine::settle(Warp& warp) {
   }
 }
 
-/// The warp's lanes that have not returned are next.
+/// Queues the lanes of the warp that have not returned.
 void Machine::release(unsigned index) {
   Warp& warp = *warps_[index];
   warp_ = static_cast<int>(index);
@@ -237,7 +238,7 @@ void Machine::release(unsigned index) {
   const std::uint64_t bits = random();
   const auto step = static_cast<unsigned>(bits) | 1u, start = static_cast<unsigned>(bits >> 32);
   for (unsigned i = 0; i < kWarp; ++i) {
-    const unsigned lane = (start + i * step) % kWarp;  // each once: the step is odd
+    const unsigned lane = (start + i * step) % kWarp;  // the step is odd, so each lane occurs once
     if (lane < warp.lanes && threads_[warp.first + lane].at != done)
       queue_[queued_++] = warp.first + lane;
   }
@@ -264,7 +265,7 @@ void Machine::begin_block() {
   }
 }
 
-/// Sizes of blocks are often those of the kernel before.
+/// No-op if the block has the size of the previous kernel's, which is frequent.
 void Machine::shape(dim3 threads) {
   const unsigned count = threads.x * threads.y * threads.z;
   const dim3& was = here.block_size;
@@ -281,7 +282,7 @@ void Machine::shape(dim3 threads) {
   }
 }
 
-/// The end of shared memory is the end of a page, behind which nothing can be touched.
+/// Places shared memory so that it ends at a guard page.
 void Machine::place_shared() {
   if (shared_pages_ == nullptr) {
     void* pages =

@@ -1,4 +1,4 @@
-// How an emulated GPU runs a kernel.
+// Runs kernels of an emulated GPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,13 +7,13 @@
 
 namespace emulated_cuda {
 
-/// All blocks of a kernel, one after another, in an order that the seed decides, as that of the
-/// threads in them. What a kernel does that no GPU would survive ends the process with a message.
+/// Runs all blocks of a kernel one after another. `seed` determines the order of the blocks and of
+/// the threads in them. Errors that a real GPU would not survive end the process with a message.
 void run_grid(dim3 blocks, dim3 threads, std::size_t shared_bytes,
               const std::function<void()>& kernel, std::uint64_t seed);
 
-/// Adds what is at an address that this thread's kernel could not touch; false if it is not the
-/// kernel's.
+/// Describes the address of a forbidden access by this thread's kernel. Returns false if the
+/// address does not belong to the kernel.
 bool fault_in_grid(const void* address, FaultLine& line);
 
 }  // namespace emulated_cuda

@@ -1,4 +1,4 @@
-// Threads of an emulated GPU: what is missing between them shows, and is right once it is there.
+// Threads of an emulated GPU: missing synchronization is detected, and correct code passes.
 #include "tests/support/cuda/grid.h"
 
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ std::vector<float> counted(std::size_t size) {
   return values;
 }
 
-/// How many of 20 seeds give another result than `expected`.
+/// Number of the 20 seeds whose result differs from `expected`.
 template <class Kernel>
 int differing(const Kernel& kernel, const std::vector<float>& expected, std::size_t shared_bytes) {
   int count = 0;
@@ -50,7 +50,7 @@ __global__ void reverse_block(const float* x, float* y) {
   y[first + threadIdx.x] = scratch[kThreads - 1 - threadIdx.x];
 }
 
-/// Each thread adds its neighbour's value, round by round.
+/// Each thread adds its neighbour's value, in several rounds.
 template <bool Barrier>
 __global__ void rotate(float* y) {
   auto* scratch = shared_memory<float>();

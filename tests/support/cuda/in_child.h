@@ -1,4 +1,4 @@
-// What ends the process, looked at from outside of it.
+// Runs code that ends the process, in a child process.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ namespace emulated_cuda {
 
 struct Ended {
   bool by_signal = false;
-  std::string said;  // on stderr
+  std::string said;  // its stderr
 };
 
 /// Runs `body` in a child process.
@@ -45,7 +45,7 @@ Ended in_child(const Body& body) {
   return ended;
 }
 
-/// `body` ends the process with a message that has these words.
+/// Checks that `body` ends the process with a message that contains `words`.
 template <class Body>
 void check_ends(const char* words, const Body& body) {
   const Ended ended = in_child(body);
@@ -53,7 +53,7 @@ void check_ends(const char* words, const Body& body) {
   CHECK(ended.by_signal);
   CHECK(ended.said.find(words) != std::string::npos);
 }
-/// It does not.
+/// Checks that it does not end the process and prints nothing.
 template <class Body>
 void check_lives(const Body& body) {
   const Ended ended = in_child(body);

@@ -12,12 +12,12 @@ namespace emulated_cuda {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kAlignment = 512;                   // as cudaMalloc's, at least
-constexpr std::size_t kAddresses = std::size_t{1} << 37;  // per GPU: long before one comes again
-constexpr std::size_t kTable = std::size_t{1} << 30;      // what a page of page tables maps
-constexpr std::size_t kGarbage = 4 << 20;                 // of a block, at most
+constexpr std::size_t kAlignment = 512;                   // at least that of cudaMalloc
+constexpr std::size_t kAddresses = std::size_t{1} << 37;  // per GPU; so large that reuse is rare
+constexpr std::size_t kTable = std::size_t{1} << 30;      // mapped by one page of page tables
+constexpr std::size_t kGarbage = 4 << 20;                 // filled bytes of a block, at most
 
-// Of Linux 6.13: pages without access in the middle of others, which cost nothing when all move.
+// Since Linux 6.13: guard pages within a mapping, which do not slow down moving it.
 constexpr int kGuardInstall = 102, kGuardRemove = 103;
 
 std::size_t rounded(std::size_t size, std::size_t to) {
@@ -31,8 +31,8 @@ std::byte* map(int rights) {
   return reinterpret_cast<std::byte*>(rounded(reinterpret_cast<std::uintptr_t>(pages), kTable));
 }
 
-/// Moves all pages; page tables move as a whole, so that it takes microseconds for any size. What
-/// was at the old addresses reads as zeros.
+/// Moves all pages. Page tables move as a whole, so this takes microseconds for any size. The old
+/// addresses read as zeros afterwards.
 void move(std::byte* from, std::byte* to) {
   SORTIE_CHECK(mremap(from, kAddresses, kAddresses,
                       MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED,
@@ -70,7 +70,7 @@ void Memory::close() {
   SORTIE_CHECK(mprotect(base_, kAddresses, PROT_NONE) == 0, "mprotect");
 }
 
-/// New addresses as long as there are any: who still uses an old block is found.
+/// Uses new addresses as long as possible, so that accesses to old blocks are detected.
 std::byte* Memory::region(std::size_t bytes) {
   if (touched_ + bytes <= kAddresses) {
     touched_ += bytes;
@@ -111,7 +111,7 @@ bool Memory::give_back(void* block) {
   open();
   guard(start, pages);
   close();
-  // Neighbours join.
+  // Merge adjacent holes.
   auto hole = holes_.emplace(start, pages + kPage).first;
   if (const auto next = std::next(hole);
       next != holes_.end() && hole->first + hole->second == next->first) {

@@ -1,5 +1,5 @@
-// The memory of an emulated GPU. Only what runs on the GPU can touch it: it is at its addresses
-// while the memory is open, and somewhere else in between.
+// The memory of an emulated GPU. Only work that runs on the GPU can access it: its pages are mapped
+// at their addresses only while the memory is open, and elsewhere in between.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,21 @@
 
 namespace emulated_cuda {
 
-/// Whether this Linux has pages without access around blocks; else they are full of NaN.
+/// Whether this Linux supports guard pages around blocks; otherwise these pages are filled with
+/// NaN.
 bool guards_blocks();
 
-/// Of one GPU; its caller locks.
+/// Memory of one GPU. Not thread-safe: the caller locks.
 class Memory {
  public:
   explicit Memory(int device, std::size_t bytes) : device_(device), bytes_(bytes) {}
 
-  /// A block that ends where a page without access begins, full of NaN; null when there is no more.
+  /// Allocates a block that ends at a page without access. At least its first 4 MiB are filled with
+  /// NaN. Returns nullptr if there is not enough memory.
   void* take(std::size_t size);
-  /// False when no block begins there. Nothing can touch it from now on.
+  /// Frees a block, which becomes inaccessible. Returns false if no block begins there.
   bool give_back(void* block);
-  /// Whether these bytes are in one block.
+  /// Whether these bytes are within one block.
   bool has(const void* address, std::size_t size) const;
   std::size_t bytes() const { return bytes_; }
   std::size_t free_bytes() const { return bytes_ - used_; }
@@ -29,7 +31,7 @@ class Memory {
   void open();
   void close();
 
-  /// Adds what is at an address that could not be touched; false if the address is not this GPU's.
+  /// Describes the address of a forbidden access. Returns false if it does not belong to this GPU.
   bool fault(const void* address, FaultLine& line) const;
 
  private:
@@ -40,9 +42,9 @@ class Memory {
   const std::size_t bytes_;
   std::size_t used_ = 0;
   std::byte *base_ = nullptr, *hidden_ = nullptr;
-  std::size_t touched_ = 0;                         // of the addresses: given to blocks before
-  std::map<const std::byte*, std::size_t> blocks_;  // sizes
-  std::map<std::byte*, std::size_t> holes_;         // regions of blocks that were given back
+  std::size_t touched_ = 0;                         // of the address range: used by blocks so far
+  std::map<const std::byte*, std::size_t> blocks_;  // sizes, by address
+  std::map<std::byte*, std::size_t> holes_;         // regions of freed blocks
   int opened_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Memory of an emulated GPU: only kernels and copies touch it, in the blocks that are there.
+// Memory of an emulated GPU: only kernels and copies can access it, and only within blocks.
 #include <doctest/doctest.h>
 
 #include <algorithm>

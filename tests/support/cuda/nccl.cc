@@ -1,4 +1,4 @@
-// NCCL's API between emulated GPUs: communicators that ask the hub.
+// NCCL's API between emulated GPUs: communicators that send requests to the hub.
 #include <nccl.h>
 
 #include <fmt/format.h>
@@ -106,7 +106,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   return ncclInProgress;
 }
 
-// NCCL's own, too, says "success" here, and writes `part` later.
+// Like NCCL, returns ncclSuccess at once and writes `part` later.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
   SORTIE_CHECK(config->blocking == 0, "the emulation is for communicators that do not block");

@@ -25,7 +25,7 @@ namespace {
 std::mutex mutex_of_living;
 std::set<ncclComm_t> living;
 
-/// A message is sent when it has been received: NCCL may have no buffer for it.
+/// A send is complete when it has been received, because NCCL may have no buffer for it.
 bool is_done(Calls& work, const Piece& one) {
   Asked head;
   Bytes bytes;
@@ -71,7 +71,7 @@ bool go_on(Calls& work) {
     work.begun = true;
   }
   work.seen = work.world->news();
-  // In the order of the calls: of the messages of one sender none overtakes another.
+  // Process pieces in the order of the calls: messages of one sender must not overtake each other.
   std::set<int> waited_for;
   for (auto one = work.pieces.begin(); one != work.pieces.end();) {
     const bool is_message = one->head.what == Ask::received;
@@ -86,7 +86,7 @@ bool go_on(Calls& work) {
   return work.pieces.empty();
 }
 
-/// What a piece needs that is not connected yet, with the role of the other end.
+/// Connections that the work needs and that do not exist yet, with the role of the other end.
 std::set<std::pair<int, Role>> to_connect(const ncclComm& comm, const Calls& work) {
   std::set<std::pair<int, Role>> wanted;
   for (const Piece& one : work.pieces) {

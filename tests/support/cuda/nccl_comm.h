@@ -1,4 +1,4 @@
-// Communicators of the emulated NCCL: what one is, and what its calls do in the background.
+// Communicators of the emulated NCCL, and the work that their calls do in the background.
 #pragma once
 
 #include <nccl.h>
@@ -16,16 +16,16 @@
 
 namespace emulated_cuda {
 
-/// What is in a communicator's streams looks at this, also when the communicator is gone.
+/// State that work in a communicator's streams checks; it outlives the communicator.
 struct Life {
   std::atomic<bool> aborted{false}, broken{false};
   int rank = 0;
 };
 
-/// What NCCL's own thread does, as the looks of ncclCommGetAsyncError move it.
+/// An operation of NCCL's background thread. Calls of ncclCommGetAsyncError advance it.
 struct Job {
-  std::function<bool()> look;          // true once done
-  std::function<void()> stop = [] {};  // it is aborted: its last deed
+  std::function<bool()> look;          // advances it; true once it is complete
+  std::function<void()> stop = [] {};  // called when it is aborted
 };
 
 }  // namespace emulated_cuda
@@ -36,17 +36,17 @@ struct ncclComm {
   const std::shared_ptr<emulated_cuda::Life> life = std::make_shared<emulated_cuda::Life>();
   std::uint32_t group = 0;
   int rank = 0, size = 0, device = 0;
-  std::atomic<std::uint64_t> sequence{1};  // 0 is joining
+  std::atomic<std::uint64_t> sequence{1};  // 0 is for joining
   emulated_cuda::Job job;
   std::set<std::pair<int, emulated_cuda::Role>> connected;
   std::atomic<bool> inside{false};
-  const char* const name;  // its maker's
+  const char* const name;  // owned by the creator
   const std::string name_before;
 };
 
 namespace emulated_cuda {
 
-/// A thread in a call of a communicator: NCCL has room for one.
+/// Marks a thread as being in a call of a communicator. NCCL allows only one.
 class Inside {
  public:
   explicit Inside(ncclComm_t comm);
@@ -58,17 +58,18 @@ class Inside {
   ncclComm_t comm_;
 };
 
-/// From here on it has calls.
+/// Registers a communicator, so that calls of it are accepted.
 ncclComm_t enlist(ncclComm_t comm);
-/// With the caller inside; moves what is pending.
+/// State of the communicator; advances its pending operation. The caller must hold an Inside.
 ncclResult_t state_of(ncclComm_t comm);
 void destroy(ncclComm_t comm);
-/// The end of communicators frees memory of their GPU, which waits for all that it was given.
+/// Destroys communicators. This frees memory of their GPUs, so it waits for all their queued work.
 void free_aborted(const std::vector<ncclComm_t>& comms);
-/// Writes where the caller of an interrupted call wanted it.
+/// Writes to the place that the caller of an interrupted call passed. Ends the process if the place
+/// is on this thread's stack.
 void write_late(ncclComm_t* place, ncclComm_t value);
 
-/// Of one call, or of a group of calls.
+/// The part of one call; grouped calls have several.
 struct Piece {
   Asked head;
   const void* from = nullptr;
@@ -79,15 +80,15 @@ struct Piece {
 struct Calls {
   std::shared_ptr<World> world;
   std::shared_ptr<Life> life;
-  ncclComm_t comm = nullptr;  // until it is in its stream
+  ncclComm_t comm = nullptr;  // valid until the work is in its stream
   std::vector<Piece> pieces;
   std::string fault;
   bool begun = false;
-  std::uint64_t seen = 0;  // of the world's news
+  std::uint64_t seen = 0;  // World::news() at the last attempt
 };
 
-/// NCCL connects ranks when they use a communicator, or a pair of it, for the first time, and only
-/// then gives the stream its kernel.
+/// Starts the work. As in NCCL, ranks are connected when a communicator, or a pair of its ranks, is
+/// used for the first time; only then the work is added to the stream.
 void begin(cudaStream_t stream, std::shared_ptr<Calls> work);
 
 }  // namespace emulated_cuda

@@ -33,7 +33,7 @@ T combined(T a, T b, std::uint32_t op) {
     return op == ncclSum ? static_cast<T>(a + b) : std::max(a, b);
 }
 
-/// Elements [begin, end) of all inputs, starting with that of rank `first`.
+/// Combines elements [begin, end) of all inputs, starting with that of rank `first`.
 template <class T>
 void combine(const std::vector<Bytes>& inputs, std::size_t begin, std::size_t end,
              std::size_t first, std::uint32_t op, Bytes& out) {
@@ -48,7 +48,7 @@ void combine(const std::vector<Bytes>& inputs, std::size_t begin, std::size_t en
   }
 }
 
-/// Each block's sum begins one rank further along the ring.
+/// Sums each block starting one rank later, as around a ring.
 Bytes reduced(const std::vector<Bytes>& inputs, const Asked& asked) {
   Bytes out(inputs[0].size());
   const std::size_t count = out.size() / size_of(asked.type);
@@ -101,10 +101,10 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
  private:
   struct Group {
-    std::vector<int> ranks;  // of the world
+    std::vector<int> ranks;  // ranks in the world
   };
   struct Waiting {
-    std::map<int, Asked> asked;  // by rank of the group
+    std::map<int, Asked> asked;  // by rank in the group
     std::map<int, Bytes> inputs;
   };
 
@@ -174,7 +174,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
       for (const Bytes& one : inputs) out.insert(out.end(), one.begin(), one.end());
     else if (head.what == Ask::broadcast)
       out = inputs[static_cast<std::size_t>(head.peer)];
-    // Rank 0 last: the hub goes with its process.
+    // Answer rank 0 last, because the hub ends with its process.
     for (std::size_t i = ranks.size(); i-- > 0;) {
       Bytes mine = out;
       if (head.what == Ask::reduce_scatter) {
@@ -189,7 +189,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
   void split(const Asked& head, const Waiting& whole) {
     const std::vector<int> ranks = groups_[head.group].ranks;
-    std::map<int, std::vector<int>> parts;  // members of the group by color
+    std::map<int, std::vector<int>> parts;  // by color; members of the group
     for (const auto& [member, asked] : whole.asked) parts[asked.peer].push_back(member);
     for (auto& [color, members] : parts) {
       std::ranges::stable_sort(members, {}, [&](int m) { return whole.asked.at(m).count; });

@@ -1,5 +1,5 @@
-// What ranks of emulated GPUs send each other: all of it through a hub in the process of rank 0,
-// which knows what each rank asks for and adds up.
+// Messages between ranks of emulated GPUs. All of them pass through a hub in the process of rank 0,
+// which knows what each rank requests and does the reductions.
 #pragma once
 
 #include <nccl.h>
@@ -11,28 +11,29 @@
 namespace emulated_cuda {
 
 enum class Ask : std::uint32_t {
-  join,  // count = ranks of the world, peer = this one's rank
+  join,  // count = ranks of the world, peer = rank of the sender
   all_reduce,
   reduce_scatter,
   all_gather,
   broadcast,
   send,     // to rank `peer` of the group
   split,    // peer = color, count = key
-  connect,  // with rank `peer` of the group, op = this one's role
+  connect,  // with rank `peer` of the group, op = Role of the sender
   finalize,
-  // of the hub:
-  result,     // of the operation `sequence` of group `group`; joined: peer = 0
+  // Messages of the hub:
+  result,     // of operation `sequence` of group `group`; joined: peer = 0
   received,   // from rank `peer` of the group
-  connected,  // the same of rank `peer`
-  part,    // of a split: group = the new one, peer = rank, count = ranks; sequence and `of` name it
-  failed,  // the bytes are words
+  connected,  // with rank `peer`
+  part,       // of a split: group = the new one, peer = rank, count = ranks; `sequence` and `of`
+              // identify it
+  failed,     // the bytes are the error text
 };
 
-/// What a rank is in a connection: collectives and each direction of messages have their own. A
-/// taker has received a message.
+/// Role of a rank in a connection: collectives and each direction of messages use separate ones. A
+/// taker confirms that it has received a message.
 enum class Role : std::uint32_t { member, sender, receiver, taker };
 
-/// A message; `bytes` bytes follow.
+/// Header of a message; `bytes` bytes follow.
 struct Asked {
   Ask what = Ask::join;
   std::uint32_t group = 0, of = 0;
@@ -45,11 +46,11 @@ struct Asked {
 
 std::size_t size_of(std::uint32_t type);
 
-/// False when the connection is gone.
+/// Write and read a whole message. Return false if the connection is lost.
 bool write_message(int socket, const Asked& head, const void* bytes);
 bool read_message(int socket, Asked& head, std::vector<std::byte>& bytes);
 
-/// Starts a hub that serves one world until its ranks are gone; returns its port.
+/// Starts a hub that serves one world until its ranks have disconnected. Returns its port.
 std::uint16_t start_hub();
 
 }  // namespace emulated_cuda

@@ -79,7 +79,7 @@ void World::fail(const std::string& words) {
 
 const char* World::problem() {
   const std::lock_guard lock(mutex_);
-  return problem_.empty() ? "" : problem_.c_str();  // which never changes again
+  return problem_.empty() ? "" : problem_.c_str();  // does not change once it is set
 }
 
 void World::read() {

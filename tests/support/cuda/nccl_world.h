@@ -1,4 +1,4 @@
-// A rank's connection to the hub, as all its communicators share it.
+// A rank's connection to the hub, shared by all its communicators.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace emulated_cuda {
 
 using Bytes = std::vector<std::byte>;
 
-/// What SORTIE_EMULATED_NCCL_FAULT asks for (nccl.h).
+/// The fault that SORTIE_EMULATED_NCCL_FAULT requests (nccl.h).
 struct Fault {
   std::string kind;
   int rank = -1;
@@ -33,27 +33,27 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// This rank is gone for the others; its reader ends.
+  /// Closes the connection: the rank is gone for the others, and read() returns.
   void close();
   void ask(const Asked& head, const void* bytes);
-  /// A message of the hub's, once it has come.
+  /// Takes a received message of the hub. Returns false if it has not arrived.
   bool take(Ask what, std::uint32_t group, std::uint64_t which, Bytes& bytes, Asked& head);
-  /// The number of `take` for an end of a connection.
+  /// Key for take() of one end of a connection.
   static std::uint64_t which(int peer, Role role) {
     return static_cast<std::uint64_t>(peer) * 4 + static_cast<std::uint64_t>(role);
   }
   void fail(const std::string& words);
   bool failed() const { return failed_; }
-  /// Changes with all that comes.
+  /// Changes with every received message.
   std::uint64_t news() const { return news_; }
   const char* problem();
-  /// Takes what comes until the connection is closed.
+  /// Receives messages until the connection is closed. Runs on a separate thread.
   void read();
 
-  /// The fault of the next operation, if it is its turn; splits have numbers of their own.
+  /// The fault of the next operation, "" if it has none. Splits are counted separately.
   std::string next_fault();
   bool next_split_hangs();
-  /// How long each call of NCCL takes: SORTIE_EMULATED_NCCL_CALL_MS.
+  /// Duration of each NCCL call: SORTIE_EMULATED_NCCL_CALL_MS.
   std::chrono::milliseconds call_time() const { return call_time_; }
 
  private:

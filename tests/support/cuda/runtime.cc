@@ -1,4 +1,4 @@
-// CUDA's runtime on emulated GPUs: the calls about devices, memory, streams and events.
+// CUDA's runtime on emulated GPUs: the calls for devices, memory, streams and events.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 thread_local int chosen = 0;
 
-/// What differs between GPUs: SORTIE_EMULATED_GPU=sm_86.
+/// Properties that differ between GPUs: SORTIE_EMULATED_GPU=sm_86.
 struct Kind {
   std::string_view name = "sm_90";
   int major = 9, minor = 0;

@@ -18,7 +18,7 @@ std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-/// Access rights to a GPU's memory while it lives.
+/// Opens a GPU's memory while the object lives.
 class Open {
  public:
   explicit Open(Memory& memory) : memory_(memory) { memory_.open(); }
@@ -33,8 +33,8 @@ class Open {
 std::array<std::atomic<Device*>, kDevices> devices;
 std::atomic<std::uint64_t> waits = 0, launches = 0;
 
-/// GPUs go on while no thread waits for them. Started with the first work that waits for others:
-/// whoever they are, they may wait for this process without asking its GPUs.
+/// Starts a thread that runs GPUs' work while no thread waits for them. Called with the first work
+/// that depends on others: these may wait for this process without calling into its GPUs.
 void go_on_alone() {
   static const bool started = [] {
     std::thread([] {
@@ -122,7 +122,7 @@ void Device::run_until(const std::function<bool()>& done) {
     }
     SORTIE_CHECK(ran != Ran::none, "streams wait for events that no stream will reach");
     if (ran == Ran::one) continue;
-    // The lock is the caller's; who runs a collective of this GPU on another's thread needs none.
+    // Only the caller's lock is held here; a thread that runs a collective for this GPU needs none.
     mutex.unlock();
     help_others();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -189,7 +189,7 @@ Device& device(int index) {
   std::atomic<Device*>& it = devices[static_cast<std::size_t>(index)];
   if (Device* made = it) return *made;
   std::lock_guard lock(making);
-  if (it == nullptr) it = new Device(index);  // for as long as the process
+  if (it == nullptr) it = new Device(index);  // never destroyed
   return *it;
 }
 
@@ -217,14 +217,14 @@ void emulated_cuda::count_launch() {
   ++emulated_cuda::launches;
 }
 
-/// For tests, which find it in the module: how often the host has waited for work that a GPU had
-/// not done yet, with nothing given to it behind that: it then stands still until the host goes on.
+/// For tests, which look it up in the module: how often the host waited for unfinished work while
+/// the GPU had no later work queued. Such a GPU is idle until the host continues.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_waits() {
   return emulated_cuda::waits;
 }
 
-/// The same: how often the host has given a GPU something to do: a kernel, a copy, a fill, a
-/// collective, or a whole graph. What is captured does not count.
+/// Same: how often the host gave a GPU work: a kernel, a copy, a fill, a collective or a whole
+/// graph. Captured work does not count.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_launches() {
   return emulated_cuda::launches;
 }

@@ -1,5 +1,5 @@
-// The streams of an emulated GPU. They run in whatever thread waits for one of them, late, and in
-// any order that their events allow.
+// The streams of an emulated GPU. Their work runs late, on whatever thread waits for one of them,
+// and in any order that their events allow.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,22 +17,22 @@
 
 namespace emulated_cuda {
 
-/// A place in a stream.
+/// A position in a stream.
 struct Point {
   std::atomic<bool> passed = false;
-  std::chrono::nanoseconds when = {};  // it passed, by its GPU's clock
+  std::chrono::nanoseconds when = {};  // when it was passed, by its GPU's clock
 };
 
-/// What a stream does at once. Each part may be empty.
+/// An atomic unit of work in a stream. Each member may be empty.
 struct Work {
   std::function<void()> run = {};
-  std::function<bool()> ready = {};  // asked again and again, before it runs
-  /// What says no, so that `ready` is not asked: nothing has come since it was the last time. Asked
-  /// without the GPU's memory.
+  std::function<bool()> ready = {};  // polled; `run` may run once it returns true
+  /// Returns false if nothing has arrived since `ready` last returned false, so that `ready` need
+  /// not be called. Called without access to the GPU's memory.
   std::function<bool()> has_news = {};
 };
 
-/// What was captured: nodes, each after those of lower numbers that it names.
+/// A captured graph: each node runs after the earlier nodes that it names.
 struct Graph {
   struct Node {
     Work work;
@@ -42,12 +42,13 @@ struct Graph {
   std::vector<Node> nodes;
 };
 
-/// One launch of a graph, which goes on node by node beside the other streams.
+/// One launch of a graph, whose nodes run interleaved with other streams.
 class GraphRun {
  public:
   explicit GraphRun(std::shared_ptr<const Graph> graph)
       : graph_(std::move(graph)), done_(graph_->nodes.size()), left_(done_.size()) {}
-  /// Runs a node; which one is `random`'s choice. False when each one waits for something else.
+  /// Runs a node, which `random` selects. Returns false if every remaining node waits for
+  /// something.
   bool run_one(std::uint64_t random);
   bool done() const { return left_ == 0; }
 
@@ -61,29 +62,29 @@ struct Item {
   Work work = {};
   std::shared_ptr<GraphRun> graph = {};
   std::shared_ptr<Point> passes = {}, after = {};
-  bool foreign = false;  // `after` is of another GPU
+  bool foreign = false;  // `after` belongs to another GPU
 };
 
-/// Streams that write down what they are asked for.
+/// A capture: streams whose calls are recorded.
 struct Capture {
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
-  std::vector<Stream*> streams;     // the first one began it; none once it has ended
-  cudaError_t error = cudaSuccess;  // the first one
-  std::thread::id thread = {};      // the only one that may end it
+  std::vector<Stream*> streams;     // the first one began the capture; empty once it has ended
+  cudaError_t error = cudaSuccess;  // the first error
+  std::thread::id thread = {};      // if set, the only thread that may end it
 };
 
 struct Stream {
   int device = 0;
   std::deque<Item> items = {};
   std::shared_ptr<Capture> capture = {};
-  std::vector<std::size_t> last = {};  // nodes that the next one comes after
+  std::vector<std::size_t> last = {};  // nodes on which the next one depends
 };
 
 struct Event {
   int device = 0;
   bool timed = true;
-  std::shared_ptr<Point> latest = {};  // null: never recorded
-  // Of a record that was captured.
+  std::shared_ptr<Point> latest = {};  // nullptr: never recorded
+  // If the record was captured.
   std::shared_ptr<Capture> capture = {};
   std::vector<std::size_t> nodes = {};
 };
@@ -94,49 +95,49 @@ class Device {
   std::recursive_mutex mutex;
   Memory memory;
   std::vector<Stream*> streams;
-  /// The one of copies without a stream.
+  /// The stream of copies without a stream argument.
   Stream& default_stream();
-  /// What events read. It stands still but for a microsecond of each item, and what work adds that
-  /// pretends to take long: no busy machine shows in it.
+  /// Time that events record. It advances by a microsecond per item and by the simulated duration
+  /// of work, so it does not depend on the load of the machine.
   std::chrono::nanoseconds clock{0};
 
   void add(Stream& stream, Item item);
-  /// Some of what waits.
+  /// Runs some of the queued work.
   void do_some();
-  /// Whether nothing waits.
+  /// Whether no work is queued.
   bool idle() const;
-  /// Runs what can, until `done` says so. Where that takes other GPUs or processes, they go on,
-  /// too; where nothing ever can, the process ends with a message.
+  /// Runs work until `done` returns true. If that requires other GPUs or processes, also runs work
+  /// of other GPUs. If it can never happen, ends the process with a message.
   void run_until(const std::function<bool()>& done);
-  /// Whether a stream has work behind that place in it.
+  /// Whether a stream has work after that position.
   bool has_more_than(const Point& point) const;
   std::uint64_t random();
 
  private:
   enum class Ran : std::uint8_t { one, none, none_yet };
   Ran run_one();
-  /// Nothing can run before an event, or what is sent, has come. To open the memory takes long, as
-  /// all processors are told.
+  /// Whether nothing can run before an event or a message arrives. Checked before opening the
+  /// memory, which is slow because all CPUs must be notified.
   bool stands_still() const;
-  /// Either every stream has its turn now and then, or one goes on while others stay far behind.
+  /// Chooses at random whether the streams alternate, or one runs far ahead of the others.
   void begin_turns() { turns_ = random() % 2 == 0 ? 1 : 16; }
 
   const int index_;
   std::uint64_t random_;
-  Stream* default_ = nullptr;  // for as long as the process
-  std::uint64_t turns_ = 1;    // items of a stream, about
-  std::size_t first_ = 0;      // stream that is asked
+  Stream* default_ = nullptr;  // never destroyed
+  std::uint64_t turns_ = 1;    // average number of items of a stream in a row
+  std::size_t first_ = 0;      // index of the stream that is tried first
 };
 
 int device_count();
 Device& device(int index);
-/// The host waits for all that a GPU was given.
+/// Counts that the host waits for all work of a GPU.
 void count_wait();
-/// The host has given a GPU something to do.
+/// Counts that the host has given work to a GPU.
 void count_launch();
-/// Some of what waits on GPUs that no other thread is at.
+/// Runs some queued work of GPUs that no other thread uses.
 void help_others();
-/// As run_grid's.
+/// Like fault_in_grid().
 bool fault_in_memory(const void* address, FaultLine& line);
 
 }  // namespace emulated_cuda

@@ -1,4 +1,4 @@
-// Streams of an emulated GPU: late, in any order that events allow.
+// Streams of an emulated GPU: they run late, in any order that events allow.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -35,8 +35,8 @@ struct TestEvent {
   cudaEvent_t event = nullptr;
 };
 
-/// Of 50 times, how often the second stream misses what the first one has written, or the first
-/// one writes again, much later, what the second one still reads.
+/// Of 50 runs, the number in which the second stream misses what the first has written, or the
+/// first overwrites, much later, what the second still reads.
 int overtaken(bool waits, bool waited_for) {
   int count = 0;
   Gpu gpu;
@@ -148,7 +148,7 @@ TEST_CASE("who asks often enough sees an event pass, and a stream end") {
   Gpu gpu;
   float* x = gpu.make(kSize, 1);
   TestEvent event;
-  CHECK(cudaEventQuery(event.event) == cudaSuccess);  // never recorded
+  CHECK(cudaEventQuery(event.event) == cudaSuccess);  // the event was never recorded
   int later = 0;
   for (int trial = 0; trial < 50; ++trial) {
     for (int i = 0; i < 10; ++i) gpu.run(0, plus_one, kOne, x);
@@ -219,7 +219,7 @@ TEST_CASE("the environment says what GPUs there are") {
   with("SORTIE_EMULATED_GPUS", "0",
        [&] { CHECK(cudaGetDeviceCount(&count) == cudaErrorNoDevice); });
   with("SORTIE_EMULATED_GPU_MEMORY", "65536", [] {
-    Gpu gpu(7);  // no other test has it
+    Gpu gpu(7);  // used by no other test
     void* block = gpu.take(60000);
     CHECK(cudaMalloc(&block, 8192) == cudaErrorMemoryAllocation);
   });
@@ -237,7 +237,7 @@ TEST_CASE("what waits for others lets the rest go on, on both GPUs, asked or not
   }
   first.run(1, plus_one, kOne, x);
   CHECK(first.values(x, kSize) == std::vector<float>(kSize, 2));
-  // No call that waits.
+  // Calls nothing that blocks.
   std::atomic<bool> done = false;
   REQUIRE(enqueue_when(
               second.streams[1], [] { return true; }, [&] { done = true; }) == cudaSuccess);

@@ -1,4 +1,4 @@
-// Fragments as the PTX ISA documents them; one lane computes for all.
+// Fragments as documented in the PTX ISA. One lane computes for the whole warp.
 #include "tests/support/cuda/tensor_core.h"
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ float of_bf16(std::uint32_t bits) {
   return __uint_as_float(bits << 16);
 }
 
-/// e4m3 (bias 7, no infinity, S1111111 is NaN) and e5m2 (bias 15, as IEEE 754).
+/// Decodes e4m3 (bias 7, no infinity, S1111111 is NaN) or e5m2 (bias 15, as IEEE 754).
 float of_fp8(std::uint32_t bits, int mantissa_bits) {
   const int exponent_bits = 7 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
   const auto mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
@@ -28,7 +28,7 @@ float of_fp8(std::uint32_t bits, int mantissa_bits) {
   return sign * std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - bias - mantissa_bits);
 }
 
-/// The values of all bytes of a format.
+/// The values of all codes of a format.
 template <int Mantissa>
 const std::array<float, 256>& fp8_values() {
   static const auto values = [] {
@@ -40,7 +40,7 @@ const std::array<float, 256>& fp8_values() {
 }
 
 constexpr int kBf16 = 7;
-/// Element `index` of a register, of a format with so many bits of mantissa.
+/// Element `index` of a register, in a format with `Mantissa` bits of mantissa.
 template <int Mantissa>
 float element_of(std::uint32_t bits, unsigned index) {
   if constexpr (Mantissa == kBf16)
@@ -49,7 +49,7 @@ float element_of(std::uint32_t bits, unsigned index) {
     return fp8_values<Mantissa>()[bits >> (8 * index) & 0xffu];
 }
 
-/// What a lane gives, and gets: of the documented fragments.
+/// What a lane contributes and receives, in the documented fragments.
 struct Operands {
   std::uint32_t a[4], b[2];
   float c[4];
@@ -58,11 +58,11 @@ struct Sums {
   float c[4];
 };
 
-/// The product of a warp: from fragments to matrices and back.
+/// The product of a warp: converts fragments to matrices and back.
 template <int MantissaA, int MantissaB>
 void multiply(const std::byte* given, std::byte* results) {
   constexpr unsigned kPerRegister = MantissaA == kBf16 ? 2 : 4;
-  constexpr unsigned kHalf = 4 * kPerRegister;  // of the columns of a
+  constexpr unsigned kHalf = 4 * kPerRegister;  // half of the columns of a
   std::array<Operands, 32> all;
   std::memcpy(all.data(), given, sizeof all);
   std::array<std::array<float, 2 * kHalf>, 16> a;
@@ -132,11 +132,11 @@ void ldmatrix_x4(std::uint32_t (&registers)[4], const void* row, bool transposed
 
 namespace {
 
-/// Of 1024 bytes, as far as places in shared memory are multiples of it.
+/// Address of the start of shared memory; a multiple of 1024 bytes, like shared memory's alignment.
 constexpr std::uint32_t kFirstShared = 1024;
 
-/// An operand as its descriptor has it: addresses and strides in 16 bytes, pieces of 16 bytes that
-/// are swapped with the address bits above 128 bytes.
+/// An operand as its descriptor defines it: addresses and strides in units of 16 bytes, with the
+/// 128-byte swizzle, which XORs address bits 4 to 6 with bits 7 to 9.
 struct SharedOperand {
   std::uint64_t begin, panel, eight_rows;
 
@@ -146,8 +146,8 @@ struct SharedOperand {
         eight_rows((bits >> 32 & 0x3fff) << 4) {
     SORTIE_CHECK(bits >> 62 == 1, "wgmma: a matrix without the 128-byte swizzle");
   }
-  /// Two neighbours of the line that `line` and `column` name: a row, or a column where lines are
-  /// transposed. A line has 64 elements in each panel.
+  /// Two adjacent elements of a line, starting at `column`. A line is a row, or a column if the
+  /// operand is transposed. It has 64 elements in each panel.
   std::uint32_t pair(std::uint64_t line, std::uint64_t column) const {
     return element(line, column) | element(line, column + 1) << 16;
   }

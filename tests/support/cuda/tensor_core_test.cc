@@ -1,5 +1,5 @@
-// Tensor cores and asynchronous copies of an emulated GPU: products against sums of the same
-// elements, and copies that are not there before they were waited for.
+// Tensor cores and asynchronous copies of an emulated GPU: compares products with sums of the same
+// elements, and checks that copies take effect only when waited for.
 #include "trainer/ops/cuda/warpgroup.h"
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ void run_warp(const Kernel& kernel) {
     emulated_cuda::run_grid({1}, {kWarp}, 16 << 10, kernel, seed);
 }
 
-/// Whole numbers, so that sums have no order; none has the value of its neighbour.
+/// Whole numbers, so that sums do not depend on the order; adjacent ones differ.
 int number(int row, int col, int seed) {
   return (row * 7 + col * 3 + seed) % 11 - 5;
 }
@@ -27,7 +27,7 @@ std::uint16_t bf16_bits(int value) {
   return bf16(static_cast<float>(value)).bits;
 }
 
-/// Of -4 ... 4 in a format with so many bits of mantissa.
+/// Encodes -4 ... 4 in a format with this many mantissa bits.
 std::uint8_t fp8_bits(int value, int mantissa) {
   const int bias = mantissa == 3 ? 7 : 15, size = std::abs(value);
   if (size == 0) return 0;
@@ -36,7 +36,7 @@ std::uint8_t fp8_bits(int value, int mantissa) {
   return static_cast<std::uint8_t>((value < 0 ? 0x80 : 0) | (exponent + bias) << mantissa | rest);
 }
 
-/// The fragment of c of this lane against sum over k of a(row, k) b(k, col) plus 1.
+/// Compares this lane's fragment of c with the sum over k of a(row, k) b(k, col), plus 1.
 template <class A, class B>
 void check_product(const float (&c)[4], int depth, const A& a, const B& b) {
   const int g = emulated_lane() / 4, t = emulated_lane() % 4;
@@ -56,7 +56,7 @@ TEST_CASE("wgmma multiplies tiles, and fragments with tiles, of one panel and of
       emulated_cuda::run_grid(
           {1}, {2 * kWarpgroup}, PanelTile<kColumns>::elements(kRowsOfA + kRows) * sizeof(bf16),
           [] {
-            // a [128, columns], of which each warpgroup has 64 rows, and b [64, columns].
+            // a [128, columns], 64 rows per warpgroup, and b [64, columns].
             auto* a = shared_memory<bf16>();
             auto* b = a + PanelTile<kColumns>::elements(kRowsOfA);
             const auto thread = static_cast<int>(threadIdx.x);
@@ -78,7 +78,7 @@ TEST_CASE("wgmma multiplies tiles, and fragments with tiles, of one panel and of
                       number(warp * 16 + g + i / 2 * 8, k, 0) * number(8 * n + 2 * t + i % 2, k, 4);
                 CHECK(s[n][i] == static_cast<float>(expected));
               }
-            // A matrix of small numbers in fragments, times b.
+            // A matrix of small numbers in fragments, multiplied by b.
             float left[kRows / 8][4], sums[kColumns / 8][4] = {};
             const auto small = [](int row, int col) { return number(row, col, 2); };
             for (int n = 0; n < kRows / 8; ++n)
@@ -105,7 +105,7 @@ TEST_CASE("wgmma multiplies tiles, and fragments with tiles, of one panel and of
 
 TEST_CASE("mma multiplies fragments that ldmatrix loads") {
   run_warp([] {
-    // a [16, 16] row by row; b [16, 8] row by row, and so transposed on its way.
+    // a [16, 16] row-major; b [16, 8] row-major, so it is transposed when it is loaded.
     auto* a = shared_memory<std::uint16_t>();
     auto* b = a + 16 * 16;
     const int lane = emulated_lane();
@@ -121,7 +121,7 @@ TEST_CASE("mma multiplies fragments that ldmatrix loads") {
     check_product(
         c, 16, [](int row, int k) { return number(row, k, 0); },
         [](int k, int col) { return number(k, col, 4); });
-    // The same b column by column, without a transposition.
+    // The same b column-major, without a transposition.
     auto* columns = b + 16 * 8;
     for (int i = lane; i < 8 * 16; i += kWarp) columns[i] = bf16_bits(number(i % 16, i / 16, 4));
     __syncwarp();
@@ -161,7 +161,7 @@ TEST_CASE("mma of fp8 in both formats") {
 
 TEST_CASE("the ends of the fp8 formats") {
   run_warp([] {
-    // a of one element in column 0 of every row, b of ones: c is that element.
+    // a has one element, in column 0 of every row; b consists of ones: c is that element.
     const auto decoded = [](auto format, std::uint8_t bits) {
       const bool first = emulated_lane() % 4 == 0;
       constexpr std::uint8_t kOne = format() == Fp8::e4m3 ? 0x38 : 0x3c;

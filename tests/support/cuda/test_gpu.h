@@ -24,7 +24,7 @@ struct Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  /// Device memory with these values.
+  /// Allocates device memory with these values.
   float* make(const std::vector<float>& values) {
     auto* block = static_cast<float*>(take(values.size() * sizeof(float)));
     REQUIRE(cudaMemcpy(block, values.data(), values.size() * sizeof(float),
@@ -39,7 +39,7 @@ struct Gpu {
     blocks.push_back(block);
     return block;
   }
-  /// All values, once the streams have done their work.
+  /// All values of the block, after the streams have finished.
   std::vector<float> values(const float* block, std::size_t size) {
     std::vector<float> host(size);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
