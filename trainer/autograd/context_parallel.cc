@@ -26,7 +26,7 @@ struct KeyMessage {
   }
 };
 
-/// What all steps of one attention know.
+/// Constants of all steps of one attention.
 struct RingShape {
   RingShape(const ContextGroup& ring_group, const Tensor& k, const Tensor& v,
             const ops::AttentionMask& ring_mask)
@@ -45,8 +45,8 @@ struct RingShape {
   Tensor half_of(const Tensor& x, int half) const {
     return x.slice(1, half * chunk_tokens, chunk_tokens);
   }
-  /// Calls body(first, count, mask) for runs of this rank's queries that see the chunk of keys.
-  /// Where the host computes they are short, so that messages make progress between them.
+  /// Calls body(first, count, mask) for runs of this rank's queries that see the chunk of keys. On
+  /// the CPU the runs are short, so that messages make progress between them.
   template <class Body>
   void for_each_query_run(int key_chunk, const Body& body) const {
     constexpr std::int64_t kShort = 1024;
@@ -78,9 +78,9 @@ struct RingShape {
   int steps = 0;  // of the longest route
 };
 
-/// Keys and values on their way. In step s the rank at hop s of a route gets its chunk. All ranks
-/// post the messages of a step at the same point, by route, so that those of every pair of ranks
-/// match.
+/// Passes keys and values from rank to rank. In step s the rank at hop s of a route receives the
+/// route's chunk. All ranks post the messages of a step at the same point, in the order of the
+/// routes, so that those of every pair of ranks match.
 class KeyTravel {
  public:
   struct Visitor {
@@ -90,7 +90,7 @@ class KeyTravel {
 
   KeyTravel(ExecutionContext& context, const RingShape& shape, const Tensor& k, const Tensor& v)
       : context_(context), shape_(shape) {
-    std::optional<Tensor> packed[2];  // by half: a chunk may go both ways
+    std::optional<Tensor> packed[2];  // by half: a chunk may be sent in both directions
     for (std::size_t i = 0; i < shape.routes.size(); ++i) {
       const ChunkRoute& route = shape.routes[i];
       if (route.owner != shape.group.rank()) continue;
@@ -108,7 +108,7 @@ class KeyTravel {
     post();
   }
 
-  /// The chunks of the next step, which are sent on.
+  /// Returns the chunks of the next step and starts to forward them.
   const std::vector<Visitor>& next() {
     here_.clear();
     for (const auto& [route, number] : coming_)
@@ -118,14 +118,14 @@ class KeyTravel {
     post();
     return here_;
   }
-  /// Until all that was sent has been taken.
+  /// Waits until all messages have been sent.
   void finish() {
     here_.clear();
     for (Transfers& step : travels_) step.finish();
   }
 
  private:
-  /// Messages of the step after this one.
+  /// Posts the messages of the next step.
   void post() {
     if (step_ >= shape_.steps) return;
     const ContextGroup& group = shape_.group;
@@ -152,22 +152,22 @@ class KeyTravel {
   DType dtype_ = DType::f32;
   int step_ = 0;
   std::vector<Visitor> here_;
-  std::vector<std::pair<std::size_t, std::size_t>> coming_;  // routes, numbers in the last of:
+  std::vector<std::pair<std::size_t, std::size_t>> coming_;  // route, number in travels_.back()
   std::vector<Transfers> travels_;                           // by step
 };
 
-/// Gradients of visiting chunks, f32: each goes along its chunk's route from rank to rank, which
-/// add their parts, and from the last one home.
+/// Passes the gradients (f32) of visiting chunks along the routes of these chunks. Each rank adds
+/// its part; the last rank of a route sends the sum to the owner of the chunk.
 class GradientTravel {
  public:
   GradientTravel(ExecutionContext& context, const RingShape& shape)
       : context_(context), shape_(shape) {
     for (Tensor& sum : own_) sum = context.zeros(DType::f32, {shape.message.elements()});
   }
-  /// The sums of this rank's own chunks.
+  /// The gradient sum of one of this rank's own chunks.
   Tensor& own(int half) { return own_[half]; }
 
-  /// After a step: `parts` has this rank's part for every visitor, by route.
+  /// Call after each step. `parts` holds this rank's part for every visiting chunk, by route.
   void pass_on(int step, std::map<std::size_t, Tensor> parts) {
     for (const auto& [route, number] : coming_) {
       Tensor& part = parts.at(route);
@@ -193,7 +193,8 @@ class GradientTravel {
     sums.begin();
     for (Transfers& before : travels_) before.poll();
   }
-  /// Adds what has come home, by route.
+  /// Adds the sums that this rank has received as owner, in the order of the routes. Waits until
+  /// all messages have been sent.
   void finish() {
     for (const auto& [route, at] : home_) {
       Tensor& sum = own_[shape_.group.half(shape_.routes[route].chunk)];
@@ -207,12 +208,12 @@ class GradientTravel {
   const RingShape& shape_;
   Tensor own_[2];
   std::vector<Transfers> travels_;  // by step
-  /// Routes, and numbers in the last of these.
+  /// Route, number in travels_.back().
   std::vector<std::pair<std::size_t, std::size_t>> coming_;
   std::map<std::size_t, std::pair<std::size_t, std::size_t>> home_;  // by route: step, number
 };
 
-/// f32 values into a view of any type.
+/// Copies f32 values to a view of any type.
 void store(ExecutionContext& context, const Tensor& values, Tensor to) {
   if (to.dtype() == DType::f32) return ops::copy(context, values, to);
   Tensor converted = context.empty(to.dtype(), to.shape());

@@ -8,7 +8,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// Rows of each expert, in order.
+/// Returns the number of rows of each expert.
 std::vector<std::int64_t> rows_by_expert(ExecutionContext& context, const ops::ExpertRows& rows) {
   const auto experts = static_cast<std::size_t>(rows.experts);
   std::vector<std::int64_t> counts(experts);
@@ -28,7 +28,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-/// Into part [first, first + from's rows) of zeros with so many rows.
+/// Returns `rows` rows: those of `from` at [first, ..), zeros elsewhere.
 Tensor among_zeros(ExecutionContext& context, const Tensor& from, std::int64_t first,
                    std::int64_t rows) {
   Tensor whole = context.zeros(from.dtype(), {rows, from.size(1)});
@@ -47,7 +47,9 @@ RowExchange agree_on_rows(ExecutionContext& context, const ops::ExpertRows& rows
   const auto ranks = static_cast<std::size_t>(group.size());
   const std::size_t own = static_cast<std::size_t>(rows.experts) / ranks;
   std::vector<std::int64_t> mine = rows_by_expert(context, rows);
-  // By rank, then by expert of this rank. What a planned rank expects is what it sends.
+  // Indexed by rank, then by this rank's experts. The initial values serve planning, where no
+  // counts are exchanged: a rank then receives from each rank the rows that it has for its own
+  // experts.
   std::vector<std::int64_t> theirs(mine.size());
   for (std::size_t rank = 0; rank < ranks; ++rank)
     std::copy_n(mine.begin() + static_cast<std::ptrdiff_t>(own) * group.rank(), own,
@@ -75,7 +77,7 @@ RowExchange agree_on_rows(ExecutionContext& context, const ops::ExpertRows& rows
   return exchange;
 }
 
-/// What the two ends of a journey share.
+/// State shared by the two ends of an exchange.
 struct MovingRows::Journey {
   Journey(ExecutionContext& in, const ExpertGroup& between, std::shared_ptr<const RowExchange> rows)
       : context(in), group(between), exchange(std::move(rows)) {}
@@ -85,7 +87,7 @@ struct MovingRows::Journey {
   Journey(const Journey&) = delete;
   Journey& operator=(const Journey&) = delete;
 
-  /// Begins to send `rows`, of which none are in use until land().
+  /// Starts to send `rows`, which must not be written until land().
   void start(const Tensor& rows, bool back) {
     const std::int64_t width = rows.size(1);
     const auto elements = [width](std::vector<std::int64_t> counts) {

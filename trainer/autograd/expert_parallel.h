@@ -1,7 +1,8 @@
-// Rows between the ranks that share out the experts of a mixture, on the tape.
+// Exchange of rows between the ranks that share out the experts of a mixture, on the tape.
 //
 // Every rank of the group runs the same tape, so that all issue the same collectives in the same
-// order, in the recomputation of a segment again. A rank that sends or gets no row takes part.
+// order, also when a segment is recomputed. A rank that sends or receives no rows takes part as
+// well.
 #pragma once
 
 #include <vector>
@@ -12,30 +13,31 @@
 
 namespace sortie::trainer {
 
-/// How many rows go from this rank to each, and come from each.
+/// Numbers of rows that this rank sends to and receives from each rank.
 struct RowExchange {
   std::vector<std::int64_t> sends, receives;  // rows, by rank
-  std::int64_t sent = 0, received = 0;        // of them all
-  /// i32 [received, 1]: the expert of each row that comes, counted from this rank's first.
+  std::int64_t sent = 0, received = 0;        // rows in total
+  /// i32 [received, 1]: the expert of each received row, counted from this rank's first expert.
   Tensor experts;
 
-  /// The way back.
+  /// The exchange in the opposite direction, without `experts`.
   RowExchange reversed() const { return {receives, sends, received, sent, {}}; }
 };
 
-/// Tells the ranks of the group how many rows each gets for each of its experts. `rows` are sorted
-/// by the experts of all ranks, without padding. The host waits for the routing. On the meta device
-/// nobody knows it: all experts have the same number of rows.
+/// Exchanges the row counts per expert between the ranks of the group; collective. `rows` are
+/// sorted by the experts of all ranks, without padding. Blocks the host until the routing is known.
+/// On the meta device the routing is unknown: all experts are assumed to have equally many rows.
 RowExchange agree_on_rows(ExecutionContext& context, const ops::ExpertRows& rows,
                           const ExpertGroup& group);
 
-/// Rows [sent, C] that go to other ranks from the constructor on, and those [received, C] that
-/// arrive. The gradient goes the other way: from arrive()'s backward step to the constructor's.
+/// An asynchronous exchange of rows. The constructor starts to send `rows` [sent, C]; arrive()
+/// returns the received rows [received, C]. The gradient is sent in the opposite direction: the
+/// backward step of arrive() starts its exchange, that of the constructor completes it.
 class MovingRows {
  public:
   MovingRows(Graph& graph, const Var& rows, const ExpertGroup& group,
              std::shared_ptr<const RowExchange> exchange);
-  /// Once. The stream goes on when they are there.
+  /// Call once. Makes the current stream wait for the received rows.
   Var arrive();
 
  private:
@@ -44,9 +46,9 @@ class MovingRows {
   std::shared_ptr<Journey> journey_;
 };
 
-/// Rows [first, first + count) of x as a view; the gradient of the others is zero.
+/// Returns rows [first, first + count) of x as a view. The gradient of the other rows is zero.
 Var slice_rows(Graph& graph, const Var& x, std::int64_t first, std::int64_t count);
-/// x as rows [first, ..) of `rows`, the others zero.
+/// Returns [rows, C] with x at rows [first, ..) and zeros elsewhere.
 Var place_rows(Graph& graph, const Var& x, std::int64_t first, std::int64_t rows);
 
 }  // namespace sortie::trainer

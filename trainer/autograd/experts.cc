@@ -1,4 +1,4 @@
-// The experts of a mixture on the tape: all of them on this rank, or each on a rank of its own.
+// The experts of a mixture on the tape: all of them on this rank, or distributed over a group.
 #include <algorithm>
 #include <memory>
 
@@ -45,7 +45,7 @@ Var dispatch(Graph& graph, const Var& x, const SharedRows& rows) {
   return out;
 }
 
-/// What is done with the gradients of weights.
+/// When the gradients of weights are computed.
 enum class WeightGradients : std::uint8_t { at_once, beside_exchanges };
 
 Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
@@ -106,7 +106,7 @@ Var combine(Graph& graph, const Var& sorted, const Var& weights, const SharedRow
   return out;
 }
 
-/// Back to the order in which rows were before they were sorted; each has one place.
+/// Restores the order of the rows before sorting; each row has exactly one place.
 Var unsort(Graph& graph, const Var& sorted, const SharedRows& rows) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(sorted.data.dtype(), {rows->tokens, sorted.data.size(1)});
@@ -151,7 +151,7 @@ Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Paramete
   ops::ExpertRows chosen = ops::sort_by_expert(context, routed.experts, own * group.size(),
                                                /*unit=*/1, routed.most);
   const auto exchange = std::make_shared<const RowExchange>(agree_on_rows(context, chosen, group));
-  chosen.capacity = exchange->sent;  // what is sent is no more than there is
+  chosen.capacity = exchange->sent;  // only the rows that exist are sent
   const auto sent = std::make_shared<const ops::ExpertRows>(std::move(chosen));
   MovingRows moving(graph, dispatch(graph, x, sent), group, exchange);
   if (meanwhile) meanwhile();

@@ -16,8 +16,8 @@ Var fp8_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
   const bool keeps = graph.recording() && weight.trained();
   const Parameter::Fp8Amaxes& amaxes = weight.fp8_amaxes();
   ops::Fp8Amax of_x = amaxes.x;
-  // What is evaluated between steps has no part in how the next ones are scaled. The weight's
-  // largest value is the same there.
+  // Evaluation between steps must not influence the scales of later steps, so it does not record
+  // the largest value of x. That of the weight is the same in either case.
   if (graph.mode() == Graph::Mode::inference) of_x.current = {};
   ops::Fp8Matrix in = graph.in_fp8(x, {.rows = true, .columns = keeps}, of_x);
   Tensor y = context.empty(DType::bf16, {x.data.size(0), weight.weight().size(0)});

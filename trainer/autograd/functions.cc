@@ -30,7 +30,7 @@ ResidualNorm residual_norm(Graph& graph, const Var& residual, const Var& branch,
   ops::residual_norm_forward(context, norm.kind, residual.data, branch.data, norm.weight->weight(),
                              norm.bias ? norm.bias->weight() : Tensor(), norm.eps, sum, y, stats);
   graph.observe(*norm.weight, y);
-  // Without a branch the residual passes through untouched: the same value goes on.
+  // Without a branch the residual passes through: the result is the same value.
   ResidualNorm out{branch ? graph.value(sum) : residual, graph.value(y)};
   graph.use(*norm.weight);
   if (norm.bias) graph.use(*norm.bias);
@@ -173,7 +173,7 @@ Var rope(Graph& graph, const Var& x, std::int64_t heads, const AttentionShape& s
   graph.record([&graph, &context, shape, rope, x_grad = x.grad, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
-    // Turned in place where nobody else has it.
+    // In place if no other value shares the gradient.
     Tensor dx = dy;
     if (dy.owners() > 2) {
       dx = context.empty(dy.dtype(), dy.shape());

@@ -12,21 +12,23 @@ namespace sortie::trainer {
 
 struct ContextGroup;
 
-/// [M] i32 -> [M, C]; zero for tokens that another part of the table has.
+/// tokens i32 [M] -> [M, C]. The result is zero for tokens outside this `part` of the table.
 Var embedding(Graph& graph, const Tensor& tokens, Parameter& table,
               const ops::TablePart& part = {});
 
 struct LinearOptions {
-  /// A bias that another rank adds to the sum has its gradient here all the same.
+  /// False if another rank adds the bias to the sum. The bias gets its gradient here in either
+  /// case.
   bool adds_bias = true;
-  /// The gradients of the weight and the bias are put off to the next exchanges between ranks.
+  /// Postpones the gradients of weight and bias, so that they overlap with the next exchanges
+  /// between ranks.
   bool beside_exchanges = false;
 };
-/// [M, K] -> [M, N], with the weight's low-rank update where it has one; bias may be null.
+/// [M, K] -> [M, N], including the low-rank update of the weight if it has one; bias may be null.
 Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
            LinearOptions options = {});
-/// The backward step of linear() where somebody else has multiplied: of an `out` whose data is not
-/// looked at, without FP8 and low-rank update.
+/// Records the backward step of linear() for a product `out` that the caller has computed. Does not
+/// read out.data. Supports neither FP8 nor low-rank updates.
 void record_linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
                    LinearOptions options, const Var& out);
 
@@ -44,17 +46,17 @@ struct ResidualNorm {
 ResidualNorm residual_norm(Graph& graph, const Var& residual, const Var& branch,
                            const NormParameters& norm);
 
-/// Norm of each head of x [M, heads * D] by itself.
+/// Norm of each head of x [M, heads * D] separately; D = head_dim.
 Var head_norm(Graph& graph, const Var& x, std::int64_t head_dim, const NormParameters& norm);
 
 struct AttentionShape {
   std::int64_t batch, tokens, heads, kv_heads, head_dim;
   std::int64_t value_dim = 0;  // width of a value head, 0 = head_dim
-  /// The ranks that have the other tokens of the sequences; null = there are none.
+  /// The ranks that share the tokens of each sequence (context parallelism); null = no sharing.
   const ContextGroup* group = nullptr;
 };
-/// RoPE of queries and keys: the table, and its row for each token (i32 [B, T]; undefined = 0, 1, 2
-/// ...). A null table turns nothing.
+/// RoPE of queries and keys: the table, and the row of the table for each token (i32 [B, T];
+/// undefined = 0, 1, 2 ...). A null table means no rotation.
 struct Rope {
   const ops::RopeTable* table = nullptr;
   Tensor positions = {};
@@ -65,7 +67,7 @@ Var attention(Graph& graph, const Var& qkv, const AttentionShape& shape, const R
 /// q [B*T, H D], k [B*T, KV D], v [B*T, KV Dv] -> [B*T, H Dv].
 Var attention(Graph& graph, const Var& q, const Var& k, const Var& v, const AttentionShape& shape,
               const ops::AttentionMask& mask);
-/// RoPE of x [B*T, heads * D], in place on x's memory.
+/// Applies RoPE to x [B*T, heads * D], in place on x's memory.
 Var rope(Graph& graph, const Var& x, std::int64_t heads, const AttentionShape& shape,
          const Rope& rope);
 
@@ -74,12 +76,13 @@ Var gelu(Graph& graph, const Var& x, ops::Gelu kind);
 Var add(Graph& graph, const Var& a, const Var& b);
 /// x * factor
 Var scaled(Graph& graph, const Var& x, float factor);
-/// x itself where nothing is dropped. x [B*T, C] of `samples` = B samples.
+/// x [B*T, C] holds `samples` = B samples. Returns x itself if dropout is off.
 Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples);
 
-/// Loss of the language-model head, summed over rows with a target, and their number: added to
-/// `loss` f64 [2], see ops::linear_cross_entropy. Where the graph records, the gradients of
-/// `grad_scale * sum` are computed at once and enter the tape at h.
+/// Adds to `loss` f64 [2] the loss of the language-model head, summed over the rows with a target,
+/// and the number of these rows; see ops::linear_cross_entropy. If the graph records, the gradients
+/// of `grad_scale * sum` are computed at once: the head's is accumulated here, that of h enters the
+/// tape in the backward pass.
 void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& targets,
                const ops::CrossEntropySpec& spec, Tensor& loss);
 

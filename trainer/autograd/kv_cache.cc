@@ -9,7 +9,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// The next multiple of the number of keys that passes are made for.
+/// Rounds up to a multiple of kRound keys.
 std::int64_t rounded(std::int64_t keys) {
   constexpr std::int64_t kRound = 256;
   return (keys + kRound - 1) / kRound * kRound;

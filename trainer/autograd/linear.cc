@@ -1,4 +1,4 @@
-// Products with weights on the tape, and the low-rank updates beside them.
+// Linear layers on the tape, including their low-rank updates.
 #include "trainer/autograd/fp8_linear.h"
 #include "trainer/autograd/functions.h"
 #include "trainer/ops/scale.h"

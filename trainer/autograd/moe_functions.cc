@@ -10,7 +10,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// x as f32: itself or a copy.
+/// Returns x as f32: x itself or a copy.
 Tensor widened(ExecutionContext& context, const Tensor& x) {
   if (x.dtype() == DType::f32) return x;
   Tensor wide = context.empty(DType::f32, x.shape());
@@ -18,14 +18,14 @@ Tensor widened(ExecutionContext& context, const Tensor& x) {
   return wide;
 }
 
-/// f64 [count] that starts at zero.
+/// Returns `sums`, f64 [count]; allocates it as zeros on first use.
 Tensor& started(ExecutionContext& context, Tensor& sums, std::int64_t count) {
   if (!sums.defined()) sums = context.zeros(DType::f64, {count});
   return sums;
 }
 
-/// f64 [2, sequences, E]: how often each expert was chosen in front of each of this rank's two
-/// chunks of a sequence, by all ranks that have a part of that. Collective.
+/// f64 [2, sequences, E]: how often each expert was chosen, on all ranks, by the tokens of a
+/// sequence before each of this rank's two chunks of it. Collective.
 Tensor chosen_before(ExecutionContext& context, const Tensor& chosen, std::int64_t experts,
                      std::int64_t sequences, const ContextGroup& group) {
   Tensor counts = context.empty(DType::f32, {2 * sequences, experts});
@@ -40,8 +40,8 @@ Tensor chosen_before(ExecutionContext& context, const Tensor& chosen, std::int64
     handles[half] = group.communicator.all_gather_async(mine, all[half], context.record());
   }
   for (Communicator::Handle& handle : handles) handle->wait_on(context);
-  // In front of the earlier chunk are those of lower ranks; in front of the later one all earlier
-  // chunks, and the later ones of higher ranks.
+  // Before the earlier chunk are the earlier chunks of lower ranks; before the later one are all
+  // earlier chunks, and the later chunks of higher ranks.
   Tensor before = context.zeros(DType::f64, {2, sequences, experts});
   const auto add = [&](int to, const Tensor& chunks, std::int64_t first, std::int64_t count) {
     Tensor sums = before.slice(0, to, 1);
@@ -53,8 +53,8 @@ Tensor chosen_before(ExecutionContext& context, const Tensor& chosen, std::int64
   return before;
 }
 
-/// Experts of `routed` that keep `capacity` choices of each sequence; of those of a group, each
-/// rank has two chunks.
+/// Limits the choices of `routed` to `capacity` per expert and sequence. With a group, each rank
+/// has two chunks of a sequence.
 void limit(ExecutionContext& context, std::int64_t experts, std::int64_t sequences,
            std::int64_t capacity, const ContextGroup* group, Tensor dropped, Routed& routed) {
   ops::ChoiceLimit limit{.capacity = capacity, .sequences = sequences};
@@ -109,8 +109,8 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
   ops::route_forward(context, spec, logits.data, bias,
                      pass.replay.empty() ? Tensor() : pass.replay[place], scores, routed.experts,
                      routed.weights.data);
-  // How often an expert is among the best of the scores: what the losses weigh the scores by. They
-  // are linear in the scores, so that each rank has its part of them.
+  // counts: how often an expert is among the top k by score alone, the factors of the scores in the
+  // losses. The losses are linear in the scores, so each rank computes its own part of them.
   const double parts = pass.group == nullptr ? 1.0 : pass.group->size();
   const double sequence_coefficient = losses.sequence / (parts * parts);  // two means over tokens
   Tensor counts;

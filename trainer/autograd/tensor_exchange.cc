@@ -55,7 +55,8 @@ void compute_beside(Graph& graph, const TensorGroup& group, const Communicator::
 
 namespace {
 
-/// Of out = exchange(x): the gradient goes the other way, and what was put off is done beside it.
+/// Records the backward step of out = exchange(x): starts the opposite exchange of the gradient and
+/// runs postponed work during it.
 void record_exchange(Graph& graph, const Var& x, const Var& out, const TensorGroup* group,
                      decltype(begin_scatter)* begin_back, Beside part) {
   graph.record([&graph, &context = graph.context(), group, begin_back, part, x_grad = x.grad,

@@ -9,7 +9,8 @@
 namespace sortie::trainer {
 namespace {
 
-/// A gradient that nobody else has, to be written over.
+/// Returns the gradient as a dense, solely owned tensor that may be overwritten; copies if
+/// necessary.
 Tensor own_copy(ExecutionContext& context, Tensor grad) {
   if (grad.sole_owner() && grad.dense()) return grad;
   Tensor copy = context.empty(grad.dtype(), grad.shape());
@@ -28,7 +29,7 @@ Var sum_gradient(Graph& graph, const Var& x, const TensorGroup* group) {
     if (!dy.defined()) return;
     dy = own_copy(context, std::move(dy));
     const auto sum = begin_sum(context, *group, dy);
-    // With shared rows there are sums only of what is small.
+    // With sequence parallelism only small tensors are summed.
     if (!group->sequence) compute_beside(graph, *group, sum, Beside::all);
     sum->wait_on(context);
     graph.add_grad(*x_grad, std::move(dy));
@@ -49,7 +50,7 @@ Var leave(Graph& graph, const Var& x, const TensorGroup* group) {
   ExecutionContext& context = graph.context();
   if (!group->sequence) {
     begin_sum(context, *group, x.data)->wait_on(context);
-    return x;  // every rank has the gradient that belongs to its part
+    return x;  // every rank already has the gradient of its part
   }
   Var out = graph.value(begin_scatter(context, *group, x.data).land(context));
   record_leave(graph, x, out, group);
@@ -112,13 +113,14 @@ void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& target
 
 namespace {
 
-/// Where the rows of a rank stand in the samples, which lie one after another: from row `first` of
-/// the rows that the ranks of its tensor-parallel group share, `tokens` of each sample.
+/// The positions of a rank's rows in their samples. The tensor-parallel group shares rows of
+/// consecutive samples, `tokens` rows of each; this rank's rows begin at row `first` of these.
 struct RowPlaces {
   std::int64_t first, tokens;
   const ContextGroup* sharers;
-  /// Rows that stand together in their sample, and the place there of number `token` of them all.
+  /// Rows that are consecutive in the whole sample: with `sharers`, those of one chunk.
   std::int64_t run() const { return sharers == nullptr ? tokens : tokens / 2; }
+  /// The position in the whole sample of the sample's row number `token` here.
   std::int64_t place_of(std::int64_t token) const {
     if (sharers == nullptr) return token;
     return sharers->chunk(static_cast<int>(token / run())) * run() + token % run();

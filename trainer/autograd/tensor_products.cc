@@ -10,9 +10,9 @@
 namespace sortie::trainer {
 namespace {
 
-/// Of a piece of a product; with fewer an exchange is over before the product beside it pays.
+/// Minimum rows of a piece of a product: with fewer the exchange is over before the overlap pays.
 constexpr std::int64_t kLeastRows = 16;
-/// A product on the host is made in so many pieces, between which the exchange goes on.
+/// A product on the CPU is split into this many pieces; the exchange makes progress between them.
 constexpr std::int64_t kPieces = 4;
 
 bool in_pieces(const Graph& graph, const Var& x, const Parameter& weight) {
@@ -30,7 +30,7 @@ struct Product {
         weight(of.packed()),
         bias(with && options.adds_bias ? with->weight() : Tensor()) {}
 
-  /// Rows of y, with a look at the exchange now and then where the host multiplies.
+  /// Computes rows of y. On the CPU polls `beside`, if any, after each piece.
   void rows(const Tensor& x, Tensor y, CollectiveHandle* beside = nullptr) const {
     const std::int64_t all = x.size(0);
     const bool looks = beside != nullptr && context.device().kind == DeviceKind::cpu;
@@ -44,7 +44,7 @@ struct Product {
   }
 };
 
-/// The rows that every rank has: the sum is in place.
+/// Without sequence parallelism: every rank has all rows, and the sum is in place.
 Var linear_leave_whole(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
                        LinearOptions options, const TensorGroup& group) {
   ExecutionContext& context = graph.context();
@@ -63,7 +63,8 @@ Var linear_leave_whole(Graph& graph, const Var& x, Parameter& weight, Parameter*
   return out;
 }
 
-/// Each rank gets its own rows of the sum: a half of every rank's rows goes at once.
+/// With sequence parallelism: each rank gets its own rows of the sum. Each reduce-scatter covers
+/// one half of every rank's rows.
 Var linear_leave_rows(Graph& graph, const Var& x, Parameter& weight, Parameter* bias,
                       LinearOptions options, const TensorGroup* group) {
   ExecutionContext& context = graph.context();

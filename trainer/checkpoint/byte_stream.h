@@ -1,5 +1,5 @@
-// The bytes of a file that is being written: some lie in memory, others are made when their turn
-// comes.
+// The bytes of a file that is being written: some are in memory, others are generated when they are
+// needed.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@
 
 namespace sortie::trainer {
 
-/// The bytes of one tensor. What `parts` shows and `make` reads must outlive the writing.
+/// The bytes of one tensor. What `parts` refers to and `make` reads must outlive the writing.
 struct TensorData {
-  /// Fills `out` with the bytes from `begin` on. Called with growing `begin`, on another thread.
+  /// Fills `out` with the bytes from `begin` on. Called with increasing `begin`, on another thread.
   using Make = std::function<void(std::uint64_t begin, std::span<std::byte> out)>;
 
   TensorData() = default;
@@ -30,23 +30,23 @@ struct TensorData {
   TensorData(std::uint64_t bytes, Make maker) : make(std::move(maker)), size(bytes) {}
 
   std::vector<std::span<const std::byte>> parts{};
-  Make make{};  // instead of parts
+  Make make{};  // generates the bytes, instead of parts
   std::uint64_t size = 0;
 };
 
-/// Pieces of bytes one after another, for a number of readers, each on a thread of its own. Bytes
-/// that have to be made are made on one more, a few buffers ahead of the slowest reader. All of
-/// these threads keep within `allowance`; null: no limit.
+/// A sequence of bytes for several readers, each on its own thread. Bytes that must be generated
+/// are made on one more thread, a few buffers ahead of the slowest reader. All of these threads
+/// keep within `allowance`; null: no limit.
 class ByteStream {
  public:
   ByteStream(std::vector<TensorData> pieces, std::size_t readers,
              CpuAllowance* allowance = nullptr);
 
-  /// What the maker's thread runs: all bytes that have to be made.
+  /// Makes all bytes that must be generated. Run it on its own thread.
   void make();
-  bool has_work() const;  // for it
-  /// Calls f(bytes) for all bytes in order, some MiB at a time, until f is false or the stream was
-  /// stopped.
+  bool has_work() const;  // for make()
+  /// Calls f(bytes) for all bytes in order, some MiB at a time, until f returns false or the stream
+  /// is stopped.
   void read(std::size_t reader, const std::function<bool(std::span<const std::byte>)>& f);
   /// Ends make() and every read().
   void stop();
@@ -65,8 +65,8 @@ class ByteStream {
   std::array<std::vector<std::byte>, kBuffers> buffers_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint64_t made_ = 0;            // buffers
-  std::vector<std::uint64_t> taken_;  // of them, by each reader
+  std::uint64_t made_ = 0;            // buffers made
+  std::vector<std::uint64_t> taken_;  // buffers taken, by reader
   bool stopped_ = false;
 };
 

@@ -27,10 +27,10 @@ struct Fault {
   std::uint64_t at = 0;
   Action action = Action::none;
   bool no_exchange = false;
-  std::optional<Error> problem;  // of SORTIE_FAULT: every operation then fails with it
+  std::optional<Error> problem;  // in SORTIE_FAULT: every operation then fails with it
 };
 
-/// One fault of those that commas separate; whether it was understood.
+/// Adds one of the faults that commas separate; returns whether it was understood.
 bool add_fault(Fault& fault, std::string_view text) {
   constexpr std::string_view kPrefix = "checkpoint:";
   if (text == "checkpoint:noexchange") {
@@ -93,7 +93,7 @@ Fault& process_fault() {
   return fault;
 }
 
-/// The fault point: what to do at this operation. Kill and delay happen here.
+/// The fault point: returns what to do at this operation. Kills, stops and delays here.
 Action next_action() {
   Fault& fault = process_fault();
   const std::uint64_t count = ++fault.count;
@@ -104,8 +104,8 @@ Action next_action() {
   return fault.action;
 }
 
-/// Runs a system call that gives -1 on failure; interrupted ones again. An injected error takes the
-/// place of the call.
+/// Runs a system call that returns -1 on failure; repeats it if it was interrupted. An injected
+/// error replaces the call.
 template <class Call>
 Result<int> run(std::string_view what, const fs::path& path, Call call) {
   Action action = next_action();
@@ -137,7 +137,7 @@ Observer& process_observer() {
   return observer;
 }
 
-/// Its members are read without the lock only while nobody sets them.
+/// Reads the function without the lock: it is only set while no operation runs.
 void observe(const Operation& operation) {
   Observer& observer = process_observer();
   if (!observer.call) return;
@@ -227,7 +227,7 @@ Result<> sync_file(const Fd& file, const fs::path& path) {
 }
 
 Result<> close_file(Fd file, const fs::path& path) {
-  // After an interrupted close the descriptor is gone on Linux, so close is never repeated.
+  // Linux closes the descriptor even if close is interrupted, so close is never repeated.
   return run_void("close", path, [&] {
     const int result = ::close(file.release());
     return result != 0 && errno == EINTR ? 0 : result;

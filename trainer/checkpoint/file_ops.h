@@ -1,5 +1,5 @@
-// The system calls that a save is made of. Each passes a fault point, so that tests can stop,
-// starve or break a save at every boundary.
+// The system calls of a save. Each passes a fault point, so that tests can stop a save, make it
+// fail or kill it at every boundary.
 #pragma once
 
 #include <cstddef>
@@ -16,33 +16,33 @@ namespace sortie::trainer::file_ops {
 
 // All fail with ErrorCode::io and a message that names the operation and the path.
 Result<> make_dir(const std::filesystem::path& path);
-/// The file must not exist yet; a symbolic link in its place is refused.
+/// Creates the file, which must not exist yet; a symbolic link in its place is refused.
 Result<Fd> create_file(const std::filesystem::path& path);
-/// A file past the cache (set_direct) goes on through it from where the disk refuses a write: what
-/// a short one leaves does not begin at a block.
+/// Writes all bytes. If the file bypasses the page cache (set_direct) and the disk refuses a write,
+/// the rest is written through the cache: after a short write it does not begin at a block.
 Result<> write_all(const Fd& file, std::span<const std::byte> bytes,
                    const std::filesystem::path& path);
-/// Whether writes go past the page cache (O_DIRECT); false where the file system refuses. Writes
-/// must then be of whole blocks, from memory that is aligned to blocks.
+/// Sets whether writes bypass the page cache (O_DIRECT); returns false if the file system refuses.
+/// They must then be of whole blocks, from memory that is aligned to blocks.
 bool set_direct(const Fd& file, bool direct);
 Result<> sync_file(const Fd& file, const std::filesystem::path& path);
 Result<> close_file(Fd file, const std::filesystem::path& path);
 Result<> rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-/// Swaps two existing folders in one step. False where the file system has no such call (NFS):
-/// nothing has changed then.
+/// Exchanges two existing folders atomically. Returns false, without any change, if the file system
+/// does not support that (NFS).
 Result<bool> exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 Result<> sync_dir(const std::filesystem::path& path);
-/// Removes a folder with what is in it; what is already gone is fine.
+/// Removes a folder with its contents; what is already gone is not an error.
 Result<> remove_tree(const std::filesystem::path& path);
 
 /// Sets the fault to inject, as SORTIE_FAULT does for a whole process (read at the first
 /// operation): "checkpoint:N:ACTION" acts at the N-th operation from now (from 1). ACTION: kill
 /// (SIGKILL to this process), stop (SIGSTOP to it), enospc, eio (that error), eintr (interrupted
-/// once), short (a write of half the bytes), delay (0.1 s). "checkpoint:noexchange": no folders are
-/// exchanged, as on NFS; alone, or behind the other and a comma. Empty = none. Fails on any other
-/// text.
+/// once), short (a write of half the bytes), delay (0.1 s). "checkpoint:noexchange": folders cannot
+/// be exchanged, as on NFS; alone, or with the other, separated by a comma. Empty = none.
+/// ErrorCode::usage for any other text.
 Result<> set_fault(std::string_view specification);
-/// Operations since set_fault or the start.
+/// Number of operations since set_fault() or the start of the process.
 std::uint64_t operations();
 
 /// An operation that has succeeded.
@@ -51,10 +51,10 @@ struct Operation {
   Kind kind{};
   std::filesystem::path path{};
   std::filesystem::path to{};          // rename, exchange
-  std::span<const std::byte> bytes{};  // write: appended
+  std::span<const std::byte> bytes{};  // write: the appended bytes
 };
-/// Calls `observer` after every operation, one at a time; empty = none. While no save is under way.
-/// For models of what a power loss leaves.
+/// Sets a function that is called after every operation, one call at a time; empty = none. Call
+/// while no save is under way. For tests that model what a power loss leaves.
 void set_observer(std::function<void(const Operation&)> observer);
 
 }  // namespace sortie::trainer::file_ops

@@ -27,7 +27,7 @@ Result<FileOutput> FileOutput::create(const std::filesystem::path& path, Caching
 Result<> FileOutput::write(std::span<const std::byte> bytes) {
   if (!buffer_) {
     SORTIE_TRY(file_ops::write_all(file_, bytes, path_));
-    // The disk starts on it at once. Only a hint: the fsync at the end is what counts.
+    // Makes the disk start on it at once. Only a hint: the fsync at the end is what counts.
     ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
     return {};
   }
@@ -49,7 +49,7 @@ Result<> FileOutput::write_buffer() {
 
 Result<> FileOutput::finish() {
   if (filled_ > 0) {
-    // The end of a file is hardly ever a whole block.
+    // The end of a file is rarely a whole block.
     (void)file_ops::set_direct(file_, false);
     SORTIE_TRY(write_buffer());
   }

@@ -1,4 +1,4 @@
-// A file that is written from its beginning to its end, through the page cache or past it.
+// A file that is written sequentially, through the page cache or bypassing it.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 
 namespace sortie::trainer {
 
-/// Whether the system may keep what is written in its page cache. To copy a byte there costs about
-/// as much as to hash it, on cores that a background save shares with training; past the cache the
-/// disk takes the bytes from the writer's memory. Who reads the file next reads the disk then.
+/// Whether the system may keep written bytes in its page cache. Copying a byte into it costs about
+/// as much as hashing it, on cores that a background save shares with training. If it is bypassed,
+/// the disk takes the bytes from the writer's memory, and a later reader must read from the disk.
 enum class Caching : bool { kept, bypassed };
 
 class FileOutput {
  public:
-  /// Creates the file; it must not exist yet. Where a file system or device can not bypass the
-  /// cache, the file is written through it.
+  /// Creates the file; it must not exist yet. If a file system or device cannot bypass the cache,
+  /// the file is written through it.
   static Result<FileOutput> create(const std::filesystem::path& path, Caching caching);
 
   Result<> write(std::span<const std::byte> bytes);
-  /// Writes what is left, fsyncs and closes. Nothing may be called afterwards.
+  /// Writes the buffered rest, fsyncs and closes. Nothing may be called afterwards.
   Result<> finish();
 
  private:
-  /// A disk takes whole blocks, at addresses that are multiples of a block's size: 4096 is one of
-  /// 512 and 4096, the sizes that there are.
+  /// A disk takes whole blocks, at addresses that are multiples of the block size. 4096 is a
+  /// multiple of 512 and 4096, the sizes in use.
   static constexpr std::size_t kBlock = 4096, kBufferBytes = std::size_t{4} << 20;
 
   struct Free {
@@ -41,8 +41,8 @@ class FileOutput {
 
   Fd file_;
   std::filesystem::path path_;
-  std::unique_ptr<std::byte[], Free> buffer_;  // null: through the cache
-  std::size_t filled_ = 0;                     // bytes of the buffer
+  std::unique_ptr<std::byte[], Free> buffer_;  // null: writes go through the cache
+  std::size_t filled_ = 0;                     // bytes in the buffer
 };
 
 }  // namespace sortie::trainer

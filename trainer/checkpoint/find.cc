@@ -22,7 +22,7 @@ std::unexpected<Error> broken(const fs::path& folder, std::string_view what) {
   return fail(ErrorCode::checkpoint, fmt::format("{}: {}", folder.string(), what));
 }
 
-/// The step of a folder name; absent for all other names.
+/// Returns the step of a folder name; nullopt for all other names.
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kStepPrefix)) return std::nullopt;
   std::int64_t step = 0;
@@ -41,7 +41,7 @@ Result<std::string> read_part(const fs::path& folder, std::string_view name, std
   return content;
 }
 
-/// The shard against its hash and against what the manifest says is in it.
+/// Checks a shard against its hash and against what the manifest says is in it.
 Result<> check_shard_bytes(const fs::path& path, const Manifest& manifest, std::size_t index,
                            const std::stop_token& stop) {
   SORTIE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));

@@ -1,4 +1,4 @@
-// Manifest: what a checkpoint holds, besides the bytes of its tensors.
+// Manifest: everything in a checkpoint besides the bytes of its tensors.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct ShardInfo {
   std::vector<StoredPiece> pieces{};
 };
 
-/// For the way from rank to rank (through MPI, as text).
+/// Conversion to and from text, to be sent from rank to rank (through MPI).
 std::string serialize(const ShardInfo& shard);
 Result<ShardInfo> parse_shard_info(std::string_view text);
 
@@ -40,14 +40,14 @@ struct Manifest {
   std::string run_id{};
   std::string
       first_run_id{};  // of the run that wrote the lineage's first checkpoint; empty = unknown
-  /// The series that this checkpoint belongs to: an identity that the first checkpoint of a run
-  /// starts and every later one carries (lineage.h). Empty in checkpoints of older versions.
+  /// The lineage of this checkpoint: an identity that the first checkpoint of a run starts and
+  /// every later one carries (lineage.h). Empty in checkpoints of older versions.
   std::string lineage{};
-  /// The checkpoint that the series started from; none: from the seed, or not recorded.
+  /// The checkpoint that the lineage started from; none: the seed, or not recorded.
   struct Origin {
     std::string lineage{};
     std::int64_t step = 0;
-    std::string folder{};  // where it was, for people
+    std::string folder{};  // where it was, for information
     bool operator==(const Origin&) const = default;
   };
   std::optional<Origin> origin{};
@@ -61,16 +61,16 @@ struct Manifest {
   std::string config{};                     // the resolved config, as TOML
   std::map<std::string, double> scalars{};  // finite: learning rate, beta powers ...
   std::map<std::string, std::int64_t> counters{};
-  /// What the bits of a resumed run depend on: "isa", "threads", "onednn", "build" ...
+  /// What the bits of a resumed run depend on: "instruction set", "threads", "oneDNN", "build" ...
   std::map<std::string, std::string> depends_on{};
   /// How a GPU computes its products (trainer/ops/products.h); empty = the CPU.
   std::string product_choices{};
-  /// Of the run up to here, those before it was saved; in order.
+  /// The rollbacks of the run before this checkpoint was saved, in order.
   std::vector<Rollback> rollbacks{};
-  /// Saved soon after a spike of the loss: loaded only where nothing else is there.
+  /// Saved soon after a spike of the loss: loaded only if there is no other.
   bool suspect = false;
 
-  /// Filled in by commit from what the ranks report.
+  /// Set by add_shards() from what the ranks report.
   struct Shard {
     std::string file{};
     std::uint64_t bytes = 0;
@@ -92,16 +92,16 @@ struct Manifest {
   std::uint64_t shard_bytes() const;
 };
 
-/// Fills `shards` and `tensors`. Fails when ranks disagree about a tensor's type or shape, or when
-/// the pieces of a tensor leave a hole or overlap.
+/// Sets `shards` and `tensors`. ErrorCode::checkpoint if ranks disagree about a tensor's type or
+/// shape, or if the pieces of a tensor leave a gap or overlap.
 Result<> add_shards(Manifest& manifest, const std::vector<ShardInfo>& shards);
 
 std::string to_json(const Manifest& manifest);
-/// Safe on any text; everything is checked, the tiling of the tensors included.
+/// Parses a manifest and checks everything, including the tiling of the tensors. Safe on any text.
 Result<Manifest> parse_manifest(std::string_view text, std::string_view where);
 
-/// Keys of depends_on whose values differ, each as "key: was X, is Y"; empty = a resume is bit for
-/// bit.
+/// Returns the keys of depends_on whose values differ, each as "key: was X, is Y"; empty = a resume
+/// is bit-identical.
 std::vector<std::string> differences(const std::map<std::string, std::string>& was,
                                      const std::map<std::string, std::string>& is);
 

@@ -16,7 +16,7 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr std::string_view kFormat = "sortie-checkpoint";
 constexpr int kVersion = 1;
 
-/// A piece that is the whole tensor needs no words.
+/// Writes a piece; the whole tensor needs no keys.
 void put_piece(OrderedJson& json, const Piece& piece, const Dims& shape) {
   if (piece.covers(shape)) return;
   if (piece.offset != Dims(shape.size(), 0) || piece.extent != shape) {
@@ -27,7 +27,7 @@ void put_piece(OrderedJson& json, const Piece& piece, const Dims& shape) {
   if (piece.begin != 0 || piece.end != elements) json["interval"] = {piece.begin, piece.end};
 }
 
-/// Integers as such: the library would turn a fraction or a boolean into one silently.
+/// Reads an integer strictly: the library would silently convert a fraction or a boolean.
 template <class T>
 T integer(const OrderedJson& json) {
   if (!json.is_number_integer())
@@ -73,7 +73,7 @@ StorageType get_type(const OrderedJson& json) {
   return *type;
 }
 
-/// Runs `read` on the parsed text; every exception of the library becomes an Error here.
+/// Runs `read` on the parsed text; converts every exception of the library to an Error.
 template <class Read>
 auto read_json(std::string_view text, std::string_view where, Read read)
     -> Result<decltype(read(std::declval<const OrderedJson&>()))> {
@@ -181,7 +181,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
           501, "format version " + root.at("version").dump() + ", only version 1 is known", &root);
     Manifest manifest;
     root.at("run_id").get_to(manifest.run_id);
-    // These came later than the format.
+    // Older versions do not write these keys.
     manifest.first_run_id = root.value("first_run_id", "");
     manifest.lineage = root.value("lineage", "");
     if (const auto origin = root.find("origin"); origin != root.end() && !origin->is_null())

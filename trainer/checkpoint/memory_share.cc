@@ -41,7 +41,7 @@ std::optional<ShareName> share_name(std::string_view text) {
   return name;
 }
 
-/// The share that a file belongs to; nothing for other files.
+/// Returns the share that a file belongs to; nullopt for other files.
 std::optional<ShareName> share_of_file(const std::string& file) {
   for (const std::string_view end : {kData, kSeal})
     if (file.ends_with(end))
@@ -79,7 +79,7 @@ Result<SealedShare> read_seal(const fs::path& path, const ShareName& name) {
   return share;
 }
 
-/// The pages are the file's when this returns: what is written to them later can not fail.
+/// Allocates the pages of the file, so that later writes to them cannot fail.
 Result<> reserve_pages(const Fd& file, std::uint64_t bytes, const fs::path& path) {
   int error = 0;
   do error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
@@ -133,7 +133,7 @@ Result<ShareMemory> ShareMemory::take(const fs::path& folder, const ShareName& n
     return std::unexpected(os_error(errno, "truncate " + path));
   if (bytes == 0) return memory;
   if (auto reserved = reserve_pages(memory.file_, bytes, memory.path_); !reserved) {
-    (void)::unlink(path.c_str());  // a part of the pages helps nobody
+    (void)::unlink(path.c_str());  // a part of the pages is useless
     return std::unexpected(std::move(reserved).error());
   }
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
@@ -156,7 +156,7 @@ Result<> seal_share(const fs::path& folder, const SealedShare& share) {
                                        {"shard", serialize(share.shard)}};
   const std::string body = root.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const fs::path path = seal_path(folder, share.name);
-  // A name of its own: a process that was killed here may have left one.
+  // A unique name: a process that was killed here may have left such a file.
   const fs::path written =
       folder / fmt::format("{}{}{}", share.name.text(), kHalfWritten, new_lineage());
   SORTIE_TRY(
@@ -200,7 +200,7 @@ Result<> remove_shares_but(const fs::path& folder, const std::vector<ShareName>&
   }
   if (error && error != std::errc::no_such_file_or_directory)
     return fail(ErrorCode::io, fmt::format("list {}: {}", folder.string(), error.message()));
-  seals.insert(seals.end(), others.begin(), others.end());  // first what says that bytes are whole
+  seals.insert(seals.end(), others.begin(), others.end());  // seals first: they vouch for bytes
   for (const fs::path& path : seals)
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
       return std::unexpected(os_error(errno, "remove " + path.string()));

@@ -1,14 +1,15 @@
-// Shares of a checkpoint in memory files: one host's part of the state of a run between two steps.
+// Shares of a checkpoint in memory files: parts of the state of a run between two steps, kept by
+// its hosts.
 //
-// A share is two files of a folder that lives in memory (SORTIE_MEMORY):
+// A share is two files of a folder in memory (SORTIE_MEMORY):
 //
 //   share-00003-of-00008.a.data   its bytes, piece after piece
-//   share-00003-of-00008.a.seal   what they are: manifest, attempt, pieces, SHA-256 of the bytes
+//   share-00003-of-00008.a.seal   describes them: manifest, attempt, pieces, SHA-256 of the bytes
 //
-// The seal is there only while the bytes are whole: it goes before they are overwritten, and comes,
-// by a rename, when they are written and hashed. So a process that dies at any moment leaves no
-// share that looks better than it is. Slots ("a", "b") take turns, so that a snapshot under way
-// leaves the one before it alone.
+// The seal exists only while the bytes are complete: it is removed before they are overwritten, and
+// created, by a rename, when they are written and hashed. So a process that dies at any moment
+// leaves no share that looks complete and is not. Slots ("a", "b") alternate, so that a snapshot in
+// progress leaves the previous one untouched.
 #pragma once
 
 #include <cstddef>
@@ -43,14 +44,14 @@ struct SealedShare {
   ShareName name{};
   std::int64_t attempt = 1;  // that wrote it
   Manifest manifest{};       // without shards and tensors
-  ShardInfo shard{};         // `file` is that of the bytes
+  ShardInfo shard{};         // `file` names the data file
 };
 
 /// The bytes of a share, mapped for writing.
 class ShareMemory {
  public:
-  /// Takes the pages now: ErrorCode::io where the file system or the host has not enough. A file of
-  /// that name and size is used again; whoever has it sealed unseals it first.
+  /// Allocates all pages: ErrorCode::io if the file system or the host does not have enough. Reuses
+  /// a file of that name and size; if it is sealed, the caller must unseal it first.
   static Result<ShareMemory> take(const std::filesystem::path& folder, const ShareName& name,
                                   std::uint64_t bytes);
   ShareMemory() = default;
@@ -59,9 +60,11 @@ class ShareMemory {
   ~ShareMemory();
 
   std::span<std::byte> bytes() const { return bytes_; }
-  /// Called once with the bytes, before they are unmapped; moves with them. It throws nothing.
+  /// Sets a function that is called once with the bytes before they are unmapped; it moves with
+  /// them. It must not throw.
   void on_release(std::function<void(std::span<std::byte>)> what) { release_ = std::move(what); }
-  /// Whether the path still names this file: the folder may have been removed and made again.
+  /// Whether the path still refers to this file: the folder may have been removed and created
+  /// again.
   bool is_named() const;
 
  private:
@@ -73,16 +76,16 @@ class ShareMemory {
 
 std::filesystem::path share_data_path(const std::filesystem::path& folder, const ShareName& name);
 
-/// The bytes, which are whole, become a share that a restart finds.
+/// Seals a share whose bytes are complete: a restart finds it from now on.
 Result<> seal_share(const std::filesystem::path& folder, const SealedShare& share);
-/// From now on a restart does not find it. One that was never sealed is fine.
+/// Removes the seal: a restart does not find the share from now on. No-op if it is not sealed.
 Result<> unseal_share(const std::filesystem::path& folder, const ShareName& name);
 
-/// The sealed shares of the run in the folder; what is damaged, or of another run, is left out. An
-/// absent folder has none. The bytes are not looked at.
+/// Returns the sealed shares of the run in the folder; skips those that are damaged or of another
+/// run. Empty if the folder is absent. Does not verify the bytes.
 std::vector<SealedShare> sealed_shares(const std::filesystem::path& folder,
                                        const std::string& run_id);
-/// Removes all shares but those of `kept`, bytes and seals, and what a seal left half written.
+/// Removes all shares except those of `kept`, bytes and seals, and partly written seals.
 Result<> remove_shares_but(const std::filesystem::path& folder, const std::vector<ShareName>& kept);
 
 }  // namespace sortie::trainer

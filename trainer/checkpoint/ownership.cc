@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kLockFile = ".lock";
 constexpr std::size_t kMaxOwner = 4096;
 
-/// What `.lock` says; empty members where it says nothing, as that of older versions does.
+/// The contents of `.lock`; members are empty if it does not have them, as in older versions.
 struct Owner {
   Claimant claimant{};
   std::string token{}, host{};
@@ -66,8 +66,8 @@ Owner parse_owner(std::string_view text) {
   return owner;
 }
 
-/// An empty owner where there is no such file. Opens it anew: network file systems then ask the
-/// server.
+/// Returns an empty owner if there is no such file. Opens it anew, so that network file systems ask
+/// the server.
 Result<Owner> read_owner(const fs::path& save_dir) {
   Result<std::string> text = read_file(save_dir / kLockFile, kMaxOwner);
   if (!text && text.error().code == ErrorCode::not_found) return Owner{};
@@ -80,7 +80,7 @@ bool is_later_attempt(const Claimant& claimant, const Claimant& than) {
          claimant.attempt > than.attempt;
 }
 
-/// Whether the path still names the open file.
+/// Whether the path still refers to the open file.
 bool is_named(const Fd& file, const fs::path& path) {
   struct stat open {
   }, named{};
@@ -88,8 +88,8 @@ bool is_named(const Fd& file, const fs::path& path) {
          open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
-/// The lock of the file that is there, so that two claims do not happen at once; none where there
-/// is no file yet, or where its holder is an attempt that `claimant` takes over from.
+/// Locks the existing file, so that two claims do not happen at once. Returns no lock if there is
+/// no file yet, or if its holder is an attempt that `claimant` supersedes.
 Result<Fd> lock_present(const fs::path& save_dir, const Claimant& claimant) {
   const fs::path path = save_dir / kLockFile;
   for (;;) {
@@ -148,7 +148,7 @@ Result<Ownership> Ownership::claim(const fs::path& save_dir, const Claimant& cla
   SORTIE_TRY(file_ops::rename_path(written, path));
   SORTIE_TRY(file_ops::sync_dir(save_dir));
   Ownership ownership(save_dir, claimant, self.token, std::move(lock));
-  // Without a file to lock two may have claimed at once: the last one has it.
+  // Without a file to lock two processes may have claimed at once: the last one owns the folder.
   SORTIE_TRY(ownership.check());
   return ownership;
 }

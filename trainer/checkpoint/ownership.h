@@ -1,14 +1,14 @@
-// Ownership: which process may commit into a save folder. The fencing token of checkpoints.
+// Ownership: which process may commit to a save folder. The fencing token of checkpoints.
 //
-// The file `.lock` names the owner: run, attempt, and a token made at random for each claim. Who
-// opens the folder to save claims it by putting a new file in its place. A commit asks whether the
-// file still names its own claim; so an attempt whose place a later one has taken (a rank that was
-// stopped, a host that was cut off and comes back) commits nothing any more. README.md says why
-// that holds between any two system calls.
+// The file `.lock` names the owner: run, attempt, and a token that is random for each claim. A
+// process that opens the folder to save claims it by replacing this file with a new one. A commit
+// checks that the file still names its own claim; so an attempt that a later one has superseded (a
+// rank that was stopped, a host that was cut off and returns) commits nothing any more. README.md
+// says why that holds between any two system calls.
 //
-// Of one machine, or of file systems that carry flock between hosts, the file is locked as well:
-// then two runs that know nothing of each other do not claim the folder in turns. A later attempt
-// of the same run does not wait for the lock of an earlier one.
+// On one machine, or on file systems that support flock between hosts, the file is locked as well:
+// then two independent runs do not take the folder from each other. A later attempt of the same run
+// does not wait for the lock of an earlier one.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace sortie::trainer {
 
-/// Who opens a save folder. Attempts are those of one run id; an empty id is nobody's later
-/// attempt.
+/// The run and the attempt that open a save folder. Attempts are those of one run id; with an empty
+/// id no attempt is later than another.
 struct Claimant {
   std::string run_id{};
   std::int64_t attempt = 1;
@@ -30,13 +30,14 @@ struct Claimant {
 
 class Ownership {
  public:
-  /// Claims the folder, which is there. ErrorCode::checkpoint where another run has it locked, or a
-  /// later attempt of this run has claimed it.
+  /// Claims an existing folder. ErrorCode::checkpoint if another run has locked it, or if a later
+  /// attempt of this run has claimed it.
   static Result<Ownership> claim(const std::filesystem::path& save_dir, const Claimant& claimant);
-  /// The claim of another process, by its token: as good for commits as long as it stands.
+  /// The claim of another process, identified by its token; allows commits while that claim is
+  /// current.
   static Ownership of(std::filesystem::path save_dir, Claimant claimant, std::string token);
 
-  /// ErrorCode::checkpoint where the folder has another owner by now, or none.
+  /// ErrorCode::checkpoint if the folder has another owner by now, or none.
   Result<> check() const;
   const std::string& token() const { return token_; }
 
@@ -46,7 +47,7 @@ class Ownership {
   std::filesystem::path save_dir_;
   Claimant claimant_;
   std::string token_;
-  Fd lock_;  // held as long as this is; none for the claim of another process
+  Fd lock_;  // held as long as this object exists; none for the claim of another process
 };
 
 }  // namespace sortie::trainer

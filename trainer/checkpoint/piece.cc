@@ -78,7 +78,7 @@ void for_each_shared_run(const Piece& a, const Piece& b,
   SORTIE_CHECK(a.offset.size() == b.offset.size());
   if (a.elements() == 0 || b.elements() == 0 || !boxes_meet(a, b)) return;
   auto emit = [&](std::int64_t at_a, std::int64_t at_b, std::int64_t length) {
-    // Positions in the boxes; what lies outside of an interval is cut off here.
+    // Positions in the boxes; what is outside of an interval is cut off here.
     const std::int64_t skip = std::max({a.begin - at_a, b.begin - at_b, std::int64_t{0}});
     const std::int64_t stop = std::min({a.end - at_a, b.end - at_b, length});
     if (skip < stop) f(at_a + skip - a.begin, at_b + skip - b.begin, stop - skip);

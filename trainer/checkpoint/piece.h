@@ -1,4 +1,4 @@
-// Piece: a part of a tensor, and where two parts meet.
+// Piece: a part of a tensor, and the intersection of two parts.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace sortie::trainer {
 
-/// Of the box [offset, offset + extent) of a tensor, the elements [begin, end) in row-major order.
+/// The elements [begin, end), in row-major order, of the box [offset, offset + extent) of a tensor.
 /// A tensor-parallel cut is a box; a ZeRO cut of it is an interval, which may begin and end inside
 /// a row.
 struct Piece {
@@ -27,21 +27,22 @@ struct Piece {
 
   std::int64_t elements() const { return end - begin; }
   bool covers(const Dims& shape) const { return *this == whole(shape); }
-  /// The shape that the piece has by itself: its box, or one dimension when it is less than a box.
+  /// The shape of the piece by itself: its box, or one dimension if it is less than the box.
   Dims local_shape() const;
   std::string to_string() const;  // "[0:4, 8:16] elements 3 to 20"
   bool operator==(const Piece&) const = default;
 };
 
-/// Whether the piece lies in a tensor of that shape: empty, or what is wrong.
+/// Checks that the piece is inside a tensor of that shape: returns "" or what is wrong.
 std::string piece_problem(const Piece& piece, const Dims& shape);
 
-/// Calls f(at_in_a, at_in_b, count) for every run of elements that both pieces hold, positions
-/// counted in elements from the start of each piece. Both must lie in the same tensor.
+/// Calls f(at_in_a, at_in_b, count) for every run of elements that both pieces contain; positions
+/// are counted in elements from the start of each piece. Both must be pieces of the same tensor.
 void for_each_shared_run(const Piece& a, const Piece& b,
                          const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& f);
 
-/// Whether the pieces hold every element of the shape exactly once: empty, or what is wrong.
+/// Checks that the pieces contain every element of the shape exactly once: returns "" or what is
+/// wrong.
 std::string tiling_problem(const std::vector<Piece>& pieces, const Dims& shape);
 
 }  // namespace sortie::trainer

@@ -89,7 +89,7 @@ Result<> CheckpointReader::read_as(const std::string& name, StorageType type, co
                                    const Piece& piece, std::span<std::byte> out) {
   const Manifest::Tensor* tensor = find(name);
   if (tensor == nullptr || tensor->shape != shape || !is_weight_type(tensor->type))
-    return read(name, type, shape, piece, out);  // says so
+    return read(name, type, shape, piece, out);  // reports the error
   const std::size_t size = storage_bytes(type);
   SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()) * size,
                "tensor {}: {} bytes", name, out.size());

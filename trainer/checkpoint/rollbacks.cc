@@ -69,7 +69,7 @@ std::vector<SkippedSamples> skipped_by(const std::vector<Rollback>& rollbacks) {
   std::vector<SkippedSamples> skipped;
   for (const Rollback& one : rollbacks) {
     if (one.skipped == 0) continue;
-    // It counts from the step that it went back to, whatever was left out there before.
+    // It replaces what earlier rollbacks skip from the step on that this one went back to.
     std::erase_if(skipped, [&](const SkippedSamples& old) { return old.after_step >= one.to; });
     skipped.push_back({one.to, one.skipped});
   }

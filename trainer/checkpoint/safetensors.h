@@ -41,34 +41,34 @@ std::size_t storage_bytes(StorageType type);
 std::string_view storage_name(StorageType type);
 std::optional<StorageType> storage_from_name(std::string_view name);
 
-/// Product of the sizes; absent when one is negative or the product exceeds 2^62.
+/// Product of the sizes; nullopt if one is negative or the product exceeds 2^62.
 std::optional<std::int64_t> num_elements(const Dims& shape);
 
 struct TensorEntry {
   std::string name;
   StorageType type = StorageType::f32;
   Dims shape{};
-  std::uint64_t begin = 0;  // of the data section, in bytes
+  std::uint64_t begin = 0;  // offset in the data section, in bytes
   std::uint64_t end = 0;
 };
 
 struct SafetensorsHeader {
   std::vector<TensorEntry> tensors{};  // by position in the file
   std::map<std::string, std::string> metadata{};
-  std::uint64_t data_begin = 0;  // of the file, in bytes
+  std::uint64_t data_begin = 0;  // offset in the file, in bytes
 };
 
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-/// Reads the header of a file of `file_bytes` bytes, of which `head` are the first (at least the
-/// whole header, or the whole file). Refuses what the format forbids: a header that is too long or
-/// not JSON, duplicate names, unknown types, sizes that do not match, holes, overlaps, bytes after
-/// the last tensor. Safe on any bytes. `where` opens the message.
+/// Parses the header of a file of `file_bytes` bytes. `head` is the beginning of the file: at least
+/// the whole header, or the whole file. Refuses what the format forbids: a header that is too long
+/// or not JSON, duplicate names, unknown types, sizes that do not match, gaps, overlaps, bytes
+/// after the last tensor. Safe on any bytes. `where` begins the error message.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> head,
                                                    std::uint64_t file_bytes, std::string_view where,
                                                    ErrorCode code = ErrorCode::checkpoint);
 
-/// Sets begin and end of each entry in the given order and gives the bytes before the data: length,
+/// Sets begin and end of each entry, in the given order. Returns the bytes before the data: length,
 /// JSON and padding to a multiple of 8.
 std::string make_safetensors_header(std::vector<TensorEntry>& tensors,
                                     const std::map<std::string, std::string>& metadata);

@@ -1,5 +1,5 @@
-// Reading a safetensors header event by event: no tree is built from a hostile one, and a name that
-// comes twice is seen (a tree would keep the last).
+// Parses a safetensors header event by event: no tree is built from a hostile one, and duplicate
+// names are detected (a tree would keep the last).
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -131,7 +131,8 @@ class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string> seen_;  // fields of the entry, or keys of the metadata
 };
 
-/// Every tensor as large as type and shape say, one after another, up to the end of the file.
+/// Sorts the tensors by position. Checks that each has the size of its type and shape, and that
+/// they are contiguous up to the end of the file: returns "" or what is wrong.
 std::string check_layout(SafetensorsHeader& header, std::uint64_t data_bytes) {
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const TensorEntry& a, const TensorEntry& b) {

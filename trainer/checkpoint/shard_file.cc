@@ -50,7 +50,7 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
     written.bytes += tensors[i].data.size;
     pieces.push_back(std::move(tensors[i].data));
   }
-  // Hashing and writing each run through the bytes by themselves.
+  // Hashing and writing each read the bytes independently.
   ByteStream stream(std::move(pieces), hashed == Hashed::yes ? 2 : 1, writing.allowance);
   Sha256 hash;
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Writing and mapping of safetensors files.
+// Writes and maps safetensors files.
 #pragma once
 
 #include <cstddef>
@@ -25,24 +25,24 @@ struct TensorToWrite {
 
 struct WrittenFile {
   std::uint64_t bytes = 0;
-  std::string sha256{};  // empty where it was not asked for
+  std::string sha256{};  // empty if it was not requested
 };
 
 enum class Hashed : bool { no, yes };
 
-/// Called with the bytes that were just written, from one thread. May be empty.
+/// Called with the number of bytes that were just written, from one thread. May be empty.
 using OnWritten = std::function<void(std::uint64_t bytes)>;
 
 /// How a file is written.
 struct Writing {
   OnWritten on_written{};
   Caching caching = Caching::kept;
-  CpuAllowance* allowance = nullptr;  // of the threads that hash and write; null: no limit
+  CpuAllowance* allowance = nullptr;  // for the threads that hash and write; null: no limit
 };
 
-/// Writes a new safetensors file and fsyncs it; hashed on a second thread meanwhile. Tensors lie in
-/// the file by falling element size, then by name, so that each is aligned to its element.
-/// The caller fsyncs the folder. On failure the file is left to the caller.
+/// Writes a new safetensors file and fsyncs it; a second thread hashes it meanwhile. Tensors are
+/// ordered by falling element size, then by name, so that each is aligned to its element. The
+/// caller must fsync the folder. On failure the caller must remove the file.
 Result<WrittenFile> write_safetensors(const std::filesystem::path& path,
                                       std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,
@@ -57,18 +57,19 @@ struct PieceToWrite {
   TensorData data{};
 };
 
-/// Writes "shard-00003-of-00008.safetensors" into the folder that CheckpointStore::begin made (any
-/// rank, its own index), and reports what rank 0 needs for the commit.
+/// Writes "shard-00003-of-00008.safetensors" into the folder that CheckpointStore::begin() has
+/// created; each writing rank calls it with its own index. Returns what rank 0 needs for the
+/// commit.
 Result<ShardInfo> write_shard(const std::filesystem::path& folder, std::size_t index,
                               std::size_t count, const std::vector<PieceToWrite>& pieces,
                               const Writing& writing = {});
 
-/// A safetensors file in memory, checked.
+/// A safetensors file, mapped into memory, whose header is checked.
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
   const SafetensorsHeader& header() const { return header_; }
-  /// Null when there is no such tensor.
+  /// Returns nullptr if there is no such tensor.
   const TensorEntry* find(std::string_view name) const;
   std::span<const std::byte> data(const TensorEntry& entry) const;
   std::span<const std::byte> file_bytes() const { return file_.bytes(); }

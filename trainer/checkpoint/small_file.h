@@ -1,4 +1,4 @@
-// A small file of a save folder, on the disk when the call returns.
+// Writes small files of a save folder durably.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,8 @@
 
 namespace sortie::trainer {
 
-/// The file must not exist yet. Its name is not on the disk before its folder is synced.
+/// Creates, writes and fsyncs the file, which must not exist yet. Its name is durable only after
+/// its folder is synced.
 Result<> write_small_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace sortie::trainer

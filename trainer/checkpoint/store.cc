@@ -46,7 +46,7 @@ Result<CheckpointStore> CheckpointStore::open(const fs::path& save_dir, const Cl
   SORTIE_ASSIGN_OR_RETURN(Ownership ownership, Ownership::claim(save_dir, claimant));
   CheckpointStore store(save_dir, std::move(ownership));
   // After the claim: what an earlier owner began before it is moved away here, and what it begins
-  // later finds the claim.
+  // later sees the claim.
   SORTIE_TRY(store.remove_leftovers());
   return store;
 }
@@ -67,14 +67,14 @@ Result<> CheckpointStore::remove_leftovers() {
   if (error)
     return fail(ErrorCode::io, fmt::format("list {}: {}", save_dir_.string(), error.message()));
   for (const fs::path& path : leftovers) {
-    // A rank of a run that is gone may still write here, from another host: under its new name it
-    // does not find the folder again.
+    // A rank of a dead run may still write here, from another host: it does not find the folder
+    // under its new name.
     if (path.filename().string().starts_with(kTemporary))
       SORTIE_TRY(move_to_trash(path));
     else
       SORTIE_TRY(file_ops::remove_tree(path));
   }
-  // After those above: what was to take the place of these can not do so any more.
+  // After those above: what was to replace these cannot do so any more.
   for (const fs::path& path : aside) {
     const fs::path place = save_dir_ / path.filename().string().substr(kAsidePrefix.size());
     if (fs::exists(place, error)) {
@@ -87,7 +87,7 @@ Result<> CheckpointStore::remove_leftovers() {
   return {};
 }
 
-/// Removes what is no checkpoint, or none any more.
+/// Removes a folder that is not a checkpoint, or not any more.
 Result<> CheckpointStore::move_to_trash(const fs::path& folder) const {
   const fs::path trash =
       save_dir_ / fmt::format("{}{}", kTrash, folder.filename().string().substr(1));
@@ -97,7 +97,7 @@ Result<> CheckpointStore::move_to_trash(const fs::path& folder) const {
 }
 
 Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expected_bytes) {
-  // A name of its own, so that no other save, not even one of a run that is gone, writes into it.
+  // A unique name, so that no other save, not even one of a dead run, writes into it.
   const fs::path folder =
       save_dir_ / fmt::format("{}{}.{}", kTemporary, checkpoint_name(step), new_lineage());
   SORTIE_TRY(ownership_.check());
@@ -109,7 +109,7 @@ Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expecte
 
 Result<std::optional<fs::path>> CheckpointStore::begin_alone(std::int64_t step,
                                                              std::uint64_t expected_bytes) {
-  // One name for all who may try: the one who makes the folder has it.
+  // One name for all processes that may try: the one that creates the folder may use it.
   const fs::path folder = save_dir_ / fmt::format("{}{}.last.{}", kTemporary, checkpoint_name(step),
                                                   ownership_.token());
   SORTIE_TRY(ownership_.check());
@@ -142,8 +142,8 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
   SORTIE_TRY(write_small_file(folder / kCommitFile, commit_text(sha256_hex(text))));
   SORTIE_TRY(file_ops::sync_dir(folder));
 
-  // Whoever claims the folder after this moves ours away before it looks for checkpoints: the
-  // rename then fails, or has come first.
+  // A process that claims the folder after this moves ours away before it looks for checkpoints:
+  // the rename then fails, or has happened before.
   SORTIE_TRY(ownership_.check());
   const fs::path target = save_dir_ / checkpoint_name(manifest.step);
   std::error_code ignored;
@@ -154,7 +154,7 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
           std::move(old).error(),
           fmt::format("{} exists and could not be replaced; move it away", target.string())));
     SORTIE_TRY(file_ops::sync_dir(save_dir_));
-    // The new one is committed, whatever becomes of the old one: the next begin() or open() tries
+    // The new one is committed, whatever happens to the old one: the next begin() or open() tries
     // again to remove it.
     if (auto removed = *old == folder ? file_ops::remove_tree(folder) : move_to_trash(*old);
         !removed)
@@ -163,21 +163,21 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
     SORTIE_TRY(file_ops::rename_path(folder, target));
     SORTIE_TRY(file_ops::sync_dir(save_dir_));
   }
-  // Who was taken over in between tells nobody of a checkpoint, and prunes none.
+  // A process that was superseded in between must not report a checkpoint, nor prune any.
   SORTIE_TRY(ownership_.check());
   return target;
 }
 
-/// Puts a finished folder where another checkpoint of its step is, so that readers find one of them
-/// at every moment; gives where the other one is then.
+/// Replaces another checkpoint of the same step with a finished folder, so that readers find one of
+/// them at every moment. Returns where the other one is then.
 Result<fs::path> CheckpointStore::replace(const fs::path& folder, const fs::path& target) const {
   SORTIE_ASSIGN_OR_RETURN(const bool exchanged, file_ops::exchange_paths(folder, target));
   if (exchanged) return folder;
-  // Readers take it under that name as long as there is none under its own (list_checkpoints).
+  // Readers use it under that name as long as there is none under its own (list_checkpoints).
   const fs::path aside = save_dir_ / fmt::format("{}{}", kAsidePrefix, target.filename().string());
   SORTIE_TRY(file_ops::rename_path(target, aside));
   if (auto renamed = file_ops::rename_path(folder, target); !renamed) {
-    (void)file_ops::rename_path(aside, target);  // else the next begin() or open() does it
+    (void)file_ops::rename_path(aside, target);  // otherwise the next begin() or open() does it
     return std::unexpected(std::move(renamed).error());
   }
   return aside;
@@ -189,7 +189,7 @@ Result<> CheckpointStore::abandon(const fs::path& folder) {
 
 Result<> CheckpointStore::discard(const fs::path& folder) {
   SORTIE_TRY(ownership_.check());
-  // Out of sight first: a half removed folder must never look like a checkpoint.
+  // Renamed first: a partly removed folder must never look like a checkpoint.
   const fs::path trash = save_dir_ / fmt::format("{}{}", kTrash, folder.filename().string());
   SORTIE_TRY(file_ops::remove_tree(trash));
   SORTIE_TRY(file_ops::rename_path(folder, trash));
@@ -216,7 +216,7 @@ Result<> CheckpointStore::retain(std::int64_t step, std::int64_t keep_last, std:
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
   std::int64_t good = 0;
-  bool trusted = false;  // one that is not suspect stays
+  bool trusted = false;  // whether one that is not suspect is kept
   for (const CheckpointEntry& entry : entries) {
     if (entry.step > step) continue;
     if (!entry.manifest) {

@@ -1,5 +1,5 @@
-// CheckpointStore: the folder of a job's checkpoints. Only rank 0 has one; the other ranks write
-// their shard into the folder that rank 0 names.
+// CheckpointStore: the folder of a job's checkpoints. Only rank 0 has a store; the other ranks
+// write their shard into the folder that rank 0 names.
 #pragma once
 
 #include <cstdint>
@@ -14,37 +14,38 @@
 
 namespace sortie::trainer {
 
-/// One at a time per folder (ownership.h), so that no other run removes what this one is writing,
-/// and no earlier attempt of a run commits what a later one does not know. A save:
+/// A folder has one owner at a time (ownership.h), so that no other run removes what this one is
+/// writing, and no earlier attempt of a run commits something unknown to a later one. A save:
 ///
 ///   rank 0      folder = store.begin(step, bytes)        then a broadcast of the folder
 ///   every rank  info = write_shard(folder, rank, ranks, pieces)
 ///   rank 0      gathers the infos, store.commit(folder, manifest, infos), store.retain(step, keep)
 ///
-/// Until commit returns the checkpoint does not exist: a crash leaves a ".tmp-" folder that the
-/// next open or begin removes.
+/// The checkpoint does not exist until commit() has renamed the folder: a crash before that leaves
+/// a ".tmp-" folder, which the next open() or begin() removes.
 class CheckpointStore {
  public:
-  /// Makes the folder where it is missing, claims it, and removes what crashed saves left. Fails
-  /// when another process has the store open, unless that is an earlier attempt of the same run.
+  /// Creates the folder if it is missing, claims it, and removes what crashed saves have left.
+  /// Fails if another process has the store open, unless that is an earlier attempt of the same
+  /// run.
   static Result<CheckpointStore> open(const std::filesystem::path& save_dir,
                                       const Claimant& claimant);
-  /// The store that another process of this attempt has opened, by its token: for a last save
-  /// (begin_alone) when that process is gone. Touches nothing.
+  /// Returns the store that another process of this attempt has opened, identified by its token:
+  /// for a last save (begin_alone()) when that process is gone. Accesses no file.
   static CheckpointStore join(const std::filesystem::path& save_dir, const Claimant& claimant,
                               const std::string& token);
 
-  /// A fresh folder for the shards of a step. `expected_bytes` of all ranks must be free on the
-  /// file system (with some to spare), else it fails at once rather than at the end.
+  /// Creates a new folder for the shards of a step. Fails at once, and not only at the end, if
+  /// `expected_bytes` of all ranks, and some to spare, are not free on the file system.
   Result<std::filesystem::path> begin(std::int64_t step, std::uint64_t expected_bytes);
-  /// The same for one of several processes of this attempt that can not talk to each other any
-  /// more: only the first of them to call it for a step gets a folder.
+  /// The same for one of several processes of this attempt that cannot communicate any more: only
+  /// the first one to call it for a step gets a folder, the others nullopt.
   Result<std::optional<std::filesystem::path>> begin_alone(std::int64_t step,
                                                            std::uint64_t expected_bytes);
 
-  /// Checks the shards' sizes and that they hold every tensor exactly once, writes manifest.json
-  /// and COMMIT, renames the folder to "step-N" and gives its path. A checkpoint of the same step
-  /// is replaced. `manifest` comes without shards and tensors. ErrorCode::checkpoint where the
+  /// Checks the shards' sizes and that they contain every tensor exactly once, writes manifest.json
+  /// and COMMIT, renames the folder to "step-N" and returns its path. Replaces a checkpoint of the
+  /// same step. `manifest` is passed without shards and tensors. ErrorCode::checkpoint if the
   /// folder has another owner by now.
   Result<std::filesystem::path> commit(const std::filesystem::path& folder, Manifest manifest,
                                        const std::vector<ShardInfo>& shards);
@@ -52,24 +53,25 @@ class CheckpointStore {
   /// Removes the folder of a save that failed.
   Result<> abandon(const std::filesystem::path& folder);
 
-  /// Moves a damaged checkpoint to save_dir/quarantine/ and gives its new path; nothing there is
-  /// ever removed.
+  /// Moves a damaged checkpoint to save_dir/quarantine/, where nothing is ever removed. Returns its
+  /// new path.
   Result<std::filesystem::path> quarantine(const std::filesystem::path& folder) const;
 
-  /// Removes old checkpoints: of those up to `step`, which was just committed, the newest
-  /// `keep_last` stay, the newest that is not suspect, and that of step `also`; 0 keeps all. Broken
-  /// folders and later steps (a run goes on from an earlier step only when it passed those over as
-  /// damaged) are neither counted nor touched.
+  /// Removes old checkpoints. Of those up to `step`, which was just committed, it keeps the newest
+  /// `keep_last`, the newest that is not suspect, and that of step `also`; keep_last = 0 keeps all.
+  /// Broken folders and later steps are neither counted nor removed (a run continues from an
+  /// earlier step only if it has skipped later ones as damaged).
   Result<> retain(std::int64_t step, std::int64_t keep_last, std::int64_t also = 0);
-  /// Removes the checkpoints of later steps, broken ones too: the run has gone back to this one.
+  /// Removes the checkpoints of later steps, broken ones too, because the run has gone back to this
+  /// one.
   Result<> discard_after(std::int64_t step);
-  /// Removes those that the run of the file has left behind by a rollback (rollbacks.h).
+  /// Removes those that a rollback of the file's run has abandoned (rollbacks.h).
   Result<> discard_abandoned(const std::optional<RollbackFile>& file);
-  /// Removes all committed checkpoints but that of `step`.
+  /// Removes all committed checkpoints except that of `step`.
   Result<> keep_only(std::int64_t step);
 
-  /// Whether a save of `bytes` would work, as far as it can be known now: a folder and a file can
-  /// be made and synced, and that much space is free.
+  /// Checks that a save of `bytes` is likely to succeed: creates and syncs a folder and a file, and
+  /// compares the free space.
   Result<> check_room(std::uint64_t bytes) const;
 
   /// Whether this process may still commit here.

@@ -10,13 +10,13 @@ namespace sortie::trainer {
 
 bool is_weight_type(StorageType type);
 
-/// Stored elements that lie next to each other as f32, which is exact. `from` may be unaligned.
+/// Converts contiguous stored elements to f32, which is exact. `from` may be unaligned.
 void widen(StorageType type, const std::byte* from, std::int64_t count, float* to);
-/// f32 as elements of the type, rounded to nearest even. `to` may be unaligned.
+/// Converts f32 to elements of the type, rounded to nearest even. `to` may be unaligned.
 void narrow(StorageType type, const float* from, std::int64_t count, std::byte* to);
 
-/// Elements of one type as those of another, both of the above: rounded to nearest even where that
-/// is narrower. Both may be unaligned.
+/// Converts elements of one type to another; rounds to nearest even if that is narrower. Both may
+/// be unaligned.
 void convert(StorageType from_type, const std::byte* from, std::int64_t count, StorageType to_type,
              std::byte* to);
 

@@ -1,4 +1,4 @@
-// How a layer attends, as [model] says it for all families.
+// The attention of a layer as [model] defines it for all families: scale, RoPE, window, dropout.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct OwnHeads {
         first(group == nullptr ? 0 : heads * group->rank()) {}
   std::int64_t heads, kv_heads;
   std::int64_t first;  // of all query heads
-  /// What a rank drops of the scores [H, T, T] of a sample.
+  /// Returns the dropout of this rank's part of the scores [H, T, T] of a sample; T = tokens.
   ops::Dropout of_scores(ops::Dropout dropout, std::int64_t tokens) const {
     dropout.first_element = first * tokens * tokens;
     return dropout;
@@ -26,16 +26,16 @@ struct OwnHeads {
 
 class AttentionRule {
  public:
-  /// Scores over the root of D (Vaswani et al. 2017), RoPE where the model has a table, the window
-  /// of the layer. All can be changed by the family.
+  /// By default scores are divided by the root of D (Vaswani et al. 2017), RoPE is applied if the
+  /// model has it, and the window is that of the layer. A family may change `scale` and `window`.
   AttentionRule(const BlockArguments& arguments, std::string place);
 
   float scale;
   std::int64_t window;
 
-  /// Attention over packed [Q | K | V]; RoPE is done on the way.
+  /// Applies RoPE and attention to packed [Q | K | V].
   Var operator()(Graph& graph, const Var& qkv, const ForwardContext& context) const;
-  /// Attention over q, k and v, RoPE included.
+  /// Applies RoPE and attention to q, k and v.
   Var operator()(Graph& graph, const Var& q, const Var& k, const Var& v,
                  const ForwardContext& context) const;
 
@@ -51,7 +51,7 @@ class AttentionRule {
   std::string place_;
 };
 
-/// Dropout of what a layer's part adds to the residual stream.
+/// Dropout of the output that a part of a layer adds to the residual stream.
 class ResidualDropout {
  public:
   ResidualDropout(const BlockArguments& arguments, std::string place)

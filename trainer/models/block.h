@@ -1,4 +1,4 @@
-// What a family's file implements: a block, and how it is made.
+// The interface that a family's file implements: a block, and how it is created.
 #pragma once
 
 #include <memory>
@@ -14,40 +14,40 @@
 
 namespace sortie::trainer {
 
-/// What passes between layers, and between pipeline stages: the sum of `residual` and `branch` is
-/// the hidden state; the addition is left to the norm that reads it. branch may be empty.
+/// The hidden state between layers and between pipeline stages: the sum of `residual` and `branch`.
+/// The norm that reads it does the addition. `branch` may be empty.
 struct Hidden {
   Var residual, branch;
 };
 
-/// What a forward pass knows about its micro-batch besides the hidden state.
+/// Facts about the micro-batch of a forward pass, and outputs besides the hidden state.
 struct ForwardContext {
-  /// The ranks that share the tokens of each sequence; null = this one has them all.
+  /// The ranks that share the tokens of each sequence; null = this rank has all tokens.
   const ContextGroup* group = nullptr;
-  std::int64_t batch = 0, tokens = 0;  // of sequences, and of each of them on this rank
-  /// i32 [B, T]: place of each token for RoPE and learned positions; undefined = 0, 1, 2 ...
+  std::int64_t batch = 0, tokens = 0;  // sequences, and tokens of each sequence on this rank
+  /// i32 [B, T]: position of each token for RoPE and learned positions; undefined = 0, 1, 2 ...
   Tensor positions = {};
   /// i32 [B, T]: where each token's document starts in its sequence; undefined = one document per
   /// sequence.
   Tensor document_start = {};
-  /// The same of all tokens of the sequences, those of other ranks among them.
+  /// The same for all tokens of the sequences, including those of other ranks.
   Tensor whole_document_start = {};
-  /// i32 [B, T]: the targets of all tokens of packed sequences, in which ops::kDocumentEnds ends
-  /// documents whose positions are their own; undefined = the sequences are not packed.
+  /// i32 [B, T]: the targets of all tokens of packed sequences. ops::kDocumentEnds marks the end of
+  /// a document; positions restart after it. Undefined = the sequences are not packed.
   Tensor packed_targets = {};
-  /// Decides what dropout drops, together with the number of the first sample of the batch in the
-  /// run: i64 [1], undefined = 0.
+  /// Dropout is active in training only. `seed` and `first_sample` decide what it drops;
+  /// `first_sample` i64 [1] is the number of the batch's first sample in the run, undefined = 0.
   bool training = false;
   std::uint64_t seed = 0;
   Tensor first_sample = {};
-  /// Gradients of the losses per token are times this too: f32 [1], undefined = 1.
+  /// Another factor of the gradients of the losses per token: f32 [1], undefined = 1.
   Tensor grad_scale = {};
-  /// What routers of experts are told, and what they and multi-token prediction leave behind.
+  /// Inputs and outputs of the routers of experts.
   RouterPass routers = {};
-  Tensor mtp_loss = {};  // f64 [2]: coefficient * loss, summed as the main loss is, and a count
+  Tensor mtp_loss = {};  // output, f64 [2]: coefficient * loss, summed like the main loss; a count
 
   std::int64_t whole_tokens() const { return group == nullptr ? tokens : tokens * group->size(); }
-  /// The dropout of a place in the model; none outside of training.
+  /// Returns the dropout at a place in the model; off outside of training.
   ops::Dropout dropout(double probability, std::string_view place) const;
 };
 
@@ -57,7 +57,7 @@ class Block {
   virtual Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const = 0;
 };
 
-/// What a block is made from. All references outlive it.
+/// Arguments of a block's constructor. The objects they refer to must outlive the block.
 struct BlockArguments {
   const config::ModelConfig& config;
   const ModelShape& shape;
@@ -66,20 +66,20 @@ struct BlockArguments {
   const ops::RopeTable& rope;
 };
 
-/// The block of a layer, with parameters named "layers.N. ...".
+/// Creates the block of a layer, with parameters named "layers.N. ...".
 template <class B>
 std::unique_ptr<Block> make_block(const BlockArguments& arguments) {
   return std::make_unique<B>(arguments, "layers." + std::to_string(arguments.layer));
 }
 
-/// One architecture, defined by its file and listed in families.cc. What the keys of [model] mean
-/// for it is its row in common/config/architectures.cc.
+/// One architecture, defined in its own file and listed in families.cc. Its row in
+/// common/config/architectures.cc says what the keys of [model] mean for it.
 struct Family {
   std::string_view name;  // in [model] architecture
   ops::NormKind final_norm;
   std::unique_ptr<Block> (*make_block)(const BlockArguments& arguments);
   HfFormat hf;
-  /// Of its mixtures; sigmoid comes with a bias that corrects the selection.
+  /// The score of its routers; with sigmoid a bias corrects the selection.
   ops::RouterScore router = ops::RouterScore::softmax;
 };
 

@@ -2,10 +2,10 @@
 // layers and a mixture with shared experts in the others.
 //   c_q = RMSNorm(Wq_a h), q = Wq_b c_q          (without q_lora: q = Wq h)
 //   [c, k_r] = Wkv_a h,  [k_n, v] = Wkv_b RMSNorm(c) per head
-//   x += Wo . attention([q_n, RoPE(q_r)], [k_n, RoPE(k_r)], v),  h = RMSNorm(x), k_r shared by
-//   heads x += mixture(RMSNorm(x))
-// RoPE turns neighbouring dimensions. Where it is stretched by YaRN, scores are also multiplied by
-// the square of YaRN's temperature.
+//   x += Wo . attention([q_n, RoPE(q_r)], [k_n, RoPE(k_r)], v),  h = RMSNorm(x); heads share k_r
+//   x += mixture(RMSNorm(x))
+// RoPE rotates pairs of neighbouring dimensions. If YaRN scales it, attention scores are also
+// multiplied by the square of YaRN's temperature.
 #include <cmath>
 
 #include "trainer/models/attention_module.h"
@@ -15,7 +15,7 @@
 namespace sortie::trainer {
 namespace {
 
-constexpr double kLatentNormEpsilon = 1e-6;  // whatever the model's other norms have
+constexpr double kLatentNormEpsilon = 1e-6;  // independent of the model's other norms
 
 class DeepseekV3Block final : public Block {
  public:
@@ -91,7 +91,7 @@ class DeepseekV3Block final : public Block {
         .document_start = context.document_start,
         .dropout =
             own_.of_scores(context.dropout(attention_dropout_, place_), context.whole_tokens())};
-    // Every rank has the key that its heads share.
+    // Every rank needs the RoPE key, which the heads of all ranks share.
     return latent_attention(graph, q, kv, enter(graph, rope_key, group_), attention,
                             {&rope_, context.positions}, mask);
   }
@@ -129,7 +129,8 @@ HfFormat deepseek_v3_format() {
                   .fixed = {{"hidden_act", "silu", {"swish"}},
                             {"attention_bias", false},
                             {"rope_interleave", true},
-                            // Of DeepSeek's own files; transformers knows nothing else.
+                            // Keys of DeepSeek's own files; transformers implements these values
+                            // only.
                             {"scoring_func", "sigmoid"},
                             {"topk_method", "noaux_tc"},
                             {"moe_layer_freq", 1}},

@@ -1,4 +1,4 @@
-// All families, by the name in [model] architecture.
+// The list of families, by their name in [model] architecture.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 namespace sortie::trainer {
 
 std::span<const Family> families();
-/// The family of that name; it exists where the config was checked.
+/// Returns the family with that name, which must exist: checking the config guarantees it.
 const Family& family_of(std::string_view architecture);
 
 }  // namespace sortie::trainer

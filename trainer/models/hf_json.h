@@ -1,4 +1,4 @@
-// Values of config.json, whatever JSON they are.
+// Reads values of config.json, which may be of any JSON type.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,19 +10,19 @@
 
 namespace sortie::trainer {
 
-/// Of a value that has another meaning than anything that is computed here.
+/// The error for a value that is not implemented here.
 inline Error config_problem(std::string text) {
   return {ErrorCode::unsupported, std::move(text)};
 }
 
-/// Null where the key is absent or its value is null.
+/// Returns the value of a key; nullptr if the key is absent or its value is null.
 inline const nlohmann::json* find_value(const nlohmann::json& json, std::string_view key) {
   const auto found = json.find(key);
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
-/// Sets `out` from a number, a whole one from a whole one; false when it is something else. Without
-/// a value `out` stays.
+/// Sets `out` to a number, which must be an integer if T is one; returns false if it is anything
+/// else. If `value` is nullptr, returns true and leaves `out` unchanged.
 template <class T>
 bool read_number(const nlohmann::json* value, T& out) {
   if (value == nullptr) return true;

@@ -1,4 +1,4 @@
-// The parts of config.json that are [model.moe], [model.mla] and [model.mtp].
+// The keys of config.json that correspond to [model.moe], [model.mla] and [model.mtp].
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -11,8 +11,8 @@ namespace {
 using Json = nlohmann::json;
 using config::ModelConfig;
 
-/// A key whose member is below [model]. `absent`: the value of a file without the key, `null`: of
-/// one with null.
+/// A key that corresponds to a member of a section below [model]. `absent`: the value if the key is
+/// absent, `null`: the value if it is null.
 struct Key {
   std::string_view name;
   std::variant<std::int64_t& (*)(ModelConfig&), double& (*)(ModelConfig&), bool& (*)(ModelConfig&)>
@@ -66,7 +66,7 @@ Result<> read_keys(std::span<const Key> keys, const Json& json, ModelConfig& mod
   return {};
 }
 
-/// Keys that already stand for the value stay as they are spelled.
+/// Leaves a key unchanged if it already expresses the model's value.
 void write_keys(std::span<const Key> keys, const ModelConfig& model, Json& json) {
   for (const Key& key : keys) {
     ModelConfig old = model, now = model;
@@ -78,7 +78,7 @@ void write_keys(std::span<const Key> keys, const ModelConfig& model, Json& json)
   }
 }
 
-/// transformers adds the balance loss only where it is told to put the router's logits out.
+/// transformers adds the balance loss only if output_router_logits is true.
 Result<> read_balance(const Json& json, ModelConfig& model) {
   const auto on = json.find("output_router_logits");
   model.moe.aux_loss_coeff = 0.0;
@@ -113,7 +113,7 @@ const Key kQwenKeys[] = {
     {"decoder_sparse_step", kMoe<&config::MoeConfig::layer_step>, 1},
     {"norm_topk_prob", kMoe<&config::MoeConfig::normalize_topk>, false},
 };
-/// transformers 4 says num_experts, 5 num_local_experts.
+/// transformers 4 calls the key num_experts, transformers 5 num_local_experts.
 Key qwen_experts(const Json& json) {
   return {json.contains("num_local_experts") ? "num_local_experts" : "num_experts",
           kMoe<&config::MoeConfig::num_experts>, 128};
@@ -165,7 +165,7 @@ Result<> write_deepseek(const ModelConfig& model, Json& json) {
         "model.moe.num_shared_experts = 0: DeepseekV3ForCausalLM of transformers has always one");
   write_keys(kDeepseekKeys, model, json);
   if (model.mla.q_lora_rank == 0) json["q_lora_rank"] = nullptr;
-  // A folder may say that there are such layers and have none: what it says stays.
+  // A folder may announce such layers without having them: then its value stays.
   if (model.mtp.num_layers > 0 || !json.contains(kMtpKey.name))
     write_keys({&kMtpKey, 1}, model, json);
   return {};

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using config::ModelConfig;
 
-/// What transformers assumes for a family where the file has no such key.
+/// The defaults of transformers for a family, for absent keys.
 struct RopeDefaults {
   double base = 10000.0, share = 1.0;
 };
@@ -21,10 +21,10 @@ constexpr RopeDefaults kFullRope{};
 constexpr RopeDefaults kPartialRope{.share = 0.25};
 constexpr RopeDefaults kMixtralRope{.base = 1e6};
 
-/// Numbers of RoPE, and what is wrong with the first bad one.
+/// Reads numbers of RoPE; keeps the message about the first bad one.
 class RopeNumbers {
  public:
-  /// Without a value `out` stays.
+  /// Leaves `out` unchanged if there is no value.
   template <class T>
   void take(const Json& json, const char* key, T& out) {
     const Json* value = find_value(json, key);
@@ -32,7 +32,7 @@ class RopeNumbers {
       note(fmt::format("RoPE: {} is {}, not a {}number", key, value->dump(),
                        std::is_integral_v<T> ? "whole " : ""));
   }
-  /// A number that transformers has no default for.
+  /// Reads a number that has no default in transformers.
   template <class T>
   void require(const Json& rope, const char* key, const std::string& type, T& out) {
     if (find_value(rope, key) == nullptr)
@@ -53,8 +53,8 @@ class RopeNumbers {
   std::string problem_;
 };
 
-/// transformers 5 takes the length of the pretraining from the file's top, then from the
-/// parameters, then from the positions.
+/// transformers 5 takes the pretraining length from the top level of the file; if absent there,
+/// from the RoPE parameters; if absent there too, from the number of positions.
 void read_original_length(const Json& json, const Json& rope, RopeNumbers& numbers,
                           ModelConfig& model) {
   constexpr const char* kKey = "original_max_position_embeddings";
@@ -71,7 +71,7 @@ void read_yarn(const Json& json, const Json& rope, RopeNumbers& numbers, ModelCo
   numbers.take(rope, "mscale", model.rope_scaling_mscale);
   numbers.take(rope, "mscale_all_dim", model.rope_scaling_mscale_all_dim);
   read_original_length(json, rope, numbers, model);
-  // Without a factor it is by how much the positions are more than those of the pretraining.
+  // Without a factor, it is the ratio of the number of positions to that of the pretraining.
   if (find_value(rope, "factor") == nullptr && model.rope_scaling_original_length > 0 &&
       model.rope_scaling_original_length != model.num_positions)
     model.rope_scaling_factor = static_cast<double>(model.num_positions) /
@@ -81,7 +81,7 @@ void read_yarn(const Json& json, const Json& rope, RopeNumbers& numbers, ModelCo
   if (const Json* factor = find_value(rope, "attention_factor"))
     numbers.note(fmt::format("RoPE: attention_factor is {}, which is not implemented for yarn",
                              factor->dump()));
-  // null is none: no rounding.
+  // null means no rounding, like false.
   if (const auto truncate = rope.find("truncate"); truncate != rope.end() && *truncate != true)
     numbers.note(
         fmt::format("RoPE: truncate is {}, only true is implemented for yarn", truncate->dump()));
@@ -97,7 +97,7 @@ void read_llama3(const Json& json, const Json& rope, RopeNumbers& numbers, Model
   read_original_length(json, rope, numbers, model);
 }
 
-/// The model as if no file said anything of RoPE.
+/// Resets the model's RoPE to that of a file without RoPE keys.
 void reset(ModelConfig& model, const RopeDefaults& defaults) {
   const ModelConfig plain;
   model.rotary_embedding_base = defaults.base;
@@ -110,7 +110,7 @@ void reset(ModelConfig& model, const RopeDefaults& defaults) {
   model.rope_scaling_mscale_all_dim = plain.rope_scaling_mscale_all_dim;
 }
 
-/// model.num_positions is known.
+/// model.num_positions must be set.
 Result<> read_rope(const Json& json, ModelConfig& model, const RopeDefaults& defaults) {
   const Json* parameters = find_value(json, "rope_parameters");
   if (parameters == nullptr) parameters = find_value(json, "rope_scaling");

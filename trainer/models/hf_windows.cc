@@ -1,4 +1,4 @@
-// Which layers see a window, in config.json.
+// Attention windows in config.json: which layers have one, and how wide it is.
 #include <fmt/format.h>
 
 #include "common/config/architectures.h"
@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::json;
 using config::ModelConfig;
 
-/// Which layers are local, one by one.
+/// Returns, by layer, whether it is local.
 std::vector<bool> local_layers(const ModelConfig& model) {
   std::vector<bool> local;
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer)
@@ -27,7 +27,7 @@ void set_layers(ModelConfig& model, const std::vector<bool>& local, std::int64_t
   for (const bool one : local) model.attention_layers.emplace_back(one ? "local" : "global");
 }
 
-/// [[["global", "local"], 12]]: the list, as many times.
+/// Expands [[["global", "local"], 12]]: the list, repeated that many times.
 Result<std::vector<bool>> expand(const Json& types) {
   std::vector<bool> local;
   const auto bad = [&] {
@@ -76,12 +76,12 @@ Result<> write_gpt_neo_layers(const ModelConfig& model, Json& json) {
     return {};
   Json kinds = Json::array();
   for (const bool one : local_layers(model)) kinds.push_back(one ? "local" : "global");
-  json.erase("attention_layers");  // transformers expands the types
+  json.erase("attention_layers");  // transformers derives it from attention_types
   json["attention_types"] = Json::array({Json::array({kinds, 1})});
   return {};
 }
 
-/// `absent`: the window of a file without the key.
+/// `absent`: the window if the key is absent.
 Result<> read_window(const Json& json, ModelConfig& model, std::int64_t absent) {
   model.attention_layers.clear();
   model.attention_window = json.contains("sliding_window") ? 0 : absent;

@@ -9,7 +9,7 @@
 
 namespace sortie::trainer {
 
-/// The folder of a LLaMA, from which those of its relatives differ little.
+/// The Hugging Face format of LLaMA, from which related families derive theirs.
 HfFormat hf_llama_format();
 
 class LlamaBlock : public Block {

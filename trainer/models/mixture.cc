@@ -87,7 +87,8 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name,
 }
 
 Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& context) const {
-  // Every rank routes all rows alike; rows of logits are small.
+  // Every rank routes all rows identically; gathering logits is cheap, because their rows are
+  // small.
   const Var logits = gather_rows(graph, f32_linear(graph, x, *router_), group_);
   RouterLosses losses = spec_.losses;
   if (!context.training) losses.sequence = 0.0;
@@ -95,7 +96,7 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
       context.training ? expert_capacity(spec_, context.whole_tokens()) : 0;
   Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(), losses,
                         context.batch, capacity, index_, context.routers);
-  // A rank has a part of each expert's width, so a part of the sums that a row's weights meet.
+  // A rank has a part of each expert's width, so its gradient of the weights is a partial sum.
   routed.weights = sum_gradient(graph, routed.weights, group_);
   const Var rows = enter(graph, x, group_);
   if (expert_group_ != nullptr) return leave(graph, mix_apart(graph, rows, routed), group_);
@@ -106,8 +107,8 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
                group_);
 }
 
-/// A part of the sum over the tensor-parallel group: this rank's rows through the experts, and its
-/// part of the shared expert's width for all rows.
+/// Returns a partial sum over the tensor-parallel group: this rank's rows through the experts, plus
+/// its part of the shared expert's width for all rows.
 Var MixtureModule::mix_apart(Graph& graph, const Var& rows, const Routed& routed) const {
   const ExpertGroup& group = *expert_group_;
   const auto [first, count] = group.own_rows(rows.data.size(0));
@@ -199,7 +200,7 @@ void StepRouting::add(ExecutionContext& context, const ForwardContext& forward) 
   seen_.resize(sizes_.size());
   std::int64_t place = kCounts;
   for (std::size_t i = 0; i < pass.counts.size(); ++i) {
-    if (pass.counts[i].defined()) {  // else of another stage, or another run of this one
+    if (pass.counts[i].defined()) {  // otherwise on another stage, or in another run of this one
       add_at(place, pass.counts[i]);
       choices_ += static_cast<double>(pass.choices[i].elements());
       seen_[i] = true;

@@ -1,5 +1,5 @@
-// The feed-forward part of a block: a plain MLP, or a mixture of experts (router, experts and,
-// where there is one, the shared expert that every token passes) as [model.moe] says.
+// The feed-forward part of a block, as [model.moe] says: a plain MLP, or a mixture of experts
+// (router, experts and optionally the shared expert, which processes every token).
 #pragma once
 
 #include <optional>
@@ -17,25 +17,25 @@ struct MixtureSpec {
   std::int64_t hidden = 0;
   std::int64_t ffn = 0;         // inner width of an expert
   std::int64_t shared_ffn = 0;  // of the shared expert; 0 = none
-  bool bias = false;            // a correction bias of the selection, kept as state
+  bool bias = false;            // the selection has a correction bias, of Use::state
   RouterLosses losses;
-  double capacity_factor = 0.0;  // in training; 0 = experts take every choice
+  double capacity_factor = 0.0;  // in training; 0 = experts accept every choice
   double std_dev = 0.0, out_std = 0.0;
 };
-/// How many choices of a sequence of so many tokens an expert takes: ceil(factor * tokens * top_k /
-/// experts), 0 = all.
+/// Returns how many choices of a sequence of `tokens` tokens an expert accepts: ceil(factor *
+/// tokens * top_k / experts), 0 = all.
 std::int64_t expert_capacity(const MixtureSpec& spec, std::int64_t tokens);
 MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& shape);
 
 class MixtureModule {
  public:
-  /// Declares "<name>.router.weight", "<name>.router.bias",
-  /// "<name>.experts.E.{gate_up,down}.weight" and "<name>.shared.{gate_up,down}.weight". `index`:
-  /// which mixture of the model it is.
+  /// Declares "<name>.router.weight", "<name>.experts.E.{gate_up,down}.weight" and, as `spec` says,
+  /// "<name>.router.bias" and "<name>.shared.{gate_up,down}.weight". `index`: the number of this
+  /// mixture in the model.
   MixtureModule(ParameterStore& store, const std::string& name, const MixtureSpec& spec,
                 std::int64_t index);
 
-  /// x [B * T, C] of the context's sequences.
+  /// Applies the mixture to x [B * T, C], the tokens of the context's sequences.
   Var operator()(Graph& graph, const Var& x, ForwardContext& context) const;
 
  private:
@@ -50,7 +50,7 @@ class MixtureModule {
   SwigluModule shared_;
 };
 
-/// What a layer of the model has, under the name "<name>".
+/// The feed-forward part of one layer, with parameters named "<name>. ...".
 class FeedForward {
  public:
   FeedForward(const BlockArguments& arguments, const std::string& name);
@@ -63,33 +63,33 @@ class FeedForward {
   std::optional<MixtureModule> mixture_;
 };
 
-/// The usual names of a mixture in a Hugging Face folder, beside those of a plain MLP.
+/// Adds the usual names of a mixture in a Hugging Face folder, not those of a plain MLP.
 void add_hf_mixture(std::vector<HfModule>& modules);
 
-/// The biases of all mixtures, in the order of the mixtures; empty where they have none.
+/// Returns the biases of all mixtures, in the order of the mixtures; empty if they have none.
 std::vector<Parameter*> router_biases(ParameterStore& store);
 
-/// What the routers and multi-token prediction left behind in one step, over its micro-batches.
+/// Sums the outputs of the routers and of multi-token prediction over the micro-batches of a step.
 class StepRouting {
  public:
-  /// Makes room for `mixtures` of a whole model, of which this rank may have a part: any() then
-  /// holds on all its ranks alike. Without it the first add() does, for what it is given.
+  /// Allocates the sums for all `mixtures` of the whole model, of which this rank may have only
+  /// some or none: any() is then true on all ranks. Without this call the first add() allocates
+  /// them, for the mixtures that it is given.
   void expect(ExecutionContext& context, std::int64_t mixtures, std::int64_t experts);
   void add(ExecutionContext& context, const ForwardContext& forward);
   /// False for models without mixtures and multi-token prediction.
   bool any() const { return sums_.defined(); }
-  /// Everything as one row f64, to be summed over ranks in place: the routers' balance losses,
-  /// summed over micro-batches; the loss of multi-token prediction, summed over tokens; how many
-  /// choices were dropped; then, from kCounts on, how often each expert was chosen, mixture by
-  /// mixture.
+  /// The sums as one row f64, to be summed over ranks in place: the routers' balance losses; the
+  /// loss of multi-token prediction, summed over tokens; the number of dropped choices; then, from
+  /// kCounts on, how often each expert was chosen, mixture by mixture.
   Tensor& sums() { return sums_; }
   static constexpr std::int64_t kCounts = 3;
-  /// Of the rows of this rank, dropped ones among them.
+  /// The number of choices of this rank's rows, including dropped ones.
   double choices() const { return choices_; }
-  /// What an add() has counted that was done by the device alone.
+  /// Adds to choices() for a pass that ran as a captured graph, where add() was not called.
   void count_choices(double choices) { choices_ += choices; }
 
-  /// Moves the biases of the routers by `rate` towards an even load, where the step's gate is open.
+  /// Moves the biases of the routers by `rate` towards an even load if the step's gate is open.
   void balance(ParameterStore& store, const Tensor& gate, double rate) const;
   void clear(ExecutionContext& context);
 

@@ -53,8 +53,8 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
     embedding_ = add_table("embedding.weight", "", shape_.tied && part_.last);
     if (!part_.last && (shape_.tied || config.mtp.num_layers > 0)) shared_table_ = embedding_;
   } else if (part_.last && (shape_.tied || predicts_more)) {
-    // A copy of the first stage's. Declared first, as that is: its gradient is final last, and what
-    // is declared before others is reduced after them.
+    // A copy of the first stage's table. Declared first, like the original, because its gradient
+    // becomes final last: gradients are reduced in the reverse order of declaration.
     embedding_ = shared_table_ = add_table(shape_.tied ? "head.weight" : "mtp.embedding.weight",
                                            "embedding.weight", shape_.tied);
   }
@@ -78,9 +78,10 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
   if (predicts_more) mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
 }
 
-/// Documents end with a token, or where a packed sequence's targets say so: the next token starts
-/// another. A caller who places the tokens himself, as text generation does, has one document. Of
-/// shared sequences a rank has tokens from two places.
+/// Sets the document starts and positions of the tokens. A document ends with a token, or where the
+/// targets of a packed sequence say so. A caller that sets the positions itself, as text generation
+/// does, has one document. With context parallelism positions are set too, because the tokens of a
+/// rank are not consecutive.
 void LanguageModel::find_places(ExecutionContext& execution, const Tensor& tokens,
                                 ForwardContext& context) const {
   const ContextGroup* group = context.group;
@@ -99,7 +100,8 @@ void LanguageModel::find_places(ExecutionContext& execution, const Tensor& token
     if (reset_positions_ || packed) places = execution.empty(DType::i32, tokens.shape());
     context.whole_document_start = execution.empty(DType::i32, tokens.shape());
     find(document_end_, context.whole_document_start);
-    // A packed document counts its positions over the ends of documents in it, as it would alone.
+    // The positions of a packed document continue over the ends of documents in it, as if it were
+    // alone.
     if (packed && document_end_ >= 0 && !reset_positions_) {
       Tensor unused = execution.empty(DType::i32, tokens.shape());
       find(-1, unused);
@@ -113,7 +115,7 @@ void LanguageModel::find_places(ExecutionContext& execution, const Tensor& token
   if (places.defined()) context.positions = own_tokens(execution, places, group);
 }
 
-/// The embedding of the tokens plus, where there is a table, that of their positions.
+/// Returns the embedding of the tokens plus, if there is a table, that of their positions.
 Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
   const Tensor own = own_tokens(graph.context(), tokens, context.group);
   Hidden hidden{embedding(graph, own, *embedding_, group_), {}};
@@ -151,7 +153,8 @@ Hidden LanguageModel::pass_layers(Graph& graph, const LayerSpan& layers, Hidden 
   return hidden;
 }
 
-/// One sum goes to the next run: half the bytes of its two parts, and the norm there adds nothing.
+/// Passes one sum to the next run: half the bytes of its two terms, and the norm there adds
+/// nothing.
 Hidden LanguageModel::run_layers(Graph& graph, std::size_t run, const Tensor& tokens,
                                  const Hidden& in, ForwardContext& context) const {
   find_places(graph.context(), tokens, context);

@@ -1,5 +1,4 @@
-// A decoder-only language model over (layer range): what a pipeline stage, or a whole model,
-// computes.
+// A decoder-only language model: the whole model, or the runs of layers of one pipeline stage.
 #pragma once
 
 #include <memory>
@@ -14,44 +13,46 @@ namespace sortie::trainer {
 
 class LanguageModel {
  public:
-  /// Declares the parameters of the part in `store`; call store.finalize() and initialize() or load
-  /// before use.
+  /// Declares the parameters of the part in `store`. Before use call store.finalize(), and
+  /// initialize() or load the weights.
   LanguageModel(ExecutionContext& context, const config::ModelConfig& config, ParameterStore& store,
                 bool recompute_layers, const ModelPart& part);
-  /// Of the whole model.
+  /// For the whole model.
   LanguageModel(ExecutionContext& context, const config::ModelConfig& config, ParameterStore& store,
                 bool recompute_layers)
       : LanguageModel(context, config, store, recompute_layers, whole_model(config)) {}
 
   const ModelShape& shape() const { return shape_; }
   const ModelPart& part() const { return part_; }
-  /// What is on the first and on the last stage both, in this part; null = nothing is.
+  /// The table in this part that the first and the last stage both have; null if there is none.
   Parameter* shared_table() const { return shared_table_; }
 
-  /// One micro-batch of whole sequences through run `run` of the part: the hidden state of this
-  /// rank's tokens after its last layer, without a branch. `in` is that of the run before, and
-  /// empty for the model's first, which takes the embedding of the tokens; `context` is of this
-  /// pass alone and lives until its backward pass.
+  /// Runs one micro-batch of whole sequences through run `run` of the part. Returns the hidden
+  /// state of this rank's tokens after the last layer of the run; only after the model's last run
+  /// may it have a branch. `in` is the result of the previous run; it is empty for the model's
+  /// first run, which embeds the tokens. `context` belongs to this pass alone and must live until
+  /// its backward pass ends.
   Hidden run_layers(Graph& graph, std::size_t run, const Tensor& tokens, const Hidden& in,
                     ForwardContext& context) const;
-  /// After the model's last run: what loss() does with the result.
+  /// Call after the model's last run: computes the loss from its result, as loss() does.
   void finish_loss(Graph& graph, Hidden out, const Tensor& tokens, const Tensor& targets,
                    float grad_scale, ForwardContext& context, Tensor& loss) const;
 
   /// loss f64 [2] += (loss summed over targets >= 0 of one micro-batch, their number); tokens,
-  /// targets [B, T] i32. Where the graph records, backward() then gives the gradients of grad_scale
+  /// targets [B, T] i32. If the graph records, backward() then computes the gradients of grad_scale
   /// * (sum + context.mtp_loss), and of the routers' losses times their scale; `context` must live
-  /// until then. Multi-token prediction and the sequences' balance take part in training only.
+  /// until then. Multi-token prediction and the sequence-wise balance loss take part in training
+  /// only.
   void loss(Graph& graph, const Tensor& tokens, const Tensor& targets, float grad_scale,
             ForwardContext& context, Tensor& loss) const;
-  /// The same from zero; ops::read_cross_entropy() brings it to the host.
+  /// The same, starting from zero; ops::read_cross_entropy() copies the result to the host.
   Tensor loss(Graph& graph, const Tensor& tokens, const Tensor& targets, float grad_scale,
               ForwardContext& context) const;
 
-  // Of a whole model, as the next ones are.
-  /// Logits [B * T, vocab_size] f32, of the model as it predicts.
+  // For a whole model without tensor parallelism only:
+  /// Returns the logits [B * T, vocab_size] f32.
   Tensor logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
-  /// Logits [B, vocab_size] f32 of the last position.
+  /// Returns the logits [B, vocab_size] f32 of the last position.
   Tensor last_logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
 
  private:
@@ -72,11 +73,11 @@ class LanguageModel {
   std::int64_t document_end_;  // token, -1 = none
   bool reset_positions_;
   ops::RopeTable rope_;
-  Parameter* embedding_ = nullptr;  // of a last stage: for multi-token prediction alone
+  Parameter* embedding_ = nullptr;  // on a later last stage: a copy, as tied head or for mtp_
   Parameter* positions_ = nullptr;  // null without learned positions
   Parameter* head_ = nullptr;       // the embedding itself when tied
   Parameter* shared_table_ = nullptr;
-  std::vector<std::unique_ptr<Block>> blocks_;  // by layer; null where another stage has it
+  std::vector<std::unique_ptr<Block>> blocks_;  // by layer; null if the layer is on another stage
   NormParameters final_norm_{};
   double load_coefficient_;
   std::unique_ptr<MultiTokenPrediction> mtp_;

@@ -6,8 +6,8 @@
 namespace sortie::trainer {
 namespace {
 
-/// Token i of a sequence becomes token i + k, and `missing` where that is past the sequence or in
-/// another document: those of this rank's places.
+/// Returns token i + k for each token i of this rank; `missing` if that is beyond the sequence or
+/// in another document.
 Tensor shifted(ExecutionContext& execution, const Tensor& tokens, const ForwardContext& context,
                std::int64_t k, std::int32_t missing) {
   Tensor out = execution.empty(DType::i32, tokens.shape());

@@ -19,11 +19,11 @@ class MultiTokenPrediction {
   MultiTokenPrediction(const config::ModelConfig& config, const ModelShape& shape,
                        ParameterStore& store, const ops::RopeTable& rope);
 
-  /// context.mtp_loss += the sum over depths and rows with a target of the loss, times loss_coeff /
-  /// depths. Gradients are
-  /// of grad_scale times that: like the main loss, it is a mean over all tokens once it is divided
-  /// by their number. The row of token i takes part at depth k when i + k is a token of its
-  /// sequence and document. `hidden` is h_0 of tokens and targets [B, T].
+  /// Adds to context.mtp_loss f64 [2] the loss, summed over depths and rows with a target, times
+  /// loss_coeff / depths, and the number of these rows. Gradients are those of grad_scale times
+  /// that loss. Like the main loss, it is a mean over all tokens once it is divided by their
+  /// number. The row of token i takes part at depth k if i + k is a token of the same sequence and
+  /// document. `hidden` is h_0 of tokens and targets [B, T].
   void loss(Graph& graph, const Var& hidden, const Tensor& tokens, const Tensor& targets,
             Parameter& embedding, Parameter& head, float grad_scale, bool recompute_layers,
             ForwardContext& context) const;

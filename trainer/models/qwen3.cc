@@ -1,5 +1,5 @@
-// Qwen 3 block (Yang et al. 2025): LLaMA's, but every head of the queries and of the keys goes
-// through an RMSNorm before RoPE.
+// Qwen 3 block (Yang et al. 2025): LLaMA's, with an RMSNorm of every head of the queries and of the
+// keys before RoPE.
 //   x += Wo . attention(RoPE(RMSNorm(Wq . h)), RoPE(RMSNorm(Wk . h)), Wv . h),  h = RMSNorm(x)
 //   x += Wdown . (silu(Wgate . h) * Wup . h),  h = RMSNorm(x), or a mixture of such
 #include "trainer/models/llama_block.h"
@@ -68,7 +68,7 @@ HfFormat qwen3_format() {
     if (key.name == "intermediate_size") key.fallback = 22016;
     if (key.name == "max_position_embeddings") key.fallback = 32768;
   }
-  // Queries, keys and values are not packed: each is normed by itself.
+  // Queries, keys and values are not packed, because queries and keys are normed separately.
   for (HfModule& module : format.modules) {
     if (module.segment == "q") module = {module.hf, "layers.{}.attention.q"};
     if (module.segment == "k") module = {module.hf, "layers.{}.attention.k"};
@@ -90,8 +90,8 @@ Family qwen3_family() {
           .hf = qwen3_format()};
 }
 
-// Its mixtures of experts: a softmax router, whose weights of the chosen experts are divided by
-// their sum or not.
+// Qwen 3 with mixtures of experts: a softmax router; the weights of the chosen experts may be
+// divided by their sum.
 Family qwen3_moe_family() {
   HfFormat format = qwen3_format();
   format.model_type = "qwen3_moe";

@@ -1,4 +1,4 @@
-// RoPE frequencies of a model, stretched as model.rope_scaling says.
+// RoPE frequencies of a model, scaled for longer sequences as model.rope_scaling says.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace sortie::trainer {
 
-/// One per pair of the first `rotary_dims` dimensions of a head.
+/// Returns one frequency per pair of the first `rotary_dims` dimensions of a head.
 ///   linear: f / factor (Chen et al. 2023)
 ///   llama3: with r = f * original / (2 pi) turns within the original length (Dubey et al. 2024),
 ///           f / factor where r < low, f where r > high, between them a blend that is linear in r
@@ -15,9 +15,9 @@ namespace sortie::trainer {
 std::vector<double> model_rope_frequencies(const config::ModelConfig& config,
                                            std::int64_t rotary_dims);
 
-/// What cos and sin are multiplied by: 1 but for yarn (Peng et al. 2023).
+/// Returns the factor of cos and sin: 1 except for yarn (Peng et al. 2023).
 double rope_table_factor(const config::ModelConfig& config);
-/// Yarn's temperature of weight rope_scaling_mscale_all_dim, 1 where there is none.
+/// Returns yarn's temperature for rope_scaling_mscale_all_dim; 1 without yarn or if that is 0.
 double rope_temperature(const config::ModelConfig& config);
 
 }  // namespace sortie::trainer

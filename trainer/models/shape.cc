@@ -26,7 +26,7 @@ ModelShape resolve_shape(const config::ModelConfig& c) {
   }
   s.ffn = config::inner_width(c);
   s.sequence_length = c.sequence_length;
-  // 0.1 * 20 may be a little less than 2: to the nearest, as the config was checked.
+  // Rounds to the nearest, as the check of the config does: 0.1 * 20 may be a little less than 2.
   s.rotary_dims =
       architecture.rope ? std::lround(static_cast<double>(s.head_dim) * c.rotary_percentage) : 0;
   if (architecture.latent) s.rotary_dims = c.mla.qk_rope_head_dim;

@@ -1,4 +1,4 @@
-// [model] with every derived size filled in.
+// The shape of a model: [model] with every derived size filled in.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct ModelShape {
   std::int64_t padded_vocab_size;  // rows of the embedding and the head: a multiple of 64
   std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length;
   std::int64_t value_dim;      // width of a value head
-  std::int64_t rotary_dims;    // of a head that RoPE turns, 0 without RoPE
+  std::int64_t rotary_dims;    // dimensions of a head that RoPE rotates, 0 without RoPE
   std::int64_t num_positions;  // longest sequence that the model is made for
   bool tied;
 };

@@ -1,4 +1,4 @@
-// How a parameter may be cut over a group of ranks, and the blocks that one of them then has.
+// How a parameter may be cut over a group of ranks, and the blocks that one rank then holds.
 #pragma once
 
 #include <cstdint>
@@ -11,49 +11,53 @@
 
 namespace sortie::trainer {
 
-/// A run of rows of a parameter that belongs together ("q", "k", "v", "gate", "up"): what tensor
-/// parallelism cuts each by itself, and what import and export take apart.
+/// A named run of rows of a parameter ("q", "k", "v", "gate", "up"). Tensor parallelism cuts each
+/// segment separately; import and export split parameters by segment.
 struct Segment {
   std::string name;
   std::int64_t rows = 0;
   std::int64_t unit = 1;  // rows that stay together when the segment is cut: those of a head
-  /// Where there are fewer units than parts, each is the same on a run of parts: key-value heads.
+  /// If there are fewer units than parts, each unit is replicated on a run of parts: key-value
+  /// heads.
   bool repeats = false;
 };
 
-/// Which of the two grids of ranks cuts and reduces a parameter: that of dense layers or that of
-/// the routed experts.
+/// Which of the two grids of ranks cuts a parameter and reduces its gradient: that of dense layers
+/// or that of the routed experts.
 enum class ReduceGroup { dense, expert };
 
-/// One of the routed experts of a mixture, which ranks share out whole, in their order.
+/// One of the routed experts of a mixture. Experts are distributed over ranks whole and in order.
 struct ExpertPlace {
   std::int64_t index = 0, count = 1;
 };
 
 struct CutRule {
-  std::optional<int> axis{};  // the dimension that is cut; none: every rank has the whole
+  std::optional<int> axis{};  // the dimension that is cut; none: every rank has the whole parameter
   ReduceGroup group = ReduceGroup::dense;
-  /// Of what every rank has whole: its gradient has to be summed over the group that cuts, where
-  /// sequence parallelism gives a rank its own positions,
+  /// Every rank has the whole parameter; with sequence parallelism its gradient must be summed over
+  /// the group that cuts, because each rank has its own positions.
   bool partial_gradient = false;
-  /// or always: it is of the rank's own heads or columns.
+  /// The gradient must be summed in any case, because each rank has that of its own heads or
+  /// columns.
   bool partial_always = false;
-  /// Rows that are missing to equal parts exist in the last parts' memory only, as zeros.
+  /// Parts are rounded up to equal sizes; the missing rows exist only in the memory of the last
+  /// parts, as zeros.
   bool pads = false;
-  /// The expert that it belongs to: ranks that have other ones have nothing of it.
+  /// The expert that the parameter belongs to. Ranks that have other experts hold nothing of it.
   ExpertPlace expert{};
 };
 
-/// One part of `count` equal ones.
+/// Part `index` of `count` equal parts.
 struct CutPlace {
   int index = 0, count = 1;
 };
-/// Of a rank, in each group.
+/// The place of a rank in each group.
 struct CutPlaces {
   CutPlace dense{}, expert{};
-  CutPlace owner{};  // which of the routed experts it has
+  CutPlace owner{};  // the part of the routed experts that the rank has
   CutPlace of(ReduceGroup group) const { return group == ReduceGroup::dense ? dense : expert; }
-  /// The number of experts is a multiple of that of the ranks that share them out.
+  /// Whether the rank has this expert. The number of experts must be a multiple of the number of
+  /// ranks that share them out.
   bool has(const ExpertPlace& one) const {
     return one.index * owner.count / one.count == owner.index || one.count == 1;
   }
@@ -63,15 +67,15 @@ struct CutPlaces {
 /// column.
 struct GlobalBlock {
   std::int64_t row = 0, rows = 0, column = 0, columns = 1;
-  bool repeated = false;  // a lower part has it too, and counts and saves it
+  bool repeated = false;  // a lower part has it too; that part counts and saves it
   std::int64_t elements() const { return rows * columns; }
   bool operator==(const GlobalBlock&) const = default;
 };
 
-/// The blocks of a part, in the order in which they lie in the rank's tensor, each of them dense
-/// there: one per segment where rows are cut, else one; none for a part of padding alone. What pads
-/// lies behind them. ErrorCode::config where a segment does not
-/// divide into that many parts of whole units. `name` opens the message.
+/// Returns the blocks of a part, in the order of the rank's tensor, where each block is dense: one
+/// per segment if rows are cut, otherwise one; none for a part that is all padding. Padding comes
+/// after the blocks. ErrorCode::config if a segment does not divide into that many parts of whole
+/// units. `name` begins the error message.
 Result<std::vector<GlobalBlock>> blocks_of(const std::string& name, const Shape& shape,
                                            const std::vector<Segment>& segments,
                                            const CutRule& rule, CutPlace place);
@@ -80,7 +84,7 @@ Result<std::vector<GlobalBlock>> blocks_of(const std::string& name, const Shape&
 Shape local_shape(const Shape& shape, const std::vector<Segment>& segments, const CutRule& rule,
                   CutPlace place);
 
-/// Whether `parts` parts have this segment's units in runs.
+/// Whether this segment's units are replicated on runs of parts if there are `parts` parts.
 bool in_runs(const Segment& segment, int parts);
 /// Elements of the blocks that no lower part has.
 std::int64_t own_elements(const std::vector<GlobalBlock>& blocks);

@@ -1,4 +1,4 @@
-// The part of ParameterStore that is for stores of which every replica keeps a share of everything.
+// ParameterStore: the part for stores where everything is sharded (gathers()).
 #include "trainer/nn/parameter_store.h"
 
 namespace sortie::trainer {

@@ -51,7 +51,8 @@ Result<> add_lora(const config::LoraConfig& config, ParameterStore& store, Patte
       return no_match("lora.modules", pattern, example);
   for (Parameter* weight : chosen) {
     const std::int64_t out = weight->spec().shape[0], in = weight->spec().shape[1];
-    // The half that is not cut meets the other one's part: it gets a part of its gradient.
+    // The factor that is not cut is multiplied with a part of the other one: its gradient is
+    // partial.
     const CutRule whole{.partial_gradient = true,
                         .partial_always = weight->spec().cut.axis.has_value()};
     LowRank low;

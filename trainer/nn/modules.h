@@ -1,4 +1,4 @@
-// Small modules that families share: declared parameters plus the op that uses them.
+// Small modules that the model families share: declared parameters plus the op that uses them.
 #pragma once
 
 #include <cmath>
@@ -12,8 +12,8 @@ namespace sortie::trainer {
 /// How tensor parallelism cuts a linear layer.
 enum class LinearCut {
   none,
-  outputs,  // a rank has some of the outputs, with their bias
-  inputs,   // a rank has some of the inputs; the first one adds the bias to its part of the sum
+  outputs,  // each rank has some of the outputs, with their bias
+  inputs,   // each rank has some of the inputs; rank 0 adds the bias to its partial sum
 };
 
 struct LinearModule {
@@ -22,13 +22,15 @@ struct LinearModule {
   LinearCut cut = LinearCut::none;
   const TensorGroup* group = nullptr;
 
-  /// Of rows as they are between products: enters and leaves where the layer is cut.
+  /// Applies the layer to rows as they are between the shared products; includes enter() or leave()
+  /// if the layer is cut.
   Var operator()(Graph& graph, const Var& x) const {
     if (cut == LinearCut::outputs) return enter_linear(graph, x, *weight, bias, options(), group);
     if (cut == LinearCut::inputs) return linear_leave(graph, x, *weight, bias, options(), group);
     return product(graph, x);
   }
-  /// Of an x that has entered; a part of the sum where inputs are cut.
+  /// Applies the layer to the result of enter(), without an exchange. Returns a partial sum if
+  /// inputs are cut.
   Var product(Graph& graph, const Var& x) const {
     return linear(graph, x, *weight, bias, options());
   }
@@ -40,12 +42,13 @@ struct LinearModule {
   }
 };
 
-/// Declares "<name>.weight" [out, in] and, if asked, "<name>.bias" [out].
+/// Declares "<name>.weight" [out, in] and, with `with_bias`, "<name>.bias" [out].
 inline LinearModule add_linear(ParameterStore& store, const std::string& name, std::int64_t out,
                                std::int64_t in, double std_dev, bool with_bias,
                                std::vector<Segment> segments = {},
                                LinearCut cut = LinearCut::none) {
-  // Where inputs are cut every rank has the gradients of all rows, and the bias a whole one.
+  // If inputs are cut, every rank has the gradients of all rows, and so the bias its whole
+  // gradient.
   CutRule of_weight, of_bias;
   if (cut == LinearCut::outputs) of_weight = of_bias = {.axis = 0};
   if (cut == LinearCut::inputs) of_weight = {.axis = 1};
@@ -70,7 +73,7 @@ struct SwigluModule {
   Var operator()(Graph& graph, const Var& x) const {
     return down(graph, swiglu(graph, gate_up(graph, x)));
   }
-  /// Of an x that has entered, as a part of the sum.
+  /// Applies the module to the result of enter(), without an exchange. Returns a partial sum.
   Var product(Graph& graph, const Var& x) const {
     return down.product(graph, swiglu(graph, gate_up.product(graph, x)));
   }
@@ -87,8 +90,8 @@ inline SwigluModule add_swiglu(ParameterStore& store, const std::string& name, s
   return module;
 }
 
-/// Declares "<name>.weight" [size] and, for LayerNorm, "<name>.bias" [size]. `of_heads`: a rank
-/// norms its own heads alone.
+/// Declares "<name>.weight" [size] and, for LayerNorm, "<name>.bias" [size]. `of_heads`: each rank
+/// normalizes only its own heads.
 inline NormParameters add_norm(ParameterStore& store, const std::string& name, ops::NormKind kind,
                                std::int64_t size, double eps, bool of_heads = false) {
   NormParameters norm{kind, nullptr, nullptr, static_cast<float>(eps)};
@@ -101,8 +104,8 @@ inline NormParameters add_norm(ParameterStore& store, const std::string& name, o
   return norm;
 }
 
-/// Standard deviation of layers that write into the residual stream: std / sqrt(2 L) (Radford et
-/// al. 2019).
+/// Returns the standard deviation of the initial weights of layers that write into the residual
+/// stream: std / sqrt(2 L) (Radford et al. 2019).
 inline double residual_std(double std_dev, std::int64_t layers) {
   return std_dev / std::sqrt(2.0 * static_cast<double>(layers));
 }

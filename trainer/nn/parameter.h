@@ -1,5 +1,5 @@
-// A parameter of a model: what it is declared as, where this rank's part of it lies in the flat
-// buffers of a store (parameter_store.h), and its gradient.
+// A parameter of a model: its declaration, the place of this rank's part in the flat buffers of a
+// store (parameter_store.h), and its gradient.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@
 
 namespace sortie::trainer {
 
-/// Where the initial values come from; a value is a function of (seed, name, index in the whole
-/// parameter), however it is cut and laid out.
+/// Distribution of the initial values. A value is a function of (seed, name, index in the whole
+/// parameter), independent of how the parameter is cut and laid out.
 struct Init {
   enum class Kind { zeros, ones, normal } kind = Kind::zeros;
   double std_dev = 0.0;
@@ -34,30 +34,31 @@ enum class Use {
 
 struct ParameterSpec {
   std::string name;  // global, e.g. "layers.0.attention.qkv.weight"
-  Shape shape;       // of the whole: [rows, cols] or [cols]
+  Shape shape;       // of the whole parameter: [rows, cols] or [cols]
   Init init;
   Use use = Use::matrix;
   bool decay = true;                // weight decay: matrices yes, vectors no
   std::vector<Segment> segments{};  // of the rows; empty = one segment
   CutRule cut{};
-  /// The parameter whose values this one repeats where the two are on different ranks (an output
-  /// layer tied to the embedding): it starts from the same values and is saved as that one. Empty:
-  /// none.
+  /// Set if this is a copy of a parameter that is on another rank (an output layer tied to the
+  /// embedding): the name of that parameter. The copy has the same initial values and is saved
+  /// under that name. Empty: not a copy.
   std::string tied_to{};
-  /// Of a linear layer: multiplied in FP8 where the store is told to.
+  /// The weight of a linear layer, which may be multiplied in FP8
+  /// (ParameterStore::multiply_in_fp8()).
   bool fp8 = false;
-  /// A product is the first to write its gradient in a step (ParameterStore::keep_old_gradients()).
+  /// The first write to its gradient in a step is a product (ParameterStore::keep_old_gradients()).
   bool product_gradient = false;
-  /// In the whole model.
+  /// Its name in the whole model.
   const std::string& whole_name() const { return tied_to.empty() ? name : tied_to; }
 };
 
 class Parameter;
 
-/// Of an own run, what is in one block of the whole.
+/// The part of an own run that is in one block of the whole parameter.
 struct OwnPart {
   const GlobalBlock* block = nullptr;
-  std::int64_t in_block = 0;  // elements of the block before it
+  std::int64_t in_block = 0;  // elements of the block before this part
   OwnRun run;
 };
 
@@ -73,20 +74,21 @@ class Parameter {
   const std::string& name() const { return spec_.name; }
   const ParameterSpec& spec() const { return spec_; }
   std::int64_t offset() const { return offset_; }  // in elements of every flat buffer
-  /// Of this rank's part; before finalize() of the whole.
+  /// Elements of this rank's part; of the whole parameter before ParameterStore::cut().
   std::int64_t elements() const { return shape_.elements(); }
   const Shape& shape() const { return shape_; }
-  /// What this rank's part is of the whole, in the order in which it lies in the buffers.
+  /// The blocks of the whole parameter that this rank has, in the order of the buffers.
   const std::vector<GlobalBlock>& blocks() const { return blocks_; }
 
-  /// What this rank has of it in the f32 weights to update and to save, upwards; all of it where
-  /// the store is not sharded.
+  /// The runs of f32 weights that this rank keeps, updates and saves, in ascending order; the whole
+  /// part if the store does not shard it.
   const std::vector<OwnRun>& own_runs() const { return own_runs_; }
-  /// The same, cut where one of blocks() ends.
+  /// The same runs, split where one of blocks() ends.
   std::vector<OwnPart> own_parts() const;
 
-  /// The values as ops take them: compute dtype for matrices, f32 for vectors. What the current
-  /// stream is given from then on finds them, where they are still on their way from other ranks.
+  /// The values in the type that ops read: the compute dtype for Use::matrix, f32 otherwise. If
+  /// they are still being received from other ranks, work that is added to the current stream after
+  /// this call waits for them.
   const Tensor& weight() const {
     await();
     return weight_;
@@ -96,48 +98,50 @@ class Parameter {
     return *packed_;
   }
   std::size_t packed_bytes() const { return packed_ ? packed_->packed_bytes() : 0; }
-  /// f32, accumulated into; undefined when not trained.
+  /// The f32 gradient, to be added to; undefined if not trained. Is zeroed first if it is left from
+  /// an earlier step.
   Tensor& grad() {
     if (has_old_gradient_) clear_gradient();
     if (on_gradient_ != nullptr && *on_gradient_ && trained()) (*on_gradient_)(*this);
     return grad_;
   }
-  /// Calls write(gradient, mode): a product that adds to the gradient, or takes the place of one of
-  /// an earlier step (ParameterStore::keep_old_gradients()).
+  /// Calls write(gradient, mode) for a product that adds to the gradient, or that replaces the
+  /// gradient of an earlier step (ParameterStore::keep_old_gradients()).
   template <class Write>
   void add_product(const Write& write) {
     const bool old = std::exchange(has_old_gradient_, false);
     write(grad(), old ? ops::WriteMode::replace : ops::WriteMode::add);
   }
 
-  /// After finalize(): products with it are in FP8, where x has rows for that.
+  /// Whether products with it run in FP8, if x has a suitable number of rows. Valid after
+  /// finalize().
   bool in_fp8() const { return in_fp8_; }
-  /// Of these products, where they have delayed scaling: what is known of each tensor.
+  /// The amax records of the three tensors of such a product; undefined without delayed scaling.
   struct Fp8Amaxes {
     ops::Fp8Amax x, weight, gradient;
   };
   const Fp8Amaxes& fp8_amaxes() const { return fp8_amaxes_; }
 
-  /// A frozen parameter keeps its values. Decided before store.finalize().
+  /// Freezes the parameter: it keeps its values. Call before store.finalize().
   void freeze() { frozen_ = true; }
   bool frozen() const { return frozen_; }
-  /// It has a gradient and an update.
+  /// Whether it has a gradient and is updated.
   bool trained() const { return !frozen_ && spec_.use != Use::state; }
   const std::optional<LowRank>& low_rank() const { return low_rank_; }
   void set_low_rank(const LowRank& low_rank) { low_rank_ = low_rank; }
 
-  /// Elements that no token needs, as those that fill a vocabulary up to a round number: sizes that
-  /// are told leave them out.
+  /// Elements that no token needs, such as those that pad a vocabulary to a round number. Reported
+  /// sizes exclude them.
   std::int64_t padding() const { return padding_; }
   void set_padding(std::int64_t elements) { padding_ = elements; }
-  /// How many of the tokens meet it: 1, or the k / E of an expert.
+  /// The fraction of tokens that use the parameter: 1, or k / E for an expert.
   double token_share() const { return token_share_; }
   void set_token_share(double share) { token_share_ = share; }
-  /// Where everything is sharded, the unit that it is gathered with; not of Use::state.
+  /// The unit that it is gathered with if everything is sharded; not for Use::state.
   std::size_t unit() const { return unit_; }
 
-  /// Bookkeeping of the tape: a use was recorded / its gradient is in. When the last one is in, the
-  /// gradient of this micro-batch is final. Of trained ones alone.
+  /// Bookkeeping of the tape, for trained parameters: a use was recorded / its gradient was added.
+  /// After the last use is done the gradient of this micro-batch is final.
   void use_recorded() { ++pending_uses_; }
   void use_done();
   int pending_uses() const { return pending_uses_; }

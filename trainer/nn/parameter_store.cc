@@ -9,7 +9,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// The initial values of elements from `first` of the whole parameter on.
+/// Fills `values` with the initial values of the whole parameter's elements from `first` on.
 void fill_initial(ExecutionContext& context, const Init& init, std::uint64_t key,
                   std::int64_t first, Tensor& values) {
   if (init.kind == Init::Kind::normal)
@@ -85,7 +85,8 @@ void ParameterStore::initialize(std::uint64_t seed) {
     const ParameterSpec& spec = parameter->spec_;
     const std::uint64_t key = random_key(seed, spec.tied_to.empty() ? spec.name : spec.tied_to);
     const std::int64_t columns = spec.shape.dims() == 2 ? spec.shape[1] : 1;
-    /// Elements of one run of the whole parameter, from `first` on, that lie at `place`.
+    /// Initializes the elements at `place`: one run of the whole parameter's elements, from `first`
+    /// on.
     const auto fill = [&](FlatRange place, std::int64_t first) {
       for (const OwnRun& own : parameter->own_runs_) {
         const std::int64_t begin = std::max(place.begin, own.flat.begin);
@@ -97,7 +98,7 @@ void ParameterStore::initialize(std::uint64_t seed) {
     };
     std::int64_t offset = parameter->offset_;
     for (const GlobalBlock& block : parameter->blocks_) {
-      // Rows of all columns are one run of the whole parameter's elements.
+      // Rows with all columns are one run of the whole parameter's elements.
       const std::int64_t runs = block.columns == columns ? 1 : block.rows;
       const std::int64_t length = block.elements() / std::max<std::int64_t>(runs, 1);
       for (std::int64_t run = 0; run < runs; ++run)
@@ -172,7 +173,7 @@ void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     if (buckets_[bucket].begin < cut_masters_)
       convert({own_begins_[bucket], own_begins_[bucket + 1]}, own_share(bucket).begin);
-  // What is trained in f32 has no copies then.
+  // In a sharded store trained f32 parameters have no copies.
   const std::int64_t rest = sharded() ? trained_elements_ : 0;
   convert({whole_master_at(rest), master_.elements()}, rest);
 }

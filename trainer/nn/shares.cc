@@ -7,9 +7,9 @@
 namespace sortie::trainer {
 namespace {
 
-// So many that most of them are on their way while the backward pass still computes the others;
-// fewer where a bucket would be so small (1 MiB) that a link's latency counts, more where it would
-// be so large that its gradients wait for long.
+// Enough buckets that most of them are communicated while the backward pass still computes the
+// others. Fewer if a bucket would be so small (1 MiB) that the link's latency dominates; more if it
+// would be so large that its gradients wait for long.
 constexpr std::int64_t kBuckets = 16, kSmallest = 1 << 18, kLargest = 8'000'000;
 
 std::int64_t fitting_bucket(std::int64_t elements) {

@@ -1,6 +1,7 @@
-// How what is trained is cut for replicas: into buckets that are communicated as one, and each of
-// these into equal shares. With a sharded optimizer a rank keeps f32 masters and moments of its own
-// share of every bucket alone; where everything is sharded (units.h) weights and gradients, too.
+// How trained parameters are sharded over replicas: they are cut into buckets, each of which is
+// communicated in one collective, and each bucket into equal shares. With a sharded optimizer a
+// rank keeps f32 masters and moments only of its own share of every bucket; if everything is
+// sharded (units.h), weights and gradients too.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +18,33 @@ struct FlatRange {
 
 inline constexpr std::int64_t kLineElements = 16;  // f32 of a cache line
 
-/// Buckets of about `bucket_elements`, each a multiple of `ranks` x 16 elements, so that a share is
-/// whole cache lines; the last one may be smaller. The range must be such a multiple, too.
-/// 0: a sixteenth of the range, within 262,144 and 8,000,000 elements.
+/// Cuts the range into buckets of about `bucket_elements`, each a multiple of `ranks` x 16
+/// elements, so that a share is whole cache lines; the last one may be smaller. The size of the
+/// range must be such a multiple, too. bucket_elements = 0: a sixteenth of the range, but between
+/// 262,144 and 8,000,000 elements.
 std::vector<FlatRange> cut_into_buckets(FlatRange range, std::int64_t bucket_elements, int ranks);
 
-/// Share `index` of `count`; 1: every rank keeps all.
+/// Share `index` of `count`; with a count of 1 every rank keeps everything.
 struct ShareRule {
   int index = 0, count = 1;
   std::int64_t bucket_elements = 1;
-  /// Of weights and gradients too, not of the optimizer's state alone.
+  /// Weights and gradients are sharded too, not only the optimizer's state.
   bool everything = false;
 };
 
-/// Of the parameters of one rank.
+/// The shares that one rank keeps of its parameters.
 struct ShareRules {
   ShareRule dense{};
-  /// Ranks that hold the same routed experts, where these are others than those that hold the same
-  /// dense parameters; 0: they are the same, and `dense` is for experts too.
+  /// Number of ranks that hold the same routed experts, if these are other ranks than those that
+  /// hold the same dense parameters. 0: they are the same ranks, and `dense` applies to experts
+  /// too.
   int expert_ranks = 0;
   ShareRule experts{};
 };
 
 FlatRange share_of_bucket(FlatRange bucket, const ShareRule& rule);
 
-/// The first and the last bucket, by index, that holds elements of the range; it is not empty.
+/// The first and the last bucket, by index, that hold elements of the range, which is not empty.
 struct BucketSpan {
   std::size_t first = 0, last = 0;
 };
@@ -49,11 +52,11 @@ BucketSpan buckets_of(const std::vector<FlatRange>& buckets, FlatRange range);
 
 /// A run of a parameter whose f32 values this rank updates and saves.
 struct OwnRun {
-  FlatRange flat;           // of all flat elements
+  FlatRange flat;           // in the flat buffers
   std::int64_t values = 0;  // where it begins in gradients and compute copies
-  std::int64_t master = 0;  // in the f32 weights
-  std::int64_t moment = 0;  // and in the moments; of what is not trained nothing
-  std::size_t bucket = 0;   // 0 where nothing is cut
+  std::int64_t master = 0;  // where it begins in the f32 weights
+  std::int64_t moment = 0;  // where it begins in the moments; unused if it is not trained
+  std::size_t bucket = 0;   // 0 if it is not sharded
 };
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// Where a store's parameters lie in its buffers.
+// The layout of a ParameterStore's flat buffers.
 #include <algorithm>
 #include <ranges>
 
@@ -78,7 +78,7 @@ void ParameterStore::find_own_runs() {
       const FlatRange own = own_share(bucket);
       const FlatRange run{std::max(all.begin, own.begin), std::min(all.end, own.end)};
       if (run.elements() <= 0) continue;
-      // Shares of the buckets lie one after another.
+      // The own shares of the buckets are contiguous.
       const std::int64_t at = own_begins_[bucket] + run.begin - own.begin;
       parameter->own_runs_.push_back({run, gathers() ? at : run.begin,
                                       run.begin < cut_masters_ ? at : whole_master_at(run.begin),
@@ -112,7 +112,7 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
   lay_out(alignment);
   find_own_runs();
   master_ = context.zeros(DType::f32, {whole_master_at(flat_elements_)});
-  // Of what weights are cut into, one part.
+  // The number of parts that weights are cut into.
   const std::int64_t parts = gathers() ? rules_.dense.count : 1;
   if (with_optimizer) {
     const std::int64_t own = gathers()   ? trained_elements_ / parts

@@ -6,13 +6,13 @@ namespace sortie::trainer {
 namespace {
 
 constexpr std::string_view kLayers = "layers.";
-constexpr std::size_t kTurns = 2;  // rooms that units take in turns
+constexpr std::size_t kTurns = 2;  // rooms that large units use alternately
 
 std::int64_t next_multiple(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Which unit each member is of, and the units' rooms.
+/// Finds the unit of each member and assigns rooms to the units.
 void find_units(const std::vector<UnitMember>& members, UnitLayout& layout) {
   std::vector<bool> with_matrix;
   for (const UnitMember& member : members) {

@@ -1,4 +1,4 @@
-// model.precision = "fp8": what it needs of a job, and what of a model it leaves in bf16.
+// Rules of model.precision = "fp8": what it requires of a job, and what of a model stays in bf16.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace sortie::trainer {
 
-/// ErrorCode::config where the rows that layers multiply in a micro-batch are no multiple of
-/// ops::kFp8Unit: then nothing would be in FP8. Of any other precision there is no error.
+/// ErrorCode::config if the precision is "fp8" and the number of rows that layers multiply in a
+/// micro-batch is not a multiple of ops::kFp8Unit: then nothing would run in FP8.
 Result<> check_fp8_rows(const config::JobConfig& job, std::int64_t micro_batch_size);
 
-/// Of a store that multiplies in FP8, after finalize(): what of it does not, and why, as one line;
-/// empty: nothing but what never does (head, embeddings, norms, routers, low-rank updates).
+/// Returns one line that says which layers of a store that multiplies in FP8 do not, and why. Call
+/// after finalize(). Empty if these are only the ones that never do (head, embeddings, norms,
+/// routers, low-rank updates).
 std::string fp8_note(const ParameterStore& store);
 
 }  // namespace sortie::trainer

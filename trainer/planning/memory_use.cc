@@ -25,8 +25,8 @@ MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator)
   use.activations = peak - signed_of(allocator.bytes_in_use());
   use.cached = signed_of(allocator.bytes_reserved()) - peak;
   if (!ops::is_gpu(allocator.device())) return use;
-  // Kept between steps, as parameters are. And all of a block is taken from a GPU, where an unused
-  // page of the host's memory costs nothing.
+  // The workspace is kept between steps, like parameters. A block takes GPU memory as a whole,
+  // whereas its unused pages in host memory cost nothing.
   use.activations += signed_of(ops::cuda::kProductWorkspaceBytes);
   use.cached = signed_of(allocator.bytes_reserved()) - use.tensors();
   return use;
@@ -37,7 +37,7 @@ MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator
   MemoryUse use = tensor_memory(store, allocator);
   use.snapshot = static_cast<std::int64_t>(snapshot);
   use.memory_checkpoints = static_cast<std::int64_t>(memory_checkpoints);
-  // A GPU's tensors are not in this process's memory.
+  // GPU tensors are not in this process's memory.
   const std::int64_t on_host =
       memory_is_apart(allocator.device()) ? use.snapshot + use.memory_checkpoints : use.total();
   use.process = std::max<std::int64_t>(0, peak_memory_bytes() - on_host);

@@ -1,4 +1,4 @@
-// A job's model as `sortie-train plan` reports it.
+// The cost of a job's model, as `sortie-train plan` reports it.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace sortie::trainer {
 
-/// Plans a rank of each stage for model.precision, and where that is "auto" for bf16 and for f32:
-/// the CPU that will train decides. Memory is that of the rank which takes the most, where a
-/// pipeline's stages differ. `version` is of this program. Errors as plan_rank's.
+/// Plans one rank of each stage in model.precision; if that is "auto", in bf16 and in f32, because
+/// the CPU that will train decides. Memory is that of the stage that needs the most. `version`: of
+/// this program. Errors like plan_rank(); also ErrorCode::config for "fp8" without a GPU.
 Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOptions options,
                                             const std::string& version);
 

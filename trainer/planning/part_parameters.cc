@@ -16,8 +16,8 @@ Result<> prepare(const config::JobConfig& job, ParameterStore& store, Optimizer&
   return optimizer.assign_groups(patterns);
 }
 
-/// The first run with something to train, from the names of the whole model, which is declared for
-/// that and takes no memory.
+/// Returns the first run that has trained parameters. Declares the whole model on the meta device
+/// to find it, which takes no memory.
 Result<std::int64_t> find_first_trained_run(const config::JobConfig& job) {
   ExecutionContext context(1, {.kind = DeviceKind::meta});
   ParameterStore store;

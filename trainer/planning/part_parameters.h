@@ -1,4 +1,5 @@
-// The parameters of a rank's part of a model, as [lora] and [optimizer] say it for the whole.
+// Applies [lora] and [optimizer], which refer to the whole model, to the parameters of a rank's
+// part.
 #pragma once
 
 #include "trainer/models/part.h"
@@ -7,10 +8,12 @@
 
 namespace sortie::trainer {
 
-/// Adds low-rank updates to what a model has declared in `store`, freezes, and gives parameters
-/// their groups in `optimizer`; before the store is cut. Patterns are those of the whole model:
-/// what matches a parameter of another stage is no error. ErrorCode::config for a pattern that
-/// matches none, and when nothing at all is left to be trained.
+/// Adds low-rank updates to the parameters that a model has declared in `store`, freezes
+/// parameters, assigns the groups of `optimizer`, and turns on FP8 if model.precision says so. Call
+/// before the store is cut. Returns what the stage needs to know about the whole model. Patterns
+/// refer to the whole model: one that matches only parameters of other stages is not an error.
+/// ErrorCode::config for a pattern that matches no parameter at all, and if no parameter is left to
+/// train.
 Result<StageFacts> prepare_parameters(const config::JobConfig& job, const ModelPart& part,
                                       ParameterStore& store, Optimizer& optimizer);
 

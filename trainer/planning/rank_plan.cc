@@ -33,20 +33,20 @@ namespace {
 constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
 /// The program, its libraries, compiled products and the first pages of the data.
 constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
-/// MPI's own, where there are more ranks than one, and what reductions receive from each peer
-/// (trainer/parallel/reduction.cc).
+/// Memory of MPI itself, with more than one rank, and of the buffers in which reductions receive
+/// from each peer (trainer/parallel/reduction.cc).
 constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
 constexpr std::int64_t kReductionBytesOfPeer = 8 * (std::int64_t{60} << 10);
 constexpr std::int64_t kMostReductionBytes = 32 * kMebibyte;
-/// Of a GPU: what the driver takes for the context and the kernels of the module and cuBLASLt, as
-/// on an H200 with driver 580, where five trainings took 536 to 540 MiB beside the allocator's; and
-/// NCCL's buffers of each group of ranks, which are not measured.
+/// GPU memory that the driver takes for the context and the kernels of the module and of cuBLASLt,
+/// measured on an H200 with driver 580, where five trainings took 536 to 540 MiB in addition to the
+/// allocator's; and NCCL's buffers per group of ranks, which are not measured.
 constexpr std::int64_t kGpuContextBytes = 540 * kMebibyte;
 constexpr std::int64_t kNcclGroupBytes = 256 * kMebibyte;
-constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as TrainingStep has it
+constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as in TrainingStep
 
-/// The ranges of single keys allow products that no 64-bit number holds, and lists of parameters
-/// that take a minute to make.
+/// Rejects sizes that are allowed separately but whose products overflow 64 bits, or whose list of
+/// parameters takes a minute to build.
 Result<> check_sizes(const config::ModelConfig& config, std::int64_t micro_batch_size) {
   constexpr double kMostMatrices = 1e6, kMostElements = 1e17;
   const ModelShape shape = resolve_shape(config);
@@ -73,7 +73,8 @@ Result<> check_sizes(const config::ModelConfig& config, std::int64_t micro_batch
                           matrices, weights, activations));
 }
 
-/// Whether checkpoints are written beside training; the last one is waited for and needs no copy.
+/// Whether checkpoints are written while training continues. The last one is not, and needs no
+/// copy.
 bool saves_beside_training(const config::TrainerConfig& trainer) {
   return trainer.async_save && !trainer.save_dir.empty() &&
          (trainer.save_interval > 0 || (trainer.keep_best && trainer.eval_interval > 0));
@@ -83,14 +84,14 @@ std::int64_t replicas_of(const config::TopologyConfig& topology, const PlanOptio
   return options.world_size / config::ranks_of_replica(topology);
 }
 
-/// The micro-batches of an update.
+/// Returns the number of micro-batches per update.
 std::int64_t micro_steps(const config::TopologyConfig& topology, const PlanOptions& options) {
   if (topology.gradient_accumulation_steps > 0) return topology.gradient_accumulation_steps;
   const std::int64_t each = options.micro_batch_size * replicas_of(topology, options);
   return std::max<std::int64_t>(1, topology.global_batch_size / each);
 }
 
-/// A rank with all that it holds between steps.
+/// A rank on the meta device, with everything that it holds between steps.
 class MetaRank {
  public:
   MetaRank(const config::JobConfig& job, const PlanOptions& options)
@@ -114,7 +115,7 @@ class MetaRank {
     SORTIE_TRY(store_.cut(layout_.places()));
     store_.share(share_rules(job_, layout_));
     SORTIE_TRY(optimizer_.prepare(context_, layout_));
-    // One micro-batch uses each copy once, and what is gathered is let go.
+    // With one micro-batch each copy is used only once; gathered weights are released after use.
     context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers());
     store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
@@ -130,9 +131,9 @@ class MetaRank {
     return {};
   }
 
-  /// As TrainingStep::begin() does it, with two micro-batches of each stage at most: in the second
-  /// one the packed copies that the first has made are all there, and as many as are ever in flight
-  /// have been; the others are like them.
+  /// Runs a step like TrainingStep::begin(), with at most two micro-batches per stage: in the
+  /// second one all packed copies that the first has made exist, and the maximum number of
+  /// micro-batches has been in flight. Further micro-batches add nothing new.
   void step() {
     const Tensor sums = context_.zeros(DType::f64, {3 + ops::kGateOutcomeValues});
     Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
@@ -170,7 +171,7 @@ class MetaRank {
                           static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
     plan.memory = memory_;
     if (saves_beside_training(job_.trainer)) plan.memory.snapshot = share_bytes();
-    // Two snapshots: of its own share, and of one of another host where there is any.
+    // Two snapshots, each of its own share and, with other ranks, of a share of another host.
     if (job_.trainer.memory_checkpoint_interval > 0)
       plan.memory.memory_checkpoints = 2 * (options_.world_size > 1 ? 2 : 1) * share_bytes();
     plan.sent = sent_;
@@ -187,18 +188,18 @@ class MetaRank {
 
  private:
   std::int64_t tokens_of_sequence() const { return job_.model.sequence_length; }
-  /// The passes of so many micro-batches. Nothing is reduced meanwhile: no bytes but those of the
-  /// passes are sent.
+  /// Runs the passes of `micro_batches` micro-batches. No gradients are reduced meanwhile: only the
+  /// passes send bytes.
   void pass_all(std::int64_t micro_batches, Tensor& loss) {
-    // Conversations mask targets, which are counted first: a step has all its micro-batches at
-    // once.
+    // Conversations mask targets, which must be counted before the passes: a step holds all its
+    // micro-batches at once.
     const bool all_at_once = !job_.data.chat_files.empty();
     std::vector<PipelineStep::MicroBatch> waiting;
     for (std::int64_t micro = 0; all_at_once && micro < std::max(micro_steps_, micro_batches);
          ++micro)
       waiting.push_back(next_batch());
     std::map<std::int64_t, PipelineStep::MicroBatch> open;
-    std::optional<Allocator::RepeatedMemory> memory;  // of a micro-batch, as TrainingStep has it
+    std::optional<Allocator::RepeatedMemory> memory;  // of a micro-batch, as in TrainingStep
     for (const PipelineAction& action :
          passes_->begin_training(micro_batches, options_.micro_batch_size * tokens_of_sequence())) {
       passes_->await(action);
@@ -223,8 +224,8 @@ class MetaRank {
       if (passes_->last_of_stage(action)) open.erase(action.micro_batch);
     }
   }
-  /// Of micro-batches that have not been planned, what they send: each as much as one that is added
-  /// to those of which `planned` have sent `passed`.
+  /// Adds what the micro-batches that have not been planned send. Each sends as much as one more
+  /// micro-batch after the `planned` ones, which have sent `passed`.
   void count_other_passes(const SentBytes& passed, std::int64_t planned, Tensor& loss) {
     const std::int64_t added = layout_.size(Axis::pipeline);
     pass_all(planned + added, loss);
@@ -239,8 +240,8 @@ class MetaRank {
       sent_[to] += more / static_cast<double>(added) * static_cast<double>(micro_steps_ - planned);
     }
   }
-  /// NCCL's groups, where the collectives of GPUs are its own: every group of the layout is made,
-  /// and each line between stages is one.
+  /// The number of this rank's NCCL groups, if NCCL does the collectives of GPUs: every group of
+  /// the layout, and one per connection between stages.
   std::int64_t groups() const {
     if (job_.topology.backend == "mpi") return 0;
     std::int64_t shared = 0;
@@ -258,8 +259,8 @@ class MetaRank {
              return pair.first == stage || pair.second == stage;
            });
   }
-  /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
-  /// copy of the whole.
+  /// Bytes of this rank's share of a checkpoint. Assumes that the ranks share the folder of
+  /// checkpoints and so the writing; otherwise rank 0 has a copy of the whole state.
   std::int64_t share_bytes() const {
     constexpr std::int64_t kMasterBytes = sizeof(float);
     const auto moment = static_cast<std::int64_t>(dtype_bytes(store_.moment_dtype()));
@@ -271,7 +272,7 @@ class MetaRank {
           elements * (kMasterBytes + (moments ? 2 * moment : 0));
       if (parameter->trained() && store_.own_momentum()) alone += elements * kMasterBytes;
     }
-    // To within an element.
+    // Shares are equal to within an element.
     const auto share = [](std::int64_t bytes, std::int64_t ranks) {
       return (bytes + ranks * kMasterBytes - 1) / (ranks * kMasterBytes) * kMasterBytes;
     };
@@ -328,9 +329,9 @@ Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& opti
   if (job.topology.tensor_parallel_size == 1 && job.topology.context_parallel_size == 1 &&
       job.topology.expert_parallel_size == 1)
     return plan;
-  // Operations are those of the whole stage: ranks that share its layers do some of them alike,
-  // those that share its sequences do a part each, and those with experts of their own what others
-  // route to them.
+  // Operations are counted for the whole stage, on a rank that shares nothing: ranks that share
+  // layers repeat some operations, those that share sequences do only a part, and those with their
+  // own experts do what other ranks route to them.
   config::JobConfig whole_job = job;
   whole_job.topology.tensor_parallel_size = 1;
   whole_job.topology.sequence_parallel = false;
@@ -360,7 +361,7 @@ Result<std::vector<RankPlan>> plan_stages(const config::JobConfig& job, PlanOpti
 }
 
 RankPlan whole_plan(const std::vector<RankPlan>& stages) {
-  // Where they compute on GPUs, those are what is short.
+  // If the stages compute on GPUs, GPU memory is what is scarce.
   RankPlan whole = *std::ranges::max_element(stages, {}, [](const RankPlan& plan) {
     return plan.memory.device > 0 ? plan.memory.on_gpu() : plan.memory.total();
   });

@@ -34,7 +34,7 @@ OutlierState recorded_outliers(const std::string& name, const Manifest& manifest
           value_of<std::int64_t>(manifest.counters, name + ".count", 0)};
 }
 
-/// What older versions called the same facts; a hash of the config stood for its keys.
+/// Renames facts of older versions, which also recorded a hash of the config instead of its keys.
 std::map<std::string, std::string> current_names(std::map<std::string, std::string> facts) {
   constexpr std::string_view kOneDnn = "oneDNN ";
   facts.erase("training config");
@@ -145,17 +145,17 @@ Result<std::vector<std::string>> changes_since(const Manifest& manifest,
   std::map<std::string, std::string> was = current_names(manifest.depends_on);
   std::map<std::string, std::string> is = depends_on(facts);
   std::vector<std::string> changes;
-  // Where every rank has the whole model, and before there was anything else, none is recorded.
+  // Absent facts mean the default, every rank with the whole model, and the CPU.
   for (auto* names : {&was, &is}) {
     names->try_emplace("layout", "replicas alone");
     names->try_emplace(kDevice, "cpu");
   }
-  // On another kind of device nothing else that it has is worth a word.
+  // If the kind of device has changed, its other facts are not reported.
   if ((was[kDevice] == "cpu") != (is[kDevice] == "cpu"))
     for (auto* names : {&was, &is})
       for (const char* of_device : {"instruction set", "oneDNN", "threads", "GPU libraries"})
         names->erase(of_device);
-  // Two hashes say nothing to people. Older versions recorded the paths of the data alone.
+  // Hashes mean nothing to users. Older versions recorded only the paths of the data.
   const bool data_recorded = was.contains(kData);
   if (data_recorded && was[kData] != is[kData])
     changes.emplace_back("training data: other samples than before");

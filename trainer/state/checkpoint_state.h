@@ -1,5 +1,5 @@
-// What a checkpoint of a run records beside its tensors: the progress, the config that decides its
-// course, and what its bits depend on.
+// What a checkpoint of a run records in addition to its tensors: the progress, the config that
+// decides its course, and the facts that its bits depend on.
 #pragma once
 
 #include "trainer/state/checkpointer.h"
@@ -9,15 +9,16 @@ namespace sortie::trainer {
 void record_progress(const TrainingProgress& progress, Manifest& manifest);
 TrainingProgress recorded_progress(const Manifest& manifest);
 
-/// SHA-256 of the part of the config that decides the course of training besides the weights.
+/// Returns the SHA-256 of the part of the config that, with the weights, decides the course of
+/// training.
 std::string training_digest(config::JobConfig job);
 
-/// What the bits depend on besides the config, for the manifest.
+/// Returns the facts, other than the config, that the bits depend on; for the manifest.
 std::map<std::string, std::string> depends_on(const BitFacts& facts);
 
-/// What has changed since a checkpoint was saved, as "key: was X, is Y", so that a resumed run can
-/// not have the bits of one that was never stopped: facts of machine and libraries, and keys of the
-/// config. Empty where nothing has.
+/// Returns what has changed since a checkpoint was saved, in general as "key: was X, is Y": facts
+/// of machine and libraries, and keys of the config. With such changes a resumed run may differ in
+/// its bits from one that never stopped. Empty if nothing has changed.
 Result<std::vector<std::string>> changes_since(const Manifest& manifest,
                                                const std::filesystem::path& folder,
                                                const BitFacts& facts, const config::JobConfig& job);

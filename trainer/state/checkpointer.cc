@@ -35,7 +35,7 @@ Checkpointer::Checkpointer(const config::JobConfig& job, const BitFacts& facts,
       communicator_(layout.world()),
       context_(context) {}
 
-/// Rank 0: the folder is there, ours alone, and has room for the next checkpoints.
+/// Rank 0: opens and claims the folder, and checks that it has room for the next checkpoints.
 Result<> Checkpointer::open_save_dir() {
   const std::filesystem::path save_dir = job_.trainer.save_dir;
   if (save_dir.empty()) return {};
@@ -45,8 +45,7 @@ Result<> Checkpointer::open_save_dir() {
   auto store = CheckpointStore::open(save_dir, claimant_);
   if (!store) return in_context(std::move(store).error());
   folder_ = std::move(*store);
-  // Room for a checkpoint and, as long as there is none yet, the one after it; of the best
-  // likewise.
+  // Room for a checkpoint and, while there is none yet, for the next one; the same for the best.
   std::uint64_t saves = 0;
   const auto count_saves = [&](const CheckpointStore& folder) -> Result<> {
     SORTIE_ASSIGN_OR_RETURN(const auto entries,
@@ -66,7 +65,7 @@ Result<> Checkpointer::open_save_dir() {
   return {};
 }
 
-/// Rank 0: where the run starts, and that it starts from its own model.
+/// Rank 0: chooses where the run starts, and checks that it is a checkpoint of the same model.
 Result<> Checkpointer::choose() {
   SORTIE_TRY(open_save_dir());
   SORTIE_ASSIGN_OR_RETURN(start_, choose_start(job_.trainer));
@@ -85,8 +84,8 @@ Result<> Checkpointer::choose() {
   return check_tokenizer_of_checkpoint(tokenizer_, start_.folder);
 }
 
-/// What every rank has to know of rank 0's start: for samples that are left out, and for a save of
-/// its own when rank 0 is gone.
+/// Sends what every rank must know of rank 0's start: to skip samples, and for its own save when
+/// rank 0 is gone. Collective.
 Result<> Checkpointer::share_start() {
   std::vector<Result<std::string>> mine;
   if (communicator_.rank() == 0) {
@@ -106,15 +105,16 @@ Result<> Checkpointer::share_start() {
   return {};
 }
 
-/// Whether this rank writes a parameter, or has it only to compute with: what all ranks of a
-/// tensor-parallel group have whole is the first one's, what repeats another stage's that stage's.
+/// Whether this rank writes a parameter, or only computes with it. A parameter that all ranks of a
+/// tensor-parallel group have whole is written by the first one; one that repeats another stage's
+/// is written by that stage.
 bool Checkpointer::owns(const Parameter& parameter) const {
   const CutRule& cut = parameter.spec().cut;
   return parameter.spec().tied_to.empty() &&
          (cut.axis || layout_.places().of(cut.group).index == 0);
 }
 
-/// Of a checkpoint: what all ranks own, once of those that hold the same.
+/// Returns the bytes of a checkpoint: what all ranks own, once per group that holds the same.
 std::uint64_t Checkpointer::count_state_bytes() const {
   double bytes = 0.0;
   for (const auto& parameter : store_.parameters()) {
@@ -152,8 +152,8 @@ Result<> Checkpointer::prepare() {
   }
   const auto hosts = communicator_.all_gather(host_name());
   ranks_of_host_ = std::ranges::count(hosts, hosts[static_cast<std::size_t>(communicator_.rank())]);
-  // Low-rank updates may begin on weights that have none. Rank 0 knows the parameters of its own
-  // stage alone.
+  // Low-rank updates may begin on weights that have none. Rank 0 knows only the parameters of its
+  // own stage.
   std::uint8_t all = start_.manifest && layout_.size(Axis::pipeline) == 1 &&
                      std::ranges::all_of(store_.parameters(), [&](const auto& p) {
                        return start_.manifest->tensors.contains("model." + p->name());
@@ -173,7 +173,7 @@ Error never_trained(const CheckpointReader& reader, const StatePiece& piece) {
                       piece.parameter->name(), reader.manifest().step)};
 }
 
-/// Members that have saved a momentum of their own; 0 where none has.
+/// Returns the number of members that have saved their own momentum; 0 if none has.
 int saved_members(const Manifest& manifest) {
   const auto saved = [&](int member) {
     const std::string prefix = momentum_prefix(member);
@@ -185,7 +185,7 @@ int saved_members(const Manifest& manifest) {
   return members;
 }
 
-/// What a load does to AdamW's moments; "" = they come as they were saved, or there are none.
+/// Says how a load converts AdamW's moments; "" if it does not, or there are none.
 std::string converted_moments(const Manifest& manifest, const ParameterStore& store) {
   constexpr std::string_view kFirst = "optimizer.m.";
   const auto saved = manifest.tensors.lower_bound(std::string(kFirst));
@@ -197,8 +197,8 @@ std::string converted_moments(const Manifest& manifest, const ParameterStore& st
                     : "optimizer.moments: was bf16, is f32: the moments go on with those bits";
 }
 
-/// A member's own momentum. Where it was saved by another number of members, an equal part of the
-/// sum of theirs: what all members have together is as it was.
+/// Reads a member's own momentum. If another number of members has saved theirs, it becomes an
+/// equal part of the sum of theirs: the total of all members does not change.
 Result<> read_momentum(CheckpointReader& reader, const StatePiece& piece,
                        const ParameterStore::Member& member) {
   const std::string parameter = piece.name.substr(momentum_prefix(member.index).size());
@@ -220,7 +220,7 @@ Result<> read_momentum(CheckpointReader& reader, const StatePiece& piece,
   });
 }
 
-/// What the checkpoint lacks of `model.` keeps its initial values: low-rank updates that begin.
+/// Reads a piece. Low-rank updates that the checkpoint lacks keep their initial values: they begin.
 /// Moments of what was not trained when the checkpoint was saved are an error.
 Result<> read_piece(CheckpointReader& reader, const StatePiece& piece) {
   const bool there = reader.find(piece.name) != nullptr;
@@ -233,12 +233,12 @@ Result<> read_piece(CheckpointReader& reader, const StatePiece& piece) {
 
 }  // namespace
 
-/// What this rank has of the state, from a checkpoint that its folder has.
+/// Reads this rank's state from a checkpoint in a folder that it sees.
 Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weights_alone) {
-  // Its bytes were compared with its hashes when it was chosen.
+  // Its bytes were verified when it was chosen.
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(folder, CheckDepth::sizes));
-  // Imported weights come without moments, which then start at zero.
+  // Imported weights have no moments; these then start at zero.
   const bool without_moments = weights_alone || reader.manifest().run_id == kImportRun;
   const StateView state(store_);
   for (const StatePiece& piece : state.pieces(TiedCopies::include))
@@ -255,8 +255,8 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
   return {};
 }
 
-/// Rank 0: the momenta of the other members, member by member, in `room`; imported weights have
-/// none.
+/// Rank 0: reads the momenta of the other members, member by member, into `room`; imported weights
+/// have none.
 Result<std::vector<StatePiece>> Checkpointer::read_momenta(const std::filesystem::path& folder,
                                                            std::vector<std::vector<float>>& room) {
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
@@ -277,7 +277,7 @@ Result<std::vector<StatePiece>> Checkpointer::read_momenta(const std::filesystem
   return momenta;
 }
 
-/// The state of rank 0's checkpoint into the store of every rank; collective.
+/// Loads the state of rank 0's checkpoint into the store of every rank; collective.
 Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weights_alone) {
   const bool own_folder = job_.trainer.save_dir.empty() || shared_;
   const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
@@ -290,7 +290,7 @@ Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weig
   Result<> outcome;
   if (each_reads || communicator_.rank() == 0) outcome = read_state(folder, weights_alone);
   std::vector<std::vector<float>> room;
-  std::vector<StatePiece> momenta;  // of the other members, that rank 0 reads for them
+  std::vector<StatePiece> momenta;  // of the other members, which rank 0 reads for them
   const bool for_members = !each_reads && !weights_alone && members() > 1;
   if (for_members && communicator_.rank() == 0 && outcome) {
     if (auto read = read_momenta(folder, room))
@@ -322,8 +322,8 @@ Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weig
   return {};
 }
 
-/// Rank 0: what there is to know of the chosen checkpoint besides its tensors; nothing when the run
-/// starts from the seed.
+/// Rank 0: describes the chosen checkpoint without its tensors; nullopt if the run starts from the
+/// seed.
 Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
   if (start_.kind == StartPoint::Kind::seed) return std::nullopt;
   const Manifest& manifest = *start_.manifest;
@@ -334,7 +334,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
   if (!from_memory_) notes_from_ = start_.folder;
   if (start_.kind == StartPoint::Kind::weights) return loaded;
   loaded.progress = recorded_progress(manifest);
-  // A fork has a save_dir of its own, with no best checkpoint yet.
+  // A fork has its own save_dir, with no best checkpoint yet.
   const bool fork = start_.kind == StartPoint::Kind::fork;
   SORTIE_ASSIGN_OR_RETURN(loaded.progress.best,
                           settle_best(fork ? BestValidation{} : loaded.progress.best));

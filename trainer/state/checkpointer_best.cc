@@ -1,5 +1,5 @@
-// Which checkpoint of the lowest validation loss counts. What save_dir/best has is the truth, not
-// what a regular checkpoint has recorded: that may be older than the best one, or know of a loss
+// Checkpointer: the checkpoint of the lowest validation loss. What save_dir/best contains counts,
+// not what a regular checkpoint has recorded: that may be older than the best one, or record a loss
 // whose checkpoint was never committed.
 #include <cmath>
 
@@ -15,7 +15,8 @@ bool Checkpointer::keeps_best() const {
   return !config.save_dir.empty() && config.keep_best && config.eval_interval > 0;
 }
 
-/// Checkpoints of older versions have no lineage, but the first run of theirs.
+/// Whether a checkpoint belongs to this run. Those of older versions have no lineage, only a first
+/// run.
 bool Checkpointer::is_of_this_run(const Manifest& manifest) const {
   if (!manifest.lineage.empty()) return manifest.lineage == start_.lineage;
   return !lineage_of(manifest).empty() && lineage_of(manifest) == first_run_id();
@@ -36,14 +37,14 @@ Result<BestValidation> Checkpointer::kept_best() const {
   return best;
 }
 
-/// Rank 0: the best so far of a run that goes on from a checkpoint which has `recorded` one. Best
-/// checkpoints that a rollback has left behind are removed, as the regular ones are.
+/// Rank 0: returns the best so far of a run that continues from a checkpoint which has `recorded`
+/// one. Removes best checkpoints that a rollback has abandoned, as is done with regular ones.
 Result<BestValidation> Checkpointer::settle_best(const BestValidation& recorded) {
   if (!keeps_best()) return recorded;
   if (auto removed = best_->discard_abandoned(RollbackFile{start_.lineage, rollbacks_}); !removed)
     log::warning("{}", removed.error().message);
   SORTIE_ASSIGN_OR_RETURN(const BestValidation kept, kept_best());
-  // The initial weights are in no checkpoint.
+  // No checkpoint has the initial weights.
   const bool initial = recorded.step == 0;
   return initial && !std::isfinite(kept.loss) ? recorded : kept;
 }

@@ -1,4 +1,4 @@
-// Checkpoints in memory, as far as a run's start and its steps know them.
+// Checkpointer: checkpoints in memory, at the start of a run and in its steps.
 #include <fmt/core.h>
 
 #include "common/base/log.h"
@@ -9,7 +9,7 @@
 
 namespace sortie::trainer {
 
-/// Rank 0: why the run does not go on from there; "" when it may.
+/// Rank 0: says why the run must not continue from this checkpoint in memory; "" if it may.
 std::string Checkpointer::judge_memory(const Manifest& manifest) const {
   const bool resumes = start_.kind == StartPoint::Kind::resume;
   if (resumes && manifest.lineage != start_.lineage)
@@ -26,7 +26,7 @@ std::string Checkpointer::judge_memory(const Manifest& manifest) const {
   return same ? "" : same.error().message;
 }
 
-/// What is in memory is taken where it is newer than what is on the disk; collective.
+/// Chooses the checkpoint in memory if it is newer than the one on the disk; collective.
 Result<> Checkpointer::choose_from_memory() {
   if (job_.trainer.memory_checkpoint_interval == 0) return {};
   memory_ = std::make_unique<MemoryCheckpoints>(memory_folder_, claimant_, store_, communicator_,

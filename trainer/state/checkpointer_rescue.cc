@@ -9,17 +9,17 @@
 namespace sortie::trainer {
 namespace fs = std::filesystem;
 
-/// Survivors may be of two neighbouring steps: one had the last sum of a step that another did not
-/// get. Either state is whole; each is saved under its own step, and the next start takes the newer
-/// one.
+/// Survivors may be at two consecutive steps, if one has received the last sum of a step and
+/// another has not. Either state is complete; each is saved under its own step, and the next start
+/// uses the newer one.
 Result<std::optional<SavedCheckpoint>> Checkpointer::save_alone(const TrainingProgress& progress) {
-  if (token_.empty()) return std::nullopt;  // nothing is saved here, or it was not known yet
+  if (token_.empty()) return std::nullopt;  // nothing is saved here, or the start was not known yet
   if (!has_all()) return std::nullopt;
   const auto begin = Clock::now();
-  thread_.wait();  // a save that is under way may commit meanwhile, where rank 0 writes alone
+  thread_.wait();  // if rank 0 writes alone, a save that is under way may commit meanwhile
   const fs::path save_dir = job_.trainer.save_dir;
   CheckpointStore store = CheckpointStore::join(save_dir, claimant_, token_);
-  // Where hosts have folders of their own, that of rank 0 alone counts.
+  // If hosts have separate folders, only that of rank 0 counts.
   SORTIE_TRY(store.check_owner());
   SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(save_dir));
   if (latest.entry && latest.entry->step >= progress.step) return std::nullopt;

@@ -1,8 +1,9 @@
-// Going back to an earlier checkpoint within a run.
+// Checkpointer: going back to an earlier checkpoint within a run.
 //
-// In the order of what a kill may leave: the state is read; the rollback is on the disk in
-// rollbacks.json; checkpoints of later steps go. Before the file is there the run comes to the same
-// step again and does the same; after it no later start looks at what was left behind.
+// The order of the steps makes a kill harmless: the state is read; the rollback is written to
+// rollbacks.json; checkpoints of later steps are removed. If the file is not on disk yet, the
+// restarted run reaches the same step again and does the same. Once it is, no later start uses what
+// was abandoned.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,7 +15,7 @@
 namespace sortie::trainer {
 namespace fs = std::filesystem;
 
-/// Rank 0: the checkpoint to go back to; its bytes are compared with its hashes.
+/// Rank 0: finds the checkpoint to go back to, and verifies its bytes.
 Result<CheckpointEntry> Checkpointer::find_target(const RollbackOrder& order) const {
   SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries,
                           list_checkpoints(job_.trainer.save_dir, CheckDepth::sizes));
@@ -24,8 +25,8 @@ Result<CheckpointEntry> Checkpointer::find_target(const RollbackOrder& order) co
     if (!entry.manifest || entry.step > order.newest) continue;
     const Manifest& manifest = *entry.manifest;
     if (manifest.lineage != start_.lineage || is_abandoned(manifest, known)) continue;
-    // Checkpoints that a signal or a failure asked for are there in one life of a run and not in
-    // another; the samples that are left out must not depend on them.
+    // Checkpoints that a signal or a failure caused may exist in one execution of a run and not in
+    // another; the skipped samples must not depend on them.
     if (order.next_sample && entry.step % job_.trainer.save_interval != 0) continue;
     if (manifest.suspect) {
       passed_over.push_back(fmt::format("{} is suspect", entry.folder.filename().string()));
@@ -45,7 +46,7 @@ Result<CheckpointEntry> Checkpointer::find_target(const RollbackOrder& order) co
           passed_over.empty() ? "" : ": ", fmt::join(passed_over, "; ")));
 }
 
-/// Rank 0: where the run goes back to, and the rollbacks with this one.
+/// Rank 0: plans the rollback; sets `rollbacks` to all rollbacks including this one.
 Result<Checkpointer::RolledBack> Checkpointer::plan_rollback(const RollbackOrder& order,
                                                              std::vector<Rollback>& rollbacks) {
   SORTIE_ASSIGN_OR_RETURN(const CheckpointEntry target, find_target(order));
@@ -85,7 +86,7 @@ Result<Checkpointer::RolledBack> Checkpointer::roll_back(const RollbackOrder& or
   communicator_.broadcast(std::as_writable_bytes(std::span(&back.progress, 1)), 0);
   const std::string mine = pack({back.path.string(), to_json_text(rollbacks)});
   const auto told = unpack(communicator_.all_gather(mine)[0]);
-  // What is in memory is of the course that is left.
+  // The checkpoints in memory belong to the abandoned course.
   if (memory_) SORTIE_TRY(share_failure_of_any(communicator_, memory_->discard()));
   SORTIE_TRY(load_state(*told[0], /*weights_alone=*/false));
 
@@ -96,7 +97,7 @@ Result<Checkpointer::RolledBack> Checkpointer::roll_back(const RollbackOrder& or
   back.rollback = rollbacks_.back();
   if (communicator_.rank() == 0) {
     notes_from_ = back.path;
-    // What stays for now is abandoned, and no start takes it.
+    // Checkpoints that cannot be removed now are abandoned: no start uses them.
     if (auto removed = folder_->discard_after(back.rollback.to); !removed)
       log::warning("{}", removed.error().message);
     if (auto best = settle_best(back.progress.best))

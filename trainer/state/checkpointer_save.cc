@@ -1,5 +1,5 @@
-// The saving half of Checkpointer. Files are written by SaveThread; collectives are issued by the
-// thread that calls, never by that one: a communicator belongs to one thread.
+// Checkpointer: saving. SaveThread writes files. Only the calling thread issues collectives,
+// because a communicator belongs to one thread.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-/// A rank that has no memory for a copy of its share says so when a save begins.
+/// Reported by a rank that has no memory for a copy of its share when a save begins.
 constexpr std::string_view kNoSnapshot = "no snapshot";
 
 std::vector<PieceToWrite> pieces_to_write(const std::vector<StatePiece>& share) {
@@ -37,15 +37,16 @@ std::vector<PieceToWrite> pieces_to_write(const std::vector<StatePiece>& share) 
 
 }  // namespace
 
-/// Saves are due before the last step: the last one is waited for and needs no copy.
+/// Whether saves are due before the last step. Training waits for the last one, which needs no
+/// copy.
 bool Checkpointer::saves_between() const {
   const config::TrainerConfig& config = job_.trainer;
   return !config.save_dir.empty() &&
          (config.save_interval > 0 || (config.keep_best && config.eval_interval > 0));
 }
 
-/// Of all pieces, what this rank writes: what it has alone, and a share of what its replicas have,
-/// too.
+/// Returns the pieces that this rank writes: those that it alone has, and a share of those that its
+/// replicas have too.
 std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& all) const {
   if (!writes()) return {};
   if (!shared_) return all;
@@ -65,8 +66,8 @@ std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& a
   return share;
 }
 
-/// Where rank 0 writes for all, the momenta of the other members come to it: their pieces, which
-/// lie in `room`. Collective.
+/// Sends the momenta of the other members to rank 0 if it writes for all. Returns their pieces,
+/// with the values in `room`. Collective.
 std::vector<StatePiece> Checkpointer::gather_momenta(const std::vector<StatePiece>& all,
                                                      std::vector<std::vector<float>>& room) {
   std::vector<StatePiece> gathered;
@@ -91,8 +92,8 @@ std::vector<StatePiece> Checkpointer::gather_momenta(const std::vector<StatePiec
   return gathered;
 }
 
-/// Compute threads that fill the CPUs wait for each other at every barrier: what a save takes of
-/// one of them, all of them lose.
+/// If compute threads fill the CPUs, they wait for each other at every barrier: the CPU time that a
+/// save takes from one of them is lost to all.
 double Checkpointer::cores_for_saves() const {
   constexpr double kShareOfACore = 0.1;
   const std::int64_t busy = facts_.threads * ranks_of_host_;
@@ -107,7 +108,7 @@ std::string Checkpointer::reserve_snapshot() {
   Result<std::string> mine;
   std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out))) +
                         static_cast<std::uint64_t>(extras_.most) * sizeof(float);
-  if (!shared_ && writes())  // those of other members
+  if (!shared_ && writes())  // momenta of the other members
     bytes += static_cast<std::uint64_t>(members() - 1) *
              static_cast<std::uint64_t>(store_.moment1().elements()) * sizeof(float);
   if (auto taken = snapshot_.allocate(bytes, ranks_of_host_, context_.device()); !taken)
@@ -122,7 +123,7 @@ std::string Checkpointer::reserve_snapshot() {
   return "";
 }
 
-/// Rank 0: the store of a series, opened where that was not needed before.
+/// Rank 0: returns the store of a series; opens it on first use.
 Result<CheckpointStore*> Checkpointer::store_of(Series series) {
   const bool best = series == Series::best;
   std::optional<CheckpointStore>& store = best ? best_ : folder_;
@@ -154,8 +155,8 @@ Manifest Checkpointer::make_manifest(const TrainingProgress& progress) const {
   return manifest;
 }
 
-/// Begins a save: folders by rank 0, a copy of the state where that is wanted and every rank has
-/// the memory, and the thread. Returns whether it is written from a copy.
+/// Begins a save: rank 0 creates the folders; the state is copied if that is wanted and every rank
+/// has the memory; the thread starts. Returns whether it writes from a copy.
 bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Series>& series,
                           Source wanted) {
   SORTIE_CHECK(!flight_, "a save is under way");
@@ -176,7 +177,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
                        .bytes = std::as_writable_bytes(extra.values)});
   flight.bytes = static_cast<std::int64_t>(state_bytes_);
 
-  // Of each rank whether it has the memory for a copy; of rank 0 also the folders.
+  // Each rank reports whether it has the memory for a copy; rank 0 also sends the folders.
   std::vector<Result<std::string>> mine = {""};
   if (bytes_of(share) > snapshot_.bytes()) mine[0] = fail(ErrorCode::unsupported, "no memory");
   if (communicator_.rank() == 0) {
@@ -216,7 +217,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   return copied;
 }
 
-/// On the thread: this rank's shard of each series.
+/// On the thread: writes this rank's shard of each series.
 void Checkpointer::write_parts(Flight& flight) {
   for (const Result<fs::path>& folder : flight.folders) {
     if (folder && !flight.on_host)
@@ -230,8 +231,9 @@ void Checkpointer::write_parts(Flight& flight) {
 
 Result<std::string> Checkpointer::write_part(const Flight& flight, const fs::path& folder) {
   const auto index = shared_ ? static_cast<std::size_t>(communicator_.rank()) : 0;
-  // Cores that training computes on do not copy bytes into the page cache. Training that waits
-  // does: who is started again soon reads them from there.
+  // In the background the page cache is bypassed: copying into it would cost the cores that
+  // training computes on. A save that training waits for uses it, because a restart soon reads the
+  // files.
   const bool in_background = flight.priority == SaveThread::Priority::low;
   SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard,
                           write_shard(folder, index, writers(), flight.pieces,
@@ -245,7 +247,7 @@ Result<std::string> Checkpointer::write_part(const Flight& flight, const fs::pat
   return serialize(shard);
 }
 
-/// Rank 0, on the thread: what all ranks have written becomes checkpoints.
+/// Rank 0, on the thread: commits what all ranks have written.
 void Checkpointer::commit(Flight& flight, const std::vector<std::string>& reports) {
   std::vector<std::vector<Result<std::string>>> by_rank;
   for (const std::string& text : reports) by_rank.push_back(unpack(text));
@@ -325,7 +327,7 @@ void Checkpointer::commit_written() {
                   [this, &flight, reports = std::move(reports)] { commit(flight, reports); });
 }
 
-/// What the thread has ended of the save under way.
+/// Returns the outcomes of the current save if the thread has ended it.
 std::vector<Checkpointer::Outcome> Checkpointer::take_from_flight() {
   if (!flight_ || !thread_.done()) return {};
   for (Outcome& outcome : flight_->outcomes)
@@ -348,7 +350,7 @@ std::vector<Checkpointer::Outcome> Checkpointer::finish() {
   if (writers() > 1 && !flight_->committing) commit_written();
   thread_.wait();
   std::vector<Outcome> last = take_from_flight();
-  // How each of them ended, on every rank; paths are of rank 0.
+  // All ranks get the outcomes; only rank 0 has the paths.
   std::vector<Result<std::string>> texts;
   for (const Outcome& outcome : last)
     texts.push_back(outcome.saved ? Result<std::string>(outcome.series == Series::best ? "b" : "r")

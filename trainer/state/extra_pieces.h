@@ -1,5 +1,5 @@
-// ExtraPiece: a part of a tensor that a checkpoint of a run has beside its weights and moments, by
-// the rank that has it alone.
+// ExtraPiece: a part of a tensor that a checkpoint has in addition to weights and moments, saved by
+// the only rank that has it.
 #pragma once
 
 #include <span>
@@ -11,9 +11,9 @@
 namespace sortie::trainer {
 
 struct ExtraPiece {
-  std::string name;  // with a prefix of its own, "outer.momentum."
+  std::string name;  // with its own prefix, "outer.momentum."
   Dims shape;        // of the whole tensor
-  Piece piece;       // of it
+  Piece piece;       // the part of it
   std::span<float> values;
 };
 

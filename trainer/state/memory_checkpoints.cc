@@ -72,7 +72,7 @@ Result<> MemoryCheckpoints::discard() {
   return remove_shares_but(folder_, {});
 }
 
-/// This rank's shares, with their memory.
+/// Returns this rank's shares with their memory, which is allocated if necessary.
 Result<std::vector<MemoryCheckpoints::Part>> MemoryCheckpoints::take_parts(
     char slot, const std::vector<StatePiece>& all) {
   std::vector<Part> parts;
@@ -88,7 +88,7 @@ Result<std::vector<MemoryCheckpoints::Part>> MemoryCheckpoints::take_parts(
         return std::unexpected(std::move(taken).error());
       }
       at->second = std::move(*taken);
-      // Training stands still while a GPU's state is copied there.
+      // Pinned, because training waits while a GPU's state is copied there.
       if (memory_is_apart(context_.device())) {
         DeviceMemory& device = apart_memory(context_.device());
         device.pin(at->second.bytes());
@@ -127,8 +127,8 @@ Result<> MemoryCheckpoints::reserve() {
                       "; use more hosts, a larger /dev/shm, or set it to 0");
   }
   SORTIE_TRY(share_failure_of_any(communicator_, mine));
-  // The second slot is taken with the second snapshot: what an earlier attempt has there is kept
-  // until then.
+  // The second slot is allocated with the second snapshot: until then the files of an earlier
+  // attempt there are kept.
   const auto others = communicator_.all_gather(found_ ? "0" : fmt::format("{}", bytes));
   std::uint64_t needed = 0;
   for (const std::size_t one : hosts_->ranks_of(hosts_->host_of(rank())))
@@ -190,7 +190,7 @@ void MemoryCheckpoints::begin(const Manifest& manifest) {
   under_way_->stall_seconds = seconds_since(begin);
 }
 
-/// On the thread: what was copied is hashed and sealed.
+/// On the thread: hashes and seals what was copied.
 void MemoryCheckpoints::write(std::vector<Part> parts, Manifest manifest) {
   for (Part& part : parts) {
     part.share.shard.sha256 = sha256_hex(part.memory->bytes());
@@ -212,7 +212,7 @@ bool MemoryCheckpoints::sealed() {
 
 std::optional<MemoryCheckpoints::Snapshot> MemoryCheckpoints::settle(bool by_all) {
   const std::optional<Snapshot> snapshot = std::exchange(under_way_, std::nullopt);
-  // One that failed somewhere is taken again into the same slot: the other has the last whole one.
+  // If a rank failed, the next snapshot uses the same slot: the other has the last complete one.
   if (!snapshot || !by_all) return std::nullopt;
   next_slot_ = other_slot(next_slot_);
   if (!std::exchange(tidied_, true)) {

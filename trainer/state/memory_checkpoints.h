@@ -1,6 +1,6 @@
-// Checkpoints in the memory of the hosts: quick to take, gone with the run; README.md has the order
-// of a snapshot. All ranks call the collective functions alike, from the thread that has the
-// communicator.
+// Checkpoints in host memory: fast to take, lost when the run ends. README.md describes the
+// sequence of a snapshot. All ranks call the collective functions in the same order, from the
+// thread that owns the communicator.
 #pragma once
 
 #include <chrono>
@@ -24,51 +24,55 @@ namespace sortie::trainer {
 
 class MemoryCheckpoints {
  public:
-  /// `folder`: in memory, one per host and run, kept by its holder. References must outlive it.
+  /// `folder`: in memory, one per host and run, kept by the run's holder (runner/memory).
+  /// Referenced objects must outlive this one.
   MemoryCheckpoints(std::filesystem::path folder, Claimant claimant, ParameterStore& store,
                     Communicator& communicator, ExecutionContext& context);
-  /// Waits for what this rank hashes.
+  /// Waits until this rank has finished hashing.
   ~MemoryCheckpoints() = default;
 
-  /// Every rank has a folder, and which hosts there are; collective.
+  /// Checks that every rank has a folder, and finds out which ranks share a host; collective.
   Result<> prepare();
-  /// Of this rank's files.
+  /// Bytes of this rank's files.
   std::uint64_t bytes() const;
   std::size_t hosts() const { return hosts_->hosts(); }
 
-  /// Why a snapshot is not to be taken, as rank 0 judges; "" = it may be.
+  /// Decides on rank 0 whether the run may continue from a snapshot: returns why not; "" = it may.
   using Judge = std::function<std::string(const Manifest&)>;
-  /// The newest whole snapshot of this run after step `after`, its bytes compared with their
-  /// hashes: its manifest, with shards and tensors. Collective; the same on every rank. Those that
-  /// were passed over are in `refused`.
+  /// Finds the newest complete snapshot of this run after step `after`, and verifies its bytes
+  /// against their hashes. Returns its manifest, with shards and tensors; nullopt if there is none.
+  /// Appends to `refused` which newer ones were skipped, and why. Collective; the same result on
+  /// every rank.
   std::optional<Manifest> find(std::int64_t after, const Judge& judge,
                                std::vector<std::string>& refused);
-  /// What find() has found into the buffers of every rank; collective. ErrorCode::checkpoint where
-  /// it does not fit this model.
+  /// Copies the snapshot that find() has found to the buffers of every rank; collective.
+  /// ErrorCode::checkpoint if it does not fit this model.
   Result<> load();
 
-  /// After the start: drops all snapshots but the one that was found, and takes the memory of the
-  /// next one. ErrorCode::unsupported where a host has not enough for two; collective.
+  /// Call after the start: removes all snapshots except the one that was found, and allocates the
+  /// memory of the next one. ErrorCode::unsupported if a host does not have enough for two;
+  /// collective.
   Result<> reserve();
-  /// Drops all snapshots: they are of a course that was left. Collective only in so far as all
-  /// ranks must do it.
+  /// Removes all snapshots, because they belong to an abandoned course. No communication, but all
+  /// ranks must call it.
   Result<> discard();
 
-  /// Copies this rank's shares of the state of now, and hashes and seals them beside training. The
-  /// state may change when it returns. The snapshot before must have settled.
+  /// Copies this rank's shares of the current state, and then hashes and seals them in the
+  /// background. The state may change once this returns. The previous snapshot must have settled.
   void begin(const Manifest& manifest);
-  /// Waits until this rank's part is sealed. False: it failed; take_failure() says why.
+  /// Waits until this rank's part is sealed. Returns false if that failed; take_failure() says why.
   bool sealed();
   std::string take_failure() { return std::exchange(failure_, {}); }
   struct Snapshot {
     std::int64_t step = 0;
     std::int64_t bytes = 0;      // of this rank's shares
-    double stall_seconds = 0.0;  // training stood still for this rank's
+    double stall_seconds = 0.0;  // how long training waited for this rank's part
   };
-  /// After every rank has said sealed(): whether all of them had, alike on every rank. The snapshot
-  /// that is complete by that, once.
+  /// Ends the snapshot that has begun. Call after all ranks have exchanged the results of sealed();
+  /// `by_all`: whether all of them succeeded, the same on every rank. Returns the snapshot if it is
+  /// now complete; nullopt if it failed, or none had begun.
   std::optional<Snapshot> settle(bool by_all);
-  /// A snapshot has begun and not settled.
+  /// Whether a snapshot has begun and not settled.
   bool under_way() const { return under_way_.has_value(); }
 
  private:
@@ -76,11 +80,11 @@ class MemoryCheckpoints {
     SealedShare share;
     ShareMemory* memory = nullptr;
   };
-  /// A snapshot with where its shares are to be read.
+  /// A snapshot, and where its shares are read.
   struct Found {
     MemorySnapshot snapshot;
-    std::vector<std::size_t> source;  // rank, by share
-    std::vector<bool> everywhere;     // every host has it
+    std::vector<std::size_t> source;  // by share: the rank that reads it
+    std::vector<bool> everywhere;     // by share: every host has it
     Manifest manifest;
   };
 
@@ -99,14 +103,14 @@ class MemoryCheckpoints {
   Communicator& communicator_;
   ExecutionContext& context_;
   std::optional<MemoryHosts> hosts_;
-  std::map<ShareName, SealedShare> own_;  // that this host had when find() looked
+  std::map<ShareName, SealedShare> own_;  // shares that this host had when find() looked
   std::optional<Found> found_;
   std::map<ShareName, ShareMemory> memory_;  // of this rank, by share and slot
   char next_slot_ = 'a';
   std::optional<Snapshot> under_way_;
-  bool tidied_ = false;  // nothing is left of earlier attempts
+  bool tidied_ = false;  // the files of earlier attempts are removed
   std::string failure_;
-  SaveThread thread_;  // the last member: it is waited for before others go
+  SaveThread thread_;  // the last member: its destructor waits before others are destroyed
 };
 
 }  // namespace sortie::trainer

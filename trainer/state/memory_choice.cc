@@ -61,7 +61,7 @@ namespace {
 /// Newest first: by step, then by attempt.
 using Key = std::tuple<std::int64_t, std::int64_t, std::size_t, char>;
 
-/// Why the snapshot can not be taken, "" when it can.
+/// Returns why the snapshot cannot be used; "" if it can.
 std::string problem_of(const MemorySnapshot& snapshot) {
   std::size_t missing = 0;
   for (const auto& copies : snapshot.copies) {

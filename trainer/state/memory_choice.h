@@ -1,8 +1,8 @@
-// Which rank holds which share of a checkpoint in memory, and which snapshot a restart takes: pure
-// functions of what all ranks know alike.
+// Decides which rank holds which share of a checkpoint in memory, and which snapshot a restart
+// uses: pure functions of data that is the same on all ranks.
 //
-// Data-parallel replicas have the same state, so nothing has to travel for a second copy: share r
-// is written by rank r, and once more by a rank of the next host, from its own replica.
+// Data-parallel replicas have the same state, so a second copy needs no communication: share r is
+// written by rank r, and also by a rank of the next host, from its own replica.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@
 
 namespace sortie::trainer {
 
-/// Hosts, told apart by what each rank names as its own: numbered in the order of their first rank.
+/// The hosts of the ranks, identified by the name that each rank gives, and numbered in the order
+/// of their first rank.
 class MemoryHosts {
  public:
   explicit MemoryHosts(const std::vector<std::string>& host_of_rank);
@@ -26,11 +27,11 @@ class MemoryHosts {
   std::size_t hosts() const { return ranks_of_.size(); }
   std::size_t host_of(std::size_t rank) const { return host_of_[rank]; }
   const std::vector<std::size_t>& ranks_of(std::size_t host) const { return ranks_of_[host]; }
-  /// The rank that speaks for its host.
+  /// Whether the rank acts for its host.
   bool leads(std::size_t rank) const { return ranks_of_[host_of_[rank]].front() == rank; }
-  /// The shares that a rank writes, of as many as there are ranks: its own first.
+  /// Returns the shares that a rank writes, out of as many as there are ranks: its own first.
   std::vector<std::size_t> shares_of(std::size_t rank) const;
-  /// Those of all ranks of a host.
+  /// Returns the shares that the ranks of a host write.
   std::vector<std::size_t> shares_on(std::size_t host) const;
 
  private:
@@ -47,11 +48,11 @@ struct ShareCopy {
   auto operator<=>(const ShareCopy&) const = default;
 };
 
-/// For the way from rank to rank.
+/// Conversion to and from text, to be sent from rank to rank.
 std::string serialize(const std::vector<ShareCopy>& copies);
 std::vector<ShareCopy> parse_share_copies(const std::string& text);
 
-/// A snapshot of which every share is there: its copies by share.
+/// A snapshot with its copies, by share. It is complete if every share has one.
 struct MemorySnapshot {
   std::int64_t step = 0, attempt = 0;
   std::size_t count = 1;
@@ -63,11 +64,12 @@ struct MemorySnapshot {
 
 struct MemoryChoice {
   std::optional<MemorySnapshot> snapshot{};
-  std::vector<std::string> refused{};  // newer ones, and why: for people
+  std::vector<std::string> refused{};  // newer ones that are incomplete, and why; for messages
 };
 
-/// The newest snapshot after step `after` that is whole, without the copies in `bad`. One whose
-/// copies of a share differ is refused: replicas were not equal, and nobody knows which is right.
+/// Chooses the newest complete snapshot after step `after`, ignoring the copies in `bad`. Refuses
+/// one in which copies of a share differ: replicas were not equal, and none of them is known to be
+/// right.
 MemoryChoice choose_snapshot(const std::vector<ShareCopy>& copies, const std::set<ShareCopy>& bad,
                              std::int64_t after);
 

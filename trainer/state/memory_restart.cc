@@ -1,4 +1,4 @@
-// The restarting half of MemoryCheckpoints: which snapshot the hosts have, and its bytes into the
+// MemoryCheckpoints: the restart. Finds out which snapshots the hosts have, and copies one to the
 // buffers of every rank.
 #include <fmt/core.h>
 
@@ -24,7 +24,8 @@ bool same_pieces(const std::vector<StoredPiece>& stored, const std::vector<State
 
 }  // namespace
 
-/// Every rank hashes some of its host's copies: those that are not what their seals say.
+/// Returns the copies whose bytes do not match their seals. Every rank hashes some of its host's
+/// copies. Collective.
 std::set<ShareCopy> MemoryCheckpoints::check_copies(const MemorySnapshot& snapshot) {
   const std::size_t host = hosts_->host_of(rank());
   const auto& ranks = hosts_->ranks_of(host);
@@ -45,7 +46,7 @@ std::set<ShareCopy> MemoryCheckpoints::check_copies(const MemorySnapshot& snapsh
   return all;
 }
 
-/// The hosts that have copies take turns as sources.
+/// Chooses the source of each share, alternating between the hosts that have copies.
 MemoryCheckpoints::Found MemoryCheckpoints::plan_load(MemorySnapshot snapshot) const {
   Found found;
   std::vector<std::size_t> load(hosts_->hosts(), 0);
@@ -62,7 +63,8 @@ MemoryCheckpoints::Found MemoryCheckpoints::plan_load(MemorySnapshot snapshot) c
   return found;
 }
 
-/// The manifest with what all shares hold: every element of every tensor, once. Collective.
+/// Returns the manifest with the tensors of all shares; checks that these contain every element of
+/// every tensor once. Collective.
 Result<Manifest> MemoryCheckpoints::assemble(const Found& found) {
   const std::size_t count = found.snapshot.count;
   std::vector<Result<std::string>> mine;

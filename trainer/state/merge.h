@@ -1,4 +1,4 @@
-// A checkpoint of plain weights from one with low-rank updates.
+// Makes a checkpoint of plain weights from one with low-rank updates.
 #pragma once
 
 #include <filesystem>
@@ -7,10 +7,10 @@
 
 namespace sortie::trainer {
 
-/// Merges the updates of `loaded` into its weights and commits a checkpoint without them into the
-/// folder `out`: of weights alone, for trainer.load_weights_from, generate, eval and exports.
-/// ErrorCode::checkpoint for one that has no updates, ErrorCode::usage where `out` has a checkpoint
-/// already. Gives the checkpoint's path.
+/// Merges the updates of `loaded` into its weights and commits a checkpoint without them to the
+/// folder `out`. It has weights only, for trainer.load_weights_from, generate, eval and exports.
+/// ErrorCode::checkpoint if there are no updates, ErrorCode::usage if `out` already has a
+/// checkpoint. Returns the checkpoint's path.
 Result<std::filesystem::path> write_merged(LoadedModel& loaded, const std::filesystem::path& out);
 
 }  // namespace sortie::trainer

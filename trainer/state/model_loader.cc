@@ -37,7 +37,7 @@ Result<std::filesystem::path> resolve_checkpoint(const std::filesystem::path& pl
   return latest.entry->folder;
 }
 
-/// eos_token_id of a file that an import has kept: a token, several, or none.
+/// Reads eos_token_id of a file that an import has kept: one token, several, or none.
 Result<std::vector<std::int32_t>> end_tokens(const std::filesystem::path& file) {
   std::vector<std::int32_t> tokens;
   std::error_code ignored;
@@ -57,7 +57,7 @@ Result<std::vector<std::int32_t>> end_tokens(const std::filesystem::path& file) 
   return tokens;
 }
 
-/// Those of the folder's files, else the tokenizer's end of a document.
+/// Returns the tokens of the folder's files, otherwise the tokenizer's end-of-document token.
 Result<std::vector<std::int32_t>> end_of_texts(const std::filesystem::path& folder,
                                                const Tokenizer& tokenizer) {
   for (const auto& [room, file] :
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer(const std::string& nam
     return tokenizer;
   }
   if (stored) return make_tokenizer(stored->name);
-  // Checkpoints of older versions hold none.
+  // Checkpoints of older versions have none.
   if (!job.data.tokenizer.empty()) return make_tokenizer(job.data.tokenizer);
   return fail(
       ErrorCode::data,
@@ -126,7 +126,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
       config::JobConfig job,
       config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));
   std::optional<GpuFacts> gpu;
-  if (device.kind == DeviceKind::cuda) gpu.emplace();  // all that are taken compute alike
+  if (device.kind == DeviceKind::cuda) gpu.emplace();  // all supported ones compute alike
   SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts(), gpu));
   auto result = std::make_unique<LoadedModel>(threads, device);
   result->folder = folder;

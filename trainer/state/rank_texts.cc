@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kValue = 'v', kError = 'e';
 
-/// The number at the front of `text`, up to `end`; both are taken off.
+/// Removes a number and the `end` after it from the front of `text`; returns the number.
 std::size_t take_number(std::string_view& text, char end) {
   std::size_t number = 0;
   const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);

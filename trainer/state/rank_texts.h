@@ -1,4 +1,4 @@
-// What ranks tell each other about a save, as text for Communicator::all_gather.
+// Results about a save that ranks exchange, as text for Communicator::all_gather.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace sortie::trainer {
 
-/// Values and errors, one after another. What was packed is unpacked by the same program: text of
-/// another form is a bug.
+/// Serializes values and errors, in order. The same program unpacks what it has packed: malformed
+/// text is a bug.
 std::string pack(const std::vector<Result<std::string>>& results);
 std::vector<Result<std::string>> unpack(std::string_view text);
 
-/// Rank 0's outcome, on every rank. Collective.
+/// Returns rank 0's outcome on every rank. Collective.
 Result<> share_outcome(Communicator& communicator, const Result<>& outcome);
-/// The first error of any rank, on every rank. Collective.
+/// Returns the error of the lowest rank that has one, on every rank. Collective.
 Result<> share_failure_of_any(Communicator& communicator, const Result<>& outcome);
 
 }  // namespace sortie::trainer

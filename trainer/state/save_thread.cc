@@ -8,7 +8,7 @@
 
 namespace sortie::trainer {
 
-/// With so much more niceness a thread that shares a core with a compute thread gets about a
+/// With this additional niceness a thread that shares a core with a compute thread gets about a
 /// twentieth of it.
 void lower_thread_priority() {
   constexpr int kNicer = 13;

@@ -1,4 +1,4 @@
-// SaveThread: work that goes on beside training, at low priority.
+// SaveThread: runs work in the background of training, optionally at low priority.
 #pragma once
 
 #include <atomic>
@@ -10,17 +10,17 @@
 
 namespace sortie::trainer {
 
-/// Of this thread, and of those that it starts: it takes the CPU and the disk that training leaves,
-/// and a little more.
+/// Lowers the CPU and I/O priority of the calling thread and of threads that it starts later: they
+/// get the CPU time and the disk bandwidth that training leaves, and a little more.
 void lower_thread_priority();
 
-/// One piece of work at a time, each on a thread of its own; threads that the work starts inherit
-/// its priority.
+/// Runs one piece of work at a time, each on a new thread. Threads that the work starts inherit its
+/// priority.
 class SaveThread {
  public:
   enum class Priority {
-    normal,  // somebody waits for it
-    low,     // it takes the CPU time that the compute threads leave, and a little more
+    normal,  // a caller waits for the work
+    low,     // it gets the CPU time that the compute threads leave, and a little more
   };
 
   SaveThread() = default;
@@ -28,22 +28,22 @@ class SaveThread {
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;
 
-  /// CPU time of work of low priority, in cores: its threads rest as allowance() says. Without this
-  /// call it has no limit.
+  /// Limits the CPU time of low-priority work, in cores; its threads pause as allowance() says.
+  /// Without this call there is no limit.
   void limit_to(double cores) { cores_ = cores; }
-  /// For the work: its limit, null without one.
+  /// The limit, for the work itself; null if there is none.
   CpuAllowance* allowance() { return allowance_ ? &*allowance_ : nullptr; }
 
-  /// After done() or wait().
+  /// Starts work. Call only when done().
   void start(Priority priority, std::function<void()> work);
-  /// Nothing is under way. What the work wrote is then seen.
+  /// Whether no work is running. If true, everything that the work has written is visible.
   bool done() const { return done_; }
-  /// Lifts the limit.
+  /// Lifts the limit and waits for the work.
   void wait();
 
  private:
   double cores_ = 0.0;
-  std::optional<CpuAllowance> allowance_;  // while work of low priority has one
+  std::optional<CpuAllowance> allowance_;  // set while low-priority work has a limit
   std::thread thread_;
   std::atomic<bool> done_{true};
 };

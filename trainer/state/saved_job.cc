@@ -19,7 +19,7 @@ namespace {
 
 using Keys = std::set<std::string_view>;
 
-/// Of [model]: they decide how it is trained, or with which arithmetic, not what it computes.
+/// Keys of [model] that decide how it is trained, or with which arithmetic, not what it computes.
 const Keys& training_keys_of_model() {
   static const Keys keys = {"model.preset",
                             "model.precision",
@@ -72,8 +72,9 @@ bool defines_model(std::string_view key) {
          (key.starts_with("model.") && !training_keys_of_model().contains(key));
 }
 
-/// With every derived size filled in, and the defaults for what the architecture does not read: two
-/// ways to write one model are then equal. Patterns over layers are written out for `num_layers`.
+/// Returns the model with every derived size filled in, and with the defaults for keys that the
+/// architecture does not read: two ways to write one model are then equal. Patterns over layers are
+/// expanded for `num_layers`.
 config::ModelConfig plain_model(config::ModelConfig model, std::int64_t num_layers) {
   const config::ModelConfig defaults;
   const config::Architecture& family = config::architecture_of(model);
@@ -132,7 +133,7 @@ std::vector<KeyDifference> differences_of(const config::JobConfig& saved,
   return found;
 }
 
-/// Derived sizes of the batch and the end of the schedule filled in.
+/// Fills in derived sizes of the batch and the end of the schedule.
 config::JobConfig plain_course(config::JobConfig job, std::int64_t ranks) {
   auto& schedule = job.learning_rate_scheduler;
   if (schedule.learning_rate_decay_iters == 0 && schedule.learning_rate_decay_style != "constant")
@@ -149,11 +150,11 @@ config::JobConfig plain_course(config::JobConfig job, std::int64_t ranks) {
 
 std::vector<KeyDifference> model_differences(const config::JobConfig& saved,
                                              const config::JobConfig& now) {
-  // Of two architectures each reads other keys: beside that one, the rest says nothing.
+  // Two architectures read different keys: other differences mean nothing then.
   if (saved.model.architecture != now.model.architecture)
     return differences_of(saved, now,
                           [](std::string_view key) { return key == "model.architecture"; });
-  // One number of layers that differs is one difference, not two.
+  // A different number of layers is one difference, not two.
   const std::int64_t layers = std::min(saved.model.num_layers, now.model.num_layers);
   return differences_of(plain(saved, layers), plain(now, layers), defines_model);
 }

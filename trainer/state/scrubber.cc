@@ -11,7 +11,7 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-/// It was removed or replaced while it was read: that is no damage.
+/// Whether it is damaged, and not removed or replaced while it was read.
 bool is_still_damaged(const CheckpointEntry& entry, const std::stop_token& stop) {
   std::error_code ignored;
   if (!fs::exists(entry.folder / kManifestFile, ignored)) return false;
@@ -36,7 +36,7 @@ void scrub_folder(const CheckpointStore& store, const fs::path& folder, const st
   }
   const bool best = folder.filename() == kBestFolder;
   if (!best) report.newest_good = newest_good;
-  // Whether a damaged one is the last one is not known before all were read.
+  // Only after all have been read is it known whether a good one is left.
   if (stop.stop_requested()) return;
   for (const auto& [entry, problem] : damaged) {
     ++report.damaged;

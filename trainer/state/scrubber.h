@@ -1,5 +1,5 @@
-// Scrubber: checks the bytes of all committed checkpoints again and again, beside training, so that
-// damage is found while other copies are there.
+// Scrubber: repeatedly verifies the bytes of all committed checkpoints in the background of
+// training, so that damage is found while other copies still exist.
 #pragma once
 
 #include <chrono>
@@ -15,32 +15,32 @@
 
 namespace sortie::trainer {
 
-/// What one look at every checkpoint of a save folder, and of its `best`, has found.
+/// The result of verifying every checkpoint of a save folder and of its `best` once.
 struct ScrubReport {
   std::int64_t checked = 0, damaged = 0;
-  std::vector<std::string> notes;  // one for each that is damaged: what, why, where it is now
+  std::vector<std::string> notes;  // one per damaged checkpoint: which, why, where it is now
   std::int64_t newest_good = 0;    // step of the newest regular one that is good; 0 = none
 };
 
-/// Compares every byte with its hash. A damaged checkpoint is moved to save_dir/quarantine/, where
-/// nothing is ever removed; where no good one would be left it stays, so that no later start takes
-/// the folder for an empty one. A store that belongs to another attempt by now is left alone.
-/// After a stop was requested it returns soon, with what it has found so far.
+/// Compares every byte of all checkpoints with its hash. Moves a damaged checkpoint to
+/// save_dir/quarantine/, where nothing is ever removed. If no good checkpoint would be left, the
+/// damaged ones stay, so that no later start considers the folder empty. No-op if the store belongs
+/// to another attempt by now. After a stop request returns soon, with what was found so far.
 ScrubReport scrub(const CheckpointStore& store, const std::stop_token& stop = {});
 
-/// Does that every `interval` on a thread of its own at low priority, for the first time after one
-/// interval.
+/// Runs scrub() every `interval` on its own thread at low priority, for the first time after one
+/// interval. Thread-safe.
 class Scrubber {
  public:
   Scrubber(CheckpointStore store, std::chrono::milliseconds interval);
-  /// Ends the look that is under way within some megabytes.
+  /// Stops a running scrub(), which reads at most some more megabytes.
   ~Scrubber();
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
 
-  /// Those since the last call.
+  /// Returns the notes since the last call.
   std::vector<std::string> take_notes();
-  /// Step of the newest checkpoint whose bytes were found good after it was written; 0 = none.
+  /// Step of the newest regular checkpoint that the last scrub() found good; 0 = none.
   std::int64_t newest_good() const;
 
  private:

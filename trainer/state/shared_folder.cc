@@ -31,7 +31,7 @@ bool has_token(const fs::path& path, const std::string& token) {
   return text && *text == token;
 }
 
-/// What tells one file from any other: empty where it can not be read.
+/// Returns a string that distinguishes a file from any other; empty if it cannot be read.
 std::string identity_of(const fs::path& file) {
   struct stat info {};
   const Result<std::string> text = read_file(file, 1u << 10);

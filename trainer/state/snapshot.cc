@@ -15,7 +15,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// Has the kernel make all pages now, large ones where it can.
+/// Makes the kernel allocate all pages now, huge ones if possible.
 void make_pages(std::span<std::byte> memory) {
   (void)::madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE

@@ -1,4 +1,4 @@
-// Snapshot: memory for a copy of the state, so that training goes on while the copy is written.
+// Snapshot: memory for a copy of the state, so that training continues while the copy is written.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace sortie::trainer {
 
-/// The memory stays for the life of the object: pages that are new would cost more than the copy.
+/// The memory is kept for the life of the object: new pages would cost more than the copy itself.
 class Snapshot {
  public:
   Snapshot() = default;
@@ -20,14 +20,14 @@ class Snapshot {
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  /// Takes the memory, in pages that are there. ErrorCode::unsupported where this host has less
-  /// than it needs for `ranks_of_host` ranks that do the same. The device copies into it at its
-  /// full speed.
+  /// Allocates the memory and all of its pages. If `device` has separate memory, pins it, so that
+  /// the device copies into it at full speed. ErrorCode::unsupported if this host does not have
+  /// enough for `ranks_of_host` ranks that do the same.
   Result<> allocate(std::uint64_t bytes, std::int64_t ranks_of_host, Device device);
   std::uint64_t bytes() const { return memory_.size(); }
 
-  /// Copies the values of the pieces, on the compute threads or by the device that has them; each
-  /// then views its copy. They must fit.
+  /// Copies the values of the pieces, with the compute threads or the device that has them; each
+  /// piece then refers to its copy. They must fit.
   void take(ExecutionContext& context, std::vector<StatePiece>& pieces);
 
  private:
@@ -35,8 +35,8 @@ class Snapshot {
   DeviceMemory* pinned_by_ = nullptr;
 };
 
-/// Pieces of the host stay as they are. Those of a device are copied to the snapshot, where they
-/// fit, else to `other`, which is empty and gets the memory.
+/// No-op if all pieces are in host memory. Otherwise copies all pieces, to `snapshot` if they fit,
+/// else to `other`, which must be empty and gets the memory.
 Result<> copy_to_host(ExecutionContext& context, std::vector<StatePiece>& pieces,
                       Snapshot& snapshot, Snapshot& other);
 

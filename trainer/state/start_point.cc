@@ -11,8 +11,8 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-/// The checkpoint that `place` is itself, or the newest good one in it; nothing where there is
-/// none.
+/// Returns the checkpoint that `place` itself is, otherwise the newest good one in it; nullopt if
+/// there is none.
 Result<std::optional<CheckpointEntry>> checkpoint_in(const fs::path& place, CheckDepth depth) {
   std::error_code ignored;
   if (fs::exists(place / kCommitFile, ignored)) {
@@ -26,11 +26,11 @@ Result<std::optional<CheckpointEntry>> checkpoint_in(const fs::path& place, Chec
   return std::move(latest.entry);
 }
 
-/// What load_dir or load_weights_from names.
+/// The place that load_dir or load_weights_from names.
 struct Source {
   std::string_view key;
   fs::path place;
-  bool one_checkpoint = false;  // else a folder of them, which may have grown
+  bool one_checkpoint = false;  // otherwise a folder of them, which may have grown
 };
 
 std::optional<Source> source_of(const config::TrainerConfig& config) {
@@ -64,7 +64,7 @@ StartPoint resume_from(CheckpointEntry entry, std::string reason) {
   return start;
 }
 
-/// All checkpoints of the folder are of the newest one's run, as far as they say.
+/// Checks that all checkpoints of the folder belong to the newest one's run, if they record one.
 Result<> check_one_lineage(const fs::path& save_dir, const CheckpointEntry& newest) {
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir, CheckDepth::sizes));
@@ -92,7 +92,7 @@ bool goes_on_from(const CheckpointEntry& own, const CheckpointEntry& other, cons
   return may_have_started_from(*own.manifest, *other.manifest);
 }
 
-/// save_dir has a checkpoint, and another place is named to start from.
+/// Chooses the start if save_dir has a checkpoint and another place to start from is named.
 Result<StartPoint> choose_between(const config::TrainerConfig& config, CheckpointEntry own,
                                   const Source& source) {
   const std::string newest = "the newest in trainer.save_dir";
@@ -115,7 +115,8 @@ Result<StartPoint> choose_between(const config::TrainerConfig& config, Checkpoin
     StartPoint start = resume_from(
         std::move(own),
         fmt::format("{}; {} is where this run started, and is not read", newest, source.key));
-    // What this command names is recorded, so that the command is understood again after a crash.
+    // Records the place that this command names, so that the same command still works after a
+    // crash.
     if (!start.origin || source.one_checkpoint) start.origin = origin_of(other);
     return start;
   }

@@ -1,15 +1,15 @@
-// Where a run starts: which checkpoint it goes on from, decided from what lies in the folders of
+// Decides where a run starts: which checkpoint it continues from, judging by the folders of
 // [trainer] before anything is loaded.
 //
-//   1. the newest checkpoint in trainer.save_dir: the run goes on. Where load_dir or
-//      load_weights_from is set too, that checkpoint must come from there, directly or as a
+//   1. the newest checkpoint in trainer.save_dir: the run continues. If load_dir or
+//      load_weights_from is set too, that checkpoint must originate from there, directly or as a
 //      checkpoint of the same run
-//   2. else the checkpoint of trainer.load_dir: with all its state, as a run of its own (a fork)
-//   3. else the weights of trainer.load_weights_from
-//   4. else the seed
+//   2. otherwise the checkpoint of trainer.load_dir, with all its state, as a new run (a fork)
+//   3. otherwise the weights of trainer.load_weights_from
+//   4. otherwise the seed
 //
 // One save_dir holds one lineage (trainer/checkpoint/lineage.h). So the same command after a crash
-// always goes on, and a run that goes back to an earlier step needs another save_dir.
+// always continues the run, and a run that restarts from an earlier step needs another save_dir.
 #pragma once
 
 #include <filesystem>
@@ -30,20 +30,20 @@ struct StartPoint {
     resume,   // this run's newest checkpoint
   };
   Kind kind = Kind::seed;
-  std::filesystem::path folder;      // of the checkpoint; its bytes were compared with its hashes
-  std::optional<Manifest> manifest;  // of it
-  std::string reason;                // for people: "the newest in trainer.save_dir"
+  std::filesystem::path folder;      // of the checkpoint, whose bytes were verified by hash
+  std::optional<Manifest> manifest;  // of the checkpoint
+  std::string reason;                // for messages: "the newest in trainer.save_dir"
 
-  /// What checkpoints of this run are to record.
+  /// Values that checkpoints of this run record.
   std::string lineage;
   std::optional<Manifest::Origin> origin;
   std::string first_run_id;  // empty = this run
 };
 
-/// ErrorCode::checkpoint where a named folder has no usable checkpoint and none in save_dir takes
-/// its place; ErrorCode::config where load_dir or load_weights_from and save_dir contradict each
-/// other, or save_dir has checkpoints of several runs. Damaged checkpoints are passed over with a
-/// warning.
+/// ErrorCode::checkpoint if a named folder has no usable checkpoint and save_dir has none to use
+/// instead, or if all checkpoints in save_dir are damaged; ErrorCode::config if load_dir or
+/// load_weights_from and save_dir contradict each other, or save_dir has checkpoints of several
+/// runs. Other damaged checkpoints are skipped with a warning.
 Result<StartPoint> choose_start(const config::TrainerConfig& config);
 
 }  // namespace sortie::trainer

@@ -15,7 +15,7 @@ namespace {
 struct NamedBuffer {
   std::string prefix;
   const Tensor& flat;
-  bool moment = false;  // of what is trained; the rest has none
+  bool moment = false;  // only trained parameters have it
   bool alone = false;
 };
 
@@ -24,14 +24,15 @@ StorageType storage_of(DType dtype) {
   return dtype == DType::f32 ? StorageType::f32 : StorageType::bf16;
 }
 
-/// Elements of a buffer.
+/// Returns the bytes of `count` elements of a buffer, from `first` on.
 std::span<std::byte> bytes_in(const Tensor& flat, std::int64_t first, std::int64_t count) {
   const std::size_t size = dtype_bytes(flat.dtype());
   return {static_cast<std::byte*>(flat.raw()) + static_cast<std::size_t>(first) * size,
           static_cast<std::size_t>(count) * size};
 }
 
-/// Of a whole parameter of any shape the whole, so that it is stored under its plain name.
+/// Returns the piece of a block; Piece::whole() if it is the whole parameter, of any shape, so that
+/// the tensor is stored under its plain name.
 Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims& shape) {
   if (block.elements() == parameter.spec().shape.elements()) return Piece::whole(shape);
   if (shape.size() == 1) return Piece::box({block.row}, {block.rows});
@@ -72,10 +73,11 @@ void write_values(const StatePiece& piece, std::int64_t first, std::span<const s
 
 namespace {
 
-/// Bytes that are on their way to a device, or from it, at a time.
+/// Bytes of one transfer to or from a device.
 constexpr std::size_t kAtOnce = std::size_t{16} << 20;
 
-/// Calls body(first, bytes) for parts of the piece's bytes, with room for them on the host.
+/// Calls body(first, bytes) for parts of the piece's bytes; `bytes` is a buffer on the host for
+/// them.
 Result<> for_each_part(const StatePiece& piece,
                        const std::function<Result<>(std::size_t, std::span<std::byte>)>& body) {
   const std::size_t all = piece.bytes.size(), most = std::min(all, kAtOnce);
@@ -176,7 +178,7 @@ std::vector<StatePiece> share_of(const std::vector<StatePiece>& pieces, std::siz
   std::vector<StatePiece> share;
   std::size_t first = 0;  // of the piece, among all bytes
   for (const StatePiece& piece : pieces) {
-    // A border within an element lies before it.
+    // A border within an element is moved to the element's start.
     const std::size_t size = piece.element_bytes();
     const auto place = [&](std::size_t at) {
       return at <= first ? 0 : std::min((at - first) / size * size, piece.bytes.size());
