@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
       return sortie::launcher::warm::keep_connections({argv, static_cast<std::size_t>(argc)});
     return sortie::launcher::run_cli(argc, argv);
   } catch (const std::exception& error) {
-    // Only a library's unexpected exception comes here: our own errors are values.
+    // Only an unexpected exception of a library arrives here: Sortie's own errors are values.
     std::fprintf(stderr, "sortie: internal error: %s\n", error.what());
     return sortie::kExitFailed;
   }

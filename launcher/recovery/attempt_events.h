@@ -1,6 +1,6 @@
-// The events of events.jsonl about attempts: one definition for those who write and who read them.
-// launcher/view/README.md lists their members. Readers take what is missing or of another type for
-// unknown.
+// Events of events.jsonl about attempts: one definition for writers and readers.
+// launcher/view/README.md lists their fields. Readers treat a field that is missing or has another
+// type as unknown.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace sortie::launcher {
 
-/// `attempt`: ranks are about to be started.
+/// Event `attempt`: the launcher is about to start the ranks.
 struct AttemptBegin {
   std::uint32_t attempt = 1;
   std::vector<std::string> hosts;  // in rank order
@@ -22,24 +22,24 @@ struct AttemptBegin {
 nlohmann::ordered_json event_fields(const AttemptBegin& begin);
 AttemptBegin read_attempt_begin(const nlohmann::json& event);
 
-/// `resumed`: where the training of an attempt goes on, as its trainer says.
+/// Event `resumed`: where the training of an attempt resumes, as its trainer reports it.
 struct AttemptResumed {
   std::uint32_t attempt = 1;
-  std::string from;        // "memory" of the hosts, "disk", or "start": nothing was loaded
-  std::uint64_t step = 0;  // steps done before
-  std::string path;        // of the checkpoint on the disk
-  std::optional<std::uint64_t> lost_steps;  // done before and to be done again; none = not known
+  std::string from;        // "memory" of the hosts, "disk", or "start" if nothing was loaded
+  std::uint64_t step = 0;  // number of steps already done
+  std::string path;        // of the checkpoint on disk
+  std::optional<std::uint64_t> lost_steps;  // done earlier, must be repeated; nullopt = unknown
 };
 nlohmann::ordered_json event_fields(const AttemptResumed& resumed);
 AttemptResumed read_attempt_resumed(const nlohmann::json& event);
 
-/// `attempt_end`.
+/// Event `attempt_end`.
 nlohmann::ordered_json event_fields(const AttemptEnd& end);
 AttemptEnd read_attempt_end(const nlohmann::json& event);
 
-/// `decision`: what was decided after an attempt.
+/// Event `decision`: the decision made after an attempt.
 struct DecisionMade {
-  std::uint32_t attempt = 1;  // that had ended
+  std::uint32_t attempt = 1;  // the attempt that ended
   Decision decision;
 };
 nlohmann::ordered_json event_fields(const DecisionMade& made);

@@ -1,4 +1,4 @@
-// From a first cause to its class, and to the host that it speaks against.
+// Maps a first cause to its class and to the host that it blames.
 #include <array>
 #include <csignal>
 
@@ -9,14 +9,14 @@ namespace {
 
 using What = Cause::What;
 
-/// EX_TEMPFAIL of sysexits.h: the program asks to be started again.
+/// EX_TEMPFAIL of sysexits.h: the program asks for a restart.
 constexpr int kTemporaryFailure = 75;
 
 FailureClass of_signal(const Cause& cause) {
-  // Who finds that a process of its own was killed may abort as well as exit. No kill elsewhere
-  // makes a process read or write where it must not, or somebody send it SIGTERM.
+  // A rank whose child process was killed for lack of memory may abort instead of exiting. SIGSEGV
+  // or SIGTERM do not follow from such a kill.
   if (cause.oom == 1 && cause.code == SIGABRT) return FailureClass::oom;
-  // Sortie's own orders to end are never a cause: somebody on the host sent it.
+  // Orders of Sortie to end are never a cause, so something else on the host sent this signal.
   return cause.code == SIGTERM || cause.code == SIGHUP ? FailureClass::preempted
                                                        : FailureClass::software;
 }

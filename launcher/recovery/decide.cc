@@ -29,14 +29,14 @@ bool was_healthy(const RecoveryConfig& recovery, const AttemptEnd& attempt) {
          attempt.ended - attempt.begun >= seconds(recovery.healthy_after);
 }
 
-/// Whether the restart after this attempt counts for max_restarts. One after an attempt that ran no
-/// rank always does: no_progress_limit knows nothing of it.
+/// Whether the restart after this attempt counts for max_restarts. A restart after an attempt that
+/// ran no rank always counts, because no_progress_limit ignores such attempts.
 bool is_counted(const RecoveryConfig& recovery, const History& history, std::size_t attempt) {
   if (history[attempt].failure == FailureClass::planned) return false;
   return !history[attempt].started || names_class(recovery.counted, class_of(history, attempt));
 }
 
-/// Restarts before the last end that still count.
+/// Number of restarts before the last end that count within restart_window.
 std::int64_t spent(const RecoveryConfig& recovery, const History& history) {
   const double since = history.back().ended - seconds(recovery.restart_window);
   std::int64_t count = 0;
@@ -50,7 +50,7 @@ std::chrono::milliseconds pause_of(const RecoveryConfig& recovery, const History
   if (history.back().failure == FailureClass::planned) return {};
   double pause = seconds(recovery.backoff);
   const double longest = seconds(recovery.backoff_max);
-  // Doubled for each attempt before the last one, back to one that was healthy.
+  // Doubled for each consecutive unhealthy attempt before the last one.
   for (std::size_t i = history.size() - 1; i > 0 && pause < longest; --i) {
     if (was_healthy(recovery, history[i]) || was_healthy(recovery, history[i - 1])) break;
     pause *= 2;
@@ -59,7 +59,7 @@ std::chrono::milliseconds pause_of(const RecoveryConfig& recovery, const History
   return std::chrono::milliseconds(std::llround(1000 * std::min(pause, longest)));
 }
 
-/// Why an end of this kind is not followed by a restart; empty where it may be.
+/// Why an attempt with this end is not restarted; empty if it may be.
 std::string reason_to_stop(const RecoveryConfig& recovery, const History& history) {
   const AttemptEnd& last = history.back();
   const FailureClass failure = class_of(history, history.size() - 1);

@@ -1,4 +1,4 @@
-// The class of a failure: what [recovery] decides by.
+// The classes of failures. The rules of [recovery] depend on them.
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@ namespace sortie::launcher {
 
 enum class FailureClass {
   app,        // a rank's exit code, MPI_Abort
-  software,   // a rank died of a signal, a runner gave up, something did not end in time
+  software,   // a rank was killed by a signal, a runner gave up, or something did not end in time
   hardware,   // a host was lost; a device or host reported a fault that explains the failure
   hang,       // ranks that made no progress
   oom,        // out of memory
-  preempted,  // the host is taken away, or asked its ranks to end: TERM, HUP, exit code 75
+  preempted,  // preemption: a rank received SIGTERM or SIGHUP from outside, or exited with 75
   user,       // Ctrl-C, `sortie stop`: never restarted
   setup,      // before any rank ran: hosts unreachable or not ready, errors of the config
-  planned,    // no failure: the run itself ended its ranks, to go on with other hosts
+  planned,    // no failure: the run itself stopped its ranks, to continue on other hosts
 };
 
 inline constexpr std::array<std::string_view, 9> kFailureClassNames = {
@@ -35,20 +35,21 @@ constexpr std::optional<FailureClass> failure_class_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// By the first cause alone. What came before, and what a host says of its health, may change it:
-/// decide.h.
+/// Returns the class of a first cause, from the cause alone. Earlier attempts (class_of() in
+/// decide.h) and health reports of hosts may change the class.
 FailureClass classify(const Cause& cause);
 
-/// The host that this cause is evidence against, by itself; empty = none. Not those that may only
-/// be the first to notice: exit codes, MPI_Abort, SIGABRT and the like, time-outs. Not those that
-/// the program does to itself wherever it runs: SIGSEGV, SIGFPE, lack of memory.
+/// Returns the host that this cause alone is evidence against. Empty if there is none: for causes
+/// that the host may only be the first to notice (exit codes, MPI_Abort, SIGABRT and the like,
+/// timeouts), and for causes that are the program's fault on any host (SIGSEGV, SIGFPE, out of
+/// memory).
 std::string blamed_host(const Cause& cause);
 
-/// One class for people: `sortie explain hardware`, docs/recovery.md.
+/// Description of one class for users: `sortie explain hardware`, docs/recovery.md.
 struct FailureClassText {
   FailureClass failure;
   std::string_view meaning;  // one sentence, no period
-  std::string_view advice;   // what Sortie does about it, and what a person can; the same form
+  std::string_view advice;   // what Sortie does and what the user can do; also without a period
 };
 std::span<const FailureClassText> failure_class_texts();
 

@@ -13,8 +13,9 @@ std::optional<std::size_t> slots_of(const HostPool& pool, const std::string& hos
   return known == pool.slots.end() ? std::nullopt : std::optional(known->second);
 }
 
-/// For each place the host that has it, empty = nobody. A spare of an earlier attempt has one of
-/// those that no host of the job has: which one is the same to ranks, where slots are.
+/// For each place the host that holds it; empty = free. A spare of an earlier attempt gets one of
+/// the places that no host of the job holds, preferably one with the same number of slots: to ranks
+/// such places are the same.
 HostNames holders(const HostPool& pool, const HostNames& held, const HostNames& hosts) {
   HostNames out(pool.places.size());
   HostNames others;
@@ -52,7 +53,7 @@ Growth grow_hosts(const HostPool& pool, const HostNames& held, const HostNames& 
                   HostNames joiners) {
   Growth growth{hosts, {}};
   const HostNames before = holders(pool, held, hosts);
-  // A run that had more hosts than places is none of ours.
+  // The run has more hosts than places: nothing to grow.
   if (std::ranges::count_if(before, [](const std::string& host) { return !host.empty(); }) !=
       std::ranges::ssize(hosts))
     return growth;

@@ -10,7 +10,7 @@
 namespace sortie::launcher {
 namespace {
 
-/// The machine on which sortie runs: no other run could do without it.
+/// The machine on which sortie runs. It is never cordoned: every run of this user needs it.
 constexpr std::string_view kThisMachine = "localhost";
 
 using Names = std::vector<std::string>;
@@ -56,7 +56,7 @@ class Placing {
     return blames_left(history_, host, pool_.forgiven) >= kBlamesOfASickHost;
   }
 
-  /// Sick by this run, or by several.
+  /// Blamed often enough in this run, or blamed in several runs.
   bool ought_to_go(const std::string& host) const {
     return is_sick(host) || pool_.chronic.contains(host);
   }
@@ -67,7 +67,7 @@ class Placing {
 
   bool is_unusable(const std::string& host) const {
     const AttemptEnd& last = history_.back();
-    // Where it failed before its ranks ran, it is the host that did not answer.
+    // A failure before the ranks ran means that the host did not answer.
     const bool not_set_up = last.failure == FailureClass::setup && last.blamed_host == host;
     if (pool_.fit.contains(host)) return false;
     return last.unusable_hosts.contains(host) || not_set_up;
@@ -96,7 +96,7 @@ class Placing {
            !slow_.contains(host) && !holds(hosts_, host) && !holds(pool_.hosts, host);
   }
 
-  /// Spares, and hosts of the job that are fit again: those where grow_at lets them come back.
+  /// Spares, and, if grow_at allows it, hosts of the job that are fit again.
   Names joiners() const {
     Names out;
     for (const std::string& spare : pool_.spares)
@@ -107,7 +107,7 @@ class Placing {
     return out;
   }
 
-  /// Puts spares in the places of `leavers`; those without one stay in the list.
+  /// Replaces `leavers` by spares. Hosts without a spare stay in the list.
   void replace(Names& leavers) {
     std::erase_if(leavers, [&](const std::string& host) {
       const Names free = joiners();
@@ -122,15 +122,15 @@ class Placing {
     });
   }
 
-  /// Spares under the names of the hosts whose places, and slots, they take.
+  /// Replaces the names of spares by the names of the hosts whose places and slots they take.
   Names places_of(Names hosts) const {
     for (std::string& host : hosts)
       if (const auto place = replaced_.find(host); place != replaced_.end()) host = place->second;
     return hosts;
   }
 
-  /// `hosts_` without `leavers`, and without as many of the last ones as makes the job legal; empty
-  /// where that is too few.
+  /// Returns `hosts_` without `leavers`, and without as many of the last hosts as it takes to make
+  /// the job legal. Empty if fewer than min_hosts hosts remain.
   Names fewer(const Names& leavers) const {
     Names left;
     for (const std::string& host : hosts_)
@@ -142,7 +142,7 @@ class Placing {
     return {};
   }
 
-  /// False where a host that has to go can not be done without.
+  /// Returns false if a host must leave and the job can not continue without it.
   bool drop() {
     if (must_go_.empty() && ought_to_go_.empty()) return true;
     Names all = must_go_;
@@ -192,13 +192,14 @@ class Placing {
   const config::RecoveryConfig& recovery_;
   const std::vector<AttemptEnd>& history_;
   const HostPool& pool_;
-  const std::set<std::string> slow_;  // have left, or are to
+  const std::set<std::string> slow_;  // hosts that have left or will leave
   Names hosts_, must_go_, ought_to_go_, may_go_;
   std::map<std::string, std::string> replaced_;
   std::vector<std::string> changes_;
 };
 
-/// As if the attempt that runs had ended by itself, with nothing wrong but slow hosts.
+/// The placement as if the running attempt had ended with a planned restart, with nothing wrong
+/// except slow hosts.
 Placement place_now(const config::RecoveryConfig& recovery, std::vector<AttemptEnd> history,
                     const HostPool& pool, std::set<std::string> slow_hosts) {
   AttemptEnd end;

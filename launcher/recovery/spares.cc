@@ -14,8 +14,8 @@ using Hosts = std::vector<config::HostSlots>;
 
 namespace {
 
-/// A spare takes the place of a host of its own site. Without hosts, what a run goes on with,
-/// nothing is wrong.
+/// Why the site of `spare` is wrong; empty if it is right. A spare can only replace a host of its
+/// own site. Without hosts, as when a run is continued, every site is right.
 std::string site_of_spare(const config::HostSlots& spare, const Hosts& hosts) {
   const std::vector<std::string> sites = config::sites_of(hosts);
   if (hosts.empty() || spare.site.empty() == sites.empty()) {

@@ -1,5 +1,5 @@
-// The hosts of recovery.spares, and what takes the place of hosts that can not be used. Pure, but
-// for a groups file that a line mentions.
+// The hosts of recovery.spares, and the slots of spares that replace other hosts. Pure, except that
+// a groups file is read if a line names a group.
 #pragma once
 
 #include <map>
@@ -11,19 +11,20 @@
 
 namespace sortie::launcher {
 
-/// In the order of recovery.spares. ErrorCode::config: a line that is none, a spare twice, one
-/// that is among `hosts`, or one of a site that these do not have. Paths of `job` are absolute.
+/// Returns the spares in the order of recovery.spares. ErrorCode::config: an invalid line, a
+/// duplicate spare, a spare that is one of `hosts`, or a spare whose site is none of theirs. Paths
+/// in `job` must be absolute.
 Result<std::vector<config::HostSlots>> job_spares(const config::JobConfig& job,
                                                   const std::vector<config::HostSlots>& hosts);
 
 bool holds(const std::vector<config::HostSlots>& hosts, const std::string& name);
 
-/// The place of `host` taken by `spare`: as many of its slots, the first ones.
+/// Returns `spare` with its first slots, as many as `host` has.
 config::HostSlots in_place_of(const config::HostSlots& host, const config::HostSlots& spare);
 
-/// The hosts of the next attempt with their slots, for its plan: those that ran before as they
-/// were, spares with as many slots as the host whose place they take (`replaced`: of the Decision).
-/// Names that are neither are left out.
+/// Returns the hosts of the next attempt with their slots, for its plan. A host of `before` keeps
+/// its slots; a spare gets as many slots as the host that it replaces (`replaced`:
+/// Decision::replaced). Names that are neither are left out.
 std::vector<config::HostSlots> with_slots(const std::vector<std::string>& names,
                                           const std::vector<config::HostSlots>& before,
                                           const std::vector<config::HostSlots>& spares,

@@ -17,10 +17,10 @@ constexpr std::int64_t kAllSteps = std::numeric_limits<std::int64_t>::max();
 
 /// The part of an attempt in which it trained.
 struct Work {
-  bool any = false, told = false;  // told: by the program itself
+  bool any = false, told = false;  // told: the program reported a start or steps
   double begin = 0, end = 0;
-  std::int64_t from = 0, last = 0;    // steps done before, and as far as is known
-  std::vector<RunTimes::Step> marks;  // steps in order
+  std::int64_t from = 0, last = 0;    // steps done before the attempt; last known step
+  std::vector<RunTimes::Step> marks;  // reported steps in ascending order
   std::vector<RunTimes::Save> saves;
 };
 
@@ -40,7 +40,7 @@ class Accounts {
     Goodput out;
     out.total = end_ - begun_;
     out.attempts = attempts_.size();
-    double free = begun_;  // since when nothing trains
+    double free = begun_;  // start of the current time without training
     bool trained = false;
     for (std::size_t i = 0; i < works_.size(); ++i) {
       const Work& work = works_[i];
@@ -50,14 +50,14 @@ class Accounts {
       free = work.end;
       trained = true;
     }
-    // An attempt that is being set up is a restart as well.
+    // The setup of an attempt counts as restart if an earlier attempt trained.
     const bool coming = alive_ && !works_.back().any && trained;
     (coming ? out.restart : out.idle) += end_ - free;
     return out;
   }
 
  private:
-  /// When the next attempt begins.
+  /// Time at which the next attempt begins; infinity for the last attempt.
   double until(std::size_t i) const {
     return i + 1 < attempts_.size() ? attempts_[i + 1].begun : kForever;
   }
@@ -104,7 +104,7 @@ class Accounts {
     return attempts_[i].well || (alive_ && i + 1 == attempts_.size());
   }
 
-  /// The newest step of attempt `i` that a later one did not do again.
+  /// The newest step of attempt `i` that no later attempt repeated and that is not lost.
   std::int64_t kept_after(std::size_t i) const {
     std::int64_t kept = kAllSteps;
     std::size_t last = i;
@@ -120,7 +120,7 @@ class Accounts {
     return std::min(kept, committed);
   }
 
-  /// When `step` was done, between two steps whose times are known.
+  /// Time at which `step` was done, interpolated between the reported steps.
   static double time_of(const Work& work, std::int64_t step) {
     if (step <= work.from) return work.begin;
     const auto after = std::ranges::lower_bound(work.marks, step, {}, &RunTimes::Step::step);

@@ -1,13 +1,13 @@
-// Goodput: what the time of a run went to, over all its attempts, from its journal and metrics.
+// Goodput: how the time of a run was spent, over all its attempts, from its journal and metrics.
 //
-//   idle      until the first attempt trains, and after the last one has ended
-//   train     steps that count, validation included
-//   save      training stood still for a checkpoint
-//   lost      steps that a later attempt did again, or that no checkpoint has; time in a hang
+//   idle      before the first attempt trains, and after the last one has ended
+//   train     steps that were kept, including validation
+//   save      training was stalled by a checkpoint
+//   lost      steps that a later attempt repeated or that no checkpoint contains; time in a hang
 //   restart   from a failure until the next attempt trains
 //
-// An attempt trains from its event "start" on; of a program that sends none, from the order to
-// start its ranks. The five parts add up to the whole.
+// An attempt trains from its event "start" on, or, if the program sends no such event, from the
+// order to start its ranks. The five parts add up to the total.
 #pragma once
 
 #include <cstddef>
@@ -22,56 +22,57 @@ namespace sortie::launcher {
 
 struct Goodput {
   double total = 0;                                             // seconds
-  double train = 0, save = 0, restart = 0, lost = 0, idle = 0;  // of it
+  double train = 0, save = 0, restart = 0, lost = 0, idle = 0;  // seconds, the parts of `total`
   std::size_t attempts = 0;
-  bool steps_known = false;     // without steps nothing is known to be lost
-  std::int64_t lost_steps = 0;  // sum over the attempts
+  bool steps_known = false;     // false: the program reports no steps, so lost steps are unknown
+  std::int64_t lost_steps = 0;  // over all attempts
 };
 
-/// What a run's files say about its time. Seconds since 1970, by the launcher's clock.
+/// The times of a run as read from its files. Points in time are seconds since 1970 by the
+/// launcher's clock.
 struct RunTimes {
   struct Attempt {
     double begun = 0;
-    std::optional<double> ordered;        // to start
-    std::optional<double> failed, ended;  // the first cause; all of it
+    std::optional<double> ordered;        // when the order to start was sent
+    std::optional<double> failed, ended;  // time of the first cause; end of the attempt
     bool well = false;                    // every rank exited 0
   };
   struct Begin {
     double time = 0;
-    std::int64_t step = 0;  // done before
+    std::int64_t step = 0;  // steps already done
   };
   struct Step {
     double time = 0;
     std::int64_t step = 0;
   };
   struct Save {
-    double time = 0;  // of its state
+    double time = 0;  // when the saved state was taken
     std::int64_t step = 0;
-    double stall = 0;  // seconds
+    double stall = 0;  // seconds for which training was stalled
   };
   std::optional<double> begun, ended;
-  double last = 0;        // of the last event of all
-  double first_step = 0;  // seconds that the first step took, where no event says when it began
+  double last = 0;        // time of the latest event
+  double first_step = 0;  // duration of the first step in seconds: gives its start if no event does
   std::vector<Attempt> attempts;
   std::vector<Begin> begins;
   std::vector<Step> steps;
   std::vector<Save> saves;
   std::vector<double> done;
 
-  /// A line of events.jsonl; a line of metrics.jsonl. Each file in its order. Events that are not
-  /// known, or of another shape, are passed over.
+  /// Adds a line of events.jsonl or of metrics.jsonl. The lines of each file must be added in
+  /// order. Events that are unknown or malformed are ignored.
   void take_journal(const nlohmann::json& event);
   void take_metric(const nlohmann::json& event);
 };
 
-/// `now`: where a run that still goes on is (seconds since 1970). Without it, and without an event
-/// "end", the run ended with its last event.
+/// Computes the goodput. `now` (seconds since 1970) is for a run that is still active. Without it,
+/// and without an event "end", the run counts as ended with its last event.
 Goodput goodput_of(const RunTimes& times, std::optional<double> now);
 
-/// Of the run whose folder this is; `now` as above.
+/// Reads the files in the run folder `folder` and computes the goodput; `now` as above.
 Goodput read_goodput(const std::filesystem::path& folder, std::optional<double> now);
 
-/// A table; empty where there is nothing to tell: one attempt of a program without steps.
+/// Formats `found` as a table. Empty for a single attempt of a program that reports no steps.
 std::string goodput_text(const Goodput& found);
 nlohmann::ordered_json goodput_json(const Goodput& found);
 

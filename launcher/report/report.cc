@@ -16,9 +16,8 @@ namespace sortie::launcher {
 
 namespace {
 
-/// What happened when, in seconds from the start. Clocks of hosts are corrected for their
-/// deviation, so an event may have been heard of before another that came first: shown in the order
-/// of times.
+/// Events with their times in seconds since the start. The clocks of hosts are corrected for their
+/// offset, so events may be added out of order; text() sorts them by time.
 class Timeline {
  public:
   void add(const std::optional<double>& at, std::string what) {

@@ -9,10 +9,11 @@
 
 namespace sortie::launcher {
 
-/// What the exit code says: a rank's own, or one of Sortie's table; empty while there is none.
+/// Returns the meaning of the exit code: a rank's own code, or an entry of Sortie's table. Empty if
+/// the run has no exit code yet.
 std::string exit_meaning(const RunView& run);
 
-/// `training` says how the run is called and whether it lives.
+/// `training` has the name of the run and whether its supervisor is alive.
 std::string report_text(const RunView& run, const TrainingRun& training);
 /// Schema sortie/report/1.
 nlohmann::ordered_json report_json(const RunView& run, const TrainingRun& training);

@@ -1,4 +1,4 @@
-// The times of a run from its files.
+// Reads the times of a run from its files.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -27,7 +27,7 @@ double known_or_0(double value) {
   return std::isfinite(value) && value > 0 ? value : 0;
 }
 
-/// The number behind `"key":` in a line that the launcher wrote.
+/// Parses the number after `"key":` in a line that the launcher wrote.
 template <class Number>
 std::optional<Number> number_behind(std::string_view line, std::string_view key) {
   const std::size_t at = line.find(key);
@@ -38,8 +38,9 @@ std::optional<Number> number_behind(std::string_view line, std::string_view key)
   return error == std::errc{} && end != begin ? std::optional(value) : std::nullopt;
 }
 
-/// A run of a million steps has as many step lines: of those, two numbers are read without parsing
-/// the others.
+/// Reads the two needed numbers of a step line without parsing the JSON, because a long run has
+/// millions of such lines. Returns false for other lines and for the first step, which must be
+/// parsed.
 bool take_step_line(std::string_view line, RunTimes& times) {
   if (line.find(R"("type":"step")") == line.npos || times.steps.empty()) return false;
   const auto step = number_behind<std::int64_t>(line, R"("step":)");

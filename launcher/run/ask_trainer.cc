@@ -23,7 +23,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMostOutput = std::size_t{4} << 20;  // with thousands of stages
 
-/// A file without a name that begins with `text`: a child can be slow to read it, or not read it.
+/// Returns an anonymous file with the content `text`. Unlike a pipe it needs no reader: the child
+/// may read slowly or not at all.
 Result<Fd> file_of(std::string_view text) {
   Fd file(::memfd_create("sortie-plan", MFD_CLOEXEC));
   if (!file) return std::unexpected(os_error(errno, "memfd_create"));
@@ -37,7 +38,8 @@ Result<Fd> file_of(std::string_view text) {
   return file;
 }
 
-/// A program in a process group of its own, with its output in one pipe.
+/// A child process in a separate process group, with stdout and stderr in pipes. Killed by the
+/// destructor.
 class TrainerProcess {
  public:
   TrainerProcess() = default;
@@ -76,7 +78,8 @@ class TrainerProcess {
     return std::unexpected(os_error(failed, arguments.front()));
   }
 
-  /// Until both pipes are at their end. ErrorCode::timeout, or protocol for too much output.
+  /// Reads both pipes to their end. ErrorCode::timeout after `end`, ErrorCode::protocol for too
+  /// much output.
   Result<> read_all(Clock::time_point end, std::string& output, std::string& errors) {
     struct Stream {
       Fd& fd;
@@ -107,7 +110,7 @@ class TrainerProcess {
     return {};
   }
 
-  /// After its pipes were closed; who closes them and goes on is killed.
+  /// Waits for the exit of the process after its pipes were closed. Kills it after `end`.
   ProcessStatus wait(Clock::time_point end) {
     int status = 0;
     for (;;) {
@@ -146,7 +149,8 @@ Result<training::ModelCost> read_answer(const std::filesystem::path& trainer,
                             name, version, SORTIE_VERSION));
   if (!version.empty() && json.contains("error") && json["error"].is_string())
     return fail(ErrorCode::config, json["error"].get<std::string>());
-  // Lost: who started sortie ignores SIGCHLD. The answer tells.
+  // Lost: the parent process of sortie ignored SIGCHLD, so the status is unknown. The answer
+  // decides.
   if (!status.success() && status.kind != ProcessStatus::Kind::lost)
     return fail(ErrorCode::unsupported,
                 fmt::format("{} plan: {}{}{}; install it from the build that this is of", name,

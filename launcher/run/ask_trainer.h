@@ -1,4 +1,4 @@
-// What a model costs, asked of a sortie-train: `sortie-train plan --json`.
+// Gets the cost of a model from sortie-train: `sortie-train plan --json`.
 #pragma once
 
 #include <chrono>
@@ -8,9 +8,10 @@
 
 namespace sortie::launcher {
 
-/// Blocks until the program ends, for `limit` at most; it is killed then. ErrorCode::config with
-/// its words where it refuses the config. Other errors say in one line why there is no answer: no
-/// such program, another version, too slow, crashed.
+/// Runs the program `trainer` and returns its answer. Blocks until the program exits; kills it
+/// after `limit`. ErrorCode::config with the message of the program if it rejects the config. Other
+/// errors say in one line why there is no answer: no such program, another version, too slow,
+/// crashed.
 Result<training::ModelCost> ask_trainer(const std::filesystem::path& trainer,
                                         const CostQuestion& question,
                                         std::chrono::milliseconds limit = std::chrono::seconds(10));

@@ -1,6 +1,7 @@
-// Where a run folder has what belongs to one attempt: its plan and its ranks' logs. The first
-// attempt's are in the run folder itself (plan.json, logs/), those of attempt N > 1 in attempts/N.
-// Of a run over several sites each site has a folder of its own, like a run's, in sites/NAME.
+// Where a run folder holds the files of one attempt: its plan and the logs of its ranks. The first
+// attempt uses the run folder itself (plan.json, logs/), attempt N > 1 uses attempts/N. In a run
+// over several sites each site has a separate folder in sites/NAME, with the layout of a run
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +14,17 @@ namespace sortie::launcher {
 
 std::filesystem::path attempt_folder(const std::filesystem::path& run, std::uint32_t attempt);
 
-/// The newest attempt that has a plan; 1 where there is none.
+/// Returns the newest attempt that has a plan; 1 if there is none.
 std::uint32_t latest_attempt(const std::filesystem::path& run);
 
 std::filesystem::path site_folder(const std::filesystem::path& run, const std::string& site);
 
-/// The names of the sites of a run, in the order in which they came; empty where it has none.
+/// Returns the names of the sites of a run, in the order in which they joined. Empty if it has
+/// none.
 std::vector<std::string> sites_in(const std::filesystem::path& run);
 
-/// The folder of the run that this one of a site belongs to; nothing for one that is of no site.
+/// Returns the run folder to which the site folder `folder` belongs; nullopt if `folder` is not a
+/// site folder.
 std::optional<std::filesystem::path> run_of_site(const std::filesystem::path& folder);
 
 }  // namespace sortie::launcher

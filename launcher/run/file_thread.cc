@@ -42,7 +42,7 @@ bool FileThread::drain(std::chrono::milliseconds limit) const {
 }
 
 void FileThread::run() {
-  sigset_t all;  // signals are the I/O thread's
+  sigset_t all;  // the I/O thread handles signals
   sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   std::unique_lock lock(mutex_);

@@ -1,5 +1,5 @@
-// FileThread: a thread for work on files, done in the order in which it was asked for. A file
-// system that stalls (a dead NFS server, a disk that sleeps) holds up this thread and nothing else.
+// FileThread: a thread that does file operations in the order in which they were posted. A file
+// system that stalls (a dead NFS server, a disk that sleeps) blocks only this thread.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@ namespace sortie::launcher {
 
 class FileThread {
  public:
-  /// `idle` runs on the thread once a second while there is no other work; may be empty.
+  /// `idle` runs on the thread once a second while the queue is empty. It may be an empty function.
   explicit FileThread(std::function<void()> idle);
-  /// Does what is queued first: wait for drain() before, where that may take long.
+  /// Blocks until the queued work is done. If that may take long, call drain() first.
   ~FileThread();
   FileThread(const FileThread&) = delete;
   FileThread& operator=(const FileThread&) = delete;
 
-  /// Queues `work`, which must not throw. `bytes`: what it keeps in memory.
+  /// Queues `work`, which must not throw. `bytes`: memory that it holds. Thread-safe.
   void post(std::function<void()> work, std::size_t bytes = 0);
-  /// Of work that is not done.
+  /// Sum of `bytes` of the unfinished work.
   std::size_t queued_bytes() const;
-  /// Waits until all that was posted is done. False after `limit`.
+  /// Blocks until all posted work is done. Returns false after `limit`.
   bool drain(std::chrono::milliseconds limit) const;
 
  private:

@@ -31,7 +31,7 @@ void resolve_job_paths(config::JobConfig& job) {
 
 namespace {
 
-/// Read only where an element of the expression is a group.
+/// Loads the groups file only if the expression names a group.
 Result<config::HostGroups> groups_for(const std::string& expression,
                                       const config::RunnerConfig& runner) {
   if (!config::mentions_group(expression)) return config::HostGroups();
@@ -60,7 +60,7 @@ Result<std::vector<std::string>> hosts_without(const config::JobConfig& job,
   return config::host_lines(hosts);
 }
 
-/// Options over the config; what they name wrongly.
+/// Applies the options to the config. Returns the errors in the options.
 Violations apply(const JobOptions& options, config::LoadedJob& loaded) {
   Violations broken;
   config::RunnerConfig& runner = loaded.job.runner;
@@ -97,15 +97,15 @@ Violations apply(const JobOptions& options, config::LoadedJob& loaded) {
   return broken;
 }
 
-/// What make_plan() would refuse, here with the places in the file. Without hosts that are known,
-/// what does not depend on them.
+/// Checks what make_plan() would reject, with the places in the file. If the hosts are unknown,
+/// checks only what does not depend on them.
 Violations rules_of_start(const config::LoadedJob& loaded, bool hosts_known) {
   Violations broken;
   Result<std::vector<config::HostSlots>> hosts;
   if (hosts_known) hosts = hosts_of(loaded.job);
   if (!hosts)
     broken.push_back({"R1", {"runner.hosts", "runner.hosts_file"}, hosts.error().message});
-  if (!loaded.job.runner.program.empty()) return broken;  // no job of sortie-train
+  if (!loaded.job.runner.program.empty()) return broken;  // not a job of sortie-train
   config::JobConfig job = loaded.job;
   resolve_job_paths(job);
   const auto add = [&broken](Violations more) {
@@ -133,7 +133,7 @@ Result<> check_program(const JobOptions& options) {
   return {};
 }
 
-/// What stands in the config's place but is none: a program, or hosts.
+/// Detects a program or a host expression in the place of the config file.
 Result<> check_config_place(const JobOptions& options) {
   const std::string& file = options.config;
   if (file.empty() || file.ends_with(".toml")) return {};

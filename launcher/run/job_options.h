@@ -1,4 +1,4 @@
-// The options that name a job on the command line, and the checked config that they come to.
+// The command-line options that describe a job, and the checked config that results from them.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace sortie::launcher {
 
-/// What the command line says; empty = not given.
+/// Values of the options; empty = not given.
 struct JobOptions {
   std::string config;                  // file
   std::vector<std::string> overrides;  // --set
@@ -21,24 +21,25 @@ struct JobOptions {
   std::vector<std::string> program;    // after --
   std::string name;                    // --name, of run
   bool shell = false;                  // --shell: `program` is one line for /bin/sh -c
-  bool cordoned_too = false;           // hosts are looked at, whatever is known of them
+  bool cordoned_too = false;           // cordoned hosts are not left out
 };
 
-/// What the job is loaded for, which decides the rules that it must keep.
+/// What the job is loaded for. Determines which rules are checked.
 enum class Purpose {
-  hosts,  // to reach its hosts, or to show it
-  start   // to start its ranks: files to train on, batch sizes for the number of ranks, mounts
+  hosts,  // to connect to its hosts, or to show the config
+  start   // to start its ranks: also checks training files, batch sizes for the number of ranks,
+          // mounts
 };
 
-/// The hosts of an expression, with the groups of runner.groups_file.
+/// Expands a host expression, with the groups of runner.groups_file.
 Result<std::vector<std::string>> expand_hosts(const std::string& expression,
                                               const config::RunnerConfig& runner);
 
-/// The job that the options describe, checked; what an option sets has it as its origin. Relative
-/// paths are as they were written. The error lists every problem of file and options.
+/// Loads and checks the job that the options describe. The origin of a value set by an option is
+/// that option. Relative paths stay as written. The error lists every problem of file and options.
 Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpose = Purpose::hosts);
 
-/// Makes the job's relative paths absolute against the current folder, and "~/" against $HOME.
+/// Makes the job's relative paths absolute: relative to the current folder, "~/" relative to $HOME.
 void resolve_job_paths(config::JobConfig& job);
 
 }  // namespace sortie::launcher

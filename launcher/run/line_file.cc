@@ -8,7 +8,7 @@
 namespace sortie::launcher {
 namespace {
 
-/// Whether the file is there and its last byte is none that ends a line.
+/// Whether the file exists and is not empty, and its last byte is not '\n'.
 bool ends_in_a_line(const std::filesystem::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return false;

@@ -1,6 +1,6 @@
-// LineFile: a file of lines that is only appended to. A line that a crash has cut off is ended
-// before the next one, so that it spoils no other; what a full disk does not take waits in memory
-// and is tried again, so that no line is cut off by it.
+// LineFile: an append-only file of lines. If a crash has cut off the last line, a newline is added
+// before the next line, so that only the cut line is lost. Bytes that a full disk rejects stay in
+// memory and are retried, so that a full disk never cuts a line.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,10 @@ class LineFile {
 
   explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// `line` ends with a line end. Error: it waits, or was dropped because kMaxWaiting do.
+  /// Appends `line`, which must end with '\n'. After an error the line waits in memory, or was
+  /// dropped because more than kMaxWaiting bytes would be waiting.
   Result<> append(std::string_view line);
-  /// Tries to write what waits.
+  /// Tries to write the waiting bytes.
   Result<> flush();
 
   std::size_t waiting_bytes() const { return waiting_.size(); }

@@ -19,36 +19,36 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/// For holders to remove what they keep, and to end.
+/// Time for holders to free their memory and exit.
 constexpr std::chrono::seconds kReleaseLimit{10};
 constexpr std::chrono::milliseconds kBetweenTries{1000};
 constexpr int kTries = 5;
 
 }  // namespace
 
-/// Shared with sessions and tries that are under way when the run is over.
+/// Shared with sessions and tries that outlive the MemoryHolders object.
 struct MemoryHolders::State : std::enable_shared_from_this<State> {
   explicit State(Parts given)
       : parts(std::move(given)), changed(parts.executor, Clock::time_point::max()) {}
 
   Parts parts;
-  asio::steady_timer changed;    // never runs out: a new time would wake whoever else waits
+  asio::steady_timer changed;    // never expires: setting a new expiry would wake all other waiters
   std::set<std::string> wanted;  // hosts
-  std::map<std::string, std::shared_ptr<HostSession>> sessions;  // of holders that work
-  std::set<std::shared_ptr<HostSession>> leaving;                // that were said Goodbye to
-  std::set<std::string> trying;                                  // hosts
-  std::set<std::string> ordered;          // of them, those that may keep something by now
-  unsigned tries = 0;                     // that have begun: their numbers
-  std::map<std::string, unsigned> ended;  // by host: the last one that has failed
+  std::map<std::string, std::shared_ptr<HostSession>> sessions;  // of working holders
+  std::set<std::shared_ptr<HostSession>> leaving;                // Goodbye was sent
+  std::set<std::string> trying;                                  // hosts with a running try
+  std::set<std::string> ordered;          // of these, hosts that may hold memory already
+  unsigned tries = 0;                     // number of tries begun; the n-th try has number n
+  std::map<std::string, unsigned> ended;  // host -> number of its last failed try
   bool hurried = false, leaves_at_once = false;
 
-  /// ErrorCode::runner: another try would fail as well.
+  /// Connects and orders the runner to hold memory. ErrorCode::runner: a retry would fail, too.
   asio::awaitable<Result<>> open(const std::shared_ptr<HostSession>& session) {
     auto done = co_await session->connect(parts.transport, parts.binary);
     if (!done) co_return done;
     done = co_await session->greet(parts.binary.sha256());
     if (!done) co_return done;
-    // Who has been told nothing keeps nothing.
+    // A runner without an order holds no memory.
     if (!wanted.contains(session->host())) co_return fail(ErrorCode::interrupted, "given up");
     ordered.insert(session->host());
     auto held = co_await order(session);
@@ -77,7 +77,7 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
     co_return Result<>();
   }
 
-  /// A holder on that host, while it is wanted there.
+  /// Tries up to `most` times to start a holder on `host`, while it is wanted there.
   asio::awaitable<void> try_to_hold(std::string host, int most) {
     const auto self = shared_from_this();
     Result<> done;
@@ -117,14 +117,16 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
     spawn(parts.executor, [self, host, most] { return self->try_to_hold(host, most); });
   }
 
-  /// Starts what is missing. True: of a host that is wanted no try has ended that began after
-  /// number `since`; those for other hosts may hang in a connect.
+  /// Starts a try on every wanted host without a holder. Returns true while a wanted host has
+  /// neither a holder nor a failed try with a number above `since`. Tries for unwanted hosts do not
+  /// matter: they may hang in a connect.
   bool lacks_any(unsigned since) {
     bool lacks = false;
     for (const std::string& host : wanted) {
       const auto settled = [&] { return sessions.contains(host) || ended[host] > since; };
       if (settled()) continue;
-      // A try may fail before it waits for anything, and nobody would wake the caller later.
+      // A try may fail before it suspends for the first time, and nothing would wake the caller
+      // later.
       start_trying(host, 1);
       lacks = lacks || !settled();
     }
@@ -137,8 +139,8 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
     const std::string host = session->host();
     if (const auto at = sessions.find(host); at == sessions.end() || at->second != session) return;
     sessions.erase(host);
-    // Killed: what it kept is still there for another one to take over. A host that is lost is the
-    // attempt's matter.
+    // If only the runner was killed, its memory remains and another runner takes it over. A lost
+    // host is handled by the attempt.
     if (wanted.contains(host)) start_trying(host, kTries);
   }
 
@@ -151,7 +153,8 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
     session->say_goodbye();
   }
 
-  /// Until all that were told to keep memory have removed it.
+  /// Completes when all holders with an order have freed their memory, after kReleaseLimit, or at
+  /// once after stop_waiting(true).
   asio::awaitable<void> settled() {
     const auto self = shared_from_this();
     const auto late = std::make_shared<bool>(false);

@@ -1,6 +1,7 @@
-// The holders of a run's memory (wire::HoldMemory): per host one runner of its own, on a connection
-// of its own, from the first attempt to the end of the run. What ranks keep there outlives attempts
-// and goes with the run: at Goodbye, or when this process is gone.
+// Holders of the memory checkpoints of a run (wire::HoldMemory): on each host a separate runner
+// over a separate connection, from the first attempt to the end of the run. Checkpoints that ranks
+// keep there outlive attempts. They are removed with the run: at Goodbye, or when this process is
+// gone.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -27,21 +28,23 @@ class MemoryHolders {
     const config::RunnerConfig& runner;
     std::string run_id;
     std::uint32_t epoch = 1;  // of this supervisor
-    /// Where no memory is held, and why: for people.
+    /// Receives messages for the user: the host on which no memory is held, and why.
     std::function<void(const std::string& text)> say;
   };
 
-  /// References must outlive the executor's work.
+  /// All references must outlive the work of the executor.
   explicit MemoryHolders(Parts parts);
   ~MemoryHolders();
 
-  /// Has a holder on each of these hosts, and on no other one. A host that can not have one is told
-  /// of; its ranks then find no folder, and say so.
+  /// Starts holders on those of `hosts` that have none and stops the holders on all other hosts.
+  /// Completes when each host has a holder or a try that began after the call has failed. A failure
+  /// is reported to Parts::say; the ranks of that host then find no folder and report it.
   boost::asio::awaitable<void> hold(std::vector<std::string> hosts);
-  /// The run has ended: what the holders keep is gone when this returns, or after a few seconds it
-  /// is left to their leases.
+  /// Ends all holders at the end of the run. On completion their memory is freed; after ten seconds
+  /// the remaining holders are left to their leases.
   boost::asio::awaitable<void> release();
-  /// Somebody wants the run to end: hold() returns now, and `at_once` also release().
+  /// Makes current and later calls of hold() complete at once, because the run is to end; with
+  /// `at_once` also release().
   void stop_waiting(bool at_once);
 
  private:

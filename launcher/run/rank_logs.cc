@@ -27,8 +27,9 @@ std::int64_t now_ms() {
       .count();
 }
 
-/// At its place rather than at the end: should another supervisor have taken over this very moment,
-/// it gets the same bytes for the same place from the runner. `done` counts what was written.
+/// Writes at `offset` instead of appending: if another supervisor takes over at this moment, it
+/// gets the same bytes for the same offset from the runner. Sets `done` to the number of bytes
+/// written. Returns 0 or an errno.
 int write_at(int file, std::string_view bytes, std::uint64_t offset, std::size_t& done) {
   for (done = 0; done < bytes.size();) {
     const ssize_t count =
@@ -93,7 +94,7 @@ Result<> RankLogs::mark_gap(StreamId id, Log& log, int file) {
       fmt::format("\n[sortie: {} bytes are missing here: {}]\n", log.lost, log.why);
   std::size_t done = 0;
   if (const int error = write_at(file, mark, log.end, done); error != 0) {
-    // All of it or nothing; a file that can not be cut gets it over the same bytes again.
+    // Undo a partial mark. If the file can not be truncated, the next mark overwrites it.
     if (::ftruncate(file, static_cast<off_t>(log.end)) != 0) log.why = std::strerror(errno);
     return std::unexpected(os_error(error, rank_log_path(run_, id).string()));
   }
@@ -101,7 +102,7 @@ Result<> RankLogs::mark_gap(StreamId id, Log& log, int file) {
       fmt::format("{} {} {} {} {}\n", id.first, name_of(id.second), log.end, mark.size(), log.lost);
   log.end += mark.size();
   log.lost = 0;
-  (void)gaps_.append(line);  // it waits for room where there is none
+  (void)gaps_.append(line);  // on a full disk the line waits in memory
   return {};
 }
 
@@ -109,7 +110,7 @@ void RankLogs::note_time(StreamId id, Log& log) {
   const std::int64_t now = now_ms();
   if (now - log.marked_ms < kMarkEveryMs && now >= log.marked_ms) return;
   log.marked_ms = now;
-  // A missing line costs the order of time, nothing else: the file of the bytes tells of trouble.
+  // A missing line only costs the order in time. The file of the bytes reports write errors.
   (void)times_.append(fmt::format("{} {} {} {}\n", now, id.first, name_of(id.second), log.end));
 }
 

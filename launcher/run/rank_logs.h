@@ -1,12 +1,12 @@
-// RankLogs: what ranks write, a file per rank and stream, and two indexes of it.
+// RankLogs: the output of ranks, one file per rank and stream, and two index files.
 //
 //   logs/rank-N.out, .err   the bytes
-//   logs/times              "MS RANK STREAM OFFSET": what follows in that file from OFFSET on came
-//                           at that time (ms since 1970) or later; at most once a second and file
+//   logs/times              "MS RANK STREAM OFFSET": the bytes of that file from OFFSET on arrived
+//                           at MS (ms since 1970) or later; at most one line a second and file
 //   logs/gaps               "RANK STREAM OFFSET MARK LOST": LOST bytes could not be written (a full
-//                           disk); at OFFSET stands a line of MARK bytes that says so
+//                           disk); at OFFSET the file has a note of MARK bytes that says so
 //
-// Used by one thread.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ using StreamId = std::pair<std::uint32_t, wire::Stream>;  // rank and stream
 /// "<run>/logs/rank-3.out".
 std::filesystem::path rank_log_path(const std::filesystem::path& run, StreamId id);
 
-/// How far the file of a stream goes.
+/// The end of the log of a stream.
 struct LogEnd {
-  std::uint64_t file_bytes = 0;    // its size
-  std::uint64_t stream_bytes = 0;  // what the rank had written by then: other by the gaps
+  std::uint64_t file_bytes = 0;    // size of the file
+  std::uint64_t stream_bytes = 0;  // bytes that the rank had written: file_bytes corrected for gaps
 };
 LogEnd read_log_end(const std::filesystem::path& run, StreamId id);
 
@@ -39,14 +39,15 @@ class RankLogs {
  public:
   explicit RankLogs(std::filesystem::path run);
 
-  /// Where the file of a stream is to go on, when that is not its end: set before its first append.
+  /// Sets the offset of the next write to the file of a stream, if that is not the end of the file.
+  /// Must be called before the first append().
   void begin_at(StreamId id, std::uint64_t file_offset);
-  /// Error: not all of it was written. What is missing is counted, and marked in the file before
-  /// the next bytes that can be written.
+  /// Appends output. Error: not all bytes were written. Missing bytes are counted, and a note in
+  /// the file marks the gap as soon as bytes can be written again.
   Result<> append(StreamId id, std::string_view bytes);
-  /// Tries to write what waits for the indexes.
+  /// Tries to write waiting lines of the index files.
   void flush();
-  /// Marks the gaps at the end of files.
+  /// Writes the notes for gaps at the ends of files.
   void finish();
 
   std::uint64_t lost_bytes() const { return lost_bytes_; }
@@ -55,9 +56,9 @@ class RankLogs {
   struct Log {
     bool opened = false;
     std::uint64_t end = 0;       // of the file
-    std::uint64_t lost = 0;      // bytes that belong there and are not
-    std::string why;             // they are lost
-    std::int64_t marked_ms = 0;  // of the last line in logs/times
+    std::uint64_t lost = 0;      // bytes that are missing at `end`
+    std::string why;             // they are missing
+    std::int64_t marked_ms = 0;  // time of the last line in logs/times
   };
   Result<> open(StreamId id, Log& log, Fd*& file);
   Result<> mark_gap(StreamId id, Log& log, int file);
@@ -65,7 +66,7 @@ class RankLogs {
 
   std::filesystem::path run_;
   LineFile times_, gaps_;
-  std::map<StreamId, Fd> files_;  // those in use: two per rank may be more than a process may open
+  std::map<StreamId, Fd> files_;  // open files; bounded: two per rank may exceed the limit
   std::map<StreamId, Log> logs_;
   std::uint64_t lost_bytes_ = 0;
 };

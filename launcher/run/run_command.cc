@@ -50,7 +50,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, SupervisedRun& ru
   }
 }
 
-/// What a model costs is not asked again: that would hold up everything.
+/// Replans without asking for the cost of the model again, which would block the I/O thread.
 RunLoop::Replan replan_with(LauncherFacts facts) {
   facts.ask_trainer = {};
   return [facts = std::move(facts)](const config::JobConfig& job,
@@ -64,7 +64,8 @@ Result<RunLoop::KnownHosts> hosts_that_are_known() {
   return RunLoop::KnownHosts{state.hosts(), state.breaker_open.has_value()};
 }
 
-/// Everything is to be on disk before the end is told. A disk that hangs does not hold up Ctrl-C.
+/// Blocks until everything is on disk, before the end of the run is reported. Ctrl-C ends the
+/// process even if the disk hangs.
 void wait_for_folder(RunFolder& folder, Console& console) {
   constexpr std::chrono::seconds kSilence{1};
   if (folder.drain(kSilence)) return;
@@ -74,7 +75,7 @@ void wait_for_folder(RunFolder& folder, Console& console) {
   }
 }
 
-/// `name`: of the run, for the command that goes on.
+/// `name`: name of the run, for the hint how to continue it.
 void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder,
                    const std::string& name) {
   if (!verdict.text.empty()) {
@@ -139,7 +140,7 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(auto hosts, config::job_hosts(runner));
   SORTIE_ASSIGN_OR_RETURN(job.spares, job_spares(job.loaded.job, hosts));
   if (!options.cordoned_too) SORTIE_TRY(leave_cordoned_out(job.loaded, hosts));
-  // On the hosts there is no groups file: the trainer gets the names.
+  // Hosts have no groups file, so the trainer gets the expanded names.
   if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
     runner.hosts = config::host_lines(hosts);
   job.facts = launcher_facts();
@@ -197,14 +198,14 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
     sites.push_back(std::move(*made));
   }
   {
-    Console before(Console::detect());  // on the terminal, of a detached run too
+    Console before(Console::detect());  // on the terminal, also for a detached run
     for (const std::string& warning : planned.plan.warnings) before.message("warning: " + warning);
   }
   Console::Style style = Console::detect();
   if (detached) {
     if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());
     style = Console::detect();
-    style.ranks = false;  // their logs have it
+    style.ranks = false;  // their output is in their logs
   }
   Console console(style);
   for (const std::string& warning : planned.loaded.warnings)
@@ -274,7 +275,7 @@ RunLoop::Parts loop_parts(const SuperviseParts& with, Console& console, RunFolde
   return parts;
 }
 
-/// A new site, with its folder below the run's.
+/// Creates a site with its folder below the run folder.
 Result<SiteOfRun> make_site(const PlannedSite& planned, RunFolder& run,
                             const config::JobConfig& job) {
   SORTIE_ASSIGN_OR_RETURN(
@@ -285,7 +286,7 @@ Result<SiteOfRun> make_site(const PlannedSite& planned, RunFolder& run,
   return SiteOfRun{planned, std::move(folder)};
 }
 
-/// `sortie sites add`: host lines, one a line.
+/// Plans a site for `sortie sites add`. `lines`: host lines separated by newlines.
 Result<SiteOfRun> plan_added_site(const SuperviseParts& with, const std::string& name,
                                   const std::string& lines, std::int64_t index,
                                   std::int64_t count) {
@@ -376,11 +377,11 @@ int supervise(const SuperviseParts& with) {
   Verdict verdict;
   const auto all = [&]() -> asio::awaitable<void> { verdict = co_await run.run(); };
   run_to_end(io, all());
-  signals.clear();  // from here on Ctrl-C does what it does to any process
+  signals.clear();  // from here on Ctrl-C has its default action
   folder.finish(verdict.exit_code);
   wait_for_folder(folder, console);
   control.end(verdict);
-  if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
+  if (detached) detached->failed(verdict.exit_code, verdict.text);  // no-op if it has started
   print_verdict(console, verdict, folder, read_label(folder.path()).name);
   return verdict.exit_code;
 }

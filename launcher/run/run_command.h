@@ -1,4 +1,4 @@
-// `sortie run`: from a checked job to its end, with everything a person sees.
+// `sortie run`: runs a checked job to its end, including all messages to the user.
 #pragma once
 
 #include <filesystem>
@@ -24,13 +24,14 @@ namespace sortie::launcher {
 struct PlannedJob {
   config::LoadedJob loaded;
   LaunchPlan plan;
-  std::vector<config::HostSlots> hosts;   // of the plan
+  std::vector<config::HostSlots> hosts;   // hosts of `plan`
   std::vector<config::HostSlots> spares;  // recovery.spares
-  LauncherFacts facts;                    // that the plan was made with
+  LauncherFacts facts;                    // facts that the plan was made with
   RunLabel label;
-  /// Where the hosts are at sites: what is started on each. `plan` is then that of all, in a row.
+  /// Plans of the single sites if the hosts have sites. `plan` then lists the hosts and ranks of
+  /// all sites in sequence.
   std::vector<PlannedSite> sites;
-  /// What to try after it, for a person: from the exit code and the run's id; may be empty.
+  /// Returns hints for the user about what to do after the run. May be an empty function.
   std::function<std::string(int exit_code, const std::string& run)> next_steps;
 };
 Result<PlannedJob> plan_job(const JobOptions& options);
@@ -41,20 +42,20 @@ struct SiteOfRun;
 class StartNotice;
 class SupervisorLock;
 
-/// Of this machine and this process.
+/// Collects the facts of this machine and this process.
 LauncherFacts launcher_facts();
 
-/// A program of Sortie's: beside this one, "sortie-train"; or this one itself.
+/// Path of a program of Sortie (such as "sortie-train") in the folder of this executable.
 std::filesystem::path program_beside(const char* name);
 
-/// Asks the sortie-train beside this program.
+/// Returns a function that asks the sortie-train in the folder of this executable.
 AskTrainer trainer_beside();
 
-/// The runner that goes to hosts: the one beside this program, or $SORTIE_RUNNER.
+/// Opens the runner that is copied to hosts: $SORTIE_RUNNER, or the one in the folder of this
+/// executable.
 Result<RunnerBinary> open_runner_binary();
 
-/// Runs the supervisor of a run whose folder and lock are there, from connecting to the verdict;
-/// returns the exit code.
+/// Parameters of supervise(). All references must outlive the call.
 struct SuperviseParts {
   const config::JobConfig& job;
   const LaunchPlan& plan;
@@ -66,27 +67,30 @@ struct SuperviseParts {
   const SupervisorLock& lock;
   Console& console;
   StartNotice* detached = nullptr;
-  /// Of a run that is adopted.
+  /// State of a run that this supervisor adopts.
   struct Adopted {
-    std::map<std::string, std::string> cgroups;  // on its hosts
+    std::map<std::string, std::string> cgroups;  // host -> cgroup of the job there
     std::vector<AttemptEnd> history;
     bool between_attempts = false;
     std::uint32_t configured_ranks = 0;
     std::vector<config::HostSlots> places = {};  // RunLoop::Parts::places
-    std::optional<AttemptEnd> before;            // of the attempt that goes on
+    std::optional<AttemptEnd> before;            // known so far about the attempt that continues
     std::optional<Error> no_plan;                // why no further attempt can be planned
   };
   std::optional<Adopted> adopted = {};
-  /// Of a run over several sites; `hosts` and `spares` are then those of all. Taken from here.
+  /// Sites of a run over several sites, else nullptr; `hosts` and `spares` are then those of all
+  /// sites. supervise() moves from the vector.
   std::vector<SiteOfRun>* sites = nullptr;
 };
+/// Supervises a run whose folder and lock exist, from connecting to hosts to the verdict. Returns
+/// the exit code.
 int supervise(const SuperviseParts& parts);
 
-/// What the loop of an adopted run, or of one of its sites, has to know.
+/// Copies the state of an adopted run into the parameters of its loop, or of the loop of a site.
 void adopt_into(RunLoop::Parts& parts, const SuperviseParts::Adopted& adopted);
 
-/// Runs it and returns the exit code. With `detached` (control/detach.h) it lets go of the
-/// terminal, and says there how the start went.
+/// Runs the job and returns the exit code. With `detached` (control/detach.h) it detaches from the
+/// terminal and reports there whether the start succeeded.
 int run_job(const PlannedJob& job, StartNotice* detached = nullptr);
 
 }  // namespace sortie::launcher

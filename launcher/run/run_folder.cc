@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// mkdir -p, with 0700 for what is made, whatever the umask; an errno, 0 when the folder is there.
+/// Like mkdir -p, with mode 0700 for new folders regardless of the umask. Returns 0 if the folder
+/// exists at the end, else an errno.
 int make_private_folders(const fs::path& path) {
   if (::mkdir(path.c_str(), 0700) == 0) return 0;
   std::error_code ignored;
@@ -34,7 +35,8 @@ int make_private_folders(const fs::path& path) {
 
 }  // namespace
 
-/// From the folder's thread to whoever listens on an I/O thread: many writes, one call.
+/// Passes results from the folder's thread to the listener on an I/O thread. Batches many writes
+/// into one call.
 struct RunFolder::Delivery : std::enable_shared_from_this<RunFolder::Delivery> {
   struct Written {
     std::uint64_t bytes = 0, pieces = 0;
@@ -46,7 +48,7 @@ struct RunFolder::Delivery : std::enable_shared_from_this<RunFolder::Delivery> {
   std::vector<std::function<void(const Listener&)>> calls;
   bool posted = false;
 
-  /// `to`: the number of the listener whose output it was.
+  /// `to`: number of the listener for which the output was queued.
   void note_written(std::uint64_t to, std::uint64_t owner, std::uint64_t bytes) {
     const std::lock_guard lock(mutex);
     if (!listener || number != to) return;
@@ -65,7 +67,7 @@ struct RunFolder::Delivery : std::enable_shared_from_this<RunFolder::Delivery> {
     if (std::exchange(posted, true)) return;
     boost::asio::post(listener->executor, [self = shared_from_this()] { self->deliver(); });
   }
-  /// On the I/O thread, as set() is: the listener does not go meanwhile.
+  /// Runs on the I/O thread, like set(), so the listener can not be removed during the call.
   void deliver() {
     std::unique_lock lock(mutex);
     posted = false;
@@ -145,7 +147,7 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
 
   folder.start(tensorboard);
 
-  // A link that can not be made (a file system without links) takes nothing from the run.
+  // The run does not need the link: ignore errors (a file system without symlinks).
   const fs::path fresh = runs / (".latest-" + folder.id_);
   fs::create_directory_symlink(folder.id_, fresh, error);
   if (!error) fs::rename(fresh, runs / "latest", error);
@@ -232,7 +234,7 @@ void RunFolder::begin_attempt(std::uint32_t attempt, std::string plan_json) {
 }
 
 void RunFolder::metric(nlohmann::json event) {
-  // A fair guess at what it keeps in memory.
+  // A rough estimate of the memory that an event holds.
   constexpr std::size_t kBytesPerMember = 100;
   if (thread_->queued_bytes() > kMaxQueuedMetrics) {
     ++dropped_metrics_;

@@ -1,14 +1,14 @@
-// RunFolder: what a run leaves behind, on the launcher's side.
+// RunFolder: the files of a run on the launcher's machine.
 //   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/ (rank_logs.h)
 //   attempts/N/ (attempt_folder.h)
 //   profile-rank-N.json  run.json  tensorboard/  wandb/  wandb-run  result.json
 //   supervisor-N  control-N.sock  (the last: control/)
-//   attempts/N/stacks/rank-R.txt  of ranks that hung
-//   sites/NAME/  outer.log  of a run over several sites: a folder like this one for each of them
+//   attempts/N/stacks/rank-R.txt  stacks of ranks that hung
+//   sites/NAME/  outer.log  in a run over several sites: a folder like this one for each site
 //
-// What is written while the run goes on is queued for a thread of the folder (file_thread.h): no
-// call waits for the disk, unless it says so. Memory: ranks' output is bounded by the credit that
-// on_written gives back, events of trainers by kMaxQueuedMetrics, and the supervisor says little.
+// Writes during the run are queued for a thread of the folder (file_thread.h). No call blocks on
+// the disk unless its comment says so. Memory: the output of ranks is bounded by the credit that
+// on_written returns, events of trainers by kMaxQueuedMetrics; the supervisor writes little.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -33,86 +33,89 @@ class RunJournal;
 
 class RunFolder {
  public:
-  /// Trainers' events are dropped, and counted, while this much waits for the disk.
+  /// Events of trainers are dropped and counted while more than this many bytes are queued.
   static constexpr std::size_t kMaxQueuedMetrics = 64u << 20;
 
-  /// Makes <state>/runs/<new id> (0700) and points <state>/runs/latest at it.
+  /// Creates <state>/runs/<new id> (0700) and points <state>/runs/latest at it. Blocks on the disk.
   static Result<RunFolder> create(const std::filesystem::path& state, bool tensorboard);
 
-  /// The folder of a run that goes on under another supervisor, in that attempt.
+  /// Opens the folder of a run that another supervisor started, at attempt `attempt`.
   static RunFolder open(const std::filesystem::path& path, bool tensorboard,
                         std::uint32_t attempt = 1);
 
-  /// The part of a run that one of its sites has, sites/NAME in the run's folder: made where it is
-  /// not there. `id`: by which hosts know that part.
+  /// Opens the folder of one site, sites/NAME in the run folder, and creates it if it does not
+  /// exist. `id`: the run id under which hosts know the part of this site. Blocks on the disk.
   static Result<RunFolder> open_site(const std::filesystem::path& run, const std::string& site,
                                      const std::string& id, bool tensorboard,
                                      std::uint32_t attempt = 1);
 
   RunFolder(RunFolder&&) noexcept;
   RunFolder& operator=(RunFolder&&) = delete;
-  /// Waits until everything is written.
+  /// Blocks until all queued writes are done.
   ~RunFolder();
 
-  /// From now on nothing is written once `newer` exists: another supervisor owns the files then.
+  /// From now on queued writes are dropped once the file `newer` exists: then another supervisor
+  /// owns the folder.
   void obey(std::filesystem::path newer);
-  /// Whether that has been seen. Never waits; look_for_newer() makes sure.
+  /// Returns whether `newer` has been seen. Never blocks; look_for_newer() checks the disk.
   bool superseded() const;
-  /// Looks now; `done` runs on the executor of listen(). After the last write the answer can still
-  /// take as long as the disk does.
+  /// Checks for `newer` now; `done` runs on the executor of listen(). The check is queued after all
+  /// earlier writes, so it can take as long as the disk does.
   void look_for_newer(std::function<void(bool newer)> done);
 
-  /// What happens to that which was queued, told on `executor` (an I/O thread) until the next call;
-  /// without an executor to nobody.
+  /// Callbacks about queued writes. They run on `executor` (an I/O thread) until the next call of
+  /// listen(). With an empty executor no callback runs.
   struct Listener {
     boost::asio::any_io_executor executor;
-    /// Output that is on disk or lost: `pieces` calls of log() with that `owner`.
+    /// Output that was written or lost: `bytes` of `pieces` calls of log() with that `owner`.
     std::function<void(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces)> on_written;
-    /// Something could not be written. Not more than once a minute.
+    /// A write failed. Called again only after a minute without failures.
     std::function<void(const Error&)> on_trouble;
   };
-  /// Returns a number for stop_listening().
+  /// Replaces the listener. Returns a number for stop_listening().
   std::uint64_t listen(Listener listener);
-  /// Nothing happens when somebody else listens by now.
+  /// Removes the listener. No-op if another listener has replaced it.
   void stop_listening(std::uint64_t number);
 
   const std::string& id() const { return id_; }  // "20261121-095400-k3f9": sorts by time
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path log_path(std::uint32_t rank, wire::Stream stream) const;
 
-  /// Waits for the disk.
+  /// Replaces a file of the folder atomically. Blocks on the disk.
   Result<> write(const std::string& name, const std::string& content);
-  /// One line of events.jsonl: {"schema":"sortie/events/1","time":...,"event":NAME, ...fields}.
+  /// Appends a line to events.jsonl: {"schema":"sortie/events/1","time":...,"event":NAME,
+  /// ...fields}.
   void event(JournalEvent event, const nlohmann::ordered_json& fields);
-  /// From now on logs are those of this attempt (> 1), whose plan is kept beside them. What was
-  /// queued before stays where it belongs.
+  /// From now on log() writes to the logs of `attempt` (> 1), whose plan is stored next to them.
+  /// Output queued earlier still goes to the logs of the earlier attempt.
   void begin_attempt(std::uint32_t attempt, std::string plan_json);
-  /// A trainer's event: metrics.jsonl and, for numbers, the trackers.
+  /// Records an event of a trainer in metrics.jsonl and sends its numbers to the trackers. Dropped
+  /// and counted beyond kMaxQueuedMetrics.
   void metric(nlohmann::json event);
-  /// A part of a rank's profile, from a "profile" event: into profile-rank-N.json, a whole trace
-  /// after every part.
+  /// Appends the part of a rank's profile in a "profile" event to profile-rank-N.json, which is a
+  /// complete trace after each part.
   void profile(std::uint32_t rank, nlohmann::json event);
-  /// TensorBoard is there from the start, W&B from here on, if the job asks for it.
+  /// Starts the W&B tracker if the job enables it. TensorBoard is active from the start.
   void track(const config::JobConfig& job);
-  /// Evidence of what went wrong: a file below the run's folder, whole or not at all. `name` is a
-  /// relative path of our own making.
+  /// Writes a file below the run folder atomically, as evidence of a failure. `name` is a trusted
+  /// relative path.
   void keep(const std::string& name, std::string content);
-  /// Appends bytes of a rank to its log. `owner`: for on_written.
+  /// Appends output of a rank to its log. `owner` is passed to on_written.
   void log(std::uint32_t rank, wire::Stream stream, std::string bytes, std::uint64_t owner = 0);
-  /// How many bytes of a stream were given to log(), by this supervisor or those before it. May
-  /// wait for the disk, the first time that it is asked for a stream.
+  /// Bytes of a stream that this supervisor and earlier ones passed to log(). The first call for a
+  /// stream may block on the disk.
   std::uint64_t stream_bytes(std::uint32_t rank, wire::Stream stream);
 
-  /// The run has ended: tells the trackers, ends the logs. Nothing is to be written after it.
+  /// Finishes trackers and logs at the end of the run. Nothing may be written afterwards.
   void finish(int exit_code);
-  /// Waits until all that was queued is written, or lost. False after `limit`.
+  /// Blocks until all queued data is written or lost. Returns false after `limit`.
   bool drain(std::chrono::milliseconds limit = std::chrono::hours(1)) const;
   std::size_t queued_bytes() const;
 
-  /// The first write that failed (a full disk, say); the run goes on without what it would have
-  /// written.
+  /// The error of the first failed write (a full disk, say), if any. The run continues without that
+  /// data.
   std::optional<Error> trouble() const;
-  /// Of ranks' output.
+  /// Bytes of the output of ranks that were lost.
   std::uint64_t lost_bytes() const;
 
  private:
@@ -125,7 +128,7 @@ class RunFolder {
   std::uint32_t attempt_ = 1;
   std::map<StreamId, std::uint64_t> stream_bytes_;
   std::uint64_t dropped_metrics_ = 0;
-  bool adopted_ = false;  // there may be logs already
+  bool adopted_ = false;  // logs may exist already
   std::shared_ptr<Delivery> delivery_;
   std::unique_ptr<RunJournal> journal_;
   std::unique_ptr<FileThread> thread_;  // uses the two above

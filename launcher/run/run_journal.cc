@@ -15,7 +15,7 @@
 
 namespace sortie::launcher {
 namespace {
-/// Trouble after so long without is told again.
+/// A failed write is reported again after this time without failures.
 constexpr std::chrono::minutes kQuiet{1};
 constexpr std::chrono::minutes kSignEvery{1};
 }  // namespace
@@ -71,7 +71,7 @@ void RunJournal::begin_attempt(std::uint32_t attempt, const std::string& plan_js
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
       note(std::unexpected(os_error(errno, path.string())));
   logs_ = std::make_unique<RankLogs>(folder);
-  // Last: it is what makes this the run's attempt for those who read the folder.
+  // Written last: readers take the newest attempt with a plan.json as the run's current attempt.
   note(write_file_atomic(folder / "plan.json", plan_json, 0600));
 }
 
@@ -137,7 +137,7 @@ void RunJournal::sign() {
   const auto now = std::chrono::steady_clock::now();
   if (superseded_ || (last_sign_ && now - *last_sign_ < kSignEvery)) return;
   last_sign_ = now;
-  // A sign that is not taken costs the run nothing: the next one may be.
+  // Errors are ignored: the next update may succeed.
   (void)::utimensat(AT_FDCWD, (run_ / "logs").c_str(), nullptr, 0);
 }
 

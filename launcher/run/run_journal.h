@@ -1,6 +1,6 @@
-// RunJournal: what is written to a run folder while the run goes on: events.jsonl, metrics.jsonl,
-// the ranks' logs, the trackers' files. Used by the folder's FileThread alone, but for what says
-// otherwise. A file that can not be written costs the run nothing but what would be in it.
+// RunJournal: writes the files of a run folder during the run: events.jsonl, metrics.jsonl, the
+// logs of ranks, the files of trackers. Only the FileThread of the folder may use it, except where
+// a comment says otherwise. If a file can not be written the run continues without that data.
 #pragma once
 
 #include <atomic>
@@ -24,53 +24,54 @@ class RunJournal {
  public:
   RunJournal(const std::filesystem::path& run, bool tensorboard, std::uint32_t attempt);
 
-  /// From now on nothing is written once `newer` exists: another supervisor owns the files then.
+  /// From now on nothing is written once the file `newer` exists: then another supervisor owns the
+  /// folder.
   void obey(std::filesystem::path newer) { newer_ = std::move(newer); }
-  /// Looks whether it does.
+  /// Checks whether `newer` exists.
   bool look_for_newer();
-  /// What the last look has found. From any thread.
+  /// Result of the last check. Thread-safe.
   bool superseded() const { return superseded_; }
 
-  /// Runs on the thread when something could not be written; again when that happens after a minute
-  /// without.
+  /// Sets a callback that runs on the FileThread when a write fails, and again for a failure after
+  /// a minute without failures.
   void set_on_trouble(std::function<void(const Error&)> on_trouble) {
     on_trouble_ = std::move(on_trouble);
   }
-  /// The first thing that could not be written. From any thread.
+  /// The error of the first failed write, if any. Thread-safe.
   std::optional<Error> trouble() const;
-  /// Of ranks' output that could not be written. From any thread.
+  /// Bytes of the output of ranks that could not be written. Thread-safe.
   std::uint64_t lost_bytes() const { return lost_bytes_; }
 
   void event(std::string_view line);
-  /// From now on logs are those of this attempt, in a folder of its own with its plan.
+  /// From now on logs are those of `attempt`, in a separate folder with its plan.
   void begin_attempt(std::uint32_t attempt, const std::string& plan_json);
   void metric(const nlohmann::json& event, double now);
-  /// Appends events of a Chrome trace to profile-rank-N.json, which is a whole trace after each
+  /// Appends events of a Chrome trace to profile-rank-N.json, which is a complete trace after each
   /// call.
   void profile(std::uint32_t rank, const nlohmann::json& trace_events);
-  /// A file below the run's folder, with the folders above it.
+  /// Writes a file below the run folder and creates its parent folders.
   void keep(const std::string& name, const std::string& content);
   void log(StreamId id, std::string_view bytes);
   void begin_log_at(StreamId id, std::uint64_t file_offset) { logs_->begin_at(id, file_offset); }
   void track(const config::JobConfig& job);
-  /// Tries again to write what a full disk has not taken. Once a minute it also leaves a sign of
-  /// life, the time of the folder logs: ranks may be silent for days, and whoever finds the run
-  /// without its supervisor has to know since when (control/held_ranks.h).
+  /// Retries writes that a full disk has rejected. Once a minute it also updates the mtime of the
+  /// folder logs as a sign of life: ranks may be silent for days, and a reader that finds the run
+  /// without its supervisor must know since when (control/held_ranks.h).
   void flush();
-  /// The run has ended.
+  /// Finishes logs and trackers at the end of the run.
   void finish(int exit_code);
 
  private:
   void note(const Result<>& written);
   void sign();
   Result<> append_trace(const std::filesystem::path& path, const std::string& entries);
-  /// Libraries throw; whatever it is, the run goes on.
+  /// Runs `work`, which may call libraries that throw. An exception counts as a failed write.
   void guarded(const std::function<void()>& work);
 
   std::filesystem::path run_, newer_;
   std::atomic<bool> superseded_ = false;
   LineFile events_, metrics_;
-  std::unique_ptr<RankLogs> logs_;  // of the attempt
+  std::unique_ptr<RankLogs> logs_;  // of the current attempt
   std::uint64_t lost_before_ = 0;   // bytes, in earlier attempts
   Trackers trackers_;
   bool tracker_trouble_told_ = false;

@@ -60,13 +60,14 @@ asio::awaitable<Verdict> RunLoop::run() {
     verdict.exit_code = history_.back().exit_code;
     verdict.text = history_.back().cause;
     verdict.shown = true;
-    if (parts_.attempt.on_started) parts_.attempt.on_started();  // nobody waits for the pause
-    // What hosts still keep does not wait for its end.
+    // A detached start must not wait for the pause.
+    if (parts_.attempt.on_started) parts_.attempt.on_started();
+    // Take over memory that hosts still hold without waiting for the pause to end.
     if (memory_) spawn(parts_.attempt.executor, hold_memory());
     more = co_await go_on(verdict);
   }
   for (bool adopts = parts_.attempt.adopts; more; adopts = false) {
-    // Ranks that are adopted can not wait for anything.
+    // Adopted ranks run already, so adoption must not wait.
     if (adopts && memory_) spawn(parts_.attempt.executor, hold_memory());
     if (!adopts && memory_) co_await hold_memory();
     if (!adopts && stop_order_) {
@@ -81,9 +82,9 @@ asio::awaitable<Verdict> RunLoop::run() {
     more = co_await go_on(verdict);
   }
   superseded = superseded || verdict.exit_code == kExitAdopted;
-  // Hosts that were lost on the way: what they may have left is ended, or named.
+  // Wait until leftovers on lost hosts are killed or reported.
   for (const auto& started : started_) co_await started->attempt->swept();
-  // Whoever has the run now takes the memory over.
+  // A supervisor that has adopted the run takes the memory over.
   if (memory_ && !superseded) co_await memory_->release();
   if (!superseded) cordon_chronic();
   between_ = false;
@@ -119,7 +120,7 @@ asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
   leaving_.clear();
   growing_ = false;
   parts.on_slow = [this, looking = give_up_](const std::string& host) {
-    const bool over = looking != give_up_;  // its hosts are swept, and another attempt may run
+    const bool over = looking != give_up_;  // this attempt has ended; another one may run
     if (!over) looking_.spawn(swap_slow_host(host));
   };
   started.attempt = std::make_unique<Attempt>(std::move(parts), started.job, started.plan);
@@ -166,7 +167,8 @@ AttemptEnd RunLoop::end_of_attempt(const Started& started, const Verdict& verdic
   return end;
 }
 
-/// What is decided does not depend on hosts that are being swept, or it is waited for them.
+/// Whether the decision must wait for sweeps. A lost host is usable once it is swept, and then the
+/// run may need neither to stop nor to shrink.
 bool RunLoop::needs_sweeps(const Started& started, const Decision& decision) const {
   if (!started.attempt->sweeping()) return false;
   return decision.action == Decision::Action::stop || decision.hosts.size() < hosts_.size();
@@ -179,7 +181,7 @@ Decision RunLoop::decide_now() {
   return decide(first_job_.recovery, history_, pool(), chance);
 }
 
-/// Puts the end of the attempt into the history and the journal.
+/// Adds the end of the attempt to the history and the journal.
 asio::awaitable<void> RunLoop::learn_of_end(Started& started, const Verdict& verdict) {
   history_.push_back(end_of_attempt(started, verdict));
   const bool may_restart = recovers() && !stop_order_ && verdict.exit_code != 0;
@@ -193,8 +195,8 @@ asio::awaitable<void> RunLoop::learn_of_end(Started& started, const Verdict& ver
   note_blames();
 }
 
-/// After an attempt: true when the next one is to start, with plan_ for it. Else `verdict` is the
-/// run's.
+/// Decides after an attempt. Returns true if the next attempt shall start; plan_ is then its plan.
+/// Otherwise `verdict` is the verdict of the run.
 asio::awaitable<bool> RunLoop::go_on(Verdict& verdict) {
   Clock::time_point leases_end{};
   if (!between_) {
@@ -218,7 +220,7 @@ asio::awaitable<bool> RunLoop::go_on(Verdict& verdict) {
   co_return true;
 }
 
-/// Decides, until all hosts that are to join are fit. Nothing: the run ends.
+/// Repeats the decision until all joining hosts are fit. Returns nullopt if the run ends.
 asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
   for (;;) {
     Decision decision = decide_now();
@@ -232,7 +234,8 @@ asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
     say_restart(decision, verdict);
     const bool fit = co_await joiners_are_fit(decision);
     if (fit) {
-      // Not before: a host that stays because no spare is fit must not be refused to its own run.
+      // Only now: if no spare is fit the host stays, and its own run must not refuse it as
+      // cordoned.
       cordon(decision.cordon);
       co_return decision;
     }
@@ -245,7 +248,7 @@ asio::awaitable<bool> RunLoop::pause(Clock::time_point until, Verdict& verdict) 
     pause_.expires_at(until);
     co_await pause_.async_wait(kToken);
   }
-  // Meanwhile somebody may have adopted the run, should this process have been stopped.
+  // If this process was stopped in the meantime, another supervisor may have adopted the run.
   std::optional<bool> newer = false;
   if (!started_.empty() && !stop_order_)
     newer = co_await has_successor(parts_.attempt.executor, parts_.attempt.folder);
@@ -262,7 +265,7 @@ asio::awaitable<bool> RunLoop::pause(Clock::time_point until, Verdict& verdict) 
   co_return false;
 }
 
-/// Of the whole job, for this site on so many ranks.
+/// Topology of the whole job if this site has `ranks` ranks.
 std::optional<config::TopologyConfig> RunLoop::topology_on(std::int64_t ranks) const {
   if (parts_.sites <= 1) return topology_for(first_job_, configured_ranks_, ranks);
   config::JobConfig site = first_job_;

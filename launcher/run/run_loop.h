@@ -1,6 +1,6 @@
-// RunLoop: a run from its first attempt to its end. After each attempt it asks decide() what to do,
-// and does it: waits, starts all ranks again on the hosts that were chosen, or ends the run. All
-// state lives on the I/O thread.
+// RunLoop: a run from its first attempt to its end. After each attempt it calls decide() and
+// executes the decision: pauses and starts all ranks again on the chosen hosts, or ends the run.
+// All state lives on the I/O thread.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -29,65 +29,69 @@ namespace sortie::launcher {
 
 class RunLoop : public SupervisedRun {
  public:
-  /// The plan of `job` on other hosts than the first ones. Touches no host.
+  /// Plans `job` on `hosts`. Connects to no host.
   using Replan = std::function<Result<LaunchPlan>(const config::JobConfig& job,
                                                   const std::vector<config::HostSlots>& hosts)>;
-  /// What other runs of this user know of hosts.
+  /// What is known about hosts from all runs of this user.
   struct KnownHosts {
     std::set<std::string> cordoned;
     bool breaker_open = false;
   };
-  /// Why a host is cordoned, and how many failures spoke against it.
+  /// Returns why a host is cordoned, and for how many failures it was blamed.
   using ReasonOf = std::function<std::pair<std::string, std::uint32_t>(const std::string& host)>;
   struct Parts {
-    Attempt::Parts attempt;  // of each attempt; `adopts` and `cgroups`: of the first one alone
-    Replan replan;           // empty: restarts are on the same hosts only
-    std::vector<config::HostSlots> hosts = {};   // of `plan`
-    std::vector<config::HostSlots> spares = {};  // of recovery.spares
-    /// Of the job as configured, which a run with fewer hosts takes in again; empty = `hosts`.
+    Attempt::Parts attempt;  // for each attempt; `adopts` and `cgroups` for the first one only
+    Replan replan;           // empty: restarts use the same hosts only
+    std::vector<config::HostSlots> hosts = {};   // hosts of `plan`
+    std::vector<config::HostSlots> spares = {};  // recovery.spares
+    /// Hosts of the job as configured. They may rejoin a run that continued with fewer hosts. Empty
+    /// = `hosts`.
     std::vector<config::HostSlots> places = {};
-    /// Ranks that the job was configured for; 0 = those of `plan`.
+    /// Number of ranks that the job was configured for; 0 = as many as in `plan`.
     std::uint32_t configured_ranks = 0;
-    /// Asked before each decision; an error is told and counts as "nothing is known". Empty = none.
+    /// Called before each decision. An error is printed; then no host counts as cordoned, and none
+    /// is cordoned. Empty function = nothing is known.
     std::function<Result<KnownHosts>()> known_hosts = {};
-    /// Cordons hosts for all runs of this user; `all`: those that this run knows. Empty = nowhere.
+    /// Cordons `hosts` for all runs of this user. `all`: all hosts and spares of this run. Empty
+    /// function = hosts are never cordoned.
     std::function<Result<CordonOutcome>(const std::vector<std::string>& hosts,
                                         const ReasonOf& reason_of,
                                         const std::vector<std::string>& all)>
         cordon = {};
-    /// Whether a host is fit to take part in the job with this plan: ends within seconds, and at
-    /// once when it is given up. Empty: hosts are taken as they are, and none that the run had to
-    /// leave is taken again.
+    /// Checks whether a host is fit to take part in the job with this plan. Completes within
+    /// seconds, and at once when it is given up. Empty function: hosts join without a check, and
+    /// hosts that the run had to leave never rejoin.
     using Fitness = std::function<boost::asio::awaitable<Result<>>(
         const config::JobConfig& job, const LaunchPlan& plan, config::HostSlots host,
         std::shared_ptr<GiveUp> give_up)>;
     Fitness fitness = {};
-    /// Notes for all runs of this user what failures of this one say against hosts (Blame::run is
-    /// left empty). Returns those that enough runs blame, with the reason. Empty = nowhere.
+    /// Records the blames of this run for all runs of this user (Blame::run is left empty). Returns
+    /// the hosts that enough runs blame, with the reason. Empty function = blames are not recorded.
     std::function<Result<std::map<std::string, std::string>>(std::vector<Blame> blames)>
         note_blames = {};
-    /// Of a run that is adopted: the attempts that have ended, as the journal has them.
+    /// For an adopted run: the attempts that have ended, from the journal.
     std::vector<AttemptEnd> history = {};
-    /// What the supervisors before have learnt of the attempt that is adopted.
+    /// For an adopted attempt: what earlier supervisors recorded about it.
     std::optional<AttemptEnd> before = {};
-    /// It was between two attempts: the last one in `history` is decided about first.
+    /// The run was adopted between two attempts: run() begins with the decision about the last
+    /// attempt in `history`.
     bool between_attempts = false;
-    /// Called when an attempt begins, or is adopted, and when all its ranks have ended. May be
+    /// Called when an attempt begins or is adopted, and when all its ranks have ended. May be
     /// empty.
     std::function<void(std::uint32_t attempt)> on_attempt = {};
     std::function<void()> on_attempt_end = {};
-    /// How many sites share the global batch size of the job; this run is one of them.
+    /// Number of sites that share the global batch size of the job; this run is one of them.
     std::int64_t sites = 1;
   };
 
-  /// All references must outlive the loop and the executor's work. `plan` is that of the first
-  /// attempt here; its number is in it.
+  /// All references must outlive the loop and the executor's work. `plan` is the plan of the first
+  /// attempt of this loop and contains the number of that attempt.
   RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan);
   ~RunLoop() override;
   RunLoop(const RunLoop&) = delete;
   RunLoop& operator=(const RunLoop&) = delete;
 
-  /// The whole run; the verdict is that of its last attempt.
+  /// Runs all attempts. Returns the verdict of the last one.
   boost::asio::awaitable<Verdict> run() override;
 
   void interrupt(int signal_number) override;
@@ -97,13 +101,14 @@ class RunLoop : public SupervisedRun {
   bool has_host(const std::string& name) const override;
   nlohmann::ordered_json progress() const override;
 
-  /// A message of a stream between hosts (Attempt::send_forward); false between attempts.
+  /// Sends a message of a stream between hosts (Attempt::send_forward). Returns false between
+  /// attempts.
   bool send_forward(const std::string& host, const wire::Message& message);
-  /// A line for a rank of the current attempt (wire::RankAnswer); dropped between attempts.
+  /// Sends a line to a rank of the current attempt (wire::RankAnswer). Dropped between attempts.
   void answer(std::uint32_t rank, std::string json);
 
  private:
-  /// One attempt with what it refers to.
+  /// One attempt, with the job and plan that it refers to.
   struct Started {
     config::JobConfig job;
     LaunchPlan plan;
@@ -149,26 +154,26 @@ class RunLoop : public SupervisedRun {
   Parts parts_;
   const config::JobConfig& first_job_;
   const std::uint32_t configured_ranks_;
-  config::JobConfig job_;  // of the next attempt, or the current one
+  config::JobConfig job_;  // of the current or next attempt
   LaunchPlan plan_;
   std::vector<config::HostSlots> hosts_;
   std::vector<AttemptEnd> history_;
-  std::set<std::string> unfit_;                  // spares that a check has refused
-  std::set<std::string> fit_;                    // hosts that were left, and passed a check since
-  std::map<std::string, std::string> chronic_;   // hosts that several runs blame, and why
+  std::set<std::string> unfit_;  // spares that failed a check
+  std::set<std::string> fit_;    // hosts that the run left and that have passed a check since
+  std::map<std::string, std::string> chronic_;   // hosts that several runs blame -> reason
   std::set<std::string> cordoned_here_;          // by this run
   std::map<std::string, std::size_t> forgiven_;  // HostPool::forgiven
-  std::set<std::string> leaving_;                // slow hosts of the attempt that runs
-  bool growing_ = false;                         // it was asked to end, to take hosts in
-  std::list<std::unique_ptr<Started>> started_;  // that still do something; the last is current
-  bool between_ = false;                         // no attempt is under way
-  bool plan_is_partial_ = false;  // as adopters have it: enough to go on, not to start
+  std::set<std::string> leaving_;                // slow hosts that leave after the running attempt
+  bool growing_ = false;  // the attempt was asked to end so that hosts can join
+  std::list<std::unique_ptr<Started>> started_;  // attempts at work; the last is current
+  bool between_ = false;                         // no attempt is running
+  bool plan_is_partial_ = false;  // of an adopted run: enough to continue, not to start
   bool ended_ = false;
   std::optional<StopOrder> stop_order_;
   boost::asio::steady_timer pause_, fit_timer_;
-  TaskGroup looking_;                      // for hosts, beside the attempt that runs; ends with it
-  std::shared_ptr<GiveUp> give_up_;        // of the checks of hosts that are under way
-  std::unique_ptr<MemoryHolders> memory_;  // where the job keeps checkpoints in memory
+  TaskGroup looking_;                      // checks of hosts during an attempt; end with it
+  std::shared_ptr<GiveUp> give_up_;        // for the running checks of hosts
+  std::unique_ptr<MemoryHolders> memory_;  // if the job keeps checkpoints in memory
 };
 
 }  // namespace sortie::launcher

@@ -1,4 +1,4 @@
-// The run's loop: what a person is told, and how a run is stopped.
+// RunLoop: messages to the user, and how a run is stopped.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace sortie::launcher {
 
-/// The run ends with the last attempt, and says why no other one follows.
+/// Ends the run with the last attempt, and reports why no further attempt follows.
 void RunLoop::conclude(const Decision& decision, Verdict& verdict) {
   std::string why = decision.reason;
   if (decision.no_progress) {
@@ -37,8 +37,8 @@ void RunLoop::say_restart(const Decision& decision, const Verdict& verdict) {
       fmt::format("attempt {} has failed; {}", history_.back().attempt, decision.reason));
 }
 
-/// Hosts that are being adopted hand their ranks over within a moment; who is let go of before that
-/// holds them. So the first order to stop waits until they have.
+/// Defers the first order to stop until a running adoption is complete. Hosts hand their ranks over
+/// within a moment; a host whose connection is closed before that continues to hold its ranks.
 void RunLoop::after_adoption(std::function<void()> act) {
   constexpr std::chrono::milliseconds kLook{20};
   if (ended_) return;

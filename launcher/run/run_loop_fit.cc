@@ -1,5 +1,5 @@
-// The run's loop: hosts that are fit again, and slow ones that leave. What is found while an
-// attempt runs is at most asked of it: it ends by itself after a commit.
+// RunLoop: hosts that are fit again and rejoin, and slow hosts that leave. During an attempt the
+// loop only requests a restart; the attempt ends itself after a commit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 namespace sortie::launcher {
 namespace asio = boost::asio;
 
-/// Waited for before the job or the plan changes, and before the run ends.
+/// Callers await it before the job or the plan changes, and before the run ends.
 asio::awaitable<Result<>> RunLoop::check_fitness(config::HostSlots host) {
   if (!parts_.fitness) co_return Result<>();
   co_return co_await parts_.fitness(job_, plan_, std::move(host), give_up_);
 }
 
-/// The attempt has ended: a check beside it is given up, and waited for. Nothing of it is under way
-/// when the run ends, and what it uses may go.
+/// Cancels the checks that run concurrently with the attempt, after it has ended, and waits for
+/// them. So no check is running when the run ends and its references become invalid.
 asio::awaitable<void> RunLoop::end_of_looking() {
   give_up_->give_up();
   fit_timer_.cancel();
@@ -28,8 +28,8 @@ asio::awaitable<void> RunLoop::end_of_looking() {
   if (stop_order_) give_up_->give_up();
 }
 
-/// Hosts of the job that the run does without, and spares that it had to leave. None that a cordon,
-/// its blames or its being slow keep out. Empty while all places are taken and no spare was left.
+/// Hosts of the job that do not take part, and spares that the run had to leave, except hosts that
+/// are cordoned, sick or slow. Empty while all places are taken and no spare was left.
 std::vector<config::HostSlots> RunLoop::hosts_to_check(HostPool pool) const {
   std::vector<config::HostSlots> out;
   const std::set<std::string> slow = slow_hosts_of(history_);
@@ -48,7 +48,7 @@ std::vector<config::HostSlots> RunLoop::hosts_to_check(HostPool pool) const {
   return out;
 }
 
-/// One host each recovery.fit_interval, over and over.
+/// Checks one host every recovery.fit_interval, round-robin, until the attempt ends.
 asio::awaitable<void> RunLoop::look_for_fit_hosts() {
   const auto over = give_up_;
   if (!parts_.fitness || !recovers()) co_return;
@@ -56,7 +56,7 @@ asio::awaitable<void> RunLoop::look_for_fit_hosts() {
     fit_timer_.expires_after(first_job_.recovery.fit_interval);
     co_await fit_timer_.async_wait(kToken);
     if (over->given_up()) co_return;
-    if (history_.empty()) continue;  // all hosts that there ever were take part
+    if (history_.empty()) continue;  // first attempt: all hosts take part
     const std::vector<config::HostSlots> hosts = hosts_to_check(pool());
     if (hosts.empty()) continue;
     config::HostSlots host = hosts[turn % hosts.size()];
@@ -76,17 +76,17 @@ asio::awaitable<void> RunLoop::look_for_fit_hosts() {
   }
 }
 
-/// Where the user wants no waiting for a failure.
+/// Requests a restart with more hosts, if recovery.grow_at is "checkpoint".
 void RunLoop::take_in_if_larger() {
   if (first_job_.recovery.grow_at != "checkpoint" || stop_order_ || started_.empty()) return;
   HostPool known = pool();
-  // Those that nobody has looked at could turn out to be unfit when the ranks have ended.
+  // A spare without a passed check could turn out to be unfit after the ranks have ended.
   std::erase_if(known.spares, [&](const std::string& spare) { return !fit_.contains(spare); });
   if (const auto placement = larger(first_job_.recovery, history_, known))
     if (!growing_) growing_ = started_.back()->attempt->end_for_restart(placement->text);
 }
 
-/// A spare that is fit has to be there before anything is stopped.
+/// Replaces a slow host: finds a spare and checks it before the attempt is asked to end.
 asio::awaitable<void> RunLoop::swap_slow_host(std::string host) {
   const auto over = give_up_;
   if (!recovers() || first_job_.recovery.slow_swaps == 0) co_return;

@@ -1,4 +1,4 @@
-// The run's loop: which hosts there are for the next attempt, and which are left out.
+// RunLoop: which hosts are available for the next attempt, and which are left out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ HostPool RunLoop::pool() {
   return pool;
 }
 
-/// The hosts of the last attempt, and those of the job that it did without.
+/// The hosts of the last attempt, followed by the hosts of the job that it did not use.
 std::vector<config::HostSlots> RunLoop::with_places() const {
   std::vector<config::HostSlots> out = hosts_;
   for (const config::HostSlots& place : parts_.places)
@@ -101,7 +101,7 @@ boost::asio::awaitable<bool> RunLoop::joiners_are_fit(const Decision& decision) 
     const std::string name = host.name;
     if (holds(hosts_, name) || stop_order_) continue;
     const Result<> accepted = co_await check_fitness(std::move(host));
-    if (accepted || stop_order_) continue;  // the run ends: nothing is said against the host
+    if (accepted || stop_order_) continue;  // the run ends: the host is not to blame
     fit = false;
     unfit_.insert(name);
     fit_.erase(name);
@@ -112,11 +112,11 @@ boost::asio::awaitable<bool> RunLoop::joiners_are_fit(const Decision& decision) 
   co_return fit;
 }
 
-/// For all runs of this user: how many failures of this one speak against which host. A first
-/// attempt that could not be set up says nothing: the config may be wrong.
+/// Records for all runs of this user how many failures of this run blame each host. A first attempt
+/// that could not be set up blames no host, because the config may be wrong.
 void RunLoop::note_blames() {
   if (!parts_.note_blames || first_job_.recovery.cordon_runs == 0) return;
-  if (!cordoned_here_.empty()) pool();  // what was uncordoned meanwhile is forgiven
+  if (!cordoned_here_.empty()) pool();  // forgives hosts that the user has uncordoned
   std::map<std::string, Blame> by_host;
   for (std::size_t i = 0; i < history_.size(); ++i) {
     const AttemptEnd& end = history_[i];
@@ -142,8 +142,9 @@ void RunLoop::note_blames() {
   chronic_ = std::move(*chronic);
 }
 
-/// Hosts that several runs blame and that this one could not do without: it has ended. A run that
-/// never restarts notes whom it blames, and cordons nobody: it may have been ended by hand.
+/// Cordons hosts that several runs blame and that this run kept because it needed them; it has
+/// ended now. A run that never restarts only records blames and cordons no host, because the user
+/// may have ended it.
 void RunLoop::cordon_chronic() {
   if (!first_job_.recovery.cordon || !recovers()) return;
   std::vector<std::string> hosts;

@@ -1,4 +1,4 @@
-// Whether another supervisor has adopted the run, by the disk.
+// Checks on disk whether another supervisor has adopted the run.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -9,8 +9,8 @@ namespace sortie::launcher {
 
 class RunFolder;
 
-/// Somebody must listen to the folder (RunFolder::listen). Nothing when the disk does not answer
-/// within seconds.
+/// Returns whether another supervisor has adopted the run; nullopt if the disk does not answer
+/// within five seconds. The folder must have a listener (RunFolder::listen).
 boost::asio::awaitable<std::optional<bool>> has_successor(boost::asio::any_io_executor executor,
                                                           RunFolder& folder);
 

@@ -1,5 +1,5 @@
-// SupervisedRun: what a supervisor runs, and what others may ask of it meanwhile: one job
-// (RunLoop), or a job on each of several sites (sites/site_runs.h). Lives on the I/O thread.
+// SupervisedRun: interface of what a supervisor runs: one job (RunLoop), or one job on each of
+// several sites (sites/site_runs.h). Used on the I/O thread only.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -17,23 +17,25 @@ class SupervisedRun {
  public:
   virtual ~SupervisedRun() = default;
 
-  /// From its beginning to its end.
+  /// Runs to the end.
   virtual boost::asio::awaitable<Verdict> run() = 0;
 
-  /// Ctrl-C, TERM or HUP: no further attempt. The first call stops ranks with the grace, the next
-  /// one at once; between attempts it ends the run.
+  /// Handles Ctrl-C, TERM or HUP: no further attempt starts. The first call stops ranks with the
+  /// grace period, the next one kills them at once. Between attempts it ends the run.
   virtual void interrupt(int signal_number) = 0;
-  /// `sortie stop`: the same with the grace, or at once; the run then ends as after TERM.
+  /// Handles `sortie stop`: like interrupt(), with the grace period or at once (`now`). The run
+  /// ends as after SIGTERM.
   virtual void stop(bool now) = 0;
   /// "starting", "running", "stopping", or between attempts "restarting".
   virtual const char* state() const = 0;
   virtual std::uint32_t attempt() const = 0;
-  /// Whether the current attempt, or the next one, is on that host.
+  /// Whether the current or next attempt uses that host.
   virtual bool has_host(const std::string& name) const = 0;
-  /// Where the ranks of the current attempt are (RankWatch::status); null between attempts.
+  /// Progress of the ranks of the current attempt (RankWatch::status); null between attempts.
   virtual nlohmann::ordered_json progress() const = 0;
 
-  /// `sortie sites`: the members of the answer. ErrorCode::usage where there are no sites.
+  /// Executes an order of `sortie sites` and returns the fields of the answer. ErrorCode::usage if
+  /// the run has no sites.
   virtual Result<nlohmann::ordered_json> sites_order(const nlohmann::json& order);
 };
 

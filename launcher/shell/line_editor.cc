@@ -15,7 +15,7 @@
 
 namespace sortie::launcher {
 
-/// What libedit calls back.
+/// Callbacks of libedit.
 struct LineEditorCalls {
   static LineEditor& of(EditLine* editor) {
     void* self = nullptr;
@@ -25,7 +25,7 @@ struct LineEditorCalls {
 
   static char* prompt(EditLine* editor) { return of(editor).prompt_.data(); }
 
-  /// True when the line ends here.
+  /// Handles a byte of the pipe. Returns true if read() must return.
   static bool woken(EditLine* editor, LineEditor& self) {
     char what = 0;
     if (::read(self.wake_, &what, 1) != 1) return false;
@@ -56,7 +56,7 @@ struct LineEditorCalls {
       if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (count <= 0) return 0;
       const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
-      if (used == static_cast<std::size_t>(-2)) continue;  // there is more of the character
+      if (used == static_cast<std::size_t>(-2)) continue;  // incomplete multibyte character
       if (used == static_cast<std::size_t>(-1)) *out = static_cast<unsigned char>(byte);
       return 1;
     }
@@ -68,7 +68,7 @@ struct LineEditorCalls {
                                   static_cast<std::size_t>(line->cursor - line->buffer));
     const std::size_t blank = before.find_last_of(" \t");
     const std::string_view word = before.substr(blank == before.npos ? 0 : blank + 1);
-    // + and - stand for something at the begin of a line alone.
+    // + and - have a meaning only at the start of a line.
     const bool changes = before == word && (word.starts_with('+') || word.starts_with('-'));
     if (!word.starts_with('@') && !changes) return CC_ERROR;
     std::vector<std::string> fitting = of(editor).words_();
@@ -99,7 +99,7 @@ LineEditor::LineEditor(int wake, std::function<std::vector<std::string>()> words
   std::setlocale(LC_CTYPE, "");
   history_ = history_init();
   editor_ = el_init("sortie", stdin, stdout, stderr);
-  if (editor_ == nullptr || history_ == nullptr) return;  // read() says that there is no line
+  if (editor_ == nullptr || history_ == nullptr) return;  // read() then returns Kind::end
   HistEvent event;
   ::history(history_, &event, H_SETSIZE, static_cast<int>(kHistoryLines));
   ::history(history_, &event, H_SETUNIQUE, 1);
@@ -125,8 +125,8 @@ LineEditor::Read LineEditor::read(const std::string& prompt) {
   prompt_ = prompt;
   why_ = Read::Kind::end;
   int count = 0;
-  // libedit does that after it has shown the prompt, and a Ctrl-D that comes between is no end of
-  // input then.
+  // libedit sets the terminal modes only after it has printed the prompt. A Ctrl-D in between would
+  // not end the input, so set them before.
   el_set(editor_, EL_PREP_TERM, 1);
   const char* line = el_gets(editor_, &count);
   if (line == nullptr || count <= 0) {

@@ -1,4 +1,4 @@
-// LineEditor: a line from a person at a terminal, with editing, history and completion. The only
+// LineEditor: reads lines from a user at a terminal, with editing, history and completion. The only
 // user of libedit. Blocks; other threads wake it through a pipe.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace sortie::launcher {
 
 class LineEditor {
  public:
-  /// Bytes of the pipe.
+  /// Bytes that other threads write to the pipe.
   static constexpr char kInterrupt = 'C', kEnd = 'E', kShow = 'S', kResize = 'R';
 
   struct Read {
@@ -21,16 +21,18 @@ class LineEditor {
     std::string text;
   };
 
-  /// `words`: what a word that begins with '@' may be. `to_show`: text for kShow. Both are called
-  /// on the thread of read().
+  /// `wake`: read end of the pipe. `words` returns the completions of a word that begins with '@'.
+  /// `to_show` returns the text to print for kShow. Both are called on the thread of read().
   LineEditor(int wake, std::function<std::vector<std::string>()> words,
              std::function<std::string()> to_show);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  /// The terminal is as it was when it returns.
+  /// Reads a line. Blocks until the line is complete, or kInterrupt or kEnd is received. Restores
+  /// the terminal modes on return.
   Read read(const std::string& prompt);
+  /// Adds `line` to the history in memory.
   void remember(const std::string& line);
 
  private:

@@ -13,15 +13,15 @@ namespace {
 
 constexpr std::size_t kMaxStatusBytes = 16;
 
-// The loop in front relays lines and sends signals to the process group, itself included; `trap :`
-// lets it and its parents live, and gives their children the default back. The shell is an
-// interactive one, without a terminal: Ctrl-C throws it back to its next line, wherever it is, and
-// no error of syntax ends it. Its pid goes ahead of the lines, so that its end is that of the loop.
+// The first loop relays lines and sends signals to its own process group. `trap :` keeps it and its
+// parents alive and resets the signals to default in their children. The shell is interactive,
+// without a terminal: Ctrl-C returns it to its next line from anywhere, and no syntax error ends
+// it. The loop sends its pid ahead of the lines, so that the end of the shell also ends the loop.
 //
-// bash reads no further than to the end of a line. Other shells read ahead, and an interrupt or an
-// error of syntax drops what they have read: dash and busybox get no line over stdin. They
-// get calls of the function `_` without end, whose loss costs nothing. It takes the lines from
-// descriptor 7; `break` or `return` in a line leaves it, and the next call goes on.
+// bash reads only to the end of a line. Other shells read ahead, and an interrupt or a syntax error
+// drops the bytes read ahead. So dash and busybox get no lines over stdin, but an endless sequence
+// of calls of the function `_`, of which any may be lost. `_` reads the lines from descriptor 7;
+// `break` or `return` in a line leaves it, and the next call continues.
 constexpr std::string_view kProgram = R"sh(PS1= PS2=; export PS1 PS2
 unset ENV
 trap : INT TERM
@@ -76,7 +76,7 @@ std::string quoted(std::string_view text) {
   return out + "'";
 }
 
-/// One command as the relay takes it: each physical line marked, the last one as such.
+/// Encodes one command for the relay: '+' before each physical line, '.' before the last one.
 std::string relayed(std::string_view text) {
   std::string out;
   while (true) {
@@ -102,13 +102,13 @@ std::vector<std::string> shell_argv() {
 }
 
 std::string opening_order() {
-  // Marks go over copies of the outputs: a line may send its own elsewhere for good (exec >
-  // log).
+  // Marks are written to copies of the outputs, because a line may redirect its own permanently
+  // (exec > log).
   return relayed("exec 8>&1 9>&2; set +o history 2> /dev/null; set +H 2> /dev/null");
 }
 
 std::string line_order(const LineMark& mark, std::string_view line, int last_status) {
-  // Errors of the marks' own printing, and `set -x` of it, go nowhere.
+  // Discard errors and `set -x` traces of printing the marks.
   const auto both = [&](std::string_view out, std::string_view err) {
     return fmt::format(
         "{{ printf '\\036%s%s{0}' {2} {3} {4}>&8; printf '\\036%s%s{1}' {2} {3} "
@@ -145,7 +145,7 @@ void MarkReader::finish(const Take& take) {
   inside_ = false;
 }
 
-/// True when a mark was read: more may follow it.
+/// Returns true if a mark was read; more may follow.
 bool MarkReader::step(const Take& take) {
   if (!mark_) {
     give(held_.size(), take);

@@ -1,11 +1,11 @@
-// How a shell on a host, which lives from line to line, is told a line, and how its output is told
-// from that of the next. Pure, but for random numbers.
+// Sends lines to a persistent shell on a host, and separates the output of each line from that of
+// the next. Pure, except for random numbers.
 //
-// The shell reads its program from a pipe; lines of it come over stdin of the rank through a loop
-// that also takes orders, because a shell that waits for a command reads nothing. A line is
-// followed on stdout and stderr by marks that no command can know before: they are random, new for
-// each line, and stand in two parts in the shell's program, so that `set -x` and `history` do not
-// print one either.
+// The shell reads its program from a pipe. Lines arrive on the rank's stdin and pass through a loop
+// that also receives orders, because a shell that waits for a command does not read. Before and
+// after each line the shell prints marks on stdout and stderr. No command can print a mark by
+// chance: marks are random, new for each line, and stand in the shell's program in two parts, so
+// that `set -x` and `history` do not print them either.
 #pragma once
 
 #include <functional>
@@ -19,29 +19,29 @@ namespace sortie::launcher {
 struct LineMark {
   std::string first, second;
   static LineMark make();
-  /// As it stands in the output.
+  /// The mark as it appears in the output.
   std::string text() const { return '\x1e' + first + second; }
 };
 
-/// What a rank runs that is such a shell: bash where the host has it, else /bin/sh.
+/// Command line of a rank that is such a shell: bash if the host has it, else /bin/sh.
 std::vector<std::string> shell_argv();
 
-/// For its stdin. Order: once at first, then any number of lines.
+/// Text for the shell's stdin: opening_order() once, then any number of line_order().
 std::string opening_order();
-/// `last_status` is what $? is in the line.
+/// `last_status` is the value of $? at the start of the line.
 std::string line_order(const LineMark& mark, std::string_view line, int last_status);
-/// To what the line runs: SIGINT, SIGTERM.
+/// Orders that send SIGINT or SIGTERM to the processes of the running line.
 inline constexpr std::string_view kInterruptOrder = "I\n", kTerminateOrder = "T\n";
 
-/// One output of a shell, cut at the marks.
+/// Splits one output stream of a shell at the marks.
 class MarkReader {
  public:
   struct Piece {
     enum class Kind {
-      stray,  // between two lines: of a job in the background
+      stray,  // between two lines: output of a background job
       begun,
-      text,   // of the line
-      ended,  // with a status, on stdout
+      text,   // output of the line
+      ended,  // on stdout with the exit status
     };
     Kind kind;
     std::string_view bytes = {};
@@ -49,10 +49,10 @@ class MarkReader {
   };
   using Take = std::function<void(const Piece&)>;
 
-  /// The marks of the next line.
+  /// Sets the mark of the next line.
   void expect(const LineMark& mark);
   void feed(std::string_view bytes, const Take& take);
-  /// No mark is to come.
+  /// Passes on the bytes held back as a possible mark. Called if no mark will follow.
   void finish(const Take& take);
 
  private:

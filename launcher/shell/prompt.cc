@@ -34,7 +34,7 @@ struct Prompt::Shared {
   };
 
   const asio::any_io_executor executor;
-  asio::steady_timer answered;  // cancelled on the I/O thread, as the next two are used there
+  asio::steady_timer answered;  // used on the I/O thread only, like the next two
   std::optional<Answer> answer;
   std::optional<int> status;
 
@@ -43,13 +43,13 @@ struct Prompt::Shared {
   std::optional<Order> order;
   std::string to_show;
   bool stop = false;
-  std::atomic<pid_t> local = 0;  // a command of this machine
+  std::atomic<pid_t> local = 0;  // pid of a local command
   Fd wake_read, wake_write;
 };
 
 namespace {
 
-/// Lines of a pipe or a file.
+/// Reads lines from a pipe or a file.
 class PlainReader {
  public:
   explicit PlainReader(int wake) : wake_(wake) {}
@@ -77,7 +77,7 @@ class PlainReader {
         held_.append(buffer, static_cast<std::size_t>(count));
       } else {
         if (held_.empty()) return {ReadKind::end, ""};
-        return {ReadKind::line, std::exchange(held_, "")};  // without a line end
+        return {ReadKind::line, std::exchange(held_, "")};  // last line without a newline
       }
     }
   }
@@ -87,7 +87,8 @@ class PlainReader {
   std::string held_;
 };
 
-/// In the foreground of the terminal, as any command of a shell; else without the script as stdin.
+/// Runs a local command: in the foreground of the terminal like any shell command; without a
+/// terminal with stdin from /dev/null, because stdin is the script.
 int run_command_here(const std::string& command, bool terminal, std::atomic<pid_t>& running) {
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t files;
@@ -107,7 +108,7 @@ int run_command_here(const std::string& command, bool terminal, std::atomic<pid_
   ::posix_spawn_file_actions_destroy(&files);
   if (error != 0) return 126;
   running = pid;
-  // It stays a zombie, and its number its own, until nobody can signal it any more.
+  // Keep it a zombie, so that its pid is not reused, until end() can no longer signal it.
   siginfo_t ended{};
   while (::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
   }
@@ -190,11 +191,11 @@ void Prompt::work(const std::shared_ptr<Shared>& shared, const Options& options)
       continue;
     }
     Answer answer = editor ? editor->read(order.text) : plain.read();
-    // A line that begins with a blank is not kept, as shells have it.
+    // As in shells, a line that begins with a space is not kept.
     if (editor && answer.kind == ReadKind::line && !answer.text.empty() &&
         answer.text.front() != ' ') {
       editor->remember(answer.text);
-      // Without room on the disk the prompt goes on, and this line is known until its end.
+      // If the disk is full the line is only in the history of this prompt.
       if (!options.history.empty()) (void)append_history(options.history, answer.text);
     }
     asio::post(shared->executor, [shared, answer = std::move(answer)] {
@@ -206,7 +207,7 @@ void Prompt::work(const std::shared_ptr<Shared>& shared, const Options& options)
 
 asio::awaitable<Prompt::Answer> Prompt::ask(std::string text) {
   {
-    // What was meant for an answer that came first.
+    // Discard bytes that were meant for an earlier ask().
     char old[64];
     while (::read(shared_->wake_read.get(), old, sizeof old) > 0) {
     }

@@ -1,6 +1,6 @@
-// Prompt: lines from stdin, one when asked for, on a thread of its own: a person may think for
-// hours while heartbeats go on. From a terminal with editing and history, else as they are. What
-// belongs to the terminal runs there, too: commands of this machine.
+// Prompt: reads lines from stdin on request. Runs on a separate thread, so that heartbeats continue
+// however long the user thinks. Lines from a terminal have editing and history, other input is read
+// as it is. Local commands, which use the terminal, run on the same thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -21,30 +21,31 @@ class Prompt {
  public:
   struct Options {
     bool terminal = false;
-    std::filesystem::path history;    // new lines are added to it; empty = nowhere
-    std::vector<std::string> before;  // lines of it
-    std::vector<std::string> words;   // for completion, "@gpu"
+    std::filesystem::path history;    // file to which new lines are added; empty = none
+    std::vector<std::string> before;  // earlier lines of the history
+    std::vector<std::string> words;   // completions, "@gpu"
   };
   using Answer = LineEditor::Read;
 
   Prompt(boost::asio::any_io_executor executor, Options options);
-  /// Ends what waits; waits for a command of this machine that runs.
+  /// Ends a running ask(). Sends SIGTERM to a running local command and blocks until it exits.
   ~Prompt();
   Prompt(const Prompt&) = delete;
   Prompt& operator=(const Prompt&) = delete;
 
-  /// One at a time; of this and run_here().
+  /// Reads a line. At most one call of ask() or run_here() may be active.
   boost::asio::awaitable<Answer> ask(std::string text);
-  /// Through /bin/sh, with this process's terminal. Its exit code, 128 + signal.
+  /// Runs a local command through /bin/sh with the terminal of this process. Returns its exit code,
+  /// or 128 + signal.
   boost::asio::awaitable<int> run_here(std::string command);
 
   bool asking() const { return asking_; }
-  /// Ctrl-C: ask() gives Kind::interrupted. Nothing when nobody is asked.
+  /// Handles Ctrl-C: ask() returns Kind::interrupted. No-op if ask() is not active.
   void interrupt() { wake(LineEditor::kInterrupt); }
-  /// ask() gives Kind::end; a command of this machine is told to end.
+  /// ask() returns Kind::end; a local command receives SIGTERM.
   void end();
   void resized() { wake(LineEditor::kResize); }
-  /// Shown above the prompt while ask() waits; at a terminal.
+  /// Prints `text` above the prompt while ask() waits. No-op otherwise, or without a terminal.
   void show(const std::string& text);
 
  private:

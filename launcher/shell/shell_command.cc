@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kMostWords = 5000;
 
-/// What Tab completes behind '@'.
+/// Completions after '@'.
 std::vector<std::string> words_to_complete(const std::vector<std::string>& hosts,
                                            const config::RunnerConfig& runner) {
   std::vector<std::string> words;
@@ -36,7 +36,7 @@ std::vector<std::string> words_to_complete(const std::vector<std::string>& hosts
   return words;
 }
 
-/// Fills in where lines are kept, and those of earlier prompts.
+/// Sets the path of the history file and loads its lines.
 Result<> open_history(const std::string& log_dir, Prompt::Options& prompt) {
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path state, state_folder(log_dir));
   const std::filesystem::path file = state / "shell_history";
@@ -73,7 +73,8 @@ int shell_command(const ShellOptions& options) {
 
   Console::Style style = Console::detect();
   style.prefix = Console::Prefix::host;
-  style.queue_bytes = std::size_t{1} << 30;  // nothing is dropped: what is shown waits instead
+  // Large enough to drop nothing: the session waits instead.
+  style.queue_bytes = std::size_t{1} << 30;
   Console console(style);
   Prompt::Options prompt;
   prompt.terminal = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;

@@ -10,7 +10,8 @@ struct ShellOptions {
   bool no_history = false;
 };
 
-/// Returns the exit code: that of `exit N`, else of the last line, else of a host that was lost.
+/// Runs the prompt and returns the exit code: 128 + N if signal N ended it, else that of `exit N`,
+/// else that of the last line, else that of the first lost host.
 int shell_command(const ShellOptions& options);
 
 }  // namespace sortie::launcher

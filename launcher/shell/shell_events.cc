@@ -1,4 +1,4 @@
-// ShellHosts' answers to what runners say.
+// ShellHosts: handles messages of runners.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -59,7 +59,8 @@ void ShellHosts::on_output(std::size_t index, const wire::Output& output) {
   if (host.phase != Phase::gone) give_credit_to(host);
 }
 
-/// What a sink has taken is in memory, in its file, or on its way to the terminal.
+/// Returns credit to the host: output accepted by the sink is in memory, in a file, or queued for
+/// the terminal.
 void ShellHosts::give_credit_to(Host& host) {
   if (host.unacknowledged < kOutputWindow / 4) return;
   if (parts_.congested && parts_.congested()) return;
@@ -83,7 +84,7 @@ void ShellHosts::on_piece(std::size_t index, wire::Stream stream, const MarkRead
     host.begun = true;
     if (!host.wish.empty()) write(host, std::exchange(host.wish, {}));
   } else if (piece.kind == What::text) {
-    // So does one that runs a line.
+    // So does an interactive shell that runs a line.
     const bool is_answer = interrupts_ > 0 && !out && piece.bytes == "\n";
     if (sink_ != nullptr && host.busy && !is_answer)
       sink_->output(index, host.name, stream, piece.bytes);
@@ -113,7 +114,7 @@ void ShellHosts::end_line(std::size_t index, Outcome outcome) {
   changed_.cancel();
 }
 
-/// The shell there has ended: `exit` within a line, `set -e`, a signal, lack of memory.
+/// Handles the end of the shell: `exit` within a line, `set -e`, a signal, out of memory.
 void ShellHosts::on_finished(std::size_t index) {
   Host& host = *hosts_[index];
   host.session->say_goodbye();
@@ -158,7 +159,7 @@ void ShellHosts::leave_out(std::size_t index, Outcome outcome) {
   host.end = outcome;
   const bool in_line = host.busy;
   if (in_line) {
-    // What it had said of the line, and had been held back as the begin of a mark.
+    // Pass on output of the line that was held back as a possible start of a mark.
     for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
       host.readers[reader_of(stream)].finish([&](const MarkReader::Piece& piece) {
         if (piece.kind == MarkReader::Piece::Kind::text && sink_ != nullptr)

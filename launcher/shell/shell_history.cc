@@ -22,7 +22,7 @@ Result<> check_own(int fd, const std::filesystem::path& file) {
   if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid())
     return fail(ErrorCode::config,
                 fmt::format("{}: is no file of this user; remove it", file.string()));
-  // Lines may hold secrets; older files keep what others could read, but no longer.
+  // Lines may contain secrets: remove access for others from files with wider permissions.
   if ((info.st_mode & 077) != 0 && ::fchmod(fd, 0600) != 0)
     return std::unexpected(os_error(errno, file.string()));
   return {};

@@ -1,4 +1,4 @@
-// The lines that were typed at prompts before: a file of lines, readable by its owner alone.
+// History of lines typed at earlier prompts: a file that only its owner can read.
 #pragma once
 
 #include <filesystem>
@@ -11,11 +11,13 @@ namespace sortie::launcher {
 
 inline constexpr std::size_t kHistoryLines = 1000;
 
-/// The last lines, oldest first; none without the file. A file with many more is cut to these.
-/// ErrorCode::config for a file that is not the user's own.
+/// Returns the last kHistoryLines lines, oldest first. Empty if the file does not exist. A file
+/// with more than twice as many lines is truncated to these. ErrorCode::config if the file is not a
+/// regular file of this user.
 Result<std::vector<std::string>> load_history(const std::filesystem::path& file);
 
-/// Lines of several prompts may mix, but none is broken. Makes the file (0600), not its folder.
+/// Appends a line. Lines of concurrent prompts may interleave, but each stays intact. Creates the
+/// file (0600), but not its folder.
 Result<> append_history(const std::filesystem::path& file, const std::string& line);
 
 }  // namespace sortie::launcher

@@ -17,9 +17,9 @@ using EndKind = Outcome::Kind;
 namespace {
 
 constexpr std::size_t kPiece = 32u << 10;
-constexpr std::chrono::milliseconds kGrace{1000};  // when the launcher is lost
+constexpr std::chrono::milliseconds kGrace{1000};  // used when the launcher is lost
 
-/// Takes what the shells say when they start.
+/// Discards the output of shells at their start.
 class NoSink : public ExecSink {
  public:
   void started(std::size_t, const std::string&) override {}
@@ -73,7 +73,7 @@ asio::awaitable<void> ShellHosts::connect() {
     tasks_->spawn(reach(connected_));
   }
   co_await tasks_->wait();
-  // The first line shows that the shells work, and takes what they say of themselves.
+  // The first line checks that the shells work, and discards their start output.
   NoSink nobody;
   co_await run(":", added, nobody);
   for (const std::size_t index : added) hosts_[index]->opened = true;
@@ -153,10 +153,10 @@ void ShellHosts::order(Host& host, std::string_view order) {
   if (host.begun)
     write(host, order);
   else
-    host.wish = order;  // now it would meet a shell that has not read the line yet
+    host.wish = order;  // the shell may not have read the line yet
 }
 
-/// To the shell's stdin, as far as there is room.
+/// Sends bytes to the shell's stdin. Bytes beyond the window are queued.
 void ShellHosts::write(Host& host, std::string_view bytes) {
   host.pending += bytes;
   while (!host.pending.empty() && host.room > 0) {

@@ -1,5 +1,6 @@
 // ShellHosts: the hosts of a `sortie shell`, each with one shell that lives as long as the prompt.
-// A line goes to some of them and is over when it is over on each. On the I/O thread.
+// A line is sent to some of them and has ended when it has ended on each. Used on the I/O thread
+// only.
 #pragma once
 
 #include <array>
@@ -25,13 +26,14 @@ class ShellHosts {
     boost::asio::any_io_executor executor;
     Transport& transport;
     const RunnerBinary& binary;
-    /// A host is out: its shell could not be started, has ended, or the host went away. `in_line`:
-    /// while it ran a line, whose outcome says the same.
+    /// A host was dropped: its shell could not be started or has ended, or the host was lost.
+    /// `in_line`: it ran a line, whose outcome reports the same.
     std::function<void(const std::string& host, const Outcome& outcome, bool in_line)> on_gone;
-    /// Output between two lines, of a job in the background.
+    /// Output between two lines, from a background job.
     std::function<void(std::size_t index, const std::string& host, std::string_view bytes)>
         on_stray;
-    /// What is shown waits for the terminal: hosts get no credit for more output. Empty: never.
+    /// Returns true while the terminal is too slow: hosts then get no credit for more output. Empty
+    /// = never.
     std::function<bool()> congested = {};
   };
 
@@ -39,42 +41,42 @@ class ShellHosts {
   ShellHosts(Parts parts, const std::vector<std::string>& hosts, const config::RunnerConfig& runner,
              std::string run_id);
 
-  /// More hosts, which are to be connected; the number of the first, the others follow. A host
-  /// that is out may be named again: it gets a new number.
+  /// Adds hosts, to be connected by connect(). Returns the index of the first; the others follow. A
+  /// dropped host may be added again and gets a new index.
   std::size_t add(const std::vector<std::string>& hosts);
-  /// Returns when each of those that were added since the last time has a shell, or is out. No line
-  /// runs meanwhile.
+  /// Connects the hosts added since the last call. Completes when each has a shell or was dropped.
+  /// No line may run meanwhile.
   boost::asio::awaitable<void> connect();
 
   std::size_t size() const { return hosts_.size(); }
   const std::string& name(std::size_t index) const { return hosts_[index]->name; }
   bool lives(std::size_t index) const { return hosts_[index]->phase != Phase::gone; }
-  /// Why a host is out.
+  /// Why the host was dropped.
   const Outcome& end_of(std::size_t index) const { return hosts_[index]->end; }
   std::vector<std::string> living() const;
 
-  /// Runs the line on those of `which` that live. How it ended on each, in their order.
+  /// Runs the line on the live hosts of `which`. Returns the outcomes in the order of `which`.
   boost::asio::awaitable<std::vector<HostOutcome>> run(std::string line,
                                                        std::vector<std::size_t> which,
                                                        ExecSink& sink);
-  /// A line runs.
+  /// Whether a line runs.
   bool busy() const { return running_ > 0; }
-  /// Hosts on which it runs.
+  /// Hosts on which the line runs.
   std::vector<std::string> running() const;
-  /// Ctrl-C: INT to what the line runs; the second time TERM; from the third on the shells of hosts
-  /// where it still runs are ended.
+  /// Handles Ctrl-C: sends SIGINT to the processes of the line, SIGTERM at the second call. From
+  /// the third call on, ends the shells of the hosts where the line still runs.
   void interrupt();
-  /// Credit for output that was held back while `congested`; to be called now and then.
+  /// Gives the credit that was held back while `congested`. Must be called periodically.
   void give_credit();
-  /// How often the running line was interrupted.
+  /// Number of interrupts of the running line.
   int interrupts() const { return interrupts_; }
-  /// Ends every host that is not ready or has a line running; connect() returns.
+  /// Drops every host that is connecting or runs a line. A running connect() completes.
   void abandon();
-  /// Ends all shells. Returns when their runners are gone, or had two seconds for it.
+  /// Ends all shells. Completes when their runners have exited, or after 2.5 s.
   boost::asio::awaitable<void> leave();
 
  private:
-  /// Bytes that may be on their way to and from a shell.
+  /// Maximum number of bytes in flight to and from a shell.
   static constexpr std::uint32_t kInputWindow = 256u << 10, kOutputWindow = 256u << 10;
 
   enum class Phase { connecting, ready, gone };
@@ -85,14 +87,14 @@ class ShellHosts {
     std::array<MarkReader, 2> readers;  // out, err
     std::array<bool, 2> done = {true, true};
     bool busy = false, begun = false;
-    bool opened = false;    // what it says from here on is not of its start
-    int status = 0;         // of the last line
-    std::string_view wish;  // an order for a line that has not begun
-    std::string pending;    // for stdin, beyond its room
+    bool opened = false;    // start is over: stray output is shown
+    int status = 0;         // exit status of the last line
+    std::string_view wish;  // order to send when the line has begun
+    std::string pending;    // bytes for stdin that exceed `room`
     std::uint64_t room = 0, unacknowledged = 0;
     std::optional<wire::RankExited> exited;
     std::string spawn_error;
-    bool ended = false;  // its runner has said so
+    bool ended = false;  // the connection has ended
     Outcome end;
   };
 
@@ -114,14 +116,14 @@ class ShellHosts {
   const config::RunnerConfig& runner_;
   const std::string run_id_;
   std::vector<std::unique_ptr<Host>> hosts_;
-  std::unique_ptr<TaskGroup> tasks_;  // of connect()
+  std::unique_ptr<TaskGroup> tasks_;  // used by connect()
   boost::asio::steady_timer changed_;
-  ExecSink* sink_ = nullptr;  // of the line
+  ExecSink* sink_ = nullptr;  // sink of the running line
   std::vector<HostOutcome> outcomes_;
   std::vector<std::size_t> which_;
   std::size_t running_ = 0, order_ = 0;
   int interrupts_ = 0;
-  std::size_t connected_ = 0;  // of the hosts, from the first on
+  std::size_t connected_ = 0;  // number of hosts that connect() has handled
   bool leaving_ = false;
 };
 

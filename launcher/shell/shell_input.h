@@ -1,5 +1,5 @@
-// What a line at the prompt of `sortie shell` is: for hosts, for this machine, or for the prompt
-// itself. Pure.
+// Parses a line at the prompt of `sortie shell`: a line for hosts, for this machine, or for the
+// prompt itself. Pure.
 #pragma once
 
 #include <optional>
@@ -11,25 +11,25 @@ namespace sortie::launcher {
 struct ShellInput {
   enum class Kind {
     nothing,  // empty, or a comment
-    remote,   // `text` on the hosts, or on `hosts`
-    local,    // !text
-    select,   // @HOSTS alone: the lines that follow go there; @ alone: to all again
-    add,      // +HOSTS: there as well, also where there is no shell yet
-    remove,   // -HOSTS: there no more
-    list,     // ?
-    folding,  // =: output folded when the line is over, or as it comes
+    remote,   // run `text` on the selected hosts, or on `hosts`
+    local,    // !text: run on this machine
+    select,   // @HOSTS alone: select hosts for the following lines; @ alone: all hosts
+    add,      // +HOSTS: also select these; connects hosts without a shell
+    remove,   // -HOSTS: deselect these
+    list,     // ?: list the hosts
+    folding,  // =: toggle between folded output at the end and live output
     leave,    // exit [N], quit [N]
   };
   Kind kind = Kind::nothing;
   std::string text;
-  std::string hosts;          // an expression, without the '@', '+' or '-' in front
+  std::string hosts;          // host expression without the leading '@', '+' or '-'
   std::optional<int> status;  // of leave
-  std::string error;          // "why; what to do": nothing is to be done
+  std::string error;          // "why; what to do": the line is invalid
 };
 
 ShellInput parse_shell_input(std::string_view line);
 
-/// Whether the line goes on in the next one: an odd number of backslashes at its end.
+/// Whether the line continues in the next one: it ends with an odd number of backslashes.
 bool line_goes_on(std::string_view line);
 
 }  // namespace sortie::launcher

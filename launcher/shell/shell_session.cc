@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::size_t kMaxShellBacklog = 1u << 20;
-/// With more than this waiting for the terminal hosts get no credit for output.
+/// If more bytes than this are queued for the terminal, hosts get no credit for output.
 constexpr std::size_t kLiveBacklog = 4u << 20;
 constexpr std::size_t kLongPrompt = 32;
 
@@ -56,7 +56,7 @@ std::vector<std::size_t> ShellSession::all() const {
   return out;
 }
 
-/// A line of ours: above the prompt where one waits.
+/// Prints a message; above the prompt if one is waiting.
 void ShellSession::say(const std::string& text) {
   const std::string_view whole = text.ends_with('\n')
                                      ? std::string_view(text).substr(0, text.size() - 1)
@@ -69,7 +69,7 @@ void ShellSession::say(const std::string& text) {
 
 void ShellSession::on_gone(const std::string& host, const Outcome& outcome, bool in_line) {
   if (!lost_) lost_ = outcome.exit_code != 0 ? outcome.exit_code : kExitFailed;
-  if (in_line && connected_) return;  // said when the line is over
+  if (in_line && connected_) return;  // reported at the end of the line
   say(fmt::format("{}: {}: {}", host, outcome_name(outcome.kind), outcome.reason));
 }
 
@@ -110,12 +110,12 @@ asio::awaitable<void> ShellSession::serve() {
   }
 }
 
-/// Without its last line end; with the lines that it goes on in.
+/// Reads a line with its continuation lines, without the last newline.
 asio::awaitable<std::optional<std::string>> ShellSession::next_line() {
   std::string whole;
   for (;;) {
     co_await flushed();
-    if (aborted_) co_return std::nullopt;  // a signal that came meanwhile found nobody asked
+    if (aborted_) co_return std::nullopt;  // a signal arrived while ask() was not active
     std::string text = "> ";
     if (whole.empty()) text = prompt_text();
     Prompt::Answer answer = co_await prompt_.ask(std::move(text));
@@ -171,7 +171,7 @@ asio::awaitable<void> ShellSession::act(ShellInput input) {
   }
 }
 
-/// +HOSTS: those without a shell get one. A new shell knows nothing of earlier lines.
+/// +HOSTS: starts shells on hosts without one. A new shell has no state of earlier lines.
 asio::awaitable<void> ShellSession::add_hosts(const std::string& expression) {
   auto hosts = named(expression);
   if (!hosts) {
@@ -205,7 +205,7 @@ asio::awaitable<void> ShellSession::add_hosts(const std::string& expression) {
           : kExitLost;
 }
 
-/// -HOSTS: their shells stay, and know what they knew when lines go there again.
+/// -HOSTS: the shells stay and keep their state in case the hosts are selected again.
 void ShellSession::remove_hosts(const std::string& expression) {
   status_ = kExitUsage;
   const auto away = chosen(expression);
@@ -243,14 +243,14 @@ asio::awaitable<void> ShellSession::run_folded(std::string line, std::vector<std
   name_failures(outcomes);
 }
 
-/// A terminal that is slow makes the hosts wait.
+/// Shows output as it arrives. A slow terminal makes the hosts wait.
 asio::awaitable<void> ShellSession::run_live(std::string line, std::vector<std::size_t> which) {
   LiveSink live(parts_.console);
   const std::vector<HostOutcome> outcomes =
       co_await hosts_.run(std::move(line), std::move(which), live);
   parts_.console.status("");
   status_ = exec_exit_code(outcomes, std::nullopt);
-  // The folded report says so itself.
+  // In folded output the report says this.
   std::map<std::string, std::vector<std::string>> failed;
   for (const HostOutcome& host : outcomes)
     if (host.outcome.kind != Outcome::Kind::ok && hosts_.lives(index_of_.at(host.host)))
@@ -260,7 +260,7 @@ asio::awaitable<void> ShellSession::run_live(std::string line, std::vector<std::
   name_failures(outcomes);
 }
 
-/// Those that a line has cost its host.
+/// Reports the hosts that were dropped during the line.
 void ShellSession::name_failures(const std::vector<HostOutcome>& outcomes) {
   for (const HostOutcome& host : outcomes)
     if (const auto found = index_of_.find(host.host);
@@ -284,7 +284,7 @@ asio::awaitable<void> ShellSession::show(FoldSink& fold) {
     parts_.console.error(fmt::format("{}; output is missing from there on", trouble->message));
 }
 
-/// What was said stands before the prompt.
+/// Waits until all queued output is on the terminal, so that it precedes the prompt.
 asio::awaitable<void> ShellSession::flushed() {
   asio::steady_timer pause(parts_.executor);
   while (!aborted_ && parts_.console.backlog() > 0 && parts_.console.out_error() == 0) {
@@ -294,7 +294,7 @@ asio::awaitable<void> ShellSession::flushed() {
   if (parts_.console.out_error() != 0) aborted_ = true;
 }
 
-/// Whom a line, or the start, waits for; from a second on.
+/// Shows in the status line which hosts a line or the start waits for, after one second.
 asio::awaitable<void> ShellSession::show_waiting() {
   asio::steady_timer tick(parts_.executor);
   int ticks = 0;
@@ -342,7 +342,7 @@ void ShellSession::on_signal(int number) {
   prompt_.end();
 }
 
-/// A group's name comes before a host's.
+/// Expands an expression. The name of a group has precedence over that of a host.
 Result<std::vector<std::string>> ShellSession::named(const std::string& expression) const {
   if (auto group = expand_hosts("@" + expression, parts_.runner)) return group;
   return expand_hosts(expression, parts_.runner);
@@ -385,7 +385,7 @@ void ShellSession::list_hosts() {
   parts_.console.plain(text);
 }
 
-/// "h[01-04] (4) [3]> ": whom a line goes to, and what the last one came to.
+/// "h[01-04] (4) [3]> ": the selected hosts and the last exit status.
 std::string ShellSession::prompt_text() const {
   std::vector<std::string> names;
   for (const std::size_t index : selected_)

@@ -1,4 +1,5 @@
-// ShellSession: the loop of `sortie shell` between its prompt and its hosts.
+// ShellSession: the main loop of `sortie shell`. Reads lines from the prompt and runs them on
+// hosts.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -51,7 +52,7 @@ class ShellSession {
   boost::asio::awaitable<void> add_hosts(const std::string& expression);
   void remove_hosts(const std::string& expression);
   void list_hosts();
-  /// The hosts of the prompt, each with its latest shell.
+  /// Indices of the hosts of the prompt, each with its latest shell.
   std::vector<std::size_t> all() const;
   Result<std::vector<std::string>> named(const std::string& expression) const;
   Result<std::vector<std::size_t>> chosen(const std::string& expression) const;
@@ -63,14 +64,14 @@ class ShellSession {
   Prompt prompt_;
   boost::asio::signal_set signals_;
   boost::asio::steady_timer timer_;
-  std::map<std::string, std::size_t> index_of_;  // the latest shell of a host
-  std::vector<std::size_t> selected_;            // where lines without @ go
-  int status_ = 0;                               // of the last line
-  std::optional<int> lost_;                      // code of the first host that was lost
-  std::optional<int> ended_by_;                  // a signal
-  std::optional<int> left_with_;                 // exit N
-  bool folds_ = true;                            // output, until the line is over
-  bool connected_ = false;                       // not while hosts are connected to
+  std::map<std::string, std::size_t> index_of_;  // host -> index of its latest shell
+  std::vector<std::size_t> selected_;            // hosts of lines without @
+  int status_ = 0;                               // exit status of the last line
+  std::optional<int> lost_;                      // exit code of the first lost host
+  std::optional<int> ended_by_;                  // signal that ended the prompt
+  std::optional<int> left_with_;                 // N of `exit N`
+  bool folds_ = true;       // output is folded and shown at the end of the line
+  bool connected_ = false;  // false while connect() runs
   bool adding_ = false, leaving_ = false, aborted_ = false;
 };
 

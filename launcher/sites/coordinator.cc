@@ -13,7 +13,7 @@ using namespace sortie::training;
 
 namespace {
 
-/// The link to a site that was left out may be the reason for it.
+/// Interval of repeated refusals: a broken link to the site may be the reason why it was excluded.
 constexpr OuterCoordinator::Time kTellSiteAgain{5'000};
 
 }  // namespace
@@ -58,7 +58,7 @@ void OuterCoordinator::answer_all(Site& site, const OuterAnswer& what) {
     if (leader.asked) answer(site, leader, what);
 }
 
-/// The site has none of its leaders any more; what it was asked stays unanswered.
+/// Removes the site's leaders without answering their questions, and cancels exchanges with it.
 void OuterCoordinator::lose(Site& site, const std::string& why) {
   const std::size_t index = static_cast<std::size_t>(site.index);
   site.in = site.copying = site.late = false;
@@ -79,7 +79,7 @@ void OuterCoordinator::leave(Site& site, const std::string& why) {
   line(outer_line({{"do", "left"}, {"site", site.name}, {"over", over_}}));
 }
 
-/// Whether it has the weights of round().
+/// Whether the site has the weights of round().
 bool OuterCoordinator::has_newest(const Site& site) const {
   return begun_ && site.in && !site.copying && std::ranges::min(site.done) == round();
 }
@@ -88,7 +88,7 @@ void OuterCoordinator::due(Time when) {
   wake_at_ = std::min(wake_at_.value_or(when), when);
 }
 
-/// Fewer sites than that are too few to go on. Those that have left in order are not missed.
+/// Minimum number of sites to continue. Sites that have left in order do not count as missing.
 std::int64_t OuterCoordinator::wanted_sites() const {
   const auto there = std::ranges::count(sites_, false, &Site::left);
   return std::max<std::int64_t>(1, std::min<std::int64_t>(settings_.outer.min_sites, there));
@@ -98,8 +98,8 @@ std::int64_t OuterCoordinator::count_in() const {
   return std::ranges::count(sites_, true, &Site::in);
 }
 
-/// Too few sites: the others wait for a while, then the run ends so that it can be resumed. Where
-/// no site is left at all, their own exit codes say how it went.
+/// Handles too few sites: the others wait for a while, then the run ends so that it can be resumed.
+/// If no site is left at all, the exit codes of the sites count.
 void OuterCoordinator::watch_pause() {
   const auto possible =
       std::ranges::count_if(sites_, [](const Site& site) { return !site.failed && !site.left; });
@@ -137,8 +137,8 @@ void OuterCoordinator::watch_pause() {
                       count_in(), wanted, std::chrono::duration<double>(settings_.rejoin).count())};
 }
 
-/// Sites that a round was committed without go on training for it until they ask for something:
-/// their leaders hear of it before.
+/// Tells the leaders of excluded sites that a round was committed without them. Otherwise they
+/// would train on until their next question.
 void OuterCoordinator::tell_left_out() {
   for (Site& site : sites_) {
     const bool some_work = std::ranges::any_of(
@@ -153,7 +153,7 @@ void OuterCoordinator::tell_left_out() {
   }
 }
 
-/// What can be done now is done, whatever came.
+/// Takes all actions that are possible now, after any event.
 OuterCoordinator::Step OuterCoordinator::settle(Time now) {
   now_ = std::max(now_, now);
   wake_at_.reset();
@@ -169,7 +169,8 @@ OuterCoordinator::Step OuterCoordinator::settle(Time now) {
   return std::exchange(step_, Step());
 }
 
-/// Who asks for an order that it is in has not got it: an earlier supervisor gave it, and died.
+/// Cancels an order if one of its members asks for it: the member did not receive it before an
+/// earlier supervisor died.
 void OuterCoordinator::call_off_unheard(const Site& site, const OuterReady& ready) {
   if (ready.fragment < 0 || ready.fragment >= static_cast<std::int64_t>(fragments_.size())) return;
   const auto& order = fragments_[static_cast<std::size_t>(ready.fragment)].order;
@@ -183,7 +184,7 @@ OuterCoordinator::Step OuterCoordinator::site_up(Time now, const std::string& na
                                                  std::uint32_t attempt) {
   now_ = std::max(now_, now);
   if (Site* const site = find(name)) {
-    // One that an earlier supervisor knew goes on where it is.
+    // An attempt that an earlier supervisor knew continues.
     if (site->attempt != attempt) {
       if (!site->leaders.empty()) lose(*site, "has started again");
       std::ranges::fill(site->done, 0);
@@ -241,7 +242,7 @@ OuterCoordinator::Step OuterCoordinator::ask(Time now, const std::string& name, 
   now_ = std::max(now_, now);
   auto [site, leader] = leader_of(name, rank);
   if (!site || ended_) return settle(now);
-  if (leader && question.number <= leader->number) {  // a repeat, or one that is out of date
+  if (leader && question.number <= leader->number) {  // repeated or outdated
     if (question.number == leader->number && leader->answered && !leader->asked)
       step_.messages.push_back({site->name, rank, question.number, *leader->answered});
     return settle(now);

@@ -1,10 +1,10 @@
 // OuterCoordinator: decides which sites take part in a round, on which samples they work, and which
-// rounds count (common/training/outer.h has the questions). Pure: time and messages come in,
-// messages and lines for the log go out.
+// rounds are committed (common/training/outer.h defines the questions). Pure: its input is times
+// and messages, its output messages and log lines.
 //
-// One exchange per fragment is under way at a time; it is of the round after the last one of that
-// fragment that was committed. A site that a round was committed without has other weights than the
-// rest: it is told so at once, and again until it asks for something, and is refused until it has
+// At most one exchange is active at a time. It belongs to the round after the last committed round
+// of its fragment. A site that was not part of a commit has other weights than the rest. It is
+// notified at once, and again until it asks a question. Its questions are refused until it has
 // joined again.
 #pragma once
 
@@ -27,86 +27,86 @@ namespace sortie::launcher {
 
 class OuterCoordinator {
  public:
-  using Time = std::chrono::milliseconds;  // of any clock that never goes back
+  using Time = std::chrono::milliseconds;  // of any monotonic clock
   struct Settings {
     std::vector<std::string> sites;  // in config order
     config::OuterSettings outer;
-    std::int64_t global_batch_size = 0;  // samples of an inner step of all these sites; 0: none
-    Time start_wait{300'000};            // for sites that are still to join, before the first round
-    Time join_wait{300'000};             // for a site that copies the weights of others
-    Time rejoin{600'000};                // for sites to come back, with fewer than min_sites
+    std::int64_t global_batch_size = 0;  // samples per inner step over all these sites; 0 = none
+    Time start_wait{300'000};            // before the first round, for sites that have not joined
+    Time join_wait{300'000};             // for a site that copies weights from others
+    Time rejoin{600'000};                // for sites to rejoin if fewer than min_sites are left
   };
   struct Message {
     std::string site;
-    std::uint32_t rank = 0;    // of the site
-    std::uint64_t number = 0;  // of the question; 0: unasked
+    std::uint32_t rank = 0;    // within the site
+    std::uint64_t number = 0;  // of the question; 0 = unsolicited
     training::OuterAnswer answer;
   };
-  /// For the journal and for people.
+  /// An event for the journal and the user.
   struct Note {
     enum class Kind { begun, joined, committed, aborted, excluded, paused, resumed, differs };
     Kind kind = Kind::begun;
-    std::string site{};  // whose; empty = the run's
+    std::string site{};  // site of the event; empty = the run
     std::int64_t round = 0, fragment = 0;
     std::uint64_t epoch = 0;
     std::vector<std::string> members{};
-    double seconds = 0;  // committed: from the order to the last vote; paused: how long at most
-    double waited = 0;   // committed: from the first site that was ready to the order
-    std::int64_t steps_in_vain = 0;  // joined: of the site, as it says
+    double seconds = 0;  // committed: from the order to the last vote; paused: maximum duration
+    double waited = 0;   // committed: from the first ready site to the order
+    std::int64_t steps_in_vain = 0;  // joined: wasted steps that the site reports
     std::string text{};
   };
   struct End {
     int exit_code = 0;
     std::string text;
   };
-  /// What follows from an event, in this order: `lines` are to be on disk before any message is
-  /// said.
+  /// The result of an event. The fields must be processed in this order: `lines` must be on disk
+  /// before any message is sent.
   struct Step {
-    std::vector<std::string> lines;  // with line ends
+    std::vector<std::string> lines;  // each ends with '\n'
     std::vector<Message> messages;
     std::vector<Note> notes;
     std::optional<End> end;
   };
-  /// 32 bytes in hexadecimal, never the same twice.
+  /// Returns a new random key: 32 bytes in hexadecimal.
   using NewKey = std::function<std::string()>;
-  /// Orders of one exchange that follow each other at once, before there is a pause.
+  /// Number of orders of one exchange that follow each other without a pause.
   static constexpr int kOrdersAtOnce = 3;
 
   OuterCoordinator(Settings settings, NewKey new_key);
 
-  /// What an earlier supervisor of the run has written; before anything else. A line that is cut
-  /// off, as only the last one can be, was never acted on. ErrorCode::data names the line that
-  /// makes no sense.
+  /// Restores the state from the log of earlier supervisors of the run. Must be called before any
+  /// other function. An incomplete last line is ignored, because it was never acted on.
+  /// ErrorCode::data names the first invalid line.
   Result<> restore(std::string_view log);
 
-  /// An attempt of the site has begun or goes on (one that was adopted). Whoever joined in an
-  /// earlier one is gone.
+  /// An attempt of the site has begun, or was adopted. The leaders of an earlier attempt are gone.
   Step site_up(Time now, const std::string& site, std::uint32_t attempt);
-  /// The attempt has ended. `for_good`: no further one follows.
+  /// The attempt has ended. `for_good`: no further attempt follows.
   Step site_down(Time now, const std::string& site, bool for_good);
   Step add_site(Time now, const std::string& site);
-  /// The site leaves: no work is granted to it any more, and nobody waits for it.
+  /// The site leaves the run: it gets no more work, and other sites do not wait for it.
   Step remove_site(Time now, const std::string& site);
-  /// The run is to end: the exchange that is under way may still count, and no other one begins.
-  /// Else a site that hears of it late would go on alone, without those that have saved already.
+  /// The run is about to end: the active exchange may still be committed, but no new one begins.
+  /// Otherwise a site that is stopped late would continue alone, without the sites that have
+  /// already saved.
   Step stop(Time now);
 
-  /// A question of a rank of a site.
+  /// Handles a question of a rank of a site.
   Step ask(Time now, const std::string& site, std::uint32_t rank,
            const training::NumberedQuestion& question);
-  /// The time has come that wake_at() had named; earlier does no harm.
+  /// Must be called at the time wake_at(). An earlier call is harmless.
   Step tick(Time now);
-  /// When the next thing is due; none = nothing is, until somebody says something.
+  /// Time of the next tick(); nullopt = none is due before the next event.
   std::optional<Time> wake_at() const { return wake_at_; }
 
-  /// The round that all fragments of the outer weights have.
+  /// The last round that is committed for all fragments of the outer weights.
   std::int64_t round() const;
-  std::uint64_t epoch() const { return next_epoch_ - 1; }  // that was granted last
+  std::uint64_t epoch() const { return next_epoch_ - 1; }  // of the last order
   struct SiteState {
     std::string name, state;  // coming, joining, copying, in, late, down, left, failed
-    std::int64_t round = 0;   // that it has, or works on
+    std::int64_t round = 0;   // last round that the site has for all fragments
     double step_seconds = 0;
-    std::int64_t steps_in_vain = 0;  // since this supervisor has the run
+    std::int64_t steps_in_vain = 0;  // wasted steps, counted by this supervisor
   };
   std::vector<SiteState> sites() const;
 
@@ -115,51 +115,51 @@ class OuterCoordinator {
     std::uint32_t rank = 0;
     std::string address;
     std::int64_t elements = 0;
-    std::uint64_t number = 0;                      // of the newest question
-    std::optional<training::OuterQuestion> asked;  // and not answered
+    std::uint64_t number = 0;                      // number of the newest question
+    std::optional<training::OuterQuestion> asked;  // unanswered question
     std::optional<training::OuterAnswer> answered;
   };
   struct Site {
     std::string name;
     std::int64_t index = 0;
     std::uint32_t attempt = 0;
-    bool up = false;      // an attempt is under way
-    bool failed = false;  // and none will be
+    bool up = false;      // an attempt is running
+    bool failed = false;  // no further attempt follows
     bool left = false;
     bool in = false;       // has joined
-    bool copying = false;  // and is to get the weights of others first
+    bool copying = false;  // must first copy the weights of another site
     Time joined_at{0};
     std::int64_t parts = 0;
-    std::map<std::int64_t, Leader> leaders;  // by part
-    std::int64_t at = 0;                     // the newest round that it has work of
-    std::vector<std::int64_t> done;          // of each fragment: the round that it has
+    std::map<std::int64_t, Leader> leaders;  // part -> leader
+    std::int64_t at = 0;                     // the newest round for which it has work
+    std::vector<std::int64_t> done;          // fragment -> last round that the site has
     StepTimes steps;
-    std::optional<Time> ready_at;   // all parts have asked OuterReady
-    bool late = false;              // the order under way is without it
-    bool mixed = false;             // its fragments are of different rounds: it has no round
-    std::string left_out{};         // why it is in no more, as long as leaders of it may not know
-    std::optional<Time> told_at{};  // when they were told last
+    std::optional<Time> ready_at;   // when all parts had asked OuterReady
+    bool late = false;              // not a member of the current order
+    bool mixed = false;             // its fragments have different rounds: no consistent state
+    std::string left_out{};         // why it was excluded, until its leaders know
+    std::optional<Time> told_at{};  // when the leaders were last notified
     std::int64_t steps_in_vain = 0;
   };
   struct Order {
     std::uint64_t epoch = 0;
     std::int64_t round = 0;
-    std::vector<std::size_t> members;  // of sites_
-    Time since{0}, waited{0};          // since < 0: given by an earlier supervisor
+    std::vector<std::size_t> members;  // indices into sites_
+    Time since{0}, waited{0};          // since < 0: order of an earlier supervisor
     std::optional<Time> first_vote;
-    std::map<std::size_t, std::map<std::int64_t, training::OuterVote>> votes;  // site, part
+    std::map<std::size_t, std::map<std::int64_t, training::OuterVote>> votes;  // by site, part
   };
   struct Commit {
     std::int64_t round = 0, fragment = 0;
-    std::set<std::string> members{};  // that have it
+    std::set<std::string> members{};  // sites that have it
   };
-  /// The exchanges of a fragment.
+  /// State of the exchanges of a fragment.
   struct Fragment {
     std::int64_t committed = 0;
     std::optional<Order> order;
-    int failures = 0;  // orders of this round that were called off
+    int failures = 0;  // cancelled orders of this round
     Time retry_at{0};
-    std::map<std::string, int> suspects;  // how often each was named in them
+    std::map<std::string, int> suspects;  // site -> number of times named as the cause
   };
   struct Work {
     std::int64_t steps = 0, first = 0;
@@ -167,7 +167,7 @@ class OuterCoordinator {
   };
   struct Grant {
     Time since{0};
-    std::map<std::string, Work> work;  // by site
+    std::map<std::string, Work> work;  // site -> work
   };
 
   // coordinator.cc
@@ -220,23 +220,23 @@ class OuterCoordinator {
   const NewKey new_key_;
   std::vector<Site> sites_;  // in config order, then in the order in which they were added
   std::vector<Fragment> fragments_;
-  std::map<std::int64_t, Grant> grants_;        // by round; the newest few
-  std::map<std::uint64_t, Commit> commits_;     // by epoch; the newest few
-  std::map<std::int64_t, std::uint64_t> hash_;  // of each part's state in hash_round_
+  std::map<std::int64_t, Grant> grants_;        // round -> grant; only the newest
+  std::map<std::uint64_t, Commit> commits_;     // epoch -> commit; only the newest
+  std::map<std::int64_t, std::uint64_t> hash_;  // part -> hash of its state in hash_round_
   std::int64_t hash_round_ = -1;
-  bool begun_ = false;                       // somebody has the state of round()
-  bool over_ = false;                        // who had that one has ended its training
-  std::optional<Time> first_join_, paused_;  // since when
-  std::int64_t granted_ = 0;                 // samples, from the beginning of the data
+  bool begun_ = false;                       // a site has the state of round()
+  bool over_ = false;                        // a site with that state has ended its training
+  std::optional<Time> first_join_, paused_;  // start times
+  std::int64_t granted_ = 0;                 // samples granted since the beginning of the data
   std::uint64_t next_epoch_ = 1;
-  RoundTimes times_;  // of rounds like the current one: plain steps or not
+  RoundTimes times_;  // only rounds of the same kind as the current one: plain steps or not
   Time now_{0};
   std::optional<Time> wake_at_;
   bool stops_ = false, ended_ = false;
   Step step_;
 };
 
-/// "joined", as in the journal.
+/// Name of a note in the journal, such as "joined".
 std::string_view outer_note_name(OuterCoordinator::Note::Kind kind);
 
 }  // namespace sortie::launcher

@@ -1,4 +1,4 @@
-// The coordinator: who comes, and whose weights are those of the run.
+// OuterCoordinator: which sites join, and whose weights are the weights of the run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ const OuterJoin& join_of(const OuterQuestion& question) {
 
 }  // namespace
 
-/// Why these weights are not those of the other sites; empty where they may be.
+/// Why the model of this leader does not match that of the other sites; empty if it matches.
 std::string OuterCoordinator::misfit(const Site& site, const OuterJoin& join) const {
   if (site.parts > 0 && site.parts != join.parts)
     return fmt::format("one leader of site {} says that there are {} parts, another one {}",
@@ -55,12 +55,12 @@ std::string OuterCoordinator::misfit(const Site& site, const OuterJoin& join) co
 void OuterCoordinator::take_join(Site& site, std::uint32_t rank, const NumberedQuestion& question) {
   const OuterJoin& join = join_of(question.question);
   site.left_out.clear();
-  if (site.in) {  // it has lost its state: so have, for the run, its other parts
+  if (site.in) {  // this part has lost its state, so the other parts must join again, too
     answer_all(site, OuterRefused{fmt::format("rank {} of site {} joins again; join again", rank,
                                               site.name)});
     const auto numbers = site.leaders;
     lose(site, "joins again");
-    // Late repeats of what they have asked are known as such.
+    // Keep the numbers, so that late repeats of old questions are recognized.
     for (const auto& [part, old] : numbers)
       site.leaders[part] = {old.rank, old.address, old.elements, old.number, {}, old.answered};
     site.parts = static_cast<std::int64_t>(site.leaders.size());
@@ -75,13 +75,14 @@ void OuterCoordinator::take_join(Site& site, std::uint32_t rank, const NumberedQ
   site.parts = join.parts;
   site.leaders[join.part] = {rank, join.address, join.elements, question.number, question.question,
                              {}};
-  // As far as this attempt of it was in the rounds; another one has read a checkpoint.
+  // `done` covers only this attempt: site_up() resets it, because a new attempt reads a checkpoint.
   site.mixed = std::ranges::min(site.done) != std::ranges::max(site.done);
   if (!first_join_ && count_in() == 0) first_join_ = now_;
 }
 
-/// Nobody has the state of the run, at its start or because all sites were lost: it goes on from
-/// the newest that somebody brings along. After its end there is nothing to go on with.
+/// Begins the rounds if no site has the state of the run, at its start or because all sites were
+/// lost. The run continues from the newest state that a site has. After the end of the training
+/// there is nothing to continue.
 void OuterCoordinator::begin_rounds() {
   if (count_in() > 0) return;
   std::vector<Site*> come;
@@ -108,7 +109,7 @@ void OuterCoordinator::begin_rounds() {
     if (now_ < until) return due(until);
     if (static_cast<std::int64_t>(come.size()) < wanted_sites()) return;
   }
-  // A site whose parts or fragments are of different rounds has no state.
+  // A site whose parts or fragments have different rounds has no consistent state.
   const auto round_at = [](const Site& site) {
     std::int64_t least = join_of(*site.leaders.begin()->second.asked).round;
     const bool same = std::ranges::all_of(site.leaders, [&](const auto& entry) {
@@ -131,7 +132,7 @@ void OuterCoordinator::begin_rounds() {
   for (const Site* site : with)
     for (const auto& [part, leader] : site->leaders)
       position = std::max(position, join_of(*leader.asked).position);
-  // The state that most of them have, and of as many the first one's.
+  // The state that most of them have; among equals that of the first site.
   const auto state_of = [](const Site& site) {
     std::vector<std::uint64_t> hashes;
     for (const auto& [part, leader] : site.leaders) hashes.push_back(join_of(*leader.asked).hash);
@@ -170,7 +171,7 @@ void OuterCoordinator::begin_rounds() {
   for (Site* site : without) admit(*site, donors, false);
 }
 
-/// Whether it has brought along what is known of the state of the round.
+/// Whether the joining site has exactly the known state of the current round.
 bool OuterCoordinator::same_state(const Site& site) const {
   return !site.mixed && hash_round_ == round() &&
          std::ranges::all_of(site.leaders, [&](const auto& entry) {
@@ -180,7 +181,7 @@ bool OuterCoordinator::same_state(const Site& site) const {
          });
 }
 
-/// At a boundary between rounds, where all fragments are of one.
+/// Admits joining sites at a boundary between rounds, when all fragments have the same round.
 void OuterCoordinator::admit_joiners() {
   if (!begun_ || count_in() == 0) return;
   const bool boundary = std::ranges::all_of(fragments_, [&](const Fragment& fragment) {
@@ -190,8 +191,8 @@ void OuterCoordinator::admit_joiners() {
   std::vector<const Site*> donors;
   for (const Site& site : sites_)
     if (has_newest(site)) donors.push_back(&site);
-  // Those that were to copy have nobody to copy from any more, or have done it: they say so by
-  // joining again.
+  // Sites that should copy weights have no donor left, or have copied already: make them join again
+  // to report what they have.
   const bool waits = std::ranges::any_of(
       sites_, [&](const Site& site) { return !site.in && !site.left && all_ask<OuterJoin>(site); });
   const bool only_copies =
@@ -221,7 +222,7 @@ void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors,
   site.at = round();
   std::ranges::fill(site.done, round());
   OuterJoined said{.round = round()};
-  // Not all joiners from the same one.
+  // Rotate the donors, so that not all joiners copy from the same site.
   for (std::size_t i = 0; i < donors.size() && !same; ++i)
     said.donors.push_back(donors[(i + static_cast<std::size_t>(site.index)) % donors.size()]->name);
   nlohmann::ordered_json leaders = nlohmann::ordered_json::array();
@@ -237,7 +238,7 @@ void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors,
                    {"leaders", leaders}}));
   Note told{Note::Kind::joined, site.name, round()};
   told.members = said.donors;
-  // All leaders of a site do the same steps.
+  // All leaders of a site do the same steps, so do not add them up.
   for (const auto& [part, leader] : site.leaders)
     told.steps_in_vain = std::max(told.steps_in_vain, join_of(*leader.asked).steps_in_vain);
   site.steps_in_vain += told.steps_in_vain;

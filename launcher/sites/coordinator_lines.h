@@ -1,4 +1,5 @@
-// Lines of outer.log, the coordinator's memory over supervisors, and what sites are told.
+// Lines of outer.log, which keeps the state of the coordinator for the next supervisor, and texts
+// for sites.
 #pragma once
 
 #include <fmt/format.h>

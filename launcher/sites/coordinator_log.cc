@@ -1,5 +1,6 @@
-// The coordinator's log read back by the next supervisor. Of an exchange that was under way it has
-// who takes part, but not the key: it can come to its end, unless a member has not heard of it.
+// OuterCoordinator: restores the state from the log of an earlier supervisor. For an active
+// exchange the log has the members, but not the key: it can complete, unless a member has not
+// received the order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +47,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
       for (Fragment& fragment : fragments_) fragment = Fragment{round, {}, 0, {}, {}};
       granted_ = json.at("position");
       grants_.clear();
-      // Whose state it is says "joined".
+      // "joined" lines follow for the sites that have this state.
       for (Site& site : sites_) site.in = false;
     } else if (what == "joined") {
       const std::string name = json.at("site");
@@ -58,7 +59,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
       }
       Site& site = *find(name);
       site.attempt = json.at("attempt");
-      site.in = site.copying = true;  // until it has done something
+      site.in = site.copying = true;  // copying until a commit includes it
       site.left = false;
       site.left_out.clear();
       site.at = json.at("round");

@@ -1,4 +1,4 @@
-// The coordinator: the work of a round, and who exchanges what came of it.
+// OuterCoordinator: grants the work of a round, and orders the exchanges of its results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using OuterTime = OuterCoordinator::Time;
 namespace {
 
 constexpr std::size_t kKeptGrants = 4;
-/// Sites whose steps differ by less than this share do as many of them.
+/// Sites whose step times differ by less than this fraction do equally many steps.
 constexpr double kSameSpeed = 0.1;
 
 double seconds_of(OuterTime time) {
@@ -25,13 +25,13 @@ double seconds_of(OuterTime time) {
 
 }  // namespace
 
-/// Data-parallel steps over all sites: every round is one step.
+/// Whether the round is a plain step: one data-parallel step over all sites.
 bool OuterCoordinator::plain(std::int64_t round) const {
   return !settings_.outer.rounds || round <= settings_.outer.start_after;
 }
 
-/// So many that all sites need the time that the fastest one needs for outer.every, unless all are
-/// to do the same.
+/// Number of steps of a site in a round: as many as fit into the time in which the fastest site
+/// does outer.every steps; outer.every with outer.equal_steps.
 std::int64_t OuterCoordinator::steps_for(const Site& site, std::int64_t round) const {
   if (plain(round)) return 1;
   const std::int64_t every = std::max<std::int64_t>(1, settings_.outer.every);
@@ -43,7 +43,7 @@ std::int64_t OuterCoordinator::steps_for(const Site& site, std::int64_t round) c
   std::int64_t steps = every;
   if (!settings_.outer.equal_steps && own > fastest * (1 + kSameSpeed))
     steps = std::llround(static_cast<double>(every) * fastest / own);
-  // Who comes into a round that is under way does what can be done in the rest of it.
+  // A site that enters a running round does only the steps that fit into the rest of it.
   const auto grant = grants_.find(round);
   const auto whole = times_.whole();
   if (grant != grants_.end() && grant->second.since.count() >= 0 && whole && whole->count() > 0) {
@@ -63,8 +63,8 @@ OuterCoordinator::Work& OuterCoordinator::allocate_for(Site& site, std::int64_t 
   return work;
 }
 
-/// For all sites that are there, in their order: with plain steps the samples of a step are then
-/// those that one process would take.
+/// Grants samples to all member sites in their order. With plain steps the samples of a step are
+/// then the same as those of a single process.
 void OuterCoordinator::allocate(std::int64_t round) {
   std::map<std::string, std::int64_t> steps;
   for (const Site& site : sites_)
@@ -82,7 +82,8 @@ void OuterCoordinator::allocate(std::int64_t round) {
 }
 
 void OuterCoordinator::grant_work() {
-  // Parts of a site that have not heard what others have: an earlier supervisor said it, and died.
+  // Answer parts of a site that missed an answer which other parts got from an earlier supervisor
+  // before it died.
   for (Site& site : sites_)
     for (auto& [part, leader] : site.leaders) {
       if (!site.in || !leader.asked || !std::holds_alternative<OuterNext>(*leader.asked)) continue;
@@ -122,7 +123,7 @@ void OuterCoordinator::grant_work() {
     if (is_new) allocate(round);
     auto& works = grants_[round].work;
     const auto known = works.find(site.name);
-    // Samples that it was granted before it came back are not granted again.
+    // Samples granted to the site before it rejoined are not granted again.
     const bool again = known == works.end() || (known->second.said && site.at < round);
     Work& work = again ? allocate_for(site, round) : known->second;
     work.said = true;
@@ -163,7 +164,7 @@ void OuterCoordinator::check_ready(Site& site) {
   const bool brings = std::ranges::none_of(site.leaders, [](const auto& entry) {
     return std::get<OuterReady>(*entry.second.asked).abstains;
   });
-  if (brings) site.copying = false;  // it has the weights
+  if (brings) site.copying = false;  // a site that contributes has the weights
   site.ready_at = now_;
 }
 
@@ -179,27 +180,28 @@ void OuterCoordinator::order_exchanges() {
 void OuterCoordinator::order_exchange(std::int64_t number) {
   Fragment& fragment = fragments_[static_cast<std::size_t>(number)];
   std::vector<std::size_t> members;
-  std::optional<Time> first;  // of those that bring something
+  std::optional<Time> first;  // first ready site that contributes
   for (Site& site : sites_) {
     if (!site.in || !site.ready_at || !all_ask<OuterReady>(site)) continue;
     const auto& ready = std::get<OuterReady>(*site.leaders.begin()->second.asked);
     if (ready.fragment != number) continue;
     members.push_back(static_cast<std::size_t>(site.index));
-    // Who abstains may not even have begun: it copies the weights in this exchange, say.
+    // A site that abstains may not even have begun: it may copy the weights in this exchange.
     if (!ready.abstains) first = std::min(first.value_or(*site.ready_at), *site.ready_at);
   }
   if (members.empty()) return;
-  if (!first) {  // is there somebody who may still bring something?
+  if (!first) {  // may any other site still contribute?
     const bool others = std::ranges::any_of(
         sites_, [](const Site& site) { return site.in && !site.copying && !site.ready_at; });
     if (!others) refuse_abstainers(members);
     return;
   }
-  // A round that was begun is brought to its end by whoever is left: only then can others join.
+  // A begun round is completed by the remaining sites, however few: only then can others join.
   const bool begun = std::ranges::any_of(
       fragments_, [&](const Fragment& other) { return other.committed > fragment.committed; });
   const std::int64_t wanted = begun ? 1 : wanted_sites();
-  // After failures whoever was named most often stays outside, where enough others are there.
+  // After repeated failures the site named most often as the cause is left out, if enough others
+  // remain.
   std::string shunned;
   if (fragment.failures >= kOrdersAtOnce && !fragment.suspects.empty()) {
     const auto worst = std::ranges::max_element(fragment.suspects, {},
@@ -231,7 +233,7 @@ void OuterCoordinator::order_exchange(std::int64_t number) {
   give_order(number, members, *first);
 }
 
-/// All abstain: a round of them would come to nothing.
+/// Refuses all members if all abstain, because the round would have no result.
 void OuterCoordinator::refuse_abstainers(const std::vector<std::size_t>& members) {
   std::string why = "no site has a change of the weights to offer";
   for (const std::size_t index : members) {

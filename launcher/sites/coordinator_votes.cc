@@ -1,4 +1,4 @@
-// The coordinator: how an exchange went, and whether it counts.
+// OuterCoordinator: evaluates the votes on an exchange, and commits or cancels it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,11 +14,12 @@ using namespace sortie::training;
 namespace {
 
 constexpr std::size_t kKeptCommits = 64;
-/// After the first site is done the others are, too, but for what is still under way to them.
+/// Time for the other votes after the first: when one site is done, the others only wait for data
+/// in flight.
 constexpr OuterCoordinator::Time kLeastVoteWait{30'000};
 constexpr OuterCoordinator::Time kFirstRetry{5'000}, kLongestRetry{60'000};
 
-/// How long until the next order of a fragment whose orders have failed so often in a row.
+/// Pause before the next order of a fragment after `failures` failed orders in a row.
 OuterCoordinator::Time pause_after(int failures, int at_once) {
   if (failures < at_once) return OuterCoordinator::Time{0};
   return std::min(kFirstRetry * (1 << std::min(failures - at_once, 4)), kLongestRetry);
@@ -38,7 +39,7 @@ void OuterCoordinator::take_vote(Site& site, Leader& leader, const OuterVote& vo
         site.leaders, [&](const auto& entry) { return entry.second.rank == leader.rank; });
     fragment->order->votes[index][part->first] = vote;
     if (!fragment->order->first_vote) fragment->order->first_vote = now_;
-    return;  // answered when all have voted
+    return;  // the answer follows when all have voted
   }
   const auto done = commits_.find(vote.epoch);
   const bool counts = done != commits_.end() && done->second.round == vote.round &&
@@ -54,7 +55,7 @@ void OuterCoordinator::judge_votes() {
     if (fragments_[i].order) judge(static_cast<std::int64_t>(i));
 }
 
-/// True when the order came to its end.
+/// Commits or cancels the order if that is decided. Returns true if the order has ended.
 bool OuterCoordinator::judge(std::int64_t number) {
   const Order& order = *fragments_[static_cast<std::size_t>(number)].order;
   std::size_t complete = 0;
@@ -84,7 +85,7 @@ bool OuterCoordinator::judge(std::int64_t number) {
     call_off(number, fmt::format("site {} does not say how it went", silent), silent);
     return true;
   }
-  // What most sites have, of all parts.
+  // The result that most sites have, over all parts.
   const auto hashes_of = [&](std::size_t index) {
     std::vector<std::uint64_t> out;
     for (const auto& [part, vote] : order.votes.at(index)) out.push_back(vote.hash);
@@ -141,7 +142,7 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
   const auto grant = grants_.find(order.round);
   if (order.since.count() >= 0 && grant != grants_.end() && grant->second.since.count() >= 0)
     times_.note(order.waited, took, now_ - grant->second.since);
-  // What plain steps take says nothing about rounds of many steps.
+  // Times of plain steps say nothing about rounds of many steps.
   if (plain(order.round) && !plain(order.round + 1)) times_ = {};
   fragment = Fragment{order.round, {}, 0, {}, {}};
   for (Site& site : sites_) {

@@ -14,7 +14,7 @@ void ForwardRouter::take(const std::string& host, const wire::Message& message) 
     return close({host, end->id}, end->why, /*tell_end=*/false);
   if (const auto* credit = std::get_if<wire::ForwardCredit>(&message)) {
     const auto found = ends_.find({host, credit->id});
-    if (found == ends_.end()) return;  // it has ended meanwhile
+    if (found == ends_.end()) return;  // the stream has ended meanwhile
     Other& other = found->second;
     if (credit->bytes > wire::kForwardWindow - std::min(other.granted, wire::kForwardWindow))
       return close(found->first, "more credit than the window", /*tell_end=*/true);
@@ -52,7 +52,7 @@ void ForwardRouter::open(const std::string& host, const wire::ForwardOpen& order
   ends_[there].end = here;
 }
 
-/// Tells the other end, and with `tell_end` this one as well.
+/// Closes the stream and tells the other end, with `tell_end` also this end.
 void ForwardRouter::close(const End& end, const std::string& why, bool tell_end) {
   const auto found = ends_.find(end);
   if (found == ends_.end()) return;

@@ -1,6 +1,6 @@
-// ForwardRouter: the launcher's part in streams between hosts that do not reach each other
-// (common/wire/forward_messages.h): it passes on what one host's runner sends to the other's. Hosts
-// are not trusted: who sends more than was granted loses the stream.
+// ForwardRouter: relays streams between hosts that can not reach each other
+// (common/wire/forward_messages.h): passes the messages of one host's runner on to the other's.
+// Hosts are not trusted: a stream is closed if an end sends more than it was granted.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ namespace sortie::launcher {
 
 class ForwardRouter {
  public:
-  /// Sends to the runner of a host of the run; false where there is none at present.
+  /// Sends to the runner of a host of the run. Returns false if the host is not connected.
   using Send = std::function<bool(const std::string& host, const wire::Message& message)>;
   explicit ForwardRouter(Send send) : send_(std::move(send)) {}
 
-  /// One of the four messages, from that host's runner.
+  /// Handles one of the four forward messages, received from the runner of `host`.
   void take(const std::string& host, const wire::Message& message);
-  /// Its runner, or the connection to it, is gone: the streams of that host end.
+  /// Closes all streams of a host whose runner or connection is gone.
   void host_gone(const std::string& host);
 
   std::size_t streams() const { return ends_.size() / 2; }
-  std::uint64_t bytes() const { return bytes_; }  // of data that was passed on
+  std::uint64_t bytes() const { return bytes_; }  // relayed data in bytes
 
  private:
-  /// A stream as one of its hosts knows it.
+  /// One end of a stream: host and the stream's id there.
   using End = std::pair<std::string, std::uint64_t>;
   struct Other {
     End end;
-    std::uint64_t granted = 0;  // bytes that the other one may still send to this one
+    std::uint64_t granted = 0;  // bytes that the other end may still send to this one
   };
 
   void open(const std::string& host, const wire::ForwardOpen& order);

@@ -34,7 +34,7 @@ struct OuterLog::State {
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) {
         const int why = count == 0 ? ENOSPC : errno;
-        // No part of a line stays: what comes later would be read as its rest.
+        // Remove the partial line, because later lines would be read as its rest.
         if (::ftruncate(file.get(), before.st_size) != 0)
           return std::unexpected(os_error(errno, path.string()));
         return std::unexpected(os_error(why, path.string()));
@@ -50,8 +50,8 @@ OuterLog::OuterLog() = default;
 OuterLog::OuterLog(OuterLog&&) noexcept = default;
 OuterLog::~OuterLog() = default;
 
-/// "takes" says how much of the file its supervisor has read: what an earlier one has written
-/// behind that, nobody has acted on.
+/// A "takes" line says how much of the file its supervisor had read. Lines that earlier supervisors
+/// wrote after that offset were never acted on and do not count.
 std::string lines_that_count(std::string_view text) {
   std::uint64_t newest = 0;  // supervisor
   std::string out;
@@ -62,7 +62,8 @@ std::string lines_that_count(std::string_view text) {
        text.remove_prefix(end + 1), offset += end + 1) {
     const std::string_view line = text.substr(0, end + 1);
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // What a crash has cut off was never acted on; whoever came next has ended the line.
+    // A line cut off by a crash was never acted on. The next supervisor has ended it with a
+    // newline.
     if (!json.is_object()) continue;
     const std::uint64_t who = json.value("by", std::uint64_t{0});
     if (json.value("do", "") == "takes") {

@@ -1,6 +1,6 @@
-// OuterLog: the coordinator's lines on disk (outer.log in the run's folder), by a thread of its
-// own. Each line says by which supervisor, and what one writes that was replaced counts for
-// nothing.
+// OuterLog: writes the coordinator's lines to disk (outer.log in the run folder) on a separate
+// thread. Each line names the supervisor that wrote it. Lines of a supervisor that has been
+// replaced are ignored.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -23,19 +23,19 @@ class OuterLog {
  public:
   struct Opened;
 
-  /// Takes the log over for the supervisor of `epoch`, and reads what those before have written:
-  /// lines for OuterCoordinator::restore(). ErrorCode::io; ErrorCode::lost: a later supervisor has
-  /// it.
+  /// Takes over the log for the supervisor of `epoch` and reads the lines of earlier supervisors,
+  /// for OuterCoordinator::restore(). ErrorCode::io, or ErrorCode::lost if a later supervisor has
+  /// taken over.
   static Result<Opened> open(const std::filesystem::path& run, unsigned epoch,
                              boost::asio::any_io_executor executor);
   OuterLog(OuterLog&&) noexcept;
   OuterLog& operator=(OuterLog&&) = delete;
-  /// Waits for what is under way.
+  /// Blocks until the queued writes are done.
   ~OuterLog();
 
-  /// Appends the lines, and runs `done` on the executor when they are on disk or can not be; in
-  /// the order of the calls. Nothing is written once a later supervisor has taken its place:
-  /// ErrorCode::lost.
+  /// Appends the lines, and runs `done` on the executor when they are on disk or the write has
+  /// failed, in the order of the calls. After a later supervisor has taken over, nothing is
+  /// written: ErrorCode::lost.
   void append(std::vector<std::string> lines, std::function<void(Result<>)> done);
 
  private:
@@ -43,7 +43,7 @@ class OuterLog {
   OuterLog();
 
   std::shared_ptr<State> state_;
-  std::unique_ptr<FileThread> thread_;  // uses the one above
+  std::unique_ptr<FileThread> thread_;  // uses state_
 };
 
 struct OuterLog::Opened {
@@ -51,7 +51,7 @@ struct OuterLog::Opened {
   std::string lines;
 };
 
-/// The lines of such a log that count, in their order; pure.
+/// Returns the lines of the log `text` that count, in their order. Pure.
 std::string lines_that_count(std::string_view text);
 
 }  // namespace sortie::launcher

@@ -17,7 +17,7 @@ using OuterClock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kWriteAgain{1};
 constexpr std::chrono::minutes kTellAgain{1};
 
-/// 32 bytes of the kernel's.
+/// Returns 32 random bytes from the kernel, in hexadecimal.
 std::string new_link_key() {
   std::string bytes(32, '\0');
   std::size_t done = 0;
@@ -81,7 +81,7 @@ void OuterService::close() {
   retry_.cancel();
 }
 
-/// What is said waits for the lines before it, and for what was to be said before.
+/// Delivers a step after its lines are on disk, and after all earlier steps.
 void OuterService::take(OuterCoordinator::Step step) {
   if (closed_) return;
   const bool empty = step.lines.empty() && step.messages.empty() && step.notes.empty() && !step.end;
@@ -112,7 +112,8 @@ void OuterService::write_next() {
         waiting_.front().lines.clear();
         return write_next();
       }
-      if (written.error().code == ErrorCode::lost) return close();  // it is another one's run
+      // Another supervisor has adopted the run.
+      if (written.error().code == ErrorCode::lost) return close();
       const auto time = OuterClock::now();
       if (!trouble_ || time - *trouble_ > kTellAgain) {
         trouble_ = time;

@@ -1,5 +1,5 @@
-// OuterService: the coordinator of a living run: its clock, its log, and the way of questions and
-// answers. Lives on the I/O thread.
+// OuterService: the coordinator of an active run: connects OuterCoordinator with the clock, the
+// log, and the ranks that ask questions. Used on the I/O thread only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -22,15 +22,17 @@ class OuterService {
   struct Parts {
     boost::asio::any_io_executor executor;
     OuterCoordinator::Settings settings;
-    /// A line for a rank of a site.
+    /// Sends a line to a rank of a site.
     std::function<void(const std::string& site, std::uint32_t rank, std::string line)> say;
     std::function<void(const OuterCoordinator::Note&)> on_note;
-    /// Too few sites are left; the last call.
+    /// Called last, if too few sites are left.
     std::function<void(const OuterCoordinator::End&)> on_end;
-    /// The log can not be written: no round is committed until it can. Told once a minute.
+    /// The log can not be written. No round is committed until it can. Called at most once a
+    /// minute.
     std::function<void(const Error&)> on_trouble;
   };
-  /// Errors: those of OuterLog::open() and OuterCoordinator::restore().
+  /// Opens the log and restores the coordinator. Errors of OuterLog::open() and
+  /// OuterCoordinator::restore().
   static Result<std::unique_ptr<OuterService>> open(const std::filesystem::path& run,
                                                     unsigned epoch, Parts parts);
 
@@ -39,11 +41,12 @@ class OuterService {
   void add_site(const std::string& site);
   void remove_site(const std::string& site);
   void stop();
-  /// An event of type "outer" of a rank. Error: it is no question; nobody is answered.
+  /// Handles an event of type "outer" of a rank. Error: it is not a valid question and gets no
+  /// answer.
   Result<> question(const std::string& site, std::uint32_t rank, const nlohmann::json& event);
 
   const OuterCoordinator& coordinator() const { return coordinator_; }
-  /// The run is over: nothing is said any more.
+  /// Ends the service with the run: no further callbacks.
   void close();
 
  private:
@@ -57,8 +60,8 @@ class OuterService {
   Parts parts_;
   OuterLog log_;
   OuterCoordinator coordinator_;
-  std::deque<OuterCoordinator::Step>
-      waiting_;  // to be said; the first one's lines are being written
+  // Steps to deliver. The lines of the first one are being written.
+  std::deque<OuterCoordinator::Step> waiting_;
   bool writing_ = false, closed_ = false;
   std::optional<std::chrono::steady_clock::time_point> trouble_;
   boost::asio::steady_timer timer_, retry_;

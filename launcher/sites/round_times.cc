@@ -9,7 +9,7 @@ namespace {
 
 using RoundTime = RoundTimes::Time;
 
-/// Of two in the middle the later one.
+/// The upper median for an even number of values.
 template <class Value>
 Value median_of(std::vector<Value> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

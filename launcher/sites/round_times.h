@@ -1,5 +1,4 @@
-// How long rounds, their exchanges and steps took, and how long to wait for sites that are late.
-// Pure.
+// Durations of rounds, exchanges and steps, and the deadline for late sites. Pure.
 #pragma once
 
 #include <chrono>
@@ -13,22 +12,22 @@ class RoundTimes {
  public:
   using Time = std::chrono::milliseconds;
   static constexpr std::size_t kKept = 8;   // rounds
-  static constexpr Time kLongest{600'000};  // the wait while nothing is known, and at most
+  static constexpr Time kLongest{600'000};  // maximum wait, and the wait without history
   static constexpr Time kShortest{2'000};
 
-  /// A round was committed: how long after the first site the last one was ready, how long the
-  /// exchange took, and how long all of it since the work was granted.
+  /// Records a committed round. `spread`: from the first ready site to the last. `exchange`:
+  /// duration of the exchange. `whole`: duration of the round since its work was granted.
   void note(Time spread, Time exchange, Time whole);
 
-  /// How long after the first of `sites` the others are waited for: the median of the spreads and
-  /// four times their median absolute deviation, at least two exchanges, the part of a round that
-  /// worth_waiting() says and kShortest, at most kLongest.
+  /// Time to wait for the other sites after the first of `sites` is ready: the median of the
+  /// spreads plus four times their median absolute deviation. At least two exchanges, the fraction
+  /// worth_waiting() of a round, and kShortest; at most kLongest.
   Time deadline(std::size_t sites) const;
-  /// Waiting for a part w of a round costs w of each of the other sites, once, for then the late
-  /// one is out. To be left out costs this one two rounds: the one that it worked on and the one in
-  /// which it copies the weights. At most a round.
+  /// Fraction of a round that is worth waiting. Waiting for the fraction w costs each other site w
+  /// rounds, once, because the late site is then excluded. Excluding it costs the late site two
+  /// rounds: the one it worked on and the one in which it copies the weights. At most 1.
   static double worth_waiting(std::size_t sites);
-  /// Median; none before the first round.
+  /// Medians; nullopt before the first round.
   std::optional<Time> exchange() const;
   std::optional<Time> whole() const;
 
@@ -39,15 +38,15 @@ class RoundTimes {
   std::deque<Round> rounds_;
 };
 
-/// How long a step takes at a site: the median of its last rounds, because one alone says more of
-/// the moment than of the site.
+/// Duration of a step at a site: the median of its last rounds, because a single round may be an
+/// outlier.
 class StepTimes {
  public:
   static constexpr std::size_t kKept = 5;  // rounds
 
   void note(double seconds);
   void clear() { rounds_.clear(); }
-  /// 0: not known.
+  /// Median in seconds; 0 = unknown.
   double seconds() const;
 
  private:

@@ -1,4 +1,4 @@
-// `sortie sites` on a living run: who takes part, and sites that come and go.
+// `sortie sites` for an active run: lists, adds and removes sites.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -35,7 +35,7 @@ SiteRuns::~SiteRuns() {
 
 Result<> SiteRuns::open() {
   OuterCoordinator::Settings settings;
-  // Those that were added later the log has.
+  // Sites that were added later are in the log.
   for (const Site& site : sites_)
     if (site.what.planned.place.index < site.what.planned.place.count)
       settings.sites.push_back(site.what.planned.place.name);
@@ -132,7 +132,7 @@ void SiteRuns::start(Site& site) {
   parts.on_attempt = [this, name](std::uint32_t attempt) { outer_->site_up(name, attempt); };
   parts.on_attempt_end = [this, name] { outer_->site_down(name, false); };
   if (site.what.adopt) site.what.adopt(parts);
-  // One that is between two attempts has no ranks that anybody could wait for.
+  // Between two attempts the site has no ranks to wait for.
   if (parts.between_attempts) outer_->site_down(name, false);
   site.loop = std::make_unique<RunLoop>(std::move(parts), parts_.job, site.what.planned.plan);
   ++running_;
@@ -167,7 +167,7 @@ void SiteRuns::site_ended(Site& site) {
     parts_.console.message(
         fmt::format("site {} has ended with exit code {} and is not restarted; the others continue",
                     name, verdict.exit_code));
-  site.started = true;  // nobody waits for it
+  site.started = true;  // on_started must not wait for it
   note_started();
   changed_.cancel();
 }
@@ -247,7 +247,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
                                 fmt::join(note.members, ", ")));
       break;
     case Kind::paused:
-      if (stopped_ || too_few_) break;  // nobody waits
+      if (stopped_ || too_few_) break;  // the run ends, so no site waits
       console.message(
           fmt::format("{}; the others wait for at most {:.0f} s", note.text, note.seconds));
       break;
@@ -297,7 +297,7 @@ bool SiteRuns::has_host(const std::string& name) const {
       sites_, [&](const Site& site) { return site.loop && site.loop->has_host(name); });
 }
 
-/// 0 when no site has failed for good; else the code of the first one that has.
+/// Exit code 0 if no site has failed for good, else the code of the first that has.
 Verdict SiteRuns::verdict_of_all() const {
   Verdict all;
   for (const Site& site : sites_)
@@ -312,7 +312,7 @@ Verdict SiteRuns::verdict_of_all() const {
   std::string others;
   for (const Site& site : sites_) {
     if (!site.verdict || site.stopped) continue;
-    all.ended_after += site.verdict->ended_after;  // of ranks
+    all.ended_after += site.verdict->ended_after;  // number of ranks
     if (site.verdict->exit_code == 0) continue;
     const std::string text = fmt::format("site {}: {}", site.what.planned.place.name,
                                          site.verdict->text.empty()

@@ -1,6 +1,6 @@
-// SiteRuns: a run over several sites: on each of them a job of its own (RunLoop) with its own
-// attempts, world, recovery and folder, and between them the coordinator of their rounds. All state
-// lives on the I/O thread.
+// SiteRuns: a run over several sites. Each site has a separate job (RunLoop) with its own attempts,
+// world, recovery and folder; a coordinator connects their rounds. All state lives on the I/O
+// thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -19,13 +19,14 @@
 
 namespace sortie::launcher {
 
-/// A site with what is kept of it: made for a new run, or read back for one that is adopted.
+/// A site and its state: created for a new run, or read from its folder for an adopted run.
 struct SiteOfRun {
   PlannedSite planned;
   RunFolder folder;
-  /// What its loop has to know of attempts before; `attempt` is filled in by SiteRuns.
+  /// Adds the state of earlier attempts to the parameters of the site's loop; SiteRuns sets the
+  /// callbacks of `attempt`.
   std::function<void(RunLoop::Parts&)> adopt = {};
-  std::optional<Verdict> ended = {};  // before this supervisor
+  std::optional<Verdict> ended = {};  // set if it ended under an earlier supervisor
   bool removed = false;               // by `sortie sites remove`
 };
 
@@ -39,22 +40,23 @@ class SiteRuns final : public SupervisedRun {
     std::vector<SiteOfRun> sites;
     unsigned epoch = 1;
     bool adopts = false;
-    /// What all loops share: transport, binary, planning, cordoning; with that console and folder.
+    /// Returns what all loops share (transport, binary, planning, cordoning), with the given
+    /// console and folder.
     std::function<RunLoop::Parts(Console&, RunFolder&)> loop_parts = {};
-    /// Of a site that is added to the living run: its hosts as the plan has them.
+    /// Plans a site that is added to the active run. `hosts`: host lines.
     std::function<Result<SiteOfRun>(const std::string& name, const std::string& hosts,
                                     std::int64_t index)>
         plan_site = {};
-    /// The replanning of a site (RunLoop::Replan).
+    /// Returns the replan function of a site (RunLoop::Replan).
     std::function<RunLoop::Replan(const SitePlace&)> replan = {};
-    /// Called once, when every site has started all its ranks, or has failed.
+    /// Called once, when every site has started all of its ranks or has ended.
     std::function<void()> on_started = {};
   };
 
   explicit SiteRuns(Parts parts);
   ~SiteRuns() override;
 
-  /// The coordinator with its log. Before run().
+  /// Creates the coordinator with its log. Must be called before run().
   Result<> open();
 
   boost::asio::awaitable<Verdict> run() override;
@@ -71,7 +73,7 @@ class SiteRuns final : public SupervisedRun {
     SiteOfRun what;
     std::unique_ptr<Console> console;
     std::unique_ptr<RunLoop> loop;
-    std::optional<Verdict> verdict;  // how it ended
+    std::optional<Verdict> verdict;  // set when it has ended
     bool started = false, stopped = false;
   };
 
@@ -82,7 +84,7 @@ class SiteRuns final : public SupervisedRun {
   void on_question(Site& site, std::uint32_t rank, const nlohmann::json& event);
   void on_note(const OuterCoordinator::Note& note);
   void on_end(const OuterCoordinator::End& end);
-  /// The end that a person asked for; the first one counts.
+  /// Records the end requested by the user. Only the first call counts.
   void begin_stop(int signal_number, std::string reason);
   Verdict verdict_of_all() const;
   Site* find(const std::string& name);
@@ -92,14 +94,14 @@ class SiteRuns final : public SupervisedRun {
   Result<> write_names();
 
   Parts parts_;
-  std::list<Site> sites_;  // in config order; loops refer to them
+  std::list<Site> sites_;  // in config order; loops hold references to them
   std::unique_ptr<OuterService> outer_;
   ForwardRouter forwards_;
   std::size_t running_ = 0;
   bool started_ = false;
   std::optional<OuterCoordinator::End> too_few_;
-  std::optional<Verdict> stopped_;  // by a person, the first time
-  std::uint64_t refused_ = 0;       // questions
+  std::optional<Verdict> stopped_;  // set by the first request of the user
+  std::uint64_t refused_ = 0;       // number of refused questions
   boost::asio::steady_timer changed_;
 };
 

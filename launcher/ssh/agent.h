@@ -1,5 +1,5 @@
-// The ssh-agent protocol, as far as signing in needs it: list the keys, sign. Asio only; libssh's
-// own agent code blocks and is fed prepared answers instead (auth.cc).
+// The parts of the ssh-agent protocol that authentication needs: list the keys, sign. Uses Asio
+// only. libssh's own agent code blocks, so it gets prepared answers instead (auth.cc).
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -18,18 +18,19 @@ struct AgentKey {
   std::string comment;
 };
 
-/// Sends one message (type byte and body, without the length) and returns the answer's. A
-/// connection per request: agents are local, and a shared one would need its own queue.
+/// Sends one message (type byte and body, without the length) and returns the answer in the same
+/// form. Opens a connection per request: agents are local, and a shared connection would need a
+/// queue. ErrorCode::auth.
 boost::asio::awaitable<Result<std::string>> ask_agent(
     std::string socket_path, std::string request, std::chrono::steady_clock::time_point deadline);
 
-/// The keys that the agent holds, in its order.
+/// Returns the keys that the agent holds, in its order. ErrorCode::auth.
 boost::asio::awaitable<Result<std::vector<AgentKey>>> list_agent_keys(
     std::string socket_path, std::chrono::steady_clock::time_point deadline);
 
-/// An agent's answer that lists exactly this key, with its length: what libssh is given to read.
+/// Builds an agent's answer that lists exactly this key, with its length prefix. libssh reads it.
 std::string make_identities_answer(const AgentKey& key);
-/// `message` with its length before it.
+/// Returns `message` with its length prefix.
 std::string with_length(std::string_view message);
 
 inline constexpr char kAgentSignResponse = 14;

@@ -10,7 +10,7 @@
 namespace sortie::launcher {
 namespace {
 
-/// What such programs say has no words in common.
+/// The messages of these programs have nothing in common, so the stage is always "connect".
 ssh::SshFailure ended_early(const std::string& program, std::string_view said,
                             const ProcessStatus& status) {
   const std::string words = ssh::last_words(said);
@@ -46,7 +46,7 @@ std::unique_ptr<Transport> make_argv_transport(boost::asio::any_io_executor exec
   };
   way.words = [words = std::move(words)](const std::string& host) {
     std::vector<std::string> all = template_words(words, host);
-    // No address: a variable like SSH_CONNECTION may have come along from here (srun).
+    // No address: SSH_CONNECTION may be inherited from this machine (srun).
     all.insert(all.end(), {"/bin/sh", "-c", ssh::first_script("")});
     return all;
   };

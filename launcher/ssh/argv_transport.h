@@ -1,5 +1,5 @@
-// runner.transport: hosts reached by any program that runs a command there with its stdin and
-// stdout: `docker exec -i`, `kubectl exec -i`, `srun --overlap`.
+// runner.transport: reaches hosts through any program that runs a command there and passes stdin
+// and stdout on: `docker exec -i`, `kubectl exec -i`, `srun --overlap`.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -12,12 +12,12 @@
 
 namespace sortie::launcher {
 
-/// The words of the template with `host` in the place of each "{host}". No shell reads them.
+/// Replaces each "{host}" in the words of the template by `host`. No shell interprets the words.
 std::vector<std::string> template_words(const std::vector<std::string>& words,
                                         const std::string& host);
 
-/// `words` must not be empty. The address of a host is not known (Connection::peer_address).
-/// Fan-out and deadlines are those of runner.ssh.
+/// Creates the transport. `words` must not be empty. The address of a host is unknown
+/// (Connection::peer_address). Fan-out and timeouts are those of runner.ssh.
 std::unique_ptr<Transport> make_argv_transport(boost::asio::any_io_executor executor,
                                                std::vector<std::string> words,
                                                const config::SshConfig& limits);

@@ -15,7 +15,7 @@ namespace {
 
 enum class Outcome { accepted, refused, partial, broken, unsigned_ };
 
-// libssh's "again" of sign-in calls is another number than that of all the others.
+// Authentication calls of libssh use a different value for "again" than all other calls.
 int as_again(int status) {
   return status == SSH_AUTH_AGAIN ? SSH_AGAIN : status;
 }
@@ -34,7 +34,8 @@ Outcome outcome_of(const std::optional<int>& status) {
   }
 }
 
-// The request that libssh wrote for the agent, without its length; empty when it did not get to it.
+// Reads the sign request that libssh wrote for the agent, without its length. Empty if there is
+// none.
 std::string read_sign_request(int fd) {
   constexpr char kSignRequest = 13;
   std::string bytes(64 * 1024, '\0');
@@ -50,8 +51,8 @@ std::string read_sign_request(int fd) {
   return "";
 }
 
-// The agent socket of a session. libssh closes the one that it has with the session, and forgets
-// one that another one takes the place of.
+// Owns the agent socket of a session. libssh closes its current socket with the session, but does
+// not close one that is replaced.
 class AgentSocket {
  public:
   AgentSocket() = default;
@@ -68,8 +69,8 @@ class AgentSocket {
   Fd held_;
 };
 
-// libssh's agent code writes a request and then blocks until the answer is there. Here it gets a
-// socket that holds the answers already, followed by end of stream, so it can never wait.
+// libssh's agent code writes a request and then blocks until the answer arrives. Here it gets a
+// socket that already contains the answers, followed by end of stream, so it never blocks.
 class PreparedAgent {
  public:
   explicit PreparedAgent(AgentSocket& socket) : socket_(socket) {}
@@ -92,8 +93,8 @@ class PreparedAgent {
   Fd ours_;
 };
 
-// In two passes: the first ends where libssh wants a signature, which shows what is to be signed;
-// the agent signs that while the I/O thread goes on; the second pass finds the signature prepared.
+// In two passes: the first stops where libssh needs a signature, which shows the data to sign. The
+// agent signs it while the I/O thread continues. The second pass finds the signature prepared.
 asio::awaitable<Outcome> try_agent_key(std::shared_ptr<SessionCore> core, HostSettings settings,
                                        AgentKey key, Clock::time_point deadline,
                                        AgentSocket& socket, std::string& problem) {
@@ -172,7 +173,7 @@ asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core, HostSe
       outcome = co_await try_agent_key(core, settings, candidate.agent_key, deadline, agent_socket,
                                        problem);
     if (outcome == Outcome::unsigned_ && candidate.identity && candidate.identity->private_key) {
-      // A signature is cheap next to a round trip, unless there are several keys to go through.
+      // A signature is cheaper than a round trip, unless there are several keys to try.
       const bool ask_first = !first || candidates.keys.size() > 1;
       outcome = co_await try_file_key(core, candidate.identity, ask_first, deadline);
     }

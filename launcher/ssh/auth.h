@@ -1,4 +1,5 @@
-// Signs in with public keys, of files and of the agent. Nothing else is tried, nothing prompts.
+// Authentication by public key, with key files and the agent. No other method is tried, and nothing
+// prompts.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -12,7 +13,8 @@
 
 namespace sortie::launcher::ssh {
 
-/// ErrorCode::auth lists what was tried, what could not be, and what the server allows.
+/// Authenticates the session within `timeout`. ErrorCode::auth lists the refused keys, the unusable
+/// keys, and the methods that the server allows.
 boost::asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core,
                                               HostSettings settings,
                                               std::shared_ptr<Credentials> credentials,

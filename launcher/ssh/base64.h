@@ -7,7 +7,7 @@
 namespace sortie::launcher {
 
 std::string base64_encode(std::string_view bytes);
-/// Empty when `text` is not base64.
+/// Empty if `text` is not valid base64.
 std::string base64_decode(std::string_view text);
 
 }  // namespace sortie::launcher

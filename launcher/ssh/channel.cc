@@ -12,8 +12,8 @@ namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
 
-// Handed to libssh at a time; it frames this and copies it to buffers that never become smaller: a
-// connection that is kept has them as long as it lives.
+// Maximum passed to libssh at a time. libssh frames it and copies it to buffers that never shrink,
+// so a cached connection keeps that memory.
 constexpr std::size_t kWriteChunk = 32 * 1024;
 
 // "KILL" -> 9; the names of RFC 4254 are the system's without "SIG".
@@ -42,7 +42,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::create(std::shared_ptr<Sessi
   callbacks.channel_data_function = [](ssh_session, ssh_channel, void* data, std::uint32_t size,
                                        int is_stderr, void* self) -> int {
     auto* owner = static_cast<ChannelState*>(self);
-    // Stays in libssh's buffer, and so in its window, until it is read.
+    // Data stays in libssh's buffer, and so counts in its window, until it is read.
     if (!is_stderr || !owner->keeps_stderr_) return 0;
     owner->keep_stderr({static_cast<const char*>(data), size});
     return static_cast<int>(size);
@@ -64,7 +64,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::create(std::shared_ptr<Sessi
 
 ChannelState::~ChannelState() {
   if (!channel_) return;
-  // libssh may keep the channel until the server has closed it too; it must not call back then.
+  // libssh may keep the channel until the server has closed it, too. It must not call back then.
   ssh_remove_channel_callbacks(channel_, callbacks_.get());
   ssh_channel_free(channel_);
   core_->flush();
@@ -150,7 +150,7 @@ asio::awaitable<Result<>> ChannelState::write(std::string_view bytes) {
     const auto chunk = static_cast<std::uint32_t>(std::min(bytes.size(), kWriteChunk));
     const auto written = co_await core_->drive([&]() -> int {
       if (closed_) return SSH_ERROR;
-      // 0: the window is closed, or keys are being exchanged anew.
+      // 0: the window is closed, or a key re-exchange is running.
       const int count = ssh_channel_write(channel_, bytes.data(), chunk);
       return count == 0 ? SSH_AGAIN : count;
     });
@@ -160,8 +160,8 @@ asio::awaitable<Result<>> ChannelState::write(std::string_view bytes) {
       co_return std::unexpected(lost("write"));
     }
     bytes.remove_prefix(static_cast<std::size_t>(*written));
-    // Back-pressure: libssh's buffer takes whatever the window allows; wait until the socket has
-    // it.
+    // Back-pressure: libssh buffers as much as the window allows, so wait until it is sent to the
+    // socket.
     const auto flushed = co_await core_->drive([this]() -> int {
       if (closed_) return SSH_ERROR;
       return ssh_get_status(core_->session()) & SSH_WRITE_PENDING ? SSH_AGAIN : SSH_OK;
@@ -176,8 +176,8 @@ asio::awaitable<Result<ProcessStatus>> ChannelState::wait() {
   const auto status = co_await core_->drive([this]() -> int {
     if (ended_ || remote_closed_) return SSH_OK;
     if (closed_) return SSH_ERROR;
-    // Only for its side effect of taking packets in: it knows nothing of signals, and its -1 may
-    // mean "not yet". drive() ends the waiting when the connection breaks.
+    // Called only for its side effect of processing packets: it ignores signals, and its -1 may
+    // mean "not yet". drive() ends the wait if the connection breaks.
     ssh_channel_get_exit_status(channel_);
     return ended_ || remote_closed_ ? SSH_OK : SSH_AGAIN;
   });
@@ -190,8 +190,8 @@ void ChannelState::close() {
   if (closed_) return;
   closed_ = true;
   if (core_->closed()) return;
-  // For a channel that was refused libssh would send its EOF to channel 0, and sshd answers that by
-  // ending the whole connection.
+  // For a refused channel libssh would send EOF to channel 0, and sshd would close the whole
+  // connection in response.
   if (opened_) ssh_channel_close(channel_);
   core_->flush();
   core_->notify();

@@ -1,5 +1,5 @@
-// ChannelState: one libssh channel and what its callbacks have heard. SshChannel (a command's
-// stdio) and the jump pump (a forwarded TCP stream) are both built on it.
+// ChannelState: one libssh channel and the state set by its callbacks. SshChannel (stdio of a
+// command), SshTerminal and the jump pump (a forwarded TCP stream) are built on it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -20,7 +20,7 @@ struct ssh_channel_callbacks_struct;
 
 namespace sortie::launcher::ssh {
 
-/// Shared by its owner and the coroutines inside it. Closing it ends those with ErrorCode::lost.
+/// Shared by its owner and the coroutines running in it. close() ends these with ErrorCode::lost.
 class ChannelState : public std::enable_shared_from_this<ChannelState> {
  public:
   static Result<std::shared_ptr<ChannelState>> create(std::shared_ptr<SessionCore> core);
@@ -29,10 +29,11 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
   ChannelState& operator=(const ChannelState&) = delete;
 
   boost::asio::awaitable<Result<>> open_exec(std::string command, Clock::time_point deadline);
-  /// direct-tcpip to `host`:`port` as seen from the server.
+  /// Opens a direct-tcpip channel from the server to `host`:`port`.
   boost::asio::awaitable<Result<>> open_forward(std::string host, int port,
                                                 Clock::time_point deadline);
-  /// A person's session; stderr is then read with read_stream() instead of kept.
+  /// Opens an interactive session, or a command without a terminal. stderr is then read with
+  /// read_stream() instead of being kept for stderr_tail().
   boost::asio::awaitable<Result<>> open_terminal(TerminalRequest request,
                                                  Clock::time_point deadline);
   boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer);
@@ -54,18 +55,18 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
 
   std::shared_ptr<SessionCore> core_;
   ssh_channel_struct* channel_ = nullptr;
-  std::unique_ptr<ssh_channel_callbacks_struct> callbacks_;  // libssh keeps a pointer to it
+  std::unique_ptr<ssh_channel_callbacks_struct> callbacks_;  // libssh holds a pointer to it
   std::optional<ProcessStatus> ended_;
   StderrTail stderr_tail_;
   bool keeps_stderr_ = true;
-  bool opened_ = false;  // until then there is nothing at the server to close
+  bool opened_ = false;  // before that the server has no channel to close
   bool remote_closed_ = false;
   bool closed_ = false;
 };
 
 using SshChannel = OwnedChannel<ChannelState>;
 
-/// Owns a ChannelState and closes it, for a person's session.
+/// TerminalChannel over a ChannelState, which it closes on destruction.
 class SshTerminal : public TerminalChannel {
  public:
   explicit SshTerminal(std::shared_ptr<ChannelState> state) : state_(std::move(state)) {}

@@ -9,10 +9,10 @@
 namespace sortie::launcher::ssh {
 namespace {
 
-/// As many jump hosts, each with a ProxyJump of its own, as a chain may have.
+/// Maximum length of a chain of jump hosts that each have a ProxyJump.
 constexpr int kDeepestChain = 16;
 
-/// Its length first: no two lists of values have one text.
+/// Prefixes the value with its length, so that different lists of values have different texts.
 void add_value(std::string& text, std::string_view value) {
   text += fmt::format("{}:{};", value.size(), value);
 }
@@ -29,7 +29,8 @@ ConnectionKeys::ConnectionKeys(config::SshConfig ssh, UserEnvironment environmen
       environment_(std::move(environment)),
       reader_(environment_, ssh_.config_file) {}
 
-/// Replaced or rewritten: another text. A file that is not there has one too.
+/// A text that changes when the file is replaced or rewritten. Empty for a file that does not
+/// exist.
 const std::string& ConnectionKeys::state_of(const std::filesystem::path& file) {
   const auto [entry, is_new] = files_.try_emplace(file);
   struct stat info {};
@@ -72,9 +73,9 @@ Result<> ConnectionKeys::add(Gathered& all, const HostSpec& spec, int depth) {
 
 Result<ConnectionKey> ConnectionKeys::key_of(const std::string& host) {
   SORTIE_ASSIGN_OR_RETURN(const HostSpec spec, parse_host_spec(host));
-  // accept_new is no part of it: a connection that is up has a key that is known.
+  // accept_new is not part of the key: the host key of an open connection is known.
   Gathered all;
-  add_value(all.text, ssh_.control);  // whether it may be a master's
+  add_value(all.text, ssh_.control);  // decides whether a master may be used
   SORTIE_TRY(add(all, spec, 0));
   return ConnectionKey{hex(sha256(all.text)), std::move(all.address)};
 }

@@ -1,6 +1,6 @@
-// What a connection is found by that is to be used again: everything that decides whom it reaches
-// and as whom. Two connections with one key are interchangeable; a change of a host's settings, of
-// a key file, of the agent or of the known hosts makes another key.
+// Key under which a connection is cached for reuse. It covers everything that determines which host
+// is reached and as which user. Connections with equal keys are interchangeable. A change of a
+// host's settings, a key file, the agent or the known hosts changes the key.
 #pragma once
 
 #include <map>
@@ -16,14 +16,14 @@ namespace sortie::launcher::ssh {
 
 struct ConnectionKey {
   std::string hash;     // lower-case hex
-  std::string address;  // "user@host:port", for people
+  std::string address;  // "user@host:port", for display
 };
 
 class ConnectionKeys {
  public:
   ConnectionKeys(config::SshConfig ssh, UserEnvironment environment);
 
-  /// `host`: [user@]host[:port]. Errors as of a connect() (ErrorCode::config).
+  /// `host`: [user@]host[:port]. Errors like those of connect() (ErrorCode::config).
   Result<ConnectionKey> key_of(const std::string& host);
 
  private:
@@ -34,7 +34,7 @@ class ConnectionKeys {
   const config::SshConfig ssh_;
   const UserEnvironment environment_;
   SshConfigReader reader_;
-  std::map<std::filesystem::path, std::string> files_;  // as they were when first asked for
+  std::map<std::filesystem::path, std::string> files_;  // file -> its state when first looked at
 };
 
 }  // namespace sortie::launcher::ssh

@@ -30,7 +30,7 @@ constexpr MasterWord kMasterWords[] = {
     {"autoask", ControlMaster::auto_ask},
 };
 
-// Seconds in a unit of sshd_config(5)'s times; 0: it is none.
+// Seconds in a time unit of sshd_config(5); 0 = no unit.
 long unit_seconds(char unit) {
   switch (unit) {
     case 's':
@@ -78,7 +78,7 @@ bool is_time(std::string_view text) {
   return true;
 }
 
-// "~/x" and "~ada/x". ssh asks the password file too.
+// Expands "~/x" and "~ada/x", the latter from the password file, as ssh does.
 Result<std::string> expand_tilde(std::string_view text, const ControlNames& names) {
   if (!text.starts_with('~')) return std::string(text);
   const std::size_t slash = std::min(text.find('/'), text.size());

@@ -10,7 +10,7 @@
 namespace sortie::launcher::ssh {
 namespace {
 
-// The host of the last hop, as it is written.
+// The host of the last hop, as written in the config.
 std::string jump_name(const HostConfig& files) {
   if (files.proxy_jump.empty() || files.proxy_jump == "none") return "";
   const std::size_t comma = files.proxy_jump.rfind(',');
@@ -43,8 +43,8 @@ bool names_file(const std::vector<std::string>& files, const std::string& wanted
   });
 }
 
-// A master is found by its path alone. What [runner.ssh] says and the path does not is not known of
-// the connection behind it.
+// Why the master may not match [runner.ssh]. A master is found by its path only, so a setting that
+// is not part of the path is unknown for its connection.
 std::string contradiction(const HostSettings& settings, const config::SshConfig& ssh,
                           const HostConfig& files, const UserEnvironment& environment) {
   const auto path_has = [&](const char* token) {

@@ -1,4 +1,4 @@
-// ControlSettings: what ssh_config and [runner.ssh] together say of a host's master.
+// ControlSettings: settings for the OpenSSH master of a host, from ssh_config and [runner.ssh].
 #pragma once
 
 #include <filesystem>
@@ -14,19 +14,21 @@
 namespace sortie::launcher::ssh {
 
 struct ControlSettings {
-  /// Where a master of the host listens, by its newest %C and by the one of older versions; one
-  /// where they are equal. Empty = ssh_config has no ControlPath, or none.
+  /// Paths where a master of the host may listen: with the %C of current OpenSSH and with that of
+  /// older versions; only one if they are equal. Empty = ssh_config has no ControlPath, or "none".
   std::vector<std::filesystem::path> sockets;
-  bool make = false;    // ssh would leave one behind: ControlMaster yes or auto, and ControlPersist
-  std::string persist;  // ControlPersist, when `make`
-  /// Why a master would not do although ssh_config has one: [runner.ssh] names a user, a port, a
-  /// key or host keys that its path does not tell apart. Empty = it does.
+  /// ssh would start a persistent master: ControlMaster yes or auto, and ControlPersist.
+  bool make = false;
+  std::string persist;  // value of ControlPersist if `make`
+  /// Why the master must not be used although ssh_config has a ControlPath: [runner.ssh] names a
+  /// user, port, key or known_hosts file that the path does not distinguish. Empty = it may be
+  /// used.
   std::string left_alone;
 };
 
-/// `this_host`: what this machine calls itself. For a jump host (`is_jump`) runner.ssh's user and
-/// port do not count. ErrorCode::config, with file and line, for a
-/// ControlPath that ssh refuses.
+/// `this_host`: host name of this machine. For a jump host (`is_jump`) the user and port of
+/// runner.ssh are ignored. ErrorCode::config, with file and line, for a ControlPath that ssh
+/// refuses.
 Result<ControlSettings> make_control_settings(const HostSpec& spec, const config::SshConfig& ssh,
                                               const HostConfig& files,
                                               const UserEnvironment& environment,

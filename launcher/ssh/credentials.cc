@@ -13,7 +13,7 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 namespace {
 
-constexpr std::chrono::seconds kListingAge{10};  // then the agent is asked again
+constexpr std::chrono::seconds kListingAge{10};  // after that the agent is asked again
 
 std::string settings_key(const HostSettings& settings) {
   std::string key = settings.user + '\n' + settings.agent_socket;
@@ -37,7 +37,7 @@ asio::awaitable<std::shared_ptr<Credentials::AgentListing>> Credentials::listing
   auto& slot = agents_[socket_path];
   if (slot && Clock::now() - slot->asked < kListingAge) {
     const auto shared = slot;
-    // Whoever came first is asking already.
+    // Another coroutine is asking the agent already.
     if (!shared->done) co_await shared->ready.async_wait(kToken);
     if (!shared->done)
       shared->keys =

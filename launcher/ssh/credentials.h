@@ -1,5 +1,5 @@
-// Credentials: what the user can prove who he is with, loaded once and shared by all hosts: private
-// keys, the agent's list of keys, and which of them worked before.
+// Credentials of the user, loaded once and shared by all hosts: private keys, the agent's list of
+// keys, and which key last worked.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -18,24 +18,26 @@ namespace sortie::launcher::ssh {
 
 /// One key that may be offered to a server.
 struct Candidate {
-  std::string name;                    // for messages: the file, or the agent's comment
+  std::string name;                    // for messages: the file name, or the agent's comment
   std::string blob;                    // public key in wire form
-  bool in_agent = false;               // the agent signs; else the file's private key
-  AgentKey agent_key;                  // when in_agent
-  const Identity* identity = nullptr;  // null for a key that only the agent has
+  bool in_agent = false;               // true: the agent signs; false: the file's private key
+  AgentKey agent_key;                  // valid if in_agent
+  const Identity* identity = nullptr;  // nullptr for a key that only the agent has
 };
 
 struct Candidates {
-  std::vector<Candidate> keys;        // in the order in which they are to be tried
-  std::vector<std::string> problems;  // files and agents that could not be used
+  std::vector<Candidate> keys;        // in the order to try them
+  std::vector<std::string> problems;  // unusable files and agents
 };
 
 class Credentials {
  public:
-  /// The order is OpenSSH's: named keys that the agent holds, the agent's others (unless
-  /// IdentitiesOnly), then key files; but a key that worked for the same settings goes first.
+  /// Returns the keys to try, in OpenSSH's order: named keys that the agent holds, the agent's
+  /// other keys (unless IdentitiesOnly), then key files. A key that worked for the same settings
+  /// comes first.
   boost::asio::awaitable<Candidates> candidates(HostSettings settings,
                                                 std::chrono::steady_clock::time_point deadline);
+  /// Records that `worked` was accepted for these settings.
   void remember(const HostSettings& settings, const Candidate& worked);
 
  private:

@@ -19,11 +19,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 void set_option(int fd, int level, int name, int value) {
-  // None of these is needed for a working connection; a kernel without one loses only that.
+  // Errors are ignored: no option is needed for a working connection.
   (void)::setsockopt(fd, level, name, &value, sizeof value);
 }
 
-// A dead link is seen after about 15 s, idle (keepalive) or with data under way (user timeout).
+// Detects a dead link after about 15 s, idle (keepalive) or with data in flight (user timeout).
 void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -65,8 +65,8 @@ asio::awaitable<Result<Dialled>> dial(std::vector<tcp::endpoint> endpoints,
   std::string failures;
   std::string hint = "check the name";
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
-    // The time left is shared out, so that one address that swallows packets leaves some to the
-    // next.
+    // The remaining time is divided among the remaining addresses, so that one that drops packets
+    // leaves time for the next.
     const auto now = Clock::now();
     const auto share = (deadline - now) / static_cast<int>(endpoints.size() - i);
     auto socket = std::make_shared<tcp::socket>(executor);

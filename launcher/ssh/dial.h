@@ -1,5 +1,5 @@
-// TCP to a host: the first of its addresses that answers, with the socket options of a connection
-// that must notice a dead link.
+// Connects to a host by TCP: tries its addresses one after another, and sets socket options that
+// detect a dead link.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -18,7 +18,8 @@ struct Dialled {
   std::string address;  // "10.0.0.7"
 };
 
-/// ErrorCode::connect with what each address said.
+/// Returns a connection to the first endpoint that answers. ErrorCode::connect with the error of
+/// each address.
 boost::asio::awaitable<Result<Dialled>> dial(std::vector<boost::asio::ip::tcp::endpoint> endpoints,
                                              std::chrono::milliseconds timeout);
 

@@ -34,7 +34,7 @@ asio::awaitable<std::shared_ptr<FanOut::Slot>> FanOut::enter() {
     ++active_;
   } else {
     look_around();
-    co_await queue_.wait();  // who wakes it has counted it
+    co_await queue_.wait();  // admit() has counted it
   }
   co_return std::make_shared<Slot>(self);
 }
@@ -46,7 +46,8 @@ void FanOut::admit() {
   }
 }
 
-// While somebody waits: those that have not moved for long make room.
+// While coroutines wait, periodically releases the slots of hosts that have moved no byte for
+// `patience_`.
 void FanOut::look_around() {
   if (looking_) return;
   looking_ = true;

@@ -1,5 +1,6 @@
-// FanOut: how many hosts are being worked on at the same time. A host that has not moved a byte for
-// a while still has its own deadline, but counts no more: dead hosts do not hold up living ones.
+// FanOut: limits the number of hosts that are being connected at the same time. A host that has not
+// moved a byte for a while keeps its own deadline but no longer counts, so that dead hosts do not
+// delay live ones.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -15,12 +16,12 @@
 
 namespace sortie::launcher::ssh {
 
-/// Shared by its slots; on the I/O thread only.
+/// Shared by its slots. Used on the I/O thread only.
 class FanOut : public std::enable_shared_from_this<FanOut> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// A place among the `width`. Gives it up when it goes.
+  /// One of the `width` slots. Released by the destructor.
   class Slot {
    public:
     explicit Slot(std::shared_ptr<FanOut> owner);
@@ -28,7 +29,7 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
     Slot(const Slot&) = delete;
     Slot& operator=(const Slot&) = delete;
 
-    /// `bytes` tells how many have been moved so far; as long as that grows, the host is at work.
+    /// `bytes` returns the number of bytes moved so far. While it grows, the host counts as active.
     void watch(std::function<std::uint64_t()> bytes) { bytes_ = std::move(bytes); }
     void leave();
 
@@ -40,13 +41,14 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
     std::function<std::uint64_t()> bytes_;
     std::uint64_t moved_ = 0;
     Clock::time_point last_moved_ = Clock::now();
-    std::list<Slot*>::iterator place_;  // when counted
+    std::list<Slot*>::iterator place_;  // valid if counted_
     bool counted_ = true;
   };
 
   FanOut(boost::asio::any_io_executor executor, std::size_t width,
          std::chrono::milliseconds patience);
 
+  /// Waits for a free slot. First come, first served.
   boost::asio::awaitable<std::shared_ptr<Slot>> enter();
   std::size_t active() const { return active_; }
 
@@ -56,10 +58,10 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
 
   const std::size_t width_;
   const std::chrono::milliseconds patience_;
-  std::size_t active_ = 0;  // those that were woken and have no slot yet included
-  std::list<Slot*> slots_;  // that count
+  std::size_t active_ = 0;  // includes woken waiters that have no slot yet
+  std::list<Slot*> slots_;  // slots that count
   WaitQueue queue_;
-  boost::asio::steady_timer timer_;  // runs while somebody waits
+  boost::asio::steady_timer timer_;  // runs while the queue is not empty
   bool looking_ = false;
 };
 

@@ -14,13 +14,13 @@ namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
 
-// "Exceeded MaxStartups" is all that an sshd says which drops connections; who talks more is
-// something else.
+// An sshd that drops a connection sends at most "Exceeded MaxStartups". A server that sends more is
+// no sshd.
 constexpr std::uint64_t kMostWordsBytes = 64;
 
-// P-256 first: sshd takes it from libcrypto's assembler, and Curve25519 from portable C of its own,
-// which costs every host 3 ms of CPU more. (OpenSSH's default, sntrup761, costs 60 ms more, and
-// libssh has it not.) KexAlgorithms of the ssh config decides where it is set.
+// P-256 first: sshd uses libcrypto's assembler for it, but its own portable C for Curve25519, which
+// costs every host 3 ms more CPU time. (OpenSSH's default, sntrup761, costs 60 ms more, and libssh
+// does not support it.) KexAlgorithms of the ssh config overrides this.
 constexpr const char* kKexAlgorithms =
     "ecdh-sha2-nistp256,curve25519-sha256,curve25519-sha256@libssh.org,ecdh-sha2-nistp384,"
     "ecdh-sha2-nistp521,diffie-hellman-group16-sha512,diffie-hellman-group18-sha512,"
@@ -28,18 +28,18 @@ constexpr const char* kKexAlgorithms =
 constexpr const char* kHostKeyAlgorithms =
     "ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,"
     "rsa-sha2-256";
-// AES-GCM has hardware behind it on every server CPU.
+// AES-GCM is hardware-accelerated on every server CPU.
 constexpr const char* kCiphers =
     "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,"
     "aes256-ctr";
 
-// Lists that edit the defaults ("+x", "-x", "^x") leave ours as they are.
+// Lists that edit the defaults ("+x", "-x", "^x") do not replace Sortie's.
 bool replaces_defaults(const std::string& list) {
   return !list.empty() && list.front() != '+' && list.front() != '-' && list.front() != '^';
 }
 
-// Algorithms of the key types that are known for the host come first: a server that has several
-// keys then shows the one that can be checked.
+// Puts the algorithms of the known key types of the host first, so that a server with several keys
+// shows one that can be checked.
 std::string host_key_order(const std::vector<std::string>& known_types, const std::string& base) {
   std::string order;
   const auto add = [&](std::string_view algorithm) {
@@ -66,9 +66,9 @@ std::string host_key_order(const std::vector<std::string>& known_types, const st
 Result<> configure(ssh_session session, const HostSettings& settings,
                    const std::vector<std::string>& known_types) {
   const int no = 0;
-  // Only our own reader of ssh_config decides; libssh would run ProxyJump through an ssh process.
+  // Only SshConfigReader reads ssh_config: libssh would run ProxyJump through an ssh process.
   SORTIE_CHECK(ssh_options_set(session, SSH_OPTIONS_PROCESS_CONFIG, &no) == SSH_OK);
-  // Host keys are checked below. Without files (and without a host name) libssh looks nothing up.
+  // Host keys are checked below. Without files and a host name libssh looks up nothing.
   ssh_options_set(session, SSH_OPTIONS_SSH_DIR, "/nonexistent");
   ssh_options_set(session, SSH_OPTIONS_KNOWNHOSTS, "/dev/null");
   ssh_options_set(session, SSH_OPTIONS_GLOBAL_KNOWNHOSTS, "/dev/null");
@@ -118,8 +118,8 @@ std::string describe(const HostKey& key) {
   return fmt::format("{} {}", key.type, fingerprint(key));
 }
 
-// The exact command that trusts the key. ssh-keyscan where it sees the same host under the same
-// name; behind a jump host or with an alias, the line itself.
+// Returns the exact command that trusts the key: ssh-keyscan if it reaches the same host under the
+// same name; behind a jump host or with an alias, a command that appends the line itself.
 std::string trust_command(const HostSettings& settings, const HostKey& key,
                           const std::string& file) {
   const bool plain =
@@ -222,7 +222,7 @@ asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSet
     co_return std::unexpected(handshake_error(*core, ssh.handshake_timeout, !status));
   const auto key = server_key(core->session());
   if (!key) co_return std::unexpected(key.error());
-  // Read again: another host under the same name may have been recorded meanwhile.
+  // Load again: another connection may have recorded a key for this name meanwhile.
   loaded = known_hosts->load(settings.known_hosts_files);
   if (!loaded) co_return loaded;
   co_return check_host_key(settings, *known_hosts, *key, ssh.accept_new);

@@ -1,5 +1,5 @@
-// From a connected socket to a server whose key is known: key exchange, then the host key check
-// that libssh leaves to its caller.
+// SSH handshake on a connected socket: key exchange, then the host key check that libssh leaves to
+// its caller.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -13,14 +13,14 @@
 
 namespace sortie::launcher::ssh {
 
-/// ErrorCode::handshake or ErrorCode::host_key.
+/// Does the key exchange and checks the host key. ErrorCode::handshake or ErrorCode::host_key.
 boost::asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core,
                                              HostSettings settings,
                                              std::shared_ptr<KnownHosts> known_hosts,
                                              config::SshConfig ssh);
 
-/// After a handshake that failed: the server had closed the connection before it said who it is, as
-/// sshd does at its MaxStartups limit. Another try may do.
+/// Returns, after a failed handshake, whether the server closed the connection before its banner,
+/// as sshd does at its MaxStartups limit. A retry may succeed.
 bool dropped_before_banner(SessionCore& core);
 
 }  // namespace sortie::launcher::ssh

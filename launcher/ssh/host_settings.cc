@@ -61,7 +61,8 @@ std::vector<std::string> split_commas(std::string_view text) {
   return parts;
 }
 
-// "ssh -W %h:%p bastion", the old way to write ProxyJump. Empty: something else.
+// Returns the jump host of "ssh -W %h:%p bastion", the old form of ProxyJump. Empty for other
+// commands.
 std::string jump_of_proxy_command(const std::string& command) {
   const auto lines = split_config("x " + command, "");
   if (!lines || lines->empty()) return "";

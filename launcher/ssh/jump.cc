@@ -17,12 +17,12 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::size_t kPumpBuffer = 32 * 1024;
-// sshd's MaxSessions does not count forwarded streams, but each takes a descriptor of the process
-// that serves the connection, which often has 1024; and that process is one core's worth of
-// encryption.
+// sshd's MaxSessions does not count forwarded streams. But each takes a descriptor of the process
+// that serves the connection, whose limit is often 1024, and that process encrypts on a single
+// core.
 constexpr int kMostRiders = 256;
 
-// Both directions hold it; the first to end closes it and with that ends the other.
+// Shared by both directions. The first direction that ends closes it, which ends the other.
 struct Pump {
   Pump(const asio::any_io_executor& executor, Fd fd, std::shared_ptr<ChannelState> c)
       : local(executor, fd.release()), channel(std::move(c)) {}
@@ -68,11 +68,12 @@ bool JumpConnection::has_room() const {
 }
 
 bool JumpRide::is_full(const Error& error) {
-  // RFC 4254's SSH_OPEN_RESOURCE_SHORTAGE as libssh writes it; and what OpenSSH's sshd says when
-  // its process has no descriptor left (a target that can not be reached is told with strerror()).
+  // SSH_OPEN_RESOURCE_SHORTAGE of RFC 4254 in libssh's wording, and the message of OpenSSH's sshd
+  // when its process has no descriptor left (an unreachable target is reported with strerror()
+  // instead).
   const bool short_of_room =
       error.message.contains("error (4)") || error.message.ends_with("error (2) open failed");
-  // The only stream there is can not be one too many.
+  // With a single stream the connection can not be full.
   if (!short_of_room || connection_->riders < 2) return false;
   connection_->full = true;
   return true;
@@ -92,7 +93,7 @@ asio::awaitable<Result<Fd>> dial_through(std::shared_ptr<SessionCore> jump, std:
     co_return std::unexpected(os_error(errno, "socketpair; raise `ulimit -n`", ErrorCode::connect));
   Fd ours(pair[0]);
   const auto pump = std::make_shared<Pump>(jump->executor(), Fd(pair[1]), *channel);
-  // They end with either of the two streams they join.
+  // Both end as soon as one of the two streams ends.
   spawn(jump->executor(), pump_out(pump));
   spawn(jump->executor(), pump_in(pump));
   co_return ours;

@@ -1,5 +1,5 @@
-// ProxyJump: connections to jump hosts, shared by the hosts behind them, and TCP streams through
-// them that look like sockets.
+// ProxyJump: connections to jump hosts, which the hosts behind them share, and TCP streams through
+// these connections, which look like sockets.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -14,25 +14,26 @@
 
 namespace sortie::launcher::ssh {
 
-/// A connection to a jump host, in the making or made. Lives as long as one target behind it does.
+/// A connection to a jump host, being established or established. It lives as long as any target
+/// behind it.
 struct JumpConnection {
   explicit JumpConnection(const boost::asio::any_io_executor& executor)
       : settled(executor, kNoDeadline) {}
   ~JumpConnection() {
     if (core) core->close();
   }
-  /// False when another connection to the same host is to be made.
+  /// Returns false if a new target needs another connection to the same jump host.
   bool has_room() const;
 
-  boost::asio::steady_timer settled;  // cancelled when done
+  boost::asio::steady_timer settled;  // cancelled when `done` is set
   bool done = false;
   bool full = false;  // the server has refused another stream
-  int riders = 0;     // targets behind it, and those that wait for it
+  int riders = 0;     // targets that use it or wait for it
   Error error;
-  std::shared_ptr<SessionCore> core;  // null when it failed
+  std::shared_ptr<SessionCore> core;  // nullptr if it failed
 };
 
-/// One target's share of a JumpConnection.
+/// Shared ownership of a JumpConnection by one target. Counts as a rider.
 class JumpRide {
  public:
   explicit JumpRide(std::shared_ptr<JumpConnection> connection)
@@ -44,16 +45,17 @@ class JumpRide {
   JumpRide& operator=(const JumpRide&) = delete;
 
   std::shared_ptr<SessionCore> core() const { return connection_->core; }
-  /// True when `error`, of a stream that could not be opened, says that the server has too many of
-  /// them here and may have room on another connection. From then on this one gets no more.
+  /// Returns true if `error`, from opening a stream, says that the server has too many streams on
+  /// this connection and may accept more on another one. The connection then gets no further
+  /// streams.
   bool is_full(const Error& error);
 
  private:
   std::shared_ptr<JumpConnection> connection_;
 };
 
-/// Connects from `jump` to `host`:`port`. The socket is one end of a pair whose other end is pumped
-/// by coroutines until either side ends.
+/// Connects from the jump host to `host`:`port`. Returns one end of a socket pair; coroutines relay
+/// the data of the other end until either side ends.
 boost::asio::awaitable<Result<Fd>> dial_through(std::shared_ptr<SessionCore> jump, std::string host,
                                                 int port, Clock::time_point deadline);
 

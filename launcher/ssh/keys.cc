@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMaxKeyBytes = 1u << 20;
 
-// libssh asks here when a key is encrypted. Nothing of Sortie ever prompts.
+// libssh calls this for an encrypted key. Sortie never prompts.
 int refuse_passphrase(const char*, char*, size_t, int, int, void* asked) {
   *static_cast<bool*>(asked) = true;
   return -1;
@@ -38,7 +38,7 @@ Identity read_identity(const std::filesystem::path& file) {
   if (!exists) {
     identity.problem = strerrordesc_np(errno);
   } else if ((status.st_mode & 077) != 0) {
-    // As ssh does: a key that others can read is no secret.
+    // Like ssh, reject a key that others can read.
     identity.problem = fmt::format("is open to others (mode {:04o}); chmod 600 it",
                                    static_cast<unsigned>(status.st_mode & 07777));
   } else if (const auto text = read_file(file, kMaxKeyBytes); !text) {

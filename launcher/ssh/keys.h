@@ -15,19 +15,20 @@ struct KeyDeleter {
 };
 using KeyPtr = std::unique_ptr<ssh_key_struct, KeyDeleter>;
 
-/// What an identity file turned out to be.
+/// Contents of an identity file.
 struct Identity {
   std::filesystem::path file;
-  KeyPtr private_key;       // null: see problem
-  KeyPtr public_key;        // from the private key, else from FILE.pub; null when neither is there
-  std::string public_blob;  // wire form of public_key, for finding it in the agent
+  KeyPtr private_key;       // nullptr: see problem
+  KeyPtr public_key;        // from the private key, else from FILE.pub; nullptr if neither exists
+  std::string public_blob;  // wire form of public_key, to find it in the agent
   std::string problem;      // why there is no private key: "no such file", "needs a passphrase" ...
-  bool missing = false;     // neither FILE nor FILE.pub
+  bool missing = false;     // neither FILE nor FILE.pub exists
 };
 
 class KeyStore {
  public:
-  /// Never fails and never prompts; an unusable file is an Identity with a problem.
+  /// Reads a key file. Never fails and never prompts: an unusable file gives an Identity with a
+  /// problem. Results are cached.
   const Identity& load(const std::filesystem::path& file);
 
  private:

@@ -74,7 +74,7 @@ std::vector<KnownHostEntry> parse_known_hosts(std::string_view text,
     std::string_view names = next_word(line);
     if (names.empty() || names.starts_with('#')) continue;
     if (names.starts_with('@')) {
-      // A certificate authority vouches for certificates, which libssh does not ask servers for.
+      // Skip certificate authorities: libssh does not ask servers for certificates.
       if (names != "@revoked") continue;
       entry.revoked = true;
       names = next_word(line);
@@ -125,7 +125,7 @@ HostKeyCheck KnownHosts::check(const std::string& name, const HostKey& key) cons
   for (const auto& file : files_) {
     for (const KnownHostEntry& entry : file->entries) {
       const bool same_key = entry.key.blob == key.blob;
-      // A known key is trusted only when no file revokes it, so the search goes on.
+      // A known key is trusted only if no file revokes it, so the search continues after a match.
       const bool matters = same_key || entry.key.type == key.type
                                ? result.verdict != HostKeyVerdict::known || entry.revoked
                                : result.verdict == HostKeyVerdict::unknown;

@@ -1,5 +1,5 @@
-// The known_hosts files: parsed once, asked per host. Knows nothing of libssh: a key is a type name
-// and its wire blob.
+// The known_hosts files: parsed once, looked up per host. Independent of libssh: a key is a type
+// name and its wire blob.
 #pragma once
 
 #include <ctime>
@@ -25,34 +25,35 @@ struct KnownHostEntry {
   std::filesystem::path file;
   int line = 0;
   bool revoked = false;
-  std::vector<std::string> patterns;  // or one hashed name, "|1|salt|hash"
+  std::vector<std::string> patterns;  // or a single hashed name, "|1|salt|hash"
   HostKey key;
 
+  /// Whether the entry applies to `name`.
   bool covers(const std::string& name) const;
 };
 
 enum class HostKeyVerdict {
   known,
-  unknown,     // no entry for this name at all
+  unknown,     // no entry for this name
   other_type,  // entries for this name, none with a key of this type
-  changed,     // an entry for this name has another key of this type
+  changed,     // an entry for this name has a different key of this type
   revoked,     // marked @revoked
 };
 
 struct HostKeyCheck {
   HostKeyVerdict verdict = HostKeyVerdict::unknown;
-  std::string place;  // "file:line" of the entry that decided
+  std::string place;  // "file:line" of the decisive entry
 };
 
-/// The entries of the files, read again when a file changes. Missing files have no entries.
+/// The entries of the files. A file is read again if it has changed. A missing file has no entries.
 class KnownHosts {
  public:
-  /// ErrorCode::host_key when a file is there but can not be read.
+  /// Loads the files. ErrorCode::host_key if a file exists but can not be read.
   Result<> load(const std::vector<std::filesystem::path>& files);
 
-  /// `name`: "host", or "[host]:port" when the port is not 22.
+  /// `name`: "host", or "[host]:port" if the port is not 22.
   HostKeyCheck check(const std::string& name, const HostKey& key) const;
-  /// The types of the keys that are known for a name, in file order.
+  /// Returns the types of the known keys of a name, in file order.
   std::vector<std::string> key_types(const std::string& name) const;
 
  private:
@@ -62,15 +63,15 @@ class KnownHosts {
     std::uintmax_t size = 0;
     std::vector<KnownHostEntry> entries;
   };
-  std::vector<std::shared_ptr<const File>> files_;  // of the last load
+  std::vector<std::shared_ptr<const File>> files_;  // files of the last load()
 };
 
-/// Entries of a file's text; lines that can not be understood are passed over, as OpenSSH does.
+/// Parses the text of a file. Invalid lines are ignored, as in OpenSSH.
 std::vector<KnownHostEntry> parse_known_hosts(std::string_view text,
                                               const std::filesystem::path& file);
 
-/// Appends "name type key" in one write, so that several processes may do so; creates the file
-/// (0600) and its folder (0700).
+/// Appends "name type key" in one write, so that several processes may append concurrently. Creates
+/// the file (0600) and its folder (0700).
 Result<> record_host_key(const std::filesystem::path& file, const std::string& name,
                          const HostKey& key);
 

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::uint32_t kAliveRequest = 1;
-// A master that is busy has not accepted those who came before: its queue is 64 long.
+// Pause before the next try if the listen queue of a busy master (64 entries) is full.
 constexpr milliseconds kQueueIsFull{10};
 
 bool names_nobody(int why) {
@@ -38,7 +38,8 @@ Result<Fd> unix_socket() {
   return socket;
 }
 
-// By hand: with a full queue the kernel says EAGAIN, which Asio takes for "in progress".
+// Connects without Asio: with a full queue the kernel returns EAGAIN, which Asio takes for "in
+// progress".
 asio::awaitable<Result<Fd>> connect_unix(asio::any_io_executor executor, std::filesystem::path path,
                                          MuxClient::Clock::time_point deadline) {
   sockaddr_un address{};
@@ -65,7 +66,8 @@ asio::awaitable<Result<Fd>> connect_unix(asio::any_io_executor executor, std::fi
   }
 }
 
-// Who would get our descriptors, and could play the host to us.
+// Checks the user id of the listener, because it gets our descriptors and could impersonate the
+// host.
 Result<> check_listener(int socket) {
   SORTIE_ASSIGN_OR_RETURN(const ucred peer, peer_of(socket));
   if (peer.uid == ::geteuid() || peer.uid == 0) return {};
@@ -79,7 +81,7 @@ Result<> check_listener(int socket) {
 struct MuxClient::Deadline {
   Deadline(const std::shared_ptr<MuxClient>& client, Clock::time_point when)
       : timer(client->socket_.get_executor(), when) {
-    // It may have run out already when what it bounds comes to its end.
+    // The handler may already be queued when the scope ends, hence `over`.
     timer.async_wait([client, passed = over](const boost::system::error_code& cancelled) {
       if (cancelled || *passed) return;
       client->late_ = true;
@@ -140,7 +142,7 @@ asio::awaitable<Result<>> MuxClient::open(std::string request, std::vector<Fd> d
   for (const Fd& descriptor : descriptors)
     if (sent) sent = co_await send_descriptor(descriptor);
   if (!sent) co_return sent;
-  descriptors.clear();  // the master has its own now: with it the last one goes
+  descriptors.clear();  // the master has its own copies; when it closes them we see EOF
   auto answer = co_await next();
   if (!answer) co_return std::unexpected(std::move(answer).error());
   switch (answer->type) {
@@ -188,7 +190,7 @@ asio::awaitable<Result<>> MuxClient::send(std::string_view bytes) {
   co_return Result<>{};
 }
 
-// Each with a byte of its own, as the master takes them.
+// Sends each descriptor with one byte, as the master expects.
 asio::awaitable<Result<>> MuxClient::send_descriptor(const Fd& descriptor) {
   const auto self = shared_from_this();
   char byte = 0;

@@ -1,5 +1,5 @@
 // MuxClient: one connection to the socket of an OpenSSH master, from the greeting to the session or
-// the stream that it carries. A master takes one of them per connection.
+// stream that it carries. A master accepts one session or stream per connection.
 #pragma once
 
 #include <sys/types.h>
@@ -19,16 +19,16 @@
 
 namespace sortie::launcher::ssh {
 
-/// Shared by its owner and the coroutines inside it; on the I/O thread only.
+/// Shared by its owner and the coroutines running in it. Used on the I/O thread only.
 class MuxClient : public std::enable_shared_from_this<MuxClient> {
  public:
   using Clock = std::chrono::steady_clock;
-  /// The id of the request that open() sends.
+  /// Id of the request that open() sends.
   static constexpr std::uint32_t kOpenRequest = 2;
 
-  /// Connects, says hello and asks whether the master is alive. not_found: there is no socket, or
-  /// nobody listens at it; timeout: somebody does and says nothing; protocol: that is no master of
-  /// version 4; config: it is another user's.
+  /// Connects, sends hello and an alive check. ErrorCode::not_found: no socket exists, or no
+  /// process listens on it. timeout: the listener does not answer. protocol: it is not a master of
+  /// version 4. config: it belongs to another user.
   static boost::asio::awaitable<Result<std::shared_ptr<MuxClient>>> connect(
       boost::asio::any_io_executor executor, std::filesystem::path socket,
       Clock::time_point deadline);
@@ -36,21 +36,22 @@ class MuxClient : public std::enable_shared_from_this<MuxClient> {
   MuxClient(const MuxClient&) = delete;
   MuxClient& operator=(const MuxClient&) = delete;
 
-  /// Sends `request` (mux_new_session, mux_stdio_forward) and the descriptors that belong to it,
-  /// and waits until the server has opened what is asked for. ErrorCode::channel: it refuses;
-  /// timeout; lost: the master has gone.
+  /// Sends `request` (mux_new_session, mux_stdio_forward) with its descriptors, and waits until the
+  /// server has opened the session or stream. ErrorCode::channel: it was refused. timeout. lost:
+  /// the master has exited.
   boost::asio::awaitable<Result<>> open(std::string request, std::vector<Fd> descriptors,
                                         Clock::time_point deadline);
-  /// The next message of what was opened. lost: the master has ended it, or has gone.
+  /// Reads the next message of the session or stream. ErrorCode::lost: the master has closed it or
+  /// exited.
   boost::asio::awaitable<Result<MuxMessage>> next();
-  /// Ends what was opened: the command sees the end of its stdin. Idempotent.
+  /// Closes the session or stream: the command sees EOF on stdin. Idempotent.
   void close();
 
-  /// The master's process.
+  /// Process id of the master.
   pid_t master() const { return master_; }
 
  private:
-  // Closes the connection when the time is over.
+  // Closes the connection at the deadline.
   struct Deadline;
 
   boost::asio::awaitable<Result<>> greet();

@@ -16,7 +16,7 @@ namespace {
 
 using MuxExec = asio::awaitable<Result<std::unique_ptr<Channel>>>;
 
-// A server counts a session that has ended for a moment longer.
+// A server counts an ended session for a moment longer, so a refusal is retried.
 constexpr int kMostRefusals = 5;
 constexpr milliseconds kAfterMuxRefusal{50};
 
@@ -41,13 +41,13 @@ struct MuxConnection::State : std::enable_shared_from_this<MuxConnection::State>
   asio::any_io_executor executor;
   const std::string host;
   const std::filesystem::path socket;
-  std::shared_ptr<MuxClient> first;  // has said that the master lives; for the first session
+  std::shared_ptr<MuxClient> first;  // from find(); used for the first session
   std::shared_ptr<FanOut::Slot> slot;
   const milliseconds timeout;
   const std::function<AnewConnection()> anew;
   std::string address;
   std::vector<StageTime> stages;
-  std::unique_ptr<Connection> replacement;  // from when the master opened no session
+  std::unique_ptr<Connection> replacement;  // set after the master opened no session
   std::vector<std::weak_ptr<MuxSession>> sessions;
   bool closed = false;
 };
@@ -104,7 +104,7 @@ asio::awaitable<Result<>> MuxConnection::State::replace(Error why) {
   why.message =
       fmt::format("the ssh master at {} opens no session: {}", socket.string(), why.message);
   log::debug("{}: {}; signing in anew", host, why.message);
-  slot.reset();  // signing in takes one of its own
+  slot.reset();  // the new connection takes its own slot
   auto fresh = co_await anew();
   if (!fresh) {
     Error error = std::move(fresh).error();

@@ -1,6 +1,6 @@
-// MuxConnection: the Connection to a host through an OpenSSH master. Each command is a session of
-// its own there. Where the master opens none (MaxSessions of its server, or its end), the host is
-// signed in to.
+// MuxConnection: a Connection to a host through an OpenSSH master. Each command is a separate
+// session there. If the master opens no session (MaxSessions of its server, or the master has
+// exited), the host is connected and authenticated by libssh.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -20,7 +20,8 @@ using AnewConnection = boost::asio::awaitable<Result<std::unique_ptr<Connection>
 
 class MuxConnection : public Connection {
  public:
-  /// `took`: to find the master. `timeout`: for a session to open. `anew`: signs in to the host.
+  /// `took`: time spent to find the master. `timeout`: limit for opening a session. `anew`:
+  /// connects to the host without the master.
   MuxConnection(boost::asio::any_io_executor executor, std::string host, MuxMaster master,
                 std::chrono::microseconds took, std::chrono::milliseconds timeout,
                 std::function<AnewConnection()> anew);

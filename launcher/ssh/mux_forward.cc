@@ -15,7 +15,7 @@ asio::awaitable<Result<Fd>> forward_through(std::shared_ptr<MuxClient> client, s
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     co_return std::unexpected(os_error(errno, "socketpair; raise `ulimit -n`", ErrorCode::connect));
   Fd ours(ends[0]);
-  // What it reads from, and what it writes to.
+  // The descriptors from which the master reads and to which it writes.
   std::vector<Fd> theirs;
   theirs.emplace_back(ends[1]);
   theirs.emplace_back(::fcntl(ends[1], F_DUPFD_CLOEXEC, 0));

@@ -1,4 +1,4 @@
-// A TCP stream through an OpenSSH master, for hosts behind a jump host that has one.
+// A TCP stream through the OpenSSH master of a jump host, for hosts behind it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -11,8 +11,8 @@
 
 namespace sortie::launcher::ssh {
 
-/// Connects from the master's server to `host`:`port`. The socket is one end of a pair whose other
-/// end the master serves, as long as `client` lives. Errors as MuxClient::open().
+/// Connects from the master's server to `host`:`port`. Returns one end of a socket pair; the master
+/// serves the other end as long as `client` lives. Errors as MuxClient::open().
 boost::asio::awaitable<Result<Fd>> forward_through(std::shared_ptr<MuxClient> client,
                                                    std::string host, int port,
                                                    MuxClient::Clock::time_point deadline);

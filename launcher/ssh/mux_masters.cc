@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A master answers from memory: one that takes longer hangs.
+// A master answers from memory: if it takes longer it hangs.
 constexpr milliseconds kMasterPatience{3000};
 constexpr milliseconds kSessionPatience{1000};
 constexpr milliseconds kMakerPatience{10000};
@@ -31,13 +31,13 @@ std::string own_name() {
 
 }  // namespace
 
-// A master that is being made, or could not be: hosts with one path share it.
+// State of starting a master, shared by hosts with the same path.
 struct MuxMasters::Making {
   explicit Making(const asio::any_io_executor& executor)
       : over(executor, Clock::time_point::max()) {}
-  asio::steady_timer over;  // cancelled when it no longer runs
+  asio::steady_timer over;  // cancelled when `runs` becomes false
   bool runs = false;
-  std::optional<Error> failure;  // then nothing is tried again
+  std::optional<Error> failure;  // if set, starting is not tried again (see make())
 };
 
 MuxMasters::MuxMasters(asio::any_io_executor executor, config::SshConfig ssh,
@@ -61,7 +61,7 @@ asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, MuxRole role) 
   MuxFound found;
   if (ssh_.control == "no") co_return found;
   const auto files = config_reader_.lookup(spec.host);
-  if (!files) co_return found;  // signing in says what is wrong with it
+  if (!files) co_return found;  // connecting without a master reports the error
   const bool is_jump = role != MuxRole::host;
   const auto made = make_control_settings(spec, ssh_, *files, environment_, this_host_, is_jump);
   if (!made) co_return std::unexpected(made.error());
@@ -90,7 +90,8 @@ asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, MuxRole role) 
   co_return found;
 }
 
-// `taken`: the place is somebody's, so that no master can be made there.
+// Looks for a running master. `taken`: another process or user holds the path, so that no master
+// can be started there.
 asio::awaitable<void> MuxMasters::look(const ControlSettings& control, const std::string& host,
                                        MuxFound& found, bool& taken) {
   const auto self = shared_from_this();
@@ -131,7 +132,7 @@ MasterOrder MuxMasters::order_for(const HostSpec& spec, const ControlSettings& c
     order.config_file = environment_.expand_home(ssh_.config_file);
   } else if (const passwd* entry = ::getpwuid(::getuid());
              entry && environment_.home != entry->pw_dir) {
-    // ssh knows of no HOME.
+    // ssh ignores $HOME.
     std::error_code ignored;
     if (const auto own = environment_.home / ".ssh/config"; std::filesystem::exists(own, ignored))
       order.config_file = own;
@@ -156,7 +157,7 @@ asio::awaitable<Result<>> MuxMasters::make(MasterOrder order, const ControlSetti
   auto& entry = makings_[control.sockets.front()];
   if (!entry) entry = std::make_shared<Making>(executor_);
   const std::shared_ptr<Making> making = entry;
-  const auto may_pass = [&making] {  // hosts come back
+  const auto may_pass = [&making] {  // the host may be up again
     return making->failure->code == ErrorCode::resolve ||
            making->failure->code == ErrorCode::connect;
   };
@@ -177,7 +178,7 @@ asio::awaitable<Result<>> MuxMasters::make(MasterOrder order, const ControlSetti
                                   control.sockets.front().string());
     co_return Result<>{};
   }
-  // Signing in would only find the same out once more, after the same time.
+  // Connecting without a master would fail in the same way, after the same time.
   if (may_pass()) co_return std::unexpected(*making->failure);
   found.why_not = making->failure->message;
   log::debug("{}: no ssh master: {}", order.host.host, found.why_not);

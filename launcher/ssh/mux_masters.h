@@ -1,6 +1,6 @@
-// MuxMasters: which OpenSSH master, if any, a host is reached through. One that lives is used;
-// where ssh_config asks for one that stays (ControlMaster, ControlPersist) and none lives, it is
-// made.
+// MuxMasters: finds the OpenSSH master, if any, through which a host is reached. A running master
+// is used. If ssh_config asks for a persistent master (ControlMaster, ControlPersist) and none
+// runs, it is started.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -23,30 +23,31 @@
 
 namespace sortie::launcher::ssh {
 
-/// A master that has just said that it lives.
+/// A master that has just answered an alive check.
 struct MuxMaster {
   std::filesystem::path socket;
-  std::shared_ptr<MuxClient> client;   // for one session
-  std::shared_ptr<FanOut::Slot> slot;  // until whoever asked has begun what it came for
+  std::shared_ptr<MuxClient> client;   // connection for one session
+  std::shared_ptr<FanOut::Slot> slot;  // held until the caller has started its command
 };
 
-/// What a host is wanted for. A jump host behind others of a list is looked for a master, but none
-/// is made: ssh_config has no such way to it.
+/// Role of a host. For a jump host behind others of a list a running master is used, but none is
+/// started, because ssh_config has no such route to it.
 enum class MuxRole { host, jump, jump_behind_others };
 
 struct MuxFound {
   std::optional<MuxMaster> master;
-  std::string why_not;  // a master was to be had and was not; empty = none was
+  std::string why_not;  // why an expected master is not used; empty = none was expected
 };
 
-/// Shared by the transport and the coroutines inside it; on the I/O thread only.
+/// Shared by the transport and the coroutines running in it. Used on the I/O thread only.
 class MuxMasters : public std::enable_shared_from_this<MuxMasters> {
  public:
   MuxMasters(boost::asio::any_io_executor executor, config::SshConfig ssh,
              UserEnvironment environment);
 
-  /// Without a master the host is to be signed in to. Errors: what ssh_config says can not be;
-  /// resolve and connect, where the ssh that was to make one has found that out.
+  /// Finds or starts a master. If the result has none, the caller must connect and authenticate
+  /// itself. Errors: an invalid ssh_config value; resolve or connect, if the ssh that should start
+  /// the master failed this way.
   boost::asio::awaitable<Result<MuxFound>> find(HostSpec spec, MuxRole role);
 
  private:
@@ -67,7 +68,7 @@ class MuxMasters : public std::enable_shared_from_this<MuxMasters> {
   const std::string this_host_;
   SshConfigReader config_reader_;
   std::shared_ptr<FanOut> sessions_;  // runner.ssh.fanout: from the socket to the runner's start
-  std::shared_ptr<FanOut> makers_;    // the same for programs that make masters
+  std::shared_ptr<FanOut> makers_;    // the same for programs that start masters
   std::map<std::string, std::shared_ptr<ServerGate>> gates_;
   std::map<std::filesystem::path, std::shared_ptr<Making>> makings_;
   std::set<std::string> said_;

@@ -24,8 +24,9 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::string_view kAddressTag = "SORTIE-MASTER ";
-constexpr std::size_t kMostBeforeTag = 64 * 1024;  // what shell start-up files may print
-// Between the end of a command's output and the word of its exit code, which follows at once.
+constexpr std::size_t kMostBeforeTag = 64 * 1024;  // output of shell start-up files
+// Time limit between the end of a command's output and its exit code, which normally follows at
+// once.
 constexpr milliseconds kUntilExitCode{2000};
 constexpr milliseconds kUntilAlive{1000};
 
@@ -35,7 +36,7 @@ struct MuxEnds {
 
 Result<MuxEnds> mux_input() {
   int ends[2];
-  // A pair of sockets: a write to a command that is gone is then an error, never a SIGPIPE.
+  // A socket pair instead of a pipe: a write to an ended command is then an error and no SIGPIPE.
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return std::unexpected(os_error(errno, "socketpair; raise `ulimit -n`", ErrorCode::channel));
   return MuxEnds{Fd(ends[0]), Fd(ends[1])};
@@ -47,12 +48,12 @@ Result<MuxEnds> mux_output() {
   return MuxEnds{std::move(pipe->read), std::move(pipe->write)};
 }
 
-// Every login shell (sh, bash, zsh, csh, fish) reads this alike. `command` begins with a word.
+// Valid in every login shell (sh, bash, zsh, csh, fish). `command` begins with a word.
 std::string command_after_address(const std::string& command) {
   return fmt::format("echo \"{}$SSH_CONNECTION\"; {}", kAddressTag, command);
 }
 
-// "CLIENT PORT SERVER PORT": the host's address as its peer sees it. Empty when it is none.
+// Of "CLIENT PORT SERVER PORT": the host's address as its peer sees it. Empty if invalid.
 std::string third_word(std::string_view words) {
   for (int word = 0; word < 2; ++word) {
     const auto space = words.find(' ');
@@ -98,14 +99,14 @@ asio::awaitable<Result<std::shared_ptr<MuxSession>>> MuxSession::start(
   session->input_.assign(asio::local::stream_protocol(), input->ours.release());
   session->output_.assign(output->ours.release());
   session->error_.assign(error->ours.release());
-  // They end with the session and with its stderr.
+  // They end with the session, and with its stderr.
   spawn(executor, watch(session));
   spawn(executor, collect_stderr(session));
   co_return session;
 }
 
-// The exit code, or the end of the connection: then the command was ended by a signal, of which
-// masters say nothing, or the master itself has gone.
+// Waits for the exit code or the end of the connection. Without an exit code either a signal ended
+// the command, which masters do not report, or the master has exited.
 asio::awaitable<void> MuxSession::watch(std::shared_ptr<MuxSession> self) {
   while (!self->status_) {
     const auto message = co_await self->client_->next();
@@ -156,13 +157,13 @@ asio::awaitable<Result<std::size_t>> MuxSession::read_output(std::span<char> buf
   moved_ += count;
   if (!error) co_return count;
   if (error != asio::error::eof || closed_) co_return std::unexpected(lost("read"));
-  // A master that ends closes all that it has, as a command does that has come to its end.
+  // EOF: the command has ended, or the master has exited and closed all descriptors.
   co_await within(kUntilExitCode, ended(self));
   if (closed_ || master_gone_) co_return std::unexpected(lost("read"));
   co_return std::size_t{0};
 }
 
-// Takes the line with the address out of what the host prints; start-up files may print before it.
+// Removes the line with the address from the output. Start-up files may print text before it.
 asio::awaitable<void> MuxSession::read_first_line() {
   const auto self = shared_from_this();
   std::array<char, 4096> buffer;
@@ -182,7 +183,7 @@ asio::awaitable<void> MuxSession::read_first_line() {
       const auto [error, count] = co_await output_.async_read_some(asio::buffer(buffer), kToken);
       first_.append(buffer.data(), count);
       moved_ += count;
-      // What there is to say of the end is read_output()'s to find out.
+      // read_output() determines the reason.
       if (error) begun_ = true;
     }
   }

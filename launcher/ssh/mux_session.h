@@ -1,5 +1,5 @@
-// MuxSession: a command on a host through an OpenSSH master. The master moves the bytes between the
-// host and the three descriptors that it was given; what comes over its socket is the exit code.
+// MuxSession: a command on a host through an OpenSSH master. The master relays the bytes between
+// the host and the three descriptors that it got. Its socket carries the exit code.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -23,11 +23,11 @@
 
 namespace sortie::launcher::ssh {
 
-/// Shared by the channel and the coroutines around it; on the I/O thread only.
+/// Shared by the channel and the coroutines running in it. Used on the I/O thread only.
 class MuxSession : public std::enable_shared_from_this<MuxSession> {
  public:
-  /// Starts `command` through the user's login shell. `on_address` is told once at which address
-  /// the host's sshd was reached, when it says so. Errors as MuxClient::open().
+  /// Starts `command` through the user's login shell. `on_address` is called at most once, with the
+  /// address at which the host's sshd was reached, empty if unknown. Errors as MuxClient::open().
   static boost::asio::awaitable<Result<std::shared_ptr<MuxSession>>> start(
       boost::asio::any_io_executor executor, std::shared_ptr<MuxClient> client,
       std::filesystem::path socket, std::string command,
@@ -58,11 +58,11 @@ class MuxSession : public std::enable_shared_from_this<MuxSession> {
   std::function<void(std::string)> on_address_;
   boost::asio::local::stream_protocol::socket input_;
   boost::asio::posix::stream_descriptor output_, error_;
-  boost::asio::steady_timer ended_;  // cancelled when the master has said the last of it
+  boost::asio::steady_timer ended_;  // cancelled when over_ is set
   std::optional<ProcessStatus> status_;
-  std::string first_;   // what came before and after the line with the address, not read yet
-  bool begun_ = false;  // that line has come, or none will
-  bool over_ = false;   // the master has said the last of it
+  std::string first_;   // output around the line with the address, not yet read by the caller
+  bool begun_ = false;  // that line was received, or none will be
+  bool over_ = false;   // the master has closed the session
   bool master_gone_ = false;
   bool closed_ = false;
   StderrTail stderr_tail_;

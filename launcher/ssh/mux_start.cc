@@ -15,10 +15,10 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::string_view kMaker = "the ssh that ControlPersist asks for";
-// Somebody else's master at the same socket, made meanwhile, is seen after so long.
+// Interval of the checks for a master that another process has started at the same socket.
 constexpr milliseconds kLookAgain{300};
 
-// ControlPath is expanded once more by ssh.
+// Escapes the path, because ssh expands ControlPath again.
 std::string escaped_path(const std::filesystem::path& path) {
   std::string text;
   for (const char c : path.string()) {
@@ -47,7 +47,7 @@ std::vector<std::string> master_words(const config::SshConfig& ssh, const Master
   std::vector<std::string> words = {"ssh", "-N", "-T"};
   const auto option = [&](std::string text) { words.insert(words.end(), {"-o", std::move(text)}); };
   option("BatchMode=yes");
-  // Not "yes": only "auto" clears a socket away that a dead master has left.
+  // Not "yes": only "auto" removes the socket of a dead master.
   option("ControlMaster=auto");
   option(fmt::format("ControlPersist={}", order.persist));
   if (!order.by_ssh) option(fmt::format("ControlPath=\"{}\"", escaped_path(order.socket)));
@@ -82,7 +82,7 @@ asio::awaitable<std::optional<SshFailure>> start_master(asio::any_io_executor ex
   const auto maker = *started;
   const auto end = std::make_shared<MakerEnd>(executor);
   spawn(executor, await_end(maker, end));
-  // The program that was started ends as soon as its child listens in the background.
+  // The started program exits as soon as its child listens in the background.
   const auto deadline = MuxClient::Clock::now() + limit;
   while (!end->status && MuxClient::Clock::now() < deadline) {
     end->timer.expires_after(kLookAgain);

@@ -1,6 +1,6 @@
-// Makes a master as `ssh` does for who sets ControlMaster and ControlPersist: by the system's ssh,
-// which goes into the background once it is signed in, and ends by itself when it has been idle for
-// as long as ControlPersist says. It is the user's from then on, and outlives this process.
+// Starts a persistent master as `ssh` does with ControlMaster and ControlPersist: by the system's
+// ssh, which goes into the background after authentication and exits after it has been idle for
+// ControlPersist. The master belongs to the user and outlives this process.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -21,19 +21,20 @@ namespace sortie::launcher::ssh {
 struct MasterOrder {
   HostSpec host;
   std::filesystem::path socket;
-  std::string persist;  // ControlPersist
-  /// The user's config where it is not the one that ssh reads by itself.
+  std::string persist;  // value of ControlPersist
+  /// The user's config if it is not the one that ssh reads by default.
   std::filesystem::path config_file;
-  /// ssh expands ControlPath by itself: what %C stands for depends on its version.
+  /// ssh expands ControlPath itself, because the value of %C depends on its version.
   bool by_ssh = false;
-  bool is_jump = false;  // runner.ssh's user and port are not of it
+  bool is_jump = false;  // then the user and port of runner.ssh are ignored
 };
 
-/// The argv. Nothing in it asks a question; a name that begins with "-" is no option.
+/// Returns the argv. With it ssh never prompts, and a host name that begins with "-" is no option.
 std::vector<std::string> master_words(const config::SshConfig& ssh, const MasterOrder& order);
 
-/// Returns when a master listens at `socket`, or says why there is none; `words` is the argv. What
-/// has not become one after `limit` is ended. not_found: there is no such program.
+/// Runs the argv `words` and waits until a master listens at `socket`. Returns nullopt then, else
+/// the failure. A program that has not become a master after `limit` is killed.
+/// ErrorCode::not_found: no such program.
 boost::asio::awaitable<std::optional<SshFailure>> start_master(
     boost::asio::any_io_executor executor, std::vector<std::string> words,
     std::filesystem::path socket, std::chrono::milliseconds limit);

@@ -32,7 +32,7 @@ std::string request(MuxType type, std::uint32_t id) {
   return body;
 }
 
-// Takes fields off the front; once one was not whole, nothing more is there.
+// Reads fields from the front. After an incomplete field all further ones are empty.
 class MuxFields {
  public:
   explicit MuxFields(std::string_view bytes) : bytes_(bytes) {}
@@ -81,7 +81,7 @@ std::string mux_new_session(std::uint32_t id, std::string_view command) {
   put_text(body, "");                                     // reserved
   for (int flag = 0; flag < 4; ++flag) put_u32(body, 0);  // terminal, X11, agent, subsystem
   put_u32(body, kNoEscapeChar);
-  put_text(body, "");  // type of the terminal
+  put_text(body, "");  // terminal type
   put_text(body, command);
   return with_length(body);
 }

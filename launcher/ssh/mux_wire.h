@@ -11,7 +11,7 @@
 namespace sortie::launcher::ssh {
 
 inline constexpr std::uint32_t kMuxVersion = 4;
-/// What OpenSSH takes for the longest message.
+/// OpenSSH's limit for a message, in bytes.
 inline constexpr std::size_t kMaxMuxMessage = 256 * 1024;
 
 enum class MuxType : std::uint32_t {
@@ -29,9 +29,9 @@ enum class MuxType : std::uint32_t {
   tty_alloc_fail = 0x80000008,
 };
 
-/// A message of a master. `id` is the request's, or the session's in exit_message and
-/// tty_alloc_fail; `value` the version, process id, session id, exit code or port; `text` the
-/// reason of a refusal.
+/// A message of a master. `id`: id of the request, or of the session in exit_message and
+/// tty_alloc_fail. `value`: version, process id, session id, exit code or port. `text`: reason of a
+/// refusal.
 struct MuxMessage {
   MuxType type = MuxType::ok;
   std::uint32_t id = 0;
@@ -39,17 +39,18 @@ struct MuxMessage {
   std::string text;
 };
 
-// What a client sends, each with the length before it.
+// Messages of a client, with their length prefix.
 std::string mux_hello();
 std::string mux_alive_check(std::uint32_t id);
-/// A session without a terminal, forwards or variables. Its three descriptors follow.
+/// Requests a session without a terminal, forwards or variables. Its three descriptors must follow.
 std::string mux_new_session(std::uint32_t id, std::string_view command);
-/// A TCP stream from the master's server to host:port. Its two descriptors follow.
+/// Requests a TCP stream from the master's server to host:port. Its two descriptors must follow.
 std::string mux_stdio_forward(std::uint32_t id, std::string_view host, int port);
 
-/// The length that stands in the first four bytes; ErrorCode::protocol when no message is so long.
+/// Decodes a length prefix. ErrorCode::protocol if no message has this length.
 Result<std::size_t> mux_length(std::string_view four_bytes);
-/// A message without its length. ErrorCode::protocol when it is cut off or of no known type.
+/// Parses a message without its length prefix. ErrorCode::protocol if it is truncated or its type
+/// is unknown.
 Result<MuxMessage> parse_mux_message(std::string_view body);
 
 }  // namespace sortie::launcher::ssh

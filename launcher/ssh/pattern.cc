@@ -12,7 +12,7 @@ char lower_case(char c) {
 }  // namespace
 
 bool matches_pattern(std::string_view text, std::string_view pattern) {
-  // Greedy with one point to come back to: linear in practice, never exponential.
+  // Greedy with a single backtracking point: linear in practice, never exponential.
   std::size_t t = 0, p = 0, star = std::string_view::npos, resume = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

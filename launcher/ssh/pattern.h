@@ -1,4 +1,4 @@
-// The patterns of OpenSSH's config and known_hosts files: '*', '?', and lists with '!' negation.
+// Patterns of OpenSSH's config and known_hosts files: '*', '?', and lists with '!' negation.
 #pragma once
 
 #include <span>
@@ -7,13 +7,13 @@
 
 namespace sortie::launcher::ssh {
 
-/// Whole-string match with '*' and '?', ASCII case ignored.
+/// Whole-string match with '*' and '?', ignoring ASCII case.
 bool matches_pattern(std::string_view text, std::string_view pattern);
 
-/// True when some pattern matches and no pattern with a leading '!' does.
+/// True if some pattern matches and no pattern with a leading '!' matches.
 bool matches_pattern_list(std::string_view text, std::span<const std::string> patterns);
 
-/// ASCII letters in lower case.
+/// Converts ASCII letters to lower case.
 std::string lower(std::string_view text);
 
 }  // namespace sortie::launcher::ssh

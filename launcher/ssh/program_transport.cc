@@ -24,7 +24,7 @@ constexpr std::string_view kTag = "SORTIE-SSH";
 constexpr std::size_t kMaxNoise = 64 * 1024;  // what shell start-up files may print before the tag
 constexpr std::chrono::milliseconds kProgramPatience{1000};
 
-// The third word of SSH_CONNECTION: the host's address as its peer sees it. Empty when it is none.
+// The third word of SSH_CONNECTION: the host's address as its peer sees it. Empty if invalid.
 std::string address_of(std::string_view line) {
   for (int word = 0; word < 3; ++word) {
     const auto space = line.find(' ');
@@ -36,14 +36,14 @@ std::string address_of(std::string_view line) {
   return bad ? "" : address.to_string();
 }
 
-// What is shared by all hosts.
+// State shared by all hosts.
 struct Shared {
   Shared(const asio::any_io_executor& e, HostProgram w)
       : executor(e),
         way(std::move(w)),
         fan_out(std::make_shared<FanOut>(e, way.fanout, kProgramPatience)) {}
 
-  // Hosts that are behind one server share its gate.
+  // Hosts behind the same server share its gate.
   std::shared_ptr<ServerGate> gate_of(const std::string& host) {
     auto& gate = gates[way.server_of ? way.server_of(host) : host];
     if (!gate) gate = std::make_shared<ServerGate>(executor);
@@ -55,7 +55,7 @@ struct Shared {
   std::shared_ptr<FanOut> fan_out;
   std::map<std::string, std::shared_ptr<ServerGate>> gates;
 };
-// A shell on the host that waits for its one command.
+// A shell on the host that waits for its command.
 struct Opened {
   std::shared_ptr<ChildProcess> process;
   std::string address;
@@ -91,7 +91,7 @@ SshFailure too_noisy(const Shared& shared, std::size_t bytes) {
       false};
 }
 
-// The line with kTag in what the program has printed, when it is whole.
+// Returns the line with kTag in the program's output, if it is complete.
 std::optional<std::string> find_prologue(const std::string& heard) {
   std::size_t at = 0;
   if (!heard.starts_with(kTag)) {
@@ -219,7 +219,7 @@ class ProgramConnection : public Connection {
  private:
   std::shared_ptr<Shared> shared_;
   std::string host_, address_;
-  std::shared_ptr<ChildProcess> waiting_;  // signed in, without a command yet
+  std::shared_ptr<ChildProcess> waiting_;  // connected, without a command yet
   std::vector<std::weak_ptr<ChildProcess>> processes_;
   std::shared_ptr<FanOut::Slot> slot_;
   bool closed_ = false;

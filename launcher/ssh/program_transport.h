@@ -1,6 +1,6 @@
-// Hosts that are reached by a program of the system: runner.ssh.command (system_ssh.h) and
-// runner.transport (argv_transport.h). Each command on a host is a process of its own here, in a
-// session of its own without a terminal; its group is ended with the channel.
+// Reaches hosts through a program of the system: runner.ssh.command (system_ssh.h) and
+// runner.transport (argv_transport.h). Each command on a host is a separate local process in its
+// own session without a terminal. The process group is killed with the channel.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -19,29 +19,28 @@
 
 namespace sortie::launcher::ssh {
 
-/// The script for /bin/sh on the host. A line says that the way is open, and `says` (a shell word
-/// of ours) where it leads to; then the one command comes as a line of stdin. So connecting and
-/// starting are two steps here too.
+/// Returns the script for /bin/sh on the host. It prints a line when the connection is up, with the
+/// value of `says` (a trusted shell word). Then it reads one command as a line of stdin and runs
+/// it. So connecting and starting are separate steps, as with libssh.
 std::string first_script(std::string_view says);
 
 struct HostProgram {
-  std::string key;  // of the config, for messages
-  /// The argv that runs first_script() on a host.
+  std::string key;  // config key, for messages
+  /// Returns the argv that runs first_script() on a host.
   std::function<std::vector<std::string>(const std::string& host)> words;
-  /// How its end before the script has begun is to be read.
+  /// Maps the end of the program before the script has begun to a failure.
   std::function<SshFailure(std::string_view said, const ProcessStatus& status)> failure;
-  /// The server that sees the connection first: hosts that share it wait for each other. Empty =
-  /// the host itself.
+  /// Returns the server that accepts the connection first; hosts that share it share its
+  /// ServerGate. Empty function = the host itself.
   std::function<std::string(const std::string& host)> server_of = {};
-  /// Asked before each connection. Empty = good.
+  /// Called before each connection; an error refuses it. Empty function = no check.
   std::function<Result<>()> check = {};
-  std::size_t fanout = 1;                        // hosts at the same time
-  std::chrono::milliseconds time_to_sign_in{0};  // until the line is there
-  std::chrono::milliseconds time_for_drops{0};   // for which a dropped connection is tried again
+  std::size_t fanout = 1;                        // concurrent hosts
+  std::chrono::milliseconds time_to_sign_in{0};  // time limit until the line arrives
+  std::chrono::milliseconds time_for_drops{0};   // how long dropped connections are retried
 };
 
-/// All timeouts of runner.ssh together: where a program does it all, its stages can not be told
-/// apart.
+/// Sum of all timeouts of runner.ssh, because the stages of a program can not be distinguished.
 std::chrono::milliseconds time_to_sign_in(const config::SshConfig& ssh);
 
 std::unique_ptr<Transport> make_program_transport(boost::asio::any_io_executor executor,

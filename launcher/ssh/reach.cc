@@ -18,8 +18,8 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 namespace {
 
-// A name or a SYN without an answer costs nothing but a descriptor: after a quarter of a second it
-// counts no more. So that is at least 1000 hosts a second, however many of them are dead.
+// A name lookup or SYN without an answer costs only a descriptor, so it no longer counts after a
+// quarter of a second. That allows at least 1000 hosts a second, however many of them are dead.
 constexpr std::size_t kDials = 256;
 constexpr milliseconds kDialPatience{250};
 constexpr milliseconds kPatience{1000};
@@ -49,10 +49,10 @@ struct Reach::Attempt {
   std::shared_ptr<ServerGate::Pass> pass;
   Fd socket;
   std::shared_ptr<void> carrier;
-  std::string no_master;  // why that of the last jump host did not carry it; empty = it has none
+  std::string no_master;  // why the master of the last jump host was not used; empty = it has none
   Reached reached;
   Result<> outcome;
-  bool dropped = false;  // another try may do
+  bool dropped = false;  // a retry may succeed
 };
 
 Reach::Reach(asio::any_io_executor executor, config::SshConfig ssh, UserEnvironment environment)
@@ -80,8 +80,8 @@ std::shared_ptr<ServerGate> Reach::gate_of(const std::string& server) {
   return gate;
 }
 
-// The first jump host may have a ProxyJump of its own, and so on. A loop is found before anything
-// connects: connections in the making wait for each other.
+// Finds a ProxyJump that leads back to itself before any connection is made, because connections
+// being established wait for each other. The first jump host may have its own ProxyJump, and so on.
 Result<> Reach::check_jumps(const HostSettings& settings, std::vector<std::string> path) {
   if (settings.jumps.empty()) return {};
   const std::string& jump = settings.jumps.front();
@@ -106,8 +106,8 @@ asio::awaitable<Result<Reached>> Reach::reach(std::string host) {
   co_return co_await reach_with(std::move(*settings));
 }
 
-// A server that drops connections before it says anything has too many of them (MaxStartups): tried
-// again, as long as it lets others in, and then for handshake_timeout.
+// Retries if the server drops the connection before its banner, because it has too many
+// (MaxStartups): as long as it accepts others, and then for handshake_timeout.
 asio::awaitable<Result<Reached>> Reach::reach_with(HostSettings settings) {
   const auto self = shared_from_this();
   Clock::time_point begun{};
@@ -136,7 +136,7 @@ asio::awaitable<Result<>> Reach::dial_directly(const HostSettings& settings, Att
   attempt.reached.passed(ErrorCode::resolve);
   const auto& first = endpoints->front();
   attempt.gate = gate_of(fmt::format("{}:{}", first.address().to_string(), first.port()));
-  dial_slot.reset();  // who waits at the gate sends nothing
+  dial_slot.reset();  // no packets are sent while waiting at the gate
   attempt.pass = co_await attempt.gate->enter();
   dial_slot = co_await dials_->enter();
   attempt.reached.waited();
@@ -157,7 +157,7 @@ asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Atte
   auto by_master = co_await dial_by_master(settings, attempt);
   if (!by_master) co_return std::unexpected(std::move(by_master).error());
   if (*by_master) co_return Result<>{};
-  // A jump host with a master may be one that can not be signed in to: then this is the reason.
+  // A jump host with a master may not accept a direct login, so name the master's failure, too.
   const auto failed = [&attempt](Error error) {
     if (!attempt.no_master.empty()) error.message += "; " + attempt.no_master;
     return std::unexpected(std::move(error));
@@ -173,7 +173,7 @@ asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Atte
       attempt.carrier = std::move(*ride);
       co_return Result<>{};
     }
-    // It carries as much as it can, or has broken: another connection to it may do.
+    // The jump connection is full or broken: another one may succeed.
     const bool another = (*ride)->is_full(dialled.error()) || core->closed() || core->broken();
     if (another && tries < 3) continue;
     co_return failed(with_context(std::move(dialled).error(),
@@ -181,8 +181,8 @@ asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Atte
   }
 }
 
-// A jump host whose master lives needs no sign-in: the master opens the stream. False: there is
-// none, or it opens no more of them.
+// Opens the stream through the master of the last jump host, which needs no authentication there.
+// Returns false if there is no master, or it opens no stream.
 asio::awaitable<Result<bool>> Reach::dial_by_master(const HostSettings& settings,
                                                     Attempt& attempt) {
   const auto self = shared_from_this();
@@ -212,7 +212,7 @@ asio::awaitable<Result<bool>> Reach::dial_by_master(const HostSettings& settings
   co_return true;
 }
 
-// Over TCP or through the jump hosts: connect, shake hands, sign in.
+// One try: connects by TCP or through the jump hosts, does the handshake, and authenticates.
 asio::awaitable<void> Reach::try_once(const HostSettings& settings, Attempt& attempt) {
   if (settings.jumps.empty())
     attempt.outcome = co_await dial_directly(settings, attempt);
@@ -237,7 +237,7 @@ asio::awaitable<void> Reach::try_once(const HostSettings& settings, Attempt& att
     attempt.dropped = true;
     attempt.pass->dropped();
   } else {
-    // The host key is a part of the handshake.
+    // The host key check counts as part of the handshake.
     if (attempt.outcome) attempt.reached.passed(ErrorCode::handshake);
     if (attempt.outcome)
       attempt.outcome = co_await authenticate(*core, settings, credentials_, ssh_.auth_timeout);
@@ -286,7 +286,7 @@ asio::awaitable<Result<std::shared_ptr<JumpRide>>> Reach::reach_jump(
     connection = std::make_shared<JumpConnection>(executor_);
     pool.push_back(connection);
     jumps.pop_back();
-    // A coroutine of its own: the target that came first may be given up while others wait.
+    // A separate coroutine, because the first target may be given up while others wait.
     spawn(executor_, settle_jump(connection, *spec, jumps));
   }
   auto ride = std::make_shared<JumpRide>(connection);

@@ -1,5 +1,5 @@
-// Reach: the whole way to one host that is signed in to: settings, name, TCP or jump hosts, key
-// exchange, host key, sign-in; and what all hosts share on that way.
+// Reach: establishes a libssh connection to a host: settings, name resolution, TCP or jump hosts,
+// key exchange, host key check, authentication. Holds the state that all hosts share for this.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -28,27 +28,27 @@ namespace sortie::launcher::ssh {
 struct Reached {
   std::shared_ptr<SessionCore> core;
   std::string address;
-  std::shared_ptr<FanOut::Slot> slot;  // until whoever asked has begun what it came for
+  std::shared_ptr<FanOut::Slot> slot;  // held until the caller has started its command
   std::vector<StageTime> stages;
   Clock::time_point stage_begun = Clock::now();
 
-  /// The stage that began where the last one ended is over.
+  /// Records the end of a stage that began at the end of the previous one.
   void passed(ErrorCode stage) {
     const auto now = Clock::now();
     stages.push_back({error_code_name(stage),
                       std::chrono::duration_cast<std::chrono::microseconds>(now - stage_begun)});
     stage_begun = now;
   }
-  /// The time until now was spent in a queue.
+  /// Excludes the time until now, which was spent in a queue, from the next stage.
   void waited() { stage_begun = Clock::now(); }
 };
 
-/// Shared by the transport and the coroutines inside it; on the I/O thread only.
+/// Shared by the transport and the coroutines running in it. Used on the I/O thread only.
 class Reach : public std::enable_shared_from_this<Reach> {
  public:
   Reach(boost::asio::any_io_executor executor, config::SshConfig ssh, UserEnvironment environment);
 
-  /// `host`: [user@]host[:port]. The error's code names the stage.
+  /// Connects and authenticates. `host`: [user@]host[:port]. The error's code names the stage.
   boost::asio::awaitable<Result<Reached>> reach(std::string host);
   void stop() { resolver_.stop(); }
   const std::shared_ptr<MuxMasters>& masters() const { return masters_; }
@@ -56,7 +56,7 @@ class Reach : public std::enable_shared_from_this<Reach> {
   const boost::asio::any_io_executor& executor() const { return executor_; }
 
  private:
-  // One try: its outcome, and whether the server had dropped the connection before its banner.
+  // One try: its outcome, and whether the server dropped the connection before its banner.
   struct Attempt;
 
   Result<HostSettings> settings_for(const HostSpec& spec, bool is_jump);
@@ -81,7 +81,7 @@ class Reach : public std::enable_shared_from_this<Reach> {
   Resolver resolver_;
   std::shared_ptr<KnownHosts> known_hosts_ = std::make_shared<KnownHosts>();
   std::shared_ptr<Credentials> credentials_ = std::make_shared<Credentials>();
-  std::shared_ptr<FanOut> dials_;       // names looked up and SYNs sent
+  std::shared_ptr<FanOut> dials_;       // limits name lookups and TCP connects
   std::shared_ptr<FanOut> handshakes_;  // runner.ssh.fanout: from connected to the runner's start
   std::map<std::string, std::shared_ptr<ServerGate>> gates_;  // by "address:port" and chain
   std::map<std::string, std::vector<std::weak_ptr<JumpConnection>>> jumps_;  // by chain

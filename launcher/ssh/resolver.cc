@@ -19,11 +19,11 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 namespace {
 
-constexpr int kThreads = 8;       // that a lookup may occupy for as long as it takes
-constexpr int kMostThreads = 64;  // with those that are stuck and were given up
+constexpr int kThreads = 8;       // without stuck threads
+constexpr int kMostThreads = 64;  // including threads stuck in abandoned lookups
 
-/// Who waits for a lookup: of the I/O thread alone, which also ends its life. A lookup thread may
-/// come back from the name service when the I/O context with all timers is gone.
+/// The waiting side of a lookup. Used and destroyed on the I/O thread only: a lookup thread may
+/// return from the name service after the I/O context with all timers is gone.
 struct Waiter {
   explicit Waiter(const asio::any_io_executor& executor) : answered(executor) {}
   asio::steady_timer answered;
@@ -37,13 +37,13 @@ struct Lookup {
   const std::string host;
   const std::weak_ptr<Waiter> waiter;
   bool given_up = false;  // under the queue's mutex
-  // Of the lookup thread till the waiter is done, then of the I/O thread.
+  // Owned by the lookup thread until the waiter is done, then by the I/O thread.
   int status = 0;
   int error_number = 0;
   std::vector<asio::ip::address> addresses;
 };
 
-/// Sets a flag of the waiter, on the I/O thread.
+/// Sets a flag of the waiter on the I/O thread.
 void report(const asio::any_io_executor& executor, const Lookup& lookup, bool Waiter::*flag) {
   asio::post(executor, [weak = lookup.waiter, flag] {
     const auto waiter = weak.lock();
@@ -83,8 +83,8 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
   std::deque<std::shared_ptr<Lookup>> waiting;
   int threads = 0;
   int idle = 0;
-  int stuck = 0;         // threads whose lookup nobody waits for any more
-  bool stopped = false;  // once set, the executor is not touched any more
+  int stuck = 0;         // threads in abandoned lookups
+  bool stopped = false;  // once set, the executor is no longer used
 
   void push(std::shared_ptr<Lookup> lookup) {
     const std::lock_guard lock(mutex);
@@ -102,7 +102,7 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
     std::thread([self = shared_from_this()] { self->work(); }).detach();
   }
 
-  // A lookup that has outlasted its timeout: its thread is replaced until it comes back.
+  // Abandons a lookup after its timeout. Its thread is replaced until it returns.
   void give_up(Lookup& lookup) {
     const std::lock_guard lock(mutex);
     lookup.given_up = true;
@@ -156,7 +156,7 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Resolver::resolve(
 
   const auto waiter = std::make_shared<Waiter>(queue_->executor);
   const auto lookup = std::make_shared<Lookup>(host, waiter);
-  // The time counts from when a thread has taken it: names of many hosts may be waiting.
+  // The timeout starts when a thread begins the lookup, because many lookups may be queued.
   waiter->answered.expires_at(std::chrono::steady_clock::time_point::max());
   queue_->push(lookup);
   bool timing = false;

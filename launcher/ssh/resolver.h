@@ -1,5 +1,5 @@
-// Name resolution on threads of its own: getaddrinfo blocks, can not be interrupted, and a dead
-// name server for one host must not hold up the names of the others.
+// Name resolution on separate threads: getaddrinfo blocks and can not be interrupted, and a dead
+// name server for one host must not delay the names of the others.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -18,12 +18,12 @@ class Resolver {
  public:
   explicit Resolver(boost::asio::any_io_executor executor);
   ~Resolver() { stop(); }
-  /// Lookups in flight are abandoned, not waited for; must be called before the executor's context
-  /// goes.
+  /// Abandons lookups in flight without waiting for them. Must be called before the executor's
+  /// context is destroyed.
   void stop();
 
-  /// Addresses of `host` (numeric ones without a lookup), in getaddrinfo's order.
-  /// ErrorCode::resolve when there are none, or no answer within `timeout`.
+  /// Resolves `host` to addresses in getaddrinfo's order; numeric addresses need no lookup.
+  /// ErrorCode::resolve if there are none, or no answer arrives within `timeout`.
   boost::asio::awaitable<Result<std::vector<boost::asio::ip::tcp::endpoint>>> resolve(
       std::string host, int port, std::chrono::milliseconds timeout);
 

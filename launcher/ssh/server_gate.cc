@@ -8,7 +8,8 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr double kLeast = 1, kMost = 1e6;
-// sshd drops a share of the connections beyond its limit: a light cut finds the limit again sooner.
+// sshd drops only a fraction of the connections beyond its limit, so a small cut finds the limit
+// again sooner.
 constexpr double kCut = 0.6;
 
 }  // namespace
@@ -18,7 +19,7 @@ asio::awaitable<std::shared_ptr<ServerGate::Pass>> ServerGate::enter() {
   if (active_ < static_cast<int>(limit_) && queue_.empty())
     ++active_;
   else
-    co_await queue_.wait();  // who wakes it has counted it
+    co_await queue_.wait();  // admit() has counted it
   co_return std::make_shared<Pass>(self);
 }
 

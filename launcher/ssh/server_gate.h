@@ -1,6 +1,7 @@
-// ServerGate: how many connections to one server may be on their way in. sshd drops connections at
-// random once ten are not signed in yet (MaxStartups 10:30:100), before it has said anything. What
-// a server takes is learned: up with every one that gets in, down with every one that is dropped.
+// ServerGate: limits the number of unauthenticated connections to one server. sshd drops
+// connections at random, before its banner, while ten or more are unauthenticated (MaxStartups
+// 10:30:100). The limit is learned: it grows with every accepted connection and shrinks with every
+// dropped one.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -12,13 +13,13 @@
 
 namespace sortie::launcher::ssh {
 
-/// Shared by its passes; on the I/O thread only.
+/// Shared by its passes. Used on the I/O thread only.
 class ServerGate : public std::enable_shared_from_this<ServerGate> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// One connection, from before its first packet until it is signed in. Says how it went at most
-  /// once; what goes without a word has taught nothing.
+  /// One connection, from before its first packet until it is authenticated. At most one outcome is
+  /// reported; a pass destroyed without an outcome does not change the limit.
   class Pass {
    public:
     explicit Pass(std::shared_ptr<ServerGate> owner) : owner_(std::move(owner)) {}
@@ -28,7 +29,8 @@ class ServerGate : public std::enable_shared_from_this<ServerGate> {
 
     void got_in();
     void dropped();
-    /// Nothing answers at all: there is nobody to go easy on, and nobody to wait for.
+    /// The server does not answer at all: removes the limit, because there is no server to protect
+    /// and other connections must not queue for it.
     void unreachable();
     void leave();
 
@@ -40,25 +42,26 @@ class ServerGate : public std::enable_shared_from_this<ServerGate> {
 
   explicit ServerGate(boost::asio::any_io_executor executor) : queue_(std::move(executor)) {}
 
+  /// Waits until another connection may start. First come, first served.
   boost::asio::awaitable<std::shared_ptr<Pass>> enter();
   double limit() const { return limit_; }
-  /// When one got in; the epoch when none has.
+  /// Time of the last accepted connection; the epoch if none was.
   Clock::time_point last_in() const { return last_in_; }
 
  private:
   void admit();
 
-  // Below the ten that every sshd takes, so that a server that is left alone never drops one.
+  // Below sshd's default of ten, so that a server without other clients never drops a connection.
   double limit_ = 8;
-  bool doubling_ = true;  // no drop seen yet: up by one per connection, else by one per round
-  int active_ = 0;        // those that were woken included
+  bool doubling_ = true;  // no drop yet: grows by one per connection, else by one per round
+  int active_ = 0;        // includes woken waiters
   Clock::time_point last_in_{};
-  Clock::time_point last_cut_{};  // a drop of a connection that is older says nothing new
+  Clock::time_point last_cut_{};  // drops of older connections are ignored
   WaitQueue queue_;
 };
 
-/// How long to wait before the next try: doubling, up to two seconds, and never in step with
-/// others.
+/// Returns the random delay before the next try. Its maximum doubles with each try, up to two
+/// seconds.
 std::chrono::milliseconds retry_delay(int tries);
 
 }  // namespace sortie::launcher::ssh

@@ -15,10 +15,10 @@ namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
 
-// Three looks without news end a connection: 14 s at most from the last byte.
+// Three looks without news close a connection: at most 14 s after the last byte.
 constexpr std::chrono::milliseconds kLook{3500};
 constexpr int kLooks = 3;
-// Of a connection that rests: thousands of them cost next to nothing.
+// Interval for idle connections, so that thousands of them cost almost nothing.
 constexpr std::chrono::milliseconds kRestingLook{30'000};
 
 struct Sleeper {
@@ -41,8 +41,9 @@ Result<std::shared_ptr<SessionCore>> SessionCore::create(asio::any_io_executor e
                                                          std::shared_ptr<void> keep_alive) {
   std::shared_ptr<SessionCore> core(
       new SessionCore(std::move(executor), std::move(socket), std::move(keep_alive)));
-  // libssh closes its descriptor by itself on some errors. With a duplicate of its own it can never
-  // close (and the kernel never hand out again) the number that the reactor has registered.
+  // libssh closes its descriptor itself on some errors. It gets a duplicate, so that it can never
+  // close the descriptor that the reactor has registered (whose number the kernel could then
+  // reuse).
   core->duplicate_.reset(::fcntl(core->socket_.native_handle(), F_DUPFD_CLOEXEC, 0));
   if (!core->duplicate_)
     return std::unexpected(os_error(errno, "duplicate a socket; raise `ulimit -n`"));
@@ -64,8 +65,8 @@ int SessionCore::connect_step() {
     SORTIE_CHECK(ssh_options_set(session_, SSH_OPTIONS_FD, &fd) == SSH_OK);
   }
   const int status = ssh_connect(session_);
-  // libssh 0.10 makes the socket blocking once it is connected; a full send buffer would then stop
-  // the I/O thread. It copes with a non-blocking one: it sends once per POLLOUT.
+  // libssh 0.10 makes the socket blocking after connecting; a full send buffer would then block the
+  // I/O thread. It works with a non-blocking socket: it sends once per POLLOUT.
   ::fcntl(socket_.native_handle(), F_SETFL, O_NONBLOCK);
   return status;
 }
@@ -74,7 +75,7 @@ void SessionCore::close() {
   if (closed_) return;
   closed_ = true;
   ::shutdown(socket_.native_handle(), SHUT_RDWR);
-  // release() takes the socket out of epoll explicitly: close() would rely on the kernel, which
+  // release() removes the socket from epoll explicitly. close() would rely on the kernel, which
   // keeps the registration while libssh's duplicate is open.
   Fd(socket_.release()).reset();
   activity_.cancel();
@@ -104,8 +105,8 @@ void SessionCore::rest(bool resting) {
   watch();
 }
 
-// What waits in the socket was sent by a living peer, whether or not anybody here reads it. Looks
-// are counted and not seconds: it may have been this process that slept.
+// Unread bytes in the socket count as a sign of life, even if no coroutine reads them. Counts looks
+// instead of seconds, because this process itself may have been suspended.
 void SessionCore::look() {
   int unread = 0;
   ::ioctl(socket_.native_handle(), FIONREAD, &unread);
@@ -148,7 +149,7 @@ void SessionCore::flush() {
   arm();
 }
 
-// The handlers keep the core alive; close() cancels them, so this is no lasting cycle.
+// The handlers keep the core alive. close() cancels them, so there is no permanent cycle.
 void SessionCore::arm() {
   if (closed_) return;
   if (!read_armed_ && sleepers_ > 0) {
@@ -179,15 +180,15 @@ asio::awaitable<std::optional<int>> SessionCore::drive(std::move_only_function<i
     int status = operation();
     if (status == SSH_AGAIN && write_pending()) ssh_blocking_flush(session_, 0);
     const bool progress = counter_->in_bytes != before;
-    // Another sleeper's packet may have been among those that this call took off the socket.
+    // This call may have read a packet for another sleeper.
     if (progress) notify();
-    if (status == SSH_AGAIN && broken()) status = SSH_ERROR;  // it would wait for ever
+    if (status == SSH_AGAIN && broken()) status = SSH_ERROR;  // it would never end
     if (status != SSH_AGAIN) {
       if (write_pending()) arm();
       co_return status;
     }
     if (Clock::now() >= deadline) co_return std::nullopt;
-    // libssh takes at most 4 KiB off the socket per call.
+    // libssh reads at most 4 KiB from the socket per call.
     if (progress) continue;
     if (!guard && deadline != kNoDeadline) {
       guard.emplace(executor(), deadline);

@@ -22,7 +22,7 @@ bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\f';
 }
 
-// nullopt: a quote is not closed.
+// Returns nullopt if a quote is not closed.
 std::optional<std::vector<std::string>> split_arguments(std::string_view text) {
   std::vector<std::string> arguments;
   std::size_t i = 0;
@@ -94,7 +94,7 @@ struct SshConfigReader::Lookup {
   bool match_applies(const ConfigLine& line, const std::string& file) const;
 };
 
-// Match with criteria that we do not evaluate never applies: half a match would be a guess.
+// A Match with unsupported criteria never applies, because a partial evaluation would be a guess.
 bool SshConfigReader::Lookup::match_applies(const ConfigLine& line, const std::string& file) const {
   const auto& words = line.arguments;
   bool applies = !words.empty();
@@ -120,7 +120,7 @@ bool SshConfigReader::Lookup::match_applies(const ConfigLine& line, const std::s
   return applies;
 }
 
-// ControlMaster and what belongs to it: as strict as ssh itself.
+// Applies ControlMaster, ControlPath and ControlPersist, as strictly as ssh does.
 Result<> SshConfigReader::Lookup::apply_control(const std::string& key, const std::string& value,
                                                 const std::string& place) {
   if (key == "controlpath") {

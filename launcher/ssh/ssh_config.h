@@ -1,4 +1,5 @@
-// Reads ssh_config(5) files as far as Sortie honours them. Pure text work: no libssh, no network.
+// Reads the keywords of ssh_config(5) files that Sortie supports. Text processing only: no libssh,
+// no network.
 #pragma once
 
 #include <filesystem>
@@ -14,27 +15,27 @@
 
 namespace sortie::launcher::ssh {
 
-/// What the files say about one host, first value wins. Empty or zero = they say nothing. Tokens
-/// (%h, ~) are not expanded yet.
+/// The settings of one host in the files; the first value of a keyword counts. Empty or zero = not
+/// set. Tokens (%h, ~) are not expanded.
 struct HostConfig {
   std::string host_name;
   std::string user;
   int port = 0;
-  std::vector<std::string> identity_files;  // all of them, in order
+  std::vector<std::string> identity_files;  // all, in order
   bool identities_only = false;
   std::string identity_agent;
   std::vector<std::string> user_known_hosts_files;
   std::vector<std::string> global_known_hosts_files;
   std::string host_key_alias;
-  std::string proxy_jump;     // "none" is kept: it ends the search
-  std::string proxy_command;  // not honoured; kept for the error message
+  std::string proxy_jump;     // may be "none"
+  std::string proxy_command;  // only `ssh -W` is supported
   std::string proxy_command_place;
   std::string kex_algorithms;
   std::string host_key_algorithms;
-  std::string control_path;  // "none" is kept
+  std::string control_path;  // may be "none"
   std::string control_path_place;
   std::optional<ControlMaster> control_master;
-  std::string control_persist;  // checked
+  std::string control_persist;  // valid value
 };
 
 /// One line of a config file, split but not interpreted.
@@ -42,26 +43,26 @@ struct ConfigLine {
   int number = 0;
   std::string keyword;  // lower case
   std::vector<std::string> arguments;
-  std::string rest;  // the text after the keyword, as it stands
+  std::string rest;  // the unparsed text after the keyword
 };
 
-/// Splits "Keyword arg "quoted arg"", "keyword=arg"; comments and blank lines are left out.
+/// Splits lines like `Keyword arg "quoted arg"` and `keyword=arg`. Skips comments and blank lines.
 Result<std::vector<ConfigLine>> split_config(std::string_view text, std::string_view where);
 
-/// The user's file, then the system's. Files are read once and kept.
+/// Reads the user's file, then the system's. Files are read once and cached.
 class SshConfigReader {
  public:
-  /// `config_file` empty = ~/.ssh/config where there is one, then the system's. A file that is
-  /// named here must exist, and is then the only one (as `ssh -F`).
+  /// `config_file` empty = ~/.ssh/config if it exists, then the system's file. If `config_file` is
+  /// set it must exist, and no other file is read (like `ssh -F`).
   SshConfigReader(UserEnvironment environment, std::string config_file);
 
-  /// ErrorCode::config with file and line for a value that can not be used.
+  /// Looks up the settings of `host`. ErrorCode::config with file and line for an invalid value.
   Result<HostConfig> lookup(const std::string& host);
 
  private:
   struct Lookup;
-  /// Cut at Host and Match lines, with which all blocks but the first begin: a host passes over
-  /// those that are not for it, however many lines they have.
+  /// Lines of a file, split into blocks at Host and Match lines: all blocks except the first begin
+  /// with one. A lookup skips whole blocks that do not apply to its host.
   using Blocks = std::vector<std::vector<ConfigLine>>;
   Result<const Blocks*> read(const std::filesystem::path& file);
   Result<> apply_file(Lookup& lookup, const std::filesystem::path& file, int depth);

@@ -8,7 +8,7 @@ namespace sortie::launcher::ssh {
 namespace {
 
 constexpr std::size_t kWords = 300;
-constexpr int kSshFailed = 255;  // ssh's own exit code for "it was me"
+constexpr int kSshFailed = 255;  // exit code for errors of ssh itself
 
 struct Sign {
   std::string_view words;
@@ -16,8 +16,8 @@ struct Sign {
   std::string_view advice;
 };
 
-// In this order: what ends a connection to a jump host also ends the one that goes through it, and
-// the first cause has the more telling words.
+// The order matters: a failed connection to a jump host also ends the connection through it, and
+// the message of the first cause says more.
 constexpr Sign kSigns[] = {
     {"Could not resolve hostname", ErrorCode::resolve,
      "check the spelling, /etc/hosts and DNS, or give it a HostName in ~/.ssh/config"},
@@ -47,7 +47,7 @@ constexpr Sign kSigns[] = {
     {"Unable to negotiate", ErrorCode::handshake, "see the host's sshd log"},
     {"timed out", ErrorCode::handshake, "see the host's sshd log"},
 };
-// Without any of the above.
+// Signs of a dropped connection if none of the above matches.
 constexpr std::string_view kDrops[] = {"kex_exchange_identification", "Connection closed by",
                                        "Connection reset by", "Exceeded MaxStartups"};
 
@@ -57,7 +57,7 @@ std::string last_words(std::string_view said) {
   while (!said.empty() && static_cast<unsigned char>(said.back()) <= ' ') said.remove_suffix(1);
   if (said.size() > kWords) {
     said.remove_prefix(said.size() - kWords);
-    said.remove_prefix(std::min(said.find('\n') + 1, said.size()));  // npos + 1: the line is long
+    said.remove_prefix(std::min(said.find('\n') + 1, said.size()));  // npos + 1 = 0: one long line
   }
   std::string text(said);
   std::erase(text, '\r');

@@ -1,4 +1,4 @@
-// What an `ssh` program said on stderr, read as one of Sortie's stages. Pure.
+// Maps the stderr of an `ssh` program to a connection stage of Sortie. Pure.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace sortie::launcher::ssh {
 
 struct SshFailure {
   Error error;           // code: the stage
-  bool dropped = false;  // before the server's banner, as sshd does at its MaxStartups limit
+  bool dropped = false;  // closed before the server's banner, as sshd does at its MaxStartups limit
 };
 
-/// `said` is the stderr of an ssh program that ended with `status` before the command on the host
-/// had begun. The words are those of OpenSSH, which does not translate them. `who` begins the
-/// message: what had the program started.
+/// `said` is the stderr of an ssh program that exited with `status` before the command on the host
+/// had begun. Relies on OpenSSH's messages, which are not translated. `who` begins the message: the
+/// config key that had the program started.
 SshFailure read_ssh_failure(std::string_view said, const ProcessStatus& status,
                             std::string_view who = "runner.ssh.command");
 
-/// The last of what a program said: one line, short, without control characters.
+/// Returns the end of a program's output as one short line without control characters.
 std::string last_words(std::string_view said);
 
 }  // namespace sortie::launcher::ssh

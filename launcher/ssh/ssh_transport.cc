@@ -109,7 +109,7 @@ class SshTransport : public Transport {
   static AnewConnection sign_in(std::shared_ptr<Reach> reach, std::string host) {
     auto reached = co_await reach->reach(std::move(host));
     if (!reached) co_return std::unexpected(std::move(reached).error());
-    // Starting a command is a part of the handshake in the eyes of a user; it has the same bound.
+    // For the user, starting a command is part of the handshake, so it has the same timeout.
     std::unique_ptr<Connection> connection =
         std::make_unique<SshConnection>(std::move(*reached), reach->ssh().handshake_timeout);
     co_return connection;

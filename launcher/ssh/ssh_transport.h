@@ -1,5 +1,5 @@
-// The SSH transport: how the launcher reaches hosts. This header is all that the rest of the
-// launcher sees; libssh stays behind it.
+// The SSH transport: how the launcher reaches hosts. It hides libssh, which nothing outside this
+// folder includes.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -11,8 +11,9 @@
 
 namespace sortie::launcher {
 
-/// Must be destroyed before the io_context of `executor`, which one thread runs. Keys, known_hosts
-/// and config files are read once and shared by all hosts.
+/// The transport must be destroyed before the io_context of `executor`, which a single thread runs.
+/// All hosts share keys and config files, which are read once, and known_hosts files, which are
+/// read again if they change.
 std::unique_ptr<Transport> make_ssh_transport(
     boost::asio::any_io_executor executor, config::SshConfig ssh,
     ssh::UserEnvironment environment = ssh::UserEnvironment::from_process());

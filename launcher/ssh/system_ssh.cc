@@ -13,12 +13,12 @@ namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
 
-// The login shell (sh, bash, zsh, csh, fish) reads it.
+// Must be valid in every login shell (sh, bash, zsh, csh, fish).
 std::string prologue() {
   return fmt::format("exec /bin/sh -c '{}'", first_script("$SSH_CONNECTION"));
 }
 
-// What the functions of the way share.
+// State shared by the functions of the HostProgram.
 struct User {
   User(config::SshConfig s, const UserEnvironment& env)
       : ssh(std::move(s)), environment(env), config_reader(env, ssh.config_file) {}
@@ -33,7 +33,7 @@ struct User {
     }
     return host;
   }
-  /// A name with tokens is the program's to expand.
+  /// Checks the identity file. A name with tokens is not checked, because ssh expands it.
   Result<> check_identity() const {
     if (ssh.identity_file.empty() || ssh.identity_file.contains('%')) return {};
     return check_identity_file(environment.expand_home(ssh.identity_file));
@@ -51,11 +51,11 @@ std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const st
   const auto add = [&](std::initializer_list<std::string> more) {
     words.insert(words.end(), more);
   };
-  // Hosts get no way back to this machine, whatever the user's config or `command` says: agent, X11
-  // and Kerberos credentials stay here. Flags win over -o and over files.
+  // Hosts get no access to this machine, whatever the user's config or `command` says: no
+  // forwarding of agent, X11 or Kerberos credentials. Flags have precedence over -o and over files.
   add({"-a", "-x", "-k"});
   add({"-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "LogLevel=ERROR"});
-  // Of the way there, and of a way that dies later.
+  // Timeouts for connecting, and for a connection that breaks later.
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(ssh.connect_timeout).count();
   add({"-o", fmt::format("ConnectTimeout={}", seconds)});
   add({"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"});
@@ -74,7 +74,7 @@ std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const st
 std::vector<std::string> system_ssh_session_words(const config::SshConfig& ssh,
                                                   const std::string& host, bool terminal) {
   std::vector<std::string> words = system_ssh_words(ssh, host);
-  // Ours, not one of the user's own words before it.
+  // Replace our own -T, not one among the user's words before it.
   const auto ours = words.begin() + static_cast<std::ptrdiff_t>(ssh.command.size());
   if (terminal) *std::find(ours, words.end(), "-T") = "-t";
   return words;

@@ -1,5 +1,5 @@
-// runner.ssh.command: hosts reached by an ssh program of the system instead of libssh, for GSSAPI,
-// FIDO keys and odd set-ups. Each command on a host is a process of its own here.
+// runner.ssh.command: reaches hosts through an ssh program of the system instead of libssh, for
+// GSSAPI, FIDO keys and unusual setups. Each command on a host is a separate local process.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -13,12 +13,12 @@
 
 namespace sortie::launcher::ssh {
 
-/// The program's words for `host`, up to the command. What the user's words say wins over what
-/// follows them, as ssh takes the first value that it finds; "--" keeps a name that begins with "-"
-/// from being an option.
+/// Returns the program's argv for `host`, up to the command. The user's options come first and have
+/// precedence, because ssh uses the first value of an option. "--" keeps a host name that begins
+/// with "-" from being an option.
 std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const std::string& host);
 
-/// The same for a person's session, with a terminal there or without.
+/// The same for an interactive session, with or without a remote terminal.
 std::vector<std::string> system_ssh_session_words(const config::SshConfig& ssh,
                                                   const std::string& host, bool terminal);
 

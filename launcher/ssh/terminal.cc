@@ -1,5 +1,5 @@
-// ChannelState as a person's session: a pseudo terminal on the host, or a command with its three
-// streams apart.
+// ChannelState: interactive sessions with a pseudo terminal on the host, or a command with separate
+// stdout and stderr.
 #include <libssh/libssh.h>
 
 #include "launcher/ssh/channel.h"

@@ -1,5 +1,5 @@
-// What the process environment says about the user: read once, passed on as a value, so that
-// nothing below depends on the environment of the process.
+// The user's settings from the process environment: read once and passed on as a value, so that no
+// other code depends on the environment of the process.
 #pragma once
 
 #include <filesystem>

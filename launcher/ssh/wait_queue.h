@@ -1,4 +1,4 @@
-// WaitQueue: coroutines of the I/O thread that wait for their turn, first come, first served.
+// WaitQueue: FIFO queue of waiting coroutines on the I/O thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -18,7 +18,7 @@ class WaitQueue {
   bool empty() const { return waiting_.empty(); }
   std::size_t size() const { return waiting_.size(); }
 
-  /// Until wake_one() has come to this one.
+  /// Suspends the coroutine until wake_one() wakes it.
   boost::asio::awaitable<void> wait() {
     const auto turn = std::make_shared<boost::asio::steady_timer>(
         executor_, boost::asio::steady_timer::time_point::max());
@@ -26,6 +26,7 @@ class WaitQueue {
     co_await turn->async_wait(kToken);
   }
 
+  /// Wakes the first coroutine. The queue must not be empty.
   void wake_one() {
     const auto turn = waiting_.front();
     waiting_.pop_front();

@@ -85,8 +85,8 @@ std::set<std::string> Attempt::unusable_hosts() const {
   return names;
 }
 
-/// A runner that is cut off notices that no later than we do plus a heartbeat, and gives its ranks
-/// no more than kLeaseGrace.
+/// A runner that is cut off notices it at most one heartbeat later than the launcher, and gives its
+/// ranks a grace period of at most kLeaseGrace.
 Clock::time_point Attempt::leases_end() const {
   constexpr milliseconds kLeaseGrace{5000}, kMargin{1000};
   const milliseconds grace = std::min(milliseconds(job_.runner.grace), kLeaseGrace);
@@ -154,14 +154,14 @@ asio::awaitable<Verdict> Attempt::run() {
   spawn(parts_.executor, show_progress(prepared));
   const auto left = std::make_shared<bool>(false);
   spawn(parts_.executor, note_stalls(left));
-  // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
+  // 1. Read the files for the hosts. Then on every host: connect, authenticate, start the runner.
   bool readable = true;
   if (!parts_.adopts) readable = co_await read_staged();
   if (readable && !parts_.adopts) readable = read_credentials_file();
   if (readable) co_await for_all_hosts(&Attempt::connect_host);
   bool may_start = false;
   if (parts_.adopts) {
-    // 2. Whoever still holds ranks of this run is taken over.
+    // 2. Adopt the runners that still hold ranks of this run.
     co_await for_all_hosts(&Attempt::adopt_host);
   } else if (readable && !report_host_errors() && !failing()) {
     bool staged = true;
@@ -176,7 +176,7 @@ asio::awaitable<Verdict> Attempt::run() {
       imaging_ = false;
       staged = !report_host_errors() && !failing() && agree_on_image();
     }
-    // 2. Every host gets its slice and prepares; ranks start only when all are ready.
+    // 2. Every host gets its part of the plan and prepares. Ranks start only when all are ready.
     if (staged) co_await for_all_hosts(&Attempt::prepare_host);
     may_start = staged && !report_host_errors() && !failing();
     may_start = may_start && machines_differ();
@@ -187,7 +187,7 @@ asio::awaitable<Verdict> Attempt::run() {
   progress_timer_.cancel();
   parts_.console.progress("");
   if (!failing() && parts_.adopts) start_adopted();
-  // 3. Start everything at once, then watch.
+  // 3. Start all ranks at once, then watch.
   if (!failing() && may_start) start_all();
   while (running_ > 0) {
     changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
@@ -208,7 +208,7 @@ asio::awaitable<Verdict> Attempt::run() {
   co_return make_verdict();
 }
 
-/// The runners clean up and end; what does not answer is left to its own lease.
+/// Makes the runners clean up and exit. A runner that does not answer is left to its lease.
 asio::awaitable<void> Attempt::let_runners_go() {
   for (Host& host : hosts_)
     if (host.state == HostState::finished) host.session->say_goodbye();
@@ -265,7 +265,7 @@ void Attempt::give_up_on(Host& host) {
   start_sweep(host);
 }
 
-/// Counted, not looked for: thousands of hosts end within a moment.
+/// Counts running hosts instead of scanning all of them, because thousands may end at once.
 void Attempt::end_of(Host& host, HostState state) {
   if (host.state == HostState::running) --running_;
   host.state = state;
@@ -288,16 +288,16 @@ void Attempt::stop_all(std::uint32_t grace_ms, const std::string& reason) {
   wake();
 }
 
-/// Nobody waits then for hosts that answer slowly: nothing has been started on them.
+/// After an interrupt the attempt does not wait for slow hosts: nothing has been started on them.
 void Attempt::count_interrupt() {
   ++interrupts_;
   host_work_.stop_waiting();
 }
 
 void Attempt::interrupt(int signal_number) {
-  if (ended_) return;  // nothing runs any more, and the end is a matter of moments
+  if (ended_) return;  // nothing runs, and the run is about to end
   count_interrupt();
-  if (over_) return wake();  // no rank runs: nobody waits for sweeps for long
+  if (over_) return wake();  // no rank runs; the second interrupt ends swept()
   Cause cause;
   cause.what = Cause::What::interrupted;
   cause.code = signal_number;

@@ -1,5 +1,6 @@
-// Attempt: one start of all ranks of a run. Connects, starts all ranks or none, watches,
-// and on the first failure ends everything. All state lives on the I/O thread; there are no locks.
+// Attempt: one start of all ranks of a run. Connects to the hosts, starts all ranks or none,
+// watches them, and stops all of them on the first failure. All state lives on the I/O thread;
+// there are no locks.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -43,9 +44,9 @@ class MeshSetup;
 struct Verdict {
   int exit_code = 0;
   std::string text;               // empty when every rank exited 0
-  bool shown = false;             // the console has it already, from when it happened
+  bool shown = false;             // already printed when it happened
   std::uint32_t ended_after = 0;  // ranks that ended as a consequence
-  std::string aftermath;          // how they did, in one line; empty when there are none
+  std::string aftermath;          // how these ranks ended, in one line; empty if there are none
 };
 
 class Attempt {
@@ -56,83 +57,90 @@ class Attempt {
     const RunnerBinary& binary;
     Console& console;
     RunFolder& folder;
-    // What a runner may need beyond the grace: killing, reaping, delivering the last output.
+    // Time that a runner may need after the grace period: killing, reaping, sending the last
+    // output.
     std::chrono::milliseconds stop_slack{10000};
-    // How long a host that was lost while ranks ran is tried again, to end what it may have left.
+    // For how long the launcher tries to reconnect to a lost host, to kill its leftovers.
     std::chrono::milliseconds sweep_reach{5000};
-    // Called once, when every rank has been started.
+    // Called once, when all ranks have started.
     std::function<void()> on_started = {};
     std::uint32_t epoch = 1;  // of this supervisor
-    // Takes over what a lost supervisor has left of this attempt, instead of starting it.
+    // Adopts the ranks that a lost supervisor has left, instead of starting the attempt.
     bool adopts = false;
-    // Then: of the job on each host, as that one was told it.
+    // For an adopted attempt: host -> cgroup of the job there, as recorded by the lost supervisor.
     std::map<std::string, std::string> cgroups = {};
-    // The last step that the attempt before has done; none = not known, or there was none.
+    // The last step that the previous attempt has done; nullopt = unknown, or no previous attempt.
     std::optional<std::uint64_t> reached_before = {};
-    // A host was named as slow (watchdog.straggler_ratio). May be empty.
+    // Called for a host that was reported as slow (watchdog.straggler_ratio). May be empty.
     std::function<void(const std::string& host)> on_slow = {};
-    // Takes what leaders of sites ask (common/training/outer.h). Empty: it is refused.
+    // Handles questions of site leaders (common/training/outer.h). Empty: they are refused.
     std::function<void(std::uint32_t rank, const nlohmann::json& question)> on_outer = {};
-    // Takes messages of streams between hosts (wire::ForwardOpen ...). Empty: hosts that send them
-    // break the protocol.
+    // Handles messages of streams between hosts (wire::ForwardOpen ...). Empty: such a message is a
+    // protocol error.
     std::function<void(const std::string& host, const wire::Message& message)> on_forward = {};
-    // That host takes and sends none any more, over this connection.
+    // Called when the connection to a host has ended: all of its streams are closed.
     std::function<void(const std::string& host)> on_forwards_end = {};
   };
 
-  /// All references must outlive the attempt, and the executor's work.
+  /// All references must outlive the attempt and the executor's work.
   Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& plan);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
-  /// From connecting to the end of all ranks; hosts that were lost may still be swept then.
-  /// Bounded: every wait in it has a deadline, but for running ranks.
+  /// Runs the attempt from connecting to the end of all ranks. Sweeps of lost hosts may still be
+  /// running on completion. Every wait except that for running ranks has a deadline.
   boost::asio::awaitable<Verdict> run();
-  /// After run(): waits until what lost hosts may have left is ended, or named. A few seconds.
+  /// Waits after run() until the leftovers of lost hosts are killed or reported. Takes a few
+  /// seconds.
   boost::asio::awaitable<void> swept();
-  /// Hosts that swept() waits for.
+  /// Whether sweeps are running, so that swept() would wait.
   bool sweeping() const { return sweeps_ > 0; }
 
-  // After run().
-  /// The first cause; none where every rank exited 0, or another supervisor has the run.
+  // Valid after run():
+  /// The first cause; nullopt if every rank exited 0 or another supervisor has adopted the run.
   const std::optional<Cause>& cause() const { return cause_; }
-  /// Hosts that could not be prepared, and those that were lost and are not known to be clear.
+  /// Hosts that could not be prepared, and lost hosts on which leftovers may remain.
   std::set<std::string> unusable_hosts() const;
-  /// When ranks that such hosts may still have are ended by their own runners: by the lease, or the
-  /// hold. In the past where there is none.
+  /// Time by which the runners of these lost hosts have killed their ranks themselves: when the
+  /// lease expires, or the hold ends. In the past if there are no such hosts.
   std::chrono::steady_clock::time_point leases_end() const;
   /// Whether the order to start was sent.
   bool started() const { return !starting_; }
-  /// The newest step that a rank, or the file of recovery.progress_file, says is committed.
+  /// The newest committed step, as reported by a rank or in recovery.progress_file.
   std::optional<std::uint64_t> committed_step() const { return committed_step_; }
-  /// Where training began, as its trainer says.
+  /// The step at which training began, as reported by the trainer.
   std::optional<std::uint64_t> begun_at_step() const { return begun_at_step_; }
-  /// The last step that is known to be done, as its trainer says.
+  /// The last step known to be done, as reported by the trainer.
   std::optional<std::uint64_t> reached_step() const { return reached_step_; }
   bool was_superseded() const { return superseded_; }
-  /// Whether something of it still runs: then it must not be destroyed.
+  /// Whether coroutines of the attempt still run. It must not be destroyed then.
   bool at_work() const;
 
-  /// Ctrl-C, TERM or HUP: the first call stops with the grace, the next one at once.
+  /// Handles Ctrl-C, TERM or HUP: the first call stops the ranks with the grace period, the next
+  /// one kills them at once.
   void interrupt(int signal_number);
-  /// `sortie stop`: stops with the grace, or at once; the run then ends as after TERM.
+  /// Handles `sortie stop`: stops the ranks with the grace period, or kills them at once (`now`).
+  /// The run ends as after SIGTERM.
   void stop(bool now);
-  /// After the next commit, or within recovery.commit_wait where ranks of sortie-train can be asked
-  /// to save, all ranks are asked to end, with the grace; the cause is then `planned`. False where
-  /// it is not running, or is ending already. `why`: one line; a second one is added to the first.
+  /// Requests a planned restart: after the next commit all ranks are stopped with the grace period,
+  /// with the cause `planned`. Ranks of sortie-train that have a save_dir are stopped after
+  /// recovery.commit_wait even without a commit, because they save on SIGTERM. Returns false if the
+  /// attempt is not running or already ending. `why`: one line; a later call adds its reason to the
+  /// first.
   bool end_for_restart(const std::string& why);
   /// "starting", "running" or "stopping".
   const char* state() const;
-  /// Where the ranks are in their training (RankWatch::status).
+  /// Progress of the ranks (RankWatch::status).
   nlohmann::ordered_json progress() const { return watch_.status(); }
-  /// A line for a rank (wire::RankAnswer); dropped where its host is not there at present.
+  /// Sends a line to a rank (wire::RankAnswer). Dropped if its host is not connected.
   void answer(std::uint32_t rank, std::string json);
-  /// A message of a stream for the runner of a host; false where that is not there at present.
+  /// Sends a message of a stream to the runner of a host. Returns false if it is not connected.
   bool send_forward(const std::string& host, const wire::Message& message);
-  /// What hosts have reported; times in seconds of the boot clock.
+  /// Health reports of hosts; times in seconds of the boot clock.
   const HealthView& health() const { return health_; }
-  /// The host whose hardware explains the first cause, and how; none without such a report.
+  /// The host whose hardware fault explains the first cause, and the evidence; nullopt if no report
+  /// explains it.
   std::optional<std::pair<std::string, HardwareEvidence>> hardware_evidence() const;
 
  private:
@@ -144,22 +152,22 @@ class Attempt {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     HostNetwork network;
-    std::string machine_id;                           // as it reports it; empty = unknown
-    std::chrono::steady_clock::time_point ordered{};  // when it was given its job
-    std::uint32_t master_port = 0;                    // that it holds
-    std::uint32_t link = 1;                           // connections to the runner of this job
-    std::shared_ptr<Reconnect> way_back;              // while its connection is broken
-    std::optional<Error> loss;                        // why it is, or was
-    std::chrono::steady_clock::time_point lost_at{};  // when it was noticed
+    std::string machine_id;                           // as the host reports it; empty = unknown
+    std::chrono::steady_clock::time_point ordered{};  // when JobSpec was sent
+    std::uint32_t master_port = 0;                    // port that the host has reserved
+    std::uint32_t link = 1;               // number of the connection to the runner, from 1
+    std::shared_ptr<Reconnect> way_back;  // set while the connection is broken
+    std::optional<Error> loss;            // why the connection broke last
+    std::chrono::steady_clock::time_point lost_at{};  // when that was noticed
     std::chrono::steady_clock::time_point restored_at{};
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
-    std::string stage_folder;          // where the staged files are, when there are any
+    std::string stage_folder;          // path of the staged files, if any
     std::uint64_t unacknowledged_pieces = 0;
-    int errors = 0;                         // RunnerErrors that it sent
-    std::string cgroup;                     // of the job there, as the runner has it; empty = none
+    int errors = 0;                         // number of RunnerErrors received
+    std::string cgroup;                     // cgroup of the job on the host; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
-    std::string image_progress;             // what it is at, until then
-    bool clear = false;                     // it was lost, and swept
+    std::string image_progress;             // progress text until the image is ready
+    bool clear = false;                     // lost, and swept without leftovers
     HealthIntake health;
   };
   struct HeldEvent {
@@ -170,14 +178,14 @@ class Attempt {
   struct Rank {
     std::size_t host = 0;
     std::uint32_t pid = 0;
-    std::string cpus;  // that it is bound to, "0-3"
+    std::string cpus;  // CPUs that the rank is bound to, "0-3"
     std::optional<ProcessStatus> status;
     std::deque<std::string> last_lines;  // of stderr, for the report
     std::string partial;
     bool event_refused = false;
   };
 
-  /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
+  /// Runs `work(i)` for all hosts concurrently (transports limit the concurrency). Completes when
   /// all are done, or at once after an interrupt.
   using HostWork = boost::asio::awaitable<void> (Attempt::*)(std::size_t);
   boost::asio::awaitable<void> one_host(HostWork work, std::size_t index);
@@ -200,7 +208,7 @@ class Attempt {
   boost::asio::awaitable<void> tunnel_host(std::size_t index);
   void note_tunnel(double seconds);
   boost::asio::awaitable<void> adopt_host(std::size_t index);
-  /// For the next connection to the host.
+  /// Builds the order for the next connection to the host. Increments host.link.
   wire::Adopt adopt_order(Host& host);
   void watch(Host& host);
   void listen_to(Host& host);
@@ -213,7 +221,8 @@ class Attempt {
   void tell_links_soon();
   void tell_links();
   void start_adopted();
-  /// Another supervisor has adopted the run: true, and everything is let go of, untouched.
+  /// Returns whether another supervisor has adopted the run. If so, closes all connections without
+  /// stopping any rank.
   bool superseded();
   wire::JobSpec job_spec_of(const Host& host) const;
   Result<> take_ready(Host& host, const wire::JobReady& ready);
@@ -254,11 +263,11 @@ class Attempt {
   void on_notice(const Host& host, const wire::PmixNotice& notice);
   void forward(std::vector<PmixRelay::Outgoing> messages);
 
-  /// A failure: the first one stops everything at once. Which one was the cause is settled a moment
-  /// later (cause.h); what comes after that is a consequence.
+  /// Records a failure. The first failure stops all ranks at once. Which failure was the first
+  /// cause is settled kSettleTime later (cause.h); later failures are consequences.
   void blame(Cause failure);
   bool failing() const { return !failures_.empty(); }
-  /// Not where the stop was asked for, or where nothing has been started yet.
+  /// wire::Stop::peers_lost: true after a failure, false if the stop was requested or planned.
   bool peers_lost() const { return failing() && !is_wanted(failures_.front().what); }
   void settle();
   void await_settlement();
@@ -268,7 +277,7 @@ class Attempt {
   void note_exited(HeldEvent event);
   Cause cause_of_rank(std::uint32_t rank, Cause::What what, int code) const;
   Verdict make_verdict() const;
-  /// Ends what a lost host may have left.
+  /// Starts to kill the leftovers on a lost host.
   void start_sweep(Host& host);
   void sweep_unprepared(Host& host);
   void let_go(Host& host);
@@ -283,13 +292,13 @@ class Attempt {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
-  std::unique_ptr<Stager> stager_;           // when the job stages files
-  std::string credentials_;                  // of registries
-  std::string image_id_;                     // that all hosts have
-  bool imaging_ = false;                     // hosts are making sure that they have it
-  std::unique_ptr<tunnel::MeshSetup> mesh_;  // when hosts have a tunnel
-  std::vector<std::string> tunnel_orders_, tunnel_reports_;  // of its present step, per host
-  std::string interface_;  // of the network that ranks shall use; empty = any
+  std::unique_ptr<Stager> stager_;                           // if the job stages files
+  std::string credentials_;                                  // for image registries
+  std::string image_id_;                                     // the same on all hosts
+  bool imaging_ = false;                                     // hosts are getting the image
+  std::unique_ptr<tunnel::MeshSetup> mesh_;                  // if the job has a tunnel
+  std::vector<std::string> tunnel_orders_, tunnel_reports_;  // of the current step, per host
+  std::string interface_;  // interface or network for ranks; empty = any
   Meeting meeting_;
   RankWatch watch_;
   RankStore store_;
@@ -299,34 +308,34 @@ class Attempt {
   double started_at_ = 0;  // seconds of the boot clock
   std::set<std::string> notices_;
   std::vector<Cause> failures_;              // within the settle time
-  std::vector<HeldEvent> held_;              // ends of ranks, until it is known which was the cause
+  std::vector<HeldEvent> held_;              // ends of ranks, until the cause is settled
   std::optional<Cause> cause_;               // settled
-  std::size_t sweeps_ = 0, reconnects_ = 0;  // under way
-  std::size_t health_refused_ = 0;           // events that were left out
-  std::size_t refusals_ = 0;                 // ranks whose events were left out
-  const std::chrono::milliseconds hold_;     // 0: ranks end with their connection
+  std::size_t sweeps_ = 0, reconnects_ = 0;  // number running
+  std::size_t health_refused_ = 0;           // number of refused events
+  std::size_t refusals_ = 0;                 // number of ranks with refused events
+  const std::chrono::milliseconds hold_;     // 0: ranks end with the connection
   std::vector<std::pair<std::string, Error>> lost_links_;  // not reported yet
-  std::vector<std::string> restored_links_;                // likewise
-  double longest_gap_s_ = 0;                               // of those
+  std::vector<std::string> restored_links_;                // not reported yet
+  double longest_gap_s_ = 0;                               // of restored_links_
   bool telling_links_ = false;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   std::uint32_t ranks_started_ = 0;
   bool starting_ = true, stopping_ = false, superseded_ = false;
-  std::uint64_t listening_ = 0;  // to the folder
-  bool over_ = false;            // no rank runs any more
-  bool ended_ = false;           // nothing is done any more
+  std::uint64_t listening_ = 0;  // for RunFolder::stop_listening()
+  bool over_ = false;            // no rank runs
+  bool ended_ = false;           // swept() is done, too
   std::optional<std::uint64_t> committed_step_, begun_at_step_, reached_step_;
-  std::size_t running_ = 0;  // hosts in that state
-  std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
+  std::size_t running_ = 0;  // number of hosts in HostState::running
+  std::size_t leaving_ = 0;  // hosts that have not exited since Goodbye
   TaskGroup host_work_;
   boost::asio::steady_timer progress_timer_, stall_timer_;
-  // Cancelled whenever a waiting condition may have become true.
+  // Cancelled whenever a condition that a coroutine waits for may have become true.
   boost::asio::steady_timer changed_;
   boost::asio::steady_timer settle_timer_, links_timer_;
-  boost::asio::steady_timer commit_timer_;  // of a planned restart
-  boost::asio::steady_timer start_timer_;   // runner.startup_timeout of the ranks
-  std::string planned_;                     // why there will be one; empty = there will be none
+  boost::asio::steady_timer commit_timer_;  // for a planned restart
+  boost::asio::steady_timer start_timer_;   // runner.startup_timeout for the ranks
+  std::string planned_;                     // reason for the planned restart; empty = none
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

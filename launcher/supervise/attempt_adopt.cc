@@ -1,4 +1,5 @@
-// How a supervisor takes a run over from a lost one, and how one notices that it was replaced.
+// Attempt: how a supervisor adopts a run from a lost one, and how a supervisor notices that it was
+// replaced.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ void Attempt::start_adopted() {
   starting_ = false;
   std::vector<std::string> reached, lost;
   std::string first_error;
-  // Before the first one is listened to.
+  // Must precede the first watch().
   names_.await_restored(static_cast<std::size_t>(
       std::ranges::count(hosts_, HostState::ready, [](const Host& host) { return host.state; })));
   for (Host& host : hosts_) {
@@ -79,7 +80,7 @@ void Attempt::start_adopted() {
     cause.message +=
         fmt::format("\n{} hosts were lost in all: {}", lost.size(), config::fold_host_names(lost));
   blame(std::move(cause));
-  // What they still have is ended, or named; another adopter's ranks are left alone.
+  // Leftovers on these hosts are killed or reported. Ranks of another adopter are left alone.
   for (Host& host : hosts_)
     if (host.state == HostState::lost) start_sweep(host);
 }

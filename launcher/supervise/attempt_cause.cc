@@ -1,5 +1,4 @@
-// The attempt's search for the first cause, and what it does about hosts that were lost: cause.h
-// has the rule, sweep.h the way back to a host.
+// Attempt: finds the first cause (cause.h has the rule) and sweeps lost hosts (sweep.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,9 +16,9 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 
 namespace {
-/// What still works on a lost host gets no longer than the runner's own grace for that case.
+/// Processes at work on a lost host get at most the runner's own grace period for that case.
 constexpr milliseconds kMostPatience{5000};
-/// Silence of Sortie's own after the settlement, before it says what it waits for.
+/// After this time of silence since the settlement, the attempt prints what it waits for.
 constexpr milliseconds kSilence{200};
 }  // namespace
 
@@ -46,7 +45,7 @@ void Attempt::blame(Cause failure) {
   if (cause_ || superseded()) return;
   if (failure.at_ms == 0) failure.at_ms = boot_ms();
   failure.time_unix_ms = unix_time_ms() - (boot_ms() - failure.at_ms);
-  // MPI_Abort and a failed start are followed by the end of the same rank, which adds nothing.
+  // MPI_Abort and a failed start are followed by the end of the same rank, which is no new failure.
   const bool told = failure.rank && std::ranges::any_of(failures_, [&](const Cause& known) {
                       return known.rank == failure.rank;
                     });
@@ -90,8 +89,8 @@ void Attempt::say_what_is_awaited() {
                   text.substr(0, text.find('\n')), static_cast<double>(grace_ms_) / 1000));
 }
 
-/// Ends of ranks are written as what they are: while the cause is not settled they wait, no longer
-/// than kSettleTime.
+/// Writes the end of a rank to the journal, as cause or consequence. Until the cause is settled (at
+/// most kSettleTime) the event is held back.
 void Attempt::note_exited(HeldEvent event) {
   if (failing() && !cause_) {
     held_.push_back(std::move(event));
@@ -111,7 +110,7 @@ Verdict Attempt::make_verdict() const {
     return verdict;
   }
   if (!cause_) return verdict;
-  // All had come to their end before the order did.
+  // All ranks completed before the order to stop arrived.
   const bool done = std::ranges::all_of(
       ranks_, [](const Rank& rank) { return rank.status && rank.status->success(); });
   if (cause_->what == Cause::What::planned && done) return verdict;
@@ -136,7 +135,7 @@ void Attempt::start_sweep(Host& host) {
 }
 
 asio::awaitable<void> Attempt::sweep(Host& host) {
-  // Ranks of a supervisor that has adopted them meanwhile are not ours to end.
+  // If another supervisor has adopted the ranks meanwhile, this one must not kill them.
   std::optional<bool> successor = false;
   if (hold_.count() > 0) successor = co_await has_successor(parts_.executor, parts_.folder);
   if (successor.value_or(true)) {

@@ -1,4 +1,4 @@
-// The attempt's answers to what runners say: output, ends of ranks, MPI, lost hosts.
+// Attempt: handles the messages of runners: output, ends of ranks, MPI, lost hosts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 constexpr int kMaxHostErrors = 256;
 
-/// Other events of that type tell of rounds that have been.
+/// Other events of this type report completed rounds.
 bool is_outer_question(const nlohmann::json& event) {
   return event["type"] == "outer" && event.contains("do");
 }
@@ -82,7 +82,7 @@ bool Attempt::owns(const Host& host, std::uint32_t rank) const {
   return rank < ranks_.size() && ranks_[rank].host == host.index;
 }
 
-/// A peer that breaks the protocol is as good as gone.
+/// Treats a runner that breaks the protocol as lost.
 void Attempt::give_up(Host& host, std::string why) {
   host.session->close();
   on_lost(host, {ErrorCode::protocol, std::move(why)});
@@ -112,13 +112,13 @@ void Attempt::on_output(Host& host, wire::Output output) {
       left.remove_prefix(end + 1);
     }
   }
-  // Credit comes back when it is written, and for this connection alone.
+  // Credit is returned after the write, and only for this connection.
   parts_.folder.log(output.rank, output.stream, std::move(output.bytes),
                     std::uint64_t{host.index} << 32 | host.link);
 }
 
 void Attempt::on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
-  // Credits in pieces: one small frame per 64 KiB instead of one per line.
+  // Credit is returned in batches: one small frame per 64 KiB instead of one per line.
   constexpr std::uint64_t kCreditPiece = 64u << 10;
   constexpr std::uint64_t kCreditPieces = 256;  // a runner that holds output keeps few pieces
   Host& host = hosts_[owner >> 32];
@@ -175,7 +175,7 @@ bool Attempt::send_forward(const std::string& host, const wire::Message& message
   return true;
 }
 
-/// What decisions and the journal need to know of a training.
+/// Records the training events that decisions and the journal need.
 void Attempt::note_training(const training::Event& event) {
   const auto number = [](std::int64_t step) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, step));
@@ -183,7 +183,7 @@ void Attempt::note_training(const training::Event& event) {
   if (const auto* saved = std::get_if<training::CheckpointEvent>(&event)) {
     if (!saved->best) note_committed(number(saved->step));
   } else if (const auto* kept = std::get_if<training::MemoryCheckpointEvent>(&event)) {
-    note_committed(number(kept->step));  // the next attempt goes on from there as well
+    note_committed(number(kept->step));  // the next attempt can resume from memory, too
   } else if (const auto* step = std::get_if<training::StepEvent>(&event)) {
     reached_step_ = number(step->step);
   } else if (const auto* back = std::get_if<training::RollbackEvent>(&event)) {
@@ -215,8 +215,8 @@ void Attempt::note_committed(std::uint64_t step) {
   if (newer && !planned_.empty()) end_as_planned();
 }
 
-/// Once for each rank, since a program that speaks another dialect does so at every step; and not
-/// for all of ten thousand.
+/// Reports a refused event once per rank, because a program with another format sends one at every
+/// step, and only for the first 20 ranks.
 void Attempt::refuse_event(const Host& host, std::uint32_t rank, const Error& why) {
   constexpr std::size_t kMostNoted = 20;
   if (std::exchange(ranks_[rank].event_refused, true) || ++refusals_ > kMostNoted) return;
@@ -228,8 +228,8 @@ void Attempt::refuse_event(const Host& host, std::uint32_t rank, const Error& wh
                     rank, host.plan->name, why.message));
 }
 
-/// An unkillable process is named whatever else there is; all else only counts while it may be the
-/// cause.
+/// A process that can not be killed is always reported. Other errors only matter while they may be
+/// the cause.
 void Attempt::on_runner_error(const Host& host, const wire::RunnerError& error) {
   const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
   Cause cause;
@@ -269,7 +269,7 @@ void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
                   {"host_time_unix_ms", exited.time_unix_ms},
                   {"died_at", static_cast<double>(unix_time_ms() - (now - died_ms)) / 1000}};
   const bool stopped_by_itself = exited.stopped && !stopping_;
-  if (stopped_by_itself) {  // the runner has lost this launcher, or was told to end
+  if (stopped_by_itself) {  // the runner has lost this launcher, or was told to exit
     Cause cause = cause_of_rank(exited.rank, Cause::What::lost, 0);
     cause.rank.reset();
     cause.pid = 0;
@@ -305,7 +305,7 @@ void Attempt::on_lost(Host& host, Error error) {
   lose(host, std::move(error));
 }
 
-/// For good.
+/// Gives up on the host without another reconnect.
 void Attempt::lose(Host& host, Error error) {
   if (host.state != HostState::running) return;
   end_of(host, HostState::lost);
@@ -321,14 +321,14 @@ void Attempt::lose(Host& host, Error error) {
   parts_.folder.event(
       JournalEvent::host_lost,
       {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
-  // At once: the verdict comes only when the host was looked for again.
+  // Print it now: the verdict follows only after the sweep.
   parts_.console.error(cause.message);
   cause.shown = true;
   blame(std::move(cause));
   start_sweep(host);
 }
 
-/// Each text once: all ranks may say the same.
+/// Reports each text once, because all ranks may send the same.
 void Attempt::on_notice(const Host& host, const wire::PmixNotice& notice) {
   constexpr std::size_t kMostNotices = 20;
   const std::string& text = notice.text;

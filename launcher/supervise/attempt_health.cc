@@ -1,5 +1,5 @@
-// What hosts report of their health: into the journal and the view that failures are judged by, and
-// to the person, where a person has something to do.
+// Attempt: health reports of hosts go to the journal, to the view by which failures are judged, and
+// to the user if a report requires action.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -44,7 +44,8 @@ void Attempt::on_health(Host& host, const wire::HealthEvent& event) {
 std::optional<std::pair<std::string, HardwareEvidence>> Attempt::hardware_evidence() const {
   if (!cause_ || is_wanted(cause_->what)) return std::nullopt;
   const double failed_at = static_cast<double>(cause_->at_ms) / 1000;
-  // The host that the first cause names, then the others: a rank often ends because of a peer's.
+  // First the host of the first cause, then the others: a rank often ends because of a fault on a
+  // peer's host.
   std::vector<std::string> names = {cause_->host};
   for (const Host& host : hosts_) names.push_back(host.plan->name);
   for (const std::string& name : names)

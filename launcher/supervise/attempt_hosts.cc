@@ -1,5 +1,5 @@
-// The attempt between "every host is connected" and "every rank is told to start": what each
-// host gets and says, and what all of them agree on.
+// Attempt: the phase between "every host is connected" and "every rank is told to start": preparing
+// the hosts, and what all of them must agree on.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ Result<> Attempt::take_ready(Host& host, const wire::JobReady& ready) {
   return {};
 }
 
-/// Ranks of a machine that is listed under two names would share its devices without knowing. True
-/// when there is none.
+/// Returns true if all hosts are different machines. Ranks of a machine that is listed under two
+/// names would share its devices unknowingly.
 bool Attempt::machines_differ() {
   if (job_.runner.allow_same_machine) return true;
   std::vector<std::pair<std::string, std::string>> machines;
@@ -38,7 +38,8 @@ bool Attempt::machines_differ() {
   return false;
 }
 
-/// Where the ranks meet, now that all hosts have said what they have. No such place is a failure.
+/// Chooses where the ranks meet, from the networks of all hosts. If there is no common network that
+/// is a failure.
 void Attempt::agree_on_meeting() {
   std::vector<HostNetwork> networks;
   for (const Host& host : hosts_) networks.push_back(host.network);
@@ -86,16 +87,16 @@ boost::asio::awaitable<void> Attempt::prepare_host(std::size_t index) {
   sweep_unprepared(host);
 }
 
-/// A runner that was killed or hangs may have left what it had made. One that refuses, or whose
-/// connection was closed, cleans up by itself.
+/// Sweeps the host if its runner was killed or hangs, because it may have left files or processes.
+/// A runner that refuses, or whose connection was closed, cleans up itself.
 void Attempt::sweep_unprepared(Host& host) {
   const ErrorCode code = host.error->code;
-  if (failing()) return;  // then it was us who closed
+  if (failing()) return;  // then this launcher closed the connection
   if (code == ErrorCode::lost || code == ErrorCode::timeout) start_sweep(host);
 }
 
-/// Nothing was started there; the runner, if any, sees EOF. One that is frozen sees nothing: it has
-/// missed its heartbeats, and is ended from outside.
+/// Closes the connection to a host on which nothing was started; its runner, if any, sees EOF. A
+/// frozen runner does not: it has missed heartbeats, and is swept.
 void Attempt::let_go(Host& host) {
   const auto heard = std::max(host.ordered, host.session->last_heard());
   const auto silent = std::chrono::steady_clock::now() - heard;

@@ -1,4 +1,4 @@
-// The attempt's part of images: every host has the same one before any rank starts anywhere.
+// Attempt: images. Every host must have the same image before any rank starts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// "sha256:" and its digits: it becomes an argument of an engine on every host.
+/// "sha256:" and 64 hex digits. Checked because the id becomes an argument of the engine on every
+/// host.
 bool is_image_id(std::string_view text) {
   constexpr std::string_view kHash = "sha256:";
   return text.starts_with(kHash) && text.size() == kHash.size() + 64 &&
@@ -31,7 +32,7 @@ std::string short_id(const std::string& id) {
 
 }  // namespace
 
-/// Read before any host is touched.
+/// Reads the credentials file before any connection is made.
 bool Attempt::read_credentials_file() {
   if (!plan_.container || parts_.adopts) return true;
   auto text = read_credentials(job_.runner.container);
@@ -72,7 +73,7 @@ asio::awaitable<void> Attempt::image_host(std::size_t index) {
   }
 }
 
-/// True when more is to come.
+/// Returns true if more messages are expected.
 bool Attempt::take_image_message(Host& host, const wire::Message& message) {
   if (const auto* progress = std::get_if<wire::ImageProgress>(&message)) {
     host.image_progress = progress->text;
@@ -102,7 +103,7 @@ void Attempt::no_image(Host& host, Error error) {
   host.error = std::move(error);
 }
 
-/// All hosts have an image: whether it is the same one.
+/// Returns whether all hosts have the same image.
 bool Attempt::agree_on_image() {
   std::map<std::string, std::vector<std::string>> hosts_by_id, hosts_by_engine;
   std::size_t pulled = 0;
@@ -153,7 +154,7 @@ bool Attempt::agree_on_image() {
   return true;
 }
 
-/// For a person who waits: how many hosts have it, and what the others are at.
+/// Progress for the user: how many hosts have the image, and what the others do.
 std::string Attempt::image_progress_text() const {
   constexpr std::size_t kMostHosts = 3;
   std::size_t have = 0, working = 0;
@@ -168,7 +169,7 @@ std::string Attempt::image_progress_text() const {
   return fmt::format("image on {}/{} hosts{}", have, hosts_.size(), details);
 }
 
-/// The name of the engine's client that this host has: "containerd" is spoken to through two.
+/// Name of the engine client on this host: "containerd" has two clients.
 std::string Attempt::client_of(const Host& host) const {
   if (!host.image) return plan_.container->engine;
   const std::string& version = host.image->engine_version;

@@ -1,4 +1,4 @@
-// The attempt's planned end: all ranks stop after a commit, and the run goes on with other hosts.
+// Attempt: the planned end. All ranks stop after a commit, and the run continues on other hosts.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ bool Attempt::end_for_restart(const std::string& why) {
   return true;
 }
 
-/// Only sortie-train is known to save when it is asked to end, and only with a folder for it.
+/// Starts the timeout recovery.commit_wait. Only sortie-train with a save_dir is known to save on
+/// SIGTERM, so other programs get no timeout.
 void Attempt::await_commit() {
   if (!job_.runner.program.empty() || job_.trainer.save_dir.empty()) return;
   commit_timer_.expires_after(job_.recovery.commit_wait);
@@ -28,8 +29,9 @@ void Attempt::await_commit() {
   });
 }
 
-/// Not in the middle of a message: who tells of a commit goes on afterwards. A training whose ranks
-/// begin to end by themselves is let go to its end.
+/// Stops the ranks as planned. Deferred by a timer, because the caller is still handling the
+/// message that reports the commit. If ranks have begun to exit by themselves the training is left
+/// to finish.
 void Attempt::end_as_planned() {
   commit_timer_.expires_after(std::chrono::milliseconds(0));
   commit_timer_.async_wait([this](boost::system::error_code cancelled) {

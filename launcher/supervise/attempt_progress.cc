@@ -1,4 +1,4 @@
-// What a person sees while hosts are being connected and prepared.
+// Attempt: progress messages while hosts are being connected and prepared.
 #include <fmt/core.h>
 
 #include "common/asio/token.h"
@@ -10,7 +10,7 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// For a person who waits: the first second says nothing.
+/// Shows the progress to the user, from the second second on.
 asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {
   auto pause = std::chrono::milliseconds(1000);
   while (!*done) {
@@ -22,7 +22,8 @@ asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {
   }
 }
 
-/// A launcher that stood still sent no heartbeats: who reads of a lost host must know that.
+/// Reports when this process did not run for a while: it sent no heartbeats then, which may explain
+/// a lost host.
 asio::awaitable<void> Attempt::note_stalls(std::shared_ptr<bool> ended) {
   constexpr std::chrono::milliseconds kTick{500}, kStall{1000};
   while (!*ended) {

@@ -1,6 +1,6 @@
-// The attempt and a host whose connection broke while its runner holds the ranks
-// (runner.on_launcher_loss): for the run the host is still there; it is reached again, or the hold
-// is over.
+// Attempt: a host whose connection broke while its runner holds the ranks
+// (runner.on_launcher_loss). The host still counts as running until it is reached again or the hold
+// ends.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,14 +20,15 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 namespace {
-/// Hosts that are lost, or back, within this time are named together.
+/// Hosts that are lost or reconnected within this time are reported together.
 constexpr milliseconds kNewsTime{300};
-/// A connection that breaks so soon after it was made again may do so for ever: not at full speed.
+/// If a connection breaks within kFlapTime after a reconnect, the next try waits for kFlapPause,
+/// because the connection may break again and again.
 constexpr milliseconds kFlapTime{5000}, kFlapPause{1000};
 }  // namespace
 
 bool Attempt::may_reconnect(const Host& host, const Error& error) const {
-  // One that breaks the protocol would do it again.
+  // A runner that breaks the protocol would do so again.
   return hold_.count() > 0 && host.state == HostState::running && !ended_ &&
          error.code != ErrorCode::protocol;
 }
@@ -66,7 +67,7 @@ asio::awaitable<void> Attempt::reconnect(Host& host, std::shared_ptr<Reconnect> 
 }
 
 asio::awaitable<void> Attempt::reconnect_by(Host& host, std::shared_ptr<Reconnect> way) {
-  // Where the disk does not answer, the runner will.
+  // If the disk does not answer, the runner knows whether it was adopted.
   const std::optional<bool> newer = co_await has_successor(parts_.executor, parts_.folder);
   if (newer.value_or(false)) {
     superseded();
@@ -122,7 +123,8 @@ void Attempt::tell_links_soon() {
   });
 }
 
-/// When a laptop wakes up all of its hosts are lost and back at the same time.
+/// Reports lost and restored connections in groups: when a laptop wakes up, all of its hosts are
+/// lost and reconnected at the same time.
 void Attempt::tell_links() {
   telling_links_ = false;
   if (superseded_) return;

@@ -1,4 +1,4 @@
-// The attempt's part of staging: read once, before any host is touched; then every host.
+// Attempt: staging. Files are read once, before any connection is made, then sent to every host.
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"

@@ -1,4 +1,4 @@
-// The attempt's order to start, and ranks that do not follow it.
+// Attempt: the order to start, and ranks that do not start in time.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -27,7 +27,7 @@ void Attempt::start_all() {
   parts_.folder.event(JournalEvent::started,
                       {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
   await_starts();
-  // What signing in and pushing runners took (keys, buffers) is not needed again.
+  // Return the memory used for authentication and for pushing runners (keys, buffers) to the OS.
   ::malloc_trim(0);
 }
 
@@ -37,16 +37,17 @@ void Attempt::note_started() {
   if (parts_.on_started) parts_.on_started();
 }
 
-/// A program on a file system that hangs keeps its rank between fork and exec, alive and silent.
+/// Starts the timeout for the start of ranks. If the file system of the program hangs, a rank stays
+/// between fork and exec without an error.
 void Attempt::await_starts() {
   start_timer_.expires_after(job_.runner.startup_timeout);
   start_timer_.async_wait([this](boost::system::error_code cancelled) {
     if (cancelled || ranks_started_ == plan_.world_size) return;
     if (stopping_ || failing() || over_ || superseded()) return;
-    // After a standstill of this process what hosts have said is not read yet.
+    // If this process did not run for a while, messages of hosts are still unread.
     if (std::chrono::steady_clock::now() - start_timer_.expiry() > kNotRunning)
       return await_starts();
-    // What a host has to say may wait until its connection is back.
+    // A host whose connection is broken may have ranks that started.
     for (const Host& host : hosts_)
       if (host.way_back) return await_starts();
     blame_unstarted();

@@ -1,5 +1,5 @@
-// The attempt's part of a tunnel: all hosts are ready, no rank has started, and the network on
-// which ranks will meet is made.
+// Attempt: the tunnel. Creates the network on which ranks meet, after all hosts are ready and
+// before any rank starts.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -13,7 +13,7 @@
 namespace sortie::launcher {
 namespace asio = boost::asio;
 
-/// True when there is one, or none is wanted.
+/// Returns true if the tunnel is up, or none is needed.
 asio::awaitable<bool> Attempt::raise_tunnel() {
   if (plan_.tunnel.empty() || hosts_.size() < 2) co_return true;
   const auto begin = std::chrono::steady_clock::now();
@@ -47,7 +47,7 @@ asio::awaitable<bool> Attempt::raise_tunnel() {
   co_return true;
 }
 
-/// One order of the present step, and its answer.
+/// Sends the order of the current step and receives its report.
 asio::awaitable<void> Attempt::tunnel_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
@@ -71,7 +71,7 @@ asio::awaitable<void> Attempt::tunnel_host(std::size_t index) {
   sweep_unprepared(host);
 }
 
-/// From here on the tunnel is the network of the ranks.
+/// Makes the tunnel the network of the ranks, and reports it.
 void Attempt::note_tunnel(double seconds) {
   const tunnel::Mesh& mesh = mesh_->mesh();
   interface_ = mesh.network;

@@ -103,7 +103,7 @@ bool is_of_a_rank(Cause::What what) {
   return what == What::exit || what == What::signal || what == What::oom || what == What::mpi_abort;
 }
 
-/// 0: decides whatever else there is. 1: inflicted. 2: may be the answer to something else.
+/// 0: always the cause. 1: inflicted from outside. 2: may be a reaction to another failure.
 int weight(const Cause& cause) {
   using What = Cause::What;
   switch (cause.what) {
@@ -215,7 +215,7 @@ nlohmann::ordered_json Aftermath::json() const {
 }
 
 void HostClock::heard(std::uint64_t host_ms, std::int64_t now_ms) {
-  // A time outside of any calendar is no time: the host may say what it likes.
+  // Ignore invalid times, because the host is not trusted.
   constexpr std::uint64_t kMost = 1ull << 53;
   if (host_ms == 0 || host_ms > kMost) return;
   const std::int64_t lead = now_ms - static_cast<std::int64_t>(host_ms);

@@ -16,7 +16,7 @@ constexpr std::size_t kMaxLines = 1024;
 constexpr std::size_t kMaxInterfaceName = 15;
 constexpr std::size_t kMaxShownHosts = 8;
 
-/// "10.1.0.2/24"; also the address alone, when `bits` need not be there.
+/// Parses "10.1.0.2/24"; also the address alone unless `bits_needed`.
 std::optional<InterfaceAddress> parse_network(std::string_view text, bool bits_needed) {
   InterfaceAddress out;
   const std::size_t slash = text.find('/');
@@ -41,7 +41,7 @@ bool is_loopback(const InterfaceAddress& address) {
                      [](unsigned char byte) { return byte == 0; });
 }
 
-/// Whether `address` lies in the network that `network` belongs to.
+/// Whether `address` is in the network of `network`.
 bool in_network(const InterfaceAddress& address, const InterfaceAddress& network) {
   if (address.v6 != network.v6) return false;
   const auto whole = static_cast<std::size_t>(network.bits / 8);
@@ -56,14 +56,14 @@ bool has_address(const HostNetwork& host, const InterfaceAddress& wanted) {
   });
 }
 
-/// IPv4 first: programs that know nothing else are many.
+/// Prefers IPv4, because many programs support nothing else.
 const InterfaceAddress& preferred(const std::vector<InterfaceAddress>& addresses) {
   const auto v4 = std::ranges::find(addresses, false, &InterfaceAddress::v6);
   return v4 == addresses.end() ? addresses.front() : *v4;
 }
 
-/// The addresses of the first host that can be the one to meet at: not the loopback, and not one
-/// that another host has too (the bridge of a container engine is 172.17.0.1 everywhere).
+/// Addresses of the first host that are candidates for MASTER_ADDR: not the loopback, and not an
+/// address that another host has, too (the bridge of a container engine is 172.17.0.1 everywhere).
 std::vector<InterfaceAddress> own_addresses(const std::vector<HostNetwork>& hosts) {
   std::vector<InterfaceAddress> own;
   for (const InterfaceAddress& address : hosts[0].addresses)
@@ -74,7 +74,7 @@ std::vector<InterfaceAddress> own_addresses(const std::vector<HostNetwork>& host
   return own;
 }
 
-/// Several names of one machine.
+/// Whether all hosts are the same machine under several names.
 bool one_machine(const std::vector<HostNetwork>& hosts) {
   return std::ranges::all_of(hosts, [&](const HostNetwork& host) {
     return host.hostname == hosts[0].hostname &&
@@ -85,7 +85,7 @@ bool one_machine(const std::vector<HostNetwork>& hosts) {
   });
 }
 
-/// The address that the first host says most of its routes to the others start from.
+/// Chooses the source address of most routes from the first host to the others.
 std::optional<Meeting> by_routes(const std::vector<HostNetwork>& hosts,
                                  const std::vector<InterfaceAddress>& own) {
   std::vector<std::size_t> counts(own.size());
@@ -224,10 +224,10 @@ Environment interface_environment(const HostNetwork& host, const std::string& in
   const auto put = [&](const char* name, const std::string& value) {
     if (!set(name)) env.emplace_back(name, value);
   };
-  put("NCCL_SOCKET_IFNAME", "=" + all);  // '=': exactly these names, not all that begin so
+  put("NCCL_SOCKET_IFNAME", "=" + all);  // '=': exact names instead of prefixes
   put("GLOO_SOCKET_IFNAME", one);
   put("TP_SOCKET_IFNAME", one);
-  // Open MPI takes networks too, and refuses to be told what to take and what to leave out.
+  // Open MPI also accepts networks. It rejects the combination of include and exclude.
   if (!set("OMPI_MCA_btl_tcp_if_exclude"))
     put("OMPI_MCA_btl_tcp_if_include", interface.find('/') != interface.npos ? interface : all);
   return env;

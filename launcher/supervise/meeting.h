@@ -1,5 +1,5 @@
-// Where the ranks of all hosts meet: MASTER_ADDR from what the hosts say about their networks, and
-// what frameworks need to use the network that the config names. Pure.
+// Chooses where the ranks of all hosts meet: MASTER_ADDR from the networks that the hosts report,
+// and the environment variables that make frameworks use the configured network. Pure.
 #pragma once
 
 #include <array>
@@ -16,39 +16,43 @@ struct InterfaceAddress {
   std::string address;    // "10.1.0.2"
   bool v6 = false;
   std::array<unsigned char, 16> bytes{};
-  int bits = 0;  // of the network
+  int bits = 0;  // prefix length of the network
 };
 
-/// What one host has said.
+/// What one host has reported.
 struct HostNetwork {
   std::string name;        // as in the plan
-  std::string hostname;    // as it calls itself
-  std::string reached_at;  // by this launcher; empty when not known
+  std::string hostname;    // as reported by the host
+  std::string reached_at;  // address at which the launcher reached it; empty = unknown
   std::vector<InterfaceAddress> addresses;
-  std::vector<std::pair<std::string, std::string>> routes;  // of rank 0's host: {peer, own address}
+  /// Of rank 0's host: {peer, own source address}.
+  std::vector<std::pair<std::string, std::string>> routes;
 };
 
-/// The addresses of a JobReady ("eth0 10.1.0.2/24"). Error: outside that grammar.
+/// Parses the addresses of a JobReady ("eth0 10.1.0.2/24"). ErrorCode::protocol for other forms.
 Result<std::vector<InterfaceAddress>> parse_addresses(const std::vector<std::string>& lines);
 
-/// Those of an interface name, a name pattern or a CIDR.
+/// Returns the addresses that match `wanted`: an interface name, a name pattern or a CIDR.
 std::vector<InterfaceAddress> matching(const std::vector<InterfaceAddress>& addresses,
                                        const std::string& wanted);
 
 struct Meeting {
-  std::string address;  // MASTER_ADDR
-  std::string how;      // why this one, for events.jsonl
-  bool doubtful = false;
+  std::string address;    // MASTER_ADDR
+  std::string how;        // why this address, for events.jsonl
+  bool doubtful = false;  // other hosts may be unable to reach it
 };
 
-/// For hosts in plan order. Error: `interface` is set and a host has nothing like that.
+/// Chooses the address. `hosts` are in plan order. ErrorCode::unsupported if `interface` is set and
+/// a host has no matching address, or the match is a loopback address that other hosts can not
+/// reach.
 Result<Meeting> choose_meeting(const std::vector<HostNetwork>& hosts, const std::string& interface);
 
-/// NCCL_SOCKET_IFNAME and its kin for one host, without those that `user` sets.
+/// Returns NCCL_SOCKET_IFNAME and similar variables for one host, except those that `user` sets.
 Environment interface_environment(const HostNetwork& host, const std::string& interface,
                                   const Environment& user);
 
-/// The addresses to ask rank 0's host for its routes to: where hosts after it were reached.
+/// Returns the addresses at which the hosts after the first were reached. Rank 0's host reports its
+/// routes to them.
 std::vector<std::string> peers_of_first(const std::vector<std::string>& reached_at);
 
 }  // namespace sortie::launcher

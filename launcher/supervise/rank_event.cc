@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
+constexpr std::size_t kMaxEventBytes = 64u << 10;  // the limit of wire/message.h
 
 constexpr std::array<std::string_view, 7> kKnownTypes = {
     "start", "step", "eval", "checkpoint", "memory_checkpoint", "note", "done"};
@@ -32,7 +32,7 @@ bool contains(const std::array<std::string_view, size>& names, std::string_view 
   return std::ranges::find(names, name) != names.end();
 }
 
-/// A count of steps fits what trackers and journals keep it in.
+/// Whether `value` is a step number that fits into the int64 of trackers and journals.
 bool is_step(const Json& value) {
   if (value.is_number_unsigned())
     return value.get<std::uint64_t>() <=
@@ -40,7 +40,7 @@ bool is_step(const Json& value) {
   return value.is_number_integer() && value.get<std::int64_t>() >= 0;
 }
 
-/// What the field must be; empty where it is that, or where nobody here reads it.
+/// The type that the field must have; empty if it has it, or if Sortie does not read the field.
 std::string_view expected(std::string_view key, const Json& value) {
   if (contains(kStepKeys, key)) return is_step(value) ? "" : "a whole number, 0 or more";
   if (contains(kTextKeys, key)) return value.is_string() ? "" : "a text";

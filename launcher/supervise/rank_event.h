@@ -1,4 +1,4 @@
-// Events of ranks, checked where they come in: what passes has the shape that console, trackers,
+// Checks the events of ranks on receipt. An accepted event has the form that console, trackers,
 // journal and reports rely on. A rank may run any program and send any line.
 #pragma once
 
@@ -9,9 +9,10 @@
 
 namespace sortie::launcher {
 
-/// An event's JSON object. Its `type` is a text; fields that Sortie reads itself (`step`, `loss`,
-/// `first_run` ...) are of their type or null, which is left out. Any other field and any other
-/// type of event pass as they are. ErrorCode::data: why the event is refused.
+/// Parses and checks one event. `type` must be a string. In event types that Sortie knows, the
+/// fields that it reads (`step`, `loss`, `first_run` ...) must have their type; null fields are
+/// removed. Other fields and other event types are not checked. ErrorCode::data with the reason if
+/// the event is refused.
 Result<nlohmann::json> check_rank_event(std::string_view line);
 
 }  // namespace sortie::launcher

@@ -1,11 +1,11 @@
-// RankStore: a few small texts that ranks of an attempt leave for each other under keys, so that
-// they find each other before they are connected. Lines on SORTIE_SOCKET, and answers
-// (wire::RankAnswer), of the same number:
+// RankStore: a small key-value store through which the ranks of an attempt find each other before
+// they are connected. Questions are lines on SORTIE_SOCKET; the answer (wire::RankAnswer) has the
+// same number:
 //   {"type":"store","number":7,"do":"put","key":K,"value":V}  ->  {"type":"stored","number":7}
 //   {"type":"store","number":8,"do":"get","key":K}            ->
 //   {"type":"stored","number":8,"value":V}
-// or {"type":"stored","number":N,"error":TEXT}. A get is answered when there is a value. A question
-// that is not answered may be asked again.
+// or {"type":"stored","number":N,"error":TEXT}. A get is answered as soon as the key has a value. A
+// rank may repeat a question that was not answered.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,24 @@
 
 namespace sortie::launcher {
 
-/// No I/O. Bounded whatever ranks send.
+/// No I/O. The size is bounded whatever ranks send.
 class RankStore {
  public:
   static constexpr std::size_t kMostKeys = 1024, kMostKeyBytes = 128, kMostValueBytes = 4096;
 
-  /// `answer` gets a rank and its line.
+  /// Sends `line` to `rank`.
   using Answer = std::function<void(std::uint32_t rank, std::string line)>;
 
   static bool is_question(const nlohmann::json& event);
-  /// Of a rank. A key keeps its first value; the same again is no error.
+  /// Handles a question of a rank and calls `answer` for every rank that can be answered. A key
+  /// keeps its first value; another value is refused, the same value is accepted.
   void take(std::uint32_t rank, const nlohmann::json& question, const Answer& answer);
 
  private:
   struct Entry {
     std::string value;
     bool there = false;
-    std::map<std::uint32_t, std::uint64_t> waiting;  // ranks, and the number of their last question
+    std::map<std::uint32_t, std::uint64_t> waiting;  // rank -> number of its last question
   };
   std::map<std::string, Entry> entries_;
 };

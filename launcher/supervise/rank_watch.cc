@@ -16,8 +16,8 @@ namespace {
 using Clock = Watchdog::Clock;
 using OrderedJson = nlohmann::ordered_json;
 
-/// Of a rank that writes nothing its runner tells at the end of dump_timeout: beyond it, for that
-/// answer on hosts that are busy.
+/// Extra time after dump_timeout. The runner reports a rank without stacks only at the end of
+/// dump_timeout, and on a busy host that answer takes time.
 constexpr std::chrono::milliseconds kAnswersLate{1000};
 
 std::string_view section_text(std::uint8_t number) {
@@ -57,8 +57,8 @@ void RankWatch::rank_started(std::uint32_t rank) {
 void RankWatch::rank_ended(std::uint32_t rank) {
   running_.erase(rank);
   watchdog_.rank_ended(rank);
-  // Of the hang, or of being asked for its stacks (Go programs end by SIGQUIT): no cause of its
-  // own.
+  // The rank ended because of the hang, or because of the signal for its stacks (Go programs exit
+  // on SIGQUIT). So its end is no separate cause.
   if (hang_) finish_hang();
 }
 
@@ -143,7 +143,7 @@ void RankWatch::take(wire::StackDump dump) {
   if (awaited_.empty()) finish_hang();
 }
 
-/// The stacks are here, or their time is over.
+/// Blames the hang, once all stacks have arrived or their time is over.
 void RankWatch::finish_hang() {
   if (!hang_) return;
   dump_timer_.cancel();

@@ -1,6 +1,6 @@
-// RankWatch: what an attempt does with the progress of its ranks: it feeds the watchdog, names slow
-// hosts, and when ranks hang it has their stacks written down before it blames them. Lives on the
-// I/O thread.
+// RankWatch: handles the progress that ranks of an attempt report. It feeds the watchdog, reports
+// slow hosts, and when ranks hang writes their stacks to the run folder before it blames them. Used
+// on the I/O thread only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -26,7 +26,7 @@ class RunFolder;
 
 class RankWatch {
  public:
-  /// Stacks that are kept of one hang, all ranks together.
+  /// Maximum size of the stacks that are kept of one hang, over all ranks.
   static constexpr std::size_t kMaxStackBytes = 64u << 20;
 
   struct Parts {
@@ -34,27 +34,29 @@ class RankWatch {
     Console& console;
     RunFolder& folder;
     std::uint32_t attempt = 1;
-    std::function<bool()> ending;  // nothing is judged any more: the ranks are being stopped
+    std::function<bool()> ending;  // true while ranks are being stopped: no more checks
     std::function<void(std::size_t host, const wire::Message&)> send;
     std::function<void(Cause)> blame;
-    std::function<void(const std::string& host)> on_slow = {};  // it was named; may be empty
+    std::function<void(const std::string& host)> on_slow = {};  // may be empty
   };
 
-  /// All references must outlive it.
+  /// All references must outlive the object.
   RankWatch(Parts parts, const config::JobConfig& job, const LaunchPlan& plan);
 
-  /// The ranks are being started: from now on they are looked at.
+  /// Starts the periodic checks. Called when the ranks are being started.
   void begin();
   void rank_started(std::uint32_t rank);
   void rank_ended(std::uint32_t rank);
-  /// A heartbeat of a host.
+  /// Handles a heartbeat of a host.
   void heard(std::size_t host, const wire::Heartbeat& beat);
-  /// Stacks of a rank; the caller has seen to it that the rank is that host's.
+  /// Handles the stacks of a rank. The caller has checked that the rank belongs to the sending
+  /// host.
   void take(wire::StackDump dump);
 
-  /// For the control socket: where ranks are. {"step": lowest, "highest_step", "told": ranks that
-  /// tell, "ranks": [{rank, step, section, sequence, standing_ms, silent_ms}]}: of large jobs those
-  /// that have stood still for longest; null while no rank has told anything.
+  /// Progress of the ranks, for the control socket: {"step": lowest, "highest_step", "told": number
+  /// of ranks that report, "ranks": [{rank, step, section, sequence, standing_ms, silent_ms}]}. In
+  /// large jobs "ranks" has only the ranks without progress for the longest time. null while no
+  /// rank has reported.
   nlohmann::ordered_json status() const;
 
  private:
@@ -71,12 +73,12 @@ class RankWatch {
   Parts parts_;
   const config::JobConfig& job_;
   const LaunchPlan& plan_;
-  const std::vector<std::size_t> host_of_;  // of each rank
+  const std::vector<std::size_t> host_of_;  // by rank
   Watchdog watchdog_;
   boost::asio::steady_timer look_timer_, dump_timer_;
   std::set<std::uint32_t> running_;
   std::optional<Hang> hang_;
-  std::set<std::uint32_t> awaited_;  // ranks whose stacks have not come
+  std::set<std::uint32_t> awaited_;  // ranks whose stacks have not arrived
   std::size_t stack_bytes_ = 0, stacks_kept_ = 0;
 };
 

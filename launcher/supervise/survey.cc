@@ -20,7 +20,7 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 namespace {
 
-/// Until a host that has prepared a job has taken it back; what it has not is its lease's business.
+/// Time for a host to drop the prepared job. After that the runner's lease ends it.
 constexpr std::chrono::seconds kTakenBack{5};
 
 struct Surveyed {
@@ -77,7 +77,7 @@ class Survey {
       for (const Surveyed& other : hosts_) reached_at.push_back(other.session->address());
     wire::JobSpec spec =
         make_job_spec(plan_, *host.plan, job_, run_id_, peers_of_first(reached_at));
-    spec.container = {};  // no image is made sure of for that
+    spec.container = {};  // a survey gets no image
     return spec;
   }
 
@@ -93,7 +93,7 @@ class Survey {
       host.facts = std::move(*facts);
   }
 
-  /// A job that is stopped before its start is finished at once.
+  /// Stops the job. Because it was not started, Finished follows at once.
   void ask_back(Surveyed& host, asio::steady_timer& done) {
     host.session->start({[&done](const wire::Message& message) {
                            if (std::holds_alternative<wire::Finished>(message)) done.cancel();

@@ -1,5 +1,5 @@
-// `sortie plan --connect`: what of a plan only its hosts can tell. Prepares the job on every host
-// as `run` does, starts nothing, and takes it back.
+// `sortie plan --connect`: completes a plan with facts that only the hosts know. Prepares the job
+// on every host as `sortie run` does, starts no rank, and drops the job again.
 #pragma once
 
 #include "common/base/result.h"
@@ -9,10 +9,10 @@
 
 namespace sortie::launcher {
 
-/// Fills in the CPUs of the ranks, the GPUs of the hosts and surveyed_addr. (A port is only chosen
-/// by a run.) Blocks until all hosts are let go of. Error: hosts that can not be reached or would
-/// not take the job, one line per reason with the hosts folded; the code is that of the first.
-/// `ask`: for the memory of ranks with the threads that they will have.
+/// Fills in the CPUs of the ranks, the CPUs, memory and GPUs of the hosts, and surveyed_addr. (Only
+/// a run chooses a port.) Blocks until the connections to all hosts are closed. Error: hosts that
+/// can not be reached or refuse the job, one line per reason with the hosts folded; the code is
+/// that of the first error. `ask` computes the memory of ranks with their actual number of threads.
 Result<> survey_hosts(const config::JobConfig& job, const RunnerBinary& binary,
                       const AskTrainer& ask, LaunchPlan& plan);
 

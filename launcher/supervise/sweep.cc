@@ -23,7 +23,7 @@ namespace {
 constexpr milliseconds kBetweenAttempts{500};
 constexpr std::chrono::seconds kAnswerMargin{15};
 
-/// Shared by the one who waits and the attempts, which may hang in a connect.
+/// Shared by sweep_host() and its tries, which may hang in a connect and outlive it.
 struct State {
   State(asio::any_io_executor executor, Transport& to, const RunnerBinary& with,
         const config::RunnerConfig& settings, SweepOrder what)
@@ -57,7 +57,7 @@ asio::awaitable<Result<wire::Swept>> converse(const State& state, RunnerClient& 
                  fmt::format("runner sent {} before Swept", wire::message_name(*answer)));
 }
 
-/// One way to the host and back. False: try again.
+/// One try to reach and sweep the host. Returns false if it should be retried.
 asio::awaitable<bool> attempt(std::shared_ptr<State> state) {
   auto connection = co_await state->transport.connect(state->order.host);
   if (state->given_up) co_return true;

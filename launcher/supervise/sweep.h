@@ -1,5 +1,5 @@
-// A host that was lost, while ranks ran or before, once more: a fresh runner there ends everything
-// of the run that the lost one may have left, and says what is gone. Bounded in time.
+// Sweeps a host that was lost, while ranks ran or before: a new runner there kills everything that
+// the lost one may have left of the run, and reports it. Bounded in time.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -17,16 +17,17 @@ namespace sortie::launcher {
 struct SweepOrder {
   std::string host;
   std::string run_id;
-  std::string cgroup;  // of the job there, where there is one
-  std::string engine;  // of its containers, where there are any
-  /// For what still works there to end by itself.
+  std::string cgroup;  // of the job on the host; empty = none
+  std::string engine;  // container engine; empty = no containers
+  /// Time that processes still at work there get to end by themselves.
   std::chrono::milliseconds patience{};
-  /// How long the host is tried; the answer then has `patience` and 15 s more.
+  /// Time limit for reaching the host. The answer may take `patience` + 15 s more.
   std::chrono::milliseconds reach{5000};
 };
 
-/// Tries the host until it is reached or `reach` is over. References must outlive the executor's
-/// work: an attempt that hangs is left behind. Error: nothing is confirmed, and why.
+/// Retries until the host is reached or `reach` is over. All references must outlive the executor's
+/// work, because a try that hangs is abandoned and not awaited. Error: cleanup is not confirmed;
+/// the message says why.
 boost::asio::awaitable<Result<wire::Swept>> sweep_host(boost::asio::any_io_executor executor,
                                                        Transport& transport,
                                                        const RunnerBinary& binary,

@@ -25,7 +25,7 @@ std::vector<EscapeFilter::Part> EscapeFilter::feed(std::string_view typed) {
       if (part.action == Action::disconnect) return parts;
       if (part.action != Action::none) {
         parts.emplace_back();
-        continue;  // the line still begins
+        continue;  // still at the start of the line
       }
       part.bytes += '~';
       if (key == '~') {

@@ -1,5 +1,5 @@
-// EscapeFilter: what a person types into a session is for the host, but for `~.` and its kin at the
-// begin of a line, as ssh has them. Pure.
+// EscapeFilter: separates the user's input for the host from escape sequences (`~.` and others) at
+// the start of a line, as in ssh. Pure.
 #pragma once
 
 #include <string>
@@ -16,14 +16,14 @@ class EscapeFilter {
     Action action = Action::none;
     bool operator==(const Part&) const = default;
   };
-  /// What comes of `typed`, in order; bytes after a disconnect are dropped.
+  /// Splits `typed` into parts, in order. Bytes after a disconnect are dropped.
   std::vector<Part> feed(std::string_view typed);
 
  private:
   bool line_begins_ = true, tilde_ = false;
 };
 
-/// What `~?` shows; lines end in CR LF.
+/// Text shown by `~?`. Lines end with CR LF.
 std::string_view escape_help();
 
 }  // namespace sortie::launcher

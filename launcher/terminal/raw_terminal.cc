@@ -10,7 +10,7 @@
 namespace sortie::launcher {
 namespace {
 
-// For the handler of crashes, which may call nothing that allocates or locks.
+// For the crash handler, which must be async-signal-safe.
 termios saved_modes{};
 volatile std::sig_atomic_t modes_are_saved = 0;
 
@@ -54,7 +54,7 @@ void RawTerminal::restore() {
   if (!raw_) return;
   raw_ = false;
   modes_are_saved = 0;
-  // A process in the background may not change them, and would be stopped.
+  // Ignore SIGTTOU, which would stop a background process that changes the modes.
   struct sigaction was {};
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;

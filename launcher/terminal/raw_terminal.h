@@ -1,6 +1,6 @@
-// RawTerminal: the terminal of this process as a host's session needs it: every key goes there, and
-// nothing is changed or echoed here. Given back on every way out: the object's end, a crash, and
-// the signals that its owner waits for.
+// RawTerminal: puts the terminal of this process into raw mode for a session on a host: every key
+// is sent there, and nothing is changed or echoed here. The terminal is restored on every way out:
+// by the destructor, on a crash, and by the owner on signals.
 #pragma once
 
 #include <optional>
@@ -12,23 +12,25 @@ namespace sortie::launcher {
 
 class RawTerminal {
  public:
-  /// Of descriptor 0. Raw from set() on.
+  /// For the terminal at descriptor 0. It becomes raw with set().
   RawTerminal();
   ~RawTerminal();
   RawTerminal(const RawTerminal&) = delete;
   RawTerminal& operator=(const RawTerminal&) = delete;
 
+  /// Puts the terminal into raw mode. No-op if it is raw.
   Result<> set();
-  /// As it was before the first set().
+  /// Restores the modes from before set().
   void restore();
-  /// Stops this process with the terminal restored; returns when it is continued, raw again.
+  /// Restores the terminal and stops this process. Returns after it was continued, with the
+  /// terminal raw again.
   Result<> suspend();
 
  private:
   bool raw_ = false;
 };
 
-/// Of the terminal at descriptor 0, else 1; nothing where there is none.
+/// Returns the size of the terminal at descriptor 0, else 1; nullopt without a terminal.
 std::optional<WindowSize> window_size();
 
 }  // namespace sortie::launcher

@@ -32,7 +32,7 @@ std::string joined(const std::vector<std::string>& words) {
   return out;
 }
 
-/// An address in brackets is no expression.
+/// Whether `host` is a host expression. An address in brackets is none.
 bool is_expression(const std::string& host) {
   if (host.starts_with('[')) return !host.contains(':');
   return host.starts_with('@') || host.find_first_of("[,!") != host.npos;
@@ -53,7 +53,7 @@ Result<std::string> one_host(const std::string& host, const config::RunnerConfig
   return hosts.front();
 }
 
-/// Whether a template asks its program for a terminal: -t, -it, --tty, --pty.
+/// Whether a template requests a terminal from its program: -t, -it, --tty, --pty.
 bool asks_for_terminal(const std::vector<std::string>& words) {
   return std::ranges::any_of(words, [](const std::string& word) {
     if (word.starts_with("--")) return word.starts_with("--tty") || word.starts_with("--pty");
@@ -61,7 +61,7 @@ bool asks_for_terminal(const std::vector<std::string>& words) {
   });
 }
 
-/// The words of a program that goes there, with a session of the kind that is wanted.
+/// Returns the argv of the program that reaches the host, for a session with or without a terminal.
 Result<std::vector<std::string>> program_words(const SshOptions& options,
                                                const config::RunnerConfig& runner,
                                                const std::string& host, bool terminal) {
@@ -84,7 +84,7 @@ Result<std::vector<std::string>> program_words(const SshOptions& options,
   return words;
 }
 
-/// Returns only when it can not be started.
+/// Replaces this process by the program. Returns only if that fails.
 Error become(const std::vector<std::string>& words) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -144,7 +144,7 @@ asio::awaitable<void> join(asio::any_io_executor executor, std::unique_ptr<Termi
   session.exit_code = code_of(ended, session.host);
 }
 
-/// On a connection that is kept, where one lives.
+/// Opens a session on a kept connection. nullptr if none is open.
 asio::awaitable<std::unique_ptr<TerminalChannel>> kept_terminal(asio::any_io_executor executor,
                                                                 const Session& session) {
   if (session.runner.ssh.persist.count() == 0) co_return nullptr;
@@ -165,7 +165,7 @@ asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& tra
   }
   auto connection = co_await transport.connect(session.host);
   if (connection) session.master = (*connection)->through();
-  if (!session.master.empty()) co_return;  // its ssh knows how to speak to it
+  if (!session.master.empty()) co_return;  // the caller runs ssh, which uses the master
   Result<std::unique_ptr<TerminalChannel>> channel =
       fail(ErrorCode::lost, "the connection is closed");
   TerminalRequest request = request_of(session);
@@ -180,7 +180,7 @@ asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& tra
   co_await join(executor, std::move(*channel), session);
 }
 
-/// The ssh that speaks to its own master.
+/// Settings that make the system's ssh use the master at `socket`.
 config::RunnerConfig through_master(config::RunnerConfig runner, const std::string& socket) {
   std::string path;  // ssh expands it
   for (const char c : socket) path += c == '%' ? std::string("%%") : std::string(1, c);

@@ -1,5 +1,5 @@
-// `sortie ssh HOST [COMMAND...]`: a terminal on one host, or a command there, over the connection
-// that every other verb uses.
+// `sortie ssh HOST [COMMAND...]`: a terminal or a command on one host, over the same kind of
+// connection as all other verbs.
 #pragma once
 
 #include <string>
@@ -11,15 +11,16 @@ namespace sortie::launcher {
 
 struct SshOptions {
   JobOptions job;
-  std::string host;  // any host, or an expression that names one: "@login", "gpu[07]"
-  std::vector<std::string> command;  // words, joined by blanks for the login shell, as ssh does
-  bool terminal = false;             // also with a command
+  std::string host;                  // a host, or an expression for one host: "@login", "gpu[07]"
+  std::vector<std::string> command;  // joined by spaces for the login shell, as in ssh
+  bool terminal = false;             // request a terminal also for a command
   bool no_terminal = false;
   bool no_escapes = false;
 };
 
-/// Returns the exit code of what ran there, or one of ours; errors are printed. Where hosts are
-/// reached by a program of the user's, that program takes the place of this process.
+/// Returns the exit code of the remote shell or command, or an exit code of Sortie; errors are
+/// printed. If hosts are reached by a program of the user or through an OpenSSH master, this
+/// process is replaced by that program.
 int ssh_command(const SshOptions& options);
 
 }  // namespace sortie::launcher

@@ -14,7 +14,7 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 namespace {
 
-/// POSIX's least PIPE_BUF and more: a pipe that can be written to takes so much without waiting.
+/// At most PIPE_BUF on Linux: a pipe that is ready for writing accepts this much without blocking.
 constexpr std::size_t kOutputPiece = 4096;
 
 asio::posix::stream_descriptor duplicate(const asio::any_io_executor& executor, int fd) {
@@ -79,15 +79,16 @@ asio::awaitable<TerminalClient::Ended> TerminalClient::run() {
   co_return ended_;
 }
 
-/// Waits for room without changing the mode of a descriptor that others share. What can not be
-/// waited for (a file) is never slow.
+/// Writes all bytes. Waits until `fd` is writable without making it non-blocking, because other
+/// processes share it. A descriptor that can not be polled (a file) does not block for long.
 asio::awaitable<bool> TerminalClient::put(int fd, std::string bytes) {
   asio::posix::stream_descriptor& watched = fd == STDOUT_FILENO ? out_ : err_;
   std::string_view left = bytes;
   while (!left.empty()) {
     if (watched.is_open())
       co_await watched.async_wait(asio::posix::stream_descriptor::wait_write, kToken);
-    if (ended_.signal || ended_.disconnected) co_return false;  // the reader may never read again
+    // Do not write after the end: the reader may never read again.
+    if (ended_.signal || ended_.disconnected) co_return false;
     const ssize_t count = ::write(fd, left.data(), std::min(left.size(), kOutputPiece));
     if (count > 0) left.remove_prefix(static_cast<std::size_t>(count));
     if (count >= 0 || errno == EINTR || errno == EAGAIN) continue;
@@ -115,12 +116,12 @@ asio::awaitable<void> TerminalClient::pump_output(TerminalChannel::Output output
 asio::awaitable<void> TerminalClient::pump_input() {
   std::array<char, 16384> buffer;
   while (in_.is_open()) {
-    // An error says that it can not be waited for: reading never takes long then.
+    // On another error stdin can not be polled; then reading does not block for long.
     const auto [error] = co_await in_.async_wait(asio::posix::stream_descriptor::wait_read, kToken);
     if (error == asio::error::operation_aborted || !in_.is_open()) co_return;
     const ssize_t count = ::read(in_.native_handle(), buffer.data(), buffer.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count <= 0) break;  // the end, or a terminal that is gone
+    if (count <= 0) break;  // end of input, or the terminal is gone
     const bool more = co_await take(std::string(buffer.data(), static_cast<std::size_t>(count)));
     if (!more) co_return;
   }
@@ -136,7 +137,7 @@ asio::awaitable<bool> TerminalClient::take(std::string typed) {
   for (const EscapeFilter::Part& part : parts) {
     if (!part.bytes.empty()) {
       const auto sent = co_await channel_->write(part.bytes);
-      if (!sent) co_return false;  // the outputs say why
+      if (!sent) co_return false;  // pump_output() reports the error
     }
     if (part.action == EscapeFilter::Action::suspend) suspend();
     if (part.action == EscapeFilter::Action::help)

@@ -1,4 +1,5 @@
-// TerminalClient: a person's session on a host, joined to this process's stdin, stdout and stderr.
+// TerminalClient: connects an interactive session on a host with stdin, stdout and stderr of this
+// process.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -19,18 +20,18 @@ namespace sortie::launcher {
 class TerminalClient {
  public:
   struct Ended {
-    std::optional<ProcessStatus> status;  // of what ran there
-    std::optional<int> signal;            // that ended the session from here
+    std::optional<ProcessStatus> status;  // of the remote shell or command
+    std::optional<int> signal;            // signal to this process that ended the session
     bool disconnected = false;            // by `~.`
     std::optional<Error> error;
   };
 
-  /// `terminal`: this process's, which is raw for the time of run(); null: there is none, or the
-  /// command has none there. `escapes`: `~.` and its kin are for us.
+  /// `terminal`: the terminal of this process, which is raw during run(); nullptr if there is none,
+  /// or the command has no remote terminal. `escapes`: handle `~.` and other escape sequences.
   TerminalClient(boost::asio::any_io_executor executor, std::unique_ptr<TerminalChannel> channel,
                  RawTerminal* terminal, bool escapes);
 
-  /// Until the session ends there, or is ended here.
+  /// Runs until the session ends on either side.
   boost::asio::awaitable<Ended> run();
 
  private:
@@ -40,7 +41,7 @@ class TerminalClient {
   boost::asio::awaitable<bool> put(int fd, std::string bytes);
   boost::asio::awaitable<bool> take(std::string typed);
   void suspend();
-  /// What was not taken yet by a slow reader is not waited for.
+  /// Closes the session without waiting for a slow reader of the output.
   void drop_outputs();
   void fail_with(Error error);
 

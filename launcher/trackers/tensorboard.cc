@@ -13,7 +13,7 @@ namespace sortie::launcher {
 namespace {
 
 std::uint32_t masked_crc(std::string_view bytes) {
-  // Castagnoli polynomial; the mask keeps a CRC of data that contains CRCs useful.
+  // Castagnoli polynomial. The mask keeps CRCs of data that contains CRCs useful.
   boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
   crc.process_bytes(bytes.data(), bytes.size());
   const std::uint32_t value = crc.checksum();
@@ -60,7 +60,7 @@ std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_
 
 Result<TensorBoardWriter> TensorBoardWriter::create(const std::filesystem::path& folder,
                                                     double wall_time) {
-  ::mkdir(folder.c_str(), 0700);  // what goes wrong here shows below, with the name of the file
+  ::mkdir(folder.c_str(), 0700);  // an error shows below when the file is opened
   char host[256] = "host";
   ::gethostname(host, sizeof host - 1);
   TensorBoardWriter writer;
@@ -78,8 +78,8 @@ Result<> TensorBoardWriter::add_scalar(double wall_time, std::int64_t step, std:
 }
 
 Result<> TensorBoardWriter::write(const std::string& bytes) {
-  // One write per record: a reader never sees half of one for longer than a moment. Half a record
-  // would hide all that follow it, so one that does not fit is taken back.
+  // One write per record, so that a reader sees a partial record at most briefly. A record that
+  // does not fit is removed, because a partial record would hide all that follow.
   const off_t before = ::lseek(file_.get(), 0, SEEK_END);
   const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
   if (count == static_cast<ssize_t>(bytes.size())) return {};

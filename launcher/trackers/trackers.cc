@@ -13,10 +13,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Says which W&B run this run writes, for a supervisor that takes over.
+/// File with the id of the W&B run that this run writes, for a supervisor that takes over.
 constexpr const char* kFirstRunFile = "wandb-run";
 
-/// A run's id becomes a part of paths, and this one comes from a checkpoint.
+/// Whether `id` has the form of a run id. Checked because it comes from a checkpoint and becomes
+/// part of paths.
 bool is_run_id(const std::string& id) {
   return id.size() > 15 && id.size() <= 64 && std::ranges::all_of(id, [](char c) {
            return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
@@ -33,7 +34,7 @@ void Trackers::enable_wandb(const config::JobConfig& job) {
   for (const config::Field& field : config::fields()) {
     const std::string_view section = config::section_of(field);
     if (section.starts_with("runner") || section == "logger" || section == "profiler") continue;
-    // The text of a value is TOML, and JSON as well but for a table; of those there is none here.
+    // The TOML text of a value is also valid JSON, except for tables, which do not occur here.
     wandb_settings_->config[std::string(field.key)] = config::value_text(field, job);
   }
 }
@@ -43,7 +44,7 @@ void Trackers::note(Error error) {
 }
 
 void Trackers::event(const nlohmann::json& event, double now) {
-  // Checked where it came in (supervise/rank_event.h).
+  // The event was checked on receipt (supervise/rank_event.h).
   const std::string type = event.value("type", "");
   if (type == "start" && wandb_settings_ && !wandb_)
     open_wandb(event.value("first_run", folder_.filename().string()), now);
@@ -76,7 +77,8 @@ void Trackers::to_tensorboard(std::int64_t step, double now,
       note(std::move(written).error());
 }
 
-/// A run that goes on from a checkpoint of another goes on in that one's file, where it still is.
+/// Opens the W&B file. A run that resumes a checkpoint of another run continues that run's file, if
+/// it still exists.
 void Trackers::open_wandb(std::string first_run, double now) {
   const std::string own = folder_.filename().string();
   if (!is_run_id(first_run)) first_run = own;
@@ -95,7 +97,7 @@ void Trackers::open_wandb(std::string first_run, double now) {
 
 void Trackers::to_wandb(std::int64_t step, double now,
                         const std::map<std::string, double>& values) {
-  if (!wandb_) {  // the start was another supervisor's
+  if (!wandb_) {  // another supervisor received the event "start"
     auto first_run = read_file(folder_ / kFirstRunFile, 100);
     if (!first_run) first_run = folder_.filename().string();
     open_wandb(first_run->substr(0, first_run->find('\n')), now);

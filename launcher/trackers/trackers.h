@@ -1,5 +1,6 @@
-// Trackers: the numbers of a run for TensorBoard and Weights & Biases, in its folder. A tracker
-// that fails is left alone from then on; the run goes on without it.
+// Trackers: writes the numbers of a run for TensorBoard and Weights & Biases, into its folder. A
+// tracker whose file can not be opened is turned off, and so is W&B after a failed write. The run
+// continues without it.
 #pragma once
 
 #include <filesystem>
@@ -16,17 +17,17 @@ namespace sortie::launcher {
 class Trackers {
  public:
   Trackers() = default;
-  /// `folder` is that of the run: <state>/runs/<id>.
+  /// `folder`: the run folder <state>/runs/<id>.
   Trackers(std::filesystem::path folder, bool tensorboard)
       : folder_(std::move(folder)), tensorboard_enabled_(tensorboard) {}
-  /// From now on W&B too, if the config of the job asks for it.
+  /// Enables W&B if the config of the job does.
   void enable_wandb(const config::JobConfig& job);
 
-  /// An event of the trainer; of its numbers those of steps and validations are told.
+  /// Handles an event of the trainer: records the numbers of the events step, eval and round.
   void event(const nlohmann::json& event, double now);
   void finish(int exit_code);
 
-  /// The first thing that failed.
+  /// The first error, if any.
   const std::optional<Error>& trouble() const { return trouble_; }
 
  private:

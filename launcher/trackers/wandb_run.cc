@@ -18,7 +18,7 @@ using Writer = protozero::pbf_writer;
 using Reader = protozero::pbf_reader;
 using Values = std::map<std::string, std::string>;
 
-// Numbers of fields: of a Record, and of the messages inside it.
+// Field numbers of a Record and of the messages in it.
 enum RecordField : protozero::pbf_tag_type {
   kNumber = 1,
   kHistory = 2,
@@ -47,7 +47,7 @@ void add_items(Writer& writer, protozero::pbf_tag_type field, protozero::pbf_tag
 }
 
 std::string json_number(double value) {
-  return nlohmann::json(value).dump();  // null for NaN, as W&B has it
+  return nlohmann::json(value).dump();  // null for NaN, as in W&B
 }
 
 }  // namespace
@@ -57,8 +57,8 @@ std::string wandb_header_record(std::int64_t number) {
   Writer writer(message);
   {
     Writer version(writer, 1);
-    version.add_string(1, "0.16.0");  // what has written it: nothing newer than that is in it
-    version.add_string(2, "0.12.0");  // the oldest that can read it
+    version.add_string(1, "0.16.0");  // version of the writer: the file uses nothing newer
+    version.add_string(2, "0.12.0");  // the oldest version that can read it
   }
   return record(number, kHeader, message);
 }
@@ -114,7 +114,7 @@ std::string wandb_exit_record(std::int64_t number, int exit_code) {
 
 Result<WandbRun> WandbRun::open(const fs::path& folder, const std::string& id,
                                 const WandbSettings& settings, double now) {
-  // The id begins with a date and a time, "20261121-095400-k3f9": so does the folder's name.
+  // The name of the folder contains the date and time of the id, "20261121-095400-k3f9".
   std::string when = id.substr(0, 15);
   std::ranges::replace(when, '-', '_');
   const fs::path place = folder / fmt::format("offline-run-{}-{}", when, id);
@@ -126,7 +126,7 @@ Result<WandbRun> WandbRun::open(const fs::path& folder, const std::string& id,
   WandbRun run(std::move(log));
   if (!run.log_.empty()) {
     SORTIE_TRY(run.resume());
-    fs::remove(file.string() + ".synced", error);  // what was uploaded is no longer all of it
+    fs::remove(file.string() + ".synced", error);  // the uploaded data is no longer complete
   }
   if (run.number_ == 0) SORTIE_TRY(run.begin(id, settings, now));
   return run;
@@ -140,7 +140,7 @@ Result<> WandbRun::begin(const std::string& id, const WandbSettings& settings, d
   return log_.append(wandb_run_record(++number_, id, settings, host, now));
 }
 
-/// Reads where the file ends; a summary and an exit at its end give way for what comes now.
+/// Reads the state from the file, and truncates a summary and exit record at its end.
 Result<> WandbRun::resume() try {
   SORTIE_ASSIGN_OR_RETURN(const std::string bytes, log_.read());
   std::uint64_t end = 7;

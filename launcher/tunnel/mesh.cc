@@ -19,16 +19,16 @@ namespace {
 
 constexpr std::size_t kMaxEndpoints = 8;
 constexpr std::size_t kMaxShownPairs = 6;
-/// Of a tunnel over Ethernet and IPv6; what is below it deserves a word.
+/// MTU of a tunnel over Ethernet and IPv6. A lower MTU is reported.
 constexpr std::uint32_t kUsualMtu = 1420;
 
 struct Network {
-  std::uint32_t base = 0;  // in the order of this machine
+  std::uint32_t base = 0;  // host byte order
   int bits = 0;
 };
 
-/// Where to look for a network of its own: private ones (RFC 1918), those that are used least
-/// first, and the one for tests of networks (RFC 2544).
+/// Address ranges to search for a free network: private ones (RFC 1918), the least used first, and
+/// the range for network tests (RFC 2544).
 constexpr std::array<Network, 4> kSpaces = {{{0x0a400000, 10},    // 10.64.0.0/10
                                              {0xac100000, 12},    // 172.16.0.0/12
                                              {0xc6120000, 15},    // 198.18.0.0/15
@@ -82,7 +82,7 @@ std::string endpoint_of(const std::string& address, std::uint16_t port) {
                                            : fmt::format("{}:{}", address, port);
 }
 
-/// The third host with the shortest way to both; none: no host hears both.
+/// Returns the third host with the shortest round trip to both; nullopt if no host reaches both.
 std::optional<std::size_t> hub_of(const Contacts& contacts, std::size_t a, std::size_t b) {
   std::optional<std::size_t> best;
   std::uint64_t shortest = 0;
@@ -94,7 +94,7 @@ std::optional<std::size_t> hub_of(const Contacts& contacts, std::size_t a, std::
   return best;
 }
 
-/// The least that any direct way carries, of both directions, and between whom.
+/// Finds the lowest MTU of all direct tunnels, in either direction, and the pair that has it.
 void find_mtu(const Contacts& contacts, Mesh& mesh) {
   for (std::size_t a = 0; a < contacts.size(); ++a)
     for (std::size_t b = 0; b < contacts.size(); ++b) {
@@ -165,7 +165,7 @@ std::vector<std::string> endpoints_for(const MeshHost& from, const MeshHost& to)
 
 Result<std::pair<std::string, int>> choose_network(const std::vector<MeshHost>& hosts,
                                                    std::uint64_t seed) {
-  int bits = 24;  // without the network's own address and that for all
+  int bits = 24;  // minus the network and broadcast addresses
   while (bits > 12 && (std::size_t{1} << (32 - bits)) < hosts.size() + 2) --bits;
   std::string clash;
   for (const Network& space : kSpaces) {

@@ -16,13 +16,14 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 namespace {
 
-/// Whoever has not answered by then does not hear us: datagrams are sent every 60 ms.
+/// Time limit for answers to the datagrams of the survey, which are sent every 60 ms.
 constexpr milliseconds kSurveyLimit{2500};
-/// WireGuard tries a handshake that was lost once more after five seconds.
+/// WireGuard retries a lost handshake after five seconds.
 constexpr milliseconds kProofLimit{8000};
-/// The end that does not begin does so when the other one seems not to get through.
+/// Delays of the second end of a tunnel, which begins only if the first does not get through, and
+/// of relayed pairs.
 constexpr int kSecondAfterMs = 1500, kRelayedAfterMs = 600;
-/// Beyond its own limits: wg, wireguard-go and a busy host.
+/// Extra time of a step for wg, wireguard-go and busy hosts.
 constexpr milliseconds kMargin{15000};
 /// Routers forget an idle UDP flow after 30 s and more.
 constexpr int kKeepaliveS = 25;
@@ -57,7 +58,8 @@ bool flag_of(const Json& object, const char* key) {
   return it != object.end() && it->is_boolean() && it->get<bool>();
 }
 
-/// Base64 of 32 bytes: it becomes a line of a configuration on every other host.
+/// Base64 of 32 bytes. Checked because the key becomes a line of a configuration on every other
+/// host.
 bool is_key(const std::string& text) {
   return text.size() == kKeyCharacters && text.back() == '=' &&
          text.find_first_not_of(
@@ -146,9 +148,10 @@ Json MeshSetup::order_for(std::size_t host) const {
   return order;
 }
 
-/// Milliseconds. Two ends that begin a handshake at the same moment take each other for the one
-/// that began, and wait for seconds; so one of them begins, and it is one that knows where the
-/// other is. What is relayed comes when the hub's own handshakes are over.
+/// Delay in milliseconds before `host` contacts `other`. If both ends begin a handshake at the same
+/// moment, each takes the other for the initiator, and both wait for seconds. So one of them
+/// begins: one that knows the other's endpoint. Relayed pairs follow after the handshakes of the
+/// hub.
 int MeshSetup::wait_before(std::size_t host, std::size_t other) const {
   const bool lower = host < other;
   if (!is_direct(contacts_, host, other)) return lower ? kRelayedAfterMs : 2 * kRelayedAfterMs;
@@ -157,8 +160,8 @@ int MeshSetup::wait_before(std::size_t host, std::size_t other) const {
   return (here == there ? lower : here) ? 0 : kSecondAfterMs;
 }
 
-/// Exactly one tunnel leads to each address: what is relayed goes to the hub, and stands in its
-/// list.
+/// Exactly one peer is responsible for each address: the addresses of relayed hosts are in the list
+/// of the hub.
 Json MeshSetup::peers_of(std::size_t host) const {
   Json peers = Json::array();
   for (std::size_t other = 0; other < hosts_.size(); ++other) {
@@ -219,7 +222,8 @@ Result<> MeshSetup::take_raise(std::size_t index, const Json& report) {
   return {};
 }
 
-/// Every pair has exchanged datagrams within the tunnel, small ones and such of its MTU.
+/// Checks that every pair has exchanged datagrams through the tunnel, small ones and ones of the
+/// full MTU.
 Result<> MeshSetup::judge(const std::vector<Json>& reports) const {
   std::vector<std::string> pairs;
   const auto relayed_by = [&](std::size_t a, std::size_t b) -> std::string {

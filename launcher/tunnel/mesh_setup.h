@@ -1,6 +1,6 @@
-// The conversation that makes a mesh: orders for every host, and what follows from their reports,
-// step by step. It does no I/O: whoever has connections to the hosts (an attempt, a check) carries
-// orders and reports. runner/tunnel/README.md has the objects.
+// MeshSetup: the protocol that sets up a mesh, step by step: computes orders for every host and
+// evaluates their reports. No I/O: the owner of the connections to the hosts (an attempt, a check)
+// sends the orders and receives the reports. runner/tunnel/README.md describes the JSON objects.
 #pragma once
 
 #include <chrono>
@@ -22,24 +22,25 @@ class MeshSetup {
     std::uint32_t attempt = 1;
     std::int64_t port = 51820;
   };
-  /// `hosts` with names and addresses; the rest is found out.
+  /// `hosts` have names and addresses; the steps fill in the rest.
   MeshSetup(std::vector<MeshHost> hosts, Options options);
 
-  /// Of the present step, one per host.
+  /// Returns the orders of the current step, one per host.
   std::vector<std::string> orders() const;
-  /// What it does, for people: "open", "survey", "raise", "prove".
+  /// Name of the current step: "open", "survey", "raise" or "prove".
   const char* step() const;
-  /// How long a host may take for its answer.
+  /// Time limit for the answer of a host.
   std::chrono::milliseconds patience() const;
-  /// The answers to those orders, one per host in their order. True when there is a next step.
-  /// ErrorCode::protocol: a report outside the grammar; else what hosts can not do.
+  /// Handles the answers to the orders, one per host in the same order. Returns true if a further
+  /// step follows. ErrorCode::protocol: an invalid report. Other errors: the hosts can not form the
+  /// mesh.
   Result<bool> take(const std::vector<std::string>& reports);
 
   const std::vector<MeshHost>& hosts() const { return hosts_; }
-  /// From the survey on.
+  /// Valid after the survey.
   const Mesh& mesh() const { return mesh_; }
   const Contacts& contacts() const { return contacts_; }
-  /// The device of a host.
+  /// Name of the tunnel device of a host.
   std::string device(std::size_t host) const;
 
  private:

@@ -20,7 +20,7 @@ std::string how_it_ended(const AttemptView& attempt) {
                      failure_class_name(attempt.end.failure), attempt.end.exit_code);
 }
 
-/// "; from step 40 in memory (3 steps lost)"; empty for what is no training.
+/// "; from step 40 in memory (3 steps lost)"; empty for a program that reports no training.
 std::string where_it_went_on(const AttemptView& attempt) {
   if (!attempt.resumed) return {};
   const AttemptResumed& resumed = *attempt.resumed;

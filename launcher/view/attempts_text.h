@@ -1,4 +1,4 @@
-// The attempts of a run as text and JSON, for `status` and `report`.
+// Formats the attempts of a run as text and JSON, for `status` and `report`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,11 @@
 
 namespace sortie::launcher {
 
-/// A few lines for each attempt: when it ran and where, why it ended, what was decided. Empty for a
-/// run that was never restarted and decided nothing. Printable.
+/// Returns a few lines per attempt: when and where it ran, why it ended, and the decision after it.
+/// Empty for a run with a single attempt and no decision. Printable.
 std::string attempts_text(const RunView& view);
 
-/// An array with an object for each attempt.
+/// Returns an array with an object per attempt.
 nlohmann::ordered_json attempts_json(const RunView& view);
 
 }  // namespace sortie::launcher

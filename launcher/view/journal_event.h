@@ -1,5 +1,6 @@
-// The vocabulary of events.jsonl: one JSON object a line, {"schema":"sortie/events/1","time":
-// seconds since 1970,"event":NAME, ...}. README.md lists the members of each.
+// The names of the events of events.jsonl: one JSON object per line,
+// {"schema":"sortie/events/1","time": seconds since 1970,"event":NAME, ...}. README.md lists the
+// fields of each event.
 #pragma once
 
 #include <array>
@@ -49,7 +50,7 @@ enum class JournalEvent {
   end,
 };
 
-/// In the order of the enumeration; the only spelling of each.
+/// Names in the order of the enumeration.
 inline constexpr std::array<std::string_view, 37> kJournalEvents = {
     "begin",         "attempt",         "connected",     "staged",
     "image",         "ready",           "tunnel",        "master",
@@ -68,7 +69,7 @@ constexpr std::string_view journal_event_name(JournalEvent event) {
   return kJournalEvents[static_cast<std::size_t>(event)];
 }
 
-/// Nothing for a name of another version.
+/// Returns nullopt for an unknown name, as from another version.
 constexpr std::optional<JournalEvent> journal_event(std::string_view name) {
   for (std::size_t i = 0; i < kJournalEvents.size(); ++i)
     if (kJournalEvents[i] == name) return static_cast<JournalEvent>(i);

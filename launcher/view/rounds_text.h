@@ -1,4 +1,4 @@
-// The rounds of a run over several sites, for people.
+// Formats the rounds of a run over several sites.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,11 @@
 
 namespace sortie::launcher {
 
-/// "41, of 2 sites, 12s ago; exchange 1.2 s, wait 0.3 s on average; 3 called off"; empty where
-/// nothing was committed and nothing is wrong. `now`: seconds since 1970.
+/// "41, of 2 sites, 12s ago; exchange 1.2 s, wait 0.3 s on average; 3 called off". Empty if no
+/// round was committed and there is no trouble. `now`: seconds since 1970.
 std::string rounds_text(const RunView& view, double now);
 
-/// A line for each site: its state, and how it ended; empty without sites.
+/// Returns a line per site: its state, and how it ended. Empty without sites.
 std::string sites_text(const RunView& view);
 
 /// {"round", "commits", "sites", "called_off", "without_a_site", "steps_in_vain", "exchange_s",

@@ -39,8 +39,8 @@ void add(std::vector<std::string>& list, const Json& event, const std::string& w
   if (list.size() < kMaxNamed) list.push_back(text(event, "host") + ": " + what);
 }
 
-/// Of a file with an object a line: each of them, and how many lines are none. What stands behind
-/// the last line end is about to be written.
+/// Passes each line of a file to `sink`, which returns false for an unreadable line. Returns the
+/// number of unreadable lines. Text after the last newline is ignored: it is still being written.
 template <class Sink>
 std::size_t read_lines(const fs::path& path, Sink&& sink) {
   std::ifstream file(path);
@@ -58,7 +58,7 @@ std::optional<Json> object_of(const std::string& line) {
   return json.is_object() ? std::optional(std::move(json)) : std::nullopt;
 }
 
-/// A run of a million steps has as many step lines, and only the last one matters.
+/// Whether the line is a step event. A long run has millions of them, and only the last matters.
 bool is_step(const std::string& line) {
   return line.find(R"("type":"step")") != line.npos;
 }
@@ -82,7 +82,8 @@ void RunReducer::rank_exited(const Json& event) {
     list.emplace_back(how, 1);
 }
 
-/// What was known of the attempt before it is told by RunView::attempts from now on.
+/// Begins an attempt and resets the fields of the current attempt. RunView::attempts keeps the
+/// earlier ones.
 void RunReducer::begin_attempt(const Json& event, double at) {
   AttemptBegin begin = read_attempt_begin(event);
   if (begin.attempt > 1) {
@@ -117,7 +118,8 @@ void RunReducer::end_attempt(const Json& event, double at) {
   attempt.ended = attempt.end.ended > 0 ? attempt.end.ended - view_.begun : at;
 }
 
-/// A supervisor that has adopted the run is told again what the one before was told.
+/// Adds a health event. Duplicates are skipped: hosts repeat their events to a supervisor that has
+/// adopted the run.
 void RunReducer::health(const Json& event, double time) {
   const std::string host = text(event, "host");
   const auto finding = finding_of(event);
@@ -344,7 +346,7 @@ RunView read_journal(const fs::path& folder) {
 TrainingView read_training(const fs::path& folder) {
   RunView view;
   RunReducer reducer(view);
-  std::string last_step;  // the latest that was not taken yet
+  std::string last_step;  // the latest step line, not yet taken
   const auto take = [&](const std::string& line) {
     if (const auto event = object_of(line)) reducer.metric(*event);
   };

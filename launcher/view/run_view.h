@@ -1,7 +1,7 @@
-// RunView: the story of a run as its files tell it: when what happened, what was first, what
-// followed, what nobody could confirm, and how training stands. `ps`, `status`, `report`, `attach`,
-// `prune` and the end of `run` all show this. Works on runs that still go, and on files that end in
-// mid-line.
+// RunView: the state and history of a run, read from its files: times of events, the first cause
+// and its consequences, unconfirmed cleanup, and the state of the training. Used by `ps`, `status`,
+// `report`, `attach`, `prune` and at the end of `run`. Works for active runs and for files that end
+// in the middle of a line.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace sortie::launcher {
 
-/// When hosts reached a stage, in seconds from the start of the run.
+/// When hosts reached a stage, in seconds since the start of the run.
 struct Stage {
   std::size_t hosts = 0;
   double first = 0, last = 0;
@@ -37,52 +37,52 @@ struct RankView {
 /// One start of all ranks.
 struct AttemptView {
   std::uint32_t number = 1;
-  double begun = 0;                       // seconds from the start of the run
-  std::optional<double> ended;            // likewise
-  std::optional<double> all_running;      // likewise
+  double begun = 0;                       // seconds since the start of the run
+  std::optional<double> ended;            // seconds since the start of the run
+  std::optional<double> all_running;      // seconds since the start of the run
   std::vector<std::string> hosts;         // in rank order
-  std::optional<AttemptResumed> resumed;  // where training went on, once a trainer has told
-  AttemptEnd end;                         // once it has ended
-  std::string decision;                   // what was decided then, by which rule; empty = nothing
-  bool restarts = false;                  // and that was to start again
+  std::optional<AttemptResumed> resumed;  // where training resumed, once reported
+  AttemptEnd end;                         // valid once it has ended
+  std::string decision;                   // decision after it, with its rule; empty = none
+  bool restarts = false;                  // the decision was to restart
 };
 
-/// A site of a run over several, as the journal of the whole run has it.
+/// A site of a run over several sites, from the journal of the whole run.
 struct SiteView {
   std::string state;  // begun, added, removed, ended
   std::optional<int> exit_code;
-  std::string text;                // why it ended; empty = nothing was wrong
-  std::size_t joined = 0;          // times that it came into the rounds
-  std::int64_t steps_in_vain = 0;  // that it did after the others had gone on without it
+  std::string text;                // why it ended; empty = no error
+  std::size_t joined = 0;          // number of times it joined the rounds
+  std::int64_t steps_in_vain = 0;  // wasted: done after the others had continued without it
 };
-/// The rounds of such a run.
+/// The rounds of a run over several sites.
 struct RoundsView {
-  std::int64_t round = 0;  // committed last
+  std::int64_t round = 0;  // last committed round
   std::vector<std::string> members;
-  double at = 0;  // seconds from the start of the run
+  double at = 0;  // seconds since the start of the run
   std::size_t commits = 0, aborts = 0, excluded = 0;
-  double exchanging = 0, waiting = 0;  // seconds, of all rounds
-  std::string trouble;  // why no round can be committed at present, or why the last exchange failed
+  double exchanging = 0, waiting = 0;  // seconds, over all rounds
+  std::string trouble;  // why no round can be committed now, or why the last exchange failed
 };
 
-/// Times, ranks and states of hosts are those of the newest attempt; lists of hosts that something
-/// happened to are of all.
+/// Times, ranks and host states are those of the newest attempt. The lists of hosts with events
+/// (gaps, lost, swept ...) cover all attempts.
 struct RunView {
   std::string id, path;
   double begun = 0;  // seconds since 1970
   std::size_t hosts = 0, ranks = 0;
   Stage connected, ready;
-  std::string image, image_id;   // of the containers; empty without
+  std::string image, image_id;   // container image; empty = none
   std::size_t image_pulled = 0;  // hosts that had to pull it
-  // Seconds from the start.
+  // Seconds since the start of the run.
   std::optional<double> image_at, started, all_running, cause_at, stop_at, ended;
-  std::string cause;       // as it was told, with the rank's last lines; empty = none
-  std::string cause_what;  // "signal", as in cause.h
-  std::string cause_json;  // the event
+  std::string cause;       // text with the rank's last lines; empty = none
+  std::string cause_what;  // "signal": cause_name() in cause.h
+  std::string cause_json;  // the event `cause`
   std::string stop_reason;
   std::uint32_t stop_grace_ms = 0;
   std::size_t exited_well = 0, consequences = 0, leftovers_killed = 0;
-  std::vector<std::pair<std::string, std::size_t>> aftermath;  // how, how many
+  std::vector<std::pair<std::string, std::size_t>> aftermath;  // {how, number of ranks}
   std::vector<std::string> gaps;         // "h03: at +9.1 s connected again ..."
   std::vector<std::string> lost;         // "h03: no heartbeat ..."
   std::vector<std::string> swept;        // "h03: 3 processes had to be killed"
@@ -90,18 +90,18 @@ struct RunView {
   std::vector<std::string> failed_hosts;
   std::vector<std::string> stragglers;  // "h03: 1.31 times the median of all hosts (+812.4 s)"
   std::vector<std::string> fit_again;   // "h03: checked at +912.4 s"
-  std::string planned;                  // why the attempt that runs will be restarted; empty = no
-  std::optional<double> hang_at;        // of the last hang
-  std::string hang, hang_stacks;        // what it was; the folder of its evidence
+  std::string planned;            // why the current attempt will be restarted; empty = it will not
+  std::optional<double> hang_at;  // time of the last hang
+  std::string hang, hang_stacks;  // its description; the folder with its stacks
   std::optional<int> exit_code;
   std::size_t adoptions = 0;
-  std::vector<AttemptView> attempts;       // empty where the journal is of an earlier version
-  std::vector<std::string> cordoned;       // hosts that this run has cordoned
-  std::map<std::uint32_t, RankView> rank;  // by number, those that were heard of
-  std::map<std::string, std::string> host_state;        // connected, ready, lost, failed
-  std::map<std::string, std::string> host_trouble;      // why a host is lost or failed
-  std::map<std::string, std::string> cgroups;           // of the job on a host, where there is one
-  std::vector<std::pair<std::string, SiteView>> sites;  // in the order in which they came
+  std::vector<AttemptView> attempts;                // empty if an earlier version wrote the journal
+  std::vector<std::string> cordoned;                // hosts that this run cordoned
+  std::map<std::uint32_t, RankView> rank;           // rank -> its state, if known
+  std::map<std::string, std::string> host_state;    // connected, ready, reconnecting, lost, failed
+  std::map<std::string, std::string> host_trouble;  // why a host is reconnecting, lost or failed
+  std::map<std::string, std::string> cgroups;       // host -> cgroup of the job there, if any
+  std::vector<std::pair<std::string, SiteView>> sites;  // in the order of their first event
   RoundsView rounds;
   HealthView health;  // times in seconds since 1970
   TrainingView training;
@@ -109,18 +109,18 @@ struct RunView {
 
   std::uint32_t attempt() const { return attempts.empty() ? 1 : attempts.back().number; }
   std::size_t restarts() const { return attempts.empty() ? 0 : attempts.size() - 1; }
-  /// Between two attempts.
+  /// Whether the run is between two attempts.
   bool restarting() const { return !attempts.empty() && attempts.back().restarts; }
 };
 
-/// Puts events into a view, in the order in which they were written.
+/// Adds events to a view. They must be added in the order in which they were written.
 class RunReducer {
  public:
   explicit RunReducer(RunView& view) : view_(view) {}
 
-  /// A line of events.jsonl.
+  /// Adds a line of events.jsonl.
   void journal(const nlohmann::json& event);
-  /// A line of metrics.jsonl.
+  /// Adds a line of metrics.jsonl.
   void metric(const nlohmann::json& event);
 
  private:
@@ -133,16 +133,16 @@ class RunReducer {
 
   RunView& view_;
   std::size_t running_ = 0;
-  std::map<std::string, std::set<std::uint64_t>> health_numbers_;  // of each host, that were taken
+  std::map<std::string, std::set<std::uint64_t>> health_numbers_;  // of events taken, by host
 };
 
-/// Of the run whose folder this is. ErrorCode::not_found when it has no journal.
+/// Reads the run in `folder`. ErrorCode::not_found if it has no journal.
 Result<RunView> read_run_view(const std::filesystem::path& folder);
 
-/// The journal alone: `training` stays empty. A run without a journal is one that has just begun.
+/// Reads only the journal: `training` stays empty. A run without a journal counts as just begun.
 RunView read_journal(const std::filesystem::path& folder);
 
-/// metrics.jsonl alone.
+/// Reads only metrics.jsonl.
 TrainingView read_training(const std::filesystem::path& folder);
 
 }  // namespace sortie::launcher

@@ -23,7 +23,7 @@ std::string at_step(const TrainingView::Validation& validation) {
   return fmt::format("{} at step {}", loss_text(validation.loss), validation.step);
 }
 
-/// "code 3.2000, wiki 4.3000"; empty when there is one set.
+/// "code 3.2000, wiki 4.3000"; empty with a single set.
 std::string sets_text(const TrainingView::Validation& validation) {
   constexpr std::size_t kShown = 16;
   std::string out;
@@ -39,7 +39,7 @@ std::string step_text(const TrainingView& training) {
   return fmt::format("{} of {}", training.step, training.steps);
 }
 
-/// The command that goes on; a name keeps the runs together in `ps`.
+/// The command that continues the run. The name keeps the runs together in `ps`.
 std::string go_on_command(const TrainingRun& run) {
   std::vector<std::string> words = {"run"};
   if (!run.name.empty()) words.insert(words.end(), {"--name", run.name});
@@ -47,7 +47,7 @@ std::string go_on_command(const TrainingRun& run) {
   return command_line(words);
 }
 
-/// What to do next about a run that is over; empty when nothing is left to train.
+/// {what, command} to continue a run that has ended; empty if training is complete.
 std::pair<std::string, std::string> go_on(const TrainingView& training, const TrainingRun& run) {
   if (run.alive || training.finished()) return {};
   if (training.checkpoint)

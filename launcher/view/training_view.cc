@@ -16,7 +16,8 @@ struct Taker {
 
   void operator()(const StartEvent& e) const {
     const bool from_memory = e.resumed_from == kFromMemory;
-    // Memory ends with the run: the next one can only go on from where this one could.
+    // Memory checkpoints end with the run, so the next run can only resume from what this one
+    // could.
     if (!from_memory) view.first_step = e.step;
     view.memory_step = from_memory ? std::optional(e.step) : std::nullopt;
     view.start = e;
@@ -38,7 +39,7 @@ struct Taker {
   void operator()(const EvalEvent& e) const {
     const TrainingView::Validation now{e.step, e.loss, sets_of(e)};
     view.validation = now;
-    // The lowest may be of an earlier run, of which this one knows the mean alone.
+    // The lowest loss may be from an earlier run, of which only the mean is known.
     if (e.best_step != e.step) lower({e.best_step, e.best_loss});
     lower(now);
   }

@@ -1,5 +1,5 @@
-// TrainingView: what is known of a training run from the events that its ranks sent. Its texts are
-// printable: ranks are not trusted.
+// TrainingView: the state of a training, from the events of its ranks. All its strings are
+// printable, because ranks are not trusted.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace sortie::launcher {
 struct TrainingView {
   struct Validation {
     std::int64_t step = 0;
-    double loss = training::kUnknown;      // the mean over the sets
-    std::map<std::string, double> sets{};  // by name, where there are several and this run has it
+    double loss = training::kUnknown;      // mean over the sets
+    std::map<std::string, double> sets{};  // by set, if there are several and this run has them
   };
   struct Checkpoint {
     std::int64_t step = 0;
@@ -24,27 +24,27 @@ struct TrainingView {
   };
 
   std::optional<training::StartEvent> start;
-  std::int64_t first_step = 0;                 // steps done when this run began
-  std::int64_t step = 0, steps = 0;            // done, and to be reached
+  std::int64_t first_step = 0;                 // number of steps done when this run began
+  std::int64_t step = 0, steps = 0;            // steps done; total number of steps
   double loss = training::kUnknown;            // of the last step
-  double tokens_per_s = training::kUnknown;    // smoothed; validation and saving count
+  double tokens_per_s = training::kUnknown;    // smoothed; includes time for validation and saving
   double eta_s = training::kUnknown;           // as of `time`
-  double time = 0;                             // of the last step, seconds since 1970
-  std::optional<Validation> validation, best;  // last, lowest
-  std::optional<Checkpoint> checkpoint;        // newest that the next run goes on from
+  double time = 0;                             // when `step` was last set, seconds since 1970
+  std::optional<Validation> validation, best;  // last; lowest loss
+  std::optional<Checkpoint> checkpoint;        // the newest one from which the next run can resume
   std::optional<Checkpoint> best_checkpoint;
-  std::optional<std::int64_t> memory_step;       // of the checkpoint in the memory of the hosts
-  std::map<std::int64_t, std::string> profiles;  // by rank: "HOST:PATH"; "" = in the run folder
-  bool done = false;                             // the trainer said that it has ended
+  std::optional<std::int64_t> memory_step;       // step of the checkpoint in the hosts' memory
+  std::map<std::int64_t, std::string> profiles;  // rank -> "HOST:PATH"; "" = in the run folder
+  bool done = false;                             // the trainer reported its end
 
-  /// Whether any rank has spoken of training.
+  /// Whether any rank has reported training.
   bool any() const { return start || steps > 0; }
   bool finished() const { return steps > 0 && step >= steps; }
 
-  /// `when`: seconds since 1970 at which the event arrived.
+  /// Adds an event. `when`: its arrival time, seconds since 1970.
   void take(const training::Event& event, double when);
 
-  /// Seconds from `now` to the end; NaN when not known.
+  /// Seconds from `now` to the end of the training; NaN = unknown.
   double eta_at(double now) const;
 };
 

@@ -15,9 +15,10 @@ namespace sortie::launcher::warm {
 namespace asio = boost::asio;
 
 namespace {
-/// Grows each time it is full.
+/// Initial and maximum buffer size. The buffer grows when a read fills it.
 constexpr std::size_t kLeastCarried = 4u << 10, kMostCarried = 64u << 10;
-/// From a client's end to that of its conversation: a runner gives its ranks 5 s, and has 15 more.
+/// Time limit from the end of a client to the end of its conversation: a runner gives its ranks 5 s
+/// and may take 15 s more.
 constexpr std::chrono::milliseconds kEndingTime{25'000};
 }  // namespace
 
@@ -88,8 +89,9 @@ asio::awaitable<void> Talk::stopped() {
   }
 }
 
-/// A client that goes without Goodbye is taken to have said it: a runner whose job is over ends its
-/// conversation then, and any other ends its ranks, as at the end of its input.
+/// Relays the client's bytes. If the client ends without Goodbye, sends it in its place: a runner
+/// whose job is over then ends its conversation, and any other ends its ranks, as at the end of its
+/// input.
 asio::awaitable<void> Talk::carry(std::shared_ptr<KeptRunner> runner) {
   const auto self = shared_from_this();
   std::string buffer(kLeastCarried, '\0');

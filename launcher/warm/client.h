@@ -1,4 +1,4 @@
-// The background process's end of one client's stream.
+// The stream of one client, on the side of the background process (keeper).
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -18,15 +18,16 @@ class Client : public std::enable_shared_from_this<Client> {
   using Socket = boost::asio::local::stream_protocol::socket;
   explicit Client(std::shared_ptr<Socket> socket) : socket_(std::move(socket)) {}
 
-  /// The one request. ErrorCode::lost when the stream ends before.
+  /// Reads the single request. ErrorCode::lost if the stream ends before it, ErrorCode::protocol if
+  /// it is invalid.
   boost::asio::awaitable<Result<Request>> request();
-  /// What follows it; 0 at the end. Bytes that came with the request first.
+  /// Reads the bytes after the request, including those received together with it. Returns 0 at the
+  /// end.
   boost::asio::awaitable<std::size_t> read_some(std::span<char> buffer);
-  /// One at a time. Nothing happens when the client is gone.
+  /// At most one write may be active. No-op if the client is gone.
   boost::asio::awaitable<void> write(std::shared_ptr<std::string> bytes);
   bool gone() const { return gone_; }
-  /// Returns when the client has closed its end, or this one is closed here; also while it is not
-  /// read from.
+  /// Completes when either side has closed the stream, even while no data is read from it.
   boost::asio::awaitable<void> hung_up();
   void close();
 
@@ -36,16 +37,16 @@ class Client : public std::enable_shared_from_this<Client> {
   bool gone_ = false;
 };
 
-/// One conversation between a client and a runner: what carries the client's bytes.
+/// Relays the bytes of a client to a runner during one conversation.
 struct Talk : std::enable_shared_from_this<Talk> {
   explicit Talk(std::shared_ptr<Client> with) : client(std::move(with)) {}
 
   void start(const boost::asio::any_io_executor& executor, std::shared_ptr<KeptRunner> runner);
-  /// Waits until nothing of the client's is on its way any more; after close() of the client.
+  /// Waits until no bytes of the client are in flight. Must be called after close() of the client.
   boost::asio::awaitable<void> stopped();
 
   std::shared_ptr<Client> client;
-  bool said_goodbye = false;  // and the runner has it
+  bool said_goodbye = false;  // Goodbye was written to the runner
 
  private:
   boost::asio::awaitable<void> carry(std::shared_ptr<KeptRunner> runner);

@@ -21,7 +21,7 @@ using Listed = nlohmann::ordered_json;
 
 constexpr int kAnswerMs = 3000;
 
-/// The answer of one background process.
+/// Sends the request to one background process and returns its answer.
 Result<Listed> ask(const Place& place, const std::string& build, const Request& request) {
   SORTIE_ASSIGN_OR_RETURN(const Fd socket, place.connect(build));
   const std::string frame = request_frame(request);
@@ -49,7 +49,8 @@ Result<Listed> ask(const Place& place, const std::string& build, const Request& 
   }
 }
 
-/// Of every background process that is there; one that has just ended keeps nothing.
+/// Returns the answers of all background processes. One that has just exited keeps no connections
+/// and is skipped.
 Result<std::vector<Listed>> ask_all(const Request& request) {
   SORTIE_ASSIGN_OR_RETURN(const Place place, Place::open());
   std::vector<Listed> answers;

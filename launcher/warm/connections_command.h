@@ -1,4 +1,5 @@
-// `sortie connections`: what the background processes of this user keep.
+// `sortie connections`: lists and closes the connections kept by the background processes of this
+// user.
 #pragma once
 
 #include <string>
@@ -8,10 +9,11 @@
 
 namespace sortie::launcher::warm {
 
-/// A table, or JSON (schema sortie/connections/1). Of all builds of sortie.
+/// Returns the connections of all builds of sortie as a table, or as JSON (schema
+/// sortie/connections/1).
 Result<std::string> list_connections(bool json);
 
-/// Closes those to `hosts` (all of them where none is named) and says how many there were.
+/// Closes the connections to `hosts` (empty = all) and returns a text with their number.
 Result<std::string> close_connections(const std::vector<std::string>& hosts);
 
 }  // namespace sortie::launcher::warm

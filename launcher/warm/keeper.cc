@@ -16,18 +16,19 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// For an idle runner's word that it begins; a new connection costs less than a longer wait. Whose
-/// hosts may be silent for long, because they are busy, waits for that part of it.
+/// Time limit for an idle runner to confirm a conversation: a new connection costs less than a
+/// longer wait. It is heartbeat_timeout / kConfirmPart if that is longer, because busy hosts may be
+/// silent for longer.
 constexpr milliseconds kConfirmTime{1500};
 constexpr int kConfirmPart = 8;
-/// For another runner on a connection that is up.
+/// Time limit for starting another runner on an open connection.
 constexpr milliseconds kAnotherTime{5000};
-/// After that a command's settings are read again.
+/// After this time without use the settings of a command are read again.
 constexpr milliseconds kSessionTime{5000};
-/// Signs of life of idle runners, as a multiple of the command's heartbeat timeout.
+/// Ping interval of idle runners, as a multiple of the command's heartbeat timeout.
 constexpr int kPingTimeouts = 6;
 constexpr milliseconds kLeastPing{2000}, kMostPing{60'000};
-/// After the last client, and its settings: memory that is free goes back to the system.
+/// Time after the last client, longer than kSessionTime, before free memory is returned to the OS.
 constexpr milliseconds kTidyAfter{6000};
 
 milliseconds confirm_time(const Want& want) {
@@ -101,7 +102,7 @@ std::shared_ptr<Line> Keeper::line_of(const std::string& key) {
   return nullptr;
 }
 
-/// An idle runner; else another one on a connection that is up; else on a new connection.
+/// Finds a runner: an idle one, else a new one on an open connection, else one on a new connection.
 asio::awaitable<Result<Keeper::Found>> Keeper::find(std::shared_ptr<Talk> talk, const Want& want,
                                                     Ready& ready) {
   const auto self = shared_from_this();
@@ -167,7 +168,7 @@ asio::awaitable<Result<Keeper::Found>> Keeper::start_on(std::shared_ptr<Line> li
                                                         const Want& want, milliseconds limit) {
   const auto self = shared_from_this();
   std::function<void(bool)> nobody_told;
-  ++line->runners;  // the connection stays up meanwhile
+  ++line->runners;  // keeps the connection open meanwhile
   auto channel = co_await start_runner(*line->connection, parts_.binary, limit,
                                        std::move(nobody_told), RunnerStays::yes);
   --line->runners;
@@ -182,7 +183,7 @@ asio::awaitable<Result<Keeper::Found>> Keeper::start_on(std::shared_ptr<Line> li
   co_return runner;
 }
 
-/// Until the conversation has ended and nothing of it is on its way any more.
+/// Relays a conversation until it has ended and no bytes of it are in flight.
 asio::awaitable<void> Keeper::converse(std::shared_ptr<Talk> talk, Found runner) {
   const auto self = shared_from_this();
   talk->start(parts_.executor, runner);
@@ -204,7 +205,7 @@ asio::awaitable<void> Keeper::converse(std::shared_ptr<Talk> talk, Found runner)
     runner->close(in_order ? "this process is about to end" : "its conversation ended early");
 }
 
-/// One idle runner for each host.
+/// Keeps the runner for the next conversation. At most one idle runner is kept per host.
 void Keeper::keep(const Found& runner) {
   runner->rest();
   if (runner->state() != KeptRunner::State::idle) return;
@@ -228,7 +229,7 @@ bool Keeper::look() {
   std::erase_if(sessions_, [&](const auto& entry) {
     return entry.second.users == 0 && now - entry.second.last_used > kSessionTime;
   });
-  // What sign-ins and conversations needed.
+  // Return memory used by authentication and conversations.
   if (clients_ == 0 && now - last_busy_ > kTidyAfter && std::exchange(untidy_, false))
     ::malloc_trim(0);
   const bool busy = clients_ > 0 || !runners_.empty();

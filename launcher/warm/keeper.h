@@ -1,5 +1,5 @@
-// Keeper: what the background process does. It keeps connections with runners that stay, finds one
-// for whoever wants a host, and carries the bytes of its conversation.
+// Keeper: the main object of the background process. It keeps connections with persistent runners,
+// finds a runner for each request, and relays the bytes of its conversation.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -28,20 +28,20 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
     boost::asio::any_io_executor executor;
     const RunnerBinary& binary;
     std::string build;
-    /// How hosts are reached, with the settings of one command.
+    /// Creates the transport for the settings of one command.
     std::function<std::unique_ptr<Transport>(const Want&)> transport;
-    /// Beyond its last runner, and its last client.
+    /// How long the process stays after its last runner and its last client.
     std::chrono::milliseconds linger{2000};
   };
 
   explicit Keeper(Parts parts);
 
-  /// One client, from its request to its end.
+  /// Serves one client, from its request to its end.
   boost::asio::awaitable<void> serve(std::shared_ptr<Socket> socket);
-  /// Every second: signs of life, times that are over, memory that is no longer needed. False:
-  /// there is nothing left to do.
+  /// Must be called every second: sends pings, closes expired runners, returns free memory to the
+  /// OS. Returns false if the process should exit.
   bool look();
-  /// All connections: their runners see the end of the stream.
+  /// Closes all connections. Their runners see the end of the stream.
   void close_all();
 
  private:
@@ -50,10 +50,10 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
     int users = 0;
     Clock::time_point last_used = Clock::now();
   };
-  /// A person's session on a connection.
+  /// An interactive session (`sortie ssh`) on a connection.
   struct Person {
     std::shared_ptr<Line> line;
-    bool terminal = false;  // else a command
+    bool terminal = false;  // false: a command without a terminal
     Traffic traffic;
   };
   using Found = std::shared_ptr<KeptRunner>;
@@ -72,15 +72,15 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
   std::string close_hosts(const std::vector<std::string>& hosts);
 
   Parts parts_;
-  std::vector<Found> runners_;  // all that are not closed
+  std::vector<Found> runners_;  // all runners; closed ones are erased by look()
   std::multimap<std::string, Found> idle_;
   std::list<Person> persons_;
   std::map<std::string, Session> sessions_;
   int clients_ = 0;
   bool retiring_ = false;
-  bool untidy_ = false;                         // since memory was last given back
-  Clock::time_point last_busy_ = Clock::now();  // with a client
-  Clock::time_point last_kept_ = Clock::now();  // or with a runner
+  bool untidy_ = false;                         // memory was used since the last malloc_trim
+  Clock::time_point last_busy_ = Clock::now();  // last time with a client
+  Clock::time_point last_kept_ = Clock::now();  // last time with a client or runner
 };
 
 }  // namespace sortie::launcher::warm

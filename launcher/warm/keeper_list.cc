@@ -1,4 +1,4 @@
-// Keeper's answers to `sortie connections`.
+// Keeper: answers to `sortie connections`.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@ std::string Keeper::list() const {
   const auto seconds = [&](Clock::time_point from, Clock::time_point to) {
     return std::chrono::duration<double>(to - from).count();
   };
-  // A row for each runner, and for each person's session beside them.
+  // One row per runner, and one per interactive session.
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Found& runner : runners_) {
     if (runner->state() == KeptRunner::State::closed) continue;
@@ -35,7 +35,7 @@ std::string Keeper::list() const {
       -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// Idle ones at once. One that converses is closed when that is over: it is not kept any more.
+/// Closes idle runners at once, and busy ones at the end of their conversation.
 std::string Keeper::close_hosts(const std::vector<std::string>& hosts) {
   std::size_t closed = 0, busy = 0;
   for (const Found& runner : runners_) {

@@ -32,10 +32,10 @@ using Acceptor = asio::local::stream_protocol::acceptor;
 
 constexpr int kListenFd = 3, kLockFd = 4;
 constexpr std::chrono::milliseconds kLook{1000};
-/// When this process has no descriptor left.
+/// Pause after a failed accept(), as when the process has no descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause{50};
 
-/// What it may know of the command that starts it: no more than where things are.
+/// The environment of the process: only the variables with locations from that of the command.
 std::vector<std::string> plain_environment() {
   std::vector<std::string> out;
   for (const char* name : {"HOME", "PATH", "USER", "LOGNAME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR",
@@ -57,8 +57,8 @@ struct SpawnActions {
   posix_spawnattr_t attributes;
 };
 
-/// All that wait are taken at once: one by one each would wait for a step of every sign-in that is
-/// under way, and many for longer than they give the first record (kTakenTime).
+/// Accepts all waiting clients at once. Accepted one by one, each would wait for a step of every
+/// running authentication, and many longer than the time limit of the first record (kTakenTime).
 asio::awaitable<void> accept_clients(Acceptor& acceptor, Keeper& keeper) {
   const auto executor = acceptor.get_executor();
   asio::steady_timer pause(executor);
@@ -83,7 +83,7 @@ asio::awaitable<void> look_after(Keeper& keeper, asio::signal_set& signals) {
   asio::steady_timer pause(co_await asio::this_coro::executor);
   const auto stopped = std::make_shared<bool>(false);
   signals.async_wait([&pause, stopped](const boost::system::error_code& error, int) {
-    if (error) return;  // and `pause` is gone
+    if (error) return;  // `pause` is destroyed
     *stopped = true;
     pause.cancel();
   });
@@ -94,7 +94,7 @@ asio::awaitable<void> look_after(Keeper& keeper, asio::signal_set& signals) {
   signals.cancel();
 }
 
-/// Other builds keep nothing any more: theirs are never used again.
+/// Makes the processes of other builds retire, because their connections are never used again.
 void retire_others(const Place& place, const std::string& build) {
   Request request;
   request.kind = Request::Kind::retire;
@@ -103,7 +103,7 @@ void retire_others(const Place& place, const std::string& build) {
     if (other == build) continue;
     const auto socket = place.connect(other);
     if (!socket) {
-      // Its process is gone. One that is just being started has the lock.
+      // Its process is gone, unless it holds the lock because it is being started.
       if (const auto lock = place.lock(other)) {
         place.remove_socket(other);
         ::unlink((place.folder() / (other + ".lock")).c_str());
@@ -124,7 +124,7 @@ Result<> start_keeper(const Place& place, const std::string& build,
   if (!lock) return std::unexpected(std::move(lock).error());
   SORTIE_ASSIGN_OR_RETURN(const Fd socket, place.listen(build));
   SORTIE_ASSIGN_OR_RETURN(const Fd log_file, place.open_log());
-  // dup2() onto itself would leave a descriptor close-on-exec: first out of the way.
+  // Move the descriptors away first: dup2() onto the same number would keep close-on-exec.
   const Fd listening(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 16));
   const Fd locked(::fcntl(lock->get(), F_DUPFD_CLOEXEC, 16));
   const Fd log_end(::fcntl(log_file.get(), F_DUPFD_CLOEXEC, 16));
@@ -169,7 +169,7 @@ int keep_connections(std::span<char* const> words) {
   ::fcntl(kLockFd, F_SETFD, FD_CLOEXEC);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGHUP, SIG_IGN);
-  // Keys and what goes over connections are in this memory.
+  // The memory contains keys and the data of connections.
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
   const std::string build = words[2];
@@ -196,14 +196,14 @@ int keep_connections(std::span<char* const> words) {
   asio::signal_set signals(io, SIGTERM, SIGINT);
   spawn(io, accept_clients(acceptor, *keeper));
   run_to_end(io, look_after(*keeper, signals));
-  // Whoever asks from now on starts another one.
+  // Later requests start a new process.
   place->remove_socket(build);
   ::unlink((place->folder() / (build + ".lock")).c_str());
   boost::system::error_code ignored;
   acceptor.close(ignored);
   keeper->close_all();
   io.restart();
-  io.run_for(std::chrono::milliseconds(200));  // channels say that they close
+  io.run_for(std::chrono::milliseconds(200));  // let the channels send their close messages
   return kExitOk;
 }
 

@@ -1,4 +1,4 @@
-// The background process that keeps connections: how a command starts it, and what it does.
+// The background process that keeps connections: its start by a command, and its main function.
 #pragma once
 
 #include <filesystem>
@@ -10,17 +10,17 @@
 
 namespace sortie::launcher::warm {
 
-/// First word of its command line; never typed by anybody.
+/// First argument of its command line. Internal: users never type it.
 inline constexpr const char* kKeeperWord = "keep-connections";
 
-/// Starts it unless one of this build is being started: in a session of its own, with nothing of
-/// this process but the socket, on which clients may ask at once. `runner_file` must have the
-/// content `runner_hash` when it is read there.
+/// Starts the process, unless one of this build is being started. It gets its own session and
+/// inherits only the listening socket, its lock and its log, so that clients may connect at once.
+/// `runner_file` must have the hash `runner_hash` when the process reads it.
 Result<> start_keeper(const Place& place, const std::string& build,
                       const std::filesystem::path& sortie, const std::filesystem::path& runner_file,
                       const std::string& runner_hash);
 
-/// main() of that process; `words` are its command line.
+/// main() of the process; `words` is its command line. Returns the exit code.
 int keep_connections(std::span<char* const> words);
 
 }  // namespace sortie::launcher::warm

@@ -1,4 +1,4 @@
-// The background process: a person's session on a connection that it keeps.
+// Keeper: interactive sessions on kept connections.
 #include <utility>
 
 #include "common/asio/within.h"
@@ -12,12 +12,12 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// For a session to begin; signing in anew costs less than a longer wait.
+/// Time limit for a session to begin: a new connection costs less than a longer wait.
 constexpr std::chrono::milliseconds kBegins{5000};
 
 using Opened = Result<std::shared_ptr<TerminalChannel>>;
 
-/// May outlast whoever asked: it is closed then.
+/// May outlive the caller's time limit; the channel is then closed.
 asio::awaitable<Opened> open_on(std::shared_ptr<Line> line, TerminalRequest request) {
   auto channel = co_await open_terminal(*line->connection, std::move(request));
   if (!channel) co_return std::unexpected(std::move(channel).error());
@@ -27,7 +27,8 @@ asio::awaitable<Opened> open_on(std::shared_ptr<Line> line, TerminalRequest requ
 
 }  // namespace
 
-/// Only where a connection is up: the client signs in by itself else, and nothing of that is kept.
+/// Serves a session only on an open connection. Otherwise the client connects itself, and that
+/// connection is not kept.
 asio::awaitable<void> Keeper::serve_terminal(std::shared_ptr<Client> client, Request request) {
   const auto self = shared_from_this();
   const auto line = request.want.build == parts_.build && !retiring_ ? line_of(request.want.key)
@@ -36,7 +37,7 @@ asio::awaitable<void> Keeper::serve_terminal(std::shared_ptr<Client> client, Req
   co_await client->write(first);
   if (!line) co_return;
   untidy_ = true;
-  ++line->runners;  // the connection stays up meanwhile
+  ++line->runners;  // keeps the connection open meanwhile
   line->count_busy(1);
   const bool is_terminal = request.terminal.terminal;
   std::optional<Opened> opened =

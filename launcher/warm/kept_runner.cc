@@ -12,12 +12,12 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// A runner that waits takes little memory here, one that converses what it needs: its buffer grows
-/// each time it is full.
+/// Read buffer of an idle runner, to save memory, and of a busy one, which grows when a read fills
+/// it.
 constexpr std::size_t kIdleRead = 256, kBusyRead = 4u << 10, kMostRead = 64u << 10;
-/// For a pong. A link that is down is seen by then.
+/// Time limit for a pong. A dead link is detected within it.
 constexpr milliseconds kPongTime{15'000};
-/// Beyond its time a runner ends by itself, and after so many pings that did not come.
+/// A runner exits itself this long after its time, or after this many missed pings.
 constexpr milliseconds kBeyondTime{60'000};
 constexpr int kPingsMissed = 3;
 
@@ -67,7 +67,7 @@ asio::awaitable<void> KeptRunner::read_loop() {
   std::string buffer;
   std::size_t wanted = kIdleRead;
   while (state_ != State::closed) {
-    // Who has come to its end waits from here on.
+    // A runner at the end of its conversation counts as idle from here on.
     const bool converses = state_ == State::busy && !end_;
     if (!converses) wanted = kIdleRead;
     if (converses && wanted < kBusyRead) wanted = kBusyRead;
@@ -75,7 +75,7 @@ asio::awaitable<void> KeptRunner::read_loop() {
     const auto count = co_await channel_->read_some(buffer);
     if (state_ == State::closed) co_return;
     if (!count || *count == 0) {
-      // The runner says why it ends on stderr, if at all.
+      // The reason, if any, is on the runner's stderr.
       close(count ? "it has ended" : count.error().message);
       co_return;
     }
@@ -126,7 +126,7 @@ asio::awaitable<bool> KeptRunner::begin(Sink sink, milliseconds persist, millise
   end_.reset();
   persist_ = persist;
   give_up_ = Clock::now() + limit;
-  // A ping that is being written is a few bytes; one write at a time.
+  // Wait for a ping that is being written, because only one write may be active.
   while (writing_ && state_ == State::busy && Clock::now() < give_up_) {
     changed_.expires_at(give_up_);
     co_await changed_.async_wait(kToken);

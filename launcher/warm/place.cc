@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view kSocketEnd = ".sock";
 constexpr std::size_t kBuildLetters = 16;
 constexpr off_t kLargeLog = 1 << 20;
-/// As many as may ask at the same moment.
+/// Maximum number of clients that may connect at the same moment.
 constexpr int kListenBacklog = 4096;
 
 Result<fs::path> wanted_folder() {
@@ -37,7 +37,8 @@ Result<fs::path> wanted_folder() {
   return state / "warm";
 }
 
-/// However long the folder's path is, and whatever becomes of it.
+/// Address through /proc/self/fd, so that neither the length of the folder's path nor a rename
+/// matters.
 sockaddr_un socket_address(int folder, const std::string& build) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -114,7 +115,7 @@ Result<Fd> Place::lock(const std::string& build) const {
   if (!file) return std::unexpected(os_error(errno, (path_ / name).string()));
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
     return std::unexpected(os_error(errno, (path_ / name).string(), ErrorCode::lost));
-  // Whoever held it before may have removed it between the two calls.
+  // The previous holder may have removed the file between the two calls.
   struct stat mine {
   }, there{};
   if (::fstat(file.get(), &mine) != 0 ||

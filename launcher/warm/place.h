@@ -1,5 +1,5 @@
-// Where the background process that keeps connections is found: a socket in a folder that only this
-// user may enter, one for each build of sortie.
+// The place of the background processes that keep connections: a folder that only this user can
+// access, with one socket per build of sortie.
 #pragma once
 
 #include <filesystem>
@@ -11,28 +11,31 @@
 
 namespace sortie::launcher::warm {
 
-/// What has to be the same at both ends: the runner (its hash) and this program's own file.
+/// Returns an id of the build, which must be equal on both sides: from the hash of the runner and
+/// the identity of this program's file.
 std::string build_of(const std::string& runner_hash);
 
 class Place {
  public:
-  /// Makes the folder where it is missing: $XDG_RUNTIME_DIR/sortie, else `warm` in the state
-  /// folder. ErrorCode::auth when others may enter it.
+  /// Opens the folder $XDG_RUNTIME_DIR/sortie, else `warm` in the state folder, and creates it if
+  /// missing. ErrorCode::auth if other users can access it.
   static Result<Place> open();
 
   const std::filesystem::path& folder() const { return path_; }
-  /// The builds whose socket is there; perhaps nobody listens any more.
+  /// Returns the builds whose socket exists. Their processes may have exited.
   std::vector<std::string> builds() const;
 
-  /// A connected, non-blocking socket whose other end is of this user. ErrorCode::lost: nobody
-  /// listens; timeout: so many wait that it can not be asked now.
+  /// Returns a connected, non-blocking socket whose peer belongs to this user. ErrorCode::lost: no
+  /// process listens. timeout: its listen queue is full.
   Result<Fd> connect(const std::string& build) const;
-  /// Listens, non-blocking, in place of whoever may have died. Only with the lock.
+  /// Returns a listening, non-blocking socket. Replaces the socket of a dead process, so the caller
+  /// must hold the lock.
   Result<Fd> listen(const std::string& build) const;
-  /// Held by the process that listens, as long as it lives. ErrorCode::lost: another one has it.
+  /// Takes the lock of the listening process, which it holds until it exits. ErrorCode::lost:
+  /// another process holds it.
   Result<Fd> lock(const std::string& build) const;
   void remove_socket(const std::string& build) const;
-  /// Of this build's process; 0600, begun anew when it is large.
+  /// Opens the log file of the processes (0600), truncated if it is above 1 MiB.
   Result<Fd> open_log() const;
 
  private:

@@ -16,7 +16,7 @@ std::string to_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Paths and names may be bytes that are no UTF-8: they travel as Latin-1.
+// Paths and names may be invalid UTF-8, so their bytes are encoded as Latin-1 characters.
 std::string wide(std::string_view bytes) {
   std::string out;
   for (const char c : bytes) {

@@ -29,12 +29,12 @@ struct Carried {
   std::shared_ptr<TerminalChannel> channel;
   Traffic& traffic;
   TaskGroup outputs, others;
-  asio::steady_timer turn;  // cancelled when the client can be written to
+  asio::steady_timer turn;  // cancelled when a write to the client ends
   bool writing = false;
   std::optional<Error> failed;
 };
 
-/// One at a time.
+/// Writes to the client, one write at a time.
 asio::awaitable<void> tell_client(Carried& carried, std::string bytes) {
   const auto shared = std::make_shared<std::string>(std::move(bytes));
   while (carried.writing) co_await carried.turn.async_wait(kToken);
@@ -58,11 +58,11 @@ asio::awaitable<void> carry_output(Carried& carried, TerminalChannel::Output out
   }
 }
 
-/// False: the client speaks nonsense.
+/// Handles a word of the client. Returns false if it is invalid.
 asio::awaitable<bool> hear_word(Carried& carried, wire::Frame frame) {
   if (frame.type == static_cast<std::uint8_t>(Word::input)) {
     carried.traffic.count(frame.payload.size());
-    // Where it can not be written the outputs end, and say why.
+    // If the write fails, the outputs end and report the error.
     co_await carried.channel->write(frame.payload);
     co_return true;
   }
@@ -95,7 +95,7 @@ asio::awaitable<void> carry_input(Carried& carried) {
   carried.channel->close();
 }
 
-/// A client that is killed while the host takes no input is seen, too.
+/// Closes the session when the client is gone, even while carry_input() is blocked in a write.
 asio::awaitable<void> watch_client(Carried& carried) {
   co_await carried.client->hung_up();
   carried.channel->close();

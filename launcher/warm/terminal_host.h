@@ -1,5 +1,5 @@
-// The background process's part of a person's session on a connection that it keeps: the client's
-// words go to the host's terminal, and what that says comes back as records.
+// The keeper's side of an interactive session on a kept connection: relays the words of the client
+// to the terminal on the host, and its output as records to the client.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -11,9 +11,9 @@
 
 namespace sortie::launcher::warm {
 
-/// What has gone over a session so far.
+/// Traffic of a session so far.
 struct Traffic {
-  std::uint64_t bytes = 0;  // both ways
+  std::uint64_t bytes = 0;  // both directions
   Clock::time_point last = Clock::now();
   void count(std::size_t more) {
     bytes += more;
@@ -21,8 +21,9 @@ struct Traffic {
   }
 };
 
-/// Until the session has ended there and the client has all of it, or the client is gone: the host
-/// hangs up what runs in its terminal then. `traffic` must outlive it.
+/// Relays until the session has ended on the host and the client has received all output, or until
+/// the client is gone; sshd then sends SIGHUP to the processes in the terminal. `traffic` must
+/// outlive the call.
 boost::asio::awaitable<void> carry_terminal(boost::asio::any_io_executor executor,
                                             std::shared_ptr<Client> client,
                                             std::shared_ptr<TerminalChannel> channel,

@@ -1,5 +1,5 @@
-// A person's session over a connection that is kept: what follows the answer "ready" to a request
-// of that kind, as frames both ways.
+// The protocol of an interactive session over a kept connection: the frames in both directions
+// after the answer "ready" to a request of kind terminal.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace sortie::launcher::warm {
 
-/// Towards the host. Back come Record::data (its terminal, or stdout), error_data (stderr), and
-/// ended or failed, which is the last one.
+/// Types of frames to the host. The answers are Record::data (its terminal or stdout), error_data
+/// (stderr), and as the last record ended or failed.
 enum class Word : std::uint8_t {
   input = 2,         // bytes for stdin
-  end_of_input = 3,  // no more of them come
+  end_of_input = 3,  // end of stdin
   resize = 4,        // columns and rows, two u16, little endian
 };
-/// Of one frame.
+/// Maximum payload of a frame.
 inline constexpr std::size_t kMaxWord = 64u << 10;
 
 std::string word(Word type, std::string_view payload = {});
 std::string resize_word(WindowSize size);
-/// ErrorCode::protocol when it is none.
+/// ErrorCode::protocol if it is invalid.
 Result<WindowSize> read_resize(std::string_view payload);
 
 }  // namespace sortie::launcher::warm

@@ -1,4 +1,4 @@
-// A conversation with a runner that the background process keeps, as a Channel.
+// A conversation with a runner of the background process, as a Channel.
 #pragma once
 
 #include <boost/asio/local/stream_protocol.hpp>
@@ -13,7 +13,7 @@
 
 namespace sortie::launcher::warm {
 
-/// One stream to the background process; shared by the channel and the coroutines inside it.
+/// One stream to the background process. Shared by the channel and the coroutines running in it.
 class WarmStream : public std::enable_shared_from_this<WarmStream> {
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
@@ -23,8 +23,8 @@ class WarmStream : public std::enable_shared_from_this<WarmStream> {
     Record type{};
     std::string payload;
   };
-  /// The next record; ErrorCode::lost at the end of the stream, timeout after `limit` (0: none),
-  /// which closes the stream.
+  /// Reads the next record. ErrorCode::lost at the end of the stream. ErrorCode::timeout after
+  /// `limit` (0 = no limit), which also closes the stream.
   boost::asio::awaitable<Result<Answer>> next(std::chrono::milliseconds limit);
 
   boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer);
@@ -39,7 +39,7 @@ class WarmStream : public std::enable_shared_from_this<WarmStream> {
   Socket socket_;
   wire::FrameDecoder decoder_;
   std::string buffer_;
-  std::string data_;  // received, not read
+  std::string data_;  // received, not yet read from read_ on
   std::size_t read_ = 0;
   std::string errors_;
   std::optional<ProcessStatus> ended_;

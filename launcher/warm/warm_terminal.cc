@@ -22,20 +22,20 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 namespace {
 
-/// The background process gives a session so long to begin (Keeper::serve_terminal), and some more.
+/// Time limit for a session to begin: somewhat more than that of Keeper::serve_terminal().
 constexpr milliseconds kBeginTime{8000};
-/// Of each output: what is here and has not been read.
+/// Maximum number of unread bytes per output.
 constexpr std::size_t kMostUnread = 256u << 10;
 constexpr std::size_t kInputPiece = 16u << 10;
 
-/// Shared by the channel and the coroutines inside it.
+/// Shared by the channel and the coroutines running in it.
 struct TerminalState : std::enable_shared_from_this<TerminalState> {
   TerminalState(const asio::any_io_executor& executor, std::shared_ptr<WarmStream> over_stream)
       : stream(std::move(over_stream)),
         changed(executor, std::chrono::steady_clock::time_point::max()) {}
 
   std::shared_ptr<WarmStream> stream;
-  asio::steady_timer changed;  // cancelled whenever anything here changes
+  asio::steady_timer changed;  // cancelled whenever the state changes
   std::string unread[2];       // by output
   std::string unsent;
   bool sending = false, over = false;
@@ -58,7 +58,7 @@ struct TerminalState : std::enable_shared_from_this<TerminalState> {
     while (!unsent.empty() && !over) {
       const std::string bytes = std::exchange(unsent, {});
       const auto written = co_await stream->write(bytes);
-      if (!written) break;  // the reader says why
+      if (!written) break;  // read_loop() reports the error
       changed.cancel();
     }
     unsent.clear();
@@ -140,7 +140,7 @@ class WarmTerminal : public TerminalChannel {
   std::shared_ptr<TerminalState> state_;
 };
 
-/// A stream to the background process of this build, if it runs.
+/// Connects to the background process of this build, if it runs.
 Result<Fd> reach_keeper(const std::string& build) {
   SORTIE_ASSIGN_OR_RETURN(const Place place, Place::open());
   return place.connect(build);
@@ -161,7 +161,7 @@ asio::awaitable<std::unique_ptr<TerminalChannel>> open_kept_terminal(asio::any_i
   request.terminal = std::move(terminal);
   ssh::ConnectionKeys keys(runner.ssh, ssh::UserEnvironment::from_process());
   const auto key = keys.key_of(host);
-  if (!key) co_return nullptr;  // signing in says what is wrong
+  if (!key) co_return nullptr;  // connecting directly reports the error
   request.want.key = key->hash;
   request.want.address = key->address;
   auto socket = reach_keeper(request.want.build);

@@ -1,4 +1,4 @@
-// The command's part of a person's session on a connection that the background process keeps.
+// The command's side of an interactive session on a kept connection.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -11,9 +11,10 @@
 
 namespace sortie::launcher::warm {
 
-/// Null where no kept connection carries it: none to this host lives, its server allows no further
-/// session, it stands still. The host is to be signed in to then. Starts no background process, and
-/// keeps nothing by itself. `runner_hash`: of the runner beside this program.
+/// Opens a session on a kept connection. Returns nullptr if that is impossible: no connection to
+/// this host is open, its server allows no further session, or it does not respond. The caller must
+/// then connect itself. Does not start a background process and keeps no connection. `runner_hash`:
+/// hash of the runner in the folder of this executable.
 boost::asio::awaitable<std::unique_ptr<TerminalChannel>> open_kept_terminal(
     boost::asio::any_io_executor executor, config::RunnerConfig runner, std::string runner_hash,
     std::string host, TerminalRequest request);

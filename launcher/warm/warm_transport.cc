@@ -25,9 +25,9 @@ namespace asio = boost::asio;
 namespace warm {
 namespace {
 
-/// So often one that just ended is replaced, before hosts are signed in to directly.
+/// Number of tries to use a background process, before hosts are connected directly.
 constexpr int kStarts = 3;
-/// Many who ask at once wait for their turn.
+/// Pause and maximum number of tries while the listen queue is full or the process is starting.
 constexpr std::chrono::milliseconds kTurn{5};
 constexpr int kTurns = 400;
 
@@ -49,7 +49,7 @@ class WarmConnection : public Connection {
   std::string peer_address() const override { return address_; }
   std::vector<StageTime> stages() const override { return stages_; }
   void close() override {
-    if (stream_) stream_->close();  // of a runner that nobody took
+    if (stream_) stream_->close();  // the runner was not taken
   }
 
  private:
@@ -70,7 +70,7 @@ class WarmConnection : public Connection {
 
 }  // namespace
 
-/// Shared with the coroutines inside.
+/// Shared by the transport and its coroutines.
 struct WarmState {
   explicit WarmState(WarmParts from)
       : parts(std::move(from)),
@@ -83,9 +83,9 @@ struct WarmState {
   std::string build, session;
   ssh::ConnectionKeys keys;
   std::optional<Place> place;
-  std::unique_ptr<Transport> direct;  // once the background process can not be had
+  std::unique_ptr<Transport> direct;  // set once the background process is not available
 
-  /// A connected socket. ErrorCode::timeout: ask again in a moment.
+  /// Returns a connected socket. ErrorCode::timeout: the caller should retry soon.
   Result<Fd> reach() {
     if (!place) {
       SORTIE_ASSIGN_OR_RETURN(place, Place::open());
@@ -94,7 +94,7 @@ struct WarmState {
     if (socket || socket.error().code != ErrorCode::lost) return socket;
     SORTIE_TRY(start_keeper(*place, build, parts.sortie, parts.runner_file, parts.runner_hash));
     socket = place->connect(build);
-    // Another command starts it: between its lock and its socket.
+    // Another command is starting the process and has the lock, but the socket does not exist yet.
     if (!socket && socket.error().code == ErrorCode::lost)
       return fail(ErrorCode::timeout, socket.error().message);
     return socket;
@@ -129,7 +129,8 @@ namespace {
 
 using Connected = Result<std::unique_ptr<Connection>>;
 
-/// None: the background process can not serve this; `why` says so.
+/// Requests a connection from the background process. Returns nullopt if it can not serve the
+/// request; `why` is then the reason.
 asio::awaitable<std::optional<Connected>> ask_keeper(std::shared_ptr<WarmState> state,
                                                      std::string host, Error& why) {
   const auto executor = co_await asio::this_coro::executor;

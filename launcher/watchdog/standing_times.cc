@@ -24,7 +24,7 @@ void TimeHistogram::add(milliseconds time) {
 
 milliseconds TimeHistogram::p99() const {
   if (count_ == 0) return milliseconds(0);
-  const std::uint64_t above = count_ / 100;  // that may be longer
+  const std::uint64_t above = count_ / 100;  // number of times that may be longer
   std::uint64_t seen = 0;
   for (std::size_t i = kBuckets; i-- > 0;) {
     seen += buckets_[i];

@@ -1,5 +1,5 @@
-// How long ranks stand between two signs of progress while all is well, in each section: what the
-// limits of a hang are learned from.
+// Statistics of the times between two signs of progress in normal operation, per section. The
+// limits for hangs are derived from them.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@
 
 namespace sortie::launcher {
 
-/// Times from 1 ms to a day in buckets that are a tenth apart: no time is forgotten, and the memory
-/// is fixed.
+/// Histogram of times from 1 ms to a day, with bucket bounds that grow by 10 %. Counts all times in
+/// constant memory.
 class TimeHistogram {
  public:
   void add(std::chrono::milliseconds time);
   std::uint64_t count() const { return count_; }
-  /// A time that 99 of 100 do not pass: the upper end of its bucket, and so never too low.
+  /// 99th percentile, rounded up to the upper bound of its bucket.
   std::chrono::milliseconds p99() const;
 
  private:
@@ -27,12 +27,12 @@ class TimeHistogram {
 
 class StandingTimes {
  public:
-  /// Fewer than that say nothing about the hundredth.
+  /// Minimum number of times for a percentile.
   static constexpr std::uint64_t kEnough = 8;
 
   void add(training::Section section, std::chrono::milliseconds time);
-  /// The 99th percentile of the section; of all sections where that one is not known well enough;
-  /// zero where neither is.
+  /// Returns the 99th percentile of the section; that of all sections if the section has fewer than
+  /// kEnough times; zero if there are fewer than kEnough times in total.
   std::chrono::milliseconds p99(training::Section section) const;
 
  private:

@@ -5,7 +5,7 @@
 namespace sortie::launcher {
 namespace {
 
-/// Steps so short are not slow for anybody; what is told of them is mostly the clock's.
+/// Smaller differences do not matter, and are mostly errors of the clock.
 constexpr double kLeastDifferenceUs = 1000;
 
 double median_of(std::vector<double> values) {

@@ -1,4 +1,5 @@
-// Hosts whose own work takes longer than that of the others, window after window. Pure.
+// Detects hosts whose own work takes longer than that of the others in several consecutive windows.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +10,22 @@ namespace sortie::launcher {
 
 struct Straggler {
   std::size_t host = 0;
-  double own_ms = 0, median_ms = 0;  // per step, of the last window
+  double own_ms = 0, median_ms = 0;  // per step, in the last window
   double ratio() const { return own_ms / median_ms; }
 };
 
 class Stragglers {
  public:
-  /// With fewer hosts nobody knows which of them is the slow one.
+  /// With fewer hosts it is unknown which of them is slow.
   static constexpr std::size_t kLeastHosts = 3;
 
-  /// `ratio`: of the median; 0 = none is looked for. `windows`: in a row.
+  /// `ratio`: a host is slow above `ratio` times the median; 0 = off. `windows`: number of
+  /// consecutive slow windows before a host is reported.
   Stragglers(std::size_t hosts, double ratio, std::int64_t windows)
       : ratio_(ratio), windows_(windows), slow_for_(hosts), named_(hosts) {}
 
-  /// A window has ended. `own_us`: of each host, the own work of its slowest rank per step; 0 = not
-  /// known. Returns hosts that have now been too slow for long enough, each once.
+  /// Evaluates a window. `own_us`: by host, the own work per step of its slowest rank; 0 = unknown.
+  /// Returns the hosts that have now been slow for long enough. Each host is reported once.
   std::vector<Straggler> window(std::span<const std::uint32_t> own_us);
 
  private:

@@ -9,14 +9,14 @@ namespace {
 using std::chrono::milliseconds;
 using training::Section;
 
-/// News of a host are old after so many heartbeats.
+/// Reports of a host are old after this many heartbeats.
 constexpr int kFreshBeats = 3;
 
 Section section_of(const wire::RankProgress& told) {
   return static_cast<Section>(told.section);
 }
 
-/// Its length depends on more than the step does.
+/// Whether the duration of the section depends on more than the step.
 bool needs_patience(Section section) {
   return section == Section::evaluate || section == Section::save || section == Section::step ||
          section == Section::done;
@@ -52,7 +52,7 @@ void Watchdog::heard(std::size_t host, std::span<const wire::RankProgress> told,
       continue;
     Rank& rank = ranks_[news.rank];
     if (!rank.running) continue;
-    // What has ended since its last news may belong to the step of those.
+    // The section that has ended since the last report may belong to the step of that report.
     const bool was_exempt = is_exempt(rank);
     if (rank.first_step == 0) rank.first_step = news.step;
     rank.told = true;
@@ -88,13 +88,13 @@ bool Watchdog::news_are_fresh(Clock::time_point now) const {
   return true;
 }
 
-/// The limit of a rank that hangs; nothing when none does.
+/// Returns the limit of a hanging rank; nullopt if no rank hangs.
 std::optional<milliseconds> Watchdog::passed_limit(Clock::time_point now) const {
-  // Once for all ranks: there may be many.
+  // Computed once for all ranks, because there may be many.
   std::array<milliseconds, training::kSectionNames.size()> limits;
   for (std::size_t i = 0; i < limits.size(); ++i) limits[i] = limit(static_cast<Section>(i));
   const bool is_fixed = config_.hang_timeout.count() > 0;
-  bool all_stand = true;  // each for longer than its limit
+  bool all_stand = true;  // every rank is beyond its limit
   milliseconds first{0};
   for (const Rank& rank : ranks_) {
     if (!rank.running) continue;
@@ -155,7 +155,8 @@ Hang Watchdog::describe(milliseconds limit) const {
   return hang;
 }
 
-/// Evidence in the order of its weight. What says the same of all ranks is none.
+/// Narrows `behind` by the criteria in the order of their weight. A criterion that is the same for
+/// all ranks is skipped.
 void Watchdog::find_behind(Hang& hang) const {
   constexpr std::uint32_t kSilentMs = 3000;
   const auto told = [this](std::uint32_t rank) -> const wire::RankProgress& {
@@ -198,7 +199,7 @@ void Watchdog::find_host(Hang& hang) const {
 }
 
 std::vector<Straggler> Watchdog::take_stragglers(Clock::time_point now) {
-  // A window has at least one step of every rank, so that it says something new.
+  // A window contains at least one step of every rank, so that it has new data.
   if (window_begin_ == Clock::time_point{}) window_begin_ = now;
   if (now - window_begin_ < kWindow) return {};
   std::vector<std::uint32_t> own(hosts_.size());

@@ -1,11 +1,12 @@
-// Watchdog: finds ranks that make no progress any more, from what the heartbeats of their hosts
-// say, and hosts that are slow. Pure: it is told the time.
+// Watchdog: detects hanging ranks and slow hosts from the heartbeats of the hosts. Pure: the caller
+// passes the time.
 //
-// A rank hangs when nothing of what it tells has changed for longer than the limit of its section.
-// Where ranks wait for each other (reduce, evaluate, save) one that stands still may only be
-// waiting: that is a hang when all ranks of the job stand still, each for longer than its limit.
-// Times are those of the runners: what a launcher that was stopped, or a machine that slept, did
-// not hear is no hang; nor is anything judged by old news, as while a host is reconnected to.
+// A rank hangs if its reported progress has not changed for longer than the limit of its section.
+// In sections where ranks wait for each other (reduce, evaluate, save, done) a rank without
+// progress may only be waiting. There it is a hang if all ranks of the job are without progress,
+// each for longer than its limit. Times are measured by the runners, so that time in which the
+// launcher was stopped or its machine slept does not count. Old reports are not judged either, as
+// while a host is being reconnected.
 #pragma once
 
 #include <chrono>
@@ -22,54 +23,55 @@
 
 namespace sortie::launcher {
 
-/// A launcher whose timer is so late did not run meanwhile.
+/// If a timer fires this late, the launcher did not run in between.
 inline constexpr std::chrono::milliseconds kNotRunning{1000};
 
-/// Ranks that make no progress.
+/// Ranks without progress.
 struct Hang {
-  std::vector<std::uint32_t> ranks;   // all that stand still, in order
-  std::vector<std::uint32_t> behind;  // of them those that the others seem to wait for; may be all
-  /// The host of those behind, where it is one: what the hang is blamed on.
+  std::vector<std::uint32_t> ranks;   // all ranks without progress, ascending
+  std::vector<std::uint32_t> behind;  // those that the others seem to wait for; may be all
+  /// The host of the ranks in `behind`, if they share one. The hang is blamed on it.
   std::optional<std::size_t> host;
   wire::RankProgress where;            // the first rank of `behind`
-  std::chrono::milliseconds limit{0};  // that was passed
-  std::string why;                     // what speaks against `behind`, as the end of a sentence
+  std::chrono::milliseconds limit{0};  // limit that was exceeded
+  std::string why;                     // why `behind` was chosen, as the end of a sentence
 };
 
 class Watchdog {
  public:
   using Clock = std::chrono::steady_clock;
-  /// For sections that have not been timed yet, and those whose length depends on more than the
-  /// step (evaluate, save, and step of programs that know no sections), times hang_minimum.
+  /// Minimum limit as a multiple of hang_minimum, for sections without history and for sections
+  /// whose duration depends on more than the step (evaluate, save, done, and step of programs
+  /// without sections).
   static constexpr int kPatience = 10;
   static constexpr int kTimesP99 = 5;
-  static constexpr std::chrono::seconds kWindow{10};  // of stragglers
+  static constexpr std::chrono::seconds kWindow{10};  // for stragglers
 
-  /// `host_of`: of each rank. `heartbeat`: how often hosts tell.
+  /// `host_of`: rank -> host. `heartbeat`: interval of the heartbeats.
   Watchdog(const config::WatchdogConfig& config, std::chrono::milliseconds heartbeat,
            std::vector<std::size_t> host_of);
 
   void rank_started(std::uint32_t rank, Clock::time_point now);
   void rank_ended(std::uint32_t rank);
-  /// A heartbeat of `host` came. Of its ranks, those that it does not have are passed over.
+  /// Handles a heartbeat of `host`. Ranks that are not on that host are ignored.
   void heard(std::size_t host, std::span<const wire::RankProgress> told, Clock::time_point now);
 
-  /// To be called about every kTick.
+  /// Checks for a hang. Must be called about every kTick.
   static constexpr std::chrono::milliseconds kTick{500};
   std::optional<Hang> look(Clock::time_point now);
-  /// Hosts that have turned out to be slow since the last call; to be called with look().
+  /// Returns the hosts found to be slow since the last call. Must be called as often as look().
   std::vector<Straggler> take_stragglers(Clock::time_point now);
 
-  /// What a rank has told last; nullptr = nothing yet, or it has ended.
+  /// Last reported progress of a rank; nullptr if it has reported none or has ended.
   const wire::RankProgress* place(std::uint32_t rank) const;
-  /// Longest time without a change for a rank in this section, past its exempt steps; zero = none.
+  /// Limit for the time without progress in this section, after the exempt steps; zero = no limit.
   std::chrono::milliseconds limit(training::Section section) const;
 
  private:
   struct Rank {
     bool running = false, told = false;
     Clock::time_point started{};
-    std::uint64_t first_step = 0;  // that it told of; 0 = none yet
+    std::uint64_t first_step = 0;  // first reported step; 0 = none
     wire::RankProgress last;
   };
   struct Host {
@@ -94,8 +96,8 @@ class Watchdog {
   std::uint64_t window_step_ = 0;
 };
 
-/// "rank 3 on h02 stands still: forward of step 12, for 65 s (limit 60 s); ...": what a person is
-/// told. `host_name`: of a rank.
+/// Describes a hang for the user: "rank 3 on h02 makes no progress: step 12, forward, for 65.0 s
+/// (limit 60 s); ...". `host_name`: host of hang.where.rank.
 std::string hang_text(const Hang& hang, const std::string& host_name, std::size_t world_size);
 
 }  // namespace sortie::launcher
