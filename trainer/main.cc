@@ -26,7 +26,8 @@
 
 namespace {
 
-/// All verbs of the tree. They run while the command line is parsed and leave their exit code.
+/// Collects all verbs of the tree. They run while the command line is parsed and set their exit
+/// code.
 void collect_verbs(CLI::App& app, const int& exit_code, sortie::cli::Verbs& verbs) {
   const auto below = app.get_subcommands([](CLI::App*) { return true; });
   for (CLI::App* sub : below) collect_verbs(*sub, exit_code, verbs);
@@ -42,7 +43,7 @@ Compute threads, where the config does not say.
 Of a rank; set by \fBsortie\fR(1).
 )";
 
-/// Whether the verb runs a model, with compute threads. Only -q and -v may stand before a verb.
+/// Whether the verb runs a model, with compute threads. Only -q and -v may precede a verb.
 bool computes(std::span<char* const> arguments) {
   const auto verb =
       std::ranges::find_if(arguments, [](std::string_view word) { return !word.starts_with('-'); });
@@ -51,7 +52,7 @@ bool computes(std::span<char* const> arguments) {
   return name == "train" || name == "eval" || name == "generate" || name == "bench";
 }
 
-/// The flags that all verbs have, before the verb runs.
+/// Applies the flags that all verbs have, before the verb runs.
 void set_output_options(const CLI::App& root) {
   const CLI::App* verb = &root;
   while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();

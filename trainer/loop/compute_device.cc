@@ -91,7 +91,7 @@ Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu
                             gpu ? "train on such GPUs"
                                 : "set trainer.device = \"cuda\" on hosts that have one"));
   }
-  if (gpu) return DType::bf16;  // all that are taken have such products
+  if (gpu) return DType::bf16;  // every supported GPU has bf16 products
   if (precision == "auto") return cpu.multiplies_bf16 ? DType::bf16 : DType::f32;
   if (cpu.multiplies_bf16) return DType::bf16;
   return fail(ErrorCode::unsupported, fmt::format("model.precision = \"bf16\": this CPU ({}, {}) "

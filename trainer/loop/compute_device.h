@@ -1,4 +1,4 @@
-// ComputeDevice: what a rank, or a verb of sortie-train, computes on.
+// ComputeDevice: the device that a rank, or a verb of sortie-train, computes on.
 #pragma once
 
 #include <optional>
@@ -13,38 +13,39 @@ namespace sortie::trainer {
 
 struct ComputeDevice {
   Device device = {};
-  std::optional<GpuFacts> gpu;  // where it is one
-  std::size_t free_bytes = 0;   // of its memory, at the start
-  std::string libraries;        // that compute on it, with their versions
+  std::optional<GpuFacts> gpu;  // if it is one
+  std::size_t free_bytes = 0;   // of GPU memory, at the start
+  std::string libraries;        // used on it, with their versions
 
   /// "cpu", or the GPU's name and compute capability.
   std::string name() const;
 };
 
-/// Which of the GPUs that a process sees is its own.
+/// What decides which of the visible GPUs a process uses.
 struct DevicePlace {
   int local_rank = 0;
   int local_ranks = 1;  // processes of the host that share its GPUs
-  /// CUDA_VISIBLE_DEVICES as it is set; with one GPU in it, it is this process's own.
+  /// CUDA_VISIBLE_DEVICES, if set. If it names a single GPU, that one belongs to this process.
   std::optional<std::string> visible;
 };
 DevicePlace place_from_environment(int local_rank, int local_ranks);
 
-/// The index of the GPU of that place, of `gpus` that the process sees. ErrorCode::unsupported
-/// where there are fewer than processes.
+/// Returns the index of the GPU for `place`, out of `gpus` visible ones. ErrorCode::unsupported if
+/// there are fewer GPUs than processes.
 Result<int> gpu_of_place(const DevicePlace& place, int gpus);
 
-/// As trainer.device says: "cpu"; "cuda"; "auto": a GPU where this process has one, else the CPU.
-/// ErrorCode::unsupported with the cause where "cuda" is not there; `key` names what asked for it.
+/// Opens the device for a value of trainer.device: "cpu"; "cuda"; "auto" = a GPU if this process
+/// has one, else the CPU. ErrorCode::unsupported with the cause if "cuda" is not available. `key`
+/// names the setting in messages.
 Result<ComputeDevice> choose_device(const std::string& wanted, const DevicePlace& place,
                                     std::string_view key);
 
-/// f32 or bf16 from model.precision and what computes; what that can not do is an
-/// ErrorCode::unsupported. "fp8" is bf16 here: linear layers alone are multiplied in FP8.
+/// Returns f32 or bf16 for a value of model.precision. ErrorCode::unsupported if the device does
+/// not support it. "fp8" returns bf16: only linear layers are multiplied in FP8.
 Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu,
                                const std::optional<GpuFacts>& gpu = {});
 
-/// Of what that gave: "f32", "bf16", or "fp8" where the model asks for it.
+/// Name of the chosen precision: "f32", "bf16", or "fp8" if the model requests it.
 std::string name_of_precision(const config::ModelConfig& model, DType chosen);
 
 }  // namespace sortie::trainer

@@ -16,7 +16,7 @@ namespace sortie::trainer {
 std::string crowded_hosts(Communicator& communicator, const RankContext& rank) {
   struct Host {
     int threads = 0;
-    std::set<std::uint32_t> cpus;  // of all its ranks; bound ones have some each
+    std::set<std::uint32_t> cpus;  // of all its ranks; bound ranks have different ones
   };
   const nlohmann::json mine = {rank.host, rank.threads, cpu::allowed_cpus()};
   std::map<std::string, Host> hosts;

@@ -1,4 +1,4 @@
-// Whether the ranks of a host have more compute threads than cores.
+// Finds hosts whose ranks have more compute threads than cores.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace sortie::trainer {
 
-/// "h01: 4 compute threads on 2 cores; ..." for hosts whose ranks together compute with more
-/// threads than there are CPUs that they may run on; empty when there are none. A collective of all
-/// ranks; the same on each.
+/// Returns a warning about hosts whose ranks together have more compute threads than CPUs that they
+/// may run on: "...: h01: 4 compute threads on 2 cores, ..."; empty if there are none. Collective;
+/// the same on all ranks.
 std::string crowded_hosts(Communicator& communicator, const RankContext& rank);
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// Whether a GPU has the memory that a rank takes.
+// Whether a GPU has enough memory for a rank.
 #pragma once
 
 #include "common/config/schema.h"
@@ -7,10 +7,10 @@
 
 namespace sortie::trainer {
 
-/// Before memory is taken: what this rank is planned to have on its GPU, 0 where it computes on the
-/// CPU. ErrorCode::unsupported where its tensors alone, at the peak of a step, are more than what
-/// is free there. Of experts that are shared out, whose rows nobody knows before, the state is
-/// counted alone.
+/// Returns the bytes that this rank is planned to use on its GPU; 0 on the CPU. Call before memory
+/// is allocated. ErrorCode::unsupported if its tensors alone, at the peak of a step, exceed the
+/// free memory. With expert parallelism only the state is counted, because the rows of a rank's
+/// experts are not known before.
 Result<std::int64_t> check_device_room(const config::JobConfig& job, const PlanOptions& options,
                                        const ComputeDevice& compute);
 

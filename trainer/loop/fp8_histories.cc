@@ -23,7 +23,7 @@ void Fp8Histories::roll(ExecutionContext& context) {
 void Fp8Histories::forget(ExecutionContext& context) {
   if (!kept()) return;
   ops::fill(context, 0.0, store_.fp8_current());
-  store_.weights_changed();  // casts that are kept would not be noted again
+  store_.weights_changed();  // cached casts would not be recorded again
 }
 
 std::vector<ExtraPiece> Fp8Histories::pieces(std::vector<float>& values) {

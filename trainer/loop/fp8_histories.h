@@ -1,5 +1,5 @@
 // The state of delayed scaling in FP8: the largest values of the last steps, in the parameter
-// store. All ranks that have a part of a layer know the same ones.
+// store. All ranks that hold a part of a layer have the same ones.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +13,36 @@ namespace sortie::trainer {
 
 class Fp8Histories {
  public:
-  /// Both outlive it. Of a store without delayed scaling nothing happens.
+  /// Both arguments must outlive it. No-op for a store without delayed scaling.
   Fp8Histories(const Layout& layout, ParameterStore& store) : layout_(layout), store_(store) {}
 
-  /// Whether there are any; after finalize().
+  /// Whether the store has histories; after finalize().
   bool kept() const { return store_.fp8_history().defined(); }
   std::int64_t elements() const { return store_.fp8_history().elements(); }
 
-  /// The end of a step's passes: what was noted in them enters the histories. Collective.
+  /// Call after the passes of a step: adds the values that they recorded to the histories.
+  /// Collective.
   void roll(ExecutionContext& context);
-  /// What was noted since then is dropped.
+  /// Drops the values that were recorded since roll().
   void forget(ExecutionContext& context);
 
-  /// As checkpoints have it: "fp8.amax.<parameter>" f32 [3, ops::kFp8History] of x, weight and
-  /// gradient. To save: of one of the ranks that know the same. To load: empty histories, which
-  /// stay so where the checkpoint has none.
+  /// Pieces of a checkpoint: "fp8.amax.<parameter>", f32 [3, ops::kFp8History] of x, weight and
+  /// gradient. To save: empty except on one of the ranks with the same values. To load: zeroed
+  /// histories, which stay so if the checkpoint has none.
   std::vector<ExtraPiece> pieces_to_save();
   std::vector<ExtraPiece> pieces_to_load();
-  /// After a load: brings them to the device, and to ranks that did not read. Collective.
+  /// Call after a load: copies the histories to the device, and to ranks that did not read them.
+  /// Collective.
   void loaded(ExecutionContext& context);
 
  private:
-  /// On every rank that has a part of a layer the largest numbers of all of them.
+  /// Replaces `values` by their maximum over all ranks that hold a part of a layer. Collective.
   void join(ExecutionContext& context, const Tensor& values);
   std::vector<ExtraPiece> pieces(std::vector<float>& values);
 
   const Layout& layout_;
   ParameterStore& store_;
-  std::vector<float> saved_, read_;  // what pieces refer to
+  std::vector<float> saved_, read_;  // memory of the pieces
 };
 
 }  // namespace sortie::trainer

@@ -7,14 +7,14 @@ namespace sortie::trainer {
 namespace {
 
 constexpr double kWindowSeconds = 30.0;
-constexpr double kMostForgotten = 0.9;  // by one step: where steps are long, about ten count
+constexpr double kMostForgotten = 0.9;  // least weight kept: if steps are long, about ten count
 
-/// Durations of what is rare: half of the weight is the newest's.
+/// Smoothed duration of rare events: the newest has half of the weight.
 double mixed(double mean, double seconds) {
   return mean == 0.0 ? seconds : (mean + seconds) / 2;
 }
 
-/// How often something is due in the steps from after `step` to `steps`, the last one included.
+/// Number of times that something is due after `step`, up to and including `steps`.
 std::int64_t times_due(std::int64_t interval, std::int64_t step, std::int64_t steps) {
   if (step >= steps) return 0;
   if (interval <= 0) return 1;

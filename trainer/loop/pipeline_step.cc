@@ -43,7 +43,7 @@ const std::vector<PipelineAction>& PipelineStep::begin(
   StageExchange::Form form;
   form.dtype = store_.compute_dtype();
   form.width = model_.shape().hidden;
-  // Ranks that share tokens pass on their own ones, each to its like.
+  // Each of the ranks that share tokens sends its own rows to its counterpart.
   const TensorGroup* group = store_.tensor_group();
   const std::int64_t shares =
       (shares_rows(group) ? group->size() : 1) * (sharers_ != nullptr ? sharers_->size() : 1);
@@ -77,8 +77,9 @@ void PipelineStep::await(const PipelineAction& action) {
   if (receives) arrived_ = exchange_->take(action);
 }
 
-/// The load of the experts is balanced over the mixtures of all layers: what the routers of earlier
-/// runs have summed goes on with the hidden state, and the whole sums come back with its gradient.
+/// The load of the experts is balanced over the mixtures of all layers: the sums of the routers of
+/// earlier runs are sent forward with the hidden state, and the complete sums backward with its
+/// gradient.
 void PipelineStep::balance_over_stages(Pass& pass, const PipelineAction& action, Tensor sums,
                                        double tokens) {
   const std::int64_t experts = facts_.balanced_experts;
@@ -139,7 +140,8 @@ std::unique_ptr<PipelineStep::Pass> PipelineStep::backward(const PipelineAction&
   StageParcel parcel = std::move(arrived_);
   arrived_ = {};
   const double tokens = static_cast<double>(pass->context.batch * pass->context.whole_tokens());
-  // The stage before waits for it: it goes ahead of the weight gradients that are still to be done.
+  // The previous stage waits for it, so it is sent before the remaining weight gradients are
+  // computed.
   const auto send_gradient = [&] {
     if (pass->in && exchange_->gives_gradient(action.run))
       exchange_->send(action, {std::move(pass->in->tensor), pass->context.routers.assigned});
@@ -166,7 +168,7 @@ void PipelineStep::weights(const PipelineAction& action) {
                action.micro_batch);
   std::deque<std::function<void()>> left = std::move(found->second);
   weights_left_.erase(found);
-  for (; !left.empty(); left.pop_front()) {  // frees what it had saved
+  for (; !left.empty(); left.pop_front()) {  // frees what the gradient had saved
     left.front()();
     context_.poll();
   }

@@ -25,49 +25,52 @@ class PipelineStep {
   struct MicroBatch {
     Tensor tokens, targets;
   };
-  /// Of one micro-batch through one run, from its way forward to its way back.
+  /// State of one micro-batch in one run, from its forward to its backward pass.
   struct Pass {
     Pass(ExecutionContext& execution, Graph::Mode mode) : graph(execution, mode) {}
     Graph graph;
     ForwardContext context;
-    std::shared_ptr<Grad> in;  // of the hidden state from the run before; null = the first run
-    Var out;                   // its data is gone; empty = the last run
-    Tensor sums;               // of balanced experts
+    std::shared_ptr<Grad> in;  // of the previous run's hidden state; nullptr in the first run
+    Var out;                   // without its data; empty in the last run
+    Tensor sums;               // for the balance of experts
   };
 
-  /// All references outlive it; the store is finalized. Of one that gathers its units all uses of
-  /// weights are within steps from here on.
+  /// All references must outlive it. `store` must be finalized. If it gathers units, weights may be
+  /// used only within steps from now on.
   PipelineStep(ExecutionContext& context, const Layout& layout, ParameterStore& store,
                const LanguageModel& model, StageFacts facts = {}, bool zero_bubble = false);
 
-  /// Begins a step of training with micro-batches of `rows` tokens, those of other ranks that share
-  /// the sequences among them; its actions in order. All ranks of a replica alike. The caller does
-  /// them all, then finish().
+  /// Begins a training step with micro-batches of `rows` tokens, including those of other ranks
+  /// that share the sequences. Returns its actions in order; the caller performs all of them and
+  /// then calls finish(). All ranks of a replica make the same call.
   const std::vector<PipelineAction>& begin_training(std::int64_t micro_batches, std::int64_t rows);
-  /// The same without a way back, in which micro-batches have rows of their own.
+  /// The same with forward passes only; `rows` returns the tokens of each micro-batch.
   const std::vector<PipelineAction>& begin_forward(
       std::int64_t micro_batches, std::function<std::int64_t(std::int64_t micro_batch)> rows);
 
-  /// Waits for what an action works on, where another stage makes it.
+  /// Waits for the input of an action if another stage produces it.
   void await(const PipelineAction& action);
-  /// After the last run: loss f64 [2] += that of the micro-batch, as LanguageModel::loss() has it.
+  /// Performs a forward pass. In the last run, adds the loss of the micro-batch to `loss`, f64 [2],
+  /// as LanguageModel::loss() does.
   void forward(const PipelineAction& action, const MicroBatch& batch, const ForwardContext& context,
                float grad_scale, Tensor& loss);
-  /// What the pass leaves behind.
+  /// Performs a backward pass. Returns the state of the pass.
   std::unique_ptr<Pass> backward(const PipelineAction& action);
-  /// The gradients of weights that a pass backward has left, where the schedule has them apart.
+  /// Computes the gradients of weights that a backward pass has left, if the schedule separates
+  /// them.
   void weights(const PipelineAction& action);
-  /// An action whose micro-batch no later one of this stage takes forward.
+  /// Whether no later action of this stage runs the micro-batch forward.
   bool last_of_stage(const PipelineAction& action) const {
     return action.run + 1 == shape_.interleave;
   }
-  /// No pass forward is left: when gradients have no use pending they are final.
+  /// Whether no forward pass is left: gradients without a pending use are then final.
   bool all_forward() const { return forward_left_ == 0; }
   const LanguageModel& model() const { return model_; }
-  /// A micro-batch goes forward and back before the next one, and its passes leave nothing behind:
-  /// what they take of memory is free for the next.
+  /// Whether each micro-batch passes forward and backward before the next one, and its passes keep
+  /// no memory: the next one can use the same memory.
   bool one_by_one() const { return !exchange_ && !gatherer_ && !shape_.zero_bubble; }
-  /// Then: takes back what the passes of one have done on the host, after an exception.
+  /// If one_by_one(): discards what the passes of a micro-batch have changed on the host, after an
+  /// exception.
   void drop_passes();
   bool several_stages() const { return exchange_ != nullptr; }
   /// Makes progress with messages; cheap.
@@ -76,21 +79,21 @@ class PipelineStep {
     if (sharers_ != nullptr) sharers_->communicator.poll();
     if (gatherer_) gatherer_->poll();
   }
-  /// What the first and the last stage both have is summed, and all messages have been taken. Where
-  /// the store gathers its units, its gradients are the sums over the replicas, and there is
-  /// nothing left to reduce.
+  /// Sums the gradient that both the first and the last stage have, and waits until all messages
+  /// are received. If the store gathers units, its gradients are then the sums over the replicas,
+  /// and nothing is left to reduce.
   void finish();
 
-  /// Where the store gathers its units; else nothing is done. Before weights are changed other than
-  /// by the model,
+  /// Call before weights are changed other than by the model. No-op unless the store gathers units.
   void forget_weights() {
     if (gatherer_) gatherer_->forget();
   }
-  /// and after the step that changed them: the next one finds its first weights on their way.
+  /// Call after the step that changed weights: begins to gather the first weights of the next one.
+  /// No-op unless the store gathers units.
   void gather_ahead() {
     if (gatherer_) gatherer_->gather_ahead();
   }
-  /// Null where weights are not gathered.
+  /// nullptr if weights are not gathered.
   const LayerGatherer* gatherer() const { return gatherer_ ? &*gatherer_ : nullptr; }
 
  private:
@@ -105,9 +108,9 @@ class PipelineStep {
   ParameterStore& store_;
   const LanguageModel& model_;
   const int stage_;
-  const ContextGroup* sharers_;  // of the tokens of each sequence; null = none
+  const ContextGroup* sharers_;  // share the tokens of each sequence; nullptr = none
   const StageFacts facts_;
-  std::unique_ptr<StageExchange> exchange_;  // null with one stage
+  std::unique_ptr<StageExchange> exchange_;  // nullptr with one stage
   TiedGradient tied_;
   std::optional<LayerGatherer> gatherer_;
   StageExchange::Pass kind_ = StageExchange::Pass::training;

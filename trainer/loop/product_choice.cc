@@ -12,13 +12,13 @@ Result<std::string> choose_products(ExecutionContext& context, Communicator& wor
                                     const std::function<void()>& rehearsal) {
   const bool first = world.rank() == 0;
   const std::string known = world.all_gather(first ? saved : "")[0];
-  // Rank 0's, too: all rehearse, or none does.
+  // Also rank 0's: either all ranks rehearse, or none.
   timed = std::stoi(world.all_gather(first ? fmt::format("{}", timed) : "")[0]);
   std::string note;
   bool used = false;
   if (!known.empty()) {
     const Result<> taken = ops::use_product_choices(context, known);
-    // Ranks that could would have other bits than those that could not.
+    // Ranks that can adopt them would have other bits than those that can not.
     const Result<> by_all = share_failure_of_any(world, taken);
     used = by_all.has_value();
     if (!used) {

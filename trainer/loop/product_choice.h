@@ -1,4 +1,5 @@
-// How all ranks of a run on GPUs compute their products: alike, and after a resume as before it.
+// Selects how the ranks of a run on GPUs compute products: the same way on all ranks, and after a
+// resume the same way as before.
 #pragma once
 
 #include <functional>
@@ -10,13 +11,13 @@
 
 namespace sortie::trainer {
 
-/// Before the first step, on GPUs; collective. What `saved`, of rank 0, says of shapes is taken
-/// over by all ranks. With rank 0's `timed` > 1 every rank then times as many ways to compute each
-/// of the other products in `rehearsal`, a micro-batch forward and backward whose results are
-/// dropped, and of each shape all ranks take the choice of the first rank that has it, rank 0
-/// before all others. Shapes that come later are not timed: the library's own choice is the same on
-/// all ranks. Returns what a person should know where `saved` could not be used in full, else
-/// nothing. ErrorCode:: unsupported where a rank can not take the choices.
+/// Call before the first step, on GPUs; collective. All ranks adopt the choices in rank 0's
+/// `saved`. If rank 0's `timed` is above 1, every rank then times that many ways to compute each
+/// other product in `rehearsal`, a micro-batch forward and backward whose results are dropped. For
+/// each shape, all ranks adopt the choice of the lowest rank that has it. Shapes that occur later
+/// are not timed: the library's own choice is the same on all ranks. Returns a note for the user if
+/// `saved` could not be used in full, else an empty string. ErrorCode::unsupported if a rank can
+/// not adopt the choices.
 Result<std::string> choose_products(ExecutionContext& context, Communicator& world,
                                     const std::string& saved, int timed,
                                     const std::function<void()>& rehearsal);

@@ -29,7 +29,7 @@ std::filesystem::path profile_path(const config::ProfilerConfig& config, const R
 Result<> check_profile_path(const config::ProfilerConfig& config, const RankContext& rank) {
   const std::filesystem::path path = profile_path(config, rank);
   if (config.profile_steps == 0 || path.empty()) return {};
-  // Under a name of its own: a profile of an earlier run stays until there is another.
+  // Under a separate name: the profile of an earlier run is kept until there is a new one.
   const std::string probe = fmt::format("{}.check-{}", path.string(), ::getpid());
   const Fd file(::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) {
@@ -76,7 +76,7 @@ void Profiler::end() {
 nlohmann::json Profiler::trace() {
   nlohmann::json events = nlohmann::json::array();
   for (const Entry& entry : entries_) {
-    const bool beside = entry.bytes > 0;  // in a row of its own
+    const bool beside = entry.bytes > 0;  // in a separate row
     nlohmann::json& event = events.emplace_back(nlohmann::json{{"name", entry.name},
                                                                {"ph", "X"},
                                                                {"pid", rank_},

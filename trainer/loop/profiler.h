@@ -13,10 +13,11 @@
 
 namespace sortie::trainer {
 
-/// Where a rank writes its own trace: profiler.profiler_output, with the rank in its name where
-/// there are several. Empty: it goes to the launcher, into the run folder.
+/// Path to which a rank writes its own trace: profiler.profiler_output, with the rank in the name
+/// if there are several. Empty: the trace is sent to the launcher, which writes it to the run
+/// folder.
 std::filesystem::path profile_path(const config::ProfilerConfig& config, const RankContext& rank);
-/// Where a profile is asked for: whether it can be written there. The Error names the key.
+/// Checks that a profile can be written there, if one is requested. The error names the config key.
 Result<> check_profile_path(const config::ProfilerConfig& config, const RankContext& rank);
 
 class Profiler {
@@ -26,17 +27,17 @@ class Profiler {
   /// Call at the start of each step; `step` counts from 1.
   void begin_step(std::int64_t step);
   bool active() const { return active_; }
-  /// After the last step of all, whether or not the profiled ones are over.
+  /// Call after the last step of the run, even if not all steps to profile were done.
   void end();
-  /// True once, after the last profiled step: time for trace() or write().
+  /// Whether the profiled steps are over and neither trace() nor write() was called.
   bool complete() const { return complete_ && !written_; }
   /// The events of a Chrome trace, one object each.
   nlohmann::json trace();
   /// The whole trace as a file.
   Result<> write(const std::filesystem::path& path);
 
-  /// What goes on beside the sections, while the profiler is active: the reduction of so many bytes
-  /// of gradients.
+  /// Records the reduction of so many bytes of gradients, which runs concurrently with the
+  /// sections. No-op while the profiler is inactive.
   void add_reduction(std::int64_t bytes, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end);
 
@@ -58,7 +59,7 @@ class Profiler {
   struct Entry {
     const char* name;
     std::int64_t step, begin_us, duration_us;
-    std::int64_t bytes = 0;  // of what goes on beside the sections
+    std::int64_t bytes = 0;  // of a reduction; else 0
   };
   const config::ProfilerConfig& config_;
   int rank_;

@@ -1,5 +1,5 @@
-// RankContext: who this process is in the run, from the environment that the runner (or torchrun)
-// sets.
+// RankContext: the identity of this process in the run, from the environment that the runner (or
+// torchrun) sets.
 #pragma once
 
 #include <memory>
@@ -21,19 +21,21 @@ struct RankContext {
   int attempt = 1;
   std::string config_path;  // SORTIE_CONFIG: the resolved config
   std::string socket_path;  // SORTIE_SOCKET: where events go; empty = to stdout
-  /// SORTIE_FORWARD, SORTIE_FORWARD_HOST: streams to other hosts by way of the launcher, and what
-  /// it calls this host; empty = none.
+  /// SORTIE_FORWARD, SORTIE_FORWARD_HOST: socket for streams to other hosts through the launcher,
+  /// and the launcher's name of this host; empty = none.
   std::string forward_path = {}, forward_host = {};
   std::string memory_folder;  // SORTIE_MEMORY: for checkpoints in memory; empty = no holder
-  // With several sites, each of which has ranks and a world of its own; `sites` 0: without.
+  // With several sites, each of which has separate ranks and a separate world. `sites` = 0: a run
+  // without sites.
   std::string site;            // SORTIE_SITE
   int site_index = 0;          // SORTIE_SITE_INDEX, in config order
   int sites = 0;               // SORTIE_SITES
   int threads = 1;             // OMP_NUM_THREADS, else the usable cores
   ComputeDevice compute = {};  // chosen by trainer.device
-  /// SORTIE_TIMED_PRODUCTS: ways to compute a product that a GPU times; 1: the library's choice.
+  /// SORTIE_TIMED_PRODUCTS: number of ways to compute a product that a GPU times; 1 = the library's
+  /// choice.
   int timed_products = 1;
-  /// Where it is in its training; copies of a context share them.
+  /// Its progress in training; copies of a context share it.
   std::shared_ptr<ProgressMarks> marks = std::make_shared<ProgressMarks>();
 };
 

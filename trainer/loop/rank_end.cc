@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kReserve = 1u << 20;
 constexpr std::chrono::seconds kPeersFailTogether{1};
-/// For rank 0 to say what all know: a rank that says nothing must not end the job before it.
+/// Time for rank 0 to report a shared error: a silent rank must not end the job before that.
 constexpr std::chrono::seconds kRank0Speaks{20};
 constexpr std::chrono::milliseconds kAfterRank0{100};
 
@@ -114,13 +114,13 @@ int RankEnd::exit_code_of(const std::function<Result<>()>& body) {
   if (outcome) return kExitOk;
   const bool silent = shared_ && rank_.rank != 0;
   if (!silent) report(outcome.error());
-  // Nothing but SIGTERM interrupts training, and then there is a checkpoint.
+  // Only SIGTERM interrupts training, and then there is a checkpoint.
   const int code = outcome.error().code == ErrorCode::interrupted
                        ? kExitPreempted
                        : exit_code_for(outcome.error().code);
   if (communicator_->meet(silent ? kRank0Speaks : kPeersFailTogether)) {
     if (!silent) return code;
-    // Rank 0 ends first: the launcher shows the last words of the rank that failed first.
+    // Rank 0 ends first: the launcher shows the last output of the rank that failed first.
     communicator_ = make_single_communicator();
     std::this_thread::sleep_for(kAfterRank0);
     return code;
@@ -137,7 +137,7 @@ void RankEnd::report(const Error& error) {
   std::fflush(stdout);
   fmt::print(stderr, "sortie-train: {}{}\n", where, error.message);
   std::fflush(stderr);
-  // Without a socket events are lines on stdout, which would say the same again.
+  // Without a socket events are lines on stdout, which would repeat this.
   if (!events_ || rank_.socket_path.empty()) return;
   events_->send({{"type", "error"},
                  {"rank", rank_.rank},

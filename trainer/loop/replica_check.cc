@@ -12,7 +12,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// Of what the ranks of a group hold alike.
+/// Hash of the state that the ranks of a group have in common.
 std::string state_hash(ParameterStore& store, ReduceGroup group) {
   XXH64_hash_t hash = 0;
   const auto add = [&]<class T>(T, const Tensor& values, std::int64_t begin, std::int64_t count) {
@@ -24,7 +24,7 @@ std::string state_hash(ParameterStore& store, ReduceGroup group) {
     if (store.held_by(*parameter) != group || elements == 0) continue;
     if (store.gathers() && store.keeps_share_of(*parameter)) continue;  // no replica has it
     if (store.keeps_share_of(*parameter)) {
-      // Whole are the values as ops take them; masters and moments have no replica.
+      // Only the values that ops use are whole; masters and moments have no replica.
       const std::int64_t place = store.whole_master_place(*parameter);
       if (place < 0)
         add(bf16(), store.compute_copy(), parameter->offset(), elements);
@@ -54,7 +54,7 @@ ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
   const std::vector<std::string> all =
       layout.world().all_gather(fmt::format("{} {} {}", state_hash(store, ReduceGroup::dense),
                                             state_hash(store, ReduceGroup::expert), rank.host));
-  // Replicas are ranks at one place of the model, and of the experts where these are apart.
+  // Replicas are ranks at the same position in the model, and in the experts if these are apart.
   using Ranks = std::vector<ReplicaDifference::Rank>;
   std::map<std::vector<int>, std::map<std::string, Ranks>> ranks_by_place;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -76,7 +76,7 @@ ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
                       })->second.size();
     const auto leading = std::ranges::count_if(
         ranks_by_hash, [most](const auto& entry) { return entry.second.size() == most; });
-    const bool majority = leading == 1;  // with a draw nobody is known to be right
+    const bool majority = leading == 1;  // with a draw it is unknown which is right
     found.majority = found.majority && majority;
     for (const auto& [hash, ranks] : ranks_by_hash)
       if (!majority || ranks.size() < most)

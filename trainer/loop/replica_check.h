@@ -1,8 +1,8 @@
-// Replicas of a data-parallel run hold the same weights and optimizer states, bit for bit. Memory
-// that flips a bit, or a library that is not deterministic, breaks that without a word. With a
-// sharded optimizer its state and the f32 masters of bf16 weights have no replica: the weights that
-// are multiplied are compared, and what else all replicas have whole. Where weights are sharded,
-// too, that is what the model writes, and nothing else.
+// Checks that the replicas of a data-parallel run hold the same weights and optimizer states, bit
+// for bit. Memory that flips a bit, or a library that is not deterministic, breaks that silently.
+// With a sharded optimizer, its state and the f32 masters of bf16 weights have no replica: then
+// only the weights that are multiplied, and what else all replicas have whole, are compared. If
+// weights are sharded too, only what the model writes is compared.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace sortie::trainer {
 
-/// Ranks whose state differs from that of most of the others. Alike on every rank.
+/// Ranks whose state differs from that of the majority. The same on every rank.
 struct ReplicaDifference {
   struct Rank {
     std::int64_t rank = 0;
     std::string host;
   };
-  std::vector<Rank> ranks;  // all of them where no majority agrees; empty = all states are equal
+  std::vector<Rank> ranks;  // all of them if there is no majority; empty = all states are equal
   bool majority = true;
-  /// "rank 2 (host) from the other ranks"; empty when all are equal.
+  /// "rank 2 (host) from the other ranks"; empty if all are equal.
   std::string text;
 };
 
@@ -35,7 +35,8 @@ ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
 /// ErrorCode::diverged for replicas that differ after a step.
 Error difference_error(const ReplicaDifference& difference, std::int64_t step);
 
-/// The same before the first step, where fresh weights were computed by each rank for itself.
+/// Compares the states before the first step, when each rank has computed its own initial weights,
+/// and after a rollback. ErrorCode::diverged if they differ. Collective.
 Result<> check_initial_state(const Layout& layout, const RankContext& rank, ParameterStore& store);
 
 }  // namespace sortie::trainer

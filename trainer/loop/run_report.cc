@@ -84,7 +84,7 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
   options.threads = rank_.threads;
   options.gpu = rank_.compute.gpu.has_value();
   const auto stages = plan_stages(job_, options);
-  SORTIE_CHECK(stages.has_value(), "{}", stages.error().message);  // start() told
+  SORTIE_CHECK(stages.has_value(), "{}", stages.error().message);  // start() would have failed
   const RankPlan whole = whole_plan(*stages);
   flops_per_token_ = whole.flop_per_token;
   planned_ = stages->front().memory;  // of this rank, the first
@@ -126,7 +126,7 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
   if (report.step % job_.logger.log_interval != 0 && report.step != 1 && report.step < steps)
     return;
   const auto tokens = static_cast<double>(report.tokens);
-  // trainer.train_duration counts steps alone.
+  // trainer.train_duration counts only steps.
   std::int64_t last = steps;
   const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
   if (limit > 0) {
@@ -156,7 +156,8 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
   say(report, event);
 }
 
-/// Every step is in the metrics; the log has a line a second, and the steps at both ends.
+/// Every step is in the metrics. The log has at most one line per second, and the first and the
+/// last step.
 void RunReport::say(const StepReport& report, const training::StepEvent& event) {
   const auto now = std::chrono::steady_clock::now();
   const bool edge = said_ == std::chrono::steady_clock::time_point{} || report.skipped ||

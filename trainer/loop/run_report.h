@@ -1,6 +1,6 @@
-// RunReport: what rank 0 tells of a run: events for the launcher (common/training/event.h), which
-// shows and keeps their figures, and the same as lines on stdout, the run's readable log. The other
-// ranks' reports say nothing but their profiles.
+// RunReport: rank 0's reports of a run: events for the launcher (common/training/event.h), which
+// shows and keeps their figures, and the same as lines on stdout, the run's readable log. Other
+// ranks report only their profiles and last saves.
 #pragma once
 
 #include <chrono>
@@ -35,26 +35,27 @@ class RunReport {
   void step(const StepReport& report, const TrainingProgress& progress, double seconds,
             double trained_seconds);
   void evaluation(const TrainingProgress& progress, const Validation& validation, double seconds);
-  // How long training stood still: for the time that is left.
+  // Seconds for which training was held up; for the time left.
   void validation_took(double seconds) { pace_.validation(seconds); }
   void save_took(double seconds) { pace_.save(seconds); }
   void checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best);
   void rolled_back(const Checkpointer::RolledBack& back);
   void replicas_differ(std::int64_t step, const ReplicaDifference& difference);
-  /// For the launcher and the metrics; a line for each would hide the others.
+  /// Only for the launcher and the metrics: a line for each would hide the others.
   void memory_checkpoint(const MemoryCheckpoints::Snapshot& snapshot);
-  /// Of any rank: its last save, after a collective has failed.
+  /// From any rank: its last save, after a collective has failed.
   void last_checkpoint(std::int64_t step, const SavedCheckpoint& saved);
   void round(const training::RoundEvent& event) { tell(event); }
   void note(const std::string& text);
-  /// Of every rank: its trace, and the file that it was written to; empty = the run folder's.
+  /// From every rank: the file that its trace was written to, or, with an empty `path`, the trace
+  /// for the run folder.
   void profile(const nlohmann::json& trace_events, const std::string& path);
   void done(const TrainingProgress& progress, double validation_loss, double trained_seconds,
             const MemoryUse& memory);
 
  private:
   bool silent() const { return rank_.rank != 0; }
-  /// To the launcher, and as a line.
+  /// Sends an event to the launcher and prints it as a line.
   void tell(const training::Event& event);
   void say(const StepReport& report, const training::StepEvent& event);
 
@@ -67,7 +68,7 @@ class RunReport {
   double last_loss_ = training::kUnknown;
   std::string resumed_from_;
   Pace pace_;
-  std::chrono::steady_clock::time_point said_{};  // the last step line
+  std::chrono::steady_clock::time_point said_{};  // time of the last step line
 };
 
 }  // namespace sortie::trainer

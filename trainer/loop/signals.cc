@@ -17,18 +17,18 @@
 namespace sortie::trainer {
 namespace {
 
-// What signal handlers may touch: lock-free atomics and the timer's number.
+// Signal handlers use these: lock-free atomics and the timer's id.
 std::atomic<bool> stop{false}, save{false}, given_up{false};
-// After waits are given up, until a save begins: a busy machine may stop a process for a second or
-// two. Before the first step there is nothing to save.
+// Time from giving up waits until a save must begin: a busy machine may suspend a process for a
+// second or two. kToEndMs is for the time before the first step, when there is nothing to save.
 constexpr long kToBeginMs = 3000, kToEndMs = 500;
-// After SIGTERM until waits are given up, with all peers alive and with one lost; and from there to
-// the end; of anything at most.
+// Time from SIGTERM until waits are given up, with all peers alive and with one lost; from there to
+// the end; and the limit for any of these.
 std::atomic<long> together_ms{0}, patience_ms{0}, to_end_ms{kToEndMs}, longest_ms{0};
 std::string hurry_file;
 timer_t timer;
 std::mutex users_mutex;
-int users = 0;  // objects that live
+int users = 0;  // existing objects
 struct sigaction old_term, old_usr1, old_alarm;
 
 void arm(long milliseconds) {
@@ -41,7 +41,7 @@ void arm(long milliseconds) {
 void on_term(int) {
   const int error = errno;
   const bool hurried = !hurry_file.empty() && ::access(hurry_file.c_str(), F_OK) == 0;
-  arm(hurried ? patience_ms : together_ms);  // before the flag: who sees that finds the timer set
+  arm(hurried ? patience_ms : together_ms);  // timer first: it must be set when the flag is seen
   stop = true;
   errno = error;
 }
@@ -50,7 +50,7 @@ void on_usr1(int) {
   save = true;
 }
 
-/// The patience is over, for the step or for what was to follow.
+/// The time is over, for the step or for the save after it.
 void on_alarm(int) {
   if (given_up.exchange(true)) SaveSignals::die();
   const int error = errno;
@@ -102,7 +102,7 @@ bool SaveSignals::take_save_request() {
 }
 
 void SaveSignals::expect(double seconds) {
-  // What takes long and is not stuck comes to its next wait, and saves what was before it.
+  // A slow step that is not stuck reaches its next wait, and then saves the state before it.
   const long whole = milliseconds_of(seconds);
   patience_ms = std::min<long>(whole, longest_ms);
   together_ms.store(longest_ms);
@@ -114,7 +114,7 @@ void SaveSignals::step_ended() {
 }
 
 void SaveSignals::last_save(double seconds) {
-  given_up = true;  // the next alarm is the end
+  given_up = true;  // the next alarm ends the process
   together_ms = patience_ms = milliseconds_of(seconds);
   if (stop) arm(patience_ms);
 }

@@ -1,40 +1,40 @@
-// SaveSignals: SIGTERM = save and stop, SIGUSR1 = save and go on, both at the end of a step.
+// SaveSignals: SIGTERM = save and stop, SIGUSR1 = save and continue, both at the end of a step.
 #pragma once
 
 #include <string>
 
 namespace sortie::trainer {
 
-/// Handlers of this process for as long as one lives: those of the first one. Several at a time are
-/// ranks that are threads of one process.
+/// Installs signal handlers as long as an object exists; the settings of the first object apply.
+/// Several objects at a time belong to ranks that are threads of one process.
 ///
-/// A rank whose peers are gone waits in a collective that never ends: it must not outlive its
-/// SIGTERM. So the first one also sets a timer. When no step ends until then, waits for peers are
-/// given up (communicator.h), so that the rank can save what it has; where that begins nothing, the
-/// process dies by SIGTERM after all. A second SIGTERM ends it at once. The timer's signal is
-/// SIGALRM.
+/// A rank whose peers are gone waits in a collective that never ends, but must exit after SIGTERM.
+/// So the first SIGTERM also starts a timer. If no step ends before it expires, waits for peers are
+/// given up (communicator.h), so that the rank can save what it has. If no save begins then, the
+/// process dies by SIGTERM. A second SIGTERM ends it at once. The timer's signal is SIGALRM.
 class SaveSignals {
  public:
-  /// Nothing is waited for longer than `longest_seconds`, a step as little as a save with the
-  /// peers: after that there would be no time to save before the process is killed. Where the file
-  /// `SORTIE_SOCKET` + training::kHurrySuffix is there at the SIGTERM, no longer than a step or a
-  /// save usually takes. `socket_path` empty: there is nobody who would say that.
+  /// After SIGTERM, a step or a save with the peers may take at most `longest_seconds`: otherwise
+  /// no time would be left to save before the process is killed. If the file `socket_path` +
+  /// training::kHurrySuffix exists at the SIGTERM, it may take only three times the duration given
+  /// to expect(). `socket_path` is SORTIE_SOCKET; empty: there is no such file.
   explicit SaveSignals(double longest_seconds, const std::string& socket_path = "");
   ~SaveSignals();
   SaveSignals(const SaveSignals&) = delete;
   SaveSignals& operator=(const SaveSignals&) = delete;
 
   bool stop_requested() const;
-  /// Since the last call.
+  /// Whether a save was requested since the last call.
   bool take_save_request();
 
-  /// What comes next, a step, a save or a validation, takes about `seconds`.
+  /// The next step, save or validation will take about `seconds`.
   void expect(double seconds);
-  /// A step has ended: from here on a requested stop is under way and may take its time.
+  /// Call when a step has ended: a requested stop is now in progress, and the timer is stopped.
   void step_ended();
-  /// The last save of this rank begins, with or without a SIGTERM before; it takes about `seconds`.
+  /// Call when the last save of this rank begins, with or without a SIGTERM before; it will take
+  /// about `seconds`.
   void last_save(double seconds);
-  /// Ends the process as if it had not taken its SIGTERM.
+  /// Ends the process by SIGTERM, as if it had no handler.
   [[noreturn]] static void die();
 };
 

@@ -1,4 +1,4 @@
-// StepReport: what one step did, equal on every rank but where a field says otherwise.
+// StepReport: the result of one step, equal on every rank unless a field says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,14 @@ struct StepReport {
   std::int64_t step = 0;       // counts from 1
   double loss = 0.0;           // mean over the counted tokens of the global batch
   std::int64_t samples = 0;    // sequences of the global batch
-  std::int64_t tokens = 0;     // of them, with and without a target
-  double learning_rate = 0.0;  // of parameters in no group of their own
+  std::int64_t tokens = 0;     // of these samples, with and without a target
+  double learning_rate = 0.0;  // of parameters in no group
   double grad_norm = 0.0;
   double data_seconds = 0.0;  // of this rank: how long the step waited for its samples
-  // Of models with mixtures or multi-token prediction; no part of `loss`.
+  // For models with mixtures or multi-token prediction; not part of `loss`.
   std::optional<double> balance_loss;  // of the routers, coefficient included
   std::optional<double> mtp_loss;
-  std::optional<double>
-      dropped_choices;  // share of the routers' choices, where experts have a capacity
+  std::optional<double> dropped_choices;  // share of routers' choices; only with an expert capacity
   bool skipped = false;
   StepTrouble trouble = StepTrouble::none;  // of a step that was skipped
   std::string skip_reason;                  // "gradients are not finite"

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of the libraries that run: those that the program was compiled with may be others.
+/// Names the libraries in use; those that the program was compiled with may differ.
 BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communicator& communicator,
                    const config::JobConfig& job, const SampleSource& training, DType precision,
                    const std::string& build) {
@@ -70,7 +70,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
   checkpointer_.set_memory_folder(rank.memory_folder);
 }
 
-/// What checkpoints are to have beside the weights is known before they are read.
+/// Sets what checkpoints contain in addition to the weights, before one is read.
 Result<> Trainer::begin_outer() {
   if (site_ == nullptr) return {};
   outer_ = std::make_unique<outer::OuterLoop>(*site_, job_, batch_, layout_, step_, [this] {
@@ -82,7 +82,7 @@ Result<> Trainer::begin_outer() {
   return {};
 }
 
-/// The same of delayed scaling.
+/// The same for delayed scaling.
 Result<> Trainer::begin_fp8() {
   Fp8Histories& histories = step_.fp8_histories();
   if (!histories.kept()) return {};
@@ -95,7 +95,7 @@ Result<> Trainer::begin_fp8() {
   return {};
 }
 
-/// On GPUs: how products are computed.
+/// On GPUs: selects how products are computed.
 Result<> Trainer::settle_products() {
   if (!rank_.compute.gpu) return {};
   SORTIE_ASSIGN_OR_RETURN(
@@ -163,7 +163,7 @@ Result<bool> Trainer::evaluate_and_report() {
   evaluation_seconds_ = seconds_since(begin);
   progress_.validation_loss = validation_loss_;
   progress_.validation_step = progress_.step;
-  // A save that has failed beside training is known to rank 0 alone.
+  // Only rank 0 knows of a concurrent save that has failed.
   communicator_.broadcast(std::as_writable_bytes(std::span(&progress_.best, 1)), 0);
   const bool best = validation_loss_ < progress_.best.loss;
   if (best) progress_.best = {validation_loss_, progress_.step, measure_};
@@ -172,8 +172,8 @@ Result<bool> Trainer::evaluate_and_report() {
   return best && job_.trainer.keep_best && progress_.step > 0;
 }
 
-/// The trace of this rank goes into the run folder, or where profiler.profiler_output says. One
-/// that can not be written costs no training.
+/// Writes the trace of this rank to the run folder, or to profiler.profiler_output. A failure to
+/// write does not end training.
 void Trainer::keep_profile() {
   const std::filesystem::path path = profile_path(job_.profiler, rank_);
   if (path.empty()) return report_.profile(step_.profiler().trace(), "");  // the launcher writes it
@@ -196,7 +196,7 @@ Error Trainer::stopped_by_signal() const {
                   progress_.step, job_.trainer.save_dir)};
 }
 
-/// What is due at the end of a step: checks, validation, checkpoints.
+/// Performs what is due at the end of a step: checks, validation, checkpoints.
 Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
   if (step_.profiler().complete()) keep_profile();
@@ -211,7 +211,7 @@ Result<> Trainer::after_step(const StepReport& report) {
                             "learning_rate_scheduler.learning_rate, or look at the data of these "
                             "steps",
                             report.step, progress_.consecutive_skips, report.skip_reason));
-  // Where other sites do more steps of a round, this one passes some of the schedule's by.
+  // If other sites do more steps of a round, this site skips some of the schedule.
   const std::int64_t before = std::exchange(step_before_, report.step);
   const auto due = [&](std::int64_t interval) {
     return interval > 0 && report.step / interval != std::min(before, report.step) / interval;
@@ -223,7 +223,7 @@ Result<> Trainer::after_step(const StepReport& report) {
     SORTIE_ASSIGN_OR_RETURN(const bool differed, compare_replicas(report));
     if (differed) return stop ? std::unexpected(stopped_by_signal()) : Result<>();
   }
-  // Not where the run ends: then it is saved on the disk.
+  // Not at the end of the run, which is saved on disk.
   if (!end && due(config.memory_checkpoint_interval)) {
     rank_.marks->enter(training::Section::save);
     checkpointer_.begin_memory(progress_);
@@ -233,13 +233,13 @@ Result<> Trainer::after_step(const StepReport& report) {
     checkpointer_.commit_written();
   }
   SORTIE_TRY(report_saves(checkpointer_.take_outcomes(), /*last=*/false));
-  // With several sites both are of the outer weights: they wait for the end of the round.
+  // With several sites both use the outer weights, so they wait for the end of the round.
   const bool border = !outer_ || outer_->at_border();
   evaluation_due_ = evaluation_due_ || due(config.eval_interval);
   save_due_ = save_due_ || due(config.save_interval);
   std::vector<Checkpointer::Series> series;
   bool evaluated = false;
-  // Who is told to stop has little time: the checkpoint comes first, and nothing else.
+  // After SIGTERM little time is left: only the checkpoint is written.
   if (!validation_.empty() && config.eval_interval > 0 && !stop &&
       (end || (evaluation_due_ && border))) {
     evaluation_due_ = false;
@@ -252,7 +252,7 @@ Result<> Trainer::after_step(const StepReport& report) {
   if (regular) series.push_back(Checkpointer::Series::regular);
   const auto begin = Clock::now();
   SORTIE_TRY(save(end, series));
-  // A checkpoint of the lowest validation loss alone belongs to the validation.
+  // The time of a checkpoint that is only for the lowest validation loss counts as validation.
   if (evaluated)
     report_.validation_took(evaluation_seconds_ + (regular ? 0.0 : seconds_since(begin)));
   if (regular && !config.save_dir.empty()) report_.save_took(seconds_since(begin));
@@ -260,10 +260,10 @@ Result<> Trainer::after_step(const StepReport& report) {
   return std::unexpected(stopped_by_signal());
 }
 
-/// What the ranks tell each other with a step's loss.
+/// Flags that the ranks exchange together with a step's loss.
 enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kNotSealed, kLeftOut, kStepFlags };
 
-/// Null where the run has ended without this site.
+/// Returns nullptr if the run has ended without this site.
 Result<StepReport*> Trainer::give_step(const TrainingStep::TellFlags& tell,
                                        TrainingStep::Flags flags) {
   if (!outer_) return step_.begin(progress_, tell, flags);
@@ -334,7 +334,7 @@ bool Trainer::needs_its_state(const StepReport& report) const {
 }
 
 Result<Validation> Trainer::evaluate() {
-  // A graph of a batch does not wait for weights that are still on their way.
+  // A graph of a batch does not wait for weights that are still being gathered.
   if (store().sharded() && !store().gathers()) store().await_values();
   store().refresh_fp8_weights();
   return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
@@ -342,7 +342,7 @@ Result<Validation> Trainer::evaluate() {
                   validation_losses_ ? &*validation_losses_ : nullptr);
 }
 
-/// After a SIGTERM, for a step to end: the rest of the grace is for the save.
+/// Seconds after a SIGTERM for a step to end: the rest of the grace is for the save.
 double Trainer::longest_step() const {
   constexpr double kShare = 0.6;
   return kShare * std::chrono::duration<double>(job_.runner.grace).count();
@@ -376,7 +376,7 @@ Result<> Trainer::run_steps() {
       report_.step(report, progress_, step_seconds_, trained_seconds_);
       if (outer_) report_rounds();
       time_is_up = report.time_is_up;
-      SORTIE_TRY(after_step(report));                 // may go back, and drop the steps behind
+      SORTIE_TRY(after_step(report));                 // may go back, and drop later steps
       if (signals_) signals_->expect(step_seconds_);  // the next one takes about as long
     }
   }
@@ -390,7 +390,7 @@ Result<> Trainer::run() {
   step_.begin_reading(progress_);
   report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
   if (const Result<> trained = run_steps(); !trained) {
-    // A save that is under way still counts, where all ranks end here.
+    // A save in progress still counts if all ranks end here.
     if (communicator_.size() == 1 || trained.error().code == ErrorCode::diverged)
       SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
     return trained;

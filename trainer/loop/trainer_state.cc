@@ -1,4 +1,4 @@
-// What a trainer saves, and when it goes back to an earlier step.
+// How a Trainer saves, and goes back to an earlier step.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace sortie::trainer {
 std::optional<BestValidation> Trainer::forget_other_measure() {
   if (measure_ == 0) return std::nullopt;  // none will be compared with it
   const BestValidation was = progress_.best;
-  // Older versions recorded no measure: theirs passes for this one.
+  // Older versions recorded no measure: theirs counts as this one.
   const bool other = was.measure != 0 && was.measure != measure_;
   if (other) progress_.best = {};
   progress_.best.measure = measure_;
@@ -30,13 +30,13 @@ void Trainer::restore_best(std::int64_t step) {
   forget_other_measure();
 }
 
-/// Those that ended. Of the last one a failure is an error; after another one the last committed
-/// checkpoint is still there, and the disk may have room again at the next save.
+/// Reports saves that have ended. A failure of the last save is an error. After another failure the
+/// last committed checkpoint still exists, and the disk may have space again at the next save.
 Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last) {
   for (const Checkpointer::Outcome& outcome : outcomes) {
     const bool best = outcome.series == Checkpointer::Series::best;
     if (!outcome.saved) {
-      // A later attempt of the run goes on elsewhere: what is done here counts for nothing.
+      // If a later attempt of the run continues elsewhere, nothing that is done here counts.
       SORTIE_TRY(checkpointer_.check_owner());
       if (best) restore_best(outcome.step);
       if (last && !best) return std::unexpected(outcome.saved.error());
@@ -55,7 +55,7 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
 Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& series) {
   if (job_.trainer.save_dir.empty() || series.empty()) return {};
   not_saved_ = outer_ && outer_->lacks_state();
-  if (not_saved_) {  // it would pass for the state of the round that it is to copy
+  if (not_saved_) {  // it would be taken for the state of the round that it must copy
     report_.note(
         fmt::format("step {}: no checkpoint: this site is to take the weights of another one first",
                     progress_.step));
@@ -80,7 +80,7 @@ Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& serie
   return {};
 }
 
-/// Back to an earlier step, on all ranks.
+/// Takes all ranks back to an earlier step.
 Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   if (signals_) signals_->expect(save_seconds_);
   SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
@@ -134,7 +134,7 @@ Result<bool> Trainer::compare_replicas(const StepReport& report) {
 }
 
 Result<std::optional<SavedCheckpoint>> Trainer::save_alone() {
-  // Of a site its leaders alone have all of the state; it gets it from another one.
+  // Only a site's leaders have all of its state; the site copies it from another one instead.
   if (!whole_ || outer_ || !step_.at_border() || progress_.step == 0) return std::nullopt;
   return checkpointer_.save_alone(progress_);
 }
@@ -144,7 +144,7 @@ RankEnd::LastSave Trainer::save_last() {
   last.asked = signals_ && signals_->stop_requested();
   if (!signals_) return last;
   if (rank_.compute.gpu) {
-    // Streams were given what comes after the collective that failed, and have used its values.
+    // Work after the failed collective was already enqueued, and has used its values.
     last.text = "; the state on its GPU is not that of a completed step, and is not saved";
     return last;
   }

@@ -51,9 +51,9 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
 
 TrainingStep::~TrainingStep() {
   if (in_flight_.empty() || context_.device().kind != DeviceKind::cuda) return;
-  try {  // a GPU still writes to what they are read from, which others get next
+  try {  // a GPU still writes to memory that would be reused
     context_.synchronize();
-  } catch (const DeviceError&) {  // nothing is done there any more
+  } catch (const DeviceError&) {  // the device does nothing any more
   }
 }
 
@@ -63,7 +63,7 @@ Result<> TrainingStep::prepare() {
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
   store_.share(share_rules(job_, layout_));
   SORTIE_TRY(optimizer_.prepare(context_, layout_));
-  // One micro-batch uses each copy once, and what is gathered is let go.
+  // With one micro-batch each copy is used once. Gathered weights are released.
   context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1 && !store_.gathers());
   return store_.cut(layout_.places());
 }
@@ -76,7 +76,8 @@ void TrainingStep::allocate(DType precision) {
   gate_.allocate(context_);
   reducer_ = std::make_unique<GradientReducer>(
       store_, layout_.replicas(), job_.optimizer.allreduce_bucket_size, &layout_.expert_replicas());
-  if (job_.profiler.profile_steps > 0 && !context_.runs_beside_host())  // whose clock is the work's
+  // Only where the host's times are those of the work.
+  if (job_.profiler.profile_steps > 0 && !context_.runs_beside_host())
     reducer_->set_on_reduced([this](std::size_t bucket, auto begun, auto complete) {
       const auto [begin, end] = reducer_->bucket(bucket);
       profiler_.add_reduction((end - begin) * static_cast<std::int64_t>(sizeof(float)), begun,
@@ -107,7 +108,7 @@ void TrainingStep::spread_weights() {
 
 void TrainingStep::rehearse() {
   const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
-  // A GPU multiplies equal rows with less power, and so faster, than those of a text.
+  // A GPU multiplies equal rows with less power, and so faster, than the rows of a text.
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(random_bits(1, i) %
@@ -116,7 +117,7 @@ void TrainingStep::rehearse() {
   batch.tokens = batch.targets = ops::tensor_from_host<std::int32_t>(context_, tokens, shape);
   Tensor loss = context_.zeros(DType::f64, {2});
   expect_routing();
-  std::optional<Allocator::RepeatedMemory> memory;  // the steps' own
+  std::optional<Allocator::RepeatedMemory> memory;  // that of the steps
   if (passes_->one_by_one()) memory.emplace(context_.allocator());
   for (const PipelineAction& action : passes_->begin_training(1, shape.elements())) {
     if (passes_->several_stages()) passes_->await(action);
@@ -155,7 +156,7 @@ void TrainingStep::begin_reading(const TrainingProgress& progress) {
 
 void TrainingStep::begin_reading_at(std::int64_t position, std::int64_t end) {
   position_ = read_position_ = position;
-  prefetcher_.reset();  // of the old one, before there is a new one: a source has one reader
+  prefetcher_.reset();  // destroy the old one first: a source has one reader
   ReadingCourse course;
   course.first = first_sample_of(0);
   // A step is a whole number of micro-steps, so the distance is the same within steps and between.
@@ -163,16 +164,15 @@ void TrainingStep::begin_reading_at(std::int64_t position, std::int64_t end) {
   course.rows = batch_.micro_batch_size;
   course.length = job_.model.sequence_length;
   course.end = end;
-  // Where targets are counted first, a step takes all of its micro-batches at once.
+  // If targets are counted first, a step takes all of its micro-batches at once.
   constexpr std::int64_t kAhead = 4;
   course.ahead = static_cast<std::size_t>(
       training_.masks_targets() ? batch_.gradient_accumulation_steps + kAhead : kAhead);
   prefetcher_ = std::make_unique<Prefetcher>(training_, course);
 }
 
-/// What every rank must know alike: the loss, and what they tell each other beside it. Where
-/// reading waits for the device, the host tells for itself. `values`: room for the flags, and the
-/// sums.
+/// Sums the loss and the flags over all ranks. If reading would wait for the device, the host sums
+/// the flags separately. `values` has room for the flags, then the sums.
 Communicator::Handle TrainingStep::agree(Tensor values, const TellFlags& tell, Flags flags) {
   const auto room = static_cast<std::int64_t>(flags.size());
   Tensor loss = values.slice(0, room + kLoss, 1), told = values.slice(0, 0, room);
@@ -189,8 +189,8 @@ Communicator::Handle TrainingStep::agree(Tensor values, const TellFlags& tell, F
   return summed;
 }
 
-/// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss
-/// and the dropped choices, which are a part of it, are added to `losses` f64 [3].
+/// Sums the values that the routers' biases depend on over the ranks, in place. Adds the other
+/// losses and the dropped choices, which are a part of them, to `losses`, f64 [3].
 void TrainingStep::sum_routing(Tensor& losses) {
   if (!routing_.any()) return;
   const auto sum = [&](Communicator& group, const Tensor& values) {
@@ -198,11 +198,12 @@ void TrainingStep::sum_routing(Tensor& losses) {
   };
   const Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 3);
   sum(layout_.replicas(), sums);
-  sum(layout_.pipeline(), own_losses);  // losses arise on their own stages
+  sum(layout_.pipeline(), own_losses);  // each stage has its own losses
   ops::accumulate(context_, own_losses, losses);
 }
 
-/// Of the routers of all ranks; 0 where experts have no capacity. Known without the device.
+/// Number of choices of the routers of all ranks; 0 if experts have no capacity. Known without the
+/// device.
 double TrainingStep::count_choices() {
   if (!routing_.any() || job_.model.moe.capacity_factor <= 0) return 0.0;
   double choices = routing_.choices();  // of the mixtures of this rank's stage
@@ -213,7 +214,7 @@ double TrainingStep::count_choices() {
 
 void TrainingStep::update(std::int64_t step, double rate) {
   const Span span(*this, Section::optimizer);
-  gatherer_->finish();  // of what this step had no use for
+  gatherer_->finish();  // gathers that this step did not use
   passes_->forget_weights();
   fp8_histories_.roll(context_);
   optimizer_.set_step(context_, step, rate);
@@ -233,7 +234,8 @@ void TrainingStep::update(std::int64_t step, double rate) {
   passes_->gather_ahead();
 }
 
-/// The mean loss over all sites; their gradients are then those of the store.
+/// Returns the mean loss over all sites, and replaces the gradients in the store by those of all
+/// sites.
 Result<double> TrainingStep::sum_over_sites(const StepOrder& order, const Tensor& loss,
                                             std::int64_t targets) {
   const Span span(*this, Section::reduce);
@@ -271,7 +273,7 @@ Result<StepReport*> TrainingStep::begin(const TrainingProgress& progress, const 
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
-  // What the host reads of the step, once: room for the flags, the sums, and what the gate says.
+  // What the host reads of the step, at once: the flags, the sums, and the outcome of the gate.
   const auto room = static_cast<std::int64_t>(flags.size());
   const std::int64_t all = room + kSums + ops::kGateOutcomeValues;
   if (!values_.defined() || values_.elements() != all) {
@@ -335,7 +337,7 @@ StepReport TrainingStep::settle(TrainingProgress& progress) {
   InFlight& step = in_flight_.front();
   StepReport& report = step.report;
   {
-    std::optional<Span> span;  // else nothing is waited for
+    std::optional<Span> span;  // otherwise there is no wait
     if (context_.runs_beside_host()) span.emplace(*this, Section::reduce);
     step.summed->wait();  // notices peers that are lost
     const auto values = step.values.wait();

@@ -1,9 +1,9 @@
 // TrainingStep: one optimizer step over the whole model: batch, forward, backward and reduce,
-// update. What happens between steps (checkpoints, validation, signals, reports) is the Trainer's.
+// update. The Trainer does what is due between steps (checkpoints, validation, signals, reports).
 //
-// A step is begun, and settled: where work goes on beside the host (a GPU), begin() returns as soon
-// as the device has been given all of it, update included, and settle() reads what it did. The next
-// step may be begun before that, so that the device always has something to do.
+// A step is begun and then settled. If work runs concurrently with the host (a GPU), begin()
+// returns as soon as all work of the step, update included, is enqueued on the device, and settle()
+// reads the results. The next step may begin before that, so that the device always has work.
 #pragma once
 
 #include <deque>
@@ -45,64 +45,65 @@ class TrainingStep {
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
-  /// Adds and freezes what [lora] and [optimizer] say, and gives parameters their groups; once.
-  /// ErrorCode::config for what they have wrong. No memory is taken.
+  /// Adds and freezes parameters according to [lora] and [optimizer], and assigns parameters to
+  /// groups. Call once. ErrorCode::config for invalid settings. Allocates no memory.
   Result<> prepare();
-  /// The flat buffers, and what reduces them.
+  /// Allocates the flat buffers and creates what reduces them.
   void allocate(DType precision);
-  /// Every replica gets the weights that the others have of a sharded store; collective. After they
-  /// were written other than by a step, and the compute copies were refreshed.
+  /// Distributes the weights of a sharded store to all replicas. Call after they were written other
+  /// than by a step and the compute copies were refreshed. Collective.
   void spread_weights();
-  /// One micro-batch of the model's size forward and backward, and no update: what its passes
-  /// choose and allocate is there for the steps. Collective; between steps.
+  /// Runs one micro-batch of the model's size forward and backward, without an update, so that what
+  /// its passes choose and allocate is ready for the steps. Call between steps only. Collective.
   void rehearse();
-  /// Goes on from there: the state of the parts that have one beside the weights.
+  /// Restores the state of the parts that have some in addition to the weights.
   void resume(const TrainingProgress& progress);
-  /// What the run leaves out of its data from here on.
+  /// Sets the samples that the run skips from now on.
   void set_skipped(std::vector<SkippedSamples> skipped) { skipped_ = std::move(skipped); }
-  /// Begins to read ahead from the sample that training goes on with.
+  /// Begins to read ahead from the sample at which training continues.
   void begin_reading(const TrainingProgress& progress);
 
-  /// What the ranks tell each other at the end of a step, beside its loss: written by the caller,
-  /// and the sums over all ranks after it.
+  /// Values that the ranks exchange at the end of a step, in addition to its loss: TellFlags writes
+  /// this rank's values; afterwards they are the sums over all ranks.
   using Flags = std::span<double>;
   using TellFlags = std::function<void(Flags flags)>;
   /// Begins the step after `progress` and those in flight. Collective; `flags` hold the sums when
-  /// it returns. With `order` the step is the one that it says, and where the step begins in the
-  /// data is no matter of `progress`. After an error of the order the gradients are dropped. The
-  /// report says what is known of the step by now, and may be added to until it is settled.
+  /// it returns. With `order`, the step and its position in the data are those of the order. If the
+  /// order's sum over sites fails, the gradients are dropped. Returns the preliminary report of the
+  /// step, which the caller may add to until the step is settled.
   Result<StepReport*> begin(const TrainingProgress& progress, const TellFlags& tell, Flags flags,
                             const StepOrder* order = nullptr);
-  /// Waits for the oldest step in flight, and brings `progress` up to date.
+  /// Waits for the oldest step in flight, updates `progress` and returns the step's report.
   StepReport settle(TrainingProgress& progress);
-  /// How many steps were begun and not settled.
+  /// Number of steps that were begun and not settled.
   std::size_t in_flight() const { return in_flight_.size(); }
-  /// How many may be while the next one is begun: what a step did is read so many steps late.
+  /// Maximum of these while the next step is begun: the results of a step are read this many steps
+  /// late.
   std::size_t most_in_flight() const { return context_.runs_beside_host() ? 1 : 0; }
   /// The newest step that was begun.
   std::int64_t last_begun(const TrainingProgress& progress) const {
     return in_flight_.empty() ? progress.step : in_flight_.back().report.step;
   }
-  /// Forgets the steps in flight, whose updates the state may have: it is loaded anew. Returns
-  /// whether one of them was to be saved.
+  /// Discards the steps in flight. The state may have their updates, so it must be loaded anew.
+  /// Returns whether one of them had a save request.
   bool drop_in_flight();
 
-  /// The state is that of `progress`, whole: no step is in flight, no update is under way. After an
-  /// exception in begin(), too.
+  /// Whether the state is complete and that of `progress`: no step is in flight, and no update in
+  /// progress. Also valid after an exception in begin().
   bool at_border() const { return !update_under_way_ && in_flight_.empty(); }
 
-  /// What keeps parts of a step from being CUDA graphs, on a GPU where they are wanted: of this
-  /// job, after allocate(), and what captures have run into since the last call.
+  /// Returns why parts of a step are not CUDA graphs, on a GPU for which they are enabled: after
+  /// allocate(), reasons in this job, and failures of captures since the last call.
   std::vector<std::string> take_graph_notes();
 
-  /// Whether a micro-batch's way through the model may be one, and so that of a batch of a
-  /// validation.
+  /// Whether the passes of a micro-batch may be a graph, and so those of a batch of a validation.
   bool repeats_passes() const { return fixed_.tokens.defined(); }
 
   ExecutionContext& context() { return context_; }
   ParameterStore& store() { return store_; }
   const LanguageModel& model() const { return model_; }
-  /// After allocate(): what moves micro-batches through the model, between steps for others to use.
+  /// The passes of micro-batches through the model, after allocate(); others may use them between
+  /// steps.
   PipelineStep& passes() { return *passes_; }
   Profiler& profiler() { return profiler_; }
   Fp8Histories& fp8_histories() { return fp8_histories_; }
@@ -110,12 +111,13 @@ class TrainingStep {
  private:
   struct Batch {
     Tensor tokens, targets;
-    std::int64_t counted = 0;  // targets that count, where they are masked
+    std::int64_t counted = 0;  // targets that count, if they are masked
   };
-  /// What is read of a step, f64: sum and number of its losses, squared gradient norm, losses
-  /// beside the loss and dropped choices (StepRouting::sums); behind them what its gate says.
+  /// Layout of the f64 values that are read of a step: sum and number of its losses, squared
+  /// gradient norm, other losses and dropped choices (StepRouting::sums), then the outcome of its
+  /// gate.
   static constexpr std::int64_t kLoss = 0, kSquaredNorm = 2, kOtherLosses = 3, kSums = 6;
-  /// What the passes of a micro-batch read that is another one's in the next.
+  /// Inputs of the passes that differ from micro-batch to micro-batch.
   struct PassInputs {
     Tensor tokens, targets;
     Tensor first_sample;  // i64 [1]
@@ -124,26 +126,27 @@ class TrainingStep {
   struct InFlight {
     StepReport report;
     ops::LateValues<double> values;
-    Communicator::Handle summed;  // of the last collective that they are from
+    Communicator::Handle summed;  // the last collective of these values
     std::int64_t micro_steps = 0, targets = 0;
-    bool routed = false;   // it has losses beside the loss
-    double choices = 0.0;  // of its routers, over all ranks; 0: experts have no capacity
+    bool routed = false;   // it has other losses
+    double choices = 0.0;  // of its routers, over all ranks; 0 = experts have no capacity
   };
-  /// Samples that were trained on once all steps in flight are done.
+  /// Number of samples that are consumed once all steps in flight are done.
   std::int64_t consumed(const TrainingProgress& progress) const;
-  /// Where in the data the next step begins.
+  /// Position in the data at which the next step begins.
   std::int64_t position_after(const TrainingProgress& progress) const {
     return consumed(progress) + skipped_before(skipped_, last_begun(progress) + 1);
   }
-  /// Of the model: each trains on samples of its own.
+  /// Replicas of the model; each trains on different samples.
   std::int64_t replicas() const { return batch_.data_parallel_size; }
-  /// The samples of a step are cut over micro-steps, then replicas: with another topology they are
-  /// the same.
+  /// First sample of this rank in a micro-step. The samples of a step are divided over micro-steps,
+  /// then over replicas: they are the same with every topology.
   std::int64_t first_sample_of(std::int64_t micro_step) const {
     return position_ +
            (micro_step * replicas() + layout_.coordinate(Axis::data)) * batch_.micro_batch_size;
   }
-  /// A part of the step: recorded where the profiler is active, and marked for who watches.
+  /// Scope of a section of the step: recorded if the profiler is active, and entered in the
+  /// progress marks.
   class Span {
    public:
     Span(TrainingStep& step, training::Section section)
@@ -154,16 +157,16 @@ class TrainingStep {
    private:
     Profiler::Section section_;
   };
-  /// The next micro-batch of training.
+  /// Reads the micro-batch that begins at `first_sample`.
   Result<Batch> next_batch(std::int64_t first_sample);
-  /// The targets that count in the step's global batch; reads its micro-batches where they have to
-  /// be counted.
+  /// Returns the number of targets that count in the step's global batch. Reads its micro-batches
+  /// into `batches` if the targets have to be counted.
   Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
-  /// All passes of the step. loss f64 [2] += the sum and the number of its losses, on the last
-  /// stage.
+  /// Performs all passes of the step. On the last stage, adds the sum and the number of its losses
+  /// to `loss`, f64 [2].
   Result<> pass_all(std::int64_t micro_steps, std::vector<Batch> batches, std::int64_t targets,
                     Tensor& loss);
-  /// The same where a micro-batch's passes leave nothing behind: as a graph where they can be.
+  /// The same if passes_->one_by_one(): as a graph if possible.
   Result<> pass_one_by_one(std::int64_t micro_steps, std::vector<Batch> batches,
                            std::int64_t targets, Tensor& loss);
   PassInputs inputs_of(const Batch& batch, std::int64_t micro_batch, std::int64_t targets);
@@ -199,17 +202,17 @@ class TrainingStep {
   Profiler profiler_;
   std::deque<InFlight> in_flight_;
   bool update_under_way_ = false;
-  Tensor values_;  // what is read of the step in progress, see begin()
-  // Where a GPU repeats the passes of micro-batches, and the update.
+  Tensor values_;  // what is read of the current step, see begin()
+  // Passes of micro-batches, and the update, if a GPU repeats them.
   RepeatedWork passes_work_{"a micro-batch's way through the model"}, update_work_{"the update"};
-  RepeatedWork last_passes_work_{"the last micro-batch's way through the model"};  // reduces beside
-  PassInputs fixed_;  // theirs; undefined on other devices
+  RepeatedWork last_passes_work_{"the last micro-batch's way through the model"};  // and reduces
+  PassInputs fixed_;  // inputs of graphs; undefined without
   float router_scale_ = 0.0f;
   double choices_of_pass_ = 0.0;
   std::vector<std::string> graph_notes_;
-  StepRouting routing_;  // of the step in progress
+  StepRouting routing_;  // of the current step
   std::vector<SkippedSamples> skipped_;
-  std::int64_t position_ = 0;       // in the data, where it begins
+  std::int64_t position_ = 0;       // where the current step begins in the data
   std::int64_t read_position_ = 0;  // where the prefetcher's next step begins
 };
 

@@ -1,5 +1,5 @@
-// The passes of a step: its micro-batches, what differs between them, and those of them that are
-// CUDA graphs.
+// The passes of a step: micro-batches, the inputs that differ between them, and CUDA graphs of
+// passes.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -47,12 +47,12 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
     batches.push_back(std::move(batch));
   }
   marks_.enter(Section::reduce);
-  if (layout_.coordinate(Axis::context) > 0) counted = 0.0;  // ranks that share samples count alike
+  if (layout_.coordinate(Axis::context) > 0) counted = 0.0;  // ranks sharing samples count the same
   layout_.replicas().all_reduce_sum({&counted, 1});
   return static_cast<std::int64_t>(counted);
 }
 
-/// On all stages alike, whichever of them have mixtures: their losses are summed over the stages.
+/// Called on all stages, whether or not they have mixtures: losses are summed over the stages.
 void TrainingStep::expect_routing() {
   if (stage_facts_.mixtures > 0 || job_.model.mtp.num_layers > 0)
     routing_.expect(context_, stage_facts_.mixtures, job_.model.moe.num_experts);
@@ -129,7 +129,7 @@ void TrainingStep::begin_graphs() {
     fixed_ = {context_.empty(DType::i32, {batch_.micro_batch_size, job_.model.sequence_length}),
               context_.empty(DType::i32, {batch_.micro_batch_size, job_.model.sequence_length}),
               context_.empty(DType::i64, {1}), context_.empty(DType::f32, {1})};
-  // One of the two is done at a time; outside of both, at once.
+  // Only one of the two runs at a time. Outside of both, the action is performed at once.
   const auto between = [this](std::function<void()> act) {
     (passes_work_.is_capturing() ? passes_work_ : last_passes_work_)
         .between(context_, std::move(act));
@@ -172,7 +172,7 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
       pass_backward({Kind::backward, micro, 0});
       if (last) store_.zero_unwritten_gradients();
     };
-    // The last one's gradients go to the other replicas while it is on its way back.
+    // The gradients of the last micro-batch are reduced during its backward pass.
     const bool reduces = last && reducer_->reduces();
     RepeatedWork& work = reduces ? last_passes_work_ : passes_work_;
     const float router_scale = forward_context(inputs, micro_steps).routers.loss_scale;
@@ -180,7 +180,7 @@ Result<> TrainingStep::pass_one_by_one(std::int64_t micro_steps, std::vector<Bat
       passes_work_.forget();
       last_passes_work_.forget();
     }
-    std::optional<Span> span;  // else they have their own
+    std::optional<Span> span;  // otherwise passes have their own spans
     if (work.is_graph()) span.emplace(*this, Section::forward);
     const double choices = routing_.choices();
     const auto undo = [&] {
@@ -205,7 +205,7 @@ Result<> TrainingStep::pass_all(std::int64_t micro_steps, std::vector<Batch> bat
       passes_->begin_training(micro_steps, batch_.micro_batch_size * job_.model.sequence_length);
   if (passes_->one_by_one()) return pass_one_by_one(micro_steps, std::move(batches), targets, loss);
   // Every stage reads the samples: the first needs the tokens, the last the targets, and all of
-  // them the documents that the tokens end.
+  // them the ends of documents in the tokens.
   std::map<std::int64_t, Batch> open;  // by micro-step, until its last pass forward
   bool reduces = false;
   for (const PipelineAction& action : actions) {

@@ -15,7 +15,7 @@ struct HostBatch {
   Shape shape;
 };
 
-/// The samples [first, first + rows).
+/// Reads the samples [first, first + rows).
 Result<HostBatch> read_samples(SampleSource& source, std::int64_t first, std::int64_t rows,
                                std::int64_t length) {
   const auto width = static_cast<std::size_t>(length);
@@ -30,7 +30,7 @@ Result<HostBatch> read_samples(SampleSource& source, std::int64_t first, std::in
   return batch;
 }
 
-/// How many of its samples are used.
+/// Number of its samples that are used.
 std::int64_t samples_of(const SampleSource& source, std::int64_t wanted) {
   const std::int64_t all = source.samples_per_epoch();
   return wanted > 0 ? std::min(wanted, all) : all;
@@ -41,13 +41,13 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
                          ProgressMarks& marks, BatchLoss& losses) {
   const std::int64_t samples = samples_of(source, options.samples);
   const std::int64_t count = (samples + options.rows - 1) / options.rows;
-  // One sum per forward pass, so that adding the ranks' shares is exact where one rank has all of
-  // it: the others are 0.
+  // One sum per forward pass: if one rank has all of a pass, the sum over ranks is exact, because
+  // the others add 0.
   const Tensor each = context.zeros(DType::f64, {2 * count});
   // The ranks of a replica do a forward pass together.
   const std::int64_t begin = layout.coordinate(Axis::data), step = layout.size(Axis::data);
-  // Replicas that gather weights together or share out experts take as many passes: one that has
-  // none left repeats the last, which counts for nothing.
+  // Replicas that gather weights together or divide experts must perform the same number of passes:
+  // one that has none left repeats the last, which is not counted.
   const bool together = passes.gatherer() != nullptr || layout.expert_group() != nullptr;
   const std::int64_t own = together        ? (count + step - 1) / step
                            : begin < count ? (count - begin + step - 1) / step
@@ -105,7 +105,7 @@ std::int64_t validation_measure(const std::vector<ValidationSet>& sets,
   for (const ValidationSet& set : sets)
     text += fmt::format("{} {} {}\n", samples_of(*set.source, job.trainer.eval_samples),
                         set.source->fingerprint(), set.name);
-  constexpr std::size_t kDigits = 15;  // as many as every positive 64-bit number has
+  constexpr std::size_t kDigits = 15;  // these always fit a positive 64-bit number
   return std::stoll(sha256_hex(text).substr(0, kDigits), nullptr, 16);
 }
 

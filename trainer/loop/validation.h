@@ -1,4 +1,4 @@
-// Validation: the loss of fixed samples, the same on every number of ranks.
+// Validation: the loss of fixed samples, independent of the number of ranks.
 #pragma once
 
 #include <string>
@@ -28,9 +28,9 @@ struct Validation {
   std::vector<Set> sets{};
 };
 
-/// What a validation loss is the loss of, as a positive number: the sets by name, with what is in
-/// their files, the number of samples, and how a sequence is made of them. Losses with different
-/// numbers can not be compared. 0 without sets.
+/// Returns a positive number that identifies what a validation loss measures: the names of the
+/// sets, the contents of their files, the number of samples, and how sequences are made of them.
+/// Losses with different numbers can not be compared. 0 without sets.
 std::int64_t validation_measure(const std::vector<ValidationSet>& sets,
                                 const config::JobConfig& job);
 
@@ -39,12 +39,11 @@ struct ValidationOptions {
   std::int64_t rows = 1;     // sequences of a forward pass
 };
 
-/// Collective; the same result on every rank. Which samples are in a forward pass does not depend
-/// on the number of ranks, nor does the order of the sums but where ranks share a sequence, so all
-/// layouts without that give the same bits. The
-/// stages of a model pass them on to each other as they do in training. Each forward pass is a tick
-/// of `marks`. `losses`, of all validations of a run, may be null: then a GPU is given ops one by
-/// one.
+/// Computes the losses of the sets. Collective; the same result on every rank. The samples of a
+/// forward pass do not depend on the number of ranks. Nor does the order of sums, unless ranks
+/// share a sequence: all layouts without that give the same bits. Pipeline stages exchange hidden
+/// states as in training. Each forward pass is a tick of `marks`. `losses` is for all validations
+/// of a run; if it is nullptr, a GPU runs the passes op by op.
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
                             PipelineStep& passes, const Layout& layout, ProgressMarks& marks,

@@ -49,7 +49,7 @@ Result<MeetingPlace> parse_place(const std::string& text) {
               fmt::format("address of rank 0 \"{}\": expected an address and a port", text));
 }
 
-/// Rank 0 waits at any free port, which the others learn from the launcher.
+/// Rank 0 listens on any free port, which the others learn from the launcher.
 Result<MeetingPlace> place_by_launcher(const RankContext& rank, Fd& listener,
                                        std::chrono::milliseconds limit) {
   SORTIE_ASSIGN_OR_RETURN(LauncherStore store, LauncherStore::open(rank.socket_path));

@@ -9,10 +9,11 @@
 
 namespace sortie::trainer {
 
-/// By `backend` of [topology]: "mpi"; "nccl", for ranks with a GPU each, which does not touch MPI:
-/// rank 0 tells the others through the launcher where it waits for them, or, without SORTIE_SOCKET,
-/// waits at MASTER_ADDR and MASTER_PORT; "auto", the one for what the rank computes on. Waits for
-/// all ranks. ErrorCode::config: nccl without a GPU.
+/// Creates it for `backend` of [topology]: "mpi"; "nccl", for ranks with a GPU each, which does not
+/// use MPI; "auto", nccl if the rank computes on a GPU, else mpi. With nccl, rank 0 publishes the
+/// address at which it listens through the launcher, or, without SORTIE_SOCKET, listens at
+/// MASTER_ADDR and MASTER_PORT. Blocks until all ranks are connected. ErrorCode::config for nccl
+/// without a GPU.
 Result<std::unique_ptr<Communicator>> make_world(const std::string& backend,
                                                  const RankContext& rank);
 

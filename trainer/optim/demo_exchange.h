@@ -1,6 +1,6 @@
-// DeMo over the ranks that hold the same parameters (ops/demo.h has the recurrence): what each of
-// them sends of its momentum, gathered by all of them in the order of their ranks. No gradient is
-// reduced.
+// DeMo over the ranks that hold the same parameters (ops/demo.h has the recurrence): each of them
+// sends the largest coefficients of its momentum, and all gather them in rank order. Gradients are
+// not reduced.
 #pragma once
 
 #include <span>
@@ -15,19 +15,20 @@ namespace sortie::trainer {
 
 class DemoExchange {
  public:
-  /// Of a store that is laid out and keeps a momentum; both references must outlive it. Takes the
-  /// memory of the messages.
+  /// `store` must be finalized and keep its own momentum. `store` and `members` must outlive it.
+  /// Allocates the memory of the messages.
   DemoExchange(ExecutionContext& context, const config::OptimizerConfig& settings,
                ParameterStore& store, Communicator& members);
 
-  /// By parameter of the store.
+  /// Rates of one parameter of the store.
   struct Rates {
     float lr, weight_decay;
   };
-  /// The update of a step, from this rank's own gradients times `grad_scale`. Collective.
+  /// Performs the update of a step, from this rank's own gradients times `grad_scale`. `rates` has
+  /// one entry per parameter of the store. Collective.
   void update(ExecutionContext& context, float grad_scale, std::span<const Rates> rates);
 
-  /// That a member sends in a step.
+  /// Bytes that a member sends in a step.
   std::int64_t message_bytes() const { return messages_.size(1); }
 
  private:

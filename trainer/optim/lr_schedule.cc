@@ -8,7 +8,8 @@
 namespace sortie::trainer {
 namespace {
 
-/// What is left of the way from the peak to the minimum after the share r of the decay: 1 to 0.
+/// Remaining fraction of the distance from the peak to the minimum after fraction r of the decay: 1
+/// to 0.
 double share_left(std::string_view style, double r) {
   if (style == "linear") return 1.0 - r;
   if (style == "minus-sqrt") return 1.0 - std::sqrt(r);

@@ -72,12 +72,12 @@ Result<> Optimizer::assign_groups(Patterns matching) {
 
 void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& layout,
                                       Tensor& sum) {
-  // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
+  // Padding in the flat buffer is zero and stays zero, so the norm of the whole buffer is the norm.
   if (layout.only_data() && !store_.sharded())
     return ops::sum_of_squares(context, store_.gradients(), sum);
   const CutPlaces places = layout.places();
-  // Where sums are over all ranks, and not over those that hold one model, one of those that have
-  // the same counts it.
+  // If sums are over all ranks instead of those that hold one model, only the first of the ranks
+  // that hold a parameter counts it.
   const auto first_of_same = [&](const Parameter& parameter) {
     if (store_.sharded() || !layout.experts_apart()) return true;
     return (store_.held_by(parameter) == ReduceGroup::expert ? layout.expert_replicas()
@@ -110,7 +110,8 @@ void Optimizer::sum_squared_norms(ExecutionContext& context, const Layout& layou
 }
 
 double Optimizer::norm_weight(const Layout& layout) const {
-  // A gradient is a part of the whole batch's: that of a member's own samples is so many times it.
+  // A member's gradient is scaled for the whole batch: that of its own samples alone is this many
+  // times larger.
   return own_gradients() ? layout.replicas().size() : 1.0;
 }
 
@@ -128,8 +129,7 @@ std::vector<Optimizer::UpdateRun> Optimizer::runs_in_order() const {
     if (!parameter.trained()) continue;
     if (!rounded)
       for (const OwnRun& run : parameter.own_runs()) runs.push_back({i, run});
-    // Elements have numbers by blocks. What pads lies behind these, and stays zero without an
-    // update.
+    // Elements are numbered by blocks. Padding comes after these, and stays zero without an update.
     for (const OwnPart& part : rounded ? parameter.own_parts() : std::vector<OwnPart>()) {
       const GlobalBlock& block = *part.block;
       const Shape& shape = parameter.spec().shape;
@@ -186,7 +186,7 @@ void Optimizer::apply(ExecutionContext& context, const Tensor& gate,
   SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
   if (!demo_) {
     update_adamw(context, gate, updated);
-  } else if (context.device().kind == DeviceKind::meta) {  // has no values; it is planned as open
+  } else if (context.device().kind == DeviceKind::meta) {  // planned with an open gate
     demo_->update(context, 1.0f, rates_of_parameters());
   } else if (const auto decided = ops::copy_to_host<float>(context, gate); decided[0] != 0.0f) {
     demo_->update(context, decided[1], rates_of_parameters());
@@ -202,7 +202,7 @@ void Optimizer::update_adamw(ExecutionContext& context, const Tensor& gate,
   step.beta2 = static_cast<float>(config.beta2);
   step.eps = static_cast<float>(config.eps);
   step.gate = gate;
-  // Buckets that are still to be told of: some have nothing of this rank but what fills them up.
+  // Buckets that were not reported yet: in some, this rank has nothing but padding.
   std::size_t waiting = store_.buckets().size();
   const auto tell_down_to = [&](std::size_t bucket) {
     while (waiting > bucket)

@@ -1,5 +1,6 @@
-// UpdateGate: whether a step's update is made, by its loss and gradient norm beside those before
-// it. Decided where these lie, by ops/update_gate.h; the host may read it whenever it likes.
+// UpdateGate: decides whether a step's update is made, by comparing its loss and gradient norm with
+// those of earlier steps. ops/update_gate.h decides where these values are; the host may read the
+// decision later.
 #pragma once
 
 #include <string>
@@ -11,22 +12,22 @@ namespace sortie::trainer {
 
 class UpdateGate {
  public:
-  /// By [trainer] on_loss_spike and [optimizer] skip_loss_zscore, skip_gradient_norm_zscore,
-  /// outlier_window, gradient_clipping.
+  /// Rules from [trainer] on_loss_spike and [optimizer] skip_loss_zscore,
+  /// skip_gradient_norm_zscore, outlier_window, gradient_clipping.
   explicit UpdateGate(const config::JobConfig& job);
 
-  /// Takes memory; nothing was seen so far.
+  /// Allocates memory, with an empty history.
   void allocate(ExecutionContext& context);
-  /// Goes on from there.
+  /// Continues from a saved state.
   void resume(ExecutionContext& context, const ops::GateState& state);
 
-  /// Decides a step; what it decided is written to `outcome` f64 [kGateOutcomeValues].
+  /// Decides a step and writes the decision to `outcome`, f64 [kGateOutcomeValues].
   void decide(ExecutionContext& context, const ops::GateStep& step, const Tensor& loss_sum,
               const Tensor& squared_norm, Tensor& outcome);
-  /// Of the last step decided, for its updates; f32 [kGateValues].
+  /// The gate of the last step decided, for its updates; f32 [kGateValues].
   const Tensor& gate() const { return gate_; }
 
-  /// Why the step's update was not made, given what had been seen before it.
+  /// Why the step's update was not made, given the state before it; empty if it was made.
   std::string reason(const ops::GateOutcome& outcome, const ops::GateState& before) const;
 
  private:

@@ -1,5 +1,6 @@
-// Coordinator: what a leader of a site asks the launcher's supervisor, which alone decides who
-// takes part in a round and which rounds count (common/training/outer.h has the rules).
+// Coordinator: interface through which a leader of a site asks the launcher's supervisor. Only the
+// supervisor decides which sites take part in a round and which rounds are committed
+// (common/training/outer.h has the rules).
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,9 @@
 
 namespace sortie::trainer::outer {
 
-/// Each call blocks until it is answered; of one leader, used by one thread at a time.
-/// ErrorCode::interrupted after cancel(), ErrorCode::config for a refusal, ErrorCode::lost
-/// when nobody answers any more.
+/// Serves one leader. Questions (join, next, ready, vote) block until they are answered; one thread
+/// at a time asks them. ErrorCode::interrupted after cancel(), ErrorCode::config for a refusal,
+/// ErrorCode::lost if no answer can arrive any more.
 class Coordinator {
  public:
   virtual ~Coordinator() = default;
@@ -21,12 +22,12 @@ class Coordinator {
   virtual Result<training::OuterExchange> ready(const training::OuterReady& ready) = 0;
   virtual Result<training::OuterDecision> vote(const training::OuterVote& vote) = 0;
   virtual void leave(const training::OuterLeave& leave) = 0;
-  /// Whether the exchange of that epoch was called off. From any thread.
+  /// Whether the exchange of that epoch was aborted. Thread-safe.
   virtual bool aborted(std::uint64_t epoch) = 0;
-  /// Why the newest answer was taken back (OuterRefused): the run goes on without this site, which
-  /// is to join again. Until the next call; empty = it holds. From any thread.
+  /// Why the newest answer was revoked (OuterRefused): the run continues without this site, which
+  /// must join again. Empty if it is valid. Cleared by the next question. Thread-safe.
   virtual std::string left_out() = 0;
-  /// Ends a call that waits, and all later ones. From any thread.
+  /// Ends a blocked call and all later ones. Thread-safe.
   virtual void cancel() = 0;
 };
 

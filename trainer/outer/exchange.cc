@@ -55,7 +55,7 @@ class OwnerReduce {
     return static_cast<float>(order_.members[member].weight);
   }
   const std::string& site(std::size_t member) const { return order_.members[member].site; }
-  /// Piece `number` of what `owner` owns; empty where it has fewer.
+  /// Piece `number` of the chunk of `owner`; empty if it has fewer.
   Range piece(std::size_t owner, std::size_t number) const;
   std::size_t pieces() const;
 
@@ -64,13 +64,13 @@ class OwnerReduce {
   Result<> reduce(std::size_t number);
   Result<> take_means(std::size_t number);
 
-  /// Own change of these values, with the error; valid until the next call.
+  /// This site's change of these values, plus the error; valid until the next call.
   std::span<const float> change(const Range& range);
   ExchangeHeader header(ExchangePhase phase, std::size_t owner, const Range& range) const;
-  /// Room for a message, which stays until the end of the window.
+  /// Memory of a message, with its header; valid until the end of the window.
   std::span<std::byte> message(const ExchangeHeader& header);
   Result<> send(std::size_t peer, std::span<const std::byte> bytes);
-  /// Codes of a received message; valid until the next call.
+  /// Receives a message and returns its codes; valid until the next call.
   Result<std::span<const std::byte>> receive(std::size_t peer, const ExchangeHeader& expected);
   std::unexpected<Error> malformed(std::size_t peer) const;
 
@@ -86,7 +86,7 @@ class OwnerReduce {
   ExchangeMemory& memory_;
   ExchangeFigures& figures_;
   std::size_t piece_ = 0, piece_bytes_ = 0;
-  std::span<std::byte> room_;  // of the window, not used yet
+  std::span<std::byte> room_;  // unused memory of the window
   std::vector<std::byte> received_;
   std::vector<float> own_, sum_, back_;
 };
@@ -170,7 +170,7 @@ std::unexpected<Error> OwnerReduce::malformed(std::size_t peer) const {
 
 Result<> OwnerReduce::send_changes(std::size_t number) {
   for (std::size_t step = 1; step < members(); ++step) {
-    // Not all to the same one at first.
+    // Members begin with different receivers.
     const std::size_t owner = (self_ + step) % members();
     const Range range = piece(owner, number);
     if (range.size() == 0) continue;
@@ -238,7 +238,7 @@ Result<> OwnerReduce::reduce(std::size_t number) {
   if (weight(self_) > 0) {
     const float part = weight(self_);
     for (std::size_t i = 0; i < sum_.size(); ++i) next[i] = (sum_[i] - mean[i]) / part;
-  } else {  // its own error was not sent, and the sum's is kept for a share like the others'
+  } else {  // its own error was not sent; the error of the sum counts as for an equal weight
     const float* error = error_.data() + range.begin;
     const auto share = static_cast<float>(members());
     for (std::size_t i = 0; i < sum_.size(); ++i) next[i] = error[i] + (sum_[i] - mean[i]) * share;
@@ -258,12 +258,12 @@ Result<> OwnerReduce::take_means(std::size_t number) {
   return {};
 }
 
-/// Pieces [first, last): changes are sent `lag` pieces before sums are waited for, and those as
-/// long before means are. At the end all members have what was sent, so flush() waits for none of
-/// them to go on.
+/// Exchanges pieces [first, last). Changes are sent `lag` pieces before sums are computed, and sums
+/// `lag` pieces before means are received. At the end all members have received what was sent, so
+/// flush() does not depend on their progress.
 Result<> OwnerReduce::window(std::size_t first, std::size_t last, std::size_t lag) {
   const std::size_t size = (last - first) * members() * piece_bytes_;
-  if (members() == 1) {  // what links may still read is not touched where they are not opened
+  if (members() == 1) {  // without open(), links may still read the shared memory: it is not used
     received_.resize(size);
     room_ = received_;
   } else {
@@ -313,7 +313,7 @@ Result<> fit_to_add(const training::OuterExchange& order) {
 
 std::span<std::byte> ExchangeMemory::bytes(std::size_t size) {
   if (size > size_) {
-    bytes_.reset();  // not both at a time
+    bytes_.reset();  // first, so that only one block exists at a time
     bytes_ = std::make_unique_for_overwrite<std::byte[]>(size);
     size_ = size;
   }

@@ -1,16 +1,16 @@
-// The mean of the sites' changes, with the same bits on every site.
+// Computes the weighted mean of the sites' changes, bit-identical on every site.
 //
-// The vector is cut into one chunk per member, at borders of blocks. Each member sends the others
-// their chunks of its own change, encoded. The owner of a chunk adds up weight x value in f32 in
-// the order of the members, its own values as they are; it encodes the sum, sends it to all, and
-// takes for itself what they decode. So a member sends and receives 2 (M - 1) / M encoded vectors
-// whatever M is, and a value is rounded to the wire twice.
+// The vector is divided into one chunk per member, at block boundaries. Each member encodes its own
+// change and sends every other member the part in that member's chunk. The owner of a chunk sums
+// weight x value in f32 in member order, with its own values unencoded. It encodes the sum, sends
+// it to all members, and itself uses the decoded values. So each of M members sends and receives 2
+// (M - 1) / M encoded vectors, and a value is rounded to the wire format twice.
 //
-// A member of weight 0 (it abstains) sends nothing of its change, which is not even read, but owns
-// its chunk like the others. One member alone needs no links; its change is rounded once.
+// A member of weight 0 (it abstains) does not send its change, which is not even read, but owns its
+// chunk like the others. A single member needs no links; its change is rounded once.
 //
-// Chunks travel in pieces, each a message. What a member receives from another it takes in the
-// order in which that one sends it.
+// Chunks are sent in pieces, one message each. A member receives the messages of another in the
+// order in which that one sends them.
 #pragma once
 
 #include <cstddef>
@@ -26,24 +26,26 @@
 
 namespace sortie::trainer::outer {
 
-/// Tag of its messages.
+/// Tag of the messages of an exchange.
 inline constexpr std::uint32_t kExchangeTag = 1;
 
-/// The same on all members but for `threads`. None of the sizes changes the bits of the mean.
+/// Must be the same on all members, except `threads`. None of the sizes changes the bits of the
+/// mean.
 struct ExchangeSettings {
   WireFormat format;
   int threads = 1;
-  std::size_t piece = 1 << 19;   // values
-  std::size_t ahead = 32 << 20;  // encoded bytes that are sent before the first is waited for: what
-                                 // a link holds (rate x round trip)
-  std::size_t window = 256 << 20;  // encoded bytes in memory; links run dry when it is full
+  std::size_t piece = 1 << 19;  // values
+  /// Encoded bytes that are sent before the first receive: what a link holds (rate x round trip).
+  std::size_t ahead = 32 << 20;
+  /// Encoded bytes in memory; links become idle when it is full.
+  std::size_t window = 256 << 20;
 };
 
-/// What the links may still read after an exchange that failed: it lives until the links have
-/// gone, or have been opened again. One exchange at a time uses it.
+/// Memory of messages, which the links may still read after a failed exchange. It must live until
+/// the links are destroyed or opened again. Used by one exchange at a time.
 class ExchangeMemory {
  public:
-  /// At least so many bytes, of any content.
+  /// Returns `size` bytes of undefined content.
   std::span<std::byte> bytes(std::size_t size);
 
  private:
@@ -51,18 +53,19 @@ class ExchangeMemory {
   std::size_t size_ = 0;
 };
 
-/// Of one exchange.
+/// Statistics of one exchange.
 struct ExchangeFigures {
   std::uint64_t hash = 0;            // of the mean, for OuterVote
-  std::uint64_t sent = 0;            // bytes of messages, as much is received
-  double waited = 0.0;               // seconds for the others and for the links
-  double signal = 0.0, noise = 0.0;  // sums of squares, of the rounding of the own chunk's sum
+  std::uint64_t sent = 0;            // bytes of messages; as many are received
+  double waited = 0.0;               // seconds of waiting for members and links
+  double signal = 0.0, noise = 0.0;  // sums of squares: own chunk, its rounding
 };
 
-/// Opens the links for the order (but for one member) and exchanges. `self`: number of this member.
-/// `mean` has as many values as `delta`; on an error all of it is NaN. The error of `feedback`
-/// (nullptr: none) is added to `delta`; it changes with ErrorFeedback::commit().
-/// ErrorCode::diverged: this site's change is not finite, or the sum is not; else as SiteLinks.
+/// Opens the links for the order, unless it has only one member, and exchanges `delta`. `self` is
+/// the index of this member. `mean` has the size of `delta`; after an error it is filled with NaN.
+/// The error of `feedback` (may be nullptr) is added to `delta`; ErrorFeedback::commit() updates
+/// it. ErrorCode::diverged if this site's change or the sum is not finite, ErrorCode::protocol for
+/// an invalid order or an unexpected message; otherwise the errors of SiteLinks.
 Result<> exchange(SiteLinks& links, const training::OuterExchange& order, std::size_t self,
                   const ExchangeSettings& settings, std::span<const float> delta,
                   std::span<float> mean, ErrorFeedback* feedback, ExchangeMemory& memory,

@@ -1,4 +1,4 @@
-// ErrorFeedback: what rounding has taken from a site's changes, sent with its next ones.
+// ErrorFeedback: the rounding errors of a site's changes, which are added to its next changes.
 #pragma once
 
 #include <cstddef>
@@ -7,28 +7,29 @@
 
 namespace sortie::trainer::outer {
 
-/// A site adds its error e to its change and keeps what the wire then loses: u = change + e,
-/// e' = u - Q(u) (Seide et al. 2014). Where it owns a part of the vector it also keeps what the
-/// rounding of the mean has lost there, divided by its weight: as if it had itself sent too little
-/// by that (Tang et al. 2019, "DoubleSqueeze", keep it apart). So nothing is lost but by f32: over
-/// rounds, the means and weight x error of all sites add up to the mean changes.
-/// Takes 8 bytes per value in host memory. Not thread-safe.
+/// A site adds its error e to its change and keeps the rounding error of the wire format: u =
+/// change + e, e' = u - Q(u) (Seide et al. 2014). For the chunk that it owns, it also keeps the
+/// rounding error of the mean, divided by its weight, as if it had sent too little by that itself
+/// (Tang et al. 2019, "DoubleSqueeze", keep a separate error). So only f32 rounding loses anything:
+/// over the rounds, the exchanged means plus weight x error of all sites add up to the exact mean
+/// changes. Takes 8 bytes per value in host memory. Not thread-safe.
 class ErrorFeedback {
  public:
   explicit ErrorFeedback(std::size_t values) : error_(values) {}
 
-  /// Of the committed rounds; part of a checkpoint. An exchange does not change it.
+  /// The error as of the last committed round; part of a checkpoint. An exchange does not change
+  /// it.
   std::span<const float> error() const { return error_; }
-  /// As a checkpoint has it; the sizes are equal.
+  /// Sets the error from a checkpoint; the sizes must be equal (checked).
   void restore(std::span<const float> error);
-  /// A site that (re)joins starts without.
+  /// Sets the error to zero, for a site that joins (again).
   void reset();
 
-  /// For exchange(): where the error as of this round is written.
+  /// For exchange(): returns the buffer for the error after this round.
   std::span<float> begin();
-  /// The round that was exchanged last counts. Not without one.
+  /// Makes the error of the last exchange the current one. Requires an exchange (checked).
   void commit();
-  /// It does not count: the error is as before it.
+  /// Discards the error of the last exchange.
   void rollback() { pending_ = false; }
 
  private:

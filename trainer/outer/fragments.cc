@@ -18,9 +18,9 @@ std::int64_t layer_of_name(std::string_view name) {
 
 namespace {
 
-constexpr std::int64_t kCut = 32;  // values, the block of the wires that have scales
+constexpr std::int64_t kCut = 32;  // values; the usual block of wire formats with scales
 
-/// Ascending, and one where one begins at the other's end.
+/// Sorts the ranges and merges adjacent ones.
 void join(std::vector<PartRange>& ranges) {
   std::ranges::sort(ranges, {}, &PartRange::begin);
   std::vector<PartRange> joined;

@@ -15,13 +15,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Notes whose link failed.
+/// Records which peer's link failed first.
 class WatchedLinks final : public SiteLinks {
  public:
   explicit WatchedLinks(SiteLinks& links) : links_(links) {}
   std::string address() const override { return links_.address(); }
   Result<> open(const training::OuterExchange& order, std::size_t self) override {
-    if (epoch_ == order.epoch) return {};  // exchange() finds what is open
+    if (epoch_ == order.epoch) return {};  // exchange() opens them again
     SORTIE_TRY(links_.open(order, self));
     epoch_ = order.epoch;
     return {};
@@ -47,8 +47,8 @@ class WatchedLinks final : public SiteLinks {
   std::optional<std::size_t> failed_;
 };
 
-/// While it lives, an order that is called off ends the waits of the links. It asks again and
-/// again, since open() begins a new wait.
+/// During its lifetime, cancels the links while the order is aborted. It checks repeatedly, because
+/// open() resets a cancellation.
 class AbortWatch {
  public:
   AbortWatch(std::function<bool()> called_off, SiteLinks& links)
@@ -138,7 +138,7 @@ void Leader::apply(const ExchangeOutcome& outcome) {
     apply_committed();
 }
 
-/// With the lock.
+/// Requires state_mutex_.
 void Leader::apply_committed() {
   if (!committed_) return;
   parts_.state.apply(parts_.site.settings, committed_->ranges, committed_->mean);
@@ -214,7 +214,7 @@ void Leader::run() {
     lock.lock();
     const bool failed = !answer;
     answers_.push_back(std::move(answer));
-    if (failed) {  // what was to follow stands on it
+    if (failed) {  // the queued tasks depend on it
       for (std::size_t i = 0; i < tasks_.size(); ++i)
         answers_.emplace_back(std::unexpected(answers_.back().error()));
       tasks_.clear();
@@ -241,7 +241,7 @@ Result<CopiedState> Leader::state_to_copy(const ExchangeTask& task) {
 
 Result<> Leader::attempt(const ExchangeTask& task, const training::OuterExchange& order,
                          std::size_t self, ExchangeOutcome& outcome) {
-  // Leader::cancel() may have come before open() makes the links forget it.
+  // Leader::cancel() may have been called before open(), which resets a cancellation of the links.
   const AbortWatch watch([&] { return cancelled() || parts_.coordinator.aborted(order.epoch); },
                          parts_.links);
   WatchedLinks links(parts_.links);
@@ -286,13 +286,13 @@ Result<> Leader::attempt(const ExchangeTask& task, const training::OuterExchange
   suspect_.clear();
   if (done) return {};
   if (links.failed()) suspect_ = order.members[*links.failed()].site;
-  // The first of its donors is asked last from here on.
+  // If the first donor failed, it is asked last from now on.
   if (lacks_state_ && !donors_.empty() && donors_.front() == suspect_)
     std::ranges::rotate(donors_, donors_.begin() + 1);
   return std::unexpected(done.error());
 }
 
-/// Until it is committed. The coordinator sees to the pauses between orders.
+/// Repeats the exchange until it is committed. The coordinator makes the pauses between orders.
 Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
   ExchangeOutcome outcome;
   outcome.report.round = task.round;
@@ -307,7 +307,7 @@ Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
                                                       .abstains = task.abstains,
                                                       .reason = task.reason}));
     outcome.report.wait_seconds += seconds_since(asked);
-    {  // all leaders of the site have asked for this one, so they all know that the last one counts
+    {  // all leaders of the site asked for this exchange: they know that the last is committed
       const std::lock_guard lock(state_mutex_);
       apply_committed();
     }

@@ -1,5 +1,6 @@
-// Leader: the thread of a part's leader that exchanges changes with the leaders of the same part on
-// other sites, one after the other, until the coordinator has committed each of them.
+// Leader: a thread of the rank that leads a part. It exchanges changes with the leaders of the same
+// part on other sites, one after another, and repeats each exchange until the coordinator has
+// committed it.
 #pragma once
 
 #include <atomic>
@@ -22,16 +23,16 @@
 
 namespace sortie::trainer::outer {
 
-/// A change that is there to be exchanged.
+/// A change to exchange.
 struct ExchangeTask {
   std::int64_t round = 0, fragment = 0;
   std::int64_t tokens = 0;  // that it was trained on; 0 with `abstains`
   bool abstains = false;
   std::string reason;
   std::vector<float> change;        // of the elements of `ranges`
-  std::vector<PartRange> ranges{};  // of the part's vector; of outer weights
-  /// Of rounds with outer weights: what is committed is applied to them at once. Else the task is
-  /// gradients of a plain step.
+  std::vector<PartRange> ranges{};  // of the part's vector; for outer weights
+  /// Whether the round has outer weights, to which the committed mean is applied. Otherwise the
+  /// change is the gradients of a plain step.
   bool outer = true;
 };
 
@@ -39,87 +40,90 @@ struct ExchangeReport {
   std::int64_t round = 0, fragment = 0;
   std::uint64_t epoch = 0;
   std::int64_t members = 0, contributors = 0;
-  std::int64_t aborted = 0;                           // orders before it that were called off
-  double wait_seconds = 0.0, exchange_seconds = 0.0;  // for the others; of the order
+  std::int64_t aborted = 0;                           // earlier orders that were aborted
+  double wait_seconds = 0.0, exchange_seconds = 0.0;  // for other sites; of the order
   double signal = 0.0, noise = 0.0;                   // of the encoding, sums of squares
   std::uint64_t payload_sent = 0, payload_received = 0, wire_sent = 0, wire_received = 0;
 };
 
 struct ExchangeOutcome {
   ExchangeReport report;
-  std::vector<float> values;  // the mean of the gradients; of outer weights see Leader::apply()
-  std::string copied_from;    // the state of that site was taken; empty = own
+  std::vector<float> values;  // mean of gradients; for outer weights see Leader::apply()
+  std::string copied_from;    // site whose state was copied; empty = none
 };
 
 using LeaderTask = std::variant<training::OuterJoin, training::OuterNext, ExchangeTask>;
 using LeaderAnswer = std::variant<training::OuterJoined, training::OuterWork, ExchangeOutcome>;
 
-/// What the links may still read when an exchange has failed: it outlives them.
+/// Memory that the links may still read after a failed exchange. Must outlive them.
 struct LeaderMemory {
   ExchangeMemory exchange;
   StateMessages states;
 };
 
-/// What is asked after cancel() comes to: ErrorCode::interrupted.
+/// The result of everything that is requested after cancel(): ErrorCode::interrupted.
 std::unexpected<Error> exchange_ended();
 
-/// What a leader needs of the loop. All references outlive it.
+/// What a leader needs from the loop. All references must outlive it.
 struct LeaderParts {
   const Site& site;
   Coordinator& coordinator;
   SiteLinks& links;
-  OuterState& state;  // the thread's, as long as exchanges are under way
+  OuterState& state;  // used by the thread while exchanges are in flight
   LeaderMemory& memory;
   int threads = 1;  // for encoding
 };
 
 class Leader {
  public:
-  /// `fragments`: elements of each.
+  /// `fragments`: number of elements of each.
   Leader(LeaderParts parts, const std::vector<std::int64_t>& fragments);
-  /// cancel(), and waits for the thread.
+  /// Calls cancel() and joins the thread.
   ~Leader();
 
-  /// The state is to be had from others, in this order, before anything is exchanged; while
-  /// nothing is under way.
+  /// Makes the next exchange begin with a copy of the state from another site: one of `donors`, in
+  /// this order of preference. Only while nothing is in flight.
   void set_lacks_state(std::vector<std::string> donors);
 
-  /// Where errors of the encoding are fed back: of a fragment, its elements; empty where they are
-  /// not. While nothing is under way.
+  /// Encoding error of a fragment's elements; empty without error feedback. Only while nothing is
+  /// in flight.
   std::span<const float> error(std::size_t fragment) const;
   void restore_error(std::size_t fragment, std::span<const float> error);
 
-  /// Asks or exchanges, in the order of these calls. After cancel() the answer is an error.
+  /// Queues a question or an exchange; they are processed in order. After cancel() the answer is an
+  /// error.
   void start(LeaderTask task);
-  /// Waits for an answer, or until somebody wants the state of a plain step, at most so long.
+  /// Blocks until has_answer() or wants_state(), but at most for `limit`.
   void wait(std::chrono::milliseconds limit);
   bool has_answer() const;
-  /// After has_answer(): in the order of the calls; an error is that of all that was started before
-  /// it came. ErrorCode::config: refused, so the site is to join again; interrupted after cancel().
+  /// Returns the next answer, in the order of start(). Requires has_answer() (checked). If a task
+  /// fails, all tasks that are queued then get the same error. ErrorCode::config: refused, so the
+  /// site must join again; ErrorCode::interrupted after cancel().
   Result<LeaderAnswer> take();
 
-  /// Of plain steps: a member lacks the state, or this one gets it; give_state() is waited for. The
-  /// memory stays as it is until the exchange has its answer.
+  /// Whether the thread waits for give_state(): in a plain step, this site or another member lacks
+  /// the state. The memory that is given must stay valid, and otherwise unused, until the exchange
+  /// has its answer.
   bool wants_state() const;
   void give_state(CopiedState state);
 
-  /// What the exchange that was taken has come to becomes a part of the state, unless it is by now:
-  /// the thread does that itself when the next exchange is ordered. Till then a site whose other
-  /// leaders have not heard that the exchange counts can be saved as if it had not been.
+  /// Applies the committed mean of an exchange to the state, unless that is done: the thread itself
+  /// does it when the next exchange is ordered. Until then the site can be saved as if the exchange
+  /// had not happened, because its other leaders may not know yet that it is committed.
   void apply(const ExchangeOutcome& outcome);
   /// Whether cancel() was called.
   bool cancelled() const;
-  /// Whether the state is being copied from another site, or is to be.
+  /// Whether the state is being copied from another site, or must be.
   bool lacks_state() const { return lacks_state_; }
-  /// What was committed and not applied is as if it had not been: the site takes another state.
+  /// Discards a committed mean that is not applied: the site will copy another state.
   void drop_committed();
-  /// While it is held the thread applies nothing to the state.
+  /// Returns a lock. While it is held, the thread does not apply anything to the state.
   std::unique_lock<std::mutex> hold_state() { return std::unique_lock(state_mutex_); }
 
   /// Coordinator::left_out().
   std::string left_out() const { return parts_.coordinator.left_out(); }
   void leave(const std::string& reason);
-  /// Ends what is under way and all that follows, with ErrorCode::interrupted.
+  /// Ends the current task and all later ones with ErrorCode::interrupted. Thread-safe.
   void cancel();
   LinkCounters counters() const { return parts_.links.counters(); }
 
@@ -127,36 +131,36 @@ class Leader {
   void run();
   Result<LeaderAnswer> answer_to(const LeaderTask& task);
   Result<ExchangeOutcome> exchange_task(const ExchangeTask& task);
-  /// One order; an error says why it is not done.
+  /// Performs one order. An error says why it failed.
   Result<> attempt(const ExchangeTask& task, const training::OuterExchange& order, std::size_t self,
                    ExchangeOutcome& outcome);
   Result<CopiedState> state_to_copy(const ExchangeTask& task);
 
-  /// A mean that is committed and not applied.
+  /// A mean that is committed and not applied yet.
   struct Committed {
     std::int64_t round = 0, fragment = 0;
     std::vector<PartRange> ranges;
     std::vector<float> mean;
-    bool feeds = false;  // what the encoding has lost is kept
+    bool feeds = false;  // the encoding error is kept
   };
   void apply_committed();
 
   LeaderParts parts_;
   std::mutex state_mutex_;
-  std::optional<Committed> committed_;  // with the lock of the state
+  std::optional<Committed> committed_;  // guarded by state_mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<LeaderTask> tasks_;
-  bool ends_ = false, ended_ = false;  // is to; its thread has
+  bool ends_ = false, ended_ = false;  // asked to end; the thread has ended
   bool wants_state_ = false;
   std::optional<CopiedState> given_;
   std::deque<Result<LeaderAnswer>> answers_;
-  // Of the thread.
-  LeaderTask current_;  // with the change, which is on its way until the links are opened again
+  // Used by the thread.
+  LeaderTask current_;  // has the change, which links may read until they are opened again
   std::atomic<bool> lacks_state_ = false;
   std::vector<std::string> donors_;
   std::vector<float> mean_;
-  std::vector<ErrorFeedback> feedback_;  // by fragment; none where it is off
+  std::vector<ErrorFeedback> feedback_;  // by fragment; empty if it is off
   ExchangeFigures figures_;
   std::string suspect_;
   std::thread thread_;

@@ -12,7 +12,7 @@
 namespace sortie::trainer::outer {
 namespace {
 
-/// Room for some records: a system call takes what is there.
+/// Several records: a system call reads what is available.
 constexpr std::size_t kIncomingBytes = 4 * (kRecordLengthBytes + kMaxSealedBytes);
 
 std::string name_in(const std::array<char, kLinkNameBytes>& name) {
@@ -72,8 +72,8 @@ Result<> LinkConnection::answer(const Identity& self) {
   return begin_records(self);
 }
 
-/// Both hellos are known. Their names, epoch and part are in the purpose: who alters one of them
-/// gets other keys.
+/// Requires both hellos. Names, epoch and part are in the purpose of the keys: if one of them is
+/// altered, the keys differ.
 Result<> LinkConnection::begin_records(const Identity& self) {
   const LinkHello& of_dialler = dialled_ ? mine_ : theirs_;
   const LinkHello& of_other = dialled_ ? theirs_ : mine_;
@@ -143,7 +143,7 @@ Result<> LinkConnection::write_some() {
 }
 
 Result<> LinkConnection::read_some(const Identity& self, const OnRecord& on_record) {
-  constexpr int kCalls = 4;  // then it is another connection's turn
+  constexpr int kCalls = 4;  // then other connections get their turn
   for (int call = 0; call < kCalls && !paused_; ++call) {
     if (begin_ > 0) {
       std::memmove(incoming_.data(), incoming_.data() + begin_, end_ - begin_);
@@ -187,7 +187,7 @@ Result<> LinkConnection::take_hello(const Identity& self) {
   }
   if (theirs_.from != link_name(site_) || theirs_.epoch != mine_.epoch)
     return fail(ErrorCode::protocol, "the leader there is of another site or order");
-  // The order may have changed since this one's hello went out.
+  // The order may have changed since this end sent its hello.
   if (self.epoch != mine_.epoch) return fail(ErrorCode::lost, "the order is an old one");
   return begin_records(self);
 }

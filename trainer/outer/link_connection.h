@@ -1,5 +1,5 @@
-// LinkConnection: one TCP connection to a site, from dialling or accepting to its end. Used by the
-// I/O thread alone; it knows nothing of messages.
+// LinkConnection: one TCP connection to another site, from dialling or accepting to its end. It
+// handles records and knows nothing of messages. Used by the I/O thread only.
 #pragma once
 
 #include <chrono>
@@ -19,22 +19,23 @@ namespace sortie::trainer::outer {
 class LinkConnection {
  public:
   using Clock = std::chrono::steady_clock;
-  /// dialling: not connected yet; greeting: waits for the other's hello; parked: that hello is
-  /// here, but not the order that it is about; confirming: waits for the first record, which proves
-  /// that the other has the key; up: works.
+  /// dialling: not connected yet. greeting: waits for the peer's hello. parked: the hello is for an
+  /// order that has not arrived yet. confirming: waits for the first record, which proves that the
+  /// peer has the key. up: works.
   enum class State { dialling, greeting, parked, confirming, up };
-  /// What ends are told of themselves; `key` has 32 bytes.
+  /// How this end identifies itself. `key` has 32 bytes.
   struct Identity {
     std::string site;
     std::uint64_t part = 0, instance = 0, epoch = 0;
     std::string key;
   };
-  /// False: the record is kept, and comes again after resume().
+  /// Handles a record with a piece. If it returns false, the connection pauses and keeps the record
+  /// for resume().
   using OnRecord = std::function<bool(const RecordHead&, std::span<const std::byte> piece)>;
 
-  /// Dialled, to `site` at `address`.
+  /// A dialled connection to `site` at `address`.
   LinkConnection(Fd socket, std::string site, std::string address);
-  /// Accepted: its site is known when it has said hello.
+  /// An accepted connection. Its site is known once it has sent its hello.
   explicit LinkConnection(Fd socket);
 
   int fd() const { return socket_.get(); }
@@ -48,33 +49,36 @@ class LinkConnection {
   Clock::time_point spoke() const { return spoke_; }
   bool paused() const { return paused_; }
   bool said_bye() const { return said_bye_; }
-  /// What the kernel has counted, else the bytes of the stream.
+  /// The kernel's count; if there is none, the bytes of the stream.
   WireCount wire_count() const;
 
-  /// The socket of a dialled one can be written to: connected, hello goes out. Error: it is not.
+  /// Call when the socket of a dialled connection is writable: sends the hello. Returns an error if
+  /// connecting failed.
   Result<> connected(const Identity& self);
-  /// Of an accepted one that has their hello: hello and first record go out.
+  /// For an accepted connection with has_hello(): sends the hello and the first record.
   Result<> answer(const Identity& self);
-  /// Their hello has come and waits for an order of a later epoch.
+  /// The peer's hello waits for an order of a later epoch.
   void park() { state_ = State::parked; }
 
   bool wants_output() const { return sent_ < outgoing_.size(); }
-  /// Up, and nothing waits to be sent.
+  /// Whether it is up, has sent everything and has not said bye.
   bool has_room() const { return state_ == State::up && !wants_output() && !said_last_; }
-  /// Room for a piece of `size` bytes, which the caller fills before seal().
+  /// Begins a record and returns the memory of its piece of `size` bytes, which the caller fills
+  /// before seal_and_send().
   std::span<std::byte> compose(const RecordHead& head, std::size_t size);
-  /// Seals what was composed and sends as much as the socket takes.
+  /// Seals the record and sends as much as the socket accepts.
   Result<> seal_and_send();
-  /// One record without a piece.
+  /// Sends one record without a piece.
   Result<> send(RecordKind kind);
   Result<> write_some();
 
-  /// Reads what is there and hands records on. `self`: for the reply to a hello of a dialled one.
-  /// Error: closed, or what came is not from the holder of the key. After a hello of an accepted
-  /// one: returns, its state is greeting and has_hello().
+  /// Reads the available bytes and passes records to `on_record`. `self` is used to answer the
+  /// hello on a dialled connection. Error: the connection is closed, or the peer does not have the
+  /// key or breaks the protocol. On an accepted connection it returns after the hello, in state
+  /// greeting and with has_hello().
   Result<> read_some(const Identity& self, const OnRecord& on_record);
   bool has_hello() const { return has_hello_; }
-  /// The record that was kept, and what is behind it.
+  /// Handles the kept record and those after it.
   Result<> resume(const OnRecord& on_record);
 
  private:
@@ -91,13 +95,13 @@ class LinkConnection {
   LinkHello mine_, theirs_;
   seal::RecordCipher seals_, opens_;
   std::vector<unsigned char> outgoing_, incoming_;
-  std::size_t composed_ = 0;              // where the record that is composed begins
-  std::size_t sent_ = 0;                  // of outgoing_
-  std::size_t begin_ = 0, end_ = 0;       // what of incoming_ was received and not taken
+  std::size_t composed_ = 0;              // begin of the record that is composed
+  std::size_t sent_ = 0;                  // bytes of outgoing_ that were sent
+  std::size_t begin_ = 0, end_ = 0;       // unprocessed bytes of incoming_
   std::uint64_t written_ = 0, read_ = 0;  // bytes of the stream
   bool has_hello_ = false, opened_ = false, paused_ = false;
-  bool said_bye_ = false;   // the other one
-  bool said_last_ = false;  // this one
+  bool said_bye_ = false;   // the peer has
+  bool said_last_ = false;  // this end has
   Clock::time_point born_, heard_, spoke_;
 };
 

@@ -1,5 +1,5 @@
-// LinkMailbox: messages of one peer in one epoch, put together from their pieces, which may come
-// over several connections and before anybody asks for the message. Not thread-safe.
+// LinkMailbox: assembles the messages of one peer in one epoch from their pieces, which may arrive
+// over several connections and before the message is requested. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,21 @@ namespace sortie::trainer::outer {
 
 class LinkMailbox {
  public:
-  /// Bytes of a peer's messages that nobody has asked for yet: beyond that it is out of order.
+  /// Most bytes of a peer's messages that were not requested yet; more is a protocol error.
   static constexpr std::uint64_t kMostAhead = std::uint64_t{4} << 30;
 
-  /// The next message of that tag is to go to `bytes`, which must stay until forget() or take().
-  /// Returns its number.
+  /// Requests the next message of that tag into `bytes`, which must stay valid until forget() or
+  /// take(). Returns its number.
   std::uint64_t ask(std::uint32_t tag, std::span<std::byte> bytes);
-  /// Nothing while it is not complete. ErrorCode::protocol: its size is another one.
+  /// Returns nullopt while the message is incomplete. ErrorCode::protocol if it has another size.
   std::optional<Result<>> outcome(std::uint32_t tag, std::uint64_t number) const;
-  /// Of a complete one: what is not in the asker's memory yet is copied there by the caller, from
-  /// here. Empty when there is nothing to do.
+  /// Removes a complete message. If it arrived before it was requested, returns its bytes, which
+  /// the caller copies to the requested memory; else nullptr.
   std::unique_ptr<std::byte[]> take(std::uint32_t tag, std::uint64_t number);
   void forget(std::uint32_t tag, std::uint64_t number) { messages_.erase({tag, number}); }
 
-  /// Error: a piece that no message has, or too much that nobody asks for.
+  /// Adds a piece to its message. Error if the piece fits no message, or if too many bytes were not
+  /// requested.
   Result<> deliver(const RecordHead& head, std::span<const std::byte> piece);
 
   void clear();
@@ -39,11 +40,11 @@ class LinkMailbox {
   struct Message {
     std::uint64_t size = 0, have = 0;
     bool begun = false, asked = false;
-    std::span<std::byte> target;        // when asked
-    std::unique_ptr<std::byte[]> kept;  // what came before that
+    std::span<std::byte> target;        // if requested
+    std::unique_ptr<std::byte[]> kept;  // arrived before that
   };
   std::map<std::pair<std::uint32_t, std::uint64_t>, Message> messages_;
-  std::map<std::uint32_t, std::uint64_t> asked_;  // messages so far, by tag
+  std::map<std::uint32_t, std::uint64_t> asked_;  // messages requested so far, by tag
   std::uint64_t ahead_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// The bytes of a link between two sites. Both ends begin with a LinkHello, unsealed; then come
-// sealed records: u32 LE bytes that follow, the sealed RecordHead and its piece of a message, a
-// tag.
+// The wire format of a link between two sites. Each end first sends a LinkHello, unsealed, and then
+// sealed records: a u32 (LE) number of bytes that follow, the sealed RecordHead with its piece of a
+// message, and an authentication tag.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@ namespace sortie::trainer::outer {
 inline constexpr std::size_t kLinkNameBytes = 64;
 inline constexpr std::size_t kLinkPieceBytes = 128u << 10;
 
-/// Little-endian, as every CPU that Sortie runs on is. Names are filled up with zero bytes.
+/// Little-endian, like every CPU that Sortie runs on. Names are padded with zero bytes.
 struct LinkHello {
   std::array<char, 8> magic{'s', 'o', 'r', 't', 'i', 'e', 'L', '1'};
   std::uint64_t epoch = 0;
-  std::uint64_t instance = 0;  // of the sender's process: another one has other links
+  std::uint64_t instance = 0;  // of the sender's process: a new one has new links
   std::uint64_t part = 0;
   std::array<char, kLinkNameBytes> from{}, to{};  // sites
   seal::Greeting greeting{};
@@ -45,7 +45,7 @@ inline constexpr std::size_t kRecordLengthBytes = 4;
 inline constexpr std::size_t kMaxSealedBytes =
     sizeof(RecordHead) + kLinkPieceBytes + seal::RecordCipher::kTagBytes;
 
-/// Bytes of the piece of a message of `size` bytes that begins at `offset`.
+/// Size of the piece at `offset` of a message of `size` bytes.
 inline std::uint64_t piece_bytes(std::uint64_t size, std::uint64_t offset) {
   return size - offset < kLinkPieceBytes ? size - offset : kLinkPieceBytes;
 }

@@ -2,7 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/core.h>
-#include <linux/tcp.h>  // glibc's tcp_info ends before the counts of bytes and segments
+#include <linux/tcp.h>  // glibc's tcp_info lacks the counts of bytes and segments
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -77,7 +77,7 @@ std::string numeric_host(const sockaddr_storage& storage) {
   return text;
 }
 
-/// A datagram socket that is connected knows its own address, and has sent nothing.
+/// A connected datagram socket knows its own address without having sent anything.
 std::string source_address_towards(const std::string& address) {
   const auto to = parse_link_address(address);
   if (!to) return {};
@@ -90,7 +90,7 @@ std::string source_address_towards(const std::string& address) {
   return numeric_host(own);
 }
 
-std::uint16_t port_of(const sockaddr_storage& storage) {  // the same place in both families
+std::uint16_t port_of(const sockaddr_storage& storage) {  // the same offset in both families
   sockaddr_in in{};
   std::memcpy(&in, &storage, sizeof in);
   return ntohs(in.sin_port);
@@ -102,7 +102,7 @@ Result<Listener> listen_for_links(std::uint16_t port, bool only_here) {
   constexpr int kBacklog = 256;
   constexpr int kOn = 1, kOff = 0;
   int failed = 0;
-  // A machine may have been told to have no IPv6.
+  // IPv6 may be disabled.
   for (const bool both : {true, false}) {
     if (both && only_here) continue;
     Fd socket(::socket(both ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -135,7 +135,7 @@ std::string link_address(const std::string& host, std::uint16_t port) {
 }
 
 std::string outward_address() {
-  for (const char* far : {"192.0.2.1:9", "[2001:db8::1]:9"})  // addresses of documentation
+  for (const char* far : {"192.0.2.1:9", "[2001:db8::1]:9"})  // documentation addresses
     if (std::string own = source_address_towards(far); !own.empty()) return own;
   return "127.0.0.1";
 }
@@ -168,7 +168,7 @@ Result<Fd> dial_through_launcher(const std::string& forward, const std::string& 
   if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
     return std::unexpected(os_error(errno, forward, ErrorCode::connect));
   const std::string request = fmt::format("{} {}\n", host, address.substr(colon + 1));
-  // The first bytes of a new socket: there is room for them.
+  // A new socket has room for these bytes.
   if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(request.size()))
     return std::unexpected(os_error(errno, forward, ErrorCode::connect));

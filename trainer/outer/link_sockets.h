@@ -1,5 +1,5 @@
-// Sockets of the links between sites: numeric addresses, listening, dialling, and what the kernel
-// has counted.
+// Sockets of the links between sites: numeric addresses, listening, dialling, and the kernel's
+// counts of bytes.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +14,32 @@ struct Listener {
   Fd socket;
   std::uint16_t port = 0;
 };
-/// On all addresses of this machine, or with `only_here` on the loopback one; port 0 = any free
-/// one. Not blocking.
+/// Listens on all addresses of this machine, or with `only_here` on the loopback address. Port 0 =
+/// any free one. The socket is non-blocking.
 Result<Listener> listen_for_links(std::uint16_t port, bool only_here = false);
 
 /// "10.0.0.1" and 7000 as "10.0.0.1:7000"; IPv6 in brackets.
 std::string link_address(const std::string& host, std::uint16_t port);
 
-/// The address from which this machine reaches the internet, else the loopback one. Nothing is
-/// sent.
+/// Returns the address from which this machine reaches the internet, else the loopback address.
+/// Sends nothing.
 std::string outward_address();
 
-/// Begins to connect to "ADDRESS:PORT"; not blocking, so it may yet fail.
+/// Starts a non-blocking connect to "ADDRESS:PORT". dialled() returns its outcome.
 Result<Fd> dial_link(const std::string& address);
-/// The same to "launcher/HOST:PORT" by way of the launcher: `forward` is the socket of this host's
-/// runner for that (SORTIE_FORWARD). A host that can not be reached closes the connection.
+/// The same to "launcher/HOST:PORT" through the launcher. `forward` is the path of the forwarding
+/// socket of this host's runner (SORTIE_FORWARD). If the host can not be reached, the connection is
+/// closed.
 Result<Fd> dial_through_launcher(const std::string& forward, const std::string& address);
-/// What became of dialling, when the socket can be written to.
+/// Returns the outcome of dialling, once the socket is writable.
 Result<> dialled(int socket);
 
-/// Small records go out at once.
+/// Makes small records be sent at once (TCP_NODELAY).
 void tune_link(int socket);
 
-/// Bytes with headers and acknowledgements, as an interface counts them: TCP's payload and, for
-/// each segment, the Ethernet, IP and TCP headers. All zero where the kernel does not tell, as of a
-/// stream by way of the launcher.
+/// Bytes with headers and acknowledgements, as a network interface counts them: TCP's payload and,
+/// for each segment, the Ethernet, IP and TCP headers. All zero if the kernel does not count them,
+/// as for a stream through the launcher.
 struct WireCount {
   std::uint64_t sent = 0, received = 0;
   std::uint64_t retransmitted = 0;  // segments

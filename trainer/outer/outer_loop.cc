@@ -78,7 +78,7 @@ void OuterLoop::weights_written() {
   step_.store().weights_changed();
 }
 
-/// The outer weights begin as those of the store. Collective.
+/// Initialises the outer weights with those of the store, if not done yet. Collective.
 void OuterLoop::make_outer_state() {
   if (has_outer_state_) return;
   has_outer_state_ = true;
@@ -120,7 +120,7 @@ Result<> OuterLoop::start(TrainingProgress& progress) {
   return {};
 }
 
-/// Waits until every leader has an answer; alike on all ranks.
+/// Blocks until every leader has an answer. Collective.
 void OuterLoop::await_leaders(const TrainingProgress& progress) {
   const auto begin = LoopClock::now();
   while (true) {
@@ -167,14 +167,15 @@ template Result<std::optional<ExchangeOutcome>> OuterLoop::next_answer(
 template Result<std::optional<training::OuterWork>> OuterLoop::next_answer(
     const TrainingProgress& progress);
 
-/// The same on all ranks at the same points, leaders or not.
+/// All ranks call it at the same points, whether or not they lead a part.
 void OuterLoop::start(LeaderTask task) {
   ++pending_;
   if (leader_) leader_->start(std::move(task));
 }
 
-/// What is under way is of a round that the site is not in any more: its answers are no answers to
-/// what is asked next. The coordinator refuses what a site asks that is not in.
+/// Discards all outstanding answers: they belong to a round that the site is no longer part of, and
+/// do not answer later questions. They arrive because the coordinator refuses the questions of such
+/// a site.
 Result<> OuterLoop::drop_answers(const TrainingProgress& progress) {
   for (; pending_ > 0; --pending_) {
     await_leaders(progress);

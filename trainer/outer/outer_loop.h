@@ -1,5 +1,5 @@
-// OuterLoop: what training over several sites adds to the loop of a rank: the work of a round, the
-// exchange of what came of it, and what all ranks of the site make of the result at the same step.
+// OuterLoop: what training over several sites adds to a rank's training loop: it gets the work of a
+// round, exchanges the result, and applies the outcome on all ranks of the site at the same step.
 // README.md has the order of a round.
 #pragma once
 
@@ -22,69 +22,73 @@ namespace sortie::trainer::outer {
 
 /// Steps over which the learning rate of a site that has joined rises to the schedule's.
 inline constexpr std::int64_t kJoinWarmUp = 10;
-/// A change counts as an outlier beyond so many times the median of those before it,
+/// A change is an outlier if its norm exceeds this multiple of the median of the previous norms.
 inline constexpr double kOutlierNorm = 10.0;
-/// and a site ends that has had no fit one for so many rounds.
+/// A site ends with an error after this many consecutive rounds in which it abstained.
 inline constexpr std::int64_t kMostAbstentions = 3;
 
 class OuterLoop {
  public:
-  /// Of an allocated step. Collective; all references must outlive it. `batch` is that of this
-  /// site. `stop`: whether this rank is told to stop, asked while the loop waits for other sites.
+  /// `step` must be allocated. `batch` is that of this site. `stop` returns whether this rank was
+  /// asked to stop; it is called while the loop waits for other sites. Collective. All references
+  /// must outlive it.
   OuterLoop(const Site& site, const config::JobConfig& job, const config::BatchPlan& batch,
             const Layout& layout, TrainingStep& step, std::function<bool()> stop);
   ~OuterLoop();
 
-  /// What the job has that can not be had with several sites: ErrorCode::config.
+  /// ErrorCode::config if the job has settings that are not supported with several sites.
   static Result<> check(const Site& site, const config::JobConfig& job);
 
-  /// What checkpoints have beside the weights, to be saved as of now, or before start() to be read
-  /// into; of leaders.
+  /// What checkpoints contain in addition to the weights: the current values to save, or the
+  /// buffers to load into before start(). Empty on ranks that lead no part.
   std::vector<ExtraPiece> pieces_to_save();
   std::vector<ExtraPiece> pieces_to_load();
-  /// Elements of the most pieces that this rank will save.
+  /// Maximum number of elements of the pieces that this rank will save.
   std::int64_t most_elements() const;
 
-  /// After the weights of `progress` are in the store. Collective.
+  /// Call after the weights of `progress` are in the store. Collective.
   Result<> start(TrainingProgress& progress);
 
-  /// The next step's work; joins and waits for other sites where that is due, and brings `progress`
-  /// to where the site goes on. None: the run has its last round without this site (missed_end()).
-  /// Collective. ErrorCode::interrupted where a rank was told to stop.
+  /// Returns the work of the next step. If necessary, joins the run, waits for other sites, and
+  /// sets `progress` to where the site continues. Returns nullopt if the run has completed its last
+  /// round without this site (missed_end()). ErrorCode::interrupted if a rank was asked to stop.
+  /// Collective.
   Result<std::optional<StepOrder>> next_step(TrainingProgress& progress);
-  /// Whether this rank has heard that the run goes on without this site: the round that it works
-  /// at comes to nothing.
+  /// Whether this rank knows that the run continues without this site, so that work on the current
+  /// round is wasted.
   bool left_out() const;
-  /// After that step. Collective. `left_out`: some rank has heard so before it; the site joins
-  /// again with the next one.
+  /// Call after the step. `left_out`: whether left_out() was true on any rank before the step; the
+  /// site then joins again with the next one. Collective.
   Result<> step_taken(const StepReport& report, TrainingProgress& progress, bool left_out = false);
-  /// A step that failed with ErrorCode::config: the run has gone on without this site, which joins
-  /// again with the next one. Collective.
+  /// Call after a step has failed. ErrorCode::config: the run continues without this site, which
+  /// joins again with the next step, or fails with ErrorCode::lost after too many refusals in a
+  /// row. Other errors are returned. Collective.
   Result<> step_lost(const Error& error, TrainingProgress& progress);
 
-  /// Between two rounds: what is saved now goes on with the bits of a run that never stopped.
+  /// Whether the site is between two rounds, or has done no step of a new one: a run that resumes
+  /// from what is saved now has the bits of a run that never stopped.
   bool at_border() const { return work_.steps == 0 || done_ == 0; }
 
-  /// Whether the run came to its end while this site was not in. It has nothing to train then, and
-  /// no weights worth an evaluation or a checkpoint. Alike on all ranks.
+  /// Whether the run ended while this site was not part of it. The site then has nothing to train,
+  /// and no weights worth an evaluation or a checkpoint. The same on all ranks.
   bool missed_end() const { return missed_end_; }
 
-  /// Whether the weights here are not those of any round that this site could name: it has them of
-  /// an older one, and is told to take those of another site. Nothing is saved then. Collective.
+  /// Whether the site's weights are outdated and will be replaced by a copy of another site's.
+  /// Nothing may be saved then. Collective.
   bool lacks_state() const;
 
-  /// Has the store show the outer weights, as after a round, and then what it had before; between
-  /// the two nobody trains. Collective.
+  /// Puts the outer weights into the store, as after a round; show_own_weights() restores the
+  /// site's own. There must be no training in between. Collective.
   void show_outer_weights(TrainingProgress& progress);
   void show_own_weights(TrainingProgress& progress);
 
-  /// Of rounds that have ended since the last call: on rank 0.
+  /// Events of rounds that have ended since the last call; on rank 0 only.
   std::vector<training::RoundEvent> take_events() { return std::exchange(events_, {}); }
   std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
-  /// The site's training has come to its end.
+  /// Reports to the coordinator that the site's training has ended.
   void leave(const std::string& reason);
 
-  /// Of the outer weights and the momentum of this rank's part; 0 where it leads none. For tests.
+  /// Hash of the outer weights and the momentum of this rank's part; 0 if it leads none. For tests.
   std::uint64_t hash() const { return map_.leads() ? state_.hash() : 0; }
   const OuterState& state() const { return state_; }
   const PartMap& map() const { return map_; }
@@ -96,7 +100,7 @@ class OuterLoop {
     std::int64_t abstained = 0;   // in a row
     bool sent = false, applied = false, abstains = false;
   };
-  /// What goes with the weights of a plain step, for a site that joins.
+  /// Numbers that a joining site gets together with the weights of a plain step.
   struct PlainNumbers {
     std::int64_t updates = 0, consecutive_skips = 0;
     OutlierState losses, gradient_norms;
@@ -108,9 +112,11 @@ class OuterLoop {
   std::int64_t steps_of(std::int64_t round) const;
   void make_outer_state();
   void weights_written();
-  /// Collective. Sees to what the leaders' threads need meanwhile.
+  /// Blocks until every leader has an answer, and serves requests of the leaders' threads
+  /// meanwhile. Collective.
   void await_leaders(const TrainingProgress& progress);
-  /// Of this rank's leader, where it is one; the first error of any of them, alike on all ranks.
+  /// Returns the answer of this rank's leader; nullopt if it leads no part. An error of any leader
+  /// is returned on all ranks.
   template <class T>
   Result<std::optional<T>> next_answer(const TrainingProgress& progress);
   void start(LeaderTask task);
@@ -139,29 +145,29 @@ class OuterLoop {
   std::vector<FragmentState> fragments_;
   OuterState state_;
   bool has_outer_state_ = false;
-  std::vector<float> errors_;          // of the encoding, as a checkpoint has them
-  std::vector<float> vector_, shown_;  // scratch; the own weights while others are shown
-  std::vector<float> first_moments_, second_moments_;  // of plain steps, where somebody joins
+  std::vector<float> errors_;          // of the encoding, as in a checkpoint
+  std::vector<float> vector_, shown_;  // scratch; own weights while the outer ones are shown
+  std::vector<float> first_moments_, second_moments_;  // of plain steps, for joining
   PlainNumbers numbers_;
   std::unique_ptr<Coordinator> coordinator_;
   LeaderMemory memory_;
   std::unique_ptr<SiteLinks> links_;
-  std::unique_ptr<Leader> leader_;  // null: this rank leads no part
+  std::unique_ptr<Leader> leader_;  // nullptr: this rank leads no part
   bool fresh_ = false, joined_ = false, lacks_state_ = false, cancelled_ = false;
   bool missed_end_ = false;
   std::int64_t refusals_ = 0;          // in a row
-  std::int64_t pending_ = 0;           // tasks of the leaders whose answers were not taken
-  std::int64_t steps_in_vain_ = 0;     // since the site was in
+  std::int64_t pending_ = 0;           // tasks of the leaders whose answers are not taken yet
+  std::int64_t steps_in_vain_ = 0;     // since the site last joined
   std::unique_lock<std::mutex> held_;  // while the outer weights are shown
   std::int64_t warm_steps_ = 0;
-  training::OuterWork work_;           // of the round under way; steps 0 = none
-  OuterProgress progress_, resumed_;   // the latter: of the checkpoint, until it is made use of
-  std::int64_t done_ = 0, total_ = 0;  // inner steps of it
+  training::OuterWork work_;           // of the current round; steps 0 = none
+  OuterProgress progress_, resumed_;   // current; of the checkpoint, until used
+  std::int64_t done_ = 0, total_ = 0;  // inner steps of the round
   std::int64_t tokens_ = 0;
   bool own_differs_ = false;  // the site's weights are not the outer ones
-  bool shows_outer_ = false;  // but the store has these
+  bool shows_outer_ = false;  // but the store has the outer ones
   std::optional<double> step_seconds_;
-  // Of the round, for its event.
+  // Of the current round, for its event.
   training::RoundEvent event_;
   double signal_ = 0.0, noise_ = 0.0;
   double seconds_in_steps_ = 0.0, seconds_waited_ = 0.0;

@@ -19,7 +19,8 @@ double median_of(std::vector<double> values) {
 
 }  // namespace
 
-/// Of a plain step. The mean loss travels as one more element behind the last fragment.
+/// Averages the gradients of a plain step over the sites and returns the mean loss. The loss is
+/// sent as one more element after the last fragment.
 Result<double> OuterLoop::mean_gradients(double loss, std::int64_t targets,
                                          TrainingProgress& progress) {
   const auto elements = static_cast<std::size_t>(map_.elements());
@@ -70,7 +71,7 @@ Result<double> OuterLoop::mean_gradients(double loss, std::int64_t targets,
   return mean_loss;
 }
 
-/// The change of a fragment, to the leader's thread.
+/// Computes and judges the change of a fragment, and passes it to the leader's thread.
 Result<> OuterLoop::send(std::int64_t number) {
   FragmentState& fragment = fragments_[static_cast<std::size_t>(number)];
   vector_.resize(static_cast<std::size_t>(map_.elements()));
@@ -134,7 +135,7 @@ Result<> OuterLoop::apply(std::int64_t number, const TrainingProgress& progress)
     leader_->apply(*outcome);
     add_report(outcome->report);
   }
-  // Alpha: the share of its own weights that a site keeps, where they are fit.
+  // Alpha: the share of its own weights that a site keeps, unless it abstained.
   const auto keep = static_cast<float>(fragment.abstains ? 0.0 : site_.settings.mix);
   const bool all_alike = copied > 0 || (fragments_.size() == 1 && keep == 0.0f);
   vector_.resize(static_cast<std::size_t>(map_.elements()));
@@ -155,7 +156,8 @@ Result<> OuterLoop::apply(std::int64_t number, const TrainingProgress& progress)
   return {};
 }
 
-/// What is due so many steps of the schedule after the begin of the round.
+/// Sends and applies the fragments that are due `at` steps of the schedule after the start of the
+/// round.
 Result<> OuterLoop::exchange_due(std::int64_t at, TrainingProgress& progress) {
   const FragmentTimes times(site_.settings, steps_of(work_.round));
   const auto exchanged = [&]() -> Result<> {

@@ -1,4 +1,4 @@
-// How a site comes into a run: the state that it brings along or copies, and the work that it gets.
+// How a site joins a run: the state that it has or copies, and the work that it gets.
 #include <fmt/format.h>
 #include <xxhash.h>
 
@@ -73,7 +73,8 @@ void OuterLoop::gather_plain_state(const TrainingProgress& progress) {
               progress.gradient_norms};
 }
 
-/// What a leader has got from another site; rank 0's numbers are everybody's.
+/// Distributes the state that the leaders received from another site; all ranks use rank 0's
+/// numbers.
 void OuterLoop::take_plain_state(TrainingProgress& progress) {
   map_.scatter(PartValues::weights, vector_);
   map_.scatter(PartValues::moment1, first_moments_);
@@ -87,7 +88,7 @@ void OuterLoop::take_plain_state(TrainingProgress& progress) {
   weights_written();
 }
 
-/// What only the run's progress can heal: the site joins again. Others end it.
+/// ErrorCode::config: the site joins again. Other errors end it.
 Result<> OuterLoop::step_lost(const Error& error, TrainingProgress& progress) {
   if (error.code != ErrorCode::config || cancelled_) return std::unexpected(error);
   if (++refusals_ > kMostRefusals)
@@ -111,8 +112,8 @@ Result<> OuterLoop::step_lost(const Error& error, TrainingProgress& progress) {
   return {};
 }
 
-/// Before the next step, or at once where the last one was taken: then the loop goes on with what
-/// the run has by then.
+/// The site joins again before the next step. If no step is left, it joins at once: the loop then
+/// continues with the run's current state.
 Result<> OuterLoop::join_again(const Error& error, TrainingProgress& progress) {
   SORTIE_TRY(step_lost(error, progress));
   if (progress.step < job_.trainer.train_iterations) return {};
@@ -185,8 +186,9 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
   return {};
 }
 
-/// A site that lacks the outer weights takes part in the round without a change of its own: it gets
-/// the state of the round before from a donor, and then the round like everybody.
+/// A site that lacks the outer weights takes part in the round without its own change: it copies
+/// the state of the previous round from a donor, and then gets the mean of the round like all
+/// others.
 Result<> OuterLoop::sit_out(TrainingProgress& progress) {
   const std::int64_t round = progress_.round + 1;
   round_begun_ = std::chrono::steady_clock::now();
@@ -234,7 +236,7 @@ Result<> OuterLoop::ask_for_work(TrainingProgress& progress) {
   tokens_ = 0;
   round_begun_ = std::chrono::steady_clock::now();
   seconds_in_steps_ = seconds_waited_ = 0.0;
-  // The last round may be shorter; who is slow does less of it.
+  // The last round may be shorter; a slow site does fewer steps of it.
   const std::int64_t steps = steps_of(round);
   total_ = plain(round) || work.steps >= site_.settings.every
                ? steps
@@ -254,7 +256,7 @@ Result<> OuterLoop::ask_for_work(TrainingProgress& progress) {
     progress_.first_sample = work_.first_sample;
     progress_.step = progress.step;
     resumed_ = {};
-    // It may have been stopped while it waited for the other sites.
+    // The site may have been stopped while it waited for the others.
     if (done_ == total_) return exchange_due(progress.step - first_step_of(round), progress);
   }
   resumed_ = {};

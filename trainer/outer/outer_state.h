@@ -1,5 +1,5 @@
-// OuterState: what all sites have alike of a part: the outer weights and their momentum, and the
-// step that a round makes of them.
+// OuterState: the state of a part that is the same on all sites: the outer weights and their
+// momentum, and the outer step that a round applies to them.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ struct PartRange {
 };
 
 std::int64_t elements_of(const std::vector<PartRange>& ranges);
-/// The values of ranges of a vector one after another, and back.
+/// Copies the values of ranges of a vector into a contiguous span, and back.
 void take_ranges(std::span<const float> vector, const std::vector<PartRange>& ranges,
                  std::span<float> values);
 void put_ranges(std::span<const float> values, const std::vector<PartRange>& ranges,
                 std::span<float> vector);
 
 struct OuterState {
-  std::int64_t round = 0;       // whose changes are in it, of all fragments
+  std::int64_t round = 0;       // last round whose changes of all fragments are applied
   std::vector<float> weights;   // theta [elements of the part]
-  std::vector<float> momentum;  // v, as many
+  std::vector<float> momentum;  // v, of the same size
 
-  /// The outer step on some ranges; `mean` has their elements. SGD with Nesterov's momentum on the
-  /// mean change (Douillard et al. 2023, algorithm 1), in the form of torch.optim.SGD: v = mu v +
-  /// mean; theta -= eta (mean + mu v), without Nesterov theta -= eta v. Each product and each sum
+  /// Applies the outer step to `ranges`; `mean` has their elements. SGD with Nesterov's momentum on
+  /// the mean change (Douillard et al. 2023, algorithm 1), in the form of torch.optim.SGD: v = mu v
+  /// + mean; theta -= eta (mean + mu v), without Nesterov theta -= eta v. Each product and each sum
   /// is rounded to f32: the same bits on every CPU.
   void apply(const config::OuterSettings& settings, const std::vector<PartRange>& ranges,
              std::span<const float> mean);

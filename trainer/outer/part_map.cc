@@ -27,7 +27,7 @@ std::string text_of(const std::vector<PartPiece>& pieces) {
   return json.dump();
 }
 
-/// Of a peer of the same program: another form is a bug.
+/// Parses the text of a peer, which runs the same program: another format is a bug.
 std::vector<PartPiece> pieces_from(const std::string& text) {
   std::vector<PartPiece> pieces;
   for (const nlohmann::json& json : nlohmann::json::parse(text)) {
@@ -43,7 +43,7 @@ std::vector<PartPiece> pieces_from(const std::string& text) {
   return pieces;
 }
 
-/// Of a vector that may be empty: a tensor has memory.
+/// Wraps a vector that may be empty: a tensor must have memory.
 template <class T>
 Tensor host_tensor(std::vector<T>& values) {
   const auto size = static_cast<std::int64_t>(values.size());
@@ -55,7 +55,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-/// A message's values, of the size of the model: not even zeros are written before them.
+/// Values of a message. They are as many as the model has, so they are left uninitialised.
 struct Scratch {
   explicit Scratch(std::int64_t elements)
       : count(elements),
@@ -74,7 +74,7 @@ std::int64_t PartMap::Run::place(PartValues values) const {
   return values == PartValues::gradients ? gradient : moment;
 }
 
-/// As Checkpointer::owns() has it: what others have too is one rank's.
+/// Like Checkpointer::owns(): of the ranks that hold a parameter, one saves it.
 bool PartMap::saves(const Parameter& parameter) const {
   const CutRule& cut = parameter.spec().cut;
   return parameter.spec().tied_to.empty() &&
@@ -102,7 +102,7 @@ void PartMap::find_own_pieces() {
   }
 }
 
-/// What every rank leads; numbers the parts in the order of the ranks.
+/// Returns the pieces that every rank leads, and numbers the parts in rank order. Collective.
 std::vector<std::vector<PartPiece>> PartMap::tell_pieces() {
   std::vector<std::vector<PartPiece>> leaders;
   const Communicator& world = layout_.world();
@@ -116,8 +116,8 @@ std::vector<std::vector<PartPiece>> PartMap::tell_pieces() {
   return leaders;
 }
 
-/// `copies`: with what this rank repeats of others. Where replicas hold the same, the first one of
-/// them stands for all.
+/// `copies`: includes elements that this rank repeats of others. If replicas hold the same values,
+/// only the first replica takes part.
 PartMap::Way PartMap::find_way(const std::vector<std::vector<PartPiece>>& leaders, bool copies) {
   struct Place {
     std::size_t leader;
@@ -161,7 +161,7 @@ PartMap::Way PartMap::find_way(const std::vector<std::vector<PartPiece>>& leader
     way.own_counts.push_back(count);
     own_spans.push_back(2 * static_cast<std::int64_t>(of_leader.size()));
   }
-  // Leaders are told where in their vectors it lies.
+  // Sends the leaders the positions in their vectors.
   Communicator& world = layout_.world();
   const std::vector<std::int64_t> ones(leaders.size(), 1);
   std::vector<std::int64_t> led_spans(leaders.size());
@@ -209,7 +209,7 @@ Tensor& PartMap::buffer(PartValues values) {
   return store_.moment2();
 }
 
-/// In f32: the tensor itself, or a copy.
+/// Returns the tensor in f32: itself, or a copy.
 Tensor PartMap::widened(const Tensor& kept) {
   if (kept.dtype() == DType::f32) return kept;
   Tensor wide = store_.context().empty(DType::f32, {kept.elements()});
@@ -266,7 +266,7 @@ void PartMap::put(PartValues values, std::span<const float> vector, Tensor& wide
   spread_over_replicas(own.span());
 }
 
-/// From the first replica, where all of them hold the same.
+/// Broadcasts the values of the first replica if all replicas hold the same ones.
 void PartMap::spread_over_replicas(std::span<float> values) {
   if (store_.sharded()) return;
   for (const ParameterStore::Section& section : store_.sections()) {

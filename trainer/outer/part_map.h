@@ -1,12 +1,12 @@
-// PartMap: what is trained of this rank's part of the model as one flat vector of f32 on one rank
+// PartMap: maps the trained parameters of a part of the model to one flat vector of f32 on one rank
 // of the site, the part's leader.
 //
-// A part is what the ranks of the first replica hold, each element by one of them: what several
-// have (what tensor parallelism leaves whole, key-value heads that are repeated, an output layer
-// that is tied to another stage's embedding) belongs to the one that saves it. The vector has the
-// parameters in the order of their global names, each with its blocks in the order in which the
-// rank has them. So it is the same on every site that cuts the model alike, however many replicas a
-// site has and how they share it out (topology.parameter_sharding).
+// Each rank of the first replica leads a part: the elements that it holds. Elements that several
+// ranks hold (parameters that tensor parallelism leaves whole, repeated key-value heads, an output
+// layer that is tied to another stage's embedding) belong to the part of the rank that saves them.
+// The vector has the parameters in the order of their global names, each with its blocks in the
+// order in which the rank has them. So it is the same on every site that cuts the model in the same
+// way, regardless of the site's number of replicas and topology.parameter_sharding.
 #pragma once
 
 #include <cstdint>
@@ -25,54 +25,54 @@ namespace sortie::trainer::outer {
 /// Elements [at, at + piece.elements()) of a part's vector.
 struct PartPiece {
   std::string name;  // global, of the parameter
-  Dims shape;        // of the whole of it
+  Dims shape;        // of the whole parameter
   Piece piece;
   std::int64_t at = 0;
 };
 
-/// What a vector holds.
+/// Which values a vector holds.
 enum class PartValues { weights, gradients, moment1, moment2 };
 
 class PartMap {
  public:
-  /// Of a finalized store. Collective over layout.world(). Both must outlive it.
+  /// `store` must be finalized. Collective over layout.world(). Both arguments must outlive it.
   PartMap(ParameterStore& store, const Layout& layout);
 
-  /// Whether this rank leads a part; rank 0 leads part 0, which is empty where nothing of it is
-  /// trained.
+  /// Whether this rank leads a part. Rank 0 leads part 0, which is empty if none of its elements
+  /// are trained.
   bool leads() const { return part_ >= 0; }
   std::int64_t part() const { return part_; }          // -1: none
   std::int64_t parts() const { return parts_; }        // of the model
   std::int64_t elements() const { return elements_; }  // of this rank's vector
-  /// Of this rank's vector, in its order: they tile it.
+  /// The pieces of this rank's vector, in order; together they cover it.
   const std::vector<PartPiece>& pieces() const { return pieces_; }
 
-  /// The site's values into the vectors of its leaders, moments in bf16 widened; `vector` has
-  /// elements(). Collective.
+  /// Gathers the site's values into the vectors of its leaders; moments in bf16 are widened.
+  /// `vector` has elements() elements (checked). Collective.
   void gather(PartValues values, std::span<float> vector);
-  /// The vectors into the buffers of all ranks that hold or repeat the values: of a sharded store
-  /// into the own shares alone, and of weights into the f32 masters alone. Moments in bf16 are
-  /// rounded to the nearest: those that gather() has given are what they were. Collective.
+  /// Writes the leaders' vectors to the buffers of all ranks that hold or repeat the values: with a
+  /// sharded store only to the own shares, and weights only to the f32 masters. Moments in bf16 are
+  /// rounded to the nearest, so that values from gather() are restored exactly. Collective.
   void scatter(PartValues values, std::span<const float> vector);
 
  private:
-  /// Elements of this rank's buffers that lie in a leader's vector.
+  /// Elements of this rank's buffers that are in a leader's vector.
   struct Run {
     std::int64_t at = 0, count = 0;                     // in the vector
-    std::int64_t master = 0, gradient = 0, moment = 0;  // where it begins in each buffer
+    std::int64_t master = 0, gradient = 0, moment = 0;  // its begin in each buffer
     std::int64_t place(PartValues values) const;
   };
-  /// The same as the leader knows it.
+  /// The same for the leader.
   struct Span {
     std::int64_t at = 0, count = 0;
   };
-  /// To or from every rank, in the order of the ranks.
+  /// Transfers to or from every rank, in rank order.
   struct Way {
     std::vector<Run> own;  // of this rank, by leader
     std::vector<std::int64_t> own_counts;
     std::vector<Span> led;  // of this rank's vector, by rank
     std::vector<std::int64_t> led_counts;
-    bool stays = false;  // on all ranks: nothing goes to another one, and no message is needed
+    bool stays = false;  // no rank sends anything to another: no messages are needed
   };
   void find_own_pieces();
   bool saves(const Parameter& parameter) const;

@@ -1,4 +1,4 @@
-// Site: what a rank knows of the site that it is part of, and how its leaders reach the others.
+// Site: what a rank knows of its site, and how the site's leaders reach the others.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ struct Site {
   std::string name;
   std::int64_t index = 0, count = 1;  // of the sites of the run, in config order
   config::OuterSettings settings;
-  /// Of the leader of a part; called once by each, when training starts.
+  /// Called once by the leader of each part, when training starts.
   std::function<Result<std::unique_ptr<Coordinator>>(std::int64_t part)> make_coordinator;
   std::function<Result<std::unique_ptr<SiteLinks>>(std::int64_t part)> make_links;
 };

@@ -19,8 +19,8 @@ namespace {
 constexpr std::size_t kMostLineBytes = 64u << 10;
 constexpr std::size_t kKeptAborts = 64;
 
-/// Questions of a leader that has started again must have higher numbers than those before:
-/// microseconds since 1970 have.
+/// A restarted leader must use higher question numbers than before: microseconds since 1970 ensure
+/// that.
 std::uint64_t first_number() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
@@ -87,7 +87,7 @@ Result<training::OuterDecision> SocketCoordinator::vote(const training::OuterVot
 
 void SocketCoordinator::leave(const training::OuterLeave& leave) {
   const std::lock_guard lock(mutex_);
-  // Who is cancelled leaves, too; a runner that is gone has told the launcher more than that.
+  // Also sent after cancel(). If the runner is gone, the launcher knows already.
   (void)write_line(to_json(training::OuterQuestion(leave), ++number_).dump());
 }
 
@@ -169,7 +169,7 @@ void SocketCoordinator::read_lines() {
       take_line(pending.substr(0, end));
       pending.erase(0, end + 1);
     }
-    if (pending.size() > kMostLineBytes) pending.clear();  // never of a runner
+    if (pending.size() > kMostLineBytes) pending.clear();  // a runner never sends that
   }
   const std::lock_guard lock(mutex_);
   gone_ = true;
@@ -187,7 +187,7 @@ void SocketCoordinator::take_line(const std::string& line) {
   } else if (const auto* refused = std::get_if<training::OuterRefused>(&parsed->answer);
              refused && !asking_ && (parsed->number == number_ || parsed->number == 0)) {
     left_out_ = refused->reason;
-  } else if (parsed->number == number_) {  // else to an earlier question
+  } else if (parsed->number == number_) {  // else it answers an earlier question
     answer_ = std::move(parsed->answer);
   }
   changed_.notify_all();

@@ -1,5 +1,5 @@
-// SocketCoordinator: the coordinator as a leader reaches it, over a connection of its own to
-// SORTIE_SOCKET: the runner passes questions on to the launcher, and its answers back.
+// SocketCoordinator: reaches the coordinator over a separate connection to SORTIE_SOCKET. The
+// runner forwards questions to the launcher, and its answers back.
 #pragma once
 
 #include <chrono>
@@ -19,21 +19,22 @@
 namespace sortie::trainer::outer {
 
 struct CoordinatorTimes {
-  /// A question is repeated after `repeat`, then after twice that and so on up to `most`.
+  /// A question is repeated after `repeat`; the interval then doubles up to `most`.
   std::chrono::milliseconds repeat{1000}, most{5000};
-  /// Silence after which the log says that this leader waits. A launcher may be gone for a while.
+  /// Time without an answer after which a warning is logged. A launcher may be gone for a while.
   std::chrono::milliseconds say{60000};
 };
 
 class SocketCoordinator : public Coordinator {
  public:
-  /// ErrorCode::lost: nobody listens at `socket_path`.
+  /// ErrorCode::config if `socket_path` is no path of a socket. ErrorCode::lost if nothing listens
+  /// there.
   static Result<std::unique_ptr<SocketCoordinator>> make(std::string socket_path,
                                                          CoordinatorTimes times = {});
   ~SocketCoordinator() override;
 
-  /// Waits as long as the runner lives, which ends the ranks when it gives the launcher up.
-  /// ErrorCode::lost: the runner is gone.
+  /// Questions block as long as the runner lives, which ends the ranks when it gives up the
+  /// launcher. ErrorCode::lost if the runner is gone.
   Result<training::OuterJoined> join(const training::OuterJoin& join) override;
   Result<training::OuterWork> next(const training::OuterNext& next) override;
   Result<training::OuterExchange> ready(const training::OuterReady& ready) override;
@@ -48,7 +49,7 @@ class SocketCoordinator : public Coordinator {
 
   template <class Answer>
   Result<Answer> ask(const training::OuterQuestion& question);
-  /// Error: the runner is gone.
+  /// ErrorCode::lost if the runner is gone.
   Result<> write_line(const std::string& line);
   void read_lines();
   void take_line(const std::string& line);
@@ -59,9 +60,9 @@ class SocketCoordinator : public Coordinator {
   std::condition_variable changed_;
   std::uint64_t number_;                          // of the last question
   std::optional<training::OuterAnswer> answer_;   // to it
-  bool asking_ = false;                           // and it is waited for
-  std::string left_out_;                          // why the answer was taken back
-  std::map<std::uint64_t, std::string> aborted_;  // epochs that were called off
+  bool asking_ = false;                           // a call waits for it
+  std::string left_out_;                          // why the answer was revoked
+  std::map<std::uint64_t, std::string> aborted_;  // aborted epochs, with reasons
   bool cancelled_ = false, gone_ = false, stopping_ = false;
   std::thread reader_;
 };

@@ -22,7 +22,8 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-/// The member that a site gets the state from: the first of its list that has it, else the first.
+/// Returns the member to copy the state from: the first of the site's donors that has it, else the
+/// first member that has it.
 std::optional<std::size_t> choose_donor(const training::OuterExchange& order,
                                         const std::vector<Hello>& hellos, const StateOffer& offer,
                                         std::size_t self) {
@@ -59,7 +60,8 @@ Result<> receive_state(SiteLinks& links, std::size_t from, const CopiedState& st
   return {};
 }
 
-/// What most of those have that have a state; of as many the first one's. 0 = nobody knows.
+/// Returns the most frequent hash among members with a state; in a tie, that of the first such
+/// member. 0 = none is known.
 std::uint64_t usual_hash(const std::vector<Hello>& hellos) {
   std::map<std::uint64_t, int> counts;
   std::uint64_t usual = 0;
@@ -95,7 +97,7 @@ Result<StateOutcome> agree_on_state(SiteLinks& links, const training::OuterExcha
                               order.members[peer].site, hellos[peer].epoch, order.epoch));
   }
   StateOutcome outcome;
-  // All of them find the same one.
+  // All members compute the same one.
   const std::uint64_t usual = usual_hash(hellos);
   for (std::size_t member = 0; member < members; ++member) {
     if (hellos[member].lacks_state != 0 || hellos[member].hash == usual) continue;
@@ -103,7 +105,7 @@ Result<StateOutcome> agree_on_state(SiteLinks& links, const training::OuterExcha
     outcome.reason =
         fmt::format("site {} has other outer weights than most sites", order.members[member].site);
   }
-  if (!outcome.reason.empty()) return outcome;  // it takes theirs, and they all meet again
+  if (!outcome.reason.empty()) return outcome;  // that site copies the state, and all try again
 
   std::optional<std::size_t> donor;
   if (offer.lacks_state) {

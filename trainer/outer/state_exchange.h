@@ -1,5 +1,5 @@
-// What members of an order tell each other before they exchange: which outer weights they have. A
-// member that lacks them gets them from another one.
+// Before an exchange, the members of an order compare the hashes of their outer weights. A member
+// that lacks the weights copies them from another one.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace sortie::trainer::outer {
 
-/// State that is copied as a whole: vectors of f32, and numbers beside them.
+/// State that is copied as a whole: vectors of f32, and additional numbers.
 struct CopiedState {
-  std::vector<std::span<float>> vectors;  // of one size each on all sites
+  std::vector<std::span<float>> vectors;  // of the same sizes on all sites
   std::span<std::byte> numbers;
 };
 
-/// Messages that are under way; they outlive what is sent of them, until links.flush() or open().
+/// Memory of messages in flight. It must stay valid until links.flush() or open().
 struct StateMessages {
   struct Hello {
     std::uint64_t epoch = 0, hash = 0, lacks_state = 0;
   };
-  /// What a site without state asks of each member.
+  /// Request of a site without state to each member.
   struct Wish {
     std::uint64_t wanted = 0;
   };
@@ -31,23 +31,25 @@ struct StateMessages {
   std::vector<Wish> wishes;
 };
 
-/// What a member brings to an order.
+/// The state of a member before an exchange.
 struct StateOffer {
   std::uint64_t hash = 0;  // of its state; 0 = not known
   bool lacks_state = false;
-  std::vector<std::string> donors;  // where it would get it, in this order; else from any
+  std::vector<std::string> donors;  // preferred donors, in this order; then any
 };
 
 struct StateOutcome {
   bool copied = false;   // from another member
-  std::string donor;     // whose copy it is, or was to be
-  bool differs = false;  // its state is not that of most members: not exchanged with them
+  std::string donor;     // member that it was, or was to be, copied from
+  bool differs = false;  // this member's state differs from that of most members
   std::string reason;
 };
 
-/// Collective over the members of the order, for which `links` are open. `state` is called where it
-/// is to be sent or received; the memory stays as it is until links.flush(). ErrorCode::lost as the
-/// links have it; ErrorCode::unsupported where no member has the state.
+/// Collective over the members of the order, for which `links` must be open. If a member lacks the
+/// state, `state` is called on every member; the memory that it returns must stay valid until
+/// links.flush(). If a member's state differs from that of most members, nothing is copied, and
+/// `reason` is set on all members. Returns the errors of the links; ErrorCode::unsupported if no
+/// member has the state.
 Result<StateOutcome> agree_on_state(SiteLinks& links, const training::OuterExchange& order,
                                     std::size_t self, const StateOffer& offer,
                                     StateMessages& messages,

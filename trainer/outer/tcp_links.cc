@@ -108,12 +108,12 @@ Result<> TcpLinks::Engine::open(const training::OuterExchange& order, std::size_
   for (std::size_t i = 0; i < order.members.size(); ++i) {
     if (i == self) continue;
     Peer& peer = peers_[order.members[i].site];
-    // Who listens elsewhere is another process: what leads to the one before it leads nowhere.
+    // A new address means a new process: connections to the previous one are useless.
     if (!peer.site.empty() && peer.address != order.members[i].address) moved_.insert(peer.site);
     peer.site = order.members[i].site;
     peer.address = order.members[i].address;
     peer.takes_part = true;
-    // One of the two begins, the other one later, where that fails.
+    // One of the two ends dials first, the other one later if that fails.
     peer.dials = i > self || order.members[self].address.empty();
     peer.dial_at = peer.alone_since = opened_at_;
     peer.last_failure.message.clear();

@@ -1,7 +1,7 @@
-// TcpLinks: SiteLinks over TCP. Both ends listen; whichever reaches the other connects, so one open
-// port at one of two sites is enough. A pair of sites has several connections, over which the
-// pieces of messages are spread as each has room; all of them are sealed with keys made of the
-// order's key (common/seal). link_record.h has the bytes.
+// TcpLinks: SiteLinks over TCP. Both ends listen, and whichever can reach the other connects: one
+// open port at one of two sites is enough. A pair of sites has several connections; each piece of a
+// message is sent over one that has room. All connections are sealed with keys derived from the
+// order's key (common/seal). link_record.h has the wire format.
 #pragma once
 
 #include <chrono>
@@ -16,23 +16,26 @@ namespace sortie::trainer::outer {
 struct TcpLinksSettings {
   std::string site;
   std::int64_t part = 0;
-  /// Listened on: of leaders of one host each needs its own (outer.port + part); 0 = any free one.
+  /// Port to listen on. Leaders on one host need different ports (outer.port + part). 0 = any free
+  /// one.
   std::uint16_t port = 0;
   std::int64_t streams = 4;  // connections to each other site
-  std::string host;          // numeric address that others are told; empty = of the route outwards
-  /// By way of the launcher: the socket of the runner for that; `host` is then what the launcher
-  /// calls this host. Empty: directly.
+  std::string host;          // numeric address for others; empty = outward_address()
+  /// Connect through the launcher: path of the runner's forwarding socket. `host` is then the
+  /// launcher's name of this host. Empty: connect directly.
   std::string forward;
-  /// A connection says something at least that often; one that hears nothing for `silence` is lost.
+  /// A connection sends at least one record per `alive`. One that receives nothing for `silence` is
+  /// lost.
   std::chrono::milliseconds alive{3000}, silence{15000};
-  std::chrono::milliseconds connect_limit{15000};  // of open()
+  std::chrono::milliseconds connect_limit{15000};  // timeout of open()
 };
 
 class TcpLinks : public SiteLinks {
  public:
-  /// Listens. ErrorCode::io: the port can not be had.
+  /// Starts to listen. ErrorCode::io if the port is not available.
   static Result<std::unique_ptr<TcpLinks>> make(TcpLinksSettings settings);
-  /// Tells the others that it leaves, and waits a little until they have what was sent.
+  /// Informs the other sites that it leaves, and waits for a limited time until they have received
+  /// what was sent.
   ~TcpLinks() override;
 
   std::string address() const override;

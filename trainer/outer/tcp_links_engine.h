@@ -1,5 +1,5 @@
-// The inside of TcpLinks: what the caller's thread and the I/O thread share, under one lock, and
-// the connections, which the I/O thread alone uses.
+// The implementation of TcpLinks: the state that the caller's thread and the I/O thread share,
+// under one lock, and the connections, which belong to the I/O thread.
 #pragma once
 
 #include <condition_variable>
@@ -25,7 +25,7 @@ class TcpLinks::Engine {
   Engine(TcpLinksSettings settings, Listener listener, Fd wake, std::uint64_t instance);
   ~Engine();
 
-  // Of the caller's thread.
+  // For the caller's thread.
   std::string address() const { return own_address_; }
   Result<> open(const training::OuterExchange& order, std::size_t self);
   Result<> send(std::size_t peer, std::uint32_t tag, std::span<const std::byte> bytes);
@@ -40,16 +40,16 @@ class TcpLinks::Engine {
     std::uint64_t number = 0, offset = 0;
     std::span<const std::byte> bytes;
   };
-  /// Another site; kept from order to order, its messages are not.
+  /// Another site. It is kept from order to order; its messages are not.
   struct Peer {
     std::string site, address;
-    std::uint64_t instance = 0;  // of the process that its connections lead to
-    std::size_t up = 0;          // connections
-    bool dials = false;          // this end
+    std::uint64_t instance = 0;  // of the process at the other end
+    std::size_t up = 0;          // connections that are up
+    bool dials = false;          // this end dials first
     Clock::time_point dial_at{};
     Error last_failure;               // of dialling; no message = none
     Clock::time_point alone_since{};  // no connection is up since then
-    // Of this order:
+    // Of the current order:
     bool takes_part = false;
     bool used = false;  // a piece was sent or received
     std::optional<Error> failure;
@@ -59,12 +59,12 @@ class TcpLinks::Engine {
   };
   using Connection = std::unique_ptr<LinkConnection>;
 
-  /// Why a call that waits for this peer can not go on; nothing else.
+  /// Returns why a call that waits for this peer can not continue; nullopt if it can.
   std::optional<Error> obstacle(const Peer& peer) const;
   Error neither_reaches(const Peer& peer) const;
   void wake();
 
-  // Of the I/O thread.
+  // For the I/O thread.
   void run();
   bool maintain();
   void poll_all(int limit_ms);
@@ -79,7 +79,7 @@ class TcpLinks::Engine {
   Result<> fill(LinkConnection& connection);
   bool take_record(LinkConnection& connection, const RecordHead& head,
                    std::span<const std::byte> piece);
-  /// `harmless`: nothing that the peer has sent in this order is lost with it.
+  /// Ends a connection. `harmless`: no message of this order is lost with it.
   void end(LinkConnection& connection, const Error& error, bool harmless = false);
   bool has_ended(const LinkConnection& connection) const;
   void remove_ended();
@@ -96,22 +96,22 @@ class TcpLinks::Engine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, Peer> peers_;  // by site
-  std::vector<Peer*> members_;         // of the order, by their number there; null = this site
+  std::vector<Peer*> members_;         // of the order, by index; nullptr = this site
   std::uint64_t epoch_ = 0;
   std::string key_;
   Clock::time_point opened_at_{};
   bool cancelled_ = false, stopping_ = false;
   std::uint64_t payload_sent_ = 0, payload_received_ = 0;
-  WireCount ended_count_;                // of connections that are no more
-  std::vector<Connection> connections_;  // the list and its sockets; changed by the I/O thread
-  std::set<std::string> moved_;          // sites that listen elsewhere since this order
+  WireCount ended_count_;                // of connections that have ended
+  std::vector<Connection> connections_;  // changed only by the I/O thread, with the lock
+  std::set<std::string> moved_;          // sites whose address this order has changed
   bool new_order_ = false;
 
-  // Of the I/O thread alone:
-  LinkConnection::Identity identity_;  // as of the order that it has seen
+  // Used by the I/O thread only:
+  LinkConnection::Identity identity_;  // as of the last order seen
   std::vector<const LinkConnection*> ended_;
   bool has_more_ = false;                    // to send, and room for it
-  Clock::time_point turned_ = Clock::now();  // of the loop, the last time
+  Clock::time_point turned_ = Clock::now();  // start of the last iteration of the loop
   std::thread thread_;
 };
 

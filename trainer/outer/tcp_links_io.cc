@@ -17,14 +17,14 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDialAgain{500};
-/// How long the end that dials first is alone in it.
+/// Time in which only the end that dials first does so.
 constexpr milliseconds kSecondDials{1000};
-/// For a connection that does not work yet: to be made, and to prove that it has the key.
+/// Time for a new connection to be established and to prove that it has the key.
 constexpr milliseconds kGreetingLimit{10000};
-/// A loop that takes longer than that was stopped: what others said meanwhile is not read yet.
+/// An iteration that takes longer was suspended: what peers sent meanwhile is not read yet.
 constexpr milliseconds kAsleep{2000};
-/// A connection that turns out to be broken so soon after an order, before anything went over it,
-/// was broken before the order: it is made again.
+/// A connection that breaks this soon after an order, before it carried anything, was broken before
+/// the order: it is made again.
 constexpr milliseconds kStale{2000};
 constexpr std::size_t kMostUnproven = 256;
 constexpr std::size_t kPiecesAtOnce = 8;
@@ -67,7 +67,7 @@ void TcpLinks::Engine::run() {
   say_bye();
 }
 
-/// What the caller's thread has asked for since the last time, and what time asks for. False: the
+/// Handles requests of the caller's thread since the last call, and timeouts. Returns false at the
 /// end.
 bool TcpLinks::Engine::maintain() {
   bool has_new_order = false;
@@ -117,7 +117,7 @@ void TcpLinks::Engine::poll_all(int limit_ms) {
     if (!connection->paused() && connection->state() != LinkConnection::State::parked)
       events |= is_dialling ? POLLOUT : POLLIN;
     if (connection->wants_output()) events |= POLLOUT;
-    // Without events of its own its end would be reported again and again.
+    // Without requested events, poll() would report its end again and again.
     polled.push_back({events == 0 ? -1 : connection->fd(), events, 0});
   }
   if (::poll(polled.data(), polled.size(), std::exchange(has_more_, false) ? 0 : limit_ms) < 0)
@@ -150,7 +150,7 @@ Result<> TcpLinks::Engine::advance(LinkConnection& connection, short events) {
 Result<> TcpLinks::Engine::read(LinkConnection& connection, bool resumes) {
   const bool was_up = connection.state() == LinkConnection::State::up;
   const auto on_record = [&](const RecordHead& head, std::span<const std::byte> piece) {
-    // Pieces can be behind the first record, with which the connection comes up.
+    // Pieces may follow the first record, with which the connection comes up.
     return take_record(connection, head, piece);
   };
   Result<> done =
@@ -162,7 +162,7 @@ Result<> TcpLinks::Engine::read(LinkConnection& connection, bool resumes) {
   return unanswered ? greet(connection) : Result<>();
 }
 
-/// An accepted connection has said for whom and for which order it is.
+/// Handles the hello of an accepted connection, which names its site and order.
 Result<> TcpLinks::Engine::greet(LinkConnection& connection) {
   const std::uint64_t epoch = connection.theirs().epoch;
   if (epoch > identity_.epoch) {
@@ -202,7 +202,7 @@ void TcpLinks::Engine::now_up(LinkConnection& connection) {
 bool TcpLinks::Engine::take_record(LinkConnection& connection, const RecordHead& head,
                                    std::span<const std::byte> piece) {
   const std::lock_guard lock(mutex_);
-  if (head.epoch > epoch_) return false;  // kept until that order is here, too
+  if (head.epoch > epoch_) return false;  // kept until that order arrives
   const auto peer = peers_.find(connection.site());
   if (head.epoch < epoch_ || peer == peers_.end() || !peer->second.takes_part) return true;
   peer->second.used = true;
@@ -212,7 +212,7 @@ bool TcpLinks::Engine::take_record(LinkConnection& connection, const RecordHead&
   return true;
 }
 
-/// Pieces of messages for the peer, as long as the socket takes them.
+/// Sends pieces of messages to the peer as long as the socket accepts them.
 Result<> TcpLinks::Engine::fill(LinkConnection& connection) {
   for (std::size_t i = 0; i < kPiecesAtOnce && connection.has_room(); ++i) {
     {
@@ -238,7 +238,7 @@ Result<> TcpLinks::Engine::fill(LinkConnection& connection) {
     }
     SORTIE_TRY(connection.seal_and_send());
   }
-  has_more_ = has_more_ || connection.has_room();  // it is another one's turn first
+  has_more_ = has_more_ || connection.has_room();  // other connections get their turn first
   return {};
 }
 
@@ -313,7 +313,7 @@ void TcpLinks::Engine::end(LinkConnection& connection, const Error& error, bool 
     log::warning("{}: refused: {}", who, error.message);
   else
     log::debug("{}: {}", who, error.message);
-  // What one has lost, the others do not bring: all begin anew with the next order.
+  // The other connections do not bring what one has lost: all are made anew with the next order.
   const bool takes_others = was_up && !harmless && !connection.said_bye();
   if (takes_others)
     for (const Connection& one : connections_)
@@ -338,7 +338,7 @@ void TcpLinks::Engine::end(LinkConnection& connection, const Error& error, bool 
   changed_.notify_all();
 }
 
-/// Needs the lock.
+/// Requires mutex_.
 void TcpLinks::Engine::recount() {
   for (auto& [site, peer] : peers_)
     peer.up = static_cast<std::size_t>(

@@ -1,4 +1,4 @@
-// The end of TcpLinks: what was sent arrives before its connections are closed.
+// The end of TcpLinks: what was sent arrives before the connections are closed.
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -15,12 +15,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For what was sent to move on.
+/// Waiting ends if sent data makes no progress for this long.
 constexpr milliseconds kLinger{2000};
-/// Between two looks, and in all.
+/// Time between two checks, and limit of the whole wait.
 constexpr milliseconds kLook{100}, kLongestLinger{60000};
 
-/// What the sockets have taken and nobody has acknowledged.
+/// Bytes that the sockets have accepted and the peers have not acknowledged.
 std::int64_t bytes_on_their_way(const std::vector<LinkConnection*>& connections) {
   std::int64_t sum = 0;
   for (const LinkConnection* connection : connections)
@@ -30,8 +30,9 @@ std::int64_t bytes_on_their_way(const std::vector<LinkConnection*>& connections)
 
 }  // namespace
 
-/// Everything that was handed to the sockets arrives, unless the other end is gone or takes nothing
-/// for kLinger: closing a socket in which something is unread would throw it away.
+/// Waits until everything that was handed to the sockets has arrived, unless a peer is gone or
+/// accepts nothing for kLinger. Reads meanwhile: closing a socket with unread data would discard
+/// what it has not sent.
 void TcpLinks::Engine::say_bye() {
   const auto drop = [](const RecordHead&, std::span<const std::byte>) { return true; };
   const auto longest = Clock::now() + kLongestLinger;

@@ -61,7 +61,7 @@ Layout layout_of(OuterWire wire) {
 }
 
 /// Calls `one(first value, number of values, first byte of codes, first byte of scales)` for parts
-/// of whole blocks on as many threads; true when all are.
+/// of whole blocks, each on a separate thread. Returns whether all calls return true.
 template <class One>
 bool in_parts(const WireFormat& format, const Layout& layout, std::size_t values,
               std::size_t encoded, int threads, const One& one) {
@@ -71,7 +71,7 @@ bool in_parts(const WireFormat& format, const Layout& layout, std::size_t values
   const auto block = static_cast<std::size_t>(format.block);
   const std::size_t blocks = (values + block - 1) / block;
   const std::size_t scales_at = encoded - blocks * layout.scale_bytes;
-  // Less is not worth a thread.
+  // Fewer values are not worth a thread.
   constexpr std::size_t kFewest = 1 << 15;
   const std::size_t most = std::max<std::size_t>(values / kFewest, 1);
   const std::size_t parts = std::clamp<std::size_t>(static_cast<std::size_t>(threads), 1, most);
@@ -82,7 +82,7 @@ bool in_parts(const WireFormat& format, const Layout& layout, std::size_t values
                scales_at + first * layout.scale_bytes);
   };
   if (parts == 1) return part(0);
-  // Not OpenMP's: its threads would go on spinning for a while beside the training.
+  // Not OpenMP threads: these would keep spinning for a while and compete with training.
   std::atomic<bool> good{true};
   std::vector<std::jthread> helpers;
   for (std::size_t number = 1; number < parts; ++number)

@@ -1,7 +1,7 @@
 // The kernels of wire_kernels.h in the namespace SORTIE_ISA_NAMESPACE, compiled once per
 // instruction set without contraction: each operation is exact or rounded once, so all sets give
-// the same bits. Nothing here may be shared between sets, so no inline function of another header
-// is called (its one linked copy could hold the wider set's code).
+// the same bits. Instruction sets must not share code, so no inline function of another header is
+// called: its single linked copy could contain code of the wider set.
 #include <cstdint>
 
 #include "trainer/outer/wire_kernels.h"
@@ -17,7 +17,7 @@ using std::uint32_t;
 using std::uint8_t;
 
 constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
-/// Values that are worked on at a time: they stay in the nearest cache. Even, for nibbles.
+/// Values that are processed at a time; they fit in the L1 cache. Even, for nibbles.
 constexpr int64_t kStep = 64;
 
 SORTIE_INLINE float as_float(uint32_t bits) {
@@ -30,7 +30,7 @@ SORTIE_INLINE int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-/// Bits of the largest magnitude; those of a NaN or infinity are kInfinity or more.
+/// Bits of the largest magnitude; kInfinity or more if any value is infinite or NaN.
 SORTIE_INLINE uint32_t top_of(const float* values, int64_t n) {
   uint32_t top = 0;
 #pragma omp simd reduction(max : top)
@@ -41,21 +41,22 @@ SORTIE_INLINE uint32_t top_of(const float* values, int64_t n) {
   return top;
 }
 
-/// A float of one sign bit, kExponent and kMantissa bits with subnormals, of which the codes above
-/// kLargest stand for no number. kTop: exponent of the largest one.
+/// A float format of one sign bit, kExponent and kMantissa bits, with subnormals. Codes above
+/// kLargest are no numbers. kTop is the exponent of the largest number.
 template <int kExponent, int kMantissa, int kBias, uint32_t kLargest, int kTop>
 struct Minifloat {
   static constexpr int kShift = 23 - kMantissa;
   static constexpr int kBits = 1 + kExponent + kMantissa;
-  static constexpr uint32_t kCodes = 1u << (kBits - 1);  // of each sign
+  static constexpr uint32_t kCodes = 1u << (kBits - 1);  // per sign
   static constexpr uint32_t kLargestCode = kLargest;
   static constexpr bool kNibbles = kBits == 4;
-  static constexpr uint32_t kLargestScale = 254 - kTop;  // what it scales to is below infinity
-  /// The scale of a block is 2^(floor(log2(largest magnitude)) - kTop), as OCP's microscaling
-  /// formats (1.0) have it: values up to twice the largest power of two that there is, the topmost
-  /// of which saturate. Where the format has powers of two alone (E3M0), a block whose largest
-  /// value is nearer to the next one takes that: its error there is then at most 1/3, not 1/2, and
-  /// on normal values the whole is 1.2 dB better (tests/trainer/outer/wire_test.cc).
+  static constexpr uint32_t kLargestScale = 254 - kTop;  // scaled values are below infinity
+  /// The scale of a block is 2^(floor(log2(largest magnitude)) - kTop), as in OCP's microscaling
+  /// formats (1.0): scaled values are below twice the largest power of two of the format, and the
+  /// topmost saturate. In a format of powers of two only (E3M0), a block whose largest value is
+  /// nearer to the next power uses that one: the relative error of this value is then at most 1/3
+  /// instead of 1/2, and on normal values the result is 1.2 dB better
+  /// (tests/trainer/outer/wire_test.cc).
   static constexpr uint32_t kScaleRounding = kMantissa == 0 ? 0x400000u : 0u;
 
   static uint32_t scale_of(uint32_t top) {
@@ -63,20 +64,21 @@ struct Minifloat {
     const uint32_t scale = exponent < kTop ? 0 : exponent - kTop;
     return scale < kLargestScale ? scale : kLargestScale;
   }
-  /// To nearest, ties to even, above the largest number to that.
+  /// Rounds to nearest, ties to even; saturates at the largest number.
   SORTIE_INLINE uint32_t code(float value, float inverse_scale) {
     constexpr uint32_t kUnit = static_cast<uint32_t>(127 + 23 + 1 - kBias - kMantissa) << 23;
     constexpr uint32_t kNormal = static_cast<uint32_t>(128 - kBias) << 23;
     const uint32_t bits = as_bits(value * inverse_scale);  // exact, or far below the smallest code
     const uint32_t magnitude = bits & kMagnitude;
-    // The sum's last place is the step of subnormals: the addition rounds to a multiple of it.
+    // The last place of the sum is the step of subnormals, so the addition rounds to a multiple of
+    // it.
     const uint32_t subnormal = as_bits(as_float(magnitude) + as_float(kUnit)) - kUnit;
     const uint32_t rounded = magnitude + ((1u << (kShift - 1)) - 1) + ((magnitude >> kShift) & 1u);
     const uint32_t normal = (rounded >> kShift) - (static_cast<uint32_t>(127 - kBias) << kMantissa);
     const uint32_t nearest = magnitude < kNormal ? subnormal : normal;
     return (nearest < kLargest ? nearest : kLargest) | ((bits >> 31) << (kBits - 1));
   }
-  /// Half of the number, which is a normal f32 or 0. `code` has no other bits.
+  /// Returns half of the number, which is a normal f32 or 0. `code` must have no other bits.
   SORTIE_INLINE float half(uint32_t code) {
     constexpr uint32_t kBase = static_cast<uint32_t>(127 - kBias) << 23;
     const uint32_t fraction = (code & (kCodes - 1)) << kShift;
@@ -92,10 +94,10 @@ using E5M2 = Minifloat<5, 2, 15, 0x7b, 15>;
 using E2M1 = Minifloat<2, 1, 1, 7, 2>;
 using E3M0 = Minifloat<3, 0, 3, 7, 4>;
 
-/// Two codes, of which the lower is the first.
+/// Two codes; the lower byte is the first.
 using Pair = std::uint16_t __attribute__((may_alias));
 
-/// Low nibble first. An even number of codes.
+/// Packs an even number of codes, low nibble first.
 SORTIE_INLINE void pack(const uint8_t* codes, int64_t n, uint8_t* nibbles) {
   const auto* pairs = reinterpret_cast<const Pair*>(codes);
 #pragma omp simd
@@ -143,7 +145,7 @@ bool encode_blocks(const float* values, int64_t n, int64_t any_block, uint8_t* p
   for (; at + block <= n; at += block, payload += bytes, ++scales)
     finite &= encode_block<Format, kBlock>(values + at, block, payload, scales);
   if (at == n) return finite;
-  // The last one as if zeros followed.
+  // The last block, as if zeros followed.
   const uint32_t top = top_of(values + at, n - at);
   const uint32_t exponent = Format::scale_of(top);
   *scales = static_cast<uint8_t>(exponent);
@@ -159,7 +161,7 @@ bool encode_blocks(const float* values, int64_t n, int64_t any_block, uint8_t* p
   return finite && top < kInfinity;
 }
 
-/// What becomes of a decoded value.
+/// Stores or adds a decoded value.
 template <bool kAdd>
 SORTIE_INLINE void put(float* out, float weight, float value) {
   *out = kAdd ? *out + weight * value : value;

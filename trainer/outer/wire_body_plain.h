@@ -1,5 +1,5 @@
-// The wires without minifloats: f32 and bf16, which have no scales, and int8. Included by
-// wire_body.h.
+// The wire formats that are no minifloats: f32 and bf16, which have no scales, and int8. Included
+// by wire_body.h.
 
 bool encode_f32(const float* values, int64_t n, int64_t, uint8_t* payload, uint8_t*) {
   __builtin_memcpy(payload, values, static_cast<std::size_t>(n) * 4);
@@ -22,7 +22,7 @@ bool decode_f32(float weight, const uint8_t* payload, const uint8_t*, int64_t n,
   return top < kInfinity;
 }
 
-/// Nearest, ties to even; what would round to infinity becomes the largest finite number.
+/// Rounds to nearest, ties to even; what would round to infinity becomes the largest finite number.
 bool encode_bf16(const float* values, int64_t n, int64_t, uint8_t* payload, uint8_t*) {
   std::uint16_t rounded[kStep];
   uint32_t top = 0;
@@ -62,9 +62,9 @@ bool decode_bf16(float weight, const uint8_t* payload, const uint8_t*, int64_t n
   return top < kInfinity;
 }
 
-constexpr uint32_t kLargestScale = 0x7c010203u;  // 127 of the next one would be infinite
+constexpr uint32_t kLargestScale = 0x7c010203u;  // 127 times the next larger one is infinite
 
-/// The scale is a 127th of the largest magnitude, at least the smallest normal f32 so that its
+/// The scale is 1/127 of the largest magnitude, but at least the smallest normal f32, so that its
 /// inverse is finite.
 bool encode_int8(const float* values, int64_t n, int64_t block, uint8_t* payload, uint8_t* scales) {
   constexpr float kRound = 12582912.0f;  // 1.5 x 2^23: the sum's last place is 1

@@ -56,7 +56,7 @@ std::string describe_difference(const std::vector<Signature>& all,
   if (ranks_by_text.size() == 1) return {};
   std::vector<std::pair<std::string, std::vector<int>>> kinds(ranks_by_text.begin(),
                                                               ranks_by_text.end());
-  // What most do comes last: those that differ are named first.
+  // The majority comes last, so that the ranks that differ are named first.
   std::ranges::stable_sort(kinds, {}, [](const auto& kind) { return kind.second.size(); });
   const bool majority =
       kinds[kinds.size() - 1].second.size() > kinds[kinds.size() - 2].second.size();

@@ -1,4 +1,5 @@
-// The debug mode: before each collective its ranks compare what they are about to do.
+// The debug mode of collectives (SORTIE_COMM_DEBUG=1): before each collective, its ranks compare
+// what they are about to issue.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,19 @@ enum class Collective : std::int32_t {
   all_gather,
   broadcast,
   all_to_all,
-  exchange,  // messages of several ranks, together
+  exchange,  // point-to-point messages that all ranks of a group issue as one collective
   barrier,
   split,
   all_gather_text,
 };
 
-/// What one rank issues. Sent as it is: all ranks are one build.
+/// The collective that one rank issues. Sent as raw bytes: all ranks run the same build.
 struct Signature {
-  std::int64_t sequence = 0;  // of the group's collectives
-  std::int64_t elements = 0;  // 0 where ranks may differ
+  std::int64_t sequence = 0;  // among the collectives of the group
+  std::int64_t elements = 0;  // 0 if the counts of ranks may differ
   Collective collective = Collective::barrier;
   std::int32_t dtype = 0;
-  std::int32_t root = -1;  // of a broadcast
+  std::int32_t root = -1;  // of a broadcast, else -1
   std::int32_t unused = 0;
 
   bool operator==(const Signature&) const = default;
@@ -39,8 +40,8 @@ struct Signature {
 /// "all-reduce"
 std::string_view collective_name(Collective collective);
 
-/// Which ranks of a group differ from most of them, and how; empty when all agree. Ranks are named
-/// by `world_ranks`.
+/// Describes which ranks of a group issue another collective than the others; empty if all issue
+/// the same. `all[i]` is the signature of world rank `world_ranks[i]`.
 std::string describe_difference(const std::vector<Signature>& all,
                                 const std::vector<int>& world_ranks);
 

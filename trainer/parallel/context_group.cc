@@ -7,7 +7,7 @@ namespace sortie::trainer {
 ChunkReach chunk_reach(std::int64_t window, std::int64_t chunk_tokens, int chunks) {
   if (window == 0) return chunks - 1;
   if (window == 1) return 0;
-  // The nearest tokens of chunks that are d apart have (d - 1) * chunk_tokens + 1 between them.
+  // The nearest tokens of two chunks d apart are (d - 1) * chunk_tokens + 1 positions apart.
   return std::min<std::int64_t>(chunks - 1, 1 + (window - 2) / chunk_tokens);
 }
 
@@ -23,8 +23,8 @@ std::vector<ChunkRoute> chunk_routes(int ranks, ChunkReach reach) {
           sees(rank, chunk, reach) || sees(2 * ranks - 1 - rank, chunk, reach);
     }
     const auto needed = [&](int step) { return needs[static_cast<std::size_t>(step)]; };
-    // `up` steps upwards, and downwards to the last one that is left. Of equal ways early chunks
-    // take that upwards, late ones that downwards: links are used in both directions.
+    // Tries `up` hops upwards and the rest downwards. Of equally short routes, early chunks take
+    // the one upwards and late ones the one downwards, so that links are used in both directions.
     int best_up = 0, best_down = ranks;
     for (int i = 0; i < ranks; ++i) {
       const int up = chunk < ranks ? ranks - 1 - i : i;

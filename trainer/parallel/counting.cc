@@ -19,7 +19,7 @@ double payload_of(const Tensor& tensor) {
   return static_cast<double>(tensor.elements()) * static_cast<double>(dtype_bytes(tensor.dtype()));
 }
 
-/// Bytes are those of the algorithms for what is too large for one message (README.md).
+/// Counts the bytes of the algorithms for data that is too large for one message (README.md).
 class CountingCommunicator final : public Communicator {
  public:
   CountingCommunicator(int rank, int size, std::string name, SentBytes& sent)

@@ -1,4 +1,4 @@
-// A group of a rank that is only planned: its collectives carry nothing and count what they would
+// Communicator for planning: its collectives transfer nothing and count the bytes that they would
 // send.
 #pragma once
 
@@ -12,19 +12,20 @@
 
 namespace sortie::trainer {
 
-/// Whom bytes go to.
+/// Destination of sent bytes.
 struct SentTo {
-  std::string group;  // its name
-  int peer = -1;      // one rank of it; -1: all others, each the same part
+  std::string group;  // name of the group
+  int peer = -1;      // one rank of it; -1: all others, an equal part to each
   auto operator<=>(const SentTo&) const = default;
 };
-/// Payload bytes that this rank would send.
+/// Payload bytes that this rank would send, by destination.
 using SentBytes = std::map<SentTo, double>;
-/// To all ranks of a group together.
+/// Sum over all destinations in `group`.
 double bytes_to(const SentBytes& sent, std::string_view group);
 
-/// Rank `rank` of a group of `size`. Tensors are left as they are, gathered texts are this rank's.
-/// `sent` outlives it. It can not be split.
+/// Creates the communicator of rank `rank` in a group of `size`. Collectives leave tensors
+/// unchanged. all_gather() of a text returns this rank's text for every rank. split() is not
+/// supported (checked). `sent` must outlive it.
 std::unique_ptr<Communicator> make_counting_communicator(int rank, int size, std::string name,
                                                          SentBytes& sent);
 

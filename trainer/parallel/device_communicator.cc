@@ -107,9 +107,9 @@ class DeviceCommunicator final : public Communicator {
         });
   }
 
-  // By way of the host: receives are posted long ahead, and a kernel that waits for one would hold
-  // up all that its group's stream is given after it.
-  // Not on a line, which has nothing else to do, and not in an exchange, which all ranks begin.
+  // Through the host: receives are posted long before they are needed, and a kernel that waits for
+  // one would delay everything that is added to its group's stream after it. Exceptions are a line,
+  // whose stream has no other work, and an exchange, which all ranks begin together.
   Handle send_async(const Tensor& values, int to, const Event& ready) override {
     if (!line_ || !ours(values)) return host_->send_async(values, to, ready);
     return start_message("send", values, [&](const WhileWaiting& waiting) {
@@ -153,7 +153,7 @@ class DeviceCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key, std::string name) override {
     auto host = host_->split(color, key, name);
     std::unique_ptr<DeviceGroup> group;
-    // A rank alone needs no group.
+    // A group of one needs no DeviceGroup.
     if (group_) {
       check_sound(*rank_, *host_);
       attempt(fmt::format("split of group {} into {}", this->name(), name), [&](auto& waiting) {
@@ -181,7 +181,7 @@ class DeviceCommunicator final : public Communicator {
   void abort(int exit_code) override { host_->abort(exit_code); }
 
  private:
-  /// A tensor that travels between GPUs; in a group of one nothing travels.
+  /// Whether a tensor is sent between GPUs; never in a group of one.
   bool ours(const Tensor& values) const {
     return values.device().kind == DeviceKind::cuda && group_ != nullptr;
   }
@@ -191,8 +191,8 @@ class DeviceCommunicator final : public Communicator {
                  "a collective of {} with tensors of {} and {}", rank_->device.to_string(),
                  input.device().to_string(), output.device().to_string());
   }
-  /// Waits until the GPU has done what the group was given: with groups that are destroyed while
-  /// something is in flight, or while an exception passes by, all of the rank's are ended.
+  /// Waits until the GPU has completed all work of the group. If that fails, or if the stack is
+  /// being unwound, aborts all groups of the rank.
   void finish() {
     if (rank_->broken) return;
     std::string why = std::uncaught_exceptions() > 0 ? "an exception passes by" : "";
@@ -205,7 +205,8 @@ class DeviceCommunicator final : public Communicator {
     rank_->watch.abort_all();
   }
 
-  /// Gives `call` what ends its wait, and ends all groups when it fails.
+  /// Calls `call` with a function that ends futile waits. If it fails, aborts all groups of the
+  /// rank.
   template <class Call>
   void attempt(const std::string& what, const Call& call) {
     DeviceWait wait(*rank_, *host_);
@@ -237,7 +238,7 @@ class DeviceCommunicator final : public Communicator {
     return in_flight(host_->label(collective, sequence), {input, output}, call);
   }
 
-  /// The two ends are not compared in the debug mode: neither waits for the other.
+  /// The debug mode does not compare the two ends, because neither waits for the other.
   template <class Call>
   Handle start_message(const char* direction, const Tensor& values, const Call& call) {
     check_tensors(values, values);
@@ -257,9 +258,9 @@ class DeviceCommunicator final : public Communicator {
 
   const std::shared_ptr<DeviceRank> rank_;
   const std::unique_ptr<GroupCommunicator> host_;
-  const std::unique_ptr<DeviceGroup> group_;  // null for a rank alone
+  const std::unique_ptr<DeviceGroup> group_;  // nullptr in a group of one
   bool line_ = false;
-  std::uint64_t messages_ = 0;  // of a line
+  std::uint64_t messages_ = 0;  // sent or received on a line
 };
 
 }  // namespace

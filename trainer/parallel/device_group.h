@@ -1,6 +1,7 @@
-// DeviceGroup: what carries collectives between the memory of GPUs. The device module has it
-// (nccl.cc); device_communicator.h makes a Communicator of it. Calls add a collective to the
-// group's own stream, behind an event, and return at once. What fails throws CommunicatorError.
+// DeviceGroup: interface of collectives between the memory of GPUs. The device module implements it
+// (nccl.cc); device_communicator.h builds a Communicator on it. A call adds a collective to the
+// group's own stream, after an event, and does not wait for its end. Failures throw
+// CommunicatorError.
 #pragma once
 
 #include <chrono>
@@ -16,11 +17,11 @@
 
 namespace sortie::trainer {
 
-/// Called again and again while the library works on a call in threads of its own, for example
-/// connects ranks; throws what is to end that wait. It is not kept after the call.
+/// Called repeatedly while the library works on a call in its own threads, for example connects
+/// ranks. Throws to end the wait. Not kept after the call.
 using WhileWaiting = std::function<void()>;
 
-/// A tensor on its way to or from another rank of a group.
+/// A tensor to send to, or receive from, another rank of a group.
 struct DeviceMessage {
   Tensor values;
   int rank = 0;
@@ -30,10 +31,11 @@ class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
 
-  /// Tensors are dense and of this group's GPU; they stay untouched until the event that comes back
-  /// has passed, and who gives the event away to a stream keeps no hold of them after that. Shapes,
-  /// counts and places are those of Communicator. Each call returns when the stream has it, which
-  /// the first ones do only when the other ranks have called, too: they connect then.
+  /// Tensors are dense and in the memory of this group's GPU. They must not be accessed until the
+  /// returned event has passed. A caller that has made a stream wait for the event need not keep
+  /// them any longer. Shapes, counts and aliasing are those of Communicator. A call returns once
+  /// the collective is on the stream. The first collective of a group, and the first message of a
+  /// pair, return only after the other ranks have called them too, because the ranks connect then.
   virtual Event all_reduce(const Tensor& values, ReduceOp op, const Event& ready,
                            const WhileWaiting& waiting) = 0;
   virtual Event reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op,
@@ -45,42 +47,45 @@ class DeviceGroup {
   virtual Event all_to_all(const Tensor& input, std::span<const std::int64_t> send_counts,
                            const Tensor& output, std::span<const std::int64_t> receive_counts,
                            const Event& ready, const WhileWaiting& waiting) = 0;
-  /// Messages in both directions, which may wait for each other. Those of one sender to one
-  /// receiver are taken in the order of the calls, and of the lists.
+  /// Sends and receives messages as one operation, so that they can not deadlock. Messages of one
+  /// sender to one receiver match in the order of calls and of the lists.
   virtual Event exchange(std::span<const DeviceMessage> sends,
                          std::span<const DeviceMessage> receives, const Event& ready,
                          const WhileWaiting& waiting) = 0;
 
-  /// Cuts the group as Communicator::split does; null for a negative color. All members call it.
+  /// Splits the group as Communicator::split does; nullptr for a negative color. Collective over
+  /// the group.
   virtual std::unique_ptr<DeviceGroup> split(int color, int key, const std::string& name,
                                              const WhileWaiting& waiting) = 0;
 
-  /// What has gone wrong beside the calls, in the library's words; empty when nothing has, or when
-  /// another thread is in a call of this group. Any thread may ask.
+  /// Returns the library's message of an asynchronous error. Empty if there is none, or if another
+  /// thread is in a call of this group. Thread-safe.
   virtual std::string problem() = 0;
-  /// Whether the GPU has done all that it was given by this group.
+  /// Whether the GPU has completed all work of this group.
   virtual bool idle() = 0;
 };
 
-/// The library of a device module that makes groups.
+/// Creates groups: the communication library of the device module.
 class DeviceGroups {
  public:
   virtual ~DeviceGroups() = default;
   /// "NCCL 2.28.9"
   virtual std::string library() const = 0;
-  /// The variables of the environment that decide how sums are taken: all ranks have to have the
-  /// same, so those of rank 0 are given to `adopt_settings` of all before there is a group.
+  /// Environment variables that decide the order of sums. All ranks must have the same ones, so the
+  /// settings of rank 0 are passed to adopt_settings() on all ranks before the first group is
+  /// created.
   virtual std::string settings() const = 0;
   virtual void adopt_settings(const std::string& settings) = 0;
-  /// For rank 0: what all ranks of a new group have to know to find each other.
+  /// For rank 0: creates the id with which all ranks of a new group find each other.
   virtual std::string new_id() = 0;
-  /// All ranks of the group, each with a GPU of its own. Returns when they are connected.
+  /// Creates a group; called by all of its ranks, each with its own GPU. Blocks until they are
+  /// connected.
   virtual std::unique_ptr<DeviceGroup> join(Device device, const std::string& id, int rank,
                                             int size, const std::string& name,
                                             const WhileWaiting& waiting) = 0;
-  /// Ends what is in flight of these groups, all of one GPU, whatever other ranks do. All at once:
-  /// the end of one frees memory of the GPU, which waits for kernels of all. Their calls throw from
-  /// here on.
+  /// Aborts everything in flight in these groups of one GPU, whatever other ranks do. All groups of
+  /// the GPU must be aborted together: aborting one frees GPU memory, which waits for the kernels
+  /// of all. Later calls of these groups throw.
   virtual void abort(std::span<DeviceGroup* const> groups) = 0;
 };
 

@@ -37,7 +37,7 @@ std::string DeviceWait::given_up() {
   if (waits_given_up()) return "given up, because this rank was asked to end";
   std::string lost = host_.lost_members();
   if (lost.empty()) return {};
-  // A rank may be at its end, with nothing left to do for this wait.
+  // The rank may have ended normally, with nothing left to do for this wait.
   constexpr std::chrono::seconds kAfterAnEnd{2};
   const auto now = Clock::now();
   lost_since_ = std::min(lost_since_, now);

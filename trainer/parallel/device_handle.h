@@ -1,4 +1,4 @@
-// What is in flight between GPUs, as a rank's own thread waits for it.
+// Handles of collectives between GPUs, and how the rank's thread waits for them.
 #pragma once
 
 #include <chrono>
@@ -11,35 +11,36 @@
 
 namespace sortie::trainer {
 
-/// What all groups of a rank share.
+/// State that all groups of a rank share.
 struct DeviceRank {
   DeviceRank(DeviceGroups& made_by, Device gpu)
       : groups(made_by), device(gpu), watch(made_by, communication_limit()) {}
   DeviceGroups& groups;
   const Device device;
   DeviceWatch watch;
-  bool broken = false;  // all groups are aborted
+  bool broken = false;  // all groups were aborted
 };
 
-/// Ends all that is in flight, as kernels that wait for others would keep the GPU from its own
-/// work, and throws CommunicatorError.
+/// Aborts everything in flight, because kernels that wait for other ranks would block the GPU, and
+/// throws CommunicatorError.
 [[noreturn]] void fail_with(DeviceRank& rank, GroupCommunicator& host, const std::string& message);
-/// Fails so when something has failed beside the rank's thread, or before.
+/// Calls fail_with() if the watch has found a failure. Throws CommunicatorError if all groups were
+/// aborted before.
 void check_sound(DeviceRank& rank, GroupCommunicator& host);
 
-/// A wait of the rank's thread, for the GPU or for what its library does in threads of its own.
-/// `rank` and `host` outlive it.
+/// A wait of the rank's thread: for the GPU, or for a call that the library continues in its own
+/// threads. `rank` and `host` must outlive it.
 class DeviceWait {
  public:
   DeviceWait(DeviceRank& rank, GroupCommunicator& host) : rank_(rank), host_(host) {}
 
-  /// Why nothing will come: this rank is asked to end, or another one is gone. Empty while there is
-  /// hope. Moves messages of the host.
+  /// Returns why waiting is futile: this rank was asked to end, or another rank of the group has
+  /// been gone for 2 s. Else empty. Makes progress on messages of the host.
   std::string given_up();
-  /// The same, or what the watch has found.
+  /// Returns the failure that the watch has found, else given_up().
   std::string failed();
-  /// The same for a call that the library goes on with, which is nothing yet that the watch could
-  /// look after: also when it takes longer than SORTIE_COMM_TIMEOUT.
+  /// Like failed(), for a call that the library continues in its own threads. The watch does not
+  /// cover such calls, so this also fails after SORTIE_COMM_TIMEOUT.
   std::string call_failed();
   void nap() const;
 
@@ -53,7 +54,8 @@ class DeviceWait {
 
 class DeviceHandle final : public CollectiveHandle {
  public:
-  /// `what` names collective and group, `done` is its end on the GPU, `kept` lives until then.
+  /// `what` names the collective and its group. `done` passes when the GPU has completed it. The
+  /// handle keeps the tensors `kept` alive.
   DeviceHandle(std::shared_ptr<DeviceRank> rank, GroupCommunicator& host, std::string what,
                Event done, std::vector<Tensor> kept)
       : rank_(std::move(rank)),
@@ -73,10 +75,10 @@ class DeviceHandle final : public CollectiveHandle {
   const std::string what_;
   const Event done_;
   std::vector<Tensor> kept_;
-  bool ordered_ = false;  // done, or a stream waits for it
+  bool ordered_ = false;  // complete, or a stream waits for it
 };
 
-/// Of a collective of no elements.
+/// Handle of a collective without elements.
 struct NoDeviceWork final : CollectiveHandle {
   bool poll() override { return true; }
   void wait() override {}

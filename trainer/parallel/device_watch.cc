@@ -9,7 +9,7 @@ namespace {
 
 using WatchClock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kBetweenLooks{50};
-/// In which the rank's own thread should have heard of a failure, where it can.
+/// Time in which the rank's own thread should notice a failure, unless it is blocked.
 constexpr std::chrono::seconds kToBeNoticed{5};
 
 }  // namespace

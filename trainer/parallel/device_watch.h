@@ -1,5 +1,5 @@
-// DeviceWatch: what is in flight between GPUs, looked after by a thread, as the rank's own may wait
-// in a call of the driver that only the end of a collective ends.
+// DeviceWatch: a thread that monitors the collectives between GPUs of a rank. The rank's own thread
+// may be blocked in a driver call that returns only when a collective ends.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace sortie::trainer {
 
 class DeviceWatch {
  public:
-  /// What a failure was. A collective that is not done after `limit` in which no other was is one,
-  /// 0 = no limit. `library` has made the groups, and outlives this.
+  /// Starts the thread. Collectives have failed if some are in flight and none completes for
+  /// `limit`; 0 = no limit. `library` created the groups and must outlive this.
   DeviceWatch(DeviceGroups& library, std::chrono::duration<double> limit);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
@@ -26,13 +26,15 @@ class DeviceWatch {
 
   void add(DeviceGroup& group);
   void remove(DeviceGroup& group);
-  /// `what` names collective and group.
+  /// Registers a collective. `done` passes when it is complete; `what` names the collective and its
+  /// group.
   void started(const DeviceGroup& group, Event done, std::string what);
 
-  /// What has failed; empty when nothing has. Who asks takes care of it: without anybody who asks
-  /// within some seconds the thread throws it, which ends the process (loop/rank_end.h).
+  /// Returns what has failed; empty if nothing has. The caller must handle the failure. If nothing
+  /// calls this within a few seconds of a failure, the thread throws it, which ends the process
+  /// (loop/rank_end.h).
   std::string failure();
-  /// Ends what is in flight of all groups, together.
+  /// Aborts everything in flight in all groups, together.
   void abort_all();
 
  private:
@@ -42,7 +44,7 @@ class DeviceWatch {
     std::string what;
   };
   void watch();
-  /// Looks once; what is wrong.
+  /// Checks everything once; returns what is wrong, else empty. Requires mutex_.
   std::string look();
 
   DeviceGroups& library_;
@@ -51,7 +53,7 @@ class DeviceWatch {
   std::condition_variable changed_;
   std::vector<DeviceGroup*> groups_;
   std::deque<Flight> flights_;
-  std::chrono::steady_clock::time_point last_;  // that one was done, or the first began
+  std::chrono::steady_clock::time_point last_;  // when one last completed, or the first began
   std::string failure_;
   bool noticed_ = false, stopping_ = false;
   std::thread thread_;

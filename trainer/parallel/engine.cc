@@ -58,7 +58,7 @@ Engine::Engine(std::unique_ptr<Transport> transport)
 }
 
 void Engine::remove(Queue& queue) {
-  // Operations of a broken engine go with their group; those of a sound one are done.
+  // Operations of a broken engine are destroyed with their group; otherwise they are done.
   std::erase(queues_, &queue);
 }
 
@@ -133,7 +133,7 @@ void Engine::fail_with(const std::string& message) {
 void Engine::give_up(Operation& operation, std::chrono::duration<double> idle) {
   std::vector<int> missing = operation.missing();
   std::string behind;
-  if (missing.empty()) {  // not begun: an earlier one of its group holds it up
+  if (missing.empty()) {  // not begun: an earlier one of its group blocks it
     for (Queue* queue : queues_) {
       const auto& all = queue->operations;
       if (std::ranges::none_of(all, [&](const auto& one) { return one.get() == &operation; }))
@@ -178,8 +178,8 @@ void Engine::give_scratch(ScratchBlock block) {
 
 Flight::~Flight() {
   if (operation_->done) return;
-  // Its memory must not be freed under it, and waiting could take for ever: a rank that fails in
-  // mid-step ends its process instead (trainer/loop/rank_end.h).
+  // The memory of an operation in flight must not be freed, and waiting could take forever: a rank
+  // that fails within a step ends its process instead (trainer/loop/rank_end.h).
   SORTIE_CHECK(engine_->broken() || std::uncaught_exceptions() > 0,
                "{} is dropped while it is in flight", operation_->what());
   engine_->drop(operation_);

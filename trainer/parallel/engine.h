@@ -1,8 +1,8 @@
-// Engine: all operations in flight of one rank, whatever their groups, over one transport.
+// Engine: all operations in flight of one rank, of all its groups, over one transport.
 //
-// Nothing moves but in poll() and wait(), on the thread that calls them: MPI is initialised for one
-// thread. Either moves every operation, so that two ranks that wait for two collectives in
-// different orders do not wait for each other.
+// Operations make progress only in start(), poll() and wait(), on the calling thread: MPI is
+// initialised for one thread. poll() and wait() advance every operation, so that two ranks that
+// wait for two collectives in different orders do not deadlock.
 #pragma once
 
 #include <atomic>
@@ -15,39 +15,40 @@
 
 namespace sortie::trainer {
 
-/// SORTIE_COMM_TIMEOUT, 0 = no limit; a value that is no number of seconds throws
-/// CommunicatorError.
+/// Value of SORTIE_COMM_TIMEOUT, 1800 s if unset; 0 = no limit. Throws CommunicatorError if it is
+/// not a number of seconds.
 std::chrono::duration<double> communication_limit();
 
 class Engine {
  public:
-  /// Operations that start in order, a few at a time: what a slow link carries is better one whole
-  /// result than halves of many, and each has scratch memory.
+  /// Operations that start in order, at most `active` at a time: over a slow link, one complete
+  /// result is better than halves of many, and each operation uses scratch memory.
   struct Queue {
     std::size_t active = 3;
     std::deque<std::shared_ptr<Operation>> operations;
   };
 
-  /// Reads SORTIE_COMM_TIMEOUT; a value that is no number of seconds throws CommunicatorError.
+  /// Reads SORTIE_COMM_TIMEOUT; throws CommunicatorError if it is not a number of seconds.
   explicit Engine(std::unique_ptr<Transport> transport);
 
   Transport& transport() { return *transport_; }
   void add(Queue& queue) { queues_.push_back(&queue); }
   void remove(Queue& queue);
-  /// For operations that other messages can not be mistaken for.
+  /// For operations whose messages can not be confused with others; all of them are active.
   Queue& unordered() { return unordered_; }
 
   void start(Queue& queue, const std::shared_ptr<Operation>& operation);
   void poll();
   void wait(Operation& operation);
-  /// Takes away an operation that is not done; its messages are withdrawn with it.
+  /// Removes an unfinished operation. Its destructor withdraws its messages.
   void drop(const std::shared_ptr<Operation>& operation);
-  /// An operation has failed: handles may go before they are done.
+  /// Whether an operation has failed or give_up_all() was called. Handles may then be destroyed
+  /// before they are done.
   bool broken() const { return broken_; }
   [[noreturn]] void fail_with(const std::string& message);
   void give_up_all() { broken_ = true; }
 
-  /// Memory for what arrives before it is added up; kept from one operation to the next.
+  /// Memory for received data until it is reduced; reused by later operations.
   using Scratch = std::unique_ptr<std::byte[]>;
   struct ScratchBlock {
     Scratch memory;
@@ -56,10 +57,10 @@ class Engine {
   ScratchBlock take_scratch(std::size_t bytes);
   void give_scratch(ScratchBlock block);
 
-  /// Collectives that were begun, by any group; for other threads to read.
+  /// Number of collectives begun, over all groups. Other threads may read it.
   std::atomic<std::uint64_t> begun{0};
 
-  /// The number of the next group, above all that this rank has been in.
+  /// Number of the next group: above those of all groups that this rank was in.
   int next_group = 1;
 
  private:
@@ -72,11 +73,11 @@ class Engine {
   Queue unordered_;
   std::vector<ScratchBlock> scratch_;
   bool broken_ = false;
-  bool moving_ = false;  // an operation that asks for an event may get here again
+  bool moving_ = false;  // polling an event may run ops that call poll() again
 };
 
-/// An operation in an engine, and the tensors whose memory it needs. Done when it goes, unless an
-/// exception takes it away.
+/// An operation in an engine, and the tensors whose memory it uses. It must be done when this is
+/// destroyed (checked), unless the stack is being unwound or the engine is broken.
 class Flight final : public Awaited {
  public:
   Flight(std::shared_ptr<Engine> engine, std::shared_ptr<Operation> operation,

@@ -9,7 +9,7 @@ Exchange::Exchange(const GroupRanks& group, Transport& transport, std::string wh
                    std::vector<Block> blocks, std::int64_t window, std::size_t piece)
     : LaneOperation(group, std::move(what)), piece_(piece) {
   const int size = group.size();
-  // The nearest above first: no two ranks begin with the same receiver.
+  // The next higher rank first, so that no two ranks begin with the same receiver.
   std::ranges::sort(blocks, {},
                     [&](const Block& block) { return (block.member - group.rank + size) % size; });
   for (const Block& block : blocks) {
@@ -68,7 +68,7 @@ Broadcast::Broadcast(const GroupRanks& group, Transport& transport, std::string 
   to_.resize(static_cast<std::size_t>(size));
   from_.resize(static_cast<std::size_t>(size));
   if (tree_) {
-    // Places count from the root; the parent of a place lacks its lowest bit.
+    // Places count from the root. The parent of a place is that place without its lowest bit.
     const int place = (group.rank - root + size) % size;
     const int lowest =
         place == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) : place & -place;
@@ -98,7 +98,7 @@ Broadcast::Broadcast(const GroupRanks& group, Transport& transport, std::string 
 
 std::int64_t Broadcast::pieces_of(int owner) const {
   if (owner == root_) return 0;
-  // Pieces go to the other members in turn.
+  // Pieces are assigned to the other members round-robin.
   const int turn = (owner - root_ + group_.size()) % group_.size() - 1;
   const std::int64_t all = piece_count(bytes_.size(), kSegmentBytes);
   return (all - turn + group_.size() - 2) / (group_.size() - 1);

@@ -1,4 +1,4 @@
-// Collectives that only move bytes: every pair of ranks has a block for each other.
+// Operations that only move bytes: exchange of blocks, barrier and broadcast.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 
 namespace sortie::trainer {
 
-/// Each rank sends a block to each of its peers and gets one from each: all-gather, all-to-all,
-/// send and receive. In pieces, a few per peer in flight, beginning with the nearest rank above.
+/// Sends a block to each peer and receives one from each: all-gather, all-to-all, send and receive.
+/// Blocks are sent in pieces, a few per peer in flight, beginning with the next higher rank.
 class Exchange final : public LaneOperation {
  public:
   struct Block {
-    int member;  // of the group; not this rank
+    int member;  // rank in the group; not this rank
     std::span<const std::byte> send;
     std::span<std::byte> receive;
   };
-  /// `blocks` in any order, at most one per peer; an empty span is no message. `window` messages of
-  /// `piece` bytes are in flight in a direction.
+  /// `blocks` are in any order, at most one per peer; an empty span means no message. Up to
+  /// `window` messages of `piece` bytes are in flight per peer and direction.
   Exchange(const GroupRanks& group, Transport& transport, std::string what, int tag,
            std::vector<Block> blocks, std::int64_t window = Lane::kWindow,
            std::size_t piece = kSegmentBytes);
@@ -35,7 +35,7 @@ class Exchange final : public LaneOperation {
   std::size_t piece_;
 };
 
-/// Returns when all have come: in log2(size) rounds of empty messages.
+/// Completes when all ranks have reached it, after log2(size) rounds of empty messages.
 class Barrier final : public LaneOperation {
  public:
   Barrier(const GroupRanks& group, Transport& transport, std::string what, int tag);
@@ -49,8 +49,9 @@ class Barrier final : public LaneOperation {
   std::size_t at_ = 0;
 };
 
-/// The root's bytes to all. Few bytes: down a binomial tree. Many: the root sends each piece to one
-/// rank, which passes it on to the others, so that no rank sends the whole more than once.
+/// Sends the root's bytes to all ranks. Less than kTreeBelow bytes are sent down a binomial tree.
+/// Otherwise the root sends each piece to one rank, which relays it to the others, so that no rank
+/// sends all bytes more than once.
 class Broadcast final : public LaneOperation {
  public:
   static constexpr std::size_t kTreeBelow = std::size_t{64} << 10;
@@ -60,7 +61,7 @@ class Broadcast final : public LaneOperation {
   bool advance() override;
 
  private:
-  /// Piece `index` of those that member `owner` passes on.
+  /// Piece `index` of those that member `owner` relays.
   std::span<std::byte> piece_of(int owner, std::int64_t index) const;
   std::int64_t pieces_of(int owner) const;
   bool advance_tree();
@@ -71,11 +72,11 @@ class Broadcast final : public LaneOperation {
   std::span<std::byte> bytes_;
   int root_;
   bool tree_;
-  Lane* from_root_ = nullptr;     // or from the parent in the tree
-  std::vector<Lane*> to_, from_;  // by member; to_ is of the children in the tree
+  Lane* from_root_ = nullptr;     // with a tree: from the parent
+  std::vector<Lane*> to_, from_;  // by member; with a tree, to_ has the children
 };
 
-/// The bytes of piece `index` when `bytes` are cut into pieces of `piece`.
+/// The bytes of piece `index` when `bytes` are cut into pieces of `piece` bytes.
 template <class Byte>
 std::span<Byte> piece_at(std::span<Byte> bytes, std::size_t piece, std::int64_t index) {
   const std::size_t begin = static_cast<std::size_t>(index) * piece;

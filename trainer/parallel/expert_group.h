@@ -1,4 +1,5 @@
-// ExpertGroup: the ranks that share out the routed experts of a mixture, as the layers see them.
+// ExpertGroup: the ranks among which the routed experts of a mixture are divided (expert
+// parallelism), as the layers see them.
 #pragma once
 
 #include "trainer/parallel/communicator.h"
@@ -8,8 +9,9 @@ namespace sortie::trainer {
 struct ExpertGroup {
   /// In the order of the experts: rank r has the r-th of size() equal parts of them.
   Communicator& communicator;
-  /// Ranks of a tensor-parallel group that have an expert each to themselves have the same rows:
-  /// each sends the `slice`-th of `slices` parts of these to the experts.
+  /// The ranks of a tensor-parallel group have the same rows. If each expert is cut over fewer
+  /// ranks than that group has, each rank sends only part `slice` of `slices` of these rows to the
+  /// experts.
   int slice = 0, slices = 1;
 
   int rank() const { return communicator.rank(); }
@@ -23,7 +25,7 @@ struct ExpertGroup {
     return {first, rows * (slice + 1) / slices - first};
   }
 
-  /// Rows that travel while others are computed; null = none do. Makes progress in poll().
+  /// Exchange of rows in flight during computation; nullptr if none. poll() makes progress on it.
   mutable CollectiveHandle* under_way = nullptr;
   void poll() const {
     if (under_way != nullptr) (void)under_way->poll();

@@ -38,7 +38,7 @@ GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicat
 }
 
 void GradientReducer::add_lane(ReduceGroup reduced, Communicator& group) {
-  if (group.size() == 1) return;  // its sums are there
+  if (group.size() == 1) return;  // nothing to sum
   Lane lane{.group = &group, .buckets = {}};
   for (std::size_t i = 0; i < ranges_.size(); ++i)
     if (store_.section_at(ranges_[i].begin).group == reduced) lane.buckets.push_back(i);
@@ -79,14 +79,14 @@ void GradientReducer::issue_ready() {
       const std::size_t place = lane.next;
       const auto act = [this, i, place] {
         Lane& of = lanes_[i];
-        issue(*of.group, of.buckets[place]);  // late ops, which poll, may be done in there
+        issue(*of.group, of.buckets[place]);  // may run deferred ops, which call poll()
         of.next = std::max(of.next, place + 1);
       };
       if (between_)
         between_(act);
       else
         act();
-      lane.next = std::max(lane.next, place + 1);  // where it is done later
+      lane.next = std::max(lane.next, place + 1);  // if it is performed later
     }
 }
 
@@ -95,7 +95,7 @@ void GradientReducer::issue(Communicator& group, std::size_t index) {
     return store_.gradients().slice(0, range.begin, range.elements());
   };
   const Tensor all = gradients_of(ranges_[index]);
-  // The gradients are final where the stream will be, not where it is.
+  // The gradients are final when the stream reaches this point.
   const Event ready = store_.context().record();
   if (on_reduced_) buckets_[index].begun = std::chrono::steady_clock::now();
   buckets_[index].handle =
@@ -111,15 +111,15 @@ void GradientReducer::completed(std::size_t index) {
 }
 
 void GradientReducer::poll() {
-  // A reduction that waits for its gradients may have ops done, which poll: the handle that is
-  // asked here would be gone, and the next one dropped in its place.
+  // Polling a reduction that waits for its gradients may run deferred ops, which call poll() again:
+  // that call would release the handle that is polled here, and this one the next handle instead.
   if (polling_) return;
   polling_ = true;
   for (Lane& lane : lanes_)
     while (lane.first_open < lane.next) {
       const std::size_t index = lane.buckets[lane.first_open];
       const auto& handle = buckets_[index].handle;
-      if (!handle || !handle->poll()) break;  // it is not begun yet, or under way
+      if (!handle || !handle->poll()) break;  // not begun yet, or in flight
       completed(index);
       ++lane.first_open;
     }

@@ -14,63 +14,66 @@ namespace sortie::trainer {
 
 class GradientReducer {
  public:
-  /// Cuts what is trained of the flat gradient buffer into buckets of about `bucket_elements`, each
-  /// a multiple of the group's size x 16 elements (a cache line per rank): a rank's share of every
-  /// bucket is the same. Borders are where they fall, also within a parameter. Of a sharded store
-  /// the buckets are the store's, and each rank gets the sums of its own share alone: the rest is
-  /// then of no use, and is to be zeroed before the next step. Routed experts that are apart in the
-  /// store are summed over `experts`, in buckets of their own. Of a store that gathers units it
-  /// does nothing (layer_gatherer.h), nor where members have momenta of their own. All arguments
-  /// must outlive the reducer.
+  /// Divides the trained part of the flat gradient buffer into buckets of about `bucket_elements`.
+  /// Each is a multiple of the group's size x 16 elements (a cache line per rank), so that all
+  /// ranks have equal shares of a bucket. A boundary may be within a parameter.
+  ///
+  /// With a sharded store, the buckets are those of the store, and each rank gets only the sums of
+  /// its own share. The rest of the gradients is then meaningless and must be zeroed before the
+  /// next step. Routed experts in a separate section of the store are summed over `experts`, in
+  /// separate buckets. No-op with a store that gathers units (layer_gatherer.h) or has
+  /// own_momentum(). All arguments must outlive the reducer.
   GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements,
                   Communicator* experts = nullptr);
 
-  /// Before the backward pass of the last micro-batch: from now on a bucket is reduced as soon as
-  /// the gradients in it are final on their device. Buckets of a group go out in index order, on
-  /// every rank the same.
+  /// Call before the backward pass of the last micro-batch: from then on a bucket is reduced as
+  /// soon as its gradients are final on their device. The buckets of a group are issued in index
+  /// order on every rank.
   void begin();
   /// Makes progress; cheap. Called between ops.
   void poll();
-  /// After the backward pass: sends what is left (parameters that had no use). What is added to the
-  /// context's current stream from now on finds the sums.
+  /// Call after the backward pass: issues the remaining buckets (of parameters that were not used).
+  /// Work that is added to the context's current stream from now on sees the sums.
   void finish();
-  /// Whoever has the work of the backward pass repeated (RepeatedWork::between) is given what
-  /// begins the reduction of a bucket, to be done there each time; unset, it is done at once.
+  /// Sets a function that receives each action that begins the reduction of a bucket, so that a
+  /// repeated backward pass performs it at this point every time (RepeatedWork::between). If unset,
+  /// the action is performed at once.
   void set_between(std::function<void(std::function<void()> act)> between) {
     between_ = std::move(between);
   }
-  /// Told of each bucket, in the thread that polls, once it is known to be complete: when its
-  /// reduction was begun and when it was found complete. Unset: no time is taken.
+  /// Called on the polling thread for each bucket that is found complete, or for which finish() has
+  /// made the stream wait: with the times at which its reduction began and now. If unset, no times
+  /// are taken.
   using OnReduced =
       std::function<void(std::size_t bucket, std::chrono::steady_clock::time_point begun,
                          std::chrono::steady_clock::time_point complete)>;
   void set_on_reduced(OnReduced on_reduced) { on_reduced_ = std::move(on_reduced); }
-  /// Whether there is anything to reduce, with others.
+  /// Whether any bucket is reduced with other ranks.
   bool reduces() const { return !buckets_.empty(); }
 
   std::size_t bucket_count() const { return buckets_.size(); }
-  /// Elements of the flat buffer: [begin, end).
+  /// Elements [begin, end) of the flat buffer.
   std::pair<std::int64_t, std::int64_t> bucket(std::size_t index) const {
     return {ranges_[index].begin, ranges_[index].end};
   }
-  /// Buckets that are complete: those that poll() found; behind finish() all, or the stream waits
-  /// for them.
+  /// Buckets that poll() has found complete; after finish() all of them, some of which the stream
+  /// may still wait for.
   std::size_t reduced_buckets() const;
   /// Buckets that were complete before finish() had to wait, in the last step.
   std::size_t overlapped_buckets() const { return overlapped_; }
 
  private:
   struct Bucket {
-    int parameters = 0, missing = 0;  // that lie in it, wholly or in part
+    int parameters = 0, missing = 0;  // that overlap it, and of these not final yet
     std::unique_ptr<CollectiveHandle> handle = {};
-    std::chrono::steady_clock::time_point begun = {};  // where somebody is told
+    std::chrono::steady_clock::time_point begun = {};  // set only with on_reduced_
   };
-  /// The buckets of one group of ranks, by index.
+  /// The buckets that one group of ranks reduces, by index.
   struct Lane {
     Communicator* group;
     std::vector<std::size_t> buckets;
     std::size_t next = 0;        // first bucket not issued
-    std::size_t first_open = 0;  // first bucket not known to be done
+    std::size_t first_open = 0;  // first bucket not known to be complete
   };
   void add_lane(ReduceGroup reduced, Communicator& group);
   BucketSpan span_of(const Parameter& parameter) const;

@@ -1,4 +1,5 @@
-// The collectives and messages of GroupCommunicator: what each checks, and which operation it is.
+// The collectives and messages of GroupCommunicator: argument checks, and the operation that each
+// starts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// Where a tensor's values are for the transport.
+/// The bytes of a tensor, for the transport.
 std::span<std::byte> bytes_of(const Tensor& tensor) {
   SORTIE_CHECK(tensor.defined() && tensor.dense(), "a collective takes dense tensors");
   SORTIE_CHECK(tensor.device().kind == DeviceKind::cpu, "a collective on the memory of {}",
@@ -35,7 +36,7 @@ class FlightHandle final : public CollectiveHandle {
   void wait_on(ExecutionContext& context) override { context.wait(flight_); }
 
  private:
-  std::shared_ptr<Flight> flight_;  // also of a stream that waits for it
+  std::shared_ptr<Flight> flight_;  // shared with a stream that waits for it
 };
 
 void copy_unless_same(std::span<const std::byte> from, std::span<std::byte> to) {

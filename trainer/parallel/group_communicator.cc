@@ -159,7 +159,8 @@ std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key, std::
   for (Choice& one : all) places.push_back(std::as_writable_bytes(std::span(&one, 1)));
   gather_bytes(std::as_bytes(std::span(&mine, 1)), places, Part::data, sequence,
                label(Collective::split, sequence));
-  // Above every number that a member has used: no two groups that share two ranks have one number.
+  // Higher than every number that a member has used, so that no two groups with two common ranks
+  // have the same number.
   const int id = static_cast<int>(std::ranges::max(all, {}, &Choice::next_group).next_group);
   engine_->next_group = id + 1;
   if (color < 0) return nullptr;
@@ -212,7 +213,7 @@ bool GroupCommunicator::meet(std::chrono::milliseconds limit) {
       engine_->transport().pause(waited);
     }
   } catch (const CommunicatorError&) {
-    return false;  // of a rank that is lost
+    return false;  // a rank is lost
   }
 }
 

@@ -1,4 +1,4 @@
-// The communicator of every backend: collectives as operations over a transport.
+// The communicator of every message backend: collectives as operations over a transport.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@ namespace sortie::trainer {
 
 class GroupCommunicator final : public Communicator {
  public:
-  /// The group of all ranks of the transport. Reads SORTIE_COMM_DEBUG and SORTIE_COMM_TIMEOUT;
-  /// throws CommunicatorError where they are not what they should be.
+  /// Creates the group of all ranks of the transport. Reads SORTIE_COMM_DEBUG and
+  /// SORTIE_COMM_TIMEOUT; throws CommunicatorError if a value is invalid.
   explicit GroupCommunicator(std::unique_ptr<Transport> transport);
   ~GroupCommunicator() override;
 
@@ -42,40 +42,42 @@ class GroupCommunicator final : public Communicator {
   bool meet(std::chrono::milliseconds limit) override;
   void abort(int exit_code) override { engine_->transport().abort(exit_code); }
 
-  // For a communicator that carries the values of some collectives another way.
+  // For a communicator that transfers the values of some collectives by other means.
 
-  /// Begins a collective: its number, and in the debug mode the comparison with the other ranks.
+  /// Begins a collective and returns its sequence number. In debug mode, first compares it with
+  /// those of the other ranks.
   std::uint64_t begin(Collective collective, std::int64_t elements = 0, DType dtype = DType::u8,
                       int root = -1);
-  /// The same of an all-to-all or an exchange; elements to and from each rank.
+  /// The same for an all-to-all or an exchange, with the number of elements to and from each rank.
   std::uint64_t begin_exchange(Collective collective, DType dtype,
                                std::span<const std::int64_t> send_counts,
                                std::span<const std::int64_t> receive_counts);
   /// "all-reduce 17"
   std::string label(Collective collective, std::uint64_t sequence) const;
-  /// Members that are known to be gone, and how: "rank 3: it has closed its connection"; else
-  /// empty.
+  /// Members that are known to be lost, and why: "rank 3: it has closed its connection"; empty if
+  /// there are none.
   std::string lost_members() const;
-  /// From here on every collective throws CommunicatorError, and what is in flight may go.
+  /// Makes every later wait for a collective throw CommunicatorError. Handles of unfinished
+  /// collectives may then be destroyed.
   void give_up() { engine_->give_up_all(); }
 
  private:
   GroupCommunicator(std::shared_ptr<Engine> engine, GroupRanks group, int id, bool debug);
-  /// Starts an operation; what it keeps alive goes with the handle.
+  /// Starts an operation. The handle keeps the tensors `kept` alive.
   Handle start(std::shared_ptr<Operation> operation, std::vector<Tensor> kept);
-  /// The same when `ready` has passed, on what may be a device's memory.
+  /// Like start(), once `ready` has passed; the tensors may be in device memory.
   Handle start_when(const Event& ready, const std::string& what, const Tensor& input,
                     const Tensor& output, const LateOperation::Make& make);
-  /// Waits for an operation that no handle shows.
+  /// Runs an operation without a handle and blocks until it is done.
   void run(std::shared_ptr<Operation> operation);
-  /// Blocks of bytes to and from all other members, waited for.
+  /// Sends `mine` to all other members and receives theirs into `others`, by member; blocks.
   void gather_bytes(std::span<const std::byte> mine, std::span<const std::span<std::byte>> others,
                     Part part, std::uint64_t sequence, std::string what);
   enum class Direction : std::uint8_t { send, receive };
   Handle pair(const Tensor& values, int member, Direction direction, const Event& ready);
   void compare_counts(Collective collective, std::span<const std::int64_t> send_counts,
                       std::span<const std::int64_t> receive_counts);
-  /// Of a rank alone, whose result is its input's memory.
+  /// Whether the result of a group of one is in place already.
   bool is_there(const Tensor& input, const Tensor& output) const {
     return size() == 1 && input.raw() == output.raw();
   }
@@ -86,7 +88,7 @@ class GroupCommunicator final : public Communicator {
   const bool debug_;
   std::uint64_t sequence_ = 0;
   Engine::Queue queue_;
-  /// The last message to or from a member that may not have begun.
+  /// The last late message per member and direction, which may not have begun yet.
   std::map<std::pair<int, Direction>, std::weak_ptr<LateOperation>> last_of_pair_;
 };
 

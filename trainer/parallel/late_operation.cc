@@ -11,7 +11,7 @@ std::span<std::byte> span_of(const Tensor& values) {
           static_cast<std::size_t>(values.elements()) * dtype_bytes(values.dtype())};
 }
 
-/// The transport has no access to its memory.
+/// Whether the transport can not access the tensor's memory.
 bool is_apart(const Tensor& values) {
   return values.defined() && values.device().kind != DeviceKind::cpu;
 }
@@ -27,11 +27,11 @@ LateOperation::LateOperation(const GroupRanks& group, std::string what, Tensor i
       make_(std::move(make)),
       after_(std::move(after)) {}
 
-/// Once the memory that the operation works on is there, and the one before has begun.
+/// Returns false until the memory that the operation works on is ready and `after_` has begun.
 bool LateOperation::start() {
   if (after_ && !after_->begun()) return false;
   after_.reset();
-  // A result that comes into a copy first can come before the tensor is free for it.
+  // A result that is first received into a copy may arrive before the tensor is free for it.
   const bool early = !input_.defined() && is_apart(output_);
   if (!early && !ready_.poll()) return false;
   from_ = span_of(input_);

@@ -28,7 +28,7 @@ LayerGatherer::~LayerGatherer() {
     for (const Room& room : rooms_)
       for (const Handles* handles : {&room.coming, &room.leaving})
         for (const auto& handle : *handles) handle->wait();
-  } catch (const CommunicatorError&) {  // who trains is told by the collective that failed first
+  } catch (const CommunicatorError&) {  // the collective that failed first has reported it
   }
 }
 
@@ -40,7 +40,8 @@ void LayerGatherer::begin(bool training, std::int64_t micro_batches) {
 }
 
 void LayerGatherer::poll() {
-  // One that is not done moves all of them; a stream has to be told of those that it may use.
+  // Polling one unfinished handle makes progress on all. Finished ones are kept until a stream
+  // waits for them.
   for (const Room& room : rooms_)
     for (const Handles* handles : {&room.coming, &room.leaving})
       for (const auto& handle : *handles)
@@ -63,11 +64,11 @@ void LayerGatherer::use(std::size_t unit) {
 
 void LayerGatherer::gather(std::size_t unit) {
   Room& room = room_of(unit);
-  await_values(room);  // of a unit that was expected and not used
+  await_values(room);  // of a unit that was prefetched and not used
   room.unit = unit;
   room.ahead = true;
   ++gathered_;
-  // What the stream has been given so far is the last that reads what was in the room.
+  // The work that was added to the stream so far is the last that reads the room's old values.
   const Event ready = store_.context().record();
   for (const UnitRange& range : store_.units()[unit].ranges)
     room.coming.push_back(replicas_.all_gather_async(
@@ -79,8 +80,9 @@ void LayerGatherer::await_values(Room& room) {
   room.coming.clear();
 }
 
-/// Those that come next by the last step's order, each of them into a room that nothing needs
-/// before it: in this one is what is used now, in others may be what is used again first.
+/// Prefetches the next units in the order of the last step, each into a room that is not needed
+/// before: the room of the current unit is in use, and others may have units that are used again
+/// earlier.
 void LayerGatherer::gather_following() {
   constexpr std::size_t kAhead = 4;  // a small unit may be between two large ones
   const std::vector<std::size_t>& expected = orders_[kind_];

@@ -1,5 +1,5 @@
-// The MPI backend; the only file that includes mpi.h. Collectives are ours (operation.h): of MPI it
-// takes messages between two ranks.
+// The MPI backend; the only file that includes mpi.h. Collectives are our own (operation.h): MPI
+// only carries messages between two ranks.
 #include <fmt/core.h>
 #include <mpi.h>
 
@@ -24,7 +24,7 @@ void check_mpi(int code, const char* operation) {
     throw CommunicatorError(fmt::format("{}: {}", operation, mpi_text(code)));
 }
 
-/// Who gives the core away when nothing has come, by what Open MPI has been told.
+/// What yields the core while nothing arrives, as configured for Open MPI.
 enum class Yielding { ours, mpi, nobody };
 Yielding who_yields() {
   const char* value = std::getenv("OMPI_MCA_mpi_yield_when_idle");
@@ -35,7 +35,7 @@ Yielding who_yields() {
 class MpiTransport final : public Transport {
  public:
   MpiTransport() {
-    // A communicator of our own keeps our messages apart from everyone else's in the process.
+    // A separate communicator keeps these messages apart from all others in the process.
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -96,15 +96,15 @@ class MpiTransport final : public Transport {
   std::uint64_t completed() const override { return completed_; }
 
   void pause(std::chrono::nanoseconds idle) override {
-    // MPI_Testsome looks first and makes progress then: what has come is seen by the next call.
+    // MPI_Testsome checks requests before it makes progress: only the next call sees what has
+    // arrived.
     look_again_ = !look_again_;
     if (look_again_) return;
-    // Open MPI has no way to sleep until something comes. Ranks that share cores must give them to
-    // each other; a long wait needs no quick answer. Naps of 50 us from the start, or yielding
-    // twice where MPI does so itself, make small all-reduces 1.5 to 4 times as slow on shared
-    // cores.
-    // Where the runner says that ranks outnumber cores (MPI yields then), a long poll takes the
-    // time of ranks that compute: a yield does not reach other sessions' processes.
+    // Open MPI can not sleep until something arrives. Ranks that share cores must yield them to
+    // each other, and a long wait needs no fast response. Sleeping for 50 us from the start, or
+    // yielding in addition to MPI, makes small all-reduces 1.5 to 4 times as slow on shared cores.
+    // If the runner has found that ranks outnumber cores (MPI yields then), long polling takes time
+    // from ranks that compute: a yield does not give the core to processes of other sessions.
     const std::chrono::milliseconds spin{yielding_ == Yielding::mpi ? 2 : 20};
     constexpr std::chrono::microseconds kNap{100};
     if (idle >= spin)
@@ -114,8 +114,8 @@ class MpiTransport final : public Transport {
   }
 
   void withdraw(Message& message) override {
-    // MPI can not take back what it has begun. The process is about to end: the request is left as
-    // it is, and MPI is not called again but to abort.
+    // MPI can not cancel what it has begun. The process is about to end: the request is left as it
+    // is, and MPI is not called again except to abort.
     for (std::size_t i = 0; i < posted_.size(); ++i) {
       if (posted_[i].message != &message) continue;
       requests_[i] = MPI_REQUEST_NULL;
@@ -126,7 +126,7 @@ class MpiTransport final : public Transport {
   std::string fate_of(int) const override { return {}; }
   void abort(int exit_code) override {
     MPI_Abort(comm_, exit_code);
-    std::_Exit(exit_code);  // MPI_Abort is not declared to stay away
+    std::_Exit(exit_code);  // MPI_Abort is not declared noreturn
   }
 
  private:
@@ -142,7 +142,7 @@ class MpiTransport final : public Transport {
     indices_.resize(requests_.size());
     statuses_.resize(requests_.size());
   }
-  /// Requests that are done are null; their places are filled from the end.
+  /// Removes completed requests, which are null, and fills their places from the end.
   void drop_finished() {
     for (std::size_t i = 0; i < requests_.size();) {
       if (requests_[i] != MPI_REQUEST_NULL) {

@@ -1,5 +1,5 @@
-// Groups on NCCL. Every group has a communicator and a stream of its own, so that a small
-// collective that computation waits for does not stand behind a large one that it does not.
+// Groups on NCCL. Every group has a separate communicator and stream, so that a small collective
+// that computation waits for is not queued after a large one that it does not wait for.
 #include "trainer/parallel/nccl.h"
 
 #include <fmt/core.h>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace nccl;
 
-/// What decides in which order sums are taken, or is read along with it.
+/// Variables that decide the order of sums, or are read together with those.
 constexpr std::array kSettings = {"NCCL_ALGO",           "NCCL_PROTO",    "NCCL_NVLS_ENABLE",
                                   "NCCL_COLLNET_ENABLE", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
                                   "NCCL_BUFFSIZE",       "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS",
@@ -32,7 +32,7 @@ class NcclGroups final : public DeviceGroups {
     std::string text;
     for (const char* name : kSettings)
       if (const char* value = std::getenv(name)) text += fmt::format("{}={}\n", name, value);
-    // Sums in the switch come in another order from call to call (NVIDIA/nccl issue 1497).
+    // The order of sums in the switch differs from call to call (NVIDIA/nccl issue 1497).
     if (!is_set("NCCL_ALGO") && !is_set("NCCL_NVLS_ENABLE")) text += "NCCL_NVLS_ENABLE=0\n";
     return text;
   }
@@ -72,18 +72,18 @@ class NcclGroups final : public DeviceGroups {
           ncclCommInitRankConfig(&handle->communicator, size, unique, rank, &config);
       settle(*handle, begun, fmt::format("connecting group {}", name), waiting);
     } catch (...) {
-      // NCCL's thread may still be at it, and writes to the handle at its end.
+      // NCCL's thread may still be connecting ranks; it writes to the handle at its end.
       if (handle->communicator != nullptr) (void)ncclCommAbort(handle->communicator);
       throw;
     }
     return std::make_unique<NcclGroup>(device, std::move(handle), rank, size);
   }
 
-  // ncclCommAbort tells kernels to end at once, but frees memory only at the end of the group.
+  // In a group call, ncclCommAbort ends kernels at once, but ncclGroupEnd frees their memory.
   void abort(std::span<DeviceGroup* const> groups) override {
     (void)ncclGroupStart();
-    // Those last whose call goes on: NCCL's thread may be in a call of CUDA that waits for kernels
-    // of the others.
+    // Groups with an unfinished call come last: NCCL's thread may be in a CUDA call that waits for
+    // kernels of the others.
     for (const bool unsettled : {false, true})
       for (DeviceGroup* group : groups)
         if (auto* one = static_cast<NcclGroup*>(group); one->unsettled() == unsettled) one->abort();
@@ -94,7 +94,7 @@ class NcclGroups final : public DeviceGroups {
 }  // namespace
 
 DeviceGroups& nccl_groups() {
-  static auto* groups = new NcclGroups;  // for as long as the process
+  static auto* groups = new NcclGroups;  // never destroyed
   return *groups;
 }
 

@@ -5,7 +5,7 @@
 
 namespace sortie::trainer {
 
-/// One for the process.
+/// The instance of this process; never destroyed.
 DeviceGroups& nccl_groups();
 
 }  // namespace sortie::trainer

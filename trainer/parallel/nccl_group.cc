@@ -87,7 +87,8 @@ NcclGroup::NcclGroup(Device device, std::unique_ptr<Handle> handle, int rank, in
       rank_(rank),
       size_(size) {
   ops::cuda::use_device(device_);
-  // Before kernels of other streams that wait for a place: others wait for what this one sends.
+  // High priority, before waiting kernels of other streams: other ranks wait for what this one
+  // sends.
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities of streams");
   check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "a stream");
@@ -168,7 +169,7 @@ Event NcclGroup::all_to_all(const Tensor& input, std::span<const std::int64_t> s
     const auto* from = static_cast<const std::byte*>(input.raw());
     auto* to = static_cast<std::byte*>(output.raw());
     cudaError_t copied = cudaSuccess;
-    // A failed call is what the end of its group returns.
+    // ncclGroupEnd returns the error of a failed call.
     ncclResult_t begun = ncclGroupStart();
     for (int member = 0; member < size_; ++member) {
       const auto sent = static_cast<std::size_t>(send_counts[static_cast<std::size_t>(member)]);
@@ -193,7 +194,7 @@ Event NcclGroup::exchange(std::span<const DeviceMessage> sends,
                           std::span<const DeviceMessage> receives, const Event& ready,
                           const WhileWaiting& waiting) {
   return add(ready, waiting, "exchange", [&] {
-    // A failed call is what the end of its group returns.
+    // ncclGroupEnd returns the error of a failed call.
     const ncclResult_t begun = ncclGroupStart();
     for (const auto& [values, to] : sends)
       (void)ncclSend(values.raw(), count_of(values), type_of(values.dtype()), to, communicator_,
@@ -209,14 +210,14 @@ Event NcclGroup::exchange(std::span<const DeviceMessage> sends,
 std::unique_ptr<DeviceGroup> NcclGroup::split(int color, int key, const std::string& name,
                                               const WhileWaiting& waiting) {
   ops::cuda::use_device(device_);
-  // A member until the split is done: when it is interrupted, NCCL's thread writes to it until this
-  // group is aborted.
+  // In a member until the split is done: if the wait is interrupted, NCCL's thread writes to it
+  // until this group is aborted.
   split_ = std::make_unique<Handle>(name);
   ncclConfig_t config = config_of(*split_);
   request(fmt::format("split of group {} into {}", handle_->name, name), waiting, [&] {
     const ncclResult_t begun = ncclCommSplit(communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color,
                                              key, &split_->communicator, &config);
-    // NCCL says "success" of a split that has only begun.
+    // NCCL returns "success" for a split that has only begun.
     return begun == ncclSuccess ? ncclInProgress : begun;
   });
   auto part = std::move(split_);

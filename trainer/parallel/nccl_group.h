@@ -1,6 +1,6 @@
-// A group of ranks on NCCL: its communicator, and its stream on the GPU. Communicators are not
-// blocking: a call may go on in NCCL's threads, and is waited for before anything else is asked of
-// the communicator, so that nothing can wait without an end.
+// A group of ranks on NCCL: its communicator, and its stream on the GPU. Communicators are
+// non-blocking: a call may continue in NCCL's threads. Its end is awaited before the next call of
+// the communicator, by polling, so that every wait can be interrupted.
 #pragma once
 
 #include <nccl.h>
@@ -15,31 +15,33 @@
 
 namespace sortie::trainer::nccl {
 
-/// A communicator, and what NCCL keeps the address of: its threads write `communicator` when they
-/// have connected the ranks, and read the name for as long as it lives.
+/// A communicator, and the data whose addresses NCCL keeps. NCCL's threads write `communicator`
+/// when they have connected the ranks, and read `name` as long as the communicator exists.
 struct Handle {
   explicit Handle(std::string called) : name(std::move(called)) {}
   const std::string name;
   ncclComm_t communicator = nullptr;
-  /// Held by who is in a call of NCCL: one thread at a time may be, also to ask for errors, which
-  /// joins NCCL's thread and frees what that has left. Not held while waiting.
+  /// Held during each NCCL call on the communicator: only one thread at a time may be in one. This
+  /// includes queries of errors, which join NCCL's thread and free its data. Not held while
+  /// waiting.
   std::mutex mutex;
 };
 
 /// "NCCL 2.28.9"
 std::string library_text();
-/// Throws CommunicatorError with NCCL's words.
+/// Throws CommunicatorError with NCCL's message.
 [[noreturn]] void fail_with(ncclResult_t result, ncclComm_t communicator, const std::string& what);
-/// The configuration of a communicator; it reads the handle.
+/// Returns the configuration of a communicator; it refers to the name in the handle.
 ncclConfig_t config_of(const Handle& handle);
-/// Waits until what NCCL does in its own threads is done; throws what `waiting` throws, or that it
-/// failed. After that only ncclCommAbort may follow, and NCCL writes to the handle until then.
+/// Blocks until NCCL has completed a call in its own threads. Throws what `waiting` throws, or
+/// CommunicatorError if the call failed. After an exception only ncclCommAbort may be called, and
+/// NCCL may write to the handle until then.
 void settle(Handle& handle, ncclResult_t result, const std::string& what,
             const WhileWaiting& waiting);
 
 class NcclGroup final : public DeviceGroup {
  public:
-  /// Of a communicator that is connected.
+  /// `handle` has a connected communicator.
   NcclGroup(Device device, std::unique_ptr<Handle> handle, int rank, int size);
   ~NcclGroup() override;
   NcclGroup(const NcclGroup&) = delete;
@@ -63,26 +65,27 @@ class NcclGroup final : public DeviceGroup {
   std::string problem() override;
   bool idle() override;
 
-  /// Whether a call goes on in NCCL's threads, which the abort joins.
+  /// Whether a call continues in NCCL's threads, which abort() joins.
   bool unsettled() const { return unsettled_; }
-  /// Ends what is in flight; between ncclGroupStart and ncclGroupEnd this only begins.
+  /// Aborts everything in flight. Between ncclGroupStart and ncclGroupEnd it only begins to.
+  /// Idempotent.
   void abort();
 
  private:
-  /// Asks NCCL for what `call` does, and waits until it has been done.
+  /// Makes the NCCL call `call` and blocks until NCCL has completed it on the host.
   template <class Call>
   void request(const std::string& what, const WhileWaiting& waiting, const Call& call);
-  /// Adds what `call` asks NCCL for to the stream, behind `ready`.
+  /// Enqueues the NCCL call `call` on the stream, after `ready`. Returns the event of its end.
   template <class Call>
   Event add(const Event& ready, const WhileWaiting& waiting, const char* what, const Call& call);
-  /// Whether all members have come to the end of the group, or at least this one could.
+  /// Finalizes the communicator. Returns false if that fails or takes too long.
   bool finalize();
 
   const Device device_;
   const std::unique_ptr<Handle> handle_;
   const ncclComm_t communicator_;
   const int rank_, size_;
-  std::unique_ptr<Handle> split_;  // that is being made
+  std::unique_ptr<Handle> split_;  // split in progress
   cudaStream_t stream_ = nullptr;
   bool aborted_ = false;
   bool unsettled_ = false;

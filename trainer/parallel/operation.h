@@ -1,4 +1,5 @@
-// Operation: a collective as a state machine over messages. Lane: its messages with one peer.
+// Operation: a collective as a state machine over messages. Lane: the messages of an operation with
+// one peer.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +11,22 @@
 
 namespace sortie::trainer {
 
-/// The part of a group that operations need.
+/// The properties of a group that operations need.
 struct GroupRanks {
   std::string name;
-  std::vector<int> world_ranks;  // of each member
-  int rank = 0;                  // this one's
+  std::vector<int> world_ranks;  // by member
+  int rank = 0;                  // of this process, in the group
   int size() const { return static_cast<int>(world_ranks.size()); }
 };
 
-/// What many bytes are cut into: a message of this size needs no answer before it is sent (eager;
-/// the limit of Open MPI over TCP is 64 KiB with its header), so that neither side has to look at
-/// it at the right moment. Measured over links of 1 Gbit/s: 256 KiB take 1.3 times as long.
+/// Size of the messages that larger data is cut into. A message of this size is sent eagerly,
+/// without a handshake (Open MPI's limit over TCP is 64 KiB with its header), so that neither side
+/// has to poll at the right moment. Measured over links of 1 Gbit/s: 256 KiB take 1.3 times as
+/// long.
 inline constexpr std::size_t kSegmentBytes = std::size_t{60} << 10;
 
-/// Messages to, or from, one peer under one tag, a few of them in flight. Positions count messages
-/// from the first.
+/// Messages to, or from, one peer under one tag, at most `window` of them in flight. posted() and
+/// finished() count messages from the first.
 class Lane {
  public:
   static constexpr std::int64_t kWindow = 8;
@@ -38,8 +40,8 @@ class Lane {
 
   int peer() const { return peer_; }
   std::int64_t posted() const { return posted_; }
-  /// How many messages of those posted, from the first on, are complete. Throws CommunicatorError
-  /// when one is lost.
+  /// Number of messages that are complete, up to the first unfinished one. Throws CommunicatorError
+  /// if one is lost.
   std::int64_t finished();
   bool full() { return posted_ - finished() == static_cast<std::int64_t>(flight_.size()); }
   bool idle() { return posted_ == finished(); }
@@ -53,19 +55,20 @@ class Lane {
   Transport* transport_;
   int peer_, tag_;
   std::int64_t posted_ = 0, finished_ = 0;
-  std::deque<Message> flight_;  // a ring
+  std::deque<Message> flight_;  // ring buffer
 };
 
 class Operation {
  public:
-  /// `what` as in "all-reduce 17"; the group outlives the operation.
+  /// `what` is for messages: "all-reduce 17". The group must outlive the operation.
   Operation(const GroupRanks& group, std::string what) : group_(group), what_(std::move(what)) {}
   virtual ~Operation() = default;
 
-  /// Posts what can be posted and takes what has arrived; true once complete. Never blocks. Throws
-  /// CommunicatorError.
+  /// Posts the messages that can be posted and processes those that have arrived. Returns true once
+  /// complete. Never blocks. Throws CommunicatorError.
   virtual bool advance() = 0;
-  /// World ranks whose messages it waits for, or, without such, who do not take its own.
+  /// World ranks whose messages it waits for; if there are none, those that have not received its
+  /// messages yet.
   virtual std::vector<int> missing() = 0;
 
   const GroupRanks& group() const { return group_; }
@@ -79,14 +82,14 @@ class Operation {
   std::string what_;
 };
 
-/// An operation whose messages lie in lanes.
+/// An operation whose messages use lanes.
 class LaneOperation : public Operation {
  public:
   using Operation::Operation;
   std::vector<int> missing() override;
 
  protected:
-  /// A lane to or from a member of the group. The reference stays valid.
+  /// Adds a lane to or from a member of the group. The reference stays valid.
   Lane& add_lane(Transport& transport, int member, int tag, bool receives,
                  std::int64_t window = Lane::kWindow);
   bool lanes_idle();

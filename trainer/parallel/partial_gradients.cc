@@ -7,7 +7,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// A part of a gradient, and where it is added up with those of the other ranks.
+/// A part of a gradient, to be summed with those of the other ranks.
 struct Share {
   Tensor gradient;
   std::int64_t place = 0;  // in the packed sums
@@ -37,8 +37,8 @@ class Shares {
     }
   }
 
-  /// Each rank's unit goes to its own place, where others that do not have it add zero. Of all
-  /// units a rank has the same elements, however its store is sharded.
+  /// Each unit has a separate place in the sums, where ranks that do not have the unit add zero. A
+  /// rank has equally many elements of every unit, however its store is sharded.
   void add_runs(const Parameter& parameter) {
     const ParameterSpec& spec = parameter.spec();
     const std::vector<OwnPart> parts = parameter.own_parts();

@@ -1,4 +1,4 @@
-// Gradients of which each rank of a tensor-parallel group has a part.
+// Sums gradients of which each rank of a tensor-parallel group has computed a part.
 #pragma once
 
 #include "trainer/nn/parameter_store.h"
@@ -6,10 +6,11 @@
 
 namespace sortie::trainer {
 
-/// Sums over the group, in one collective, what its ranks have whole and get parts of the gradient
-/// of: norms and the like where rows are shared, what is met by a rank's heads or columns alone,
-/// and the key-value heads that ranks have alike. Behind the sum over replicas or in front of it:
-/// the two can be exchanged. Stream order; nothing for a null group.
+/// Sums gradients over the group in one collective: those of parameters that every rank has whole,
+/// but of which it computes only a part of the gradient. These are norms and the like under
+/// sequence parallelism, parameters that only act on a rank's own heads or columns, and key-value
+/// heads that several ranks have. May be called before or after the sum over replicas. In stream
+/// order. No-op if `group` is nullptr.
 void sum_partial_gradients(ParameterStore& store, const TensorGroup* group);
 
 }  // namespace sortie::trainer

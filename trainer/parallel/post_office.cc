@@ -70,7 +70,7 @@ void PostOffice::send(int from, int to, int tag, std::span<const std::byte> byte
   const std::uint64_t random =
       scrambled(options_.seed ^ scrambled(static_cast<std::uint64_t>(from) << 32 | sender.sends++));
   Sent sent{bytes, {}, &message, {}};
-  if ((random & 1) != 0) {  // as MPI does with short ones: the sender goes on at once
+  if ((random & 1) != 0) {  // as MPI does with short messages: the sender continues at once
     sent.copy.assign(bytes.begin(), bytes.end());
     sent.bytes = sent.copy;
     sent.message = nullptr;
@@ -92,7 +92,7 @@ void PostOffice::receive(int from, int to, int tag, std::span<std::byte> bytes, 
   const std::lock_guard lock(mutex_);
   const Key key{to, from, tag};
   Box& box = boxes_[key];
-  // What a rank has sent before it left still arrives.
+  // Messages that a rank sent before it left still arrive.
   if (ranks_[static_cast<std::size_t>(from)].fate && box.sent.size() <= box.wanted.size()) {
     settle(&message, to, Message::State::lost);
     return;
@@ -120,7 +120,7 @@ void PostOffice::leave(int rank, const std::string& why) {
   const std::lock_guard lock(mutex_);
   ranks_[static_cast<std::size_t>(rank)].fate = why;
   for (auto& [key, box] : boxes_) {
-    if (key.to == rank) {  // nobody takes it any more
+    if (key.to == rank) {  // no receiver is left
       for (Sent& sent : box.sent) settle(sent.message, key.from, Message::State::lost);
       box.sent.clear();
       box.wanted.clear();

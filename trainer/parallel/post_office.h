@@ -20,8 +20,8 @@
 namespace sortie::trainer {
 
 /// Thread-safe. A message waits in the receiver's box for (sender, tag) until the receiver has
-/// posted for it and its time has come; then it is copied, by the thread that finds both, or by the
-/// courier.
+/// posted a receive and the message's delay is over. It is then copied, by the thread that finds
+/// both or by the courier thread.
 class PostOffice {
  public:
   PostOffice(int size, const ThreadRankOptions& options);
@@ -30,15 +30,15 @@ class PostOffice {
   void send(int from, int to, int tag, std::span<const std::byte> bytes, Message& message);
   void receive(int from, int to, int tag, std::span<std::byte> bytes, Message& message);
   void withdraw(Message& message);
-  /// The rank sends and receives no more; `why` in an error's words.
+  /// Marks a rank as ended: what waits for it is lost. `why` is for error messages.
   void leave(int rank, const std::string& why);
   std::string fate_of(int rank);
   std::uint64_t completed(int rank) const {
     return ranks_[static_cast<std::size_t>(rank)].completed;
   }
-  /// Throws CommunicatorError once a message had another size than its receiver expected.
+  /// Throws CommunicatorError if a message had another size than its receiver expected.
   void check();
-  /// Until a message of the rank has changed since `seen`, but not for long.
+  /// Blocks until completed(rank) differs from `seen`, but only for a short time.
   void wait_for_change(int rank, std::uint64_t seen);
   int size() const { return static_cast<int>(ranks_.size()); }
 
@@ -46,8 +46,8 @@ class PostOffice {
   using Time = std::chrono::steady_clock::time_point;
   struct Sent {
     std::span<const std::byte> bytes;
-    std::vector<std::byte> copy;  // of a buffered send: its message is done when it is posted
-    Message* message = nullptr;   // of the sender, until it is done
+    std::vector<std::byte> copy;  // of a buffered send, whose message is done at once
+    Message* message = nullptr;   // of the sender; nullptr if done
     Time due;
   };
   struct Wanted {
@@ -63,7 +63,7 @@ class PostOffice {
     std::deque<Wanted> wanted;
   };
   struct Rank {
-    std::optional<std::string> fate;  // of one that has left
+    std::optional<std::string> fate;  // why it has left
     std::atomic<std::uint64_t> completed{0};
     std::condition_variable changed;
     std::uint64_t sends = 0;
@@ -86,7 +86,7 @@ class PostOffice {
   std::atomic<bool> broken_{false};
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
   std::condition_variable_any posted_;  // for the courier
-  std::jthread courier_;                // where messages are delayed
+  std::jthread courier_;                // runs only if messages are delayed
 };
 
 }  // namespace sortie::trainer

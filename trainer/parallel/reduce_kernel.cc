@@ -13,7 +13,7 @@ template <class T, ReduceOp op>
 void reduce_values(std::span<const std::byte* const> inputs, std::byte* out,
                    std::int64_t elements) {
   using Sum = Accumulator<T>;
-  constexpr std::int64_t kBlock = 1024;  // in the nearest cache, whatever the number of ranks
+  constexpr std::int64_t kBlock = 1024;  // fits in the L1 cache for any number of ranks
   Sum sums[kBlock];
   for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, elements - begin);

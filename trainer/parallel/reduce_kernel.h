@@ -1,4 +1,4 @@
-// Sums and maxima over ranks, in memory.
+// Sums and maxima over ranks, of buffers in memory.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace sortie::trainer {
 
-/// Whether values of this type can be reduced so: u8 has a maximum alone.
+/// Whether `op` supports `dtype`: u8 supports only ReduceOp::max.
 bool can_reduce(DType dtype, ReduceOp op);
 
 /// out[i] = inputs[0][i] op inputs[1][i] op ..., in this order; bf16 in f32 with one rounding at

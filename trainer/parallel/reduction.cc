@@ -55,7 +55,7 @@ bool GatherReduction::advance() {
 }
 
 std::int64_t ChunkReduction::chunk_elements(std::int64_t elements, int ranks) {
-  constexpr std::int64_t kUnit = 64;  // elements: a line of every type
+  constexpr std::int64_t kUnit = 64;  // elements: whole cache lines of every type
   const std::int64_t even = (elements + ranks - 1) / ranks;
   return (even + kUnit - 1) / kUnit * kUnit;
 }
@@ -70,7 +70,7 @@ ChunkReduction::ChunkReduction(const GroupRanks& group, Engine& engine, std::str
       segment_(segment) {
   const int size = group.size();
   if (segment_ == 0) {
-    // Scratch memory grows with the ranks: their segments shrink.
+    // Scratch memory grows with the number of ranks, so segments shrink.
     constexpr std::size_t kScratch = std::size_t{32} << 20, kLeast = std::size_t{16} << 10;
     const std::size_t share = kScratch / (Lane::kWindow * static_cast<std::size_t>(size));
     segment_ = std::clamp(share / kLine * kLine, kLeast, kSegmentBytes);
@@ -129,7 +129,7 @@ std::byte* ChunkReduction::slot(std::size_t peer, std::int64_t segment) const {
 
 void ChunkReduction::post_values() {
   bool posted = true;
-  while (posted) {  // one segment per peer in turn, so that all of them can go on
+  while (posted) {  // one segment per peer in turn, so that all make progress
     posted = false;
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       Peer& peer = peers_[i];
@@ -180,7 +180,7 @@ void ChunkReduction::post_results() {
                   segment_bytes(group_.rank, segment)});
         posted = true;
       }
-      // Into the place of values that are on their way until they are sent.
+      // A result replaces values that must have been sent before.
       Lane& in = *peer.results_in;
       if (in.posted() < segments(peer.member) && in.posted() < peer.values_out->finished() &&
           !in.full()) {
@@ -196,7 +196,7 @@ void ChunkReduction::post_results() {
 bool ChunkReduction::advance() {
   post_values();
   reduce_arrived();
-  post_values();  // into the slots that are free again
+  post_values();  // into slots that are free again
   if (buffers_.gather) post_results();
   if (added_ < segments(group_.rank)) return false;
   for (Peer& peer : peers_) {

@@ -7,19 +7,19 @@
 
 namespace sortie::trainer {
 
-/// What all ranks reduce.
+/// What is reduced; the same on all ranks.
 struct Reduced {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   std::int64_t elements = 0;  // of the whole
 };
 
-/// For few bytes: every rank gets the values of all others and adds them up itself. In log2(d)
-/// rounds (Bruck et al. 1997): in round k a rank passes what it has of itself and the next ranks to
-/// the one 2^k below.
+/// All-reduce of few bytes: every rank receives the values of all others and reduces them itself.
+/// This takes log2(d) rounds (Bruck et al. 1997): in round k, a rank sends the blocks that it has,
+/// its own and those of the next ranks, to the rank 2^k below.
 class GatherReduction final : public LaneOperation {
  public:
-  /// Up to this many bytes to send, with those that are passed on.
+  /// Used for up to this many bytes that a rank sends, including those that it forwards.
   static constexpr std::int64_t kUpTo = 32 << 10;
 
   GatherReduction(const GroupRanks& group, Engine& engine, std::string what, int tag,
@@ -30,7 +30,7 @@ class GatherReduction final : public LaneOperation {
  private:
   struct Round {
     Lane *out, *in;
-    std::size_t blocks;  // from the first one on to send; as many come behind those that are there
+    std::size_t blocks;  // number sent, from the first on; as many are received and appended
   };
   std::span<std::byte> blocks(std::size_t first, std::size_t count) const {
     return {scratch_.memory.get() + bytes_ * first, bytes_ * count};
@@ -40,27 +40,28 @@ class GatherReduction final : public LaneOperation {
   const Reduced reduced_;
   std::byte* values_;
   std::size_t bytes_;
-  Engine::ScratchBlock scratch_;  // block i is of the rank i above this one
+  Engine::ScratchBlock scratch_;  // block i has the values of the rank i above this one
   std::vector<Round> rounds_;
   std::size_t at_ = 0;
 };
 
-/// Each rank owns a chunk: it gets the others' values of it, adds them up, and, for an all-reduce,
-/// sends the result to all. 2 (d - 1) / d of the bytes per rank, both directions of a link at the
-/// same time, in segments that flow through both halves.
+/// Each rank owns a chunk: it receives the other ranks' values of the chunk, reduces them and, for
+/// an all-reduce, sends the result to all. A rank of an all-reduce sends 2 (d - 1) / d of the
+/// bytes. Both directions of a link are used at the same time, and segments are pipelined through
+/// both halves.
 ///
-/// A rank that is behind keeps what it has not asked for yet in its transport. With an all-reduce
-/// the results of a peer say how far it is, and nobody gets further ahead of that than kAhead
-/// segments.
+/// If a rank is late, its transport buffers the segments that it has not posted a receive for. In
+/// an all-reduce, the results from a peer show its progress; a rank sends at most kAhead segments
+/// more than that.
 class ChunkReduction final : public LaneOperation {
  public:
   struct Buffers {
-    std::byte* values;       // of the whole: every rank's chunk
-    std::byte* result;       // of this rank's chunk; may be where its values are
+    std::byte* values;       // the whole: the chunks of all ranks
+    std::byte* result;       // this rank's chunk, reduced; may be in `values`
     std::int64_t per_chunk;  // elements; the last chunks may have fewer
-    bool gather;             // results go back into `values` on all ranks: an all-reduce
+    bool gather;             // all-reduce: results are written to `values` on all ranks
   };
-  /// Elements of a chunk when `elements` are cut into `ranks` of them: cache lines stay whole.
+  /// Elements of a chunk when `elements` are divided into `ranks` chunks of whole cache lines.
   static std::int64_t chunk_elements(std::int64_t elements, int ranks);
   static constexpr std::int64_t kAhead = 32;
 
@@ -88,9 +89,9 @@ class ChunkReduction final : public LaneOperation {
   const Reduced reduced_;
   const Buffers buffers_;
   std::size_t segment_;
-  std::vector<Peer> peers_;               // by the distance upwards
+  std::vector<Peer> peers_;               // by distance upwards
   std::vector<const std::byte*> inputs_;  // by member, for the kernel
-  Engine::ScratchBlock scratch_;          // slots of a segment, Lane::kWindow per peer
+  Engine::ScratchBlock scratch_;          // slots of one segment each, Lane::kWindow per peer
   std::int64_t added_ = 0;                // segments of this rank's chunk that are reduced
 };
 

@@ -9,9 +9,9 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-/// Forward passes before the first backward one. Interleaved, a stage goes through a whole group of
-/// micro-batches with each of its runs but the last, and is two passes per stage ahead of the next:
-/// so results travel while it works on others.
+/// Forward passes before the first backward one. With interleaving, a stage first passes a whole
+/// group of micro-batches through each of its runs but the last. It is two passes ahead of the next
+/// stage, so that results travel while it works on others.
 std::int64_t warm_up(const PipelineShape& shape, int stage) {
   const std::int64_t later = shape.stages - stage - 1;
   const std::int64_t passes = shape.micro_batches * shape.interleave;
@@ -20,7 +20,8 @@ std::int64_t warm_up(const PipelineShape& shape, int stage) {
   return std::min(ahead, passes);
 }
 
-/// The pass number `index` of a direction: groups of micro-batches, and in each the runs in turn.
+/// Pass number `index` of a direction: through groups of micro-batches, and in each group through
+/// the runs in order.
 PipelineAction pass(const PipelineShape& shape, Kind kind, std::int64_t index) {
   const std::int64_t of_group = std::int64_t{shape.stages} * shape.interleave;
   const std::int64_t group = index / of_group, within = index % of_group;
@@ -40,9 +41,10 @@ void check_shape(const PipelineShape& shape, int stage) {
                shape.interleave, shape.micro_batches);
 }
 
-/// ZB-H1: forward and backward passes as 1F1B has them. Stage s puts the gradients of weights off
-/// by s micro-batches while there are forward passes left, so that all stages have begun as many
-/// micro-batches; afterwards each fills the time until the next gradient of a later stage arrives.
+/// ZB-H1: forward and backward passes as in 1F1B. Stage s delays the gradients of weights by s
+/// micro-batches while forward passes are left, so that all stages have begun equally many
+/// micro-batches. Afterwards, gradients of weights fill the time until the next gradient of a later
+/// stage arrives.
 std::vector<PipelineAction> zero_bubble_schedule(const PipelineShape& shape, int stage) {
   const std::int64_t passes = shape.micro_batches;
   const std::int64_t ahead = warm_up(shape, stage);

@@ -5,7 +5,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// A rank alone has nobody to write to.
+/// Transport of a group of one, which sends no messages.
 class NoTransport final : public Transport {
  public:
   int rank() const override { return 0; }

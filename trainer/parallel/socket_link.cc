@@ -55,7 +55,7 @@ void SocketLink::withdraw(Message& message) {
     std::erase_if(all, [&](const Wanted& one) { return one.message == &message; });
   std::erase_if(wanted_, [](const auto& entry) { return entry.second.empty(); });
   if (filling_ == &message) {
-    // What has come of it is of no use; the rest is read past.
+    // The bytes received so far are useless; the rest is read and discarded.
     kept_in_.resize(into_.size());
     into_ = kept_in_;
     filling_ = nullptr;
@@ -101,7 +101,7 @@ void SocketLink::write_some() {
     const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    // What the other rank has sent before it went is still to be read, which then says so.
+    // What the other rank sent before it ended must still be read; reading then reports the loss.
     if (count < 0) return read_some();
     one.sent += static_cast<std::size_t>(count);
     if (one.sent < sizeof one.header + one.bytes.size()) continue;
@@ -111,7 +111,7 @@ void SocketLink::write_some() {
 }
 
 void SocketLink::read_some() {
-  constexpr int kMostReads = 64;  // then the others have their turn
+  constexpr int kMostReads = 64;  // then other links get their turn
   for (int reads = 0; reads < kMostReads; ++reads) {
     const bool header = !in_message_;
     void* to = header ? reinterpret_cast<char*>(&in_) + header_bytes_
@@ -154,7 +154,7 @@ void SocketLink::end_message() {
   in_message_ = false;
   header_bytes_ = 0;
   if (!keeps_) return settle(std::exchange(filling_, nullptr), Message::State::done);
-  // Its receiver may have come while it was on its way.
+  // Its receive may have been posted in the meantime.
   const auto found = wanted_.find(in_.tag);
   if (found == wanted_.end()) {
     early_[in_.tag].push_back(std::exchange(kept_in_, {}));

@@ -14,38 +14,39 @@
 
 namespace sortie::trainer {
 
-/// Never blocks. A message that arrives before it is wanted is kept in memory. One that belongs to
-/// a lost connection is lost.
+/// Never blocks. A message that arrives before its receive is posted is kept in memory. The pending
+/// messages of a lost connection are lost.
 class SocketLink {
  public:
   bool open() const { return static_cast<bool>(socket_); }
   int descriptor() const { return socket_.get(); }
-  /// Why the connection is no more; empty while it is, or was never made.
+  /// Why the connection was lost; empty if it is open or was never made.
   const std::string& fate() const { return fate_; }
   /// Takes a connected, non-blocking socket.
   void connect(Fd socket) { socket_ = std::move(socket); }
 
   void send(int tag, std::span<const std::byte> bytes, Message& message);
-  /// Throws CommunicatorError when what has come under the tag has another size.
+  /// Throws CommunicatorError if the message that arrived for the tag has another size.
   void receive(int tag, std::span<std::byte> bytes, Message& message);
   void withdraw(Message& message);
 
-  /// Writes and reads what can be. The number of messages that are complete since the last call.
+  /// Writes and reads as much as possible. Returns the number of messages completed since the last
+  /// call.
   std::uint64_t move();
   bool has_to_write() const { return !out_.empty(); }
-  /// All that is pending is lost, and what comes later.
+  /// Closes the connection: pending and later messages are lost. No-op if it is lost already.
   void lose(std::string why);
 
  private:
-  struct Header {  // as it is sent: all ranks are one build on one kind of machine
+  struct Header {  // sent as raw bytes: all ranks run one build on one kind of machine
     std::uint32_t tag = 0, bytes = 0;
   };
   struct Outgoing {
     Header header;
     std::span<const std::byte> bytes;
-    std::vector<std::byte> kept;  // of a message that was withdrawn on its way
+    std::vector<std::byte> kept;  // of a message that was withdrawn before it was sent
     Message* message = nullptr;
-    std::size_t sent = 0;  // with the header
+    std::size_t sent = 0;  // including the header
   };
   struct Wanted {
     std::span<std::byte> bytes;
@@ -54,7 +55,8 @@ class SocketLink {
 
   void write_some();
   void read_some();
-  /// The bytes of the message whose header has come go to who waits, or are kept.
+  /// Called when a header is complete: directs the bytes of its message to the posted receive, or
+  /// to a buffer if there is none.
   void begin_message();
   void end_message();
   void settle(Message* message, Message::State state);
@@ -64,12 +66,12 @@ class SocketLink {
   std::deque<Outgoing> out_;
   std::map<std::uint32_t, std::deque<Wanted>> wanted_;
   std::map<std::uint32_t, std::deque<std::vector<std::byte>>> early_;
-  Header in_;                     // of the message that comes in
-  std::size_t header_bytes_ = 0;  // of it so far
+  Header in_;                     // of the message being received
+  std::size_t header_bytes_ = 0;  // of in_, received so far
   std::span<std::byte> into_;
   std::size_t into_bytes_ = 0;
   Message* filling_ = nullptr;
-  std::vector<std::byte> kept_in_;  // where nobody waits for it
+  std::vector<std::byte> kept_in_;  // of a message without a posted receive
   bool in_message_ = false, keeps_ = false;
   std::uint64_t completed_ = 0;
 };

@@ -98,7 +98,8 @@ bool loops_back(const std::string& host) {
   return host.starts_with("127.") || host == "::1";
 }
 
-/// Rank 0: everybody comes here, says where it listens, and is told where the others do.
+/// Rank 0: accepts a connection of every other rank, which sends its port, and sends all addresses
+/// to all.
 Result<MetRanks> meet_at_first(int size, const MeetingPlace& place, Fd listener,
                                Deadline deadline) {
   MetRanks met;
@@ -121,7 +122,7 @@ Result<MetRanks> meet_at_first(int size, const MeetingPlace& place, Fd listener,
     Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) continue;
     RankGreeting greeting;
-    // A stranger may say nothing: it does not hold up the ranks for long.
+    // A foreign client may send nothing; it must not delay the ranks for long.
     const auto soon =
         std::min(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(5));
     if (!read_all(socket.get(), &greeting, sizeof greeting, soon) ||
@@ -137,7 +138,7 @@ Result<MetRanks> meet_at_first(int size, const MeetingPlace& place, Fd listener,
     met.sockets[rank] = std::move(socket);
     ++there;
   }
-  // Ranks of this host may have come by the loopback address, which is no use to other hosts.
+  // Ranks of this host may have connected from the loopback address, which other hosts can not use.
   std::string outward;
   for (std::size_t rank = 1; rank < met.sockets.size(); ++rank)
     if (!loops_back(met.addresses[rank].host.data()))
@@ -182,7 +183,7 @@ RankGreeting RankGreeting::of(int rank, int size, const std::string& secret, std
 
 bool RankGreeting::is_one_of(int ranks, const std::string& expected) const {
   const RankGreeting right = of(rank, ranks, expected, 0);
-  unsigned different = 0;  // takes as long for any secret
+  unsigned different = 0;  // constant time for any secret
   for (std::size_t i = 0; i < secret.size(); ++i)
     different |= static_cast<unsigned char>(secret[i] ^ right.secret[i]);
   return magic == kMagic && different == 0 && size == ranks && rank >= 0 && rank < ranks;
@@ -239,7 +240,7 @@ Result<Fd> dial_rank(const std::string& host, std::uint16_t port, const RankGree
   const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (code != 0) return fail(ErrorCode::resolve, fmt::format("{}: {}", host, ::gai_strerror(code)));
   Error last;
-  for (;;) {  // who listens there may be a little later
+  for (;;) {  // the other side may not listen yet
     for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
       Result<Fd> socket = connect_to(*one, deadline);
       if (!socket) {

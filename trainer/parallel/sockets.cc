@@ -17,7 +17,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// A connection is made when two ranks have something for each other: the higher one dials.
+/// Two ranks connect when they first exchange a message; the higher one dials.
 class SocketTransport final : public Transport {
  public:
   SocketTransport(int rank, std::string secret, MetRanks met)
@@ -59,7 +59,7 @@ class SocketTransport final : public Transport {
   std::string fate_of(int rank) const override {
     return links_[static_cast<std::size_t>(rank)].fate();
   }
-  /// The others see that this rank is gone, and fail at their next wait.
+  /// The other ranks notice that this one is gone and fail at their next wait.
   void abort(int exit_code) override { std::_Exit(exit_code); }
 
  private:
@@ -95,7 +95,7 @@ class SocketTransport final : public Transport {
       throw CommunicatorError(fmt::format("epoll: errno {}", errno));
   }
 
-  /// Moves a link's messages, and has the kernel say when more can be written.
+  /// Makes progress on a link, and has epoll report when more can be written.
   void settle(int peer) {
     SocketLink& one = links_[static_cast<std::size_t>(peer)];
     completed_ += one.move();
@@ -130,7 +130,7 @@ class SocketTransport final : public Transport {
     for (;;) {
       Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) return;
-      // Whoever says nothing gives way to others.
+      // The oldest connection without a greeting gives way.
       constexpr std::size_t kMostStrangers = 4096;
       if (strangers_.size() == kMostStrangers) strangers_.erase(strangers_.begin());
       const std::uint32_t name = next_stranger_++;
@@ -139,7 +139,7 @@ class SocketTransport final : public Transport {
     }
   }
 
-  /// Reads what somebody says who has just connected.
+  /// Reads the greeting on a new connection.
   void greet(std::uint32_t name) {
     const auto found = strangers_.find(name);
     if (found == strangers_.end()) return;
@@ -172,7 +172,7 @@ class SocketTransport final : public Transport {
   Fd listener_, events_;
   std::vector<SocketLink> links_;
   std::vector<int> writing_;
-  std::map<std::uint32_t, Stranger> strangers_;  // have connected and not yet said who they are
+  std::map<std::uint32_t, Stranger> strangers_;  // no complete greeting yet
   std::uint32_t next_stranger_ = std::uint32_t{1} << 30;
   std::uint64_t completed_ = 0;
 };

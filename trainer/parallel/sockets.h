@@ -1,6 +1,6 @@
-// The sockets backend: ranks that reach each other over TCP, without a library on the hosts. It
-// carries what ranks with a GPU each tell each other beside NCCL. Connections are plain text, as
-// those of MPI and NCCL are: they belong on the network of the cluster.
+// The sockets backend: ranks connected over TCP, without a communication library on the hosts. For
+// ranks with GPUs it carries the messages that do not go through NCCL. Connections are not
+// encrypted, like those of MPI and NCCL: use them on the cluster's network only.
 #pragma once
 
 #include <chrono>
@@ -14,19 +14,21 @@
 
 namespace sortie::trainer {
 
-/// Where rank 0 waits for the others.
+/// Address at which rank 0 accepts connections of the others.
 struct MeetingPlace {
-  std::string host;  // as the others reach it
+  std::string host;  // under which the others reach it
   std::uint16_t port = 0;
-  /// Who does not know it is turned away; the same on all ranks, at most 32 bytes.
+  /// Connections without it are rejected. The same on all ranks, at most 32 bytes.
   std::string secret;
 };
 
-/// For rank 0: a socket that listens at `port` of all addresses; 0 = any, which is set then.
+/// Returns a socket that listens on `port` of all addresses. If `port` is 0, selects a free one and
+/// stores it in `port`.
 Result<Fd> listen_for_ranks(std::uint16_t& port);
 
-/// All ranks of the run. `listener` is rank 0's, of that place; the others have none. Waits for all
-/// of them, `limit` at most: ErrorCode::timeout names who has not come.
+/// Creates the group of all ranks of the run. `listener` is rank 0's socket, listening at `place`;
+/// the other ranks pass none. Blocks until all ranks are connected to rank 0, for at most `limit`.
+/// ErrorCode::timeout on rank 0 names the missing ranks.
 Result<std::unique_ptr<Communicator>> make_socket_communicator(int rank, int size,
                                                                const MeetingPlace& place,
                                                                Fd listener,

@@ -10,10 +10,11 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-/// Messages of a sender that wait for their data beyond the one that is taken: so a result travels
-/// while its receiver works on another. Between GPUs none: a kernel that waits for what its sender
-/// has not begun to compute would hold some of the GPU, and hang with it where the driver waits for
-/// kernels before it loads one or frees memory. What is taken is on its way before that.
+/// Receives from one sender that are posted in addition to the one that is taken, so that a result
+/// travels while its receiver works on another. Between GPUs there are none: a kernel that waits
+/// for a result that its sender has not begun to compute would occupy a part of the GPU, and would
+/// deadlock if the driver waits for kernels before it loads one or frees memory. A receive is then
+/// posted only when its message is taken.
 constexpr std::size_t kAhead = 2;
 
 }  // namespace
@@ -112,7 +113,7 @@ void StageExchange::send(const PipelineAction& action, StageParcel parcel) {
 }
 
 void StageExchange::poll() {
-  // A message that waits for its values may have ops done, which poll.
+  // Polling a message that waits for its values may run deferred ops, which call poll() again.
   if (polling_) return;
   polling_ = true;
   move_messages();
@@ -121,7 +122,7 @@ void StageExchange::poll() {
 
 void StageExchange::move_messages() {
   while (!sent_.empty() && sent_.front().poll()) sent_.pop_front();
-  if (!sent_.empty()) return;  // which has moved all messages of this rank
+  if (!sent_.empty()) return;  // polling it has made progress on all messages of this rank
   for (Inbox& inbox : inboxes_)
     for (Expected& expected : inbox.posted)
       if (!expected.hidden.poll()) return;
@@ -129,10 +130,10 @@ void StageExchange::move_messages() {
 
 void StageExchange::finish() {
   while (!sent_.empty()) {
-    // Out of the queue first: what is done meanwhile may poll.
+    // Removed from the queue first: ops that run meanwhile may call poll().
     Transfer first = std::move(sent_.front());
     sent_.pop_front();
-    // Between GPUs the stream waits, and the host goes on to the next step.
+    // Between GPUs the stream waits, and the host continues with the next step.
     if (lines_.direct())
       first.wait_on_stream();
     else

@@ -1,5 +1,5 @@
-// What the stages of a pipeline send each other while they work: hidden states forward, their
-// gradients back, and beside them sums that go through all stages.
+// Messages between the stages of a pipeline: hidden states forward, their gradients backward, and
+// with both of them sums that pass through all stages.
 #pragma once
 
 #include <deque>
@@ -15,50 +15,52 @@
 
 namespace sortie::trainer {
 
-/// One message. `sums` is undefined where there are none.
+/// One message. `sums` is undefined if there are none.
 struct StageParcel {
   Tensor hidden, sums;
 };
 
 class StageExchange {
  public:
-  /// How large messages are.
+  /// Sizes of messages.
   struct Form {
     DType dtype = DType::f32;
     std::int64_t width = 0;                                      // columns of hidden states
     std::function<std::int64_t(std::int64_t micro_batch)> rows;  // of hidden states
     std::int64_t forward_sums = 0, backward_sums = 0;            // f64; 0 = none
-    /// The first of all runs that has something to train: those before it get no gradients.
+    /// The first of all runs that has trained parameters: runs before it get no gradients.
     std::int64_t first_trained_run = 0;
   };
   enum class Pass : std::uint8_t { training, forward_only };
 
-  /// `stages` is the group of the stages of one model, in order. Both outlive it. Called by all
-  /// stages.
+  /// `stages` is the group of the stages of one model, in order. Both arguments must outlive it.
+  /// Collective over `stages`.
   StageExchange(ExecutionContext& context, Communicator& stages)
       : context_(context), stages_(stages), lines_(stages) {}
 
   StageLines& lines() { return lines_; }
 
-  /// Before the actions of one step, when the last one is finished. All stages call it alike.
+  /// Call before the actions of a step, after finish() of the last one. All stages pass the same
+  /// arguments.
   void begin(const PipelineShape& shape, Pass pass, Form form);
-  /// Whether the pass of a run of this stage backward waits for a gradient, or gives one.
+  /// Whether the backward pass of a run of this stage receives a gradient, or sends one.
   bool takes_gradient(int run) const;
   bool gives_gradient(int run) const;
 
-  /// Waits for what an action of this stage works on.
+  /// Returns the message that `action` of this stage consumes. The current stream waits for its
+  /// values.
   StageParcel take(const PipelineAction& action);
-  /// Sends the result of an action on its way; nothing where it goes to no other stage. Nobody
-  /// writes to its tensors any more. Returns at once.
+  /// Starts to send the result of an action; no-op if no other stage needs it. Its tensors must not
+  /// be written any more. Does not block.
   void send(const PipelineAction& action, StageParcel parcel);
   /// Makes progress; cheap.
   void poll();
-  /// Until all that was sent has been taken; between GPUs the current stream waits for that, and
-  /// the host goes on.
+  /// Blocks until everything sent was received. Between GPUs the current stream waits instead of
+  /// the host.
   void finish();
 
  private:
-  /// A message that is expected, in the order in which its sender sends.
+  /// An expected message; they are in the order in which the sender sends them.
   struct Expected {
     PipelineMessage message;
     Transfer hidden;
@@ -66,7 +68,7 @@ class StageExchange {
   };
   struct Inbox {
     int from = 0;
-    std::deque<PipelineMessage> next;  // not posted
+    std::deque<PipelineMessage> next;  // not posted yet
     std::deque<Expected> posted;
   };
 

@@ -1,4 +1,4 @@
-// What messages between the stages of a pipeline travel on.
+// The groups that messages between the stages of a pipeline use.
 #pragma once
 
 #include <map>
@@ -9,19 +9,21 @@
 
 namespace sortie::trainer {
 
-/// Where tensors go from GPU to GPU, each ordered pair of neighbouring stages has a group of its
-/// own, and so a stream: a message waits for its receiver, and must hold up nothing else, least of
-/// all what comes the other way. Elsewhere messages go by the group of the stages.
+/// If tensors are sent directly between GPUs, each ordered pair of neighbouring stages has a
+/// separate group and thus a separate stream: a message waits on the GPU for its receiver and must
+/// not delay anything else, in particular no message in the other direction. Otherwise all messages
+/// use the group of the stages.
 class StageLines {
  public:
-  /// Called by all stages of one model. `stages` outlives it.
+  /// Collective over `stages`, the stages of one model, which must outlive it.
   explicit StageLines(Communicator& stages);
 
-  /// Whether a receive occupies the GPU from when it is posted on, and a send until it is.
+  /// Whether messages go directly between GPUs. A receive then occupies the GPU from the time it is
+  /// posted, and a send until its receive is posted.
   bool direct() const { return direct_; }
   Communicator::Handle send(const Tensor& values, int to, const Event& ready);
   Communicator::Handle receive(const Tensor& values, int from, const Event& ready);
-  /// The group, and the other stage's number in it.
+  /// A group, and the other stage's rank in it.
   struct End {
     Communicator& group;
     int peer;
@@ -34,7 +36,7 @@ class StageLines {
 
   Communicator& stages_;
   bool direct_ = false;
-  std::map<std::pair<int, int>, std::unique_ptr<Communicator>> lines_;  // from, to: those of ours
+  std::map<std::pair<int, int>, std::unique_ptr<Communicator>> lines_;  // by (from, to)
 };
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// Which stages of a pipeline send each other what goes from layer to layer.
+// Which stages of a pipeline exchange messages between layers.
 #pragma once
 
 #include <set>
@@ -6,8 +6,8 @@
 
 namespace sortie::trainer {
 
-/// Neighbours in both directions (from, to), the last and the first stage among them: with
-/// interleaved runs and tied embeddings those are neighbours, too. Empty for one stage.
+/// Pairs (from, to) of neighbouring stages, in both directions. The last and the first stage are
+/// neighbours too, for interleaved runs and tied embeddings. Empty for one stage.
 inline std::set<std::pair<int, int>> stage_pairs(int stages) {
   std::set<std::pair<int, int>> pairs;
   for (int stage = 0; stages > 1 && stage < stages; ++stage) {

@@ -1,4 +1,4 @@
-// Tags keep the messages of a run apart: (group, operation, part of the operation).
+// Message tags, which distinguish the messages of a run: (group, operation, part of the operation).
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,14 @@
 
 namespace sortie::trainer {
 
-/// Operations of a group count up; the tag has their last bits, many more than can be in flight.
+/// A tag has the low bits of an operation's number in its group. They distinguish many more
+/// operations than can be in flight.
 inline constexpr int kSequenceBits = 14, kPartBits = 3, kGroupBits = 11;
 inline constexpr int kMaxTag = (1 << (kSequenceBits + kPartBits + kGroupBits)) - 1;
 
 enum class Part : int {
   data,     // of an ordered collective
-  results,  // of the same: what has been reduced, or is passed on
+  results,  // of an ordered collective: reduced or relayed data
   pair,     // send and receive
   agree,    // the debug mode
   meet,

@@ -31,7 +31,7 @@ class ThreadTransport final : public Transport {
   void pause(std::chrono::nanoseconds) override { office_.wait_for_change(rank_, seen_); }
   void withdraw(Message& message) override { office_.withdraw(message); }
   std::string fate_of(int rank) const override { return office_.fate_of(rank); }
-  // One rank of a process can not end without the others: run_thread_ranks ends them.
+  // A rank that is a thread can not end without the others: run_thread_ranks() ends them.
   void abort(int exit_code) override {
     throw CommunicatorError(fmt::format("rank {} ended the job with {}", rank_, exit_code));
   }
@@ -39,7 +39,7 @@ class ThreadTransport final : public Transport {
  private:
   PostOffice& office_;
   const int rank_;
-  std::uint64_t seen_ = 0;  // changes before the last look
+  std::uint64_t seen_ = 0;  // completed messages at the last progress()
 };
 
 std::string words_of(const std::exception_ptr& exception) {

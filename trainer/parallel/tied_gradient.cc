@@ -8,11 +8,12 @@
 namespace sortie::trainer {
 namespace {
 
-/// Elements of a piece, and pieces on their way at a time: little memory beside the gradient.
+/// Elements of a piece, and pieces in flight at a time: limits the memory needed in addition to the
+/// gradient.
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;
 constexpr std::size_t kPieces = 3;
 
-/// A piece of the gradient and what comes for it.
+/// A piece of the gradient, and the other stage's piece.
 struct Swap {
   Tensor own, other;
   Communicator::Handle send, receive;
@@ -33,7 +34,7 @@ void TiedGradient::hold() {
 void TiedGradient::add_other() {
   if (parameter_ == nullptr) return;
   if (store_.gathers()) {
-    // This rank's share, which its like on the other stage has, too.
+    // This rank's share; its counterpart on the other stage has the same share.
     for (const OwnRun& run : parameter_->own_runs()) add_other_to(store_.gradients_of(run));
   } else {
     add_other_to(parameter_->grad().view({parameter_->elements()}));

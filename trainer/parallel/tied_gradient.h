@@ -1,5 +1,5 @@
-// A parameter that the first and the last stage of a pipeline both have: its gradient is the sum of
-// both stages' parts, the same bits on both, so that the copies stay equal.
+// The gradient of a parameter that both the first and the last stage of a pipeline have: the sum of
+// both stages' parts, bit-identical on both, so that the copies stay equal.
 #pragma once
 
 #include "trainer/nn/parameter_store.h"
@@ -9,21 +9,21 @@ namespace sortie::trainer {
 
 class TiedGradient {
  public:
-  /// `parameter` is this stage's copy, null where there is none (or on a stage between); `stages`
-  /// the group of the stages of one model, `lines` theirs, null with one stage. All outlive it.
-  /// Does nothing where the parameter is frozen, which it is on both stages alike.
+  /// `parameter` is this stage's copy; nullptr if it has none. `stages` is the group of the stages
+  /// of one model, `lines` are its lines, nullptr with one stage. All arguments must outlive it.
+  /// No-op if the parameter is frozen, which must be the same on both stages.
   TiedGradient(ParameterStore& store, Parameter* parameter, Communicator& stages,
                StageLines* lines);
 
-  /// Before the passes of a step: the gradient is not final before add_other(), however many of its
-  /// uses are done.
+  /// Call before the passes of a step: the gradient does not become final before add_other(), even
+  /// if all uses of the parameter are done.
   void hold();
-  /// After the last pass backward: gradient += the other stage's. It is final then. Collective over
-  /// the two stages.
+  /// Call after the last backward pass: adds the other stage's gradient, and makes the gradient
+  /// final. Collective over the two stages.
   void add_other();
 
  private:
-  /// f32 [elements] += the same elements of the other stage.
+  /// Adds the same elements of the other stage to `gradient`, f32 [elements].
   void add_other_to(const Tensor& gradient);
 
   ParameterStore& store_;

@@ -1,4 +1,4 @@
-// Transfers: messages that all ranks of a group begin at the same point of their work.
+// Transfers: messages that all ranks of a group start at the same point of their work.
 #pragma once
 
 #include <cstddef>
@@ -8,29 +8,29 @@
 
 namespace sortie::trainer {
 
-/// Each rank has messages of its own, or none, and calls begin() at the same point. Between GPUs
-/// they are then one collective, on which the host does not wait; elsewhere each is by itself, and
-/// makes progress by itself. Movable; done (finish()) before it goes. The context and the
-/// communicator outlive it.
+/// Each rank adds its own messages, or none, and calls begin() at the same point. Between GPUs the
+/// messages are one collective, for which the host does not wait. Otherwise each is a separate
+/// message. Movable. finish() must be called before it is destroyed. The context and the
+/// communicator must outlive it.
 class Transfers {
  public:
-  /// Of values of one type.
+  /// All values are of type `dtype`.
   Transfers(ExecutionContext& context, Communicator& group, DType dtype)
       : context_(&context), group_(&group), dtype_(dtype) {}
 
-  /// `values` are dense, and nobody writes to them until they are sent. Messages of one rank to
-  /// another are received in the order in which they were added on both.
+  /// `values` must be dense and must not be written until they are sent. Messages of one rank to
+  /// another match in the order in which both ranks add them.
   void send(Tensor values, int to) { sends_.push_back({std::move(values), to}); }
-  /// The message's number, for take().
+  /// Returns the number of the message, for take().
   std::size_t receive(Shape shape, int from);
-  /// What was added starts when the current stream gets here.
+  /// Starts the added messages when the current stream reaches this point.
   void begin();
 
-  /// The values of a message, which the current stream has received when it gets here. Once each.
+  /// Returns the values of a message, for which the current stream waits. Once per message.
   Tensor take(std::size_t number);
-  /// Gives up the memory of what is sent by now.
+  /// Makes progress and releases the memory of messages that are sent by now.
   void poll();
-  /// All is sent. What was not taken goes.
+  /// Waits until all messages are complete. Drops values that were not taken.
   void finish();
 
  private:
@@ -41,7 +41,7 @@ class Transfers {
   DType dtype_;
   std::vector<DeviceMessage> sends_, receives_;
   Communicator::Handle together_;                      // between GPUs
-  std::vector<Communicator::Handle> sent_, received_;  // elsewhere; null where it was waited for
+  std::vector<Communicator::Handle> sent_, received_;  // otherwise; nullptr once waited for
 };
 
 }  // namespace sortie::trainer

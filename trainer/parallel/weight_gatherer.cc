@@ -22,7 +22,7 @@ WeightGatherer::~WeightGatherer() {
   try {
     for (const auto& handle : handles_)
       if (handle) handle->wait();
-  } catch (const CommunicatorError&) {  // who trains is told by the collective that failed first
+  } catch (const CommunicatorError&) {  // the collective that failed first has reported it
   }
 }
 
@@ -44,7 +44,7 @@ void WeightGatherer::start_all() {
 
 void WeightGatherer::poll() {
   if (open_ == 0) return;
-  // One handle moves all of them; a stream has to be told of those that it may use.
+  // Polling one handle makes progress on all. Finished ones are kept until a stream waits for them.
   for (const auto& handle : handles_)
     if (handle) {
       (void)handle->poll();

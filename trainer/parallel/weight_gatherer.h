@@ -1,4 +1,4 @@
-// Brings the weights that other replicas have updated, in buckets, while the next forward pass
+// Gathers the weights that other replicas have updated, in buckets, while the next forward pass
 // already runs.
 #pragma once
 
@@ -12,39 +12,40 @@
 
 namespace sortie::trainer {
 
-/// Of a store whose optimizer is sharded; of another one it does nothing. From its first gather on
-/// the store asks it before the values of a parameter are used.
+/// For a store with a sharded optimizer; no-op for other stores. The store calls it before the
+/// values of a parameter are used.
 class WeightGatherer {
  public:
-  /// All must outlive it. The communicators are those of the replicas, one rank per share;
-  /// `experts`: of routed experts, where they are apart in the store.
+  /// All arguments must outlive it. The communicators have one rank per share. `experts` is for
+  /// routed experts in a separate section of the store.
   WeightGatherer(ParameterStore& store, Communicator& replicas, Communicator* experts = nullptr);
-  /// Waits for what is on its way, unless a collective of this rank has failed.
+  /// Waits for gathers in flight, unless the stack is being unwound. Ignores CommunicatorError.
   ~WeightGatherer();
   WeightGatherer(const WeightGatherer&) = delete;
   WeightGatherer& operator=(const WeightGatherer&) = delete;
 
-  /// This rank's share of the bucket has its new values where the current stream is now. Collective
-  /// over the replicas; nothing of the bucket may be on its way.
+  /// Begins to gather a bucket once the current stream reaches this point; this rank's share has
+  /// its new values then. Collective over the replicas. No gather of the bucket may be in flight
+  /// (checked).
   void start(std::size_t bucket);
-  /// All buckets, those that a forward pass uses first at the front.
+  /// Begins to gather all buckets, in the order in which a forward pass uses them.
   void start_all();
-  /// Whoever captures work that uses values (RepeatedWork): while `capturing()`, the wait for a
-  /// bucket is given to `between` where the bucket is used first, whether it is on its way or not,
-  /// to be done there each time the work is.
+  /// For captured work that uses values (RepeatedWork): while `capturing()`, the wait for a bucket
+  /// is passed to `between` at the first use of the bucket, whether or not it is in flight, so that
+  /// the wait is performed at this point every time the work is repeated.
   void set_between(std::function<bool()> capturing,
                    std::function<void(std::function<void()> act)> between) {
     capturing_ = std::move(capturing);
     between_ = std::move(between);
   }
-  /// A pass begins, which may be captured.
+  /// Call at the start of a pass that may be captured.
   void begin_pass() { given_.assign(handles_.size(), false); }
   /// Makes progress; cheap. Called between ops.
   void poll();
-  /// What the current stream is given from now on finds all values.
+  /// Makes the current stream wait for all gathers: work that is added from now on sees all values.
   void finish();
 
-  /// Buckets on their way, or not known to have come.
+  /// Buckets that are in flight or not known to be complete.
   std::size_t open_buckets() const { return open_; }
 
  private:
@@ -54,11 +55,11 @@ class WeightGatherer {
   ParameterStore& store_;
   Communicator& replicas_;
   Communicator* experts_;
-  std::vector<std::unique_ptr<CollectiveHandle>> handles_;  // by bucket; null = nothing to wait for
+  std::vector<std::unique_ptr<CollectiveHandle>> handles_;  // by bucket; nullptr: nothing to do
   std::size_t open_ = 0;
   std::function<bool()> capturing_;
   std::function<void(std::function<void()>)> between_;
-  std::vector<bool> given_;  // to `between`, of the pass, by bucket
+  std::vector<bool> given_;  // passed to `between` in this pass, by bucket
 };
 
 }  // namespace sortie::trainer

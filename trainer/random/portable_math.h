@@ -16,8 +16,8 @@ double portable_sin_of_turns(double turns);
 double portable_cos_of_turns(double turns);
 /// 2^x for x in [-1, 0].
 double portable_exp2(double x);
-/// base^exponent by repeated squaring; exponent >= 0. Products alone, so that no compiler has
-/// anything to contract.
+/// base^exponent by repeated squaring; exponent >= 0. Multiplications only, so that compilers have
+/// nothing to contract.
 SORTIE_HOST_DEVICE inline double portable_power(double base, std::int64_t exponent) {
   double power = 1.0;
   for (; exponent > 0; exponent >>= 1) {

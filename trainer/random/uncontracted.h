@@ -1,7 +1,7 @@
-// The arithmetic of portable_math.h and random.h, for host and device code: IEEE additions,
-// multiplications, divisions and square roots alone, each rounded by itself. Whatever includes this
-// is compiled without contraction to FMA (-ffp-contract=off, --fmad=false). The polynomials for
-// log, sin and cos are those of fdlibm (Sun Microsystems 1993), errors below 1 ulp on the reduced
+// The arithmetic of portable_math.h and random.h, for host and device code: only IEEE additions,
+// multiplications, divisions and square roots, each rounded separately. Files that include this are
+// compiled without contraction to FMA (-ffp-contract=off, --fmad=false). The polynomials for log,
+// sin and cos are those of fdlibm (Sun Microsystems 1993), with errors below 1 ulp on the reduced
 // arguments.
 #pragma once
 
@@ -40,7 +40,7 @@ SORTIE_HOST_DEVICE inline double cosine(double x) {
   return w + ((1.0 - w) - half + z * r);
 }
 
-/// The quarter turn next to `turns`, and the angle from there.
+/// The quarter turn nearest to `turns`, and the remaining angle in radians.
 struct Angle {
   int quarter;
   double rest;

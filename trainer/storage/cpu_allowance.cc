@@ -26,7 +26,7 @@ void CpuAllowance::Spender::rest() {
   const nanoseconds taken = now - counted_;
   counted_ = now;
   std::unique_lock lock(allowance_->mutex_);
-  // What was not used in time, because the disk was slow, is not saved up.
+  // CPU time that was not used, because the disk was slow, is not saved up.
   Clock::time_point& paid_until = allowance_->paid_until_;
   paid_until = std::max(paid_until, Clock::now() - taken) +
                std::chrono::duration_cast<nanoseconds>(taken / allowance_->cores_);

@@ -1,4 +1,4 @@
-// A limit on the CPU time of work that goes on beside something more urgent.
+// A limit on the CPU time of background work.
 #pragma once
 
 #include <chrono>
@@ -8,19 +8,19 @@
 namespace sortie::trainer {
 
 /// Shared by all threads of the work, which call Spender::rest() between pieces of some
-/// milliseconds. Niceness does not do it: the scheduler gives a nice thread every moment in which a
-/// compute thread waits at a barrier, and the thread that it waits for is then held up as well.
+/// milliseconds. Niceness is not sufficient: the scheduler runs a nice thread whenever a compute
+/// thread waits at a barrier, and so delays the thread that the barrier waits for as well.
 class CpuAllowance {
  public:
-  /// `cores`: CPU time of all threads together, for each second that passes; more than 0.
+  /// `cores`: CPU seconds of all threads together per second that passes; more than 0.
   explicit CpuAllowance(double cores) : cores_(cores) {}
 
-  /// One for each thread, which makes and uses it.
+  /// One per thread, created and used by that thread.
   class Spender {
    public:
-    /// Null: no limit.
+    /// nullptr: no limit.
     explicit Spender(CpuAllowance* allowance);
-    /// Sleeps until the CPU time that this thread took since its last call is within the limit.
+    /// Sleeps until the CPU time that this thread has used since its last call is within the limit.
     void rest();
 
    private:
@@ -28,7 +28,7 @@ class CpuAllowance {
     std::chrono::nanoseconds counted_{};  // CPU time of this thread
   };
 
-  /// Somebody waits for the work: no limit from now on. Who rests wakes up.
+  /// Removes the limit, because something waits for the work. Wakes the threads in rest().
   void lift();
 
  private:
@@ -37,7 +37,7 @@ class CpuAllowance {
   const double cores_;
   std::mutex mutex_;
   std::condition_variable lifting_;
-  Clock::time_point paid_until_{};  // with what has been taken
+  Clock::time_point paid_until_{};  // when the CPU time used so far is within the limit
   bool lifted_ = false;
 };
 

@@ -1,5 +1,4 @@
-// What is wrong with a JSON file, in our words: the library's exceptions name neither line nor
-// file.
+// Messages about errors in a JSON file: the library's exceptions name neither line nor file.
 #pragma once
 
 #include <exception>
@@ -8,9 +7,10 @@
 
 namespace sortie::trainer {
 
-/// Words for an exception that nlohmann::json threw while `text` was parsed or read: "line 3,
-/// column 7: not valid JSON", "no \"vocab\"", "a string, where a number is expected". What has no
-/// words here is quoted in parentheses. The caller adds the file before and the advice after.
+/// Returns a message for an exception that nlohmann::json threw while `text` was parsed or read:
+/// "line 3, column 7: not valid JSON", "no \"vocab\"", "a string, where a number is expected".
+/// Other exceptions are quoted in parentheses. The caller adds the file before and the advice
+/// after.
 std::string json_problem(const std::exception& error, std::string_view text);
 
 }  // namespace sortie::trainer

@@ -26,7 +26,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
-  /// The file will be read once from front to back, soon.
+  /// Hints to the kernel that the file will be read once, soon, from front to back.
   void expect_sequential() const;
 
  private:

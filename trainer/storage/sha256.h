@@ -19,7 +19,7 @@ class Sha256 {
 
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text);
-  /// 64 lower-case hex digits; the object starts afresh.
+  /// Returns 64 lower-case hex digits and resets the object.
   std::string finish_hex();
 
  private:

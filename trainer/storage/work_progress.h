@@ -1,4 +1,4 @@
-// How far a long piece of work has come, for whoever shows it.
+// Progress reports of a long piece of work.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct WorkProgress {
   std::string_view unit{};  // "samples"; empty = bytes
 };
 
-/// Called now and then, from one thread at a time. Must be quick. May be empty.
+/// Called from time to time, from one thread at a time. Must be quick. May be empty.
 using OnProgress = std::function<void(const WorkProgress&)>;
 
 }  // namespace sortie::trainer
