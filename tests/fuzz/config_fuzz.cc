@@ -1,7 +1,7 @@
-// Any text as a job's config, with any --set: refused with a message that says where, or
-// understood, and then what `config show` prints is the same job again.
+// Fuzzes load_job_text() with a job's TOML and --set overrides. Rejected input has an error with a
+// location. For accepted input the output of `config show` loads as the same job.
 //
-// A line "#--set TEXT" of the input is a --set too, so that seeds stay readable TOML; byte 0x1f in
+// A line "#--set TEXT" in the input is also an override, so seeds stay readable TOML. Byte 0x1f in
 // it stands for a newline.
 #include <algorithm>
 #include <cstdint>
@@ -34,7 +34,7 @@ std::vector<std::string> overrides_in(std::string_view text) {
   return overrides;
 }
 
-/// Field by field, not by the text that is checked here.
+/// Compares field by field, because the text form is what is tested.
 bool same(JobConfig& a, JobConfig& b) {
   return std::ranges::all_of(fields(), [&](const Field& field) {
     return std::visit([&]<class T>(T* left) { return *left == *std::get<T*>(field.slot(b)); },

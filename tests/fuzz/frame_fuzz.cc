@@ -1,5 +1,5 @@
-// Any bytes as the stream of a peer, in pieces of any size: frames and messages are refused or
-// understood, the pieces do not matter, and what is understood comes back the same.
+// Fuzzes the frame decoder with bytes from a peer, fed in pieces of any size. The result does not
+// depend on the pieces, and an accepted message survives encoding and decoding.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -13,17 +13,17 @@ namespace {
 
 using namespace sortie::wire;
 
-/// Small, so that short inputs reach the limit too.
+/// Small, so that short inputs reach the limit.
 constexpr std::size_t kMaxPayload = 4096;
 
-/// What a stream came to: its frames, and whether it ended in an error or at a border.
+/// Result of decoding a stream: its frames, and whether it ended in an error or at a frame border.
 struct Outcome {
   std::vector<Frame> frames;
   bool broken = false;
   bool at_border = true;
 };
 
-/// Feeds `stream` in pieces; `sizes` gives their sizes, over and over (empty = all at once).
+/// Feeds `stream` in pieces whose sizes `sizes` gives cyclically; at once if `sizes` is empty.
 Outcome receive(std::string_view stream, std::string_view sizes) {
   FrameDecoder decoder(kMaxPayload);
   Outcome outcome;
@@ -38,7 +38,7 @@ Outcome receive(std::string_view stream, std::string_view sizes) {
       if (!frame) {
         SORTIE_CHECK(frame.error().code == sortie::ErrorCode::protocol);
         outcome.broken = true;
-        SORTIE_CHECK(!decoder.next().has_value());  // no way back
+        SORTIE_CHECK(!decoder.next().has_value());  // errors are final
         break;
       }
       if (!*frame) break;
@@ -70,7 +70,7 @@ void check_message(const Frame& frame) {
 
 }  // namespace
 
-/// The first byte says how many of the next ones are sizes of pieces; the rest is the stream.
+/// Byte 0 modulo 8 is the number of following bytes that give piece sizes. The rest is the stream.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string_view input(reinterpret_cast<const char*>(data), size);
   if (input.empty()) return 0;
@@ -88,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     SORTIE_CHECK(whole.frames[i].payload == pieces.frames[i].payload);
     check_message(whole.frames[i]);
   }
-  // The stream as one payload of every type: reaches the messages without a header in the way.
+  // Decodes the stream as a payload of every type, without a header that the fuzzer must get right.
   if (stream.size() > kMaxPayload) return 0;
   for (std::size_t type = 0; type <= std::variant_size_v<Message> + 1; ++type)
     check_message({static_cast<std::uint8_t>(type), std::string(stream)});

@@ -1,5 +1,5 @@
-// Any bytes as a gzip file: the content does not depend on the pieces in which it is read, memory
-// stays bounded by what is asked for, and a broken file is an error that names it.
+// Fuzzes GzipReader. The content does not depend on the read sizes, a read returns no more than was
+// requested, and a broken file gives an error that names it.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMost = 1 << 20;
 
-/// The first megabyte in pieces; whether it ended well. No value: the file is broken.
+/// The first megabyte, read in pieces of `piece` bytes; nullopt if the file is broken.
 std::optional<std::string> content(std::span<const std::byte> bytes, std::size_t piece) {
   sortie::trainer::GzipReader reader(bytes, "x.gz");
   std::string out;

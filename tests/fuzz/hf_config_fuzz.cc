@@ -1,5 +1,5 @@
-// Any text as a config.json of a model folder: refused with the place, or a model that is written
-// back as the same model, over what was read and into a file of its own.
+// Fuzzes read_hf_config() with a config.json. An accepted model is written back as the same model,
+// into the JSON that was read and into a new one.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -16,7 +16,7 @@ std::string text_of(const sortie::config::ModelConfig& model) {
   return sortie::config::to_toml(job);
 }
 
-/// As a file is written and read: numbers in memory have kinds that the text has not.
+/// Writes to text and parses it: numbers in memory have types that the text does not preserve.
 nlohmann::json through_text(const nlohmann::json& json) {
   return nlohmann::json::parse(json.dump());
 }
@@ -33,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     SORTIE_CHECK(model.error().message.starts_with("config.json: "), "{}", model.error().message);
     return 0;
   }
-  if (!write_hf_config(*model, json)) return 0;  // of transformers has no such model
+  if (!write_hf_config(*model, json)) return 0;  // transformers has no such model
   const auto again = read_hf_config(through_text(json), "again");
   SORTIE_CHECK(again.has_value(), "{}", again ? "" : again.error().message);
   SORTIE_CHECK(text_of(*again) == text_of(*model), "{}\n{}", text_of(*model), text_of(*again));

@@ -1,5 +1,5 @@
-// Any text as a file of hosts, each line alone too: refused or understood; names keep the grammar
-// that other parts rely on, and folding names to ranges loses none and makes none up.
+// Fuzzes host files, single host lines and host expressions. Names follow the grammar that other
+// parts rely on, and folding names to ranges is exact.
 #include <algorithm>
 #include <cstdint>
 #include <set>
@@ -16,7 +16,7 @@ using namespace sortie::config;
 
 using NameSet = std::set<std::string>;
 
-/// A name may stand in a command, a path and a message as it is.
+/// A valid name needs no quoting in commands, paths and messages.
 void check_name(const std::string& name) {
   SORTIE_CHECK(!name.empty() && name.size() <= 253, "{}", name);
   const bool literal = name.front() == '[';
@@ -29,8 +29,8 @@ void check_name(const std::string& name) {
                  "{}", name);
 }
 
-/// Of more names than this some are looked at: all say nothing new, and take the time of many other
-/// inputs.
+/// Larger lists are sampled: checking all names would find nothing new and take the time of many
+/// other inputs.
 constexpr std::size_t kMany = 4096;
 
 std::size_t stride_of(std::size_t count) {

@@ -1,5 +1,5 @@
-// Any bytes as what /dev/kmsg gives: no message becomes a finding that is not one line of printable
-// ASCII with a device of its grammar; and nothing that a process has written becomes one.
+// Fuzzes the parsers of /dev/kmsg. A finding is one line of printable ASCII with a well-formed
+// device name, and a record written by a process is never a finding.
 #include <algorithm>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Any bytes as the header of a file of llm.c, which is as long as the first 8 say: what is accepted
-// is a model whose weights are exactly the rest of the file.
+// Fuzzes read_llmc_header(). The first 8 bytes of the input are the size of the file, the rest is
+// its header. The weights of an accepted model fill the rest of the file exactly.
 #include <cstdint>
 #include <cstring>
 #include <span>

@@ -1,5 +1,5 @@
-// Any text as a checkpoint's manifest and as a rank's report of its shard: refused or understood,
-// and what is understood comes back the same.
+// Fuzzes the parsers of a checkpoint's manifest and of a rank's shard report. Accepted input
+// survives writing and parsing.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file: parse may refuse, and what it accepts must lie in the file
-// without holes and come back from the writer of headers.
+// Fuzzes parse_safetensors_header(). The tensors of an accepted file fill its data without gaps,
+// and the header can be written and parsed again.
 #include <cstdint>
 #include <span>
 
@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   SORTIE_CHECK(header->data_begin + at == size);
   for (const TensorEntry& entry : header->tensors)
-    if (entry.name.empty()) return 0;  // legal in a file, never written here
+    if (entry.name.empty()) return 0;  // valid in a file, but never written
   std::vector<TensorEntry> entries = header->tensors;
   const std::string written = make_safetensors_header(entries, header->metadata);
   const auto again = parse_safetensors_header(

@@ -1,5 +1,6 @@
-// fuzz-seeds DIR: writes the inputs that fuzzing starts from to DIR/<harness>/, and the words of a
-// config to DIR/config.dict. Written by the same code that Sortie writes with, so they stay valid.
+// fuzz-seeds DIR: writes the initial fuzzing inputs to DIR/<harness>/, and the words of a config to
+// DIR/config.dict. Uses the code with which Sortie writes its files and messages, so the seeds stay
+// valid.
 #include <fmt/core.h>
 
 #include <cstdint>
@@ -33,7 +34,7 @@ namespace {
 
 using namespace sortie;
 
-/// Writes seeds and remembers whether all went well.
+/// Writes seeds and records whether any write failed.
 class Writer {
  public:
   explicit Writer(std::filesystem::path dir) : dir_(std::move(dir)) {}
@@ -42,7 +43,7 @@ class Writer {
     file(std::filesystem::path(harness) / name, bytes);
   }
   void file(const std::filesystem::path& name, const std::string& bytes) {
-    std::error_code ignored;  // a folder that is missing shows when the file is written
+    std::error_code ignored;  // if the folder is missing, writing the file fails
     std::filesystem::create_directories((dir_ / name).parent_path(), ignored);
     if (auto written = write_file_atomic(dir_ / name, bytes, 0644); !written) {
       fmt::print(stderr, "fuzz-seeds: {}\n", written.error().message);
@@ -171,7 +172,7 @@ void write_frames(Writer& out) {
   out.seed("frame", "stream", std::string("\x03\x00\x06\x10", 4) + stream);
 }
 
-// ---- config: the defaults, every key alone from the file and from --set ------------------------
+// ---- config: the defaults, and every key alone, from the file and from --set -------------------
 
 void write_configs(Writer& out) {
   const config::JobConfig job;
@@ -195,7 +196,7 @@ void write_configs(Writer& out) {
   out.file("config.dict", words);
 }
 
-// ---- token_index: what the harness reads is u64 size of the .bin, then the .idx ----------------
+// ---- token_index: the input is a u64 size of the .bin, then the .idx ---------------------------
 
 void write_indexes(Writer& out) {
   using namespace trainer;
@@ -260,7 +261,7 @@ void write_checkpoints(Writer& out) {
   out.seed("manifest", "one-tensor", to_json(manifest));
 }
 
-// ---- what other programs write: tokenizer.json, config.json, index, llm.c, JSON lines, gzip ----
+// ---- files of other programs: tokenizer.json, config.json, index, llm.c, JSON lines, gzip ------
 
 constexpr const char* kByteLevel = R"({"added_tokens": [{"id": 5, "content": "<s>", "special": true,
  "normalized": false, "lstrip": true, "rstrip": false, "single_word": false}, {"id": 6, "content": "caf\u00e9",
@@ -345,7 +346,7 @@ void write_foreign(Writer& out) {
   out.seed("json_line", "one",
            "text\n{\"id\": [1, {\"text\": null}], \"text\": \"a\\u00e9\\ud83d\\ude00\\n\"}");
   out.seed("json_line", "twice", "k\n {\"k\": \"a\", \"\\u006b\": true, \"k\": \"b\" } \r");
-  // A stored block, one of fixed codes, and two members with zeros behind them.
+  // A stored block, a block with fixed Huffman codes, and two members followed by zeros.
   const std::string stored(
       "\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x03\0\xfc\xff\x61\x62\x63\xc2\x41\x24\x35\x03\0\0\0", 26);
   const std::string fixed(
@@ -360,7 +361,7 @@ void write_foreign(Writer& out) {
   out.seed("gzip", "members", stored + fixed + std::string(20, '\0'));
 }
 
-/// A record of each kind of message.
+/// Writes a record of each kind of kernel message.
 void write_kernel_lines(Writer& out) {
   const std::pair<const char*, const char*> lines[] = {
       {"xid", "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."},

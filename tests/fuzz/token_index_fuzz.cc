@@ -1,5 +1,5 @@
-// Any bytes as an .idx, with a .bin size taken from the input: parse may refuse, never read out of
-// bounds, and what it accepts must add up.
+// Fuzzes TokenIndex::parse() with a .bin size from the first 8 bytes of the input. Parsing never
+// reads out of bounds, and the sizes in an accepted index are consistent.
 #include <cstdint>
 #include <cstring>
 #include <span>

@@ -1,5 +1,5 @@
-// Any text as a tokenizer.json: refused with the name of the file, or a tokenizer whose ids are
-// below its vocabulary and whose texts are valid UTF-8, for any bytes.
+// Fuzzes hf_tokenizer_from_text() with a tokenizer.json. An error names the file. For any bytes, an
+// accepted tokenizer returns ids below its vocabulary size and decodes to valid UTF-8.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// Any text as model.safetensors.index.json: what is accepted names files beside it and nothing
-// else.
+// Fuzzes parse_weight_index() with a model.safetensors.index.json. An accepted index names only
+// files in the same folder.
 #include <cstdint>
 #include <filesystem>
 

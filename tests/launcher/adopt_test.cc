@@ -1,5 +1,5 @@
-// Runs that lost their supervisor and that nobody watches: what adopting and stopping them does.
-// Real processes on this machine.
+// Runs whose supervisor died and that have no watcher: adopting and stopping them. Real processes
+// on this machine.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 

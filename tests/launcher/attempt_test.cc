@@ -1,5 +1,5 @@
-// Whole runs over hosts in memory: the first failure decides, everybody is told, the report and the
-// exit code are right.
+// Whole runs over fake hosts in memory: the first failure decides, all hosts are stopped, and
+// report and exit code are right.
 #include "launcher/supervise/attempt.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ using test::run_until_stopped;
 using test::say;
 using test::succeed;
 
-// ---- what hosts do ------------------------------------------------------------------------------
+// ---- scripts of hosts ---------------------------------------------------------------------------
 
 void fails_with_3(FakeRunner& runner) {
   say(runner, 1, "starting\nTraceback:\n\x1b[31mno memory\n");
@@ -35,7 +35,7 @@ void killed_by_9(FakeRunner& runner) {
   runner.exit_rank(runner.job.ranks[0].rank, SIGKILL, true);
 }
 
-// ---- the whole way ------------------------------------------------------------------------------
+// ---- whole runs ---------------------------------------------------------------------------------
 
 TEST_CASE("a run in which every rank exits 0") {
   Launch launch({{"h1", {0, 1}}, {"h2", {0}}});
@@ -109,7 +109,8 @@ TEST_CASE("no rank starts before every host is ready, however long one takes") {
   constexpr std::size_t kBeats = 20;
   struct Slow {
     static awaitable<void> run(FakeRunner& runner, const FakeRunner& other) {
-      // Beyond heartbeat_timeout: the other host has to hear from the launcher meanwhile.
+      // Takes longer than heartbeat_timeout: the launcher must send heartbeats to the other host
+      // meanwhile.
       while (other.all<wire::Heartbeat>().size() < kBeats) co_await runner.sleep(milliseconds(20));
       const bool prepared = co_await runner.prepare();
       if (!prepared) co_return;
@@ -267,7 +268,7 @@ TEST_CASE("output is acknowledged, so that a runner may go on") {
       if (!started) co_return;
       for (int i = 0; i < kPieces; ++i)
         runner.send(wire::Output{0, wire::Stream::out, std::string(32u << 10, 'x')});
-      // Credit comes when the log is written, on a thread of its own.
+      // Credit is sent when the log is written, by a separate thread.
       while (credit_of(runner) <= (kPieces - 4) * (32u << 10)) {
         const bool more = co_await runner.until<wire::OutputCredit>();
         if (!more) co_return;

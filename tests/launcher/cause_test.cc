@@ -1,4 +1,4 @@
-// The first cause: the rule by itself, and whole runs in which several ranks die at nearly the same
+// The first cause: the rule alone, and whole runs in which several ranks die at nearly the same
 // time.
 #include "launcher/supervise/cause.h"
 
@@ -66,7 +66,7 @@ TEST_CASE("which of two failures was first") {
 }
 
 TEST_CASE("clocks that run at different paces are followed: old messages are forgotten") {
-  // Theirs loses a second an hour; every message is 5 ms on its way.
+  // The host's clock loses one second per hour. Every message takes 5 ms.
   HostClock clock;
   constexpr std::int64_t kHour = 3'600'000;
   const auto theirs = [](std::int64_t ours) {
@@ -77,7 +77,7 @@ TEST_CASE("clocks that run at different paces are followed: old messages are for
   const std::int64_t died = now - 500;
   CHECK(clock.ours(theirs(died), now) >= died - 50);
   CHECK(clock.ours(theirs(died), now) <= died + 50);
-  // A machine that slept: its clock and ours are apart by another time from one moment to the next.
+  // After a suspend the offset between the two clocks jumps.
   for (; now < 25 * kHour; now += 2000)
     clock.heard(static_cast<std::uint64_t>(now + 5 * kHour), now);
   CHECK(clock.ours(static_cast<std::uint64_t>(now - 500 + 5 * kHour), now) == now - 500);
@@ -85,12 +85,12 @@ TEST_CASE("clocks that run at different paces are followed: old messages are for
 
 TEST_CASE("a host's clock is set against ours by the quickest message") {
   HostClock clock;
-  CHECK(clock.ours(5000, 9000) == 9000);  // nothing known: when it came in
-  clock.heard(1'000'000, 5'000'300);      // 300 ms on the way
+  CHECK(clock.ours(5000, 9000) == 9000);  // no offset known: the time of arrival
+  clock.heard(1'000'000, 5'000'300);      // took 300 ms
   CHECK(clock.ours(1'000'100, 5'000'500) == 5'000'400);
-  clock.heard(1'000'200, 5'000'201);  // 1 ms: four seconds ahead, and no more
+  clock.heard(1'000'200, 5'000'201);  // took 1 ms: the offset is 4,000,001 ms
   CHECK(clock.ours(1'000'100, 5'000'500) == 5'000'101);
-  clock.heard(0, 7);  // says nothing
+  clock.heard(0, 7);  // no time given: ignored
   clock.heard(~0ull, 7);
   CHECK(clock.ours(1'000'100, 5'000'500) == 5'000'101);
   CHECK(clock.ours(9'000'000, 5'000'500) == 5'000'500);  // never in the future
@@ -148,7 +148,8 @@ wire::Heartbeat beat_at(std::int64_t boot, std::int64_t unix_ms) {
   return beat;
 }
 
-/// Rank 1 is killed; its peer sees the connection go, exits 1, and its host is the first to tell.
+/// Rank 1 is killed. Its peer notices the broken connection and exits with 1, and the host of the
+/// peer reports first.
 TEST_CASE(
     "the rank that was killed is the cause, not the peer that noticed it and was told first") {
   Launch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}});
@@ -168,7 +169,7 @@ TEST_CASE(
   CHECK(verdict.text == "rank 1 on h2 (pid 1001) ended by signal 9 (SIGKILL)");
   CHECK(verdict.aftermath ==
         "2 ranks ended after that: 1 with exit code 1, 1 by signal 15 (SIGTERM)");
-  // Nobody waited for the settlement to stop the others.
+  // The other hosts are stopped before the first cause is settled.
   CHECK(launch.runner("h3").all<wire::Stop>().at(0).reason ==
         "rank 0 on h1 (pid 1000) failed with exit code 1");
   CHECK(launch.events_named("cause").size() == 1);
@@ -194,7 +195,7 @@ TEST_CASE("the rank that was killed is the cause, though its host had no process
 }
 
 TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth decides") {
-  // h2's clock is an hour ahead. Its rank dies 60 ms before h1's, and the news comes after.
+  // The clock of h2 is an hour ahead. Its rank dies 60 ms before that of h1, but is reported later.
   constexpr std::uint64_t kHour = 3'600'000;
   struct Early {
     static awaitable<void> run(FakeRunner& runner) {
@@ -223,8 +224,8 @@ TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth d
 }
 
 TEST_CASE("a wall clock that somebody sets on a host does not turn the first cause") {
-  // h1's rank dies first. Then h2's wall clock is set back by an hour, and its rank dies: by that
-  // clock an hour before the other.
+  // The rank on h1 dies first. Then the wall clock of h2 is set back by an hour, and its rank dies:
+  // by that clock, an hour before the other.
   constexpr std::int64_t kHour = 3'600'000;
   struct First {
     static awaitable<void> run(FakeRunner& runner) {

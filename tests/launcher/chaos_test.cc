@@ -1,4 +1,4 @@
-// `sortie chaos`: which faults come, and that they reach ranks of the run and nothing else.
+// `sortie chaos`: which faults it injects, and that they affect only ranks of the run.
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
@@ -79,11 +79,11 @@ TEST_CASE("chaos: the command touches processes of the run alone") {
     return testing::run(fault_command(
         {FaultKind::kill, Victim{0, "h", static_cast<std::uint32_t>(pid), "", "run-7"}}));
   };
-  // Another run's id begins as this one's does.
+  // The id of the other run begins with this run's id.
   const pid_t other = child("SORTIE_RUN_ID=run-77");
   const pid_t mine = child("SORTIE_RUN_ID=run-7");
   REQUIRE((other > 0 && mine > 0));
-  // Until exec has happened they have the environment of this test.
+  // Before exec the children have the environment of this test.
   const auto is_sleep = [](pid_t pid) {
     return test::read_text("/proc/" + std::to_string(pid) + "/comm") == "sleep\n";
   };
@@ -105,7 +105,7 @@ TEST_CASE("chaos: the command touches processes of the run alone") {
 TEST_CASE("chaos in a run on this machine: a rank dies, and the run with it") {
   const test::ScopedTempDir dir;
   const std::string command = "XDG_STATE_HOME=" + dir.str("state") + " " + SORTIE_BINARY + " ";
-  CHECK(shell(command + "chaos").code == 2);  // no run
+  CHECK(shell(command + "chaos").code == 2);  // no run exists
   REQUIRE(shell(command + "run --detach --slots 2 --set runner.mpi=off -- sleep 1000").code == 0);
   const Finished unasked = shell(command + "chaos last < /dev/null");
   CHECK(unasked.code == 2);
@@ -120,7 +120,7 @@ TEST_CASE("chaos in a run on this machine: a rank dies, and the run with it") {
   CHECK(contains(chaos.output, "kill every 200ms, --seed 3\n1: kill rank "));
   CHECK(contains(chaos.output, "  sent SIGKILL to "));
   CHECK(contains(chaos.output, " is ended 137\n"));
-  CHECK(shell(command + "chaos last --yes").code == 2);  // it runs no more
+  CHECK(shell(command + "chaos last --yes").code == 2);  // the run has ended
 }
 
 TEST_CASE(

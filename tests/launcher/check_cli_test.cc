@@ -1,4 +1,4 @@
-// The built `sortie check` and the signals of a terminal.
+// The built `sortie check`, and signals from a terminal.
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ bool soon(Condition condition) {
   return false;
 }
 
-/// R, S, T ... of /proc/PID/stat.
+/// The state letter (R, S, T ...) from /proc/PID/stat.
 char state_of(pid_t pid) {
   const std::string stat = test::read_text("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t name_end = stat.rfind(") ");
@@ -34,7 +34,7 @@ char state_of(pid_t pid) {
 }
 
 TEST_CASE("check: Ctrl-Z does not suspend it, Ctrl-C ends it") {
-  // A host that accepts connections and never says a word.
+  // A host that accepts connections and never sends anything.
   const Fd mute(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -1,4 +1,4 @@
-// The command line of the built `sortie`, as a user meets it.
+// The command line of the built `sortie`.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -61,7 +61,7 @@ TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
     const Finished result = sortie(row.arguments);
     CHECK_MESSAGE(has(result.output, row.near), result.output);
     CHECK(result.code == 2);
-    CHECK(std::ranges::count(result.output, '\n') == 1);  // one error is one line
+    CHECK(std::ranges::count(result.output, '\n') == 1);  // one error takes one line
   }
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("config show --origin tells where each value comes from, options inclu
   CHECK(line("default_slots").ends_with("# --slots"));
   CHECK(line("config_file").ends_with("# --ssh-config"));
   CHECK(line("program").ends_with("# command line"));
-  // Without origins it is a config again, in short and whole.
+  // Without origins the output is a config again, with and without --all.
   for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--all"}}) {
     std::vector<std::string> show = {"config", "show", file}, again = {"config", "show"};
     show.insert(show.end(), more.begin(), more.end());
@@ -170,7 +170,7 @@ TEST_CASE("config diff compares files and runs by their values") {
   const Finished none = sortie({"config", "diff", dir.str("a.toml"), "zzzz-no-run"});
   CHECK(none.code == 9);
   CHECK(has(none.output, "zzzz-no-run: neither a file nor a run"));
-  // A run, by its id and as the last one.
+  // Accepts runs, by id or as `last`.
   const std::string state = "XDG_STATE_HOME=" + dir.str("state") + " ";
   const std::string binary = SORTIE_BINARY;
   REQUIRE(
@@ -198,13 +198,13 @@ TEST_CASE("all problems of a job come at once: keys, rules, files to train on, b
     CHECK(has(result.output, file + ":9:17: data.data_prefixes: no token files"));
     CHECK(has(result.output, "--set model.num_attention_heads=3: model.hidden_size: "));
   }
-  // --slots and --hosts count too, and what is wrong with them is in the same list.
+  // --slots and --hosts count too, and errors in them are in the same list.
   const Finished options = sortie({"plan", file, "--hosts", "a", "--slots", "4", "--exclude", "b"});
   CHECK(has(options.output, "command line: --exclude: \"b\" is to be left out"));
   CHECK(has(options.output, file + ":4:1: unknown key"));
   CHECK(has(options.output, file + ":9:17: data.data_prefixes: no token files"));
   CHECK_FALSE(has(sortie({"plan", file, "--hosts", "a", "--slots", "3"}).output, "no multiple"));
-  // Not for what starts no rank of the trainer.
+  // No check of data for verbs that start no training.
   CHECK_FALSE(has(sortie({"config", "show", file}).output, "no token files"));
 }
 

@@ -1,4 +1,4 @@
-// The built `sortie`, as a user calls it, and the verbs that it has.
+// Runs the built `sortie`, and lists its verbs.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -33,7 +33,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return out;
 }
 
-/// The words that may follow, without their descriptions; the last one is the mode.
+/// The completions of `words`, without descriptions. The last one is the mode.
 inline std::vector<std::string> after(std::vector<std::string> words) {
   words.insert(words.begin(), {"__complete", "--"});
   std::vector<std::string> out = lines_of(sortie(words).output);
@@ -45,7 +45,7 @@ inline bool holds(const std::vector<std::string>& words, std::string_view word) 
   return std::ranges::find(words, word) != words.end();
 }
 
-/// Every verb, with those below it: {"run"}, {"config"}, {"config", "show"} ...
+/// Every verb and subverb: {"run"}, {"config"}, {"config", "show"} ...
 inline std::vector<std::vector<std::string>> all_verbs() {
   std::vector<std::vector<std::string>> out;
   std::vector<std::string> top = after({""});

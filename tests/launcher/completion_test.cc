@@ -1,4 +1,4 @@
-// Completions: what may come next, and the scripts of three real shells that ask for it.
+// Completions, and the completion scripts in three real shells.
 #include "common/config/fields.h"
 #include "tests/launcher/command_line.h"
 
@@ -37,7 +37,7 @@ TEST_CASE("completions know verbs, flags, words, keys of the config and where fi
         std::vector<std::string>{"logger.tensorboard=true", ":words"});
 }
 
-/// Answers of `sortie completion SHELL` in that shell; it finds sortie by the PATH.
+/// Output of `script` in a shell that finds sortie by its PATH.
 std::string in_shell(const test::ScopedTempDir& dir, const std::string& program,
                      const std::string& script) {
   test::write_text(dir / "script", script);
@@ -61,7 +61,7 @@ TEST_CASE("bash completes") {
   CHECK(answer("sortie expl") == "explain\n");
   CHECK(answer("sortie run --ho") == "--hosts\n");
   CHECK(answer("sortie plan --set runner.mp") == "opt -o nospace\nrunner.mpi=\n");
-  // As bash splits it: at the equals sign.
+  // Words as bash splits them: at the equals sign.
   CHECK(answer("sortie plan --set runner.mpi = o") == "on off\n");
   CHECK(answer("sortie plan --set runner.mpi =").starts_with("auto on off\n"));
   CHECK(answer("sortie plan --set = runner.mp") == "opt -o nospace\nrunner.mpi=\n");
@@ -70,7 +70,7 @@ TEST_CASE("bash completes") {
 }
 
 TEST_CASE("zsh completes") {
-  // A real line editor in a terminal of its own, driven by zpty, and the key that asks for answers.
+  // Drives a real line editor in a separate terminal through zpty, and presses the completion key.
   const test::ScopedTempDir dir;
   test::write_text(dir / "functions/_sortie", sortie({"completion", "zsh"}).output);
   const std::string script = R"(

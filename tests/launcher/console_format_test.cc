@@ -1,4 +1,4 @@
-// The pure half of the console.
+// Formatting of console output.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -22,13 +22,13 @@ TEST_CASE("text of a rank can not take over the terminal") {
            {"\x1b]0;title\x07\x1b]52;c;ZXZpbA==\x1b\\", "^[]0;title^G^[]52;c;ZXZpbA==^[\\"},
            {"\x1bP+q\x1b\\\x1b_x\x0e\x0f\x05", "^[P+q^[\\^[_x^N^O^E"},
            {"\xc2\x85\xc2\x90\xc2\x9d", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
-           {"\x9b\x31m", "\xef\xbf\xbd\x31m"},  // the same as one byte
+           {"\x9b\x31m", "\xef\xbf\xbd\x31m"},  // the same CSI as one byte
            {"a\xe2\x80\xae"
             "b\xe2\x81\xa6"
             "c\xd8\x9c",
             "a<U+202E>b<U+2066>c<U+061C>"},
            {"\xe2\x80\xa8\xef\xbb\xbf\xf3\xa0\x81\x81", "<U+2028><U+FEFF><U+E0041>"},
-           {"\xc2\xa0\xe2\x80\x8d", "\xc2\xa0\xe2\x80\x8d"},  // joins letters: stays
+           {"\xc2\xa0\xe2\x80\x8d", "\xc2\xa0\xe2\x80\x8d"},  // joins letters, so it stays
            {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
            {"cut \xe2\x82", "cut \xef\xbf\xbd\xef\xbf\xbd"}}) {
     CAPTURE(shown);
@@ -59,7 +59,7 @@ TEST_CASE("an event is a flat object with a type") {
   for (const char* text : {"", "{", "[]", "3", "{}", R"({"type":3})", R"({"type":"x"} more)",
                            "{\"type\":\"\xff\"}", R"({"type":"x","a":NaN})"})
     CHECK_MESSAGE(!parse_event(text), text);
-  // What a rank may send at most, as deep as it can be.
+  // The largest event that a rank may send, with the deepest nesting possible.
   for (const char* open : {"[", "{\"a\":"}) {
     std::string deep = R"({"type":"x","a":)";
     std::size_t depth = 0;

@@ -1,5 +1,5 @@
-// What a person sees: prefixes, partial lines, the status line; and that a terminal which takes
-// nothing costs bounded memory and never keeps Sortie from ending.
+// Console output: prefixes, partial lines, the status line. A terminal that reads nothing costs
+// bounded memory and never prevents Sortie from exiting.
 #include "launcher/console/console.h"
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ struct Pipe {
     read.reset(ends[0]);
     write.reset(ends[1]);
   }
-  /// Everything until all writers are gone.
+  /// Reads until all writers have closed the pipe.
   std::string rest() {
     write.reset();
     std::string out;
@@ -44,14 +44,14 @@ struct Pipe {
   Fd read, write;
 };
 
-/// What `act` makes a console write, on both streams.
+/// What a console writes to both streams while `act` uses it.
 struct Shown {
   std::string out, err;
 };
 template <class Act>
 Shown shown(Act act, Console::Style style = {}) {
   Pipe out, err;
-  for (const Pipe* pipe : {&out, &err})  // room for all of it: it is read afterwards
+  for (const Pipe* pipe : {&out, &err})  // room for all of it, as it is read afterwards
     REQUIRE(::fcntl(pipe->write.get(), F_SETPIPE_SZ, 1 << 20) >= 1 << 20);
   style.out = out.write.get();
   style.err = err.write.get();
@@ -95,8 +95,8 @@ TEST_CASE("lines of ranks and streams do not mix, whatever the pieces they come 
     console.output(0, "h", Stream::out, "llo\nnext");
     console.output(1, "h", Stream::out, "ld\n");
     console.end_of_rank(0);
-    console.end_of_rank(0);  // once more shows nothing more
-    console.end_of_rank(7);  // nothing came from it
+    console.end_of_rank(0);  // a second call shows nothing
+    console.end_of_rank(7);  // had no output
   });
   CHECK(both.out == "[0 h] hello\n[1 h] world\n[0 h] next\n");
   CHECK(both.err == "[0 h] err\n");
@@ -117,7 +117,7 @@ TEST_CASE("a line without end is shown in pieces") {
   });
   CHECK(std::ranges::count(both.out, 'x') == 200000);
   const auto lines = std::ranges::count(both.out, '\n');
-  CHECK(lines == 4);  // of 66,000 bytes: what passes 64 KiB is shown
+  CHECK(lines == 4);  // of 66,000 bytes: a line is shown once it exceeds 64 KiB
 }
 
 TEST_CASE("control bytes are shown, in lines of ranks, in messages and in errors") {
@@ -214,13 +214,13 @@ TEST_CASE("on a terminal the step line is rewritten in place, below the lines of
     const std::string whole = live_line(console.training(), unix_time());
     REQUIRE(whole.size() > 60);
     CHECK(whole.starts_with(first));
-    // Cut to the terminal: a line that wraps could not be taken back.
+    // Cut to the width of the terminal: a line that wraps could not be erased.
     CHECK(terminal.read_until(whole.substr(0, 59)).ends_with(whole.substr(0, 59)));
     console.output(0, "h", Stream::out, "hello\n");
     CHECK(terminal.read_until(whole.substr(0, 59)) ==
           "\r\x1b[K[0 h] hello\n" + whole.substr(0, 59));
   }
-  CHECK(terminal.read_until("\x1b[K") == "\r\x1b[K");  // nothing is left of it at the end
+  CHECK(terminal.read_until("\x1b[K") == "\r\x1b[K");  // the status line is erased at the end
 }
 
 TEST_CASE("a pipe that nobody drains costs bounded memory, and the end waits two seconds at most") {
@@ -245,15 +245,15 @@ TEST_CASE("a pipe that nobody drains costs bounded memory, and the end waits two
   CHECK(dropped > 300000);
   CHECK(used < 24u << 20);
   CHECK(ended < std::chrono::seconds(10));
-  // The writer is still stuck in its write. When the pipe moves again it must touch nothing that is
-  // gone, and write nothing more than that piece.
+  // The writer thread is still blocked in write(). When the pipe drains, it must not touch
+  // destroyed objects, and must write no more than that piece.
   const auto stop = Clock::now() + std::chrono::seconds(30);
   std::size_t drained = 0;
   ::fcntl(out.read.get(), F_SETFL, O_NONBLOCK);
   out.write.reset();
   for (char buffer[1 << 16]; Clock::now() < stop;) {
     const ssize_t count = ::read(out.read.get(), buffer, sizeof buffer);
-    if (count == 0) break;  // its copy of the pipe is closed: the thread is gone
+    if (count == 0) break;  // the thread has closed its copy of the pipe and exited
     if (count > 0) drained += static_cast<std::size_t>(count);
     if (count < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -263,7 +263,7 @@ TEST_CASE("a pipe that nobody drains costs bounded memory, and the end waits two
 
 TEST_CASE("a process whose terminal is stuck still ends, with its exit code") {
   Pipe out;
-  std::cout.flush();  // else the child's exit writes it once more
+  std::cout.flush();  // otherwise the child would write the buffer again at its exit
   const pid_t child = ::fork();
   if (child == 0) {
     Console::Style style;
@@ -289,7 +289,7 @@ TEST_CASE("a process whose terminal is stuck still ends, with its exit code") {
 }
 
 TEST_CASE("what waits for a terminal at the end is written though the machine stood still then") {
-  constexpr int kLines = 6000;  // more than a pipe takes
+  constexpr int kLines = 6000;  // more than fits in a pipe
   Pipe out, ready;
   std::cout.flush();
   const pid_t child = ::fork();
@@ -305,7 +305,7 @@ TEST_CASE("what waits for a terminal at the end is written though the machine st
   }
   char word = 0;
   REQUIRE(::read(ready.read.get(), &word, 1) == 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it waits for the pipe
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it is blocked on the pipe
   REQUIRE(::kill(child, SIGSTOP) == 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(2500));
   ::kill(child, SIGCONT);

@@ -1,5 +1,5 @@
-// More output than a terminal takes: what is shown, what is counted, and that nobody is crowded
-// out.
+// More output than a terminal accepts: which lines are shown, that the others are counted, and that
+// no rank is starved.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -29,7 +29,7 @@ TEST_CASE("a rank that writes more than the terminal takes leaves room for the l
   std::thread reader;
   {
     Console console(style);
-    std::size_t at = 0;  // in pieces that end inside of lines, as they come
+    std::size_t at = 0;  // pieces that end inside of lines, as in reality
     for (int i = 0; i < 300; ++i) {
       const std::string part = (piece + piece).substr(at, 60001);
       at = (at + part.size()) % piece.size();
@@ -56,7 +56,7 @@ TEST_CASE("a rank that writes more than the terminal takes leaves room for the l
   }
   CHECK(ticks == 100);
   CHECK(dropped > 200 * 900);
-  CHECK(whole + dropped == 300u * 60001 / 64);  // each is either shown or counted
+  CHECK(whole + dropped == 300u * 60001 / 64);  // each line is either shown or counted
 }
 
 }  // namespace sortie::launcher

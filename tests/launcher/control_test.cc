@@ -1,4 +1,4 @@
-// The control socket, the files of a run as other processes read them, and logs in time.
+// The control socket, the files of a run as read by other processes, and logs in the order of time.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -36,7 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 using OrderedJson = nlohmann::ordered_json;
 
-/// A server on a thread of its own, in a folder whose path no socket address could hold.
+/// A server on a separate thread, in a folder whose path is too long for a socket address.
 struct Served {
   test::ScopedTempDir dir;
   fs::path run = dir.path() / std::string(120, 'x');
@@ -105,7 +105,7 @@ TEST_CASE("control: the end of a run reaches whoever listens, with its exit code
   while (client->take()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   REQUIRE(client->end_exit_code());
   CHECK(*client->end_exit_code() == 7);
-  finished.get_future().wait();  // clients are let go before the socket is
+  finished.get_future().wait();  // clients are disconnected before the socket is removed
   CHECK_FALSE(ControlClient::connect(served.run, 1));
 }
 
@@ -116,7 +116,8 @@ TEST_CASE("control: a process of another user is refused" * doctest::skip(::gete
   const pid_t child = ::fork();
   if (child == 0) {
     if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(9);
-    // Its own end refuses a server of another user; a client that does not care is refused as well.
+    // connect_control() rejects a server of another user. A client without that check is rejected
+    // by the server.
     const auto polite = connect_control(served.run, 1);
     if (polite || polite.error().code != ErrorCode::auth) ::_exit(1);
     sockaddr_un address{};
@@ -187,7 +188,7 @@ TEST_CASE("control: a supervisor is gone only when that is certain") {
   }
 }
 
-/// Runs `what` as another user; false when it failed there.
+/// Runs `what` as another user; false if it failed.
 bool as_nobody(const std::function<bool()>& what) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(::setgid(65534) == 0 && ::setuid(65534) == 0 && what() ? 0 : 1);
@@ -252,7 +253,7 @@ TEST_CASE("adopt: the sweep of a host that is lost later knows that ranks are in
   CHECK(plan.hosts.at(0).ranks.at(1).rank == 1);
 }
 
-/// A run folder with a plan, as a supervisor leaves it.
+/// Makes a run folder with a plan, as a supervisor leaves it.
 fs::path make_run(const fs::path& state, const std::string& id, std::optional<RunResult> result) {
   const fs::path run = state / "runs" / id;
   fs::create_directories(run / "logs");
@@ -377,7 +378,7 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   REQUIRE(status);
   for (const char* part : {"30 of 100", "12.3k tokens/s", "step 20, /c/step-20"})
     CHECK_MESSAGE(status->find(part) != std::string::npos, *status);
-  CHECK(status->find("go on") == std::string::npos);  // it lives
+  CHECK(status->find("go on") == std::string::npos);  // the run is alive
 }
 
 TEST_CASE(
@@ -416,7 +417,7 @@ TEST_CASE("logs: in the order in which they came, from a time on, and then what 
   }
   got.clear();
   LogFeed since(*record, {0}, sink);
-  since.replay(20500);  // a second earlier counts: that is what the index can tell apart
+  since.replay(20500);  // includes one second earlier: the resolution of the index
   CHECK(got == "a1\nmore\n");
 }
 

@@ -1,4 +1,5 @@
-// push, pull and staging: who fetches from whom, what names mean, and hosts that lie.
+// push, pull and staging: which host fetches from which, how paths are interpreted, and hosts that
+// send wrong data.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -33,7 +34,7 @@ TEST_CASE("relay: hosts line up as they become ready") {
   CHECK_FALSE(chains.attach(4, true, true));
   CHECK(chains.attach(1, true, true) == 4);
   CHECK(chains.attach(0, true, true) == 1);
-  CHECK(chains.attach(2, true, false) == 0);  // nobody reaches it: it fetches, nobody fetches there
+  CHECK(chains.attach(2, true, false) == 0);  // not reachable: no host fetches from it
   CHECK(chains.attach(3, true, true) == 0);
   CHECK(chains.chains() == 1);
 }
@@ -125,7 +126,7 @@ TEST_CASE("progress: the rate of the last ten seconds, and the time that is left
   CHECK(rate.per_second() == 0);
   for (int i = 1; i <= 300; ++i) rate.add(at(i * 0.1), static_cast<std::uint64_t>(i) * 100);
   CHECK(rate.per_second() == doctest::Approx(1000));
-  for (int i = 1; i <= 150; ++i) rate.add(at(30 + i * 0.1), 30000);  // it stands still
+  for (int i = 1; i <= 150; ++i) rate.add(at(30 + i * 0.1), 30000);  // no progress
   CHECK(rate.per_second() == doctest::Approx(0));
   rate.add(at(60), 10);  // another transfer
   CHECK(rate.per_second() == 0);
@@ -157,7 +158,7 @@ TEST_CASE("{stage} names what is staged, at the beginning of a path") {
   CHECK(broken("[runner]\nstage = [\"/a/x\", \"/b/x\"]\n").find("two items") != std::string::npos);
   CHECK(broken("[runner]\nstage = [\"/a -> b/c\"]\n").find("one component") != std::string::npos);
   CHECK(broken("[runner]\nprogram = [\"sed\", \"{stage}\"]\n") ==
-        "");  // staging nothing: just text
+        "");  // without staging {stage} is plain text
   CHECK(config::with_stage("a{stage}b{stage}", "/s") == "a/sb/s");
 }
 
@@ -165,7 +166,7 @@ namespace {
 
 using Script = test::FakeHost::Script;
 
-/// A pull from one host in memory.
+/// Pulls from one fake host in memory.
 Result<wire::FilesDone> pull(
     const fs::path& folder, Script script, std::uint64_t max_list = 1u << 20,
     DownloadProgress* seen = nullptr,
@@ -202,7 +203,7 @@ Result<wire::FilesDone> pull(
   return *result;
 }
 
-/// Hello, the order, then these messages.
+/// A host that sends these messages after Hello and the order.
 Script says(std::vector<wire::Message> messages) {
   return [messages = std::move(messages)](FakeRunner& runner) -> asio::awaitable<void> {
     co_await runner.next();
@@ -291,7 +292,7 @@ TEST_CASE("a host that beats and does nothing else is given up on, one that work
       co_await runner.until<wire::Hello>();
       runner.send(wire::Hello{});
       co_await runner.until<wire::FilesOpen>();
-      const int count = works ? 70 : 110;  // 4.2 s, 6.6 s: longer than the 3 s of patience
+      const int count = works ? 70 : 110;  // 4.2 s and 6.6 s: longer than work_patience(), 3 s
       for (int i = 0; i < count; ++i) {
         runner.send(wire::Heartbeat{});
         if (works && i % 10 == 0) runner.send(wire::FilesProgress{1, ""});
@@ -317,7 +318,7 @@ TEST_CASE("time in which this process did not run is none in which a host did no
     runner.send(wire::Hello{});
     co_await runner.until<wire::FilesOpen>();
     co_await runner.sleep(std::chrono::milliseconds(50));
-    std::this_thread::sleep_for(std::chrono::milliseconds(3200));  // beyond the 3 s of patience
+    std::this_thread::sleep_for(std::chrono::milliseconds(3200));  // more than work_patience(), 3 s
     for (int i = 0; i < 3; ++i) {
       runner.send(wire::Heartbeat{});
       co_await runner.sleep(std::chrono::milliseconds(60));

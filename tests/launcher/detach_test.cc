@@ -1,4 +1,4 @@
-// `sortie run --detach` and the verbs that find the run again, on this machine: real processes.
+// `sortie run --detach`, and the verbs that find the run later. Real processes on this machine.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
@@ -116,7 +116,7 @@ TEST_CASE("a supervisor that was killed leaves a lost run, and attach says so wi
   const auto rank = status["hosts"][0]["ranks"][0]["pid"].get<pid_t>();
   for (int i = 0; i < 3000 && ::kill(rank, 0) == 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  CHECK(::kill(rank, 0) != 0);  // its runner has ended it
+  CHECK(::kill(rank, 0) != 0);  // ended by its runner
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A rank's environment, as tests look into it.
+// Looks up variables in a rank's environment.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,7 @@ using test::has;
 using test::sortie;
 using testing::Finished;
 
-/// Options after `sortie exec --hosts localhost`, in a shell.
+/// Runs `sortie exec --hosts localhost` with `options`, in a shell.
 Finished here(const std::string& before, const std::string& options,
               const std::string& after = "") {
   return testing::run(

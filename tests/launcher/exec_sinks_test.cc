@@ -1,4 +1,4 @@
-// Where the output of `sortie exec` goes: folding, and a folder.
+// Sinks for the output of `sortie exec`: folding, and a folder.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ TEST_CASE("folding: what is equal is shown once, whatever its size and its piece
   failed.reason = "exit code 2";
   const std::vector<std::string> names = {"g01", "g02", "g03", "x", "silent", "unreached"};
   for (std::size_t i = 0; i < 5; ++i) sink.started(i, names[i]);
-  for (std::size_t at = 0; at < big.size();)  // in turns, so that their parts lie mixed in the file
+  for (std::size_t at = 0; at < big.size();)  // interleaved, so that parts are mixed in the file
     for (std::size_t i = 0; i < 3; ++i) {
       const std::size_t end = std::min(big.size(), at + 5000);
       sink.output(i, names[i], wire::Stream::out, std::string_view(big).substr(at, end - at));
@@ -41,13 +41,13 @@ TEST_CASE("folding: what is equal is shown once, whatever its size and its piece
   sink.output(3, "x", wire::Stream::out, "\x1b[2Jpercent 1\rpercent 2\n");
   for (std::size_t i = 0; i < 6; ++i) sink.finished(i, names[i], i == 3 ? failed : ok);
   const std::string text = report(sink);
-  // Groups in the order of their first hosts, whatever their sizes.
+  // Groups are in the order of their first hosts, whatever their sizes.
   CHECK(text.starts_with("==> g01 (1)\nline 0\n"));
   CHECK(text.find("line 59999\n==> g[02-03] (2)\nline 0\n") != text.npos);
   CHECK(text.find("line 59999\nno new\n==> x (1)") != text.npos);
   CHECK(text.find("==> x (1): exit code 2\npercent 2\n") != text.npos);
   CHECK(text.find("==> silent (1)\n") != text.npos);
-  CHECK(text.find("unreached") == text.npos);  // the table of failures has it
+  CHECK(text.find("unreached") == text.npos);  // it is in the table of failures
   CHECK(static_cast<std::size_t>(std::ranges::count(text, '\n')) == 2 * 60000 + 1 + 1 + 4);
   CHECK(!sink.trouble());
 }

@@ -1,4 +1,5 @@
-// `sortie exec` over hosts in memory: each on its own, the table, timeouts, Ctrl-C, stdin, folding.
+// `sortie exec` over fake hosts in memory: independent hosts, the table, timeouts, Ctrl-C, stdin,
+// folding.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ using std::chrono::milliseconds;
 using test::FakeRunner;
 using Kind = Outcome::Kind;
 
-/// One `sortie exec` in memory, with short times.
+/// One `sortie exec` in memory, with short timeouts.
 struct Exec {
   explicit Exec(std::vector<std::string> hosts) {
     job.hosts = std::move(hosts);
@@ -99,7 +100,7 @@ struct Exec {
   ExecRun* current = nullptr;
 };
 
-/// Prints, then ends with a code.
+/// Writes `text`, waits `after`, then exits with `code`.
 test::FakeHost::Script says(std::string text, std::uint32_t code = 0, milliseconds after = {}) {
   struct Script {
     static awaitable<void> run(FakeRunner& runner, std::string text, std::uint32_t code,
@@ -122,7 +123,7 @@ awaitable<void> until_stopped(FakeRunner& runner) {
   if (told) co_await runner.finish(true, SIGTERM);
 }
 
-/// Never answers a Stop.
+/// Never reacts to Stop.
 awaitable<void> stuck(FakeRunner& runner) {
   co_await runner.autostart();
   co_await runner.until<wire::Goodbye>();
@@ -151,7 +152,7 @@ TEST_CASE("one that fails stops no other; the first to fail gives the exit code"
   Exec exec({"h1", "h2", "h3", "h4", "h5"});
   exec.host("h1").script = says("late but whole\n", 0, milliseconds(300));
   exec.host("h2").script = says("", 3);
-  // Long after h2, also on a busy machine: it is the first to fail.
+  // Long after h2, even on a busy machine, so that h2 is the first to fail.
   exec.host("h3").script = says("", 9, milliseconds(1500));
   exec.host("h4").script = says("", 9, milliseconds(1500));
   exec.host("h5").connect_error = Error{ErrorCode::connect, "Connection refused"};
@@ -199,7 +200,7 @@ TEST_CASE("a timeout is for each host alone: TERM, and given up on when nothing 
   CHECK(exec.ran < test::patient(milliseconds(5000)));
 }
 
-/// Ctrl-C as soon as a command runs.
+/// Sends Ctrl-C as soon as a command runs.
 struct Impatient : ExecSink {
   explicit Impatient(Exec& of) : exec(of) {}
   void started(std::size_t, const std::string&) override { exec.interrupt(SIGINT); }
@@ -213,7 +214,7 @@ TEST_CASE("Ctrl-C: what runs is ended, what connects is let go, the rest is not 
   exec.job.fanout = 2;
   exec.host("connects").connect_delay = milliseconds(60000);
   exec.host("runs").script = until_stopped;
-  Impatient sink(exec);  // before "connects" has lost its place to "waits"
+  Impatient sink(exec);  // before "connects" gives its place to "waits"
   CHECK(exec.run(&sink) == 130);
   CHECK(exec.outcome("runs").kind == Kind::stopped);
   CHECK(exec.outcome("connects").kind == Kind::skipped);
@@ -229,7 +230,7 @@ TEST_CASE("Ctrl-C twice leaves no grace; while a host gets ready its answer is w
   struct Late {
     static awaitable<void> run(FakeRunner& runner, Exec* exec) {
       co_await runner.until<wire::JobSpec>();
-      co_await runner.sleep(milliseconds(200));  // the other one runs by now
+      co_await runner.sleep(milliseconds(200));  // by then the other one runs
       exec->interrupt(SIGTERM);
       co_await runner.sleep(milliseconds(100));
       runner.send(wire::JobReady{});
@@ -247,7 +248,7 @@ TEST_CASE("Ctrl-C twice leaves no grace; while a host gets ready its answer is w
     static awaitable<void> run(FakeRunner& runner, Exec* exec) {
       co_await runner.autostart();
       co_await runner.until<wire::Stop>();
-      while (exec->on("ready-late").all<wire::Goodbye>().empty())  // until that one is done
+      while (exec->on("ready-late").all<wire::Goodbye>().empty())  // until that host is done
         co_await runner.sleep(milliseconds(5));
       exec->interrupt(SIGTERM);
       co_await runner.until<wire::Stop>();
@@ -334,7 +335,7 @@ TEST_CASE("stdin: every host the same bytes, within its window, at its own pace"
     static awaitable<void> run(FakeRunner& runner, std::size_t* pieces) {
       const bool started = co_await runner.autostart();
       if (!started) co_return;
-      // There is room again for what is left, and nobody who reads it.
+      // Grants credit for the rest, but reports that stdin is closed.
       std::uint64_t taken = 0;
       while (taken < runner.job.input_window) {
         const bool more = co_await runner.until<wire::Input>();
@@ -344,7 +345,7 @@ TEST_CASE("stdin: every host the same bytes, within its window, at its own pace"
       runner.received.clear();
       runner.send(wire::InputCredit{taken, 1});
       co_await runner.sleep(milliseconds(200));
-      co_await runner.finish(false);  // reads all that has come
+      co_await runner.finish(false);  // records what arrives before Goodbye
       *pieces = runner.all<wire::Input>().size();
     }
   };

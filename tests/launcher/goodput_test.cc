@@ -1,4 +1,4 @@
-// What the time of a run went to, over made-up journals whose answer is known.
+// How the time of a run is divided, for made-up journals with known results.
 #include "launcher/report/goodput.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using test::contains;
 
-/// A run that begins at second 1000; `at` counts from there.
+/// A run that begins at second 1000. `at` is relative to that.
 struct MadeUpRun {
   void journal(double at, const char* name, nlohmann::json fields = nlohmann::json::object()) {
     fields["event"] = name;
@@ -26,14 +26,14 @@ struct MadeUpRun {
     metrics += fields.dump() + "\n";
     times.take_metric(fields);
   }
-  /// Steps `first` to `last`, one a second, the first of them done at `at`.
+  /// Steps `first` to `last`, one per second. The first is done at `at`.
   void steps(double at, int first, int last) {
     for (int step = first; step <= last; ++step, ++at)
       metric(at, "step", {{"step", step}, {"step_ms", 1000}});
   }
   Goodput goodput(std::optional<double> now = std::nullopt) const {
     const Goodput found = goodput_of(times, now ? std::optional(1000 + *now) : std::nullopt);
-    // The parts are the whole, whatever happened.
+    // The parts add up to the whole.
     CHECK(found.train + found.save + found.restart + found.lost + found.idle ==
           doctest::Approx(found.total));
     for (const double part : {found.train, found.save, found.restart, found.lost, found.idle})
@@ -45,7 +45,7 @@ struct MadeUpRun {
   std::string events, metrics;
 };
 
-/// 10 s of start, 100 steps of which 60 are committed, a failure, 20 s until it trains again from
+/// 10 s of start, 100 steps of which 60 are committed, a failure, 20 s until training resumes at
 /// step 60, 40 steps with a save that stalls for 2 s, 5 s to the end.
 MadeUpRun restarted_once() {
   MadeUpRun run;
@@ -159,7 +159,7 @@ TEST_CASE("attempts that never trained are part of the restart; a run that goes 
   found = run.goodput(49);
   CHECK(found.restart == doctest::Approx(22));
   CHECK(found.lost == doctest::Approx(15));
-  CHECK(found.train == doctest::Approx(7));  // as far as is known
+  CHECK(found.train == doctest::Approx(7));  // as far as known
   CHECK(found.total == doctest::Approx(49));
 }
 
@@ -187,7 +187,8 @@ TEST_CASE("a program that tells nothing trains while its ranks run") {
 
 TEST_CASE("files of any shape: cut, out of order, of another kind") {
   MadeUpRun run = restarted_once();
-  // Every beginning of the journal with all metrics, and the other way round.
+  // Every prefix of the journal with all metrics, and every prefix of the metrics with the whole
+  // journal.
   for (const bool cut_journal : {true, false}) {
     const std::string& cut = cut_journal ? run.events : run.metrics;
     const std::string& whole = cut_journal ? run.metrics : run.events;

@@ -1,5 +1,5 @@
-// Habits of a command line: help, manual pages, colours, words for exit codes. All of it comes from
-// the tree of verbs, so each case goes over every verb that there is.
+// Conventions of command lines: help, manual pages, colors, explanations of exit codes. All of it
+// is generated from the tree of verbs, so each case covers every verb.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -67,7 +67,7 @@ TEST_CASE("every manual page renders without a warning") {
   const std::string run = testing::run({"/usr/bin/env", "MANWIDTH=100", "LC_ALL=C.UTF-8", "man",
                                         "-l", dir.str("sortie-run.1")})
                               .output;
-  // Quotes and hyphens are such that what is copied from the page works.
+  // Quotes and hyphens are plain ASCII, so that commands copied from the page work.
   CHECK(has(run, "sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi"));
   CHECK(has(run, "[-- PROGRAM ARGS...]"));
   CHECK(sortie({"man", "run"}).output == test::read_text(dir / "sortie-run.1"));
@@ -109,7 +109,7 @@ TEST_CASE("every --json answer says its schema in its help") {
     CAPTURE(help);
     const std::size_t at = help.find("\n  --json ");
     if (at == help.npos) continue;
-    // The description may go on in the lines below it.
+    // The description may continue on the following lines.
     CHECK(has(help.substr(at, 400), "schema sortie/"));
   }
 }
@@ -169,7 +169,7 @@ TEST_CASE("after a run: what may come next, of verbs that exist; with --quiet no
       std::istringstream words(line);
       std::string program, verb;
       words >> program >> verb;
-      CHECK(fs::equivalent(program, SORTIE_BINARY));  // it can be copied and works
+      CHECK(fs::equivalent(program, SORTIE_BINARY));  // the command can be copied and run
       CHECK(holds(top, verb));
     }
     next = next || line == "next:";

@@ -1,5 +1,5 @@
-// A run whose ranks hang, over hosts in memory: stacks are asked for and kept, and the hang is the
-// cause.
+// A run whose ranks hang, over fake hosts in memory: stacks are requested and kept, and the hang is
+// the cause.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -35,8 +35,8 @@ wire::Heartbeat standing(std::uint32_t rank, Section section, std::uint32_t ms) 
   return beat;
 }
 
-/// Says where its rank stands, answers DumpStacks with `how` (nothing when that is empty) after
-/// `pause`, and ends by Stop.
+/// Reports the position of its rank, answers DumpStacks with `how` after `pause` (not at all if
+/// `how` is empty), and ends at Stop.
 awaitable<void> stands(FakeRunner& runner, Section section, std::string how,
                        milliseconds pause = milliseconds(0)) {
   const bool started = co_await runner.start();
@@ -66,7 +66,7 @@ awaitable<void> waits_and_is_busy(FakeRunner& runner) {
                 milliseconds(600));
 }
 
-/// Two ranks that make no progress, each on a host of its own.
+/// Two ranks that make no progress, each on a separate host.
 struct Standing : Launch {
   using Script = test::FakeHost::Script;
   explicit Standing(Script first, Script second = works) : Launch({{"h1", {0}}, {"h2", {0}}}) {
@@ -176,7 +176,7 @@ TEST_CASE("a slow host is named once, and the run goes on") {
       const bool started = co_await runner.start();
       if (!started) co_return;
       const std::uint32_t rank = runner.job.ranks[0].rank;
-      // Windows of ten seconds are simulated in the watchdog's own tests: here one has to do.
+      // One real window of ten seconds. watchdog_test.cc simulates several.
       for (std::uint64_t step = 1; step < 130; ++step) {
         wire::Heartbeat beat = standing(rank, Section::forward, 10);
         beat.ranks[0].step = step;

@@ -1,4 +1,4 @@
-// What hosts say of their health, in the launcher: checked, judged, grouped, shown.
+// Health findings of hosts in the launcher: validated, judged, grouped and shown.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -102,7 +102,7 @@ TEST_CASE("within ten seconds the highest class of a GPU is the cause, whatever 
   CHECK(view.take("h", gpu_xid(43), 100).fresh);
   auto taken = view.take("h", gpu_xid(31), 101);
   CHECK_FALSE(taken.fresh);
-  CHECK(taken.changed);  // what inherits comes after what does not
+  CHECK(taken.changed);  // a finding that inherits yields to one that does not
   CHECK(view.take("h", gpu_xid(48), 105).changed);
   CHECK_FALSE(view.take("h", gpu_xid(45), 106).changed);
   CHECK_FALSE(view.take("h", gpu_xid(13), 112).changed);
@@ -130,9 +130,9 @@ TEST_CASE("what the driver asks for replaces the table's answer, also when it co
 
 TEST_CASE("whether hardware explains a failure") {
   HealthView view;
-  view.take("h1", gpu_xid(31), 100);  // the program
-  view.take("h2", gpu_xid(74), 100);  // a link: a new start mends it
-  view.take("h3", gpu_xid(79), 100);  // of no use any more
+  view.take("h1", gpu_xid(31), 100);  // the program's fault
+  view.take("h2", gpu_xid(74), 100);  // a link: a restart repairs it
+  view.take("h3", gpu_xid(79), 100);  // the GPU is unusable
   view.take("h4", gpu_xid(9999), 100);
   Finding oom{.kind = health::Kind::oom_kill};
   view.take("h5", oom, 100);
@@ -150,11 +150,11 @@ TEST_CASE("whether hardware explains a failure") {
   CHECK(gone->reason == "GPU 3 (0000:3b:00.0): XID 79: the GPU has fallen off the bus");
   CHECK(gone->command == "ssh h3 sudo systemctl reboot");
   CHECK(gone->at == 100);
-  // Long before, and of an attempt before.
+  // Long before the failure, and before the attempt.
   CHECK_FALSE(explained_by_hardware(view, "h2", 50, 100 + kEvidenceBefore + 1));
   CHECK(explained_by_hardware(view, "h3", 50, 50'000));
   CHECK_FALSE(explained_by_hardware(view, "h3", 101, 50'000));
-  // The news may come after the failure, but not for ever.
+  // The finding may arrive after the failure, but only for a limited time.
   CHECK(explained_by_hardware(view, "h2", 50, 100 - kEvidenceAfter));
   CHECK_FALSE(explained_by_hardware(view, "h2", 50, 99 - kEvidenceAfter));
 }
@@ -214,7 +214,7 @@ TEST_CASE("a sick GPU of one host: journal, console, status' rows and report nam
     sources.text = "kernel log; no NVML: not found; links: eth0";
     runner.send(health_event(1, sources));
     Finding finding = gpu_xid(79);
-    finding.gpu = 0;  // the slot of the rank
+    finding.gpu = 0;  // the rank's slot
     finding.source = "kmsg";
     finding.text = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.";
     runner.send(health_event(2, finding));
@@ -250,7 +250,7 @@ TEST_CASE("a sick GPU of one host: journal, console, status' rows and report nam
   CHECK(contains(rows, "ssh h2 sudo systemctl reboot"));
   CHECK(health_rows(view->health, "h1").empty());
   const std::string text = report_text(*view, {});
-  CHECK(contains(text, "  h2: GPU 0 (0000:3b:00.0): XID 79"));  // among the times
+  CHECK(contains(text, "  h2: GPU 0 (0000:3b:00.0): XID 79"));  // in the timeline
   CHECK(contains(text, "health of hosts:\n  h2: cordon: GPU 0 (0000:3b:00.0): XID 79"));
   CHECK(contains(text, "NVRM: Xid (PCI:0000:3b:00): 79"));
   CHECK(contains(text, "to repair it: ssh h2 sudo systemctl reboot"));

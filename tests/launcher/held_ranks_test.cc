@@ -1,4 +1,5 @@
-// Runs whose supervisor is gone while hosts may hold their ranks: what `prune` keeps, and why.
+// Runs without a supervisor whose ranks may still be held by hosts: which ones `prune` keeps, and
+// why.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -20,8 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::has;
 
-/// A run that was started on `machine` and has no supervisor any more; nothing was written to it
-/// for three days.
+/// A run started on `machine` that has no supervisor any more. Its files are three days old.
 struct LostRun {
   static constexpr const char* kId = "20260104-000000-dddd";
   test::ScopedTempDir dir;
@@ -48,7 +48,7 @@ struct LostRun {
     fs::last_write_time(file, fs::file_time_type::clock::now() -
                                   std::chrono::duration_cast<std::chrono::seconds>(age));
   }
-  /// What `prune --older-than 12h` says.
+  /// Output of `prune --older-than 12h`.
   std::string prune_old() const {
     const auto said = prune({dir.path().string(), -1, "12h", false});
     return said ? *said : said.error().message;

@@ -1,4 +1,4 @@
-// Words of a host, as they reach messages and files of ours.
+// Texts of a host in our messages and files: bounded and printable.
 #include "launcher/host/host_texts.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// A host that says too much: what it can make the launcher keep, print or write is bounded.
+// Bounds on what a host that sends too much can make the launcher keep, print or write.
 #include <doctest/doctest.h>
 
 #include "common/base/exit_code.h"
@@ -84,7 +84,7 @@ TEST_CASE("what happens once is noted once, however often a host says it") {
   launch.host("h").script = after_start([](FakeRunner& runner) {
     for (int i = 0; i < 5000; ++i) runner.send(wire::RankStarted{0, 1000});
     for (int i = 0; i < 5000; ++i) runner.send(exit_of(0));
-    runner.exit_rank(0, 77);  // too late: it has ended with 0
+    runner.exit_rank(0, 77);  // too late: the rank has exited with 0
     runner.exit_rank(1, 3);
   });
   CHECK(launch.run().exit_code == 3);
@@ -101,7 +101,7 @@ TEST_CASE("errors without end are a broken protocol, and none is about another h
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code != 0);
   CHECK(verdict.text.find("rank 1") == std::string::npos);
-  CHECK(launch.events_named("unconfirmed").size() <= 256 + 1);  // and that the host is lost
+  CHECK(launch.events_named("unconfirmed").size() <= 256 + 1);  // and one for the lost host
   CHECK(launch.shown.size() < 100000);
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("fences that never come true do not pile up") {
   const auto refused = relay.on_fence(0, {"one more", 3, "x"});
   REQUIRE(refused.size() == 1);
   CHECK(std::get<wire::PmixFenceDone>(refused[0].message).status != 0);
-  // Other hosts are not concerned, and a fence that ends makes room.
+  // Other hosts are not affected, and a finished fence makes room.
   CHECK(relay.on_fence(1, {"another", 2, "y"}).empty());
   CHECK(relay.on_fence(2, {"another", 2, "z"}).at(0).hosts.size() == 2);
   CHECK(relay.on_fence(1, {"key5", 3, ""}).empty());
@@ -152,8 +152,8 @@ TEST_CASE("data of fences that never come true does not pile up") {
   int kept = 0;
   for (int i = 0; i < 200; ++i)
     kept += relay.on_fence(0, {std::to_string(i), 2, kFlood}).empty() ? 1 : 0;
-  CHECK(kept == 63);  // of 64 MiB, with the keys
-  // The same fence again and again takes its place only once.
+  CHECK(kept == 63);  // the limit is 64 MiB, keys included
+  // Repeating the same fence occupies its place only once.
   PmixRelay again({0, 1});
   for (int i = 0; i < 200; ++i) CHECK(again.on_fence(0, {"same", 2, kFlood}).empty());
   CHECK(again.on_fence(1, {"same", 2, ""}).at(0).hosts.size() == 2);

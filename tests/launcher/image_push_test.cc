@@ -1,5 +1,5 @@
-// Archives of images: what is in them, and what remains without layers that a host has; and the
-// errors of `sortie image push` before any host is touched.
+// Archives of images: their content, and what remains without the layers that a host has. Errors of
+// `sortie image push` before it contacts a host.
 #include <doctest/doctest.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -19,14 +19,14 @@ using test::sortie;
 constexpr const char* kConfig =
     R"({"rootfs":{"type":"layers","diff_ids":["sha256:01","sha256:02","sha256:03"]}})";
 
-/// As Docker saves it: layers by name, the second one through a link in the older form.
+/// An image with three layers, as Docker saves it.
 struct SavedImage {
   explicit SavedImage(const std::string& layers = R"("l1/layer.tar","l2/layer.tar","l3/layer.tar")",
                       const std::string& options = "") {
     for (const char* layer : {"l1", "l2", "l3"}) {
       std::filesystem::create_directories(dir / "image" / layer);
       test::write_text(dir / "image" / layer / "layer.tar",
-                       std::string(70000, layer[1]));  // no multiple of a block
+                       std::string(70000, layer[1]));  // not a multiple of the block size
     }
     test::write_text(dir / "image/config.json", kConfig);
     test::write_text(dir / "image/manifest.json",
@@ -104,7 +104,7 @@ TEST_CASE("a layer that others link to stays, long names too") {
     REQUIRE_MESSAGE(archive, (archive ? "" : archive.error().message));
     const std::string part = image.dir.str("part.tar");
     REQUIRE(write_without(*archive, 2, part));
-    CHECK(has(listed(part), "./l1/layer.tar\n"));  // the third one leads there
+    CHECK(has(listed(part), "./l1/layer.tar\n"));  // the third layer is a link to it
     CHECK(!has(listed(part), longer + "/layer.tar\n"));
   }
 }
@@ -132,7 +132,7 @@ TEST_CASE("image push says what is wrong before it touches a host") {
   CHECK(nowhere.code == 2);
   CHECK(has(nowhere.output, "which hosts? `sortie image push --hosts"));
   CHECK(sortie({"image", "push", "t:1", "--hosts", "h", "--engine", "rkt"}).code == 2);
-  // No engine here at all.
+  // No engine on this machine.
   const auto none = shell("PATH=/nowhere '" + std::string(SORTIE_BINARY) +
                           "' image push trainer:1 --hosts localhost");
   CHECK(none.code != 0);

@@ -1,4 +1,4 @@
-// The image phase over hosts in memory: all hosts have the same image, or nothing starts anywhere.
+// The image phase over fake hosts in memory: all hosts have the same image, or no rank starts.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -20,7 +20,7 @@ using test::Launch;
 const std::string kId = "sha256:" + std::string(64, 'a');
 const std::string kOther = "sha256:" + std::string(64, 'b');
 
-/// What a host answers to the order; then it is like any other.
+/// The answer of a host to ImageOrder. After that it behaves like any other host.
 struct Image {
   wire::Message answer;
   std::vector<std::string> progress = {};
@@ -80,7 +80,7 @@ TEST_CASE("hosts with the same image start, and start that image") {
     CHECK(runner.job.container.image_id == kId);
     CHECK(runner.job.container.engine == "docker");
   }
-  // No host got its slice before all had the image.
+  // No host got its JobSpec before all had the image.
   CHECK(*launch.runner("h1").time_of<wire::JobSpec>() >=
         *launch.runner("h2").time_of<wire::ImageOrder>());
   REQUIRE(launch.events_named("image").size() == 1);
@@ -97,7 +97,7 @@ TEST_CASE("hosts with the same image start, and start that image") {
 
 TEST_CASE("a host that beats for ever and never has the image ends the run by a deadline") {
   ContainerLaunch launch({{"h1", {0}}, {"h2", {0}}});
-  launch.job.runner.heartbeat_timeout = milliseconds(100);  // 3 s of patience
+  launch.job.runner.heartbeat_timeout = milliseconds(100);  // work_patience() is 3 s
   launch.host("h1").script = answers({image(kId)});
   launch.host("h2").script = answers({image(kId), {}, milliseconds(7000)});
   const Verdict verdict = launch.run();

@@ -1,4 +1,4 @@
-// One `sortie run` in memory: the run's loop over FakeHosts, with short times.
+// One `sortie run` in memory: a RunLoop over FakeHosts, with short timeouts.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ namespace sortie::test {
 
 using std::chrono::milliseconds;
 
-/// A transport that somebody else owns.
+/// A non-owning transport.
 class Borrowed : public launcher::Transport {
  public:
   explicit Borrowed(launcher::Transport& transport) : transport_(transport) {}
@@ -47,7 +47,7 @@ class Launch {
     test::write_text(dir / "runner", "#!/bin/sh\n");
   }
 
-  /// Runs to the end; the test fails when that takes longer than `limit`.
+  /// Runs to the end. Fails the test if that takes longer than `limit`.
   launcher::Verdict run() {
     auto binary = launcher::RunnerBinary::open(dir / "runner");
     REQUIRE(binary);
@@ -88,13 +88,13 @@ class Launch {
 
   FakeHost& host(const std::string& name) { return transport.host(name); }
   FakeRunner& runner(const std::string& name) { return transport.runner(name); }
-  /// As Ctrl-C does; from a script.
+  /// Interrupts the run with `signal`, as Ctrl-C does. For use in scripts.
   void interrupt(int signal) {
     boost::asio::post(io, [this, signal] {
       if (loop_) loop_->interrupt(signal);
     });
   }
-  /// Once, when RunLoop::state() is first seen to be that.
+  /// Calls `act` once, when RunLoop::state() first equals `state`.
   void on_state(std::string state, std::function<void(launcher::RunLoop&)> act) {
     state_ = std::move(state);
     on_state_ = std::move(act);
@@ -119,12 +119,12 @@ class Launch {
   std::chrono::seconds limit{8};
   milliseconds stop_slack{3000};  // for hosts that end their ranks in time
   milliseconds sweep_reach{100};  // for hosts that are not reached again
-  bool terminal = false;          // as if the console were one
-  std::string shown;              // the console, both streams
+  bool terminal = false;          // the console behaves as on a terminal
+  std::string shown;              // output of the console, both streams
   std::vector<nlohmann::json> events;
   std::filesystem::path run_folder;
   milliseconds took{};
-  milliseconds ran{};  // of that, the time in which this process ran
+  milliseconds ran{};  // the part of `took` in which this process ran
 
  private:
   launcher::RunLoop::Parts parts(const launcher::RunnerBinary& binary, launcher::Console& console,

@@ -1,5 +1,5 @@
-// Hosts that can not be reached, go away, or talk nonsense: the stage is named, the other hosts are
-// told, and nothing waits for ever.
+// Hosts that can not be reached, that disappear, or that send garbage: the stage is named, the
+// other hosts are stopped, and nothing waits forever.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -29,7 +29,7 @@ TEST_CASE("hosts that can not be reached are grouped by stage and message; no ra
   launch.host("h2").connect_error = launch.host("h3").connect_error = refused;
   launch.host("h4").connect_error = Error{ErrorCode::host_key, "the key is not known"};
   launch.host("h1").script = launch.host("h5").script = run_until_stopped;
-  launch.host("h5").connect_delay = milliseconds(100);  // later than all errors: it is heard out
+  launch.host("h5").connect_delay = milliseconds(100);  // after all errors, but it is awaited
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitUnreachable);
   CHECK(verdict.text ==
@@ -43,7 +43,7 @@ TEST_CASE("hosts that can not be reached are grouped by stage and message; no ra
   CHECK(failed[2]["stage"] == "host_key");
   for (const char* name : {"h1", "h5"}) {
     CHECK(launch.runner(name).all<wire::JobSpec>().empty());
-    CHECK(launch.runner(name).closed_by_launcher);  // EOF: the runner ends
+    CHECK(launch.runner(name).closed_by_launcher);  // EOF: the runner exits
   }
   CHECK(launch.ran < test::patient(milliseconds(4000)));
 }
@@ -117,7 +117,7 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     test::FakeHost::Script script;
     int exit_code;
     std::string text;
-    bool swept = false;  // a fresh runner there sees to what this one may have made
+    bool swept = false;  // a new runner sweeps what this one may have left
     milliseconds startup_timeout{30000};
   };
   for (const Row& row :
@@ -147,7 +147,7 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
   }
 }
 
-/// One of its two ranks hangs on its way into the program.
+/// One of its two ranks hangs before exec.
 awaitable<void> starts_one(FakeRunner& runner) {
   const bool prepared = co_await runner.prepare();
   const bool go = prepared && co_await runner.until<wire::Start>();
@@ -172,13 +172,12 @@ TEST_CASE("a rank that does not start within runner.startup_timeout ends the att
   CHECK(launch.events_named("cause").at(0)["host"] == "bad");
 }
 
-/// The launcher stands still from its order to start on, as under Ctrl-Z; the rank starts
-/// meanwhile.
+/// The launcher is stopped after its order to start, as by Ctrl-Z. The rank starts meanwhile.
 awaitable<void> starts_in_a_standstill(FakeRunner& runner) {
   const bool prepared = co_await runner.prepare();
   const bool go = prepared && co_await runner.until<wire::Start>();
   if (!go) co_return;
-  std::this_thread::sleep_for(milliseconds(2500));  // one thread for all
+  std::this_thread::sleep_for(milliseconds(2500));  // all share one thread
   co_await runner.sleep(milliseconds(20));
   runner.send(wire::RankStarted{runner.job.ranks[0].rank, 1000});
   co_await runner.finish(false);
@@ -244,15 +243,15 @@ void break_off(FakeRunner& runner) {
   runner.cut("Connection reset by peer");
 }
 
-/// As on a machine that lets nothing run, neither this process nor the runner on it.
+/// Simulates a machine on which nothing runs, neither this process nor the runner.
 struct StandsStill {
   static awaitable<void> run(FakeRunner& runner) {
     const bool started = co_await runner.start();
     if (!started) co_return;
     runner.freeze();
-    co_await runner.sleep(milliseconds(100));  // what it has said is heard
+    co_await runner.sleep(milliseconds(100));  // its messages are received
     std::this_thread::sleep_for(milliseconds(1800));
-    co_await runner.sleep(milliseconds(650));  // it takes its time to come back
+    co_await runner.sleep(milliseconds(650));  // the runner is slow to resume
     runner.send(wire::Heartbeat{});
     co_await runner.finish(false);
   }
@@ -286,7 +285,7 @@ TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are
        "bad: lost: runner finished without the end of rank 0"},
       {[](FakeRunner& runner) { runner.exit_rank(0, SIGTERM, true, true); },
        "bad: lost: the runner stopped its ranks by itself"},
-      {[](FakeRunner& runner) { runner.exit_rank(0, 0, false, true); },  // it took the TERM well
+      {[](FakeRunner& runner) { runner.exit_rank(0, 0, false, true); },  // the program handled TERM
        "bad: lost: the runner stopped its ranks by itself"},
   };
   for (const Row& row : rows) {
@@ -310,7 +309,7 @@ TEST_CASE("what a lost host's ranks had begun to say is shown") {
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitLost);
   CHECK(launch.shown.find("[0 bad] half a line\n") != std::string::npos);
-  // The loss itself was said at once; the end has nothing to add.
+  // The loss was shown at once. The end adds nothing.
   CHECK(verdict.shown);
   CHECK(launch.shown.find(verdict.text + "\n") != std::string::npos);
 }
@@ -338,7 +337,7 @@ TEST_CASE("a host whose ranks do not end is given up after grace and slack, by n
   struct Stuck {
     static awaitable<void> run(FakeRunner& runner) {
       co_await runner.start();
-      co_await runner.until<wire::Goodbye>();  // alive, and deaf to Stop
+      co_await runner.until<wire::Goodbye>();  // alive, but ignores Stop
     }
   };
   launch.host("stuck").script = Stuck::run;
@@ -413,7 +412,7 @@ TEST_CASE("an event of the wrong shape is left out, said once, and costs the job
       runner.send(
           wire::RankEvent{0, R"({"type":"step","step":4,"loss":null,"lr":0.5,"mine":[1]})"});
       runner.send(wire::RankEvent{0, R"({"type":"of mine","step":"any","first_run":1})"});
-      co_await runner.sleep(milliseconds(400));  // longer than silence is borne
+      co_await runner.sleep(milliseconds(400));  // longer than heartbeat_timeout
       co_await runner.finish(false);
     }
   };
@@ -425,7 +424,7 @@ TEST_CASE("an event of the wrong shape is left out, said once, and costs the job
   CHECK(metrics.find(R"("step":4)") != std::string::npos);
   CHECK(metrics.find("of mine") != std::string::npos);
   const auto refused = launch.events_named("event_refused");
-  REQUIRE(refused.size() == 2);  // one a rank
+  REQUIRE(refused.size() == 2);  // one per rank
   CHECK(refused[0]["why"] == R"("start": first_run is 1; it must be a text)");
   const std::string said = "rank 0 on h: an event for SORTIE_SOCKET is left out";
   CHECK(launch.shown.find(said) != std::string::npos);

@@ -1,4 +1,4 @@
-// MASTER_ADDR and MASTER_PORT: where the ranks of all hosts find rank 0, on which network.
+// MASTER_ADDR and MASTER_PORT: the address and network at which all ranks reach rank 0.
 #include "launcher/supervise/meeting.h"
 
 #include <doctest/doctest.h>
@@ -62,7 +62,7 @@ TEST_CASE("the interface of the config: name, pattern or network") {
   CHECK(names("eth0") == "192.168.1.1 ");
   CHECK(names("ib*") == "10.1.0.1 fd00::1 ");
   CHECK(names("10.1.0.0/16") == "10.1.0.1 ");
-  CHECK(names("10.1.200.0/16") == "10.1.0.1 ");  // as routers read it: the bits of the prefix
+  CHECK(names("10.1.200.0/16") == "10.1.0.1 ");  // only the bits of the prefix count
   CHECK(names("10.0.0.0/9") == "10.1.0.1 ");
   CHECK(names("10.128.0.0/9") == "");
   CHECK(names("fd00::/64") == "fd00::1 ");
@@ -111,7 +111,7 @@ TEST_CASE("no common network: as it was reached, or its only address, or its nam
   CHECK(choose_meeting({network("h1", kFirst, {}, "10.1.0.1"), other}, "")->address == "10.1.0.1");
   CHECK(choose_meeting({network("h1", {"lo 127.0.0.1/8", "e 7.7.7.7/24"}), other}, "")->address ==
         "7.7.7.7");
-  // Reached through a forwarded port: nothing that anybody else can use.
+  // Reached through a forwarded port: an address that other hosts can not use.
   const auto named = choose_meeting({network("h1", kFirst, {}, "127.0.0.1"), other}, "");
   CHECK(named->address == "h1");
   CHECK(named->doubtful);
@@ -168,7 +168,7 @@ TEST_CASE("rank 0's host alone is asked, for the addresses that mean something t
   for (const char* name : {"h1", "h2", "h3", "localhost"}) launch.host(name).script = succeed;
   launch.host("h1").address = "10.1.0.1";
   launch.host("h2").address = "10.1.0.2";
-  launch.host("h3").address = "127.0.0.1";  // a forwarded port
+  launch.host("h3").address = "127.0.0.1";  // reached through a forwarded port
   launch.host("localhost").address = "";
   CHECK(launch.run().exit_code == 0);
   CHECK(launch.runner("h1").job.peers == Strings{"10.1.0.2"});

@@ -1,5 +1,5 @@
-// Holders of a run's memory over hosts in memory: who is asked, who is let go, and what happens
-// when one dies, refuses or can not be reached.
+// Holders of a run's memory over fake hosts in memory: which are asked, which are released, and
+// what happens when one dies, refuses or is unreachable.
 #include "launcher/run/memory_holders.h"
 
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ using test::FakeRunner;
 using test::in_turn;
 using test::keep_memory;
 
-/// One run's holders, with short times.
+/// The holders of one run, with short timeouts.
 struct Holding {
   Holding() {
     runner.startup_timeout = std::chrono::seconds(30);
@@ -43,7 +43,7 @@ struct Holding {
                              [this](const std::string& text) { said.push_back(text); }});
   }
 
-  /// To its end, within the time that a loaded machine may need.
+  /// Runs `task` to completion. Fails the test after ten seconds.
   void finish(Doing task) {
     bool done = false;
     begin(std::move(task), done);
@@ -75,7 +75,7 @@ struct Holding {
   std::optional<MemoryHolders> holders;
 };
 
-/// As one that is killed as soon as it holds.
+/// Dies as soon as it holds the memory.
 Doing holds_and_dies(FakeRunner& runner) {
   const bool held = co_await runner.hold_memory();
   if (held) runner.end();
@@ -91,7 +91,7 @@ Doing refuses_memory(FakeRunner& runner) {
   runner.end();
 }
 
-/// Takes Goodbye, and stays.
+/// Ignores Goodbye.
 Doing never_ends(FakeRunner& runner) {
   const bool held = co_await runner.hold_memory();
   if (held) co_await runner.until<wire::Sweep>();
@@ -125,7 +125,7 @@ TEST_CASE("holders: one on each host, told what it needs to know, and waited for
     CHECK(orders[0].hold_ms == 7000);
     CHECK(orders[0].heartbeat_timeout_ms == 300);
   }
-  // The next attempt has the same ones.
+  // The next attempt keeps the same holders.
   holding.finish(holding.holders->hold({"h1", "h2"}));
   CHECK(holding.transport.connected == 2);
   CHECK(holding.first("h1").all<wire::Goodbye>().empty());
@@ -217,7 +217,7 @@ TEST_CASE("holders: who stops the run does not wait for a host that hangs") {
   CHECK_FALSE(done);
   holding.holders->stop_waiting(false);
   holding.until([&] { return done; });
-  holding.finish(holding.holders->release());  // it was told nothing
+  holding.finish(holding.holders->release());  // no holder was started
   CHECK(holding.said.empty());
 }
 

@@ -1,4 +1,4 @@
-// A mesh of tunnels: what follows from what hosts have found out, and the conversation.
+// A mesh of tunnels: the plan derived from the hosts' reports, and the conversation.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -44,7 +44,7 @@ void cut(Contacts& contacts, std::size_t a, std::size_t b) {
   contacts[a][b] = contacts[b][a] = {};
 }
 
-/// Answers as runners give them, of hosts that hear each other.
+/// Answers as runners give them if all hosts can reach each other.
 std::vector<std::string> answers_to(const MeshSetup& setup) {
   std::vector<std::string> answers;
   for (const std::string& text : setup.orders()) {
@@ -85,7 +85,8 @@ TEST_CASE(
   b.port = 51821;
   CHECK(endpoints_for(a, b) == std::vector<std::string>{"10.9.0.2:51821", "198.51.100.2:51821",
                                                         "10.0.0.2:51821", "[fd00::2]:51821"});
-  // This machine is reached by its loopback, which means another machine elsewhere.
+  // Other hosts can not reach this machine at 127.0.0.1, the address at which the launcher reaches
+  // it.
   b.reached_at = "127.0.0.1";
   CHECK(endpoints_for(a, b).size() == 3);
   b.addresses.resize(1);
@@ -106,7 +107,7 @@ TEST_CASE("the network of a mesh overlaps no route of any host") {
   const auto none = choose_network(hosts, 7);
   REQUIRE_FALSE(none);
   CHECK(none.error().message.find("h2 has a route to 10.64.7.128/25") != std::string::npos);
-  // A default route is in nobody's way, and what is no network says nothing.
+  // A default route does not conflict. Texts that are no networks are ignored.
   hosts[2].networks = {"0.0.0.0/0", "nonsense", "10.0.0.0/33"};
   hosts[1].networks.clear();
   CHECK(choose_network(hosts, 7)->first == "10.64.7.0/24");
@@ -142,7 +143,7 @@ TEST_CASE("the narrowest way decides on the MTU, and is named") {
       mesh_text(hosts, *mesh) ==
       "10.64.7.0/24, MTU 1340, by the kernel (the way between h3 and h2 carries no more than 1400 "
       "bytes)");
-  // One direction that was not measured does not count as 0.
+  // A direction without a measurement does not count as an MTU of 0.
   contacts[0][1].mtu = 0;
   CHECK(plan_mesh(hosts, contacts, 7)->mtu == 1340);
 }
@@ -166,7 +167,7 @@ TEST_CASE("pairs that do not hear each other go by way of a third host, or are n
                   "10.1.0.1:51820") != std::string::npos);
   CHECK(text.find("\n  h2 - h3: ") != std::string::npos);
   CHECK(text.find("`ufw allow 51820/udp`") != std::string::npos);
-  // A contact of one side is enough: the other one answers.
+  // A contact in one direction is enough: the other host answers.
   contacts[1][2] = {"192.0.2.3:51820", false, 1420, 100};
   CHECK(plan_mesh(hosts, contacts, 7)->relayed.size() == 1);
 }
@@ -175,7 +176,7 @@ TEST_CASE("the conversation makes a mesh in four steps") {
   MeshSetup setup(three_hosts(), {"run-a", 1, 51900});
   std::vector<std::string> steps;
   Result<bool> more = true;
-  std::map<std::string, Json> first;  // order of the first host, by step
+  std::map<std::string, Json> first;  // orders for the first host, by step
   while (more && *more) {
     steps.emplace_back(setup.step());
     first[setup.step()] = Json::parse(setup.orders()[0]);
@@ -225,7 +226,7 @@ TEST_CASE("of each pair one end begins the handshake, one that knows where the o
   REQUIRE(setup.take(answers_to(setup)));
   std::vector<std::string> surveys = answers_to(setup);
   Json report = Json::parse(surveys[0]);
-  report["peers"][1]["learned"] = true;  // h3 is behind a translator
+  report["peers"][1]["learned"] = true;  // h3 is behind NAT
   surveys[0] = report.dump();
   REQUIRE(setup.take(surveys));
   REQUIRE(setup.take(answers_to(setup)));

@@ -1,4 +1,4 @@
-// The built `sortie nodes`, and what cordons do to the other verbs.
+// The built `sortie nodes`, and the effect of cordons on other verbs.
 #include <nlohmann/json.hpp>
 
 #include "tests/launcher/command_line.h"
@@ -10,7 +10,7 @@ using test::has;
 using test::shell;
 using testing::Finished;
 
-/// `sortie` with a state folder of its own.
+/// Runs `sortie` with a separate state folder.
 struct NodesUser {
   Finished operator()(const std::string& arguments) const {
     return shell("XDG_STATE_HOME=" + dir.str("state") + " " + SORTIE_BINARY + " " + arguments);
@@ -73,7 +73,7 @@ TEST_CASE("a cordoned host in a job: an error, a spare in its place, or looked a
   const Finished twice = user("plan --hosts 'h[1-2]' --set 'recovery.spares=[\"h1\"]' -- ./x");
   CHECK(twice.code == 2);
   CHECK(has(twice.output, "recovery.spares: h1 is a host of the job or a spare already"));
-  // Hosts alone may be looked at: that is how one learns that they are well again.
+  // Cordoned hosts can be checked on their own: that shows whether they work again.
   test::write_text(user.dir / "ssh_config", "Host h2\n  HostName 127.0.0.1\n  Port 1\n");
   for (const char* verb : {"nodes test h2", "check --hosts h2"}) {
     const Finished looked = user(std::string(verb) + " --ssh-config " + user.dir.str("ssh_config"));

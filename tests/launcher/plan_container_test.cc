@@ -1,4 +1,4 @@
-// Containers in a plan: what hosts are told, what a person and a program see, and no secret in it.
+// Containers in a plan: the orders for hosts, and output for people and programs, without secrets.
 #include "launcher/plan/plan_container.h"
 #include "tests/launcher/environment.h"
 
@@ -80,7 +80,7 @@ TEST_CASE("devices are counted as the container has them") {
   const auto devices = [&](std::size_t host, std::size_t rank, const char* name) {
     return value_of(plan_of(job).hosts[host].ranks[rank].env, name);
   };
-  CHECK(devices(1, 0, "CUDA_VISIBLE_DEVICES") == "5,2");  // a runner counts anew
+  CHECK(devices(1, 0, "CUDA_VISIBLE_DEVICES") == "5,2");  // the runner renumbers them
   CHECK(devices(1, 0, "ROCR_VISIBLE_DEVICES") == "5,2");
   job.runner.devices = "rank";
   CHECK(devices(1, 1, "CUDA_VISIBLE_DEVICES") == "2");
@@ -130,7 +130,7 @@ TEST_CASE("one container per rank is one command per rank") {
   };
   CHECK(holds(0, "sortie-<run>-a1-n1-r2"));
   CHECK(holds(1, "sortie-<run>-a1-n1-r3"));
-  CHECK(holds(1, "container:sortie-<run>-a1-n1-r2"));  // /dev/shm of the first
+  CHECK(holds(1, "container:sortie-<run>-a1-n1-r2"));  // shares /dev/shm of the first container
 }
 
 TEST_CASE("the hash of a plan knows the containers, and not the values of secrets") {

@@ -1,4 +1,4 @@
-// What a plan says of a model that several ranks hold together.
+// The plan's output for a model that is sharded over several ranks.
 #include "launcher/plan/plan_layout.h"
 
 #include <doctest/doctest.h>

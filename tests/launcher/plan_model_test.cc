@@ -1,4 +1,4 @@
-// What the plan of a training job says of its model, as the real sortie-train counts it.
+// The plan's output about the model of a training job, as the real sortie-train computes it.
 #include "launcher/plan/plan_model.h"
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ LauncherFacts machine(std::uint64_t memory_bytes = 0) {
           [](const CostQuestion& question) { return ask_trainer(SORTIE_TRAIN_BINARY, question); }};
 }
 
-/// In place of sortie-train: a script with these lines.
+/// A script with these lines in place of sortie-train.
 LauncherFacts with_trainer(const test::ScopedTempDir& dir, const std::string& lines,
                            std::chrono::milliseconds limit) {
   LauncherFacts facts;
@@ -142,7 +142,7 @@ TEST_CASE("the threads of a rank are those that its runner will tell it") {
 TEST_CASE("a host with less memory than its ranks need is warned of") {
   const config::JobConfig job = training("llama-3.1-8b");
   const LaunchPlan plan = *make_plan(job, kMixedHosts, machine(std::uint64_t{16} << 30));
-  REQUIRE(plan.warnings.size() == 1);  // what h2 has is not known
+  REQUIRE(plan.warnings.size() == 1);  // the memory of h2 is not known
   CHECK(has(plan.warnings[0], "localhost: 1 rank of "));
   CHECK(has(plan.warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
   CHECK(has(plan_text(plan), "  warning   localhost: 1 rank of "));
@@ -170,7 +170,7 @@ TEST_CASE("hosts with more compute threads than cores are warned of") {
   CHECK(plan.warnings[0] ==
         "localhost: 8 compute threads on 4 cores, so steps are slow; set trainer.threads lower, or "
         "give it fewer slots");
-  // Each rank has a thread, however few cores there are.
+  // Each rank has at least one thread, however few cores there are.
   job.trainer.threads = 0;
   CHECK(make_plan(job, {{"localhost", {0, 1, 2, 3}}}, here)->warnings.empty());
   const LaunchPlan crowded = *make_plan(job, {{"localhost", {0, 1, 2, 3, 4}}}, here);

@@ -14,7 +14,8 @@ using namespace sortie::launcher;
 
 namespace {
 
-/// 124 million parameters, a second a step, two sites, no round trip, a codec that takes no time.
+/// 124 million parameters, one second per step, two sites, no round trip, a codec that takes no
+/// time.
 OuterLoad gpt2_load() {
   return {.elements = 124e6, .step_seconds = 1.0, .codec_byte_s = 0.0};
 }
@@ -62,7 +63,7 @@ TEST_CASE("rates that 90 % of useful time need, as worked by hand") {
   CHECK(mbit(settings_of("low")) == doctest::Approx(892.8));
   CHECK(mbit(settings_of("medium")) == doctest::Approx(184.14).epsilon(1e-4));
   config::OuterSettings high = settings_of("high");
-  // In four fragments, each five steps late: 20 s of 31 are hidden.
+  // Four fragments, each five steps late, so 20 s of 31 s are hidden.
   CHECK(mbit(high) == doctest::Approx(527e6 / (20.0 + 100.0 / 9.0) / 1e6));
   high.overlap = 0;
   CHECK(mbit(high) == doctest::Approx(47.43));
@@ -87,7 +88,7 @@ TEST_CASE("time and useful share of a round") {
   CHECK(medium.bytes == doctest::Approx(3.09375e6));
   CHECK(medium.exchange == doctest::Approx(0.495));
   CHECK(medium.round == doctest::Approx(5.495));
-  // What is hidden is at most what is sent, and round trips count for each fragment.
+  // Hidden time is at most the time of the exchange. Round trips count for each fragment.
   load.round_trip = 0.5;
   CHECK(predict_outer(high, load).exchange == doctest::Approx(3e6 * 0.53125 * 8 / 50e6 + 8.0));
   CHECK(!rate_for(settings_of("none"), load, 0.9));
@@ -125,7 +126,7 @@ TEST_CASE("the smallest level that trains 90 % of the time") {
   REQUIRE(levels_of(job, 2).size() == 5);
   CHECK(levels_of(job, 2).back().level == "configured");
   CHECK(levels_of(job, 2).back().settings.every == 77);
-  CHECK(smallest(180) == "high");  // by the levels' own defaults
+  CHECK(smallest(180) == "high");  // the levels keep their own defaults
 }
 
 TEST_CASE("a leader's memory") {
@@ -166,7 +167,7 @@ TEST_CASE("of what was measured the newest counts, between hosts of the job") {
   REQUIRE(write_file_atomic(file, "{\"schema\": \"sortie/site-links/1\", \"links\": [{}]}"));
   CHECK(read_site_links(file).error().message ==
         file.string() + ": no measured link: from; remove the file and run `sortie check` again");
-  REQUIRE(keep_site_links(file, {fresh}));  // what can not be read is measured anew
+  REQUIRE(keep_site_links(file, {fresh}));  // an unreadable file is replaced
   CHECK(read_site_links(file).value().size() == 1);
   std::filesystem::remove_all(folder_name);
   nlohmann::json object = site_link_json(fresh);

@@ -1,4 +1,4 @@
-// The plan as a table: who runs where, with what environment, and how it is shown.
+// The plan as a table: hosts and environments of ranks, and how they are shown.
 #include "launcher/plan/plan.h"
 
 #include <doctest/doctest.h>
@@ -77,14 +77,14 @@ TEST_CASE("the devices that a rank sees") {
   const auto devices = [&](const char* name) {
     return value_of(make_plan(job, kTwoHosts, facts())->hosts[1].ranks[2].env, name);
   };
-  CHECK(devices("CUDA_VISIBLE_DEVICES") == "0,2,5");  // LOCAL_RANK 2 counts to device 5
+  CHECK(devices("CUDA_VISIBLE_DEVICES") == "0,2,5");  // LOCAL_RANK 2 selects device 5
   CHECK(devices("CUDA_DEVICE_ORDER") == "PCI_BUS_ID");
   job.runner.devices = "rank";
   CHECK(devices("CUDA_VISIBLE_DEVICES") == "5");
   CHECK(devices("ROCR_VISIBLE_DEVICES") == "5");
-  job.runner.env["CUDA_VISIBLE_DEVICES"] = "7";  // what the user sets stays
+  job.runner.env["CUDA_VISIBLE_DEVICES"] = "7";  // a value set by the user stays
   CHECK(devices("CUDA_VISIBLE_DEVICES") == "(unset)");
-  CHECK(devices("CUDA_DEVICE_ORDER") == "(unset)");  // nor is how its numbers are meant
+  CHECK(devices("CUDA_DEVICE_ORDER") == "(unset)");  // nor is the order of its numbers changed
   CHECK(devices("ROCR_VISIBLE_DEVICES") == "5");
   job.runner.env.erase("CUDA_VISIBLE_DEVICES");
   job.runner.env["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST";
@@ -109,7 +109,7 @@ TEST_CASE("for this machine the plan shows the CPUs") {
                   "  h2            2      0       0\n") != text.npos);
   CHECK(text.find("  cpus      auto, here: core: 2 ranks on 4 cores, 2 NUMA nodes\n") != text.npos);
   CHECK(plan_json(plan)["hosts"][0]["ranks"][1]["cpus"] == "2-3");
-  CHECK(plan_hash(plan) == plan_hash(*make_plan(job, hosts, facts())));  // not of the machine
+  CHECK(plan_hash(plan) == plan_hash(*make_plan(job, hosts, facts())));  // the same on any machine
   job.runner.cpu_binding = "none";
   CHECK(plan_text(*make_plan(job, hosts, here)).find("  cpus      none, here: none: off\n") !=
         text.npos);
@@ -144,7 +144,7 @@ TEST_CASE("a star in a name pattern stands for any text") {
     CAPTURE(text);
     CHECK(matches_pattern(pattern, text) == matches);
   }
-  // Linear in what a pattern can ask for: no search tree of all ways to split the text.
+  // Must not try all ways to split the text, whose number is exponential.
   std::string pattern;
   for (int i = 0; i < 30; ++i) pattern += "a*";
   CHECK_FALSE(matches_pattern(pattern + "b", std::string(2000, 'a')));
@@ -190,7 +190,7 @@ TEST_CASE("the hash tells plans apart that differ in one thing") {
   CHECK(seen[0].size() == 64);
   CHECK(hash([](Job, Hosts) {}) == seen[0]);
   seen.push_back(hash([](Job job, Hosts) { job.runner.program = {"./ring", "--size 8"}; }));
-  // What is an argument in one is a variable in the other.
+  // The same words as an argument in one plan and as a variable in the other.
   seen.push_back(hash([](Job job, Hosts) { job.runner.program = {"p", "A", "b"}; }));
   seen.push_back(hash([](Job job, Hosts) {
     job.runner.program = {"p"};
@@ -258,7 +258,7 @@ TEST_CASE("the plan for people") {
                        "  h2       2      0       0\n"
                        "           3      1       2\n"
                        "           4      2       5\n\n"));
-  // A line that a shell would read back as the same arguments.
+  // A line that a shell parses as the same arguments.
   CHECK(text.find("  program   ./ring 'two words' 'it'\\''s' '' 'tab\there'\n") != text.npos);
   CHECK(text.find("  folder    /work\n") != text.npos);
   CHECK(text.find("  master    <chosen at start: address of h1 towards the other hosts>:<chosen "
@@ -299,7 +299,7 @@ TEST_CASE("a plan names devices where there are some, and slots where nobody kno
   LaunchPlan two = *make_plan(job, kTwoHosts, here);
   CHECK_FALSE(plan_json(two)["hosts"][0].contains("gpus"));
   CHECK(table(two).find("slot") != std::string::npos);
-  for (HostPlan& host : two.hosts) host.gpus = 0;  // as they said themselves
+  for (HostPlan& host : two.hosts) host.gpus = 0;  // as the hosts reported
   CHECK(table(two).starts_with("5 ranks on 2 hosts\n\n  host  rank  local\n  h1       0      0\n"));
   two.hosts[0].gpus = 8;
   CHECK(table(two).find("device\n  h1       0      0       0\n") != std::string::npos);
@@ -325,7 +325,8 @@ TEST_CASE("the hash of a training covers the config that the trainer reads, whol
   seen.push_back(hash([](Job job) { job.learning_rate_scheduler.learning_rate = 1e-3; }));
   std::ranges::sort(seen);
   CHECK(std::ranges::adjacent_find(seen) == seen.end());
-  // Of [runner] the plan has what decides on the start; the rest is not part of the training.
+  // The hash covers only those keys of [runner] that determine the start. The others are not part
+  // of the training.
   CHECK(hash([](Job job) { job.runner.heartbeat_interval = std::chrono::seconds(1); }) == plain);
 }
 
@@ -344,7 +345,7 @@ TEST_CASE("the plan as JSON") {
   CHECK(parsed["hosts"][1]["ranks"][2]["env"]["LOCAL_RANK"] == "2");
   CHECK(nlohmann::json::parse(plan_json_text(plan)) == nlohmann::json(parsed));
   config::JobConfig job = program_job();
-  job.runner.program = {"./ring", "\xff"};  // any bytes may be an argument
+  job.runner.program = {"./ring", "\xff"};  // arguments may contain any bytes
   CHECK(nlohmann::json::parse(plan_json_text(*make_plan(job, kTwoHosts, facts())))["argv"][1] ==
         "\xef\xbf\xbd");
 }
@@ -363,7 +364,7 @@ TEST_CASE("the list of hosts that each host gets does not grow with regular name
 }
 
 TEST_CASE("an argument or a variable that no program can be started with is an error of the plan") {
-  constexpr std::size_t kMost = 128u << 10;  // with its zero byte
+  constexpr std::size_t kMost = 128u << 10;  // with the terminating NUL
   config::JobConfig job = program_job();
   job.runner.program = {"./ring", std::string(kMost - 1, 'x')};
   CHECK(make_plan(job, kTwoHosts, facts()));
@@ -373,7 +374,7 @@ TEST_CASE("an argument or a variable that no program can be started with is an e
       "runner.program: argument 1 has 131072 bytes; Linux accepts at most 131071 in one argument; "
       "put it into a file");
   job = program_job();
-  job.runner.env["LIST"] = std::string(kMost - 6, 'x');  // "LIST=" and the zero byte
+  job.runner.env["LIST"] = std::string(kMost - 6, 'x');  // less "LIST=" and the NUL
   CHECK(make_plan(job, kTwoHosts, facts()));
   job.runner.env["LIST"] += 'x';
   const auto refused = make_plan(job, kTwoHosts, facts());
@@ -403,7 +404,7 @@ TEST_CASE("a host's slice of the plan") {
   CHECK(spec.ranks[2].rank == 4);
   CHECK(spec.ranks[2].local_rank == 2);
   CHECK(spec.ranks[2].slot == 5);
-  CHECK(spec.peers.empty());  // a matter of rank 0's host
+  CHECK(spec.peers.empty());  // only rank 0's host gets them
   CHECK(spec.master_port == 0);
   CHECK(spec.cpu_binding == wire::CpuBinding::automatic);
   CHECK(value_of(spec.env, "TORCHELASTIC_RUN_ID") == "id-1");

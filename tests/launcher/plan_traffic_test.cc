@@ -1,4 +1,4 @@
-// What a plan says ranks send: by the links that carry it.
+// The traffic of ranks in a plan, by the links that carry it.
 #include "launcher/plan/plan_traffic.h"
 
 #include <doctest/doctest.h>
@@ -64,7 +64,7 @@ TEST_CASE("what stages and replicas send is summed by link, with bubble and memo
 }
 
 TEST_CASE("replicas on unequal hosts send each of the others the same") {
-  // Four ranks, 300 MiB each to three others: two of them on h1, and h2 has one more host to reach.
+  // Four ranks send 300 MiB each, 100 MiB to each of the three others. Two of them share h1.
   const std::vector<config::HostSlots> hosts = {{"h1", {0, 1}}, {"h2", {0}}, {"h3", {0}}};
   const LaunchPlan plan =
       planned(hosts, 1, {{{"bf16", kMebibyte, {{"world", -1, 300 * kMebibyte}}}}});
@@ -83,7 +83,7 @@ TEST_CASE("a trainer that does not say what ranks send leaves the lines out") {
   CHECK(step_traffic(plan).empty());
   CHECK_FALSE(has(plan_text(plan), "  sends"));
   CHECK_FALSE(plan_json(plan).contains("traffic"));
-  // Groups and ranks that this program does not know count for nothing.
+  // Unknown groups and ranks are ignored.
   const LaunchPlan odd =
       planned(hosts, 1, {{{"bf16", 0, {{"elsewhere", -1, 5}, {"world", 7, 5}}}}});
   REQUIRE(step_traffic(odd).size() == 1);

@@ -1,4 +1,4 @@
-// The names of an MPI job: found, not found, taken, given back, waited for, and bounded.
+// The published names of an MPI job: found, not found, taken, unpublished, awaited, and bounded.
 #include "launcher/mpi/pmix_names.h"
 
 #include <doctest/doctest.h>
@@ -55,7 +55,7 @@ TEST_CASE("after an adoption questions wait until every host has restored its na
   CHECK(table.on_question(0, {7, 0, Action::lookup, 0, {"a"}, {}}).empty());
   CHECK(table.on_question(0, {8, 0, Action::publish, 0, {"a"}, {"mine"}}).empty());
   CHECK(table.on_question(0, {0, 0, Action::restore, 0, {}, {}}).empty());
-  CHECK(table.on_question(0, {0, 0, Action::restore, 0, {"late"}, {"1"}}).empty());  // it was done
+  CHECK(table.on_question(0, {0, 0, Action::restore, 0, {"late"}, {"1"}}).empty());  // too late
   CHECK(table.on_question(0, {0, 0, Action::restore, 0, {}, {}}).empty());
   CHECK(table.on_question(1, {0, 5, Action::restore, 0, {"a"}, {"1"}}).empty());
   const auto out = table.on_question(1, {0, 5, Action::restore, 0, {}, {}});
@@ -64,8 +64,8 @@ TEST_CASE("after an adoption questions wait until every host has restored its na
   CHECK(found.id == 7);
   CHECK(found.ranks == std::vector<std::uint32_t>{5});
   CHECK(found.values == std::vector<std::string>{"1"});
-  CHECK(std::get<wire::PmixNamesDone>(out[1].message).status == -53);  // taken, as it was before
-  CHECK(table.on_question(1, {0, 5, Action::restore, 0, {"b"}, {"1"}}).empty());  // not awaited
+  CHECK(std::get<wire::PmixNamesDone>(out[1].message).status == -53);  // taken, as before
+  CHECK(table.on_question(1, {0, 5, Action::restore, 0, {"b"}, {"1"}}).empty());  // ignored
   CHECK(only(table.on_question(1, {9, 5, Action::lookup, 0, {"b"}, {}}), 1).status == -46);
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("names have a limit, in number and in bytes; what is given back can be
   CHECK(taken == 63);
   CHECK(only(table.on_question(0, {1, 0, Action::lookup, 0, std::vector<std::string>(9, "k0"), {}}),
              0)
-            .status == -29);  // one answer has its own limit
+            .status == -29);  // an answer has its own size limit
   CHECK(only(table.on_question(0, {1, 0, Action::unpublish, 0, {}, {}}), 0).status == 0);
   CHECK(only(table.on_question(0, {1, 0, Action::publish, 0, {"again"}, {large}}), 0).status == 0);
 }
@@ -91,12 +91,12 @@ TEST_CASE("a question that is asked again over a new connection has its effect o
   table.keep_answers();
   const wire::PmixNames publish{1, 0, Action::publish, 0, {"a"}, {"1"}};
   CHECK(only(table.on_question(0, publish), 0).status == 0);
-  CHECK(only(table.on_question(0, publish), 0).status == 0);  // not "there is one already"
+  CHECK(only(table.on_question(0, publish), 0).status == 0);  // not a conflict with itself
   CHECK(only(table.on_question(1, {1, 5, Action::publish, 0, {"a"}, {"2"}}), 1).status == -53);
   const wire::PmixNames unpublish{2, 0, Action::unpublish, 0, {"a"}, {}};
   CHECK(only(table.on_question(0, unpublish), 0).status == 0);
   CHECK(only(table.on_question(0, unpublish), 0).status == 0);
-  // A lookup that waits is answered once.
+  // A waiting lookup is answered once.
   const wire::PmixNames lookup{3, 5, Action::lookup, 1, {"b"}, {}};
   CHECK(table.on_question(1, lookup).empty());
   CHECK(table.on_question(1, lookup).empty());

@@ -26,7 +26,7 @@ TEST_CASE("a fence is answered to all hosts when the last one has come, with all
   CHECK(relay.on_fence(0, {"all-1", 3, std::string("A\0a", 3)}).empty());
   CHECK(relay.waiting() == std::vector<std::string>{"fence all-1: 2 of 3 hosts"});
   const Outgoing out = relay.on_fence(1, {"all-1", 3, ""});
-  REQUIRE(out.size() == 1);  // encoded once for all
+  REQUIRE(out.size() == 1);  // one message for all, encoded once
   CHECK(out[0].hosts == Hosts{0, 1, 2});
   CHECK(done(out, 0).key == "all-1");
   CHECK(done(out, 0).status == 0);
@@ -93,7 +93,7 @@ TEST_CASE("data that fit no frame together are an error, not a crash of the laun
   CHECK(out[0].hosts == Hosts{0, 1});
   CHECK(done(out, 0).status != 0);
   CHECK(wire::encode(out[0].message).size() < 1000);
-  // The largest that does fit is delivered.
+  // Data just below the limit is delivered.
   const std::string less(wire::kMaxPayloadBytes / 2 - 1000, 'x');
   CHECK(relay.on_fence(0, {"fits", 2, less}).empty());
   const Outgoing fits = relay.on_fence(1, {"fits", 2, less});
@@ -119,9 +119,9 @@ TEST_CASE("a modex request goes to the rank's host and the answer back under the
   const auto& reply = std::get<wire::PmixModexReply>(answer[0].message);
   CHECK(reply.id == 7);
   CHECK(reply.data == "blob");
-  CHECK(relay.on_modex_reply(1, {b.id, 2, 0, "late"}).empty());  // answered before
-  CHECK(relay.on_modex_reply(1, {12345, 2, 0, "?"}).empty());    // never asked
-  CHECK(relay.on_modex_reply(2, {a.id, 2, 0, "?"}).empty());     // not the host that was asked
+  CHECK(relay.on_modex_reply(1, {b.id, 2, 0, "late"}).empty());  // already answered
+  CHECK(relay.on_modex_reply(1, {12345, 2, 0, "?"}).empty());    // never requested
+  CHECK(relay.on_modex_reply(2, {a.id, 2, 0, "?"}).empty());     // another host than the one asked
   CHECK(relay.on_modex_reply(1, {a.id, 2, 0, "mine"})[0].hosts == Hosts{0});
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("the key that is asked for and its limit go along, also when a host is
   REQUIRE(again.size() == 1);
   CHECK(std::get<wire::PmixModexRequest>(again[0].message).key == "btl.tcp");
   CHECK(std::get<wire::PmixModexRequest>(again[0].message).timeout_s == 30);
-  // No key of PMIx is longer; one that is would be memory that a host makes this relay keep.
+  // PMIx has no longer keys. Accepting them would let a host make this relay keep memory.
   const Outgoing refused = relay.on_modex_request(0, {8, 2, std::string(512, 'k')});
   REQUIRE(refused.size() == 1);
   CHECK(refused[0].hosts == Hosts{0});
@@ -163,7 +163,7 @@ TEST_CASE("a host with a new connection asks again, and is answered what the las
   CHECK(again[0].hosts == Hosts{1});
   CHECK(done(again, 0).data == "ab");
   CHECK(relay.waiting().empty());
-  // Beyond the last ones a fence is a new one.
+  // Only the last kMaxEndedFences fences are remembered. An older one counts as new.
   for (std::size_t i = 0; i < PmixRelay::kMaxEndedFences; ++i) {
     const std::string key = "part#" + std::to_string(i);
     CHECK(relay.on_fence(0, {key, 1, ""}).size() == 1);
@@ -183,7 +183,7 @@ TEST_CASE("what a host was asked while it was away is asked again") {
   CHECK(std::get<wire::PmixModexRequest>(again[0].message).id == id);
   CHECK(std::get<wire::PmixModexRequest>(again[0].message).rank == 1);
   CHECK(relay.on_modex_reply(1, {id, 1, 0, "data"}).size() == 1);
-  CHECK(relay.on_modex_reply(1, {id, 1, 0, "data"}).empty());  // it had both
+  CHECK(relay.on_modex_reply(1, {id, 1, 0, "data"}).empty());  // a duplicate
   CHECK(relay.on_reconnected(1).empty());
 }
 

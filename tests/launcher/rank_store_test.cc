@@ -1,4 +1,4 @@
-// What ranks leave for each other with the launcher.
+// Values that ranks store for each other in the launcher.
 #include "launcher/supervise/rank_store.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// A host whose connection breaks while its runner holds the ranks: reached again in place, or lost
-// when its runner says so or the hold is over.
+// A host whose connection breaks while its runner holds the ranks: it is reconnected in place, or
+// lost if its runner says so or the hold expires.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -23,7 +23,7 @@ void write_out(FakeRunner& runner, std::uint32_t rank, std::string text) {
   runner.send(wire::Output{rank, wire::Stream::out, std::move(text)});
 }
 
-/// Rank 0 has written "abc" when the connection breaks.
+/// Rank 0 writes "abc", then the connection breaks.
 void write_and_break_off(FakeRunner& runner) {
   write_out(runner, 0, "abc");
   runner.send(wire::RankEvent{0, R"({"type":"note","n":1})"});
@@ -67,7 +67,7 @@ TEST_CASE("the connection to a host breaks: it is made again, and output goes on
   CHECK(launch.shown.find("h1: lost: Connection reset by peer\nthe ranks there are held for 20s") !=
         std::string::npos);
   CHECK(launch.shown.find("h1: connected again after ") != std::string::npos);
-  // From the first connection and the second, each once.
+  // Events from both connections, each once.
   std::istringstream metrics(test::read_text(launch.run_folder / "metrics.jsonl"));
   int next = 1;
   for (std::string line; std::getline(metrics, line); ++next)

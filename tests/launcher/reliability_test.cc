@@ -1,4 +1,4 @@
-// What a plan says of failures: the arithmetic, against published figures, and its words.
+// The reliability part of a plan: the arithmetic, compared with published figures, and its text.
 #include "launcher/plan/reliability.h"
 
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ TEST_CASE("mean time to failure, spares and intervals of clusters of some sizes"
     std::size_t hosts;
     double mttf_hours;
     std::size_t spares, spares_3_days;
-    double minutes_1_s, minutes_30_s;  // Young's interval for that stall
+    double minutes_1_s, minutes_30_s;  // Young's interval for a stall of that length
   };
   for (const Row& row :
        {Row{8, 461, 1, 2, 30, 166}, Row{32, 115, 2, 3, 15, 83}, Row{64, 58, 2, 4, 11, 59},
@@ -135,7 +135,7 @@ TEST_CASE("of a training job the plan knows the checkpoint") {
   const Reliability found = reliability(in);
   CHECK(found.interval_set == 100);
   CHECK(found.useful_set);
-  CHECK(*found.interval >= 2);  // not oftener than every step
+  CHECK(*found.interval >= 2);  // at most one save per step
   CHECK(contains(reliability_text(found), "% with trainer.save_interval = 50 steps = 1m40s\n"));
 }
 

@@ -1,4 +1,5 @@
-// `sortie report`: a journal to a story, over journals that a run wrote and ones that are damaged.
+// `sortie report`: from a journal to a timeline, for journals that a run wrote and for damaged
+// ones.
 #include "launcher/report/report.h"
 
 #include <doctest/doctest.h>
@@ -69,7 +70,7 @@ TEST_CASE("a journal of any shape: what can be read is told, nothing takes over 
 
 TEST_CASE("what happened is shown in the order of its times, not in that of its lines") {
   const test::ScopedTempDir dir;
-  // The rank died, by its host's clock, before the others had been seen to start.
+  // By its host's clock, rank 0 died before the launcher saw rank 1 start.
   test::write_text(dir / "events.jsonl",
                    R"({"event":"begin","hosts":1,"ranks":2,"time":100}
 {"event":"connected","host":"h1","time":101}

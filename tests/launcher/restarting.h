@@ -1,4 +1,4 @@
-// Launches that start again after a failure.
+// Launches that restart after a failure.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a run leaves behind: the files, who may read them, and that each line of them is JSON.
+// The files of a run: their names, permissions, and that each line of the JSON files is valid.
 #include "launcher/run/run_folder.h"
 
 #include <doctest/doctest.h>
@@ -81,7 +81,7 @@ TEST_CASE("ids are unique, sort by time and are what a runner takes") {
     CHECK(fs::read_symlink(state / "runs/latest") == id);
   }
   CHECK(ids.size() == 50);
-  CHECK(std::distance(fs::directory_iterator(state / "runs"), {}) == 51);  // nothing half made
+  CHECK(std::distance(fs::directory_iterator(state / "runs"), {}) == 51);  // runs and `latest`
 }
 
 TEST_CASE("a `latest` that is no link stays, and nothing else is left beside the run") {
@@ -116,12 +116,12 @@ TEST_CASE("metrics are written as they came, with the time") {
   REQUIRE(folder);
   folder->metric({{"type", "step"}, {"step", 7}, {"loss", 0.1}});
   folder->metric({{"type", "note"}, {"text", "hello"}});
-  folder->metric({{"type", "step"}, {"step", "seven"}, {"loss", 1}});  // odd, not harmful
+  folder->metric({{"type", "step"}, {"step", "seven"}, {"loss", 1}});  // odd, but harmless
   folder->metric({{"type", "eval"}, {"step", 7}, {"loss", 1e300}});
   REQUIRE(folder->drain());
   const auto lines = lines_of(folder->path() / "metrics.jsonl");
   REQUIRE(lines.size() == 4);
-  CHECK(lines[0]["loss"].get<double>() == 0.1);  // every bit
+  CHECK(lines[0]["loss"].get<double>() == 0.1);  // exact
   CHECK(lines[0].contains("time"));
   CHECK(lines[1]["text"] == "hello");
   CHECK_FALSE(folder->trouble());
@@ -199,7 +199,7 @@ TEST_CASE("the logs of many ranks do not use up the open files of the process") 
     CHECK(test::read_text(folder->log_path(rank, wire::Stream::out)) == "line 0\nline 1\n");
 }
 
-/// A file that nobody takes anything from: a pipe whose reader opens it when it likes.
+/// A file to which writing stalls: a named pipe without a reader until release().
 struct StalledFile {
   explicit StalledFile(fs::path file) : path(std::move(file)) {
     REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -237,9 +237,9 @@ TEST_CASE("a state folder that stalls holds up nobody; what waited is written wh
   CHECK(std::chrono::steady_clock::now() - begin < test::patient(std::chrono::seconds(5)));
   CHECK_FALSE(folder->drain(std::chrono::milliseconds(50)));
   io.poll();
-  CHECK(written == 0);  // no credit for what is not on disk
+  CHECK(written == 0);  // no credit for bytes that are not on disk
   CHECK(folder->queued_bytes() > 5000);
-  CHECK(folder->stream_bytes(1, wire::Stream::out) == 5000);  // what came, not what is written
+  CHECK(folder->stream_bytes(1, wire::Stream::out) == 5000);  // bytes received, not bytes written
 
   stalled.release();
   REQUIRE(folder->drain());
@@ -251,7 +251,7 @@ TEST_CASE("a state folder that stalls holds up nobody; what waited is written wh
   folder->listen({});
 }
 
-/// Files of this process may grow to `bytes` and no further, as on a disk that is full.
+/// Limits the files of this process to `bytes`, as on a full disk.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) {
@@ -295,7 +295,8 @@ TEST_CASE("a full disk is told at once, and what is missing is marked where it i
   CHECK(folder->lost_bytes() == 8);
   CHECK(folder->trouble());
   folder->listen({});
-  // Who takes the run over is told how much the ranks had written, not how long the file is.
+  // A supervisor that takes over gets the number of bytes that the ranks wrote, not the size of the
+  // file.
   const LogEnd end = read_log_end(folder->path(), {0, wire::Stream::out});
   CHECK(end.stream_bytes == 28);
   CHECK(end.file_bytes == fs::file_size(folder->log_path(0, wire::Stream::out)));
@@ -347,7 +348,7 @@ TEST_CASE("what throws while it is written is trouble of the folder, not the end
   config::JobConfig job;
   job.logger.wandb_mode = "offline";
   folder->track(job);
-  folder->metric({{"type", "start"}, {"first_run", 1}});  // a number where a name belongs
+  folder->metric({{"type", "start"}, {"first_run", 1}});  // a number instead of a name
   folder->metric({{"type", "note"}});
   REQUIRE(folder->drain());
   CHECK(lines_of(folder->path() / "metrics.jsonl").size() == 2);

@@ -1,4 +1,4 @@
-// Runs that take hosts in again, and slow hosts that leave, over hosts in memory.
+// Runs to which hosts return, and slow hosts that leave, over fake hosts in memory.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -25,7 +25,7 @@ using test::Restarting;
 using test::run_until_stopped;
 using test::succeed;
 
-/// Runs until it is told to stop; says that a step is committed as soon as `now` returns true.
+/// Runs until Stop. Reports a committed step as soon as `now` returns true.
 test::FakeHost::Script commits_when(std::function<bool()> now) {
   return [now = std::move(now)](FakeRunner& runner) -> boost::asio::awaitable<void> {
     const bool started = co_await runner.start();
@@ -40,8 +40,8 @@ test::FakeHost::Script commits_when(std::function<bool()> now) {
   };
 }
 
-/// Three hosts, of which the second one is cordoned at first, so that two go on after a failure,
-/// and is fit from the third check on.
+/// Three hosts. The second one is cordoned at first, so that two hosts continue after a failure. It
+/// is fit from the third check on.
 struct Shrinking : Restarting {
   explicit Shrinking(const std::string& grow_at)
       : Restarting({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}}) {
@@ -51,7 +51,8 @@ struct Shrinking : Restarting {
     job.runner.grace = milliseconds(1000);
     job.runner.heartbeat_timeout = milliseconds(4000);
     limit = std::chrono::seconds(30);
-    // Asked for each decision, and before each check: later than by the one about attempt 1.
+    // Called for each decision and before each check. h2 is uncordoned from the sixth call on,
+    // after the decision about attempt 1.
     known_hosts = [this]() -> Result<RunLoop::KnownHosts> {
       return RunLoop::KnownHosts{
           ++asked < 6 ? std::set<std::string>{"h2"} : std::set<std::string>{}, false};
@@ -142,8 +143,8 @@ TEST_CASE("fewer hosts: one that was blamed twice is not checked, and does not c
   CHECK(checked.empty());
 }
 
-/// Ends like sortie-train that was asked to end; or with 0, as one that had come to its end just
-/// then.
+/// Ends like sortie-train when it is asked to end; with code 0, like one that has just completed
+/// its training.
 test::FakeHost::Script ends_when_asked(int code) {
   return [code](FakeRunner& runner) -> boost::asio::awaitable<void> {
     const bool started = co_await runner.start();
@@ -218,12 +219,13 @@ TEST_CASE("a run whose ranks have all exited with 0 when a planned restart comes
 
 TEST_CASE("who is not fit when the restart comes is left out, and the run goes on as it was") {
   Shrinking launch("checkpoint");
-  // Fit at first; a check beside the attempt then lasts as long as that; one behind it fails.
+  // The first check succeeds. A check during an attempt lasts until the attempt ends. A check after
+  // it fails.
   launch.fitness = [&launch](const config::JobConfig&, const LaunchPlan&, config::HostSlots host,
                              std::shared_ptr<GiveUp> give_up) -> boost::asio::awaitable<Result<>> {
     launch.checked.push_back(host.name);
     if (launch.checked.size() == 1) co_return Result<>{};
-    const auto gone = [&launch](const char* name) {  // of attempt 2, the second runner there
+    const auto gone = [&launch](const char* name) {  // the host's runner of attempt 2
       return !launch.transport.sweeper(name).all<wire::Goodbye>().empty();
     };
     boost::asio::steady_timer timer(launch.io);
@@ -245,7 +247,7 @@ TEST_CASE("who is not fit when the restart comes is left out, and the run goes o
   CHECK(launch.events_named("attempt").at(2)["hosts"] == nlohmann::json({"h1", "h3"}));
 }
 
-/// Checks that find nothing out: each ends a moment after it was given up.
+/// Checks without a result: each ends a moment after it is given up.
 struct Endless {
   explicit Endless(Shrinking& launch) {
     launch.fitness = [this, &launch](

@@ -1,4 +1,5 @@
-// Runs of several attempts over hosts in memory: what is started again, where, and when it is not.
+// Runs of several attempts over fake hosts in memory: what is restarted, on which hosts, and when
+// the run stops.
 #include "launcher/run/run_loop.h"
 
 #include <doctest/doctest.h>
@@ -34,7 +35,7 @@ void first_rank_exits_2(FakeRunner& runner) {
   runner.exit_rank(runner.job.ranks[0].rank, 2);
 }
 
-/// A step is committed, then a rank exits with code 1.
+/// Reports a committed step, then a rank exits with code 1.
 test::FakeHost::Script commits_and_fails(int step) {
   return after_start([step](FakeRunner& runner) {
     wire::RankEvent event;
@@ -52,7 +53,7 @@ Doing sweeps_and_is_clear(FakeRunner& runner) {
   co_await runner.until<wire::Goodbye>();
 }
 
-/// Dead air once its ranks run.
+/// Sends nothing any more once its ranks run.
 Doing freezes(FakeRunner& runner) {
   const bool started = co_await runner.start();
   if (started) runner.freeze();
@@ -183,7 +184,7 @@ TEST_CASE("attempts without a newer committed step: an exit code of its own, and
   CHECK(launch.events_named("attempt_end").at(1)["committed_step"] == 20);
 }
 
-/// Tells of its training, then a rank exits with code 1, or all end well.
+/// Reports events of its training. Then a rank exits with code 1, or all exit with 0.
 test::FakeHost::Script trains(std::vector<std::string> events, bool fails) {
   return after_start([events, fails](FakeRunner& runner) {
     for (const std::string& text : events) {
@@ -225,9 +226,9 @@ TEST_CASE("where each attempt goes on, and how many steps it lost, is in the jou
   CHECK_FALSE(resumed[1].contains("path"));
   CHECK(resumed[2]["from"] == "disk");
   CHECK(resumed[2]["path"] == "/c/step-3");
-  CHECK(resumed[2]["lost_steps"] == 1);  // the attempt before had gone back to step 4
+  CHECK(resumed[2]["lost_steps"] == 1);  // the attempt before had rolled back to step 4
   CHECK(resumed[3]["lost_steps"] == 0);
-  // A checkpoint in memory is progress.
+  // A checkpoint in memory counts as progress.
   CHECK(launch.events_named("attempt_end").at(0)["committed_step"] == 5);
 }
 
@@ -269,7 +270,7 @@ TEST_CASE("a host is lost: a spare takes its place, with as many slots, in the s
   launch.limit = std::chrono::seconds(20);
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == 0);
-  CHECK_FALSE(launch.transport.has_runner("s1"));  // it has too few slots
+  CHECK_FALSE(launch.transport.has_runner("s1"));  // too few slots
   const wire::JobSpec job = launch.runner("s2").all<wire::JobSpec>().at(0);
   CHECK(job.node_rank == 1);
   REQUIRE(job.ranks.size() == 2);
@@ -293,7 +294,7 @@ TEST_CASE("a host that was lost and is clear again is used again") {
   CHECK(launch.events_named("attempt").at(1)["hosts"] == nlohmann::json({"h1", "h2"}));
 }
 
-/// sortie-train with checkpoints in memory: the first runner of each host is its holder.
+/// sortie-train with checkpoints in memory. The first runner of each host is the holder.
 struct Remembering : Restarting {
   using Restarting::Restarting;
   void set() {

@@ -68,8 +68,8 @@ TEST_CASE("the exit code is that of the rank, the report has its last words") {
   CHECK(testing::run(state.command({"/nonexistent/program"})).code == 3);  // spawn: preflight
 }
 
-/// Runs a program that says "ready", signals sortie then and gives its exit code. The program ends
-/// by itself only after the signal, and only where that `is_ignored`.
+/// Starts a run, sends `number` to sortie once the program is ready, and returns sortie's exit
+/// code. The program exits by itself only after the signal, and only if `is_ignored`.
 int signal_a_run(const State& state, const std::string& env_option, int number,
                  bool is_ignored = false) {
   const std::string marker = state.dir.str("ready");

@@ -1,4 +1,4 @@
-// What the runners of FakeHosts do in the launcher's tests.
+// Scripts for the runners of FakeHosts, used by tests of the launcher.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace sortie::test {
 
-/// Ranks that run until they are told to stop, and then die of the signal.
+/// The ranks run until Stop and then die of SIGTERM.
 inline boost::asio::awaitable<void> run_until_stopped(FakeRunner& runner) {
   const bool started = co_await runner.start();
   if (!started) co_return;
@@ -25,7 +25,7 @@ inline boost::asio::awaitable<void> succeed(FakeRunner& runner) {
   if (started) co_await runner.finish(false);
 }
 
-/// A holder of memory (wire::HoldMemory) until the run has ended.
+/// Holds memory (wire::HoldMemory) until the end of the run.
 inline boost::asio::awaitable<void> keep_memory(FakeRunner& runner) {
   const bool held = co_await runner.hold_memory();
   if (!held) co_return;
@@ -33,7 +33,7 @@ inline boost::asio::awaitable<void> keep_memory(FakeRunner& runner) {
   if (told) runner.end();
 }
 
-/// Once all ranks of the host have started: `act`, then as run_until_stopped.
+/// Calls `act` once all ranks of the host have started, then continues like run_until_stopped.
 inline FakeHost::Script after_start(std::function<void(FakeRunner&)> act) {
   using Act = std::function<void(FakeRunner&)>;
   struct Script {
@@ -50,8 +50,8 @@ inline FakeHost::Script after_start(std::function<void(FakeRunner&)> act) {
   return [shared](FakeRunner& runner) { return Script::run(runner, shared); };
 }
 
-/// One after the other for each runner of the host; the last one for all that follow. For
-/// FakeHost::script and after_loss, so that a host can be in several attempts.
+/// Gives each runner of the host the next script, and all further runners the last one. Sets
+/// FakeHost::script and after_loss, so that a host can take part in several attempts.
 inline void in_turn(FakeHost& host, std::vector<FakeHost::Script> scripts) {
   const auto next = std::make_shared<std::size_t>(0);
   const auto all = std::make_shared<std::vector<FakeHost::Script>>(std::move(scripts));

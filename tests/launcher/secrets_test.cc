@@ -1,4 +1,5 @@
-// Secrets of a job: the ranks have them, and no file, text or command line of any process does.
+// Secrets of a job: the ranks get them, and no file, text or command line of any process contains
+// them.
 #include "launcher/plan/secrets.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +25,7 @@ using testing::Finished;
 
 struct Files {
   test::ScopedTempDir dir;
-  // Put together here, so that no build tool's command line or core pattern has it.
+  // Assembled here, so that no command line of a build tool and no core pattern contains it.
   const std::string secret = "plan" + std::to_string(::getpid()) + "ted-s3cr3t";
 
   std::string write(const std::string& name, const std::string& text, int mode = 0600) const {
@@ -77,7 +78,7 @@ TEST_CASE("secrets come from the file and from the environment, and an error rep
   CHECK(fill_in_secrets(missing, environment).error().code == ErrorCode::not_found);
 }
 
-/// Files below `folder` that hold `text`; links are not followed.
+/// Files below `folder` that contain `text`. Does not follow symlinks.
 std::vector<std::string> holding(const fs::path& folder, const std::string& text) {
   std::vector<std::string> out;
   std::error_code error;
@@ -89,7 +90,7 @@ std::vector<std::string> holding(const fs::path& folder, const std::string& text
   return out;
 }
 
-/// Processes whose command line holds `text`.
+/// Processes whose command line contains `text`.
 std::vector<std::string> on_command_lines(const std::string& text) {
   std::vector<std::string> out;
   std::error_code error;
@@ -100,7 +101,7 @@ std::vector<std::string> on_command_lines(const std::string& text) {
 
 struct PlantedJob : Files {
   PlantedJob() {
-    // The rank compares with a file outside of all that is searched.
+    // The rank compares with a file outside all folders that are searched.
     write("expected", secret + "\n");
     write(
         "rank.sh",
@@ -133,7 +134,8 @@ struct PlantedJob : Files {
       fs::create_directory(dir / folder), ::chmod(dir.str(folder).c_str(), 0700);
   }
 
-  /// sortie with the two secrets of its environment; a shell reads them, so that no argv has them.
+  /// The command with the two secrets in its environment. A shell reads them from a file, so that
+  /// no argv contains them.
   std::vector<std::string> command(const std::string& arguments, bool with_secrets = true) const {
     const std::string script =
         std::string("umask 0\nexport HOME='") + dir.str("home") + "' XDG_RUNTIME_DIR='" +
@@ -176,7 +178,7 @@ TEST_CASE("a planted secret is in the ranks, and nowhere else while and after th
   CHECK(has(kept, "IN_FILE = \"(secret)\""));
   CHECK(has(kept, "OPEN = \"seen\""));
 
-  // Nothing of it is open to others, though the umask was 0.
+  // Nothing is open to others, although the umask was 0.
   std::size_t looked_at = 0;
   for (const auto& entry : fs::recursive_directory_iterator(job.dir / "state")) {
     struct stat info {};
@@ -188,7 +190,7 @@ TEST_CASE("a planted secret is in the ranks, and nowhere else while and after th
   }
   CHECK(looked_at >= 7);
 
-  // The folder's config is a config again, for whoever has the secrets.
+  // The run's config can be run again if the secrets are given.
   const std::string again = "run " + (job.latest() / "config.toml").string();
   fs::copy_file(job.latest() / "config.toml", job.dir / "kept.toml");
   const Finished resumed = job.run(again);

@@ -1,5 +1,5 @@
-// `sortie shell` and `sortie ssh` without hosts: what a line is, marks in output, history, escapes;
-// and lines over hosts in memory.
+// `sortie shell` and `sortie ssh` without hosts: parsing of lines, marks in output, history,
+// escapes. And lines over fake hosts in memory.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -89,7 +89,7 @@ TEST_CASE("what is typed into a session goes there but for ~ at the begin of a l
   CHECK(bit_by_bit.feed(".") == Parts{{"", Action::disconnect}});
 }
 
-/// What a reader makes of `bytes`, fed in pieces of `step`.
+/// Pieces that the reader returns for `bytes`, fed in parts of `step` bytes.
 std::string read_marks(MarkReader& reader, std::string_view bytes, std::size_t step) {
   std::string out;
   for (; !bytes.empty(); bytes.remove_prefix(std::min(step, bytes.size())))
@@ -125,8 +125,8 @@ TEST_CASE("marks cut an output wherever it is cut itself") {
   CHECK(a.text().size() == 33);
 }
 
-/// Both outputs of a shell in `dir`, cut at these marks: "<out>status" of each line, and all of
-/// stderr.
+/// Both outputs of a shell in `dir`, cut at these marks. Returns "<out>status" of each line, and
+/// all of stderr in `errors`.
 std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineMark>& marks,
                          std::string& errors) {
   std::string out;
@@ -142,7 +142,7 @@ std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineM
       if (piece.kind != Piece::Kind::ended) return;
       if (which == 0) out += ">" + std::to_string(piece.status) + " ";
     };
-    // A byte at a time, so that the next mark is known before its begin comes.
+    // Fed byte by byte, so that the next mark is set before its begin arrives.
     for (const char c : said) {
       bool ended = false;
       reader.feed(std::string_view(&c, 1), [&](const Piece& piece) {
@@ -156,14 +156,15 @@ std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineM
   return out;
 }
 
-/// A folder with what the lines need, and with bash or not; the shell finds nothing else.
+/// Makes a folder with the programs that the lines need, with or without bash. The shell finds no
+/// others.
 void make_path(const std::filesystem::path& bin, bool with_bash) {
   std::filesystem::create_directories(bin);
   for (const std::string name : {"sh", "sleep", "cat", "bash"})
     if (with_bash || name != "bash") std::filesystem::create_symlink("/bin/" + name, bin / name);
 }
 
-/// The lines through a real shell.
+/// Runs the lines in a real shell.
 std::string through_shell(const std::vector<std::string>& lines, bool with_bash,
                           std::string& errors) {
   const test::ScopedTempDir dir;
@@ -183,14 +184,14 @@ std::string through_shell(const std::vector<std::string>& lines, bool with_bash,
   return read_outputs(dir, marks, errors);
 }
 
-/// Of two lines the first one is interrupted. `with_bash`: whether the shell finds one.
+/// Runs two lines and interrupts the first. `with_bash`: whether the shell finds bash.
 std::string through_interrupted_shell(bool with_bash) {
   const test::ScopedTempDir dir;
   const std::vector<LineMark> marks = {LineMark::make(), LineMark::make()};
   test::write_text(dir / "program", shell_argv()[2]);
   test::write_text(dir / "one", opening_order() + line_order(marks[0], "echo a; nap; echo b", 0));
   test::write_text(dir / "two", line_order(marks[1], "echo $?c", 130));
-  // Another program than the shell: bash may lose an interrupt that comes before the exec.
+  // A separate program, because bash may lose an interrupt that arrives before exec.
   test::write_text(dir / "bin/nap", "#!/bin/sh\n: > napping\nexec sleep 1000\n");
   make_path(dir / "bin", with_bash);
   test::write_text(
@@ -223,12 +224,12 @@ TEST_CASE("a shell lives from line to line, whatever the lines are, with bash an
          "exec > /dev/null; echo x", "echo gone; exit 3 | cat; (exit 5)"},
         with_bash, errors);
     const std::string unset = with_bash ? "1" : "2";
-    const std::string left = with_bash ? "out\n>0 >2 " : ">0 >4 ";  // by break and return
+    const std::string left = with_bash ? "out\n>0 >2 " : ">0 >4 ";  // of break and return
     CHECK(out == ">0 /usr\nb c\n>0 >1 0\n>0 it's\n>0 >2 >" + unset +
                      " still\n>0 no end>0 1\n2\n>0 " + left + "traced\n>0 root\n>0 >0 >5 ");
     CHECK(test::contains(errors, "why"));
     CHECK(test::contains(errors, "echo traced"));
-    if (with_bash) CHECK_FALSE(errors.contains("printf"));  // set -x shows nothing of ours
+    if (with_bash) CHECK_FALSE(errors.contains("printf"));  // set -x does not show our own commands
   }
 }
 
@@ -264,7 +265,7 @@ TEST_CASE("the history is the user's alone, and is cut") {
   CHECK_FALSE(std::filesystem::exists(dir / "elsewhere"));
 }
 
-/// Hosts in memory with shells that answer each line with `answer`.
+/// Fake hosts in memory whose shells answer each line with `answer`.
 struct Prompted {
   explicit Prompted(std::vector<std::string> names) : hosts_named(std::move(names)) {
     runner.startup_timeout = std::chrono::seconds(30);
@@ -314,7 +315,7 @@ struct Prompted {
   std::string shown, gone;
 };
 
-/// What is between the quotes of `eval '...'`, and the mark: of a whole order.
+/// Parts of an order: the text between the quotes of `eval '...'`, and the mark.
 struct Order {
   std::string mark, line;
 };
@@ -331,8 +332,8 @@ std::optional<Order> take_order(std::string& heard) {
   return order;
 }
 
-/// A shell: `status N` ends with N, `cut` breaks the connection, `end` ends the shell, anything
-/// else is printed.
+/// A shell: `status N` ends with status N, `cut HOST` breaks the connection of HOST, `end` ends the
+/// shell, any other line is printed.
 awaitable<void> a_shell(FakeRunner& runner) {
   const bool started = co_await runner.autostart();
   if (!started) co_return;
@@ -448,7 +449,7 @@ TEST_CASE("every verb reads the user's defaults, which `config show` names") {
   CHECK_MESSAGE(shown.contains("# --set\n"), shown);
   CHECK(test::shell(with + "ssh --set 'runner.ssh.command=[\"echo\"]' h7 x")
             .output.contains("-l ann"));
-  // What a run keeps does not depend on the file.
+  // The saved config of a run does not need the user's file.
   const std::string state = dir.str("state");
   CHECK(test::shell(with + "run --set runner.mpi=off --set logger.log_dir=" + state + " -- true")
             .code == 0);

@@ -1,4 +1,4 @@
-// What people type out of habit, answered with the form that works.
+// Common mistakes on the command line, answered with the form that works.
 #include "common/cli/command_line.h"
 #include "launcher/host/fold_failures.h"
 #include "tests/launcher/command_line.h"
@@ -39,7 +39,7 @@ TEST_CASE("a program in front of -- is answered with the whole command in its ri
     CHECK(result.code == 2);
     CHECK(std::ranges::count(result.output, '\n') == 1);
   }
-  // Other mistakes keep their own answers.
+  // Other mistakes keep their own messages.
   CHECK(has(sortie({"exec", "--hsots", "a", "uptime"}).output, "did you mean `--hosts`?"));
   CHECK(has(sortie({"status", "a", "b"}).output, "see `sortie status --help`"));
 }
@@ -55,7 +55,7 @@ TEST_CASE("a line for a shell as the name of a program is answered with --shell"
               std::string("`sortie ") + verb + " --shell -- 'a | b'`?"));
   CHECK(cli::looks_like_shell_line("uname -r"));
   CHECK_FALSE(cli::looks_like_shell_line("./a-b_c.d"));
-  // --shell does it; more than one word is an argument vector, whatever is in it.
+  // --shell accepts such a line. Several words are an argument vector, whatever they contain.
   CHECK(sortie({"plan", "--shell", "--", "echo $HOME; x"}).code == 0);
   CHECK(has(sortie({"plan", "--shell", "--", "echo $HOME; x"}).output,
             "program   /bin/sh -c 'echo $HOME; x'\n"));
@@ -97,7 +97,7 @@ TEST_CASE("the config is given by its place or by --config, in every verb of a j
     std::vector<std::string> asked = verb;
     asked.push_back("--help");
     const std::string help = sortie(asked).output;
-    // Whoever takes hosts takes groups and exclusions, and a config.
+    // Verbs with --hosts also accept groups, exclusions and a config.
     if (!has(help, "\n  --hosts ")) continue;
     CAPTURE(verb);
     for (const char* option : {"--exclude ", "--groups ", "--config", "--set ", "--ssh-config "})
@@ -164,7 +164,7 @@ TEST_CASE("groups complete after @, in every element, excluded ones too") {
   CHECK(after({"exec", "--groups", groups, "--hosts", "h"}) == Words{":nospace"});
   CHECK(after({"exec", "--groups", dir.str("none"), "--hosts", "@"}) == Words{":words"});
   CHECK(holds(after({"config", "init", "--preset", "gpt2-1"}), "gpt2-124m"));
-  // As a real bash splits the word, at the @.
+  // Words as a real bash splits them: at the @.
   const std::string bash =
       "source <('" SORTIE_BINARY
       "' completion bash); compopt() { :; }\n"
@@ -193,9 +193,9 @@ TEST_CASE("failures that differ in the host alone are one") {
   REQUIRE(folded.size() == 4);
   CHECK(folded[0].hosts == std::vector<std::string>{"h1", "h3", "10.0.0.4"});
   CHECK(folded[0].text == "connect: <host> port 22: refused");
-  CHECK(folded[1].text == "resolve: name h2: not known");  // one alone is as it was said
+  CHECK(folded[1].text == "resolve: name h2: not known");  // a single failure keeps its text
   CHECK(folded[2].text == "route: <address>:22 to [<address>]: down.");
-  CHECK(folded[3].hosts == std::vector<std::string>{"h22"});  // it spoke of another one
+  CHECK(folded[3].hosts == std::vector<std::string>{"h22"});  // its text names another host
   CHECK(fold_equal({{"h1", "at h1"}, {"h2", "at h2"}, {"h3", "at h1"}}).size() == 2);
 }
 

@@ -1,4 +1,5 @@
-// Layouts ranked by predicted time: which are legal, what fits, and how long a step takes.
+// Layouts ranked by predicted time: which are legal, which fit in memory, and how long a step
+// takes.
 #include "launcher/plan/suggest.h"
 
 #include <doctest/doctest.h>
@@ -27,8 +28,8 @@ config::JobConfig training_of_16() {
   return job;
 }
 
-/// A trainer whose ranks take 8 GiB / stages and send 4e9 bytes to their replicas, 1e9 in tensor
-/// groups; a token takes 1e9 operations.
+/// A trainer whose ranks need 8 GiB / stages and send 4e9 bytes to their replicas and 1e9 in tensor
+/// groups. A token takes 1e9 operations.
 LauncherFacts with_fake_trainer() {
   LauncherFacts facts{"/opt/sortie/bin/sortie-train", "/work", {}, {}, 0, {}};
   facts.ask_trainer = [](const CostQuestion& question) -> Result<training::ModelCost> {
@@ -76,8 +77,9 @@ TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing
     shapes.insert({one.tensor, one.pipeline});
   }
   CHECK(shapes.size() > 1);
-  // All four ranks replicas: each sends 4e9 bytes, a third of it within its host; both ranks of a
-  // host send two thirds to the other one. With full sharding that goes on beside all passes.
+  // With four replicas each rank sends 4e9 bytes: a third within its host, and two thirds to the
+  // other host over a link that both ranks of the host share. With full sharding the transfer
+  // overlaps with all passes.
   for (const Suggestion& one : found->best)
     if (one.replicas == 4 && one.sharding == "full")
       CHECK(one.waits == doctest::Approx(4.0 / 3.0 / 10.0 + 16.0 / 3.0 / 10.0 - 0.4));
@@ -88,11 +90,11 @@ TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing
 
 TEST_CASE("pipelines are tried with each schedule that the rules allow") {
   config::JobConfig job = training_of_16();
-  job.topology.pipeline_schedule = "zero_bubble";  // without a pipeline it is no layout at all
+  job.topology.pipeline_schedule = "zero_bubble";  // not legal without a pipeline
   const auto found = suggest_layouts(job, kPairOfHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
-  // What is ranked is the ten fastest: two stages are among them with the gradients of weights put
-  // off, which wait less, and no such layout shards its weights or interleaves its stages.
+  // The ten fastest layouts include zero-bubble pipelines, which wait less. None of these shards
+  // its weights or interleaves its stages.
   std::size_t put_off = 0;
   for (const Suggestion& one : found->best) {
     if (!one.zero_bubble) continue;
@@ -103,7 +105,7 @@ TEST_CASE("pipelines are tried with each schedule that the rules allow") {
   }
   CHECK(put_off > 0);
   CHECK(has(suggestions_text(*found), ", zero bubble"));
-  // A model that can not be cut into stages has layouts, too.
+  // A model that can not be cut into stages has layouts too.
   job.model.num_layers = 1;
   const auto whole = suggest_layouts(job, kPairOfHosts, with_fake_trainer(), kRates, {});
   REQUIRE_MESSAGE(whole, (whole ? "" : whole.error().message));
@@ -147,7 +149,8 @@ TEST_CASE("of a job on GPUs layouts have to fit those, and the hosts with what i
           {{"device", std::int64_t{1} << 30}, {"process", std::int64_t{2} << 30}});
     return cost;
   };
-  // 8 GiB / stages and 1 on a GPU, 2 on the host: 4 of a host for its two ranks.
+  // A rank needs 8 GiB / stages + 1 GiB on its GPU, and 2 GiB on the host: 4 GiB for the two ranks
+  // of a host.
   const std::uint64_t gib = std::uint64_t{1} << 30;
   const auto all = suggest_layouts(training_of_16(), kPairOfHosts, facts, kRates, {4 * gib, 0});
   REQUIRE(all);
@@ -183,7 +186,7 @@ TEST_CASE("what is missing for a suggestion is said") {
   job.topology.global_batch_size = 7;
   job.topology.micro_batch_size = 0;
   const auto odd = suggest_layouts(job, {{"h1", {0, 1}}}, with_fake_trainer(), kRates, {});
-  REQUIRE(odd);  // stages and tensor groups of two ranks do, replicas do not
+  REQUIRE(odd);  // possible with stages and tensor groups, not with two replicas
   for (const Suggestion& one : odd->best) CHECK(one.replicas == 1);
   LauncherFacts nobody = with_fake_trainer();
   nobody.ask_trainer = {};
@@ -196,7 +199,7 @@ TEST_CASE("what is missing for a suggestion is said") {
   CHECK(has(check_rates({1e12, 0, 0, ""}, kPairOfHosts).error().message, "--host-rate"));
   CHECK(has(check_rates({1e12, 1e9, 0, ""}, kPairOfHosts).error().message, "--link-rate"));
   CHECK(check_rates(kRates, kPairOfHosts));
-  // What no rank sends needs no rate, and costs nothing.
+  // A transfer that no rank does needs no rate and takes no time.
   const std::vector<config::HostSlots> apart = {{"h1", {0}}, {"h2", {0}}}, one = {{"h1", {0, 1}}};
   CHECK(has(check_rates({1e12, 0, 0, ""}, apart).error().message, "--link-rate"));
   CHECK(check_rates({1e12, 0, 1e8, ""}, apart));
@@ -232,7 +235,7 @@ TEST_CASE("rates are read from reports of measurements, the slowest link of each
 }
 
 TEST_CASE("steps of the model say more than products: passes by their size, and the update") {
-  // Two ranks that were measured together: the slower one counts, whatever the order.
+  // Two ranks measured together: the slower one counts, in any order.
   const auto rates = parse_rates(
       "rates.json",
       R"({"schema":"sortie/bench-step/1","dtype":"f32","passes":[{"micro_batch_size":1,"tflop_s":1.0},{"micro_batch_size":4,"tflop_s":3.0}],"update":{"parameters":1000,"seconds":0.001}}
@@ -242,13 +245,13 @@ TEST_CASE("steps of the model say more than products: passes by their size, and 
   REQUIRE_MESSAGE(rates, (rates ? "" : rates.error().message));
   CHECK(rates->precision == "f32");
   CHECK(flop_s_of(*rates, 1) == doctest::Approx(1e12));
-  CHECK(flop_s_of(*rates, 2) == doctest::Approx(1.5e12));  // between them by the logarithm
+  CHECK(flop_s_of(*rates, 2) == doctest::Approx(1.5e12));  // interpolated over log(size)
   CHECK(flop_s_of(*rates, 4) == doctest::Approx(2e12));
   CHECK(flop_s_of(*rates, 16) == doctest::Approx(2e12));
   CHECK(rates->update_s == doctest::Approx(2e-6));
   CHECK(flop_s_of(kRates, 16) == doctest::Approx(1e12));
 
-  // A step of 1.6e12 operations on four ranks, and the update of what a rank has to update.
+  // A step of 1.6e12 operations on four ranks, and the update of each rank's parameters.
   MeasuredRates measured = kRates;
   measured.passes = {{1, 1e12}, {4, 2e12}};
   measured.update_s = 1e-6;
@@ -278,7 +281,7 @@ TEST_CASE("steps of the model say more than products: passes by their size, and 
 
 TEST_CASE("plan --suggest asks the trainer beside it, and takes a job whose own layout is wrong") {
   const test::ScopedTempDir dir;
-  // 8 sequences are no multiple of 4 for each of 4 ranks, nor do 3 ranks share 2 heads.
+  // 8 sequences are no multiple of 4 for each of 4 ranks, and 3 ranks can not share 2 heads.
   test::write_text(dir / "job.toml",
                    "[topology]\nglobal_batch_size = 8\nmicro_batch_size = 4\n"
                    "tensor_parallel_size = 3\n[model]\nvocab_size = 256\nhidden_size = 64\n"
@@ -294,7 +297,7 @@ TEST_CASE("plan --suggest asks the trainer beside it, and takes a job whose own 
   whole.insert(whole.end(), {"--host-rate", "5"});
   const testing::Finished result = test::sortie(whole);
   REQUIRE_MESSAGE(result.code == 0, result.output);
-  // On a busy machine it takes long enough to show its progress before, on stderr.
+  // On a busy machine it takes long enough to print progress to stderr first.
   const std::size_t begin = result.output.find('{');
   REQUIRE(begin != std::string::npos);
   const auto best = nlohmann::json::parse(result.output.substr(begin))["suggestions"]["best"];
@@ -306,7 +309,7 @@ TEST_CASE("plan --suggest asks the trainer beside it, and takes a job whose own 
     tensor.insert(one["tensor_parallel_size"].get<std::int64_t>());
   }
   CHECK(tensor.contains(2));
-  // A job that no layout makes right is refused as ever.
+  // A job that no layout can make legal is refused as usual.
   const testing::Finished refused = test::sortie(
       {"plan", dir.str("job.toml"), "--suggest", "--set", "model.num_attention_heads=5"});
   CHECK(refused.code == 2);

@@ -1,4 +1,4 @@
-// The router: who is reached how, and what becomes of connections that are released.
+// The router: which transport reaches a host, and what happens to released connections.
 #include "launcher/host/transport_router.h"
 
 #include <doctest/doctest.h>
@@ -69,7 +69,7 @@ TEST_CASE("a released connection serves the next one; a closed one does not") {
   CHECK(second->stages().empty());
   const auto channel = ways.begin(*second);
   CHECK(ways.remote.connected == 1);
-  auto beside = ways.reach("h");  // that one is in use
+  auto beside = ways.reach("h");  // the first one is in use
   CHECK(ways.remote.connected == 2);
   beside->close();
   second->close();
@@ -117,7 +117,7 @@ TEST_CASE("a link that is cut holds back what is read and written, and lets it p
   ways.router.cut_link("h", kCut);
   CHECK(ways.finished(channel->write("x")));
   CHECK(std::chrono::steady_clock::now() - begun >= kCut);
-  // One that is closed meanwhile does not wait for the end.
+  // A channel that is closed during the cut does not wait for its end.
   ways.router.cut_link("h", std::chrono::hours(1));
   std::optional<Result<>> sent;
   asio::co_spawn(ways.io, channel->write("x"),

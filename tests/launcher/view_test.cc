@@ -1,5 +1,5 @@
-// The one reducer of a run's files: what `ps`, `status`, `report`, `attach` and the end of a run
-// show.
+// The reducer of a run's files: the source of the output of `ps`, `status`, `report`, `attach` and
+// the end of a run.
 #include "launcher/view/run_view.h"
 
 #include <doctest/doctest.h>
@@ -76,7 +76,7 @@ TEST_CASE("training: the newest step, checkpoint and validation, and the lowest 
   CHECK(view.first_step == 40);
   CHECK(view.step == 61);
   CHECK(view.loss == 4);
-  CHECK(view.tokens_per_s == 8);  // the smoothed one, where there is one
+  CHECK(view.tokens_per_s == 8);  // the smoothed rate, if there is one
   CHECK(view.eta_at(24) == 29);
   CHECK(view.eta_at(100) == 0);
   CHECK(view.validation->loss == 3.75);
@@ -109,7 +109,7 @@ TEST_CASE("training: every validation set has its loss, beside the mean") {
   const auto out = training_json(view, {"/runs/x", "n", true}, 0);
   CHECK(out["validation"]["sets"]["code"] == 2.25);
   CHECK(out["best"]["sets"]["wiki^J"] == 3);
-  // A single set has no name of its own; of an earlier run only the mean is known.
+  // A single set has no name. For an earlier run only the mean is known.
   const TrainingView one =
       taken({{{"type", "start"}, {"steps", 9}, {"best_step", 4}, {"best_loss", 1}},
              {{"type", "eval"}, {"step", 6}, {"loss", 3}}});
@@ -147,7 +147,7 @@ TEST_CASE("training: what is in memory is for the run's own restarts, and no pla
         rows.end());
   const std::string text = training_summary(view, {"/runs/x", "n", false});
   CHECK(text.find("last checkpoint: none\nto start again at step 0:") != text.npos);
-  // A later one of the disk is what the next run goes on from.
+  // The next run resumes from the checkpoint on disk.
   const TrainingView saved =
       taken({fresh, {{"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}}, kept, again});
   CHECK(training_summary(saved, {"/runs/x", "n", false}).find("to resume from step 20:") !=
@@ -255,7 +255,7 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   CHECK(first.all_running == 1);
   CHECK(first.ended == 12.5);
   CHECK(first.decision == decision.reason);
-  CHECK(event_fields(first.end) == event_fields(end));  // nothing was lost on the way
+  CHECK(event_fields(first.end) == event_fields(end));  // unchanged by writing and reading
   CHECK(view.attempts[1].hosts == std::vector<std::string>{"h1", "s1"});
   const Json made = Json::parse(event_fields(DecisionMade{1, decision}).dump());
   CHECK(read_decision(made).decision.pause == decision.pause);
@@ -272,7 +272,7 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   take(JournalEvent::resumed, 115, event_fields(AttemptResumed{2, "disk", 20, "/c", {}}));
   CHECK(attempts_text(view).find("; from step 20 on the disk\n") != text.npos);
   CHECK(attempts_json(view)[1]["resumed"]["path"] == "/c");
-  // Members that are missing or of another type are unknown, not an end.
+  // Members that are missing or have another type count as unknown. The line is not rejected.
   for (const JournalEvent event : {JournalEvent::attempt, JournalEvent::resumed,
                                    JournalEvent::attempt_end, JournalEvent::decision})
     take(event, 120, {{"attempt", "x"}, {"hosts", 3}, {"cause", 5}, {"unusable", {1, 2}}});

@@ -1,4 +1,4 @@
-// W&B files, byte for byte, and what a resumed run makes of one.
+// W&B files, byte for byte, and how a resumed run continues one.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -24,7 +24,7 @@ std::vector<std::string> records_of(std::string_view bytes) {
   return records;
 }
 
-/// Whether a record is of the kind with that field number, and has that text in it.
+/// True if the record has the kind with this field number and contains `text`.
 bool is(const std::string& record, int field, std::string_view text = "") {
   const unsigned key = static_cast<unsigned>(field) << 3 | 2;
   std::string tag(1, static_cast<char>(key & 0x7f));
@@ -61,7 +61,7 @@ TEST_CASE("a W&B file on a file system without locks is written all the same") {
 TEST_CASE("records of any length survive the borders of blocks") {
   std::string bytes = wandb_file_header();
   std::vector<std::string> written;
-  // The first ends 6 bytes before its block does, so that no header of a part fits behind it.
+  // The first record ends 6 bytes before its block, so that no chunk header fits after it.
   for (const std::size_t length : {32768u - 7 - 7 - 6, 0u, 1u, 32768u - 7, 100'000u, 32755u, 3u}) {
     written.push_back(std::string(length, static_cast<char>('a' + written.size())));
     bytes += wandb_frame(written.back(), bytes.size());
@@ -125,7 +125,7 @@ TEST_CASE("a run that goes on appends behind the last step, and forgets its end"
   for (int step = 1; step <= 7; ++step) {
     const std::string& record = records[static_cast<std::size_t>(step) + 1];
     CHECK(is(record, 2, fmt::format("_step\x82\x01\x01{}", step)));
-    CHECK(record[1] == step + 2);  // numbers go on
+    CHECK(record[1] == step + 2);  // numbers continue
   }
   CHECK(is(records[9], 3));
   CHECK(is(records[10], 18));
@@ -158,7 +158,8 @@ TEST_CASE("a run folder writes W&B where asked, in the folder of the run it goes
   CHECK_FALSE(fs::exists(runs / second / "wandb"));
   const fs::path file = only_file(runs / first / "wandb");
   CHECK(records_of(test::read_text(file)).size() == 2 + 5 + 2);
-  // Its folder was pruned: the same run in a file of the new one. A hostile name is not followed.
+  // The first run's folder was pruned: the run continues in a file in the new folder. A hostile
+  // name is not followed.
   fs::remove_all(runs / first);
   const std::string third = play(first, 6, 7);
   CHECK(only_file(runs / third / "wandb").filename() == "run-" + first + ".wandb");

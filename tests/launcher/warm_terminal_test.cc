@@ -1,4 +1,4 @@
-// Sessions of a person on connections that are kept.
+// Interactive sessions on kept connections.
 #include "launcher/warm/terminal_words.h"
 #include "tests/launcher/warm_world.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 TEST_CASE("a person's session on a kept connection: input, size of the window, outputs, status") {
   WarmWorld world;
-  CHECK_FALSE(world.has_terminal("h1"));  // nothing is kept yet, and that keeps nothing
+  CHECK_FALSE(world.has_terminal("h1"));  // no connection is kept yet, and this call keeps none
   CHECK(world.connected == 0);
   world.warm_up("h1");
   const auto channel = world.terminal("h1");
@@ -94,13 +94,13 @@ TEST_CASE("a connection stays as long as a session on it, when its time is over,
   WarmWorld world;
   world.runner.ssh.persist = milliseconds(1);
   const auto first = world.command();
-  const auto client = world.talk(*first, "h1");  // in use
+  const auto client = world.talk(*first, "h1");  // keeps the connection in use
   const auto channel = world.terminal("h1");
   REQUIRE(channel != nullptr);
   client->close();
   CHECK(world.until([&] {
     world.keeper->look();
-    const auto rows = world.connections();  // the runner has gone, the session is named
+    const auto rows = world.connections();  // the runner has ended, the session is listed
     return rows.size() == 1 && rows.at(0)["state"] == "terminal";
   }));
   CHECK_FALSE(world.counted.terminal->closed);

@@ -14,7 +14,7 @@ TEST_CASE("the second command finds the connection and the runner of the first")
   WarmWorld world;
   {
     const auto first = world.command();
-    world.talk(*first, "h1")->close();  // as `check` goes: without Goodbye
+    world.talk(*first, "h1")->close();  // closes like `check`, without Goodbye
   }
   REQUIRE(world.all_idle(1));
   CHECK(world.connected == 1);
@@ -57,7 +57,7 @@ TEST_CASE("a run uses kept connections where its ranks outlive one") {
     world.runner.ssh.control = "no";
     world.runner.ssh.connect_timeout = milliseconds(300);
     const auto transport = make_run_transport(world.io.get_executor(), world.runner, world.binary);
-    // By itself it looks for a host of that name.
+    // Without kept connections the transport has to resolve this name.
     const auto connection = world.finish(transport->connect("h1.invalid"));
     CHECK(connection.has_value() == (held != "kill"));
   }
@@ -96,7 +96,7 @@ TEST_CASE("a runner that was killed while it was idle is replaced") {
   WarmWorld world;
   world.talk(*world.command(), "h1")->close();
   REQUIRE(world.all_idle(1));
-  // Its end is seen at once: it is not offered again.
+  // The keeper notices the exit at once: the runner is not offered again.
   REQUIRE(kept_runners().size() == 1);
   ::kill(kept_runners().front(), SIGKILL);
   world.talk(*world.command(), "h1")->close();

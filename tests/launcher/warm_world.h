@@ -1,5 +1,5 @@
-// Connections that are kept: the background process's part and a command's part in one thread, with
-// real runners on this machine instead of SSH. For tests.
+// Kept connections, for tests: the background process and a command in one thread, with real
+// runners on this machine instead of SSH.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ inline fs::path runner_file() {
   return fs::path(SORTIE_BINARY).parent_path() / "sortie-runner";
 }
 
-/// Runners of this process that stay: its children.
+/// Runners with --serve that are children of this process.
 inline std::vector<pid_t> kept_runners() {
   std::vector<pid_t> pids;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -58,7 +58,7 @@ inline std::vector<pid_t> kept_runners() {
   return pids;
 }
 
-/// A session that says what it is told, on `out`, until its input ends.
+/// A session that echoes its input to `out` until the input ends.
 struct FakeTerminal {
   explicit FakeTerminal(const asio::any_io_executor& executor)
       : out(executor), err(executor), closing(executor, Clock::time_point::max()) {}
@@ -66,7 +66,7 @@ struct FakeTerminal {
   std::string typed;
   TerminalRequest asked;
   WindowSize size;
-  bool stuck = false;  // it takes no input
+  bool stuck = false;  // accepts no input
   bool closed = false;
   asio::steady_timer closing;  // cancelled when it is closed
 };
@@ -104,10 +104,10 @@ class FakeTerminalChannel : public TerminalChannel {
   std::shared_ptr<FakeTerminal> of_;
 };
 
-/// What connections of a test have in common.
+/// Shared by all connections of a test.
 struct Counted {
   int connections = 0;
-  bool terminals = true;  // they carry some
+  bool terminals = true;  // connections accept terminals
   std::shared_ptr<FakeTerminal> terminal;
 };
 
@@ -212,13 +212,14 @@ struct WarmWorld {
     io.restart();
     io.run_for(time);
   }
-  /// Runs until `condition`; false: not within 10 s.
+  /// Runs until `condition` is true; false after 10 s.
   bool until(const std::function<bool()>& condition) {
     const auto limit = Clock::now() + seconds(10);
     while (!condition() && Clock::now() < limit) settle(milliseconds(5));
     return condition();
   }
-  /// A command that greets the runner of `host`; its connection, which is still in use.
+  /// Greets the runner of `host` as a command does. The returned client keeps the connection in
+  /// use.
   std::unique_ptr<RunnerClient> talk(Transport& transport, const std::string& host) {
     auto connection = finish(transport.connect(host));
     REQUIRE_MESSAGE(connection, connection.error().message);
@@ -234,7 +235,7 @@ struct WarmWorld {
                                      {"vi x", true, "vt220", {97, 31}}));
   }
   bool has_terminal(const std::string& host) { return terminal(host) != nullptr; }
-  /// What an output has said when it has ended.
+  /// All bytes of an output until its end.
   Result<std::string> all_of(TerminalChannel& channel, TerminalChannel::Output output) {
     const auto read = [&]() -> asio::awaitable<Result<std::string>> {
       std::string all;
@@ -248,13 +249,13 @@ struct WarmWorld {
     };
     return finish(read());
   }
-  /// A command has used the host; its connection is kept.
+  /// Uses the host as a command does, so that its connection is kept.
   void warm_up(const std::string& host) {
     const auto first = command();
     talk(*first, host)->close();
     REQUIRE(all_idle(1));
   }
-  /// What a question that blocks answers: another thread asks while this one serves.
+  /// The result of a blocking question, asked by another thread while this one serves it.
   template <class Question>
   std::string answer_to(Question question) {
     auto answer = std::async(std::launch::async, std::move(question));

@@ -1,5 +1,5 @@
-// The watchdog under simulated clocks: what is a hang and what is none, whom it is blamed on, and
-// which hosts are slow.
+// The watchdog with simulated clocks: what counts as a hang, which rank is blamed, and which hosts
+// are slow.
 #include "launcher/watchdog/watchdog.h"
 
 #include <doctest/doctest.h>
@@ -19,8 +19,8 @@ using WatchClock = Watchdog::Clock;
 
 constexpr milliseconds kBeat{2000};
 
-/// Ranks of a job and the runners of their hosts, with a clock of their own. A rank is moved by
-/// go(); what is not moved stands still.
+/// Ranks of a job and the runners of their hosts, with a simulated clock. A rank makes progress
+/// only through go().
 class Simulation {
  public:
   Simulation(const config::WatchdogConfig& config, std::size_t hosts, std::size_t per_host)
@@ -36,7 +36,7 @@ class Simulation {
     WatchClock::time_point changed{}, heard{};
     milliseconds longest{0};
     Section longest_section = Section::start;
-    bool stopped = false;  // SIGSTOP: it says nothing
+    bool stopped = false;  // SIGSTOP: it sends nothing
     bool tells = true, ended = false;
   };
 
@@ -58,7 +58,7 @@ class Simulation {
   }
   void silence(std::size_t host, bool silent) { silent_hosts_[host] = silent; }
 
-  /// Time passes; heartbeats come, and the watchdog looks. Ends at the first hang.
+  /// Lets `time` pass. Heartbeats arrive, and the watchdog looks. Returns at the first hang.
   std::optional<Hang> pass(milliseconds time, milliseconds tick = Watchdog::kTick) {
     for (const auto until = now_ + time; now_ < until;) {
       now_ += tick;
@@ -69,7 +69,7 @@ class Simulation {
     }
     return std::nullopt;
   }
-  /// The launcher does not run meanwhile; the hosts do, and their heartbeats wait for it.
+  /// The launcher does not run for `time`. The hosts do, and their heartbeats wait for it.
   void launcher_sleeps(milliseconds time) { now_ += time; }
   void beat() {
     last_beat_ = now_;
@@ -123,7 +123,7 @@ config::WatchdogConfig five_seconds() {
   return config;
 }
 
-/// Steps of about a second, until the sections are learned.
+/// Runs steps of about a second, until the limits of the sections are learned.
 void train(Simulation& job, std::uint64_t from, std::uint64_t to) {
   for (std::uint64_t step = from; step <= to; ++step)
     for (const Section section :
@@ -141,7 +141,7 @@ TEST_CASE("the percentile of times is never below 99 of 100 of them, and at most
   for (int i = 1; i <= 1000; ++i) times.add(milliseconds(i));
   CHECK(times.p99() >= milliseconds(990));
   CHECK(times.p99() <= milliseconds(1100));
-  TimeHistogram rare;  // one of a thousand is left out, one of fifty is not
+  TimeHistogram rare;  // ignores one in a thousand, but not one in fifty
   for (int i = 0; i < 999; ++i) rare.add(milliseconds(100));
   rare.add(seconds(100));
   CHECK(rare.p99() <= milliseconds(111));
@@ -178,11 +178,11 @@ TEST_CASE("ranks that wait are no hang while one of them works") {
   Simulation job(five_seconds(), 2, 2);
   train(job, 1, 5);
   job.go_all(6, Section::reduce, 6);
-  for (int i = 0; i < 40; ++i) {  // rank 3 is slow, but goes on
+  for (int i = 0; i < 40; ++i) {  // rank 3 is slow, but makes progress
     job.go(3, 6, i % 2 == 0 ? Section::forward : Section::backward, 5);
     CHECK_FALSE(job.pass(seconds(3)));
   }
-  const auto hang = job.pass(minutes(1));  // until it does not
+  const auto hang = job.pass(minutes(1));  // until it stops
   REQUIRE(hang);
   CHECK(hang->behind == std::vector<std::uint32_t>{3});
 }
@@ -192,7 +192,7 @@ TEST_CASE("whom the others wait for: the silent one, then the fewest collectives
     Simulation job(five_seconds(), 2, 2);
     train(job, 1, 5);
     job.go_all(6, Section::reduce, 6);
-    job.go(0, 6, Section::forward, 5);  // works, as far as anybody knows
+    job.go(0, 6, Section::forward, 5);  // works, as far as is known
     job.rank(1).stopped = true;
     const auto hang = job.pass(minutes(1));
     REQUIRE(hang);
@@ -267,7 +267,7 @@ TEST_CASE("limits are learned: five times what is usual, and never less than the
   config::WatchdogConfig config;
   config.hang_minimum = seconds(10);
   Simulation job(config, 1, 2);
-  CHECK(job.watchdog().limit(Section::forward) == seconds(100));  // nothing is known yet
+  CHECK(job.watchdog().limit(Section::forward) == seconds(100));  // nothing learned yet
   for (std::uint64_t step = 1; step <= 40; ++step) {
     job.go_all(step, Section::forward, step);
     REQUIRE_FALSE(job.pass(seconds(6)));
@@ -288,7 +288,7 @@ TEST_CASE("the first steps of an attempt have time, and are not learned from") {
   config.hang_minimum = seconds(10);
   config.exempt_steps = 3;
   Simulation job(config, 1, 2);
-  for (std::uint64_t step = 101; step <= 103; ++step) {  // a run that was resumed
+  for (std::uint64_t step = 101; step <= 103; ++step) {  // a resumed run
     job.go_all(step, Section::forward, step);
     REQUIRE_FALSE(job.pass(seconds(80)));
   }
@@ -340,13 +340,14 @@ TEST_CASE("old news are no evidence: a host that is reconnected to, a launcher t
   train(job, 1, 5);
   job.go_all(6, Section::reduce, 6);
   CHECK_FALSE(job.pass(seconds(3)));
-  job.silence(1, true);  // its connection is broken: rank 1 has gone on for all that is known
+  job.silence(1, true);  // its connection is broken: rank 1 may have made progress
   CHECK_FALSE(job.pass(minutes(5)));
   job.go(1, 6, Section::optimizer, 6);
   job.silence(1, false);
   CHECK_FALSE(job.pass(seconds(3)));
   train(job, 7, 9);
-  // SIGSTOP of the launcher: the ranks have gone on, but the news of host 0 come first.
+  // SIGSTOP of the launcher: the ranks have made progress, but only the heartbeat of host 0 has
+  // arrived.
   job.go_all(10, Section::reduce, 10);
   job.beat();
   job.launcher_sleeps(minutes(10));
@@ -401,8 +402,7 @@ TEST_CASE("what a host makes up is passed over") {
 }
 
 TEST_CASE("hours of noisy healthy load raise no alarm") {
-  // Lognormal steps, now and then a pause of data, saves and evaluations without ticks, a slow
-  // rank.
+  // Lognormal steps, occasional pauses of data, saves and evaluations without ticks, a slow rank.
   config::WatchdogConfig config;
   for (const unsigned seed : {1u, 2u, 3u}) {
     Simulation job(config, 4, 2);
@@ -435,7 +435,7 @@ TEST_CASE("hours of noisy healthy load raise no alarm") {
       }
       CHECK(job.watchdog().take_stragglers(job.now()).empty());
     }
-    // And one that hangs then is found.
+    // A real hang is found after that.
     job.go_all(step + 1, Section::reduce, 3 * step + 3);
     job.rank(5).stopped = true;
     const auto hang = job.pass(minutes(10));
@@ -462,7 +462,7 @@ TEST_CASE("a host is slow when it was so for enough windows in a row, and is nam
   const std::vector<std::uint32_t> slow = {100'000, 101'000, 120'000, 99'000};
   const std::vector<std::uint32_t> even = {100'000, 101'000, 100'000, 99'000};
   CHECK(windows(stragglers, slow, 9).empty());
-  CHECK(windows(stragglers, even, 1).empty());  // the row is broken
+  CHECK(windows(stragglers, even, 1).empty());  // ends the series
   CHECK(windows(stragglers, slow, 9).empty());
   const auto found = windows(stragglers, slow, 100);
   REQUIRE(found.size() == 1);
@@ -498,7 +498,7 @@ TEST_CASE("the watchdog's windows last ten seconds and a step, and take a host's
       named_at = static_cast<int>(step);
     }
   }
-  CHECK(named_at >= 16);  // three windows of five steps, the first from the first look
+  CHECK(named_at >= 16);  // three windows of five steps, from the first look on
   CHECK(named_at <= 19);
 }
 

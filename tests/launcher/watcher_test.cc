@@ -1,4 +1,4 @@
-// The watcher of a detached run: when it replaces a supervisor, and what a person sees of that.
+// The watcher of a detached run: when it replaces a supervisor, and what the user sees of that.
 // Real processes on this machine.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ TEST_CASE("watcher: a supervisor that lived ten seconds begins a new row") {
   CHECK_FALSE(Replacements(0).after(milliseconds(60'000)));
 }
 
-/// A detached run on this machine whose ranks are held; it goes on until open().
+/// A detached run on this machine with on_launcher_loss = hold. It runs until open().
 struct WatchedRun {
   test::ScopedTempDir dir;
   fs::path folder;
@@ -87,7 +87,7 @@ struct WatchedRun {
     for (int i = 0; i < 2000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(10));
     REQUIRE_MESSAGE(condition(), what << "\n" << log());
   }
-  /// SIGKILL to the supervisor of that epoch, once it is in charge.
+  /// Kills the supervisor of that epoch once it is in charge.
   void kill_supervisor(unsigned epoch) const {
     wait_until("a supervisor in charge",
                [&] { return supervisor_of(folder, epoch).alive && adoptions() + 1 >= epoch; });
@@ -117,7 +117,7 @@ TEST_CASE("watcher: a supervisor that is killed five times is replaced five time
   CHECK_FALSE(fs::exists(run.folder / "watcher-1"));
 }
 
-/// Whether the signal waits for that process.
+/// True if the signal is pending for that process.
 bool is_pending(pid_t pid, int signal) {
   std::istringstream lines(test::read_text("/proc/" + std::to_string(pid) + "/status"));
   for (std::string line; std::getline(lines, line);)
@@ -129,7 +129,8 @@ bool is_pending(pid_t pid, int signal) {
 TEST_CASE("watcher: stop between two supervisors ends the run") {
   const WatchedRun run;
   for (unsigned epoch = 1; epoch <= 4; ++epoch) run.kill_supervisor(epoch);
-  // The next one would come in 2 s; a watcher that is stopped keeps it back for as long as we look.
+  // The next supervisor would start in 2 s. Stopping the watcher delays it for the time of this
+  // check.
   run.wait_until("the pause", [&] { return has(run.log(), "in 2000 ms"); });
   const pid_t watcher = watcher_of(run.folder).pid;
   REQUIRE(::kill(watcher, SIGSTOP) == 0);

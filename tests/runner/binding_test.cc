@@ -1,4 +1,4 @@
-// Ranks on their CPUs, and MPI programs on a host without PMIx. Real runner, real processes.
+// CPU binding of ranks, and MPI programs on a host without PMIx. Real runner, real processes.
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -70,7 +70,7 @@ TEST_CASE("more ranks than cores, and a rank alone, keep all CPUs") {
   CHECK(ready->binding == "none: one rank has the whole host");
   const auto cores =
       static_cast<std::uint32_t>(cpu::read_topology("/", cpu::allowed_cpus()).cores.size());
-  if (cores >= 64) return;  // so many ranks are a test of another thing
+  if (cores >= 64) return;  // starting that many ranks is beyond this test
   wire::JobSpec crowd = make_job({"true"}, cores + 1);
   crowd.cpu_binding = wire::CpuBinding::core;
   RunnerClient crowded;
@@ -132,7 +132,7 @@ TEST_CASE("a broken program file gives an error or names, and nothing else") {
     const auto needed = needed_libraries(reader_of(part));
     if (length < 64) CHECK_FALSE(needed);
   }
-  for (std::size_t at = 0; at < 1024; ++at) {  // every byte of the headers, once all ones
+  for (std::size_t at = 0; at < 1024; ++at) {  // each byte of the headers, set to all ones
     std::string bytes = whole;
     bytes[at] = static_cast<char>(0xff);
     const auto needed = needed_libraries(reader_of(bytes));

@@ -1,4 +1,4 @@
-// The check role of the real runner, on this machine.
+// The check requests of the real runner, on this machine.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <sys/socket.h>
@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
 
-/// A runner that has been greeted.
+/// A runner that has received and answered Hello.
 struct CheckedRunner {
   explicit CheckedRunner(std::vector<std::string> environment = {})
       : client(SORTIE_RUNNER_BINARY, std::move(environment)) {
@@ -36,7 +36,7 @@ struct CheckedRunner {
     REQUIRE(client.expect<wire::Hello>());
   }
 
-  /// All parts of the answer but "at" and "done".
+  /// Returns all parts of the answer except "at" and "done".
   std::vector<Json> ask(const Json& request, milliseconds limit = milliseconds(60000)) {
     client.send(wire::CheckRequest{request.dump()});
     std::vector<Json> parts;
@@ -180,7 +180,7 @@ TEST_CASE("check: programs: found, scripts, libraries that are missing, another 
   std::filesystem::permissions(dir / "script", std::filesystem::perms(0644));
   CHECK(look_at("./script")["error"] == "Permission denied");
   CHECK(look_at("no-such-program")["error"] == "No such file or directory");
-  // A real program that asks for a library of another name.
+  // A real program that needs a library under a name that does not exist.
   std::string binary = test::read_text("/bin/sh");
   const std::size_t name = binary.find("libc.so.6");
   REQUIRE(name != binary.npos);
@@ -259,7 +259,7 @@ TEST_CASE("check: two runners reach each other; without the token there is nothi
   CHECK(parts[0]["name"] == "two");
   CHECK(parts[0]["error"] == "");
   CHECK(parts[0]["round_trip_us"].get<int>() > 0);
-  CHECK(parts[0]["own_mtu"] == 65535);  // the loopback's, as the kernel tells it
+  CHECK(parts[0]["own_mtu"] == 65535);  // the MTU of the loopback interface, from the kernel
   CHECK(parts[0]["mtu"] == 65535);
   CHECK(parts[1]["error"] == "Connection refused");
 
@@ -281,7 +281,8 @@ TEST_CASE("check: two runners reach each other; without the token there is nothi
     const auto got = ::recv(stranger.get(), &byte, 1, 0);
     CHECK(got <= 0);
   }
-  // The same of datagrams: the right token is answered with the size, another with nothing.
+  // UDP checks the token too: the right token is answered with the datagram's size, a wrong one not
+  // at all.
   const Fd datagrams(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -333,7 +334,7 @@ TEST_CASE("check: no packet vanishes on the way to a peer that was silent for a 
   };
   spawn(io, look());
   io.run();
-  // An empty datagram ends the answers.
+  // An empty datagram ends the answering thread.
   ::sendto(peer.get(), "", 0, 0, reinterpret_cast<sockaddr*>(&address), length);
   answers.join();
   CHECK(found.own > 576);
@@ -344,7 +345,7 @@ TEST_CASE("check: the link to another site is measured both ways from one side")
   CheckedRunner site, other;
   const Json listen = {{"kind", "listen"}, {"token", kToken}, {"address", "127.0.0.1"}};
   const Json there = other.part_of(listen, "listen");
-  site.part_of(listen, "listen");  // says the token that it uses itself
+  site.part_of(listen, "listen");  // sets the token that `site` itself uses
   Json link = {{"kind", "link"},        {"name", "o"},       {"address", "127.0.0.1"},
                {"port", there["port"]}, {"limit_ms", 20000}, {"duration_ms", 1000},
                {"streams", 3}};
@@ -365,7 +366,7 @@ TEST_CASE("check: the link to another site is measured both ways from one side")
   const Json reached = site.part_of(link, "link");
   CHECK(reached["error"] == "");
   CHECK(reached["out"]["bytes"] == 0);
-  // The port that training will use, where the config names it; a second one does not get it.
+  // A configured port, the one that training will use: a second runner can not listen on it.
   Json again = listen;
   again["port"] = there["port"];
   CHECK(site.part_of(again, "listen")["error"] ==
@@ -393,7 +394,7 @@ TEST_CASE("check: what is no request is answered with nothing but its end; a job
   }
   runner.client.send(make_job({"true"}));
   bool ready = false;
-  while (const auto message = runner.client.next()) {  // to the end of the stream
+  while (const auto message = runner.client.next()) {  // reads to the end of the stream
     ready = ready || std::holds_alternative<wire::JobReady>(*message);
     if (!runner.client.errors.empty()) break;
   }

@@ -1,4 +1,4 @@
-// A runner that is installed under the hash of its content runs only with that content.
+// A runner installed under the hash of its content runs only with that content.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -28,7 +28,7 @@ struct Ended {
   int code = -1;
 };
 
-/// Started as a launcher does, with no launcher that says anything.
+/// Starts the runner as a launcher does, but with an empty input.
 Ended start(const fs::path& runner, const std::string& sum = "") {
   Ended ended;
   const std::string command =
@@ -58,7 +58,7 @@ TEST_CASE("a runner whose content is not that of its name goes, and says so inst
     CHECK(fs::exists(good));
 
     std::fstream file(good, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(-1, std::ios::end);  // where no code is
+    file.seekp(-1, std::ios::end);  // the last byte is not code
     file.put(static_cast<char>(content.back() ^ 1));
     file.close();
     const Ended damaged = start(good, sum);
@@ -67,7 +67,7 @@ TEST_CASE("a runner whose content is not that of its name goes, and says so inst
     CHECK(damaged.code != 0);
     CHECK_FALSE(fs::exists(good));
 
-    const fs::path other = dir / "my-runner";  // no hash in its name: a developer's
+    const fs::path other = dir / "my-runner";  // no hash in its name, as in development
     fs::copy_file(SORTIE_RUNNER_BINARY, other);
     CHECK(start(other, sum).output.find("SORTIE HAVE") != std::string::npos);
   }
@@ -79,7 +79,8 @@ TEST_CASE("a runner with a job shows by its file's time of access that it is in 
   const test::ScopedTempDir dir;
   const fs::path file = dir / ("runner-" + hash);
   fs::copy_file(SORTIE_RUNNER_BINARY, file);
-  // Tomorrow: no read of the file makes that earlier.
+  // A time in the future, which reading the file can not explain: only the runner sets the time
+  // back.
   const std::int64_t tomorrow = ::time(nullptr) + 86400;
   const timespec times[] = {{.tv_sec = tomorrow, .tv_nsec = 0},
                             {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
@@ -106,13 +107,13 @@ TEST_CASE("a runner that was found good is read again when it was written to, or
   const auto starts = [&] {
     return start(file, sum).output.find("SORTIE HAVE") != std::string::npos;
   };
-  // As at its installation: what SHA-256 has found good XXH3 need not.
+  // As after installation: a content verified by SHA-256 need not be verified by XXH3 again.
   CHECK(start(file).output.find("SORTIE HAVE") != std::string::npos);
   constexpr const char* kNote = "user.sortie.content";
   char note[256];
   const ssize_t size = ::getxattr(file.c_str(), kNote, note, sizeof note);
-  // As a disk damages a file: nothing says that it was written to. Where no note can be, it is
-  // read.
+  // Simulates damage on disk: the modification time is unchanged. Without extended attributes there
+  // is no note, so the file is read again.
   struct stat before {};
   REQUIRE(::stat(file.c_str(), &before) == 0);
   {

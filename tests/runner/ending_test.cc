@@ -1,4 +1,4 @@
-// Every way to end a job leaves nothing behind: no process, no folder, no cgroup.
+// However a job ends, nothing is left: no process, no folder, no cgroup.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -24,19 +24,19 @@ void say_goodbye(RunnerClient& client) {
   CHECK(status->success());
 }
 
-/// The number that the kernel gave to the newest process.
+/// The most recently assigned PID.
 long newest_pid() {
   std::ifstream load("/proc/loadavg");
   std::string text((std::istreambuf_iterator<char>(load)), {});
   return std::stol(text.substr(text.rfind(' ')));
 }
 
-/// The storm must blow before it can be ended.
+/// Waits until the fork storm is running; fails the test otherwise.
 void require_storm(RunnerClient& client) {
   const long before = newest_pid();
   REQUIRE(client.wait_until([&] {
     const long now = newest_pid();
-    return now < before || now - before > 100;  // numbers start again at the kernel's limit
+    return now < before || now - before > 100;  // PIDs wrap around at the kernel's limit
   }));
 }
 
@@ -73,7 +73,7 @@ TEST_CASE_TEMPLATE("Stop sends TERM, and a rank that handles it ends by itself",
 }
 
 TEST_CASE("ranks are told that there is no time for others: one is lost, or the grace is short") {
-  // The shell ends with 3 where its file is there at the TERM, and with 4 where it is not.
+  // The shell exits with 3 if the .hurry file exists when TERM arrives, and with 4 otherwise.
   constexpr const char* kScript =
       "trap 'if [ -e \"$SORTIE_SOCKET.hurry\" ]; then exit 3; else exit 4; fi' TERM; echo up;"
       "while :; do sleep 0.02; done";
@@ -99,7 +99,7 @@ TEST_CASE("ranks are told that there is no time for others: one is lost, or the 
 TEST_CASE_TEMPLATE("a rank that ignores TERM is killed after the grace, not before", User,
                    AsTestUser, WithoutCgroup) {
   wire::JobSpec job = make_job({public_helper(), "ignore-term"});
-  job.grace_ms = 120000;  // the one of the Stop counts; the helper would end by itself after 60 s
+  job.grace_ms = 120000;  // that of Stop counts; the helper would exit by itself after 60 s
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   const auto begin = steady_clock::now();
@@ -139,7 +139,7 @@ TEST_CASE_TEMPLATE("a stopped (SIGSTOP) rank still gets its TERM", User, AsTestU
 
 TEST_CASE_TEMPLATE("the trainer behind a wrapper script has the whole grace", User, AsTestUser,
                    WithoutCgroup) {
-  // The shell dies of TERM at once; what it started has been asked too and needs half a second.
+  // The shell dies of TERM at once. Its child has received TERM too and needs half a second.
   wire::JobSpec job = make_job({"sh", "-c",
                                 "sh -c 'trap \"sleep 0.5; echo saved; exit 0\" TERM; echo up; "
                                 "while :; do sleep 0.05; done'; true"});
@@ -205,7 +205,7 @@ TEST_CASE_TEMPLATE("runner killed: ranks and their daemons are gone soon", User,
     const auto begin = steady_clock::now();
     CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, RunnerClient::kPatience));
     MESSAGE(action << ": gone " << seconds_since(begin) << " s after the runner");
-    CHECK(remains(job) == "");  // the keepers also remove folder and cgroup
+    CHECK(remains(job) == "");  // keepers also remove folder and cgroup
   }
 }
 
@@ -265,7 +265,7 @@ TEST_CASE_TEMPLATE(
   wire::JobSpec old_job = make_job({public_helper(), "daemons", "3"});
   RunnerClient old_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(old_client, old_job);
-  // Kill keeper and runner at once: the daemons survive, as after a crash that took both.
+  // Kills keeper and runner at once: the daemons survive, as after a crash of both.
   const pid_t keeper = parent_of(old_client.pids.at(0));
   ::kill(keeper, SIGSTOP);
   old_client.signal(SIGKILL);
@@ -275,7 +275,7 @@ TEST_CASE_TEMPLATE(
 
   wire::JobSpec same = make_job({"true"});
   same.run_id = old_job.run_id;
-  same.node_rank = 7;  // another host's runner of the same attempt, as on a testbed
+  same.node_rank = 7;  // another host's runner of this attempt, on one machine as on a testbed
   RunnerClient same_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   REQUIRE(same_client.run(same));
   CHECK(processes_with("SORTIE_RUN_ID=" + old_job.run_id).size() >= 3);
@@ -291,7 +291,7 @@ TEST_CASE_TEMPLATE(
   next_client.send(wire::Goodbye{});
   CHECK(next_client.wait_exit()->success());
   CHECK(remains(next) == "");
-  CHECK(remains(old_job) == "");  // the refuse of the old runner went too
+  CHECK(remains(old_job) == "");  // the leftovers of the old runner are removed too
 }
 
 TEST_CASE_TEMPLATE("end of input: the launcher is gone, ranks are stopped", User, AsTestUser,
@@ -327,11 +327,11 @@ TEST_CASE_TEMPLATE("missed heartbeats: the launcher is gone, ranks are stopped",
                    WithoutCgroup) {
   wire::JobSpec job = make_job({public_helper(), "sleep"});
   job.heartbeat_interval_ms = 100;
-  job.heartbeat_timeout_ms = 4000;  // more than a machine that is busy stands still
+  job.heartbeat_timeout_ms = 4000;  // longer than a busy machine may stall
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   client.pump(milliseconds(5000));
-  CHECK(client.exited.empty());  // heartbeats come: nothing happens
+  CHECK(client.exited.empty());  // heartbeats arrive, so nothing happens
   client.send_heartbeats = false;
   const auto begin = steady_clock::now();
   const auto status = client.wait_exit();
@@ -349,11 +349,11 @@ TEST_CASE_TEMPLATE(
   job.heartbeat_timeout_ms = 4000;
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
-  client.send_heartbeats = false;  // the whole machine sleeps, the launcher too
+  client.send_heartbeats = false;  // simulates suspend of the whole machine, launcher included
   client.signal(SIGSTOP);
   client.pump(milliseconds(5500));
   client.signal(SIGCONT);
-  client.pump(milliseconds(500));  // its messages need a moment after the thaw
+  client.pump(milliseconds(500));  // its messages need a moment after the resume
   client.send_heartbeats = true;
   client.pump(milliseconds(4500));
   CHECK(client.exited.empty());
@@ -387,12 +387,12 @@ TEST_CASE_TEMPLATE("garbage on the input: RunnerError, ranks ended, clean exit",
                    WithoutCgroup) {
   wire::JobSpec job = make_job({public_helper(), "sleep"}, 2);
   const std::string garbage[] = {
-      std::string("\x05\x00\x00\x00\x04\x01\x00\x00hello", 13),     // reserved byte set
-      std::string("\xff\xff\xff\x7f\x04\x00\x00\x00", 8),           // 2 GiB announced
+      std::string("\x05\x00\x00\x00\x04\x01\x00\x00hello", 13),     // reserved byte is not 0
+      std::string("\xff\xff\xff\x7f\x04\x00\x00\x00", 8),           // announces 2 GiB
       std::string("\x00\x00\x00\x00\xc8\x00\x00\x00", 8),           // unknown type
-      std::string("\x02\x00\x00\x00\x04\x00\x00\x00\xff\xff", 10),  // broken payload
-      wire::encode(wire::Finished{}),                               // not for a runner
-      wire::encode(wire::OutputCredit{1u << 30}),                   // credit never used
+      std::string("\x02\x00\x00\x00\x04\x00\x00\x00\xff\xff", 10),  // malformed payload
+      wire::encode(wire::Finished{}),              // a message that runners only send
+      wire::encode(wire::OutputCredit{1u << 30}),  // more credit than bytes sent
   };
   for (const std::string& bytes : garbage) {
     wire::JobSpec one = job;
@@ -440,7 +440,7 @@ TEST_CASE_TEMPLATE("Stop before Start: no rank is started, Finished comes", User
   REQUIRE(client.prepare(job));
   client.send(wire::Stop{1000, "another host failed"});
   REQUIRE(client.wait_finished());
-  client.send(wire::Start{});  // crossed the Stop
+  client.send(wire::Start{});  // a late Start is ignored
   say_goodbye(client);
   CHECK(client.pids.empty());
   CHECK(remains(job) == "");

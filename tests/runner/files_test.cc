@@ -1,4 +1,4 @@
-// Files to and from a real runner: what is sent, what is not, and what a crash leaves.
+// File transfers to and from a real runner: which pieces are sent, and what remains after a crash.
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ std::string numbers(std::size_t bytes, unsigned seed) {
   return text;
 }
 
-/// A runner of a user with a home of its own, greeted.
+/// A runner with its own home folder, after the Hello exchange.
 struct FileRunner {
   explicit FileRunner(const fs::path& home)
       : client(SORTIE_RUNNER_BINARY, {"HOME=" + home.string(), "PATH=/usr/bin:/bin"}) {
@@ -65,7 +65,7 @@ struct FileRunner {
       if (part->last) return ranges;
     }
   }
-  /// At most `limit` pieces, waiting for credit; how many.
+  /// Sends at most `limit` pieces, waiting for credit after each; returns their number.
   int feed(const ScannedTree& tree, const std::vector<wire::PieceRange>& ranges,
            int limit = 1 << 30) {
     files::PieceReader reader;
@@ -97,7 +97,7 @@ struct FileRunner {
   std::string reason;
 };
 
-/// A whole push; how many pieces it took.
+/// Pushes a whole tree; returns the number of pieces sent.
 int push(const fs::path& home, const ScannedTree& tree, const std::string& folder) {
   FileRunner runner(home);
   runner.open(wire::FilesPurpose::put, folder);
@@ -234,7 +234,7 @@ TEST_CASE("pull: pieces within the credit, no more") {
 
 namespace {
 
-/// What a pull of these paths finds: names of the list, and the paths that nothing comes of.
+/// Result of a pull of `paths`: the names listed, and the errors about paths that match nothing.
 struct Pulled {
   std::vector<std::string> names, missing;
   std::string refused;
@@ -289,9 +289,10 @@ TEST_CASE("pull: patterns match on the host and keep their folders from the firs
   CHECK(pull(dir, {"log?", "~/run/[ab]/*"}).names ==
         Names{"a", "a/loss", "a/other", "b", "b/loss", "log1", "log2"});
   CHECK(pull(dir, {dir.str("home/who*")}).names == Names{"whole", "whole/sub", "whole/sub/f"});
-  // A name that is there is no pattern.
+  // An existing name is not treated as a pattern.
   CHECK(pull(dir, {"odd*name"}).names == Names{"odd*name"});
-  // What is in a folder that comes whole comes once, and so does what two patterns match.
+  // Entries are listed once, even if several patterns match them or a folder that is pulled as a
+  // whole contains them.
   CHECK(pull(dir, {"run/[a]", "run/*/loss", "run/a*"}).names ==
         Names{"a", "a/loss", "a/other", "b", "b/loss"});
   CHECK(
@@ -358,14 +359,14 @@ TEST_CASE("relay: a host passes on what it has, to who knows the key and nobody 
     CHECK(first.feed(tree, lacking, 2) == 2);
     first.client.signal(SIGSTOP);
     second.client.pump(milliseconds(4000));
-    CHECK_FALSE(second.wanted().empty());  // within the silence limit
+    CHECK_FALSE(second.wanted().empty());  // after the silence limit of 5 s
     first.client.signal(SIGCONT);
   }
 }
 
 namespace {
 
-/// A tree of two pieces to stage, and the cache that it comes to.
+/// A tree of two pieces to stage, and the cache that receives it.
 struct Staging {
   Staging() {
     write_text(dir / "file", numbers(2u << 20, 8));
@@ -378,7 +379,7 @@ struct Staging {
     runner.open(wire::FilesPurpose::stage, "", "", key, limit);
     runner.list(tree);
   }
-  /// How many pieces it took.
+  /// Stages the tree; returns the number of pieces sent.
   int stage(std::uint64_t limit = 1u << 30) const {
     FileRunner runner(dir / "home");
     begin(runner, limit);
@@ -427,7 +428,7 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
     file.seekp(5);
     file.put('!');
   }
-  CHECK(stage() == 1);  // the one piece that was changed
+  CHECK(stage() == 1);  // only the piece that was changed
   CHECK(read_text(cache / key / "trainer") == read_text(dir / "file"));
 
   const fs::path old = cache / std::string(64, 'a');
@@ -437,7 +438,7 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
   CHECK(fs::exists(old));
   CHECK(stage(1u << 10) == 0);
   CHECK_FALSE(fs::exists(old));
-  CHECK(fs::exists(cache / key));  // in use, whatever the limit says
+  CHECK(fs::exists(cache / key));  // in use, so kept despite the limit
 }
 
 TEST_CASE("stage: a wait for another process is told to the launcher") {
@@ -494,7 +495,7 @@ TEST_CASE("a file system without locks: staging and push work, also two at once"
         write_text(other / "x", "y");
         write_text(other.string() + ".lock", "1000000\n");
         CHECK(staging.stage(1u << 10) == 0);
-        CHECK(fs::exists(other));  // perhaps in use
+        CHECK(fs::exists(other));  // without locks it may be in use
         CHECK(push(home, staging.tree, "~") == 2);
         CHECK(read_text(home / "trainer") == read_text(staging.dir / "file"));
       },

@@ -1,5 +1,5 @@
-// sortie-health beside the ranks of a real runner: what it says reaches the launcher, and no job
-// fails for it.
+// sortie-health alongside the ranks of a real runner: its findings reach the launcher, and it never
+// makes a job fail.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// A runner whose sortie-health reads a kernel log of the test's.
+/// A runner whose sortie-health reads a kernel log written by the test.
 struct WatchedHost {
   WatchedHost() {
     write_text(folder / "kmsg", "");
@@ -33,7 +33,7 @@ struct WatchedHost {
   void kernel(const std::string& message) const {
     std::ofstream(folder / "kmsg", std::ios::app) << "4,1,1000,-;" << message << "\n";
   }
-  /// The next one of this kind.
+  /// The next finding of this kind.
   nlohmann::json finding(const std::string& kind) const {
     for (int i = 0; i < 20; ++i) {
       const auto event = client->expect<wire::HealthEvent>();
@@ -55,12 +55,12 @@ wire::JobSpec watched_job() {
   return job;
 }
 
-/// The direct child of the runner that is sortie-health.
+/// The sortie-health process, a direct child of the runner; -1 if there is none.
 pid_t helper_of(pid_t runner) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const pid_t pid = std::atoi(entry.path().filename().c_str());
     if (pid <= 0 || parent_if_alive(pid) != runner)
-      continue;  // others come and go while /proc is read
+      continue;  // processes come and go while /proc is read
     const std::string command = read_text(entry.path() / "cmdline");
     if (command.starts_with(std::string("sortie-health") + '\0')) return pid;
   }
@@ -129,7 +129,7 @@ TEST_CASE("sortie-health is killed: that is said, the job goes on, it comes back
   const auto lost = host.finding("helper_lost");
   CHECK(lost["source"] == "runner");
   CHECK(lost["text"].get<std::string>().find("signal 9") != std::string::npos);
-  // After runner::HealthHelper::kRestartPause.
+  // Arrives after runner::HealthHelper::kRestartPause.
   CHECK(host.finding("sources")["n"] == 3);
   host.kernel("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU Fault");
   CHECK(host.finding("xid")["code"] == 31);
@@ -181,7 +181,7 @@ TEST_CASE("a launcher that comes back is told again") {
   host.finding("disk");
   host.client->close_input();
   host.client->close_output();
-  RunnerClient again(SORTIE_RUNNER_BINARY, host.environment());  // the same place for run folders
+  RunnerClient again(SORTIE_RUNNER_BINARY, host.environment());  // the same base for run folders
   again.send(wire::Hello{wire::kProtocolVersion, ""});
   REQUIRE(again.expect<wire::Hello>());
   wire::Adopt adopt;

@@ -1,4 +1,4 @@
-// The stdin of a rank, and jobs that start by themselves.
+// The stdin of a rank, and jobs that start without a Start message.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -24,7 +24,8 @@ void begin(RunnerClient& client, const wire::JobSpec& job) {
   client.send(job);
 }
 
-/// Sends within the window; true when all of it was taken and the rank's stdin stayed open.
+/// Sends `data` within the window, then end of input; true if the rank's stdin stayed open until
+/// then.
 bool feed(RunnerClient& client, const std::string& data, std::uint64_t window) {
   std::uint64_t room = window;
   for (std::size_t at = 0; at < data.size();) {
@@ -96,7 +97,7 @@ TEST_CASE("a rank that does not read holds the input back, not the runner") {
   begin(client, job);
   REQUIRE(client.expect<wire::JobReady>());
   for (int i = 0; i < 8; ++i) client.send(wire::Input{std::string(32u << 10, 'x'), 0});
-  const auto credit = client.expect<wire::InputCredit>();  // what the pipe took
+  const auto credit = client.expect<wire::InputCredit>();  // the bytes that fit in the pipe
   REQUIRE(credit);
   CHECK(credit->bytes <= 128u << 10);
   client.send(wire::Stop{100, "test"});

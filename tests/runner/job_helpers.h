@@ -1,4 +1,4 @@
-// What tests of how jobs end share.
+// Helpers shared by tests of how jobs end.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// Holders of memory: a folder that outlives jobs, and nothing of it when the run is over, however
-// it ends.
+// Holders of memory checkpoints: the folder outlives jobs, and nothing of it is left after the run,
+// however it ends.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -29,7 +29,7 @@ std::string new_run_id() {
   return "memory-test-" + std::to_string(::getpid()) + "-" + std::to_string(++number);
 }
 
-/// A holder as the launcher has it. Gives the folder, "" where there is none.
+/// Starts a holder as the launcher does. Returns its folder, or "" if the runner holds none.
 std::string hold_memory(RunnerClient& client, const std::string& run_id, std::uint32_t hold_ms = 0,
                         const std::string& host = "h1", std::uint32_t epoch = 1) {
   client.send(wire::Hello{});
@@ -106,7 +106,7 @@ TEST_CASE(
   first.close_input();
   REQUIRE_FALSE(gone_within(folder, milliseconds(300)));
   REQUIRE(hold_memory(second, run) == folder);
-  // The first one has nothing to wait for any more, and leaves alone what is not its own.
+  // The first holder exits, because another one holds the memory, and does not remove it.
   CHECK(first.wait_exit());
   CHECK(fs::exists(folder + "/share-00000-of-00001.a.data"));
   second.send(wire::Goodbye{});
@@ -130,7 +130,7 @@ TEST_CASE(
   const std::string folder = hold_memory(first, run);
   REQUIRE_FALSE(folder.empty());
   keep_something(folder);
-  // Held by this test as well: holders of other tests that start now would remove it.
+  // The test holds it too: otherwise holders of concurrent tests would remove it.
   Fd hold(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   REQUIRE(::flock(hold.get(), LOCK_SH) == 0);
   first.signal(SIGKILL);
@@ -158,7 +158,8 @@ TEST_CASE(
 }
 
 TEST_CASE("holders that come and go at the same time do not take the place from each other") {
-  // Whoever goes last removes the folder of all memory, which the other one is about to use.
+  // The last holder to leave removes the parent folder of all memory, which the other one is about
+  // to use.
   const auto come_and_go = [](const std::string& run) {
     int failed = 0;
     for (int i = 0; i < 1000; ++i) {
@@ -261,7 +262,7 @@ TEST_CASE("a launcher that was replaced gets no memory, and takes none from the 
   const std::string folder = hold_memory(first, run, 60000, "h1", 1);
   REQUIRE_FALSE(folder.empty());
   keep_something(folder);
-  // The next launcher comes while the first one still speaks: the first holder ends.
+  // The next launcher arrives while the first one is still connected: the first holder ends.
   REQUIRE(hold_memory(second, run, 60000, "h1", 2) == folder);
   const auto told = first.expect<wire::RunnerError>();
   REQUIRE(told);

@@ -1,4 +1,4 @@
-// Real MPI programs under real runners, with sortie-pmix from inside the runner's own file.
+// Real MPI programs under real runners, with sortie-pmix extracted from the runner's binary.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-/// A job of two ranks on each of `hosts` hosts; the slice for host `node`.
+/// The part for host `node` of a job with two ranks on each of `hosts` hosts.
 wire::JobSpec mpi_job(const char* what, const std::string& run_id, std::uint32_t hosts,
                       std::uint32_t node) {
   wire::JobSpec job = make_job({SORTIE_MPI_PROGRAM, what}, 2);
@@ -39,7 +39,7 @@ wire::JobSpec mpi_job(const char* what, const std::string& run_id, std::uint32_t
                             {"WORLD_SIZE", std::to_string(job.world_size)},
                             {"LOCAL_WORLD_SIZE", "2"}};
   }
-  // Two "hosts" on one kernel: their shared memory files must not meet.
+  // The two "hosts" share one kernel: their shared memory files must not collide.
   const std::string shm = "/dev/shm/" + run_id + "-" + std::to_string(node);
   job.env = {{"OMPI_MCA_btl_vader_backing_directory", shm},
              {"OMPI_MCA_btl_tcp_if_include", "lo"},
@@ -63,7 +63,8 @@ std::string fresh_run_id() {
   return make_job({"x"}).run_id;
 }
 
-/// What the launcher does with fences: one from each host, then all blobs to all.
+/// Does what the launcher does with fences: collects one from each host, then sends all blobs to
+/// all.
 void relay_fences(std::vector<std::unique_ptr<RunnerClient>>& clients, milliseconds limit) {
   const auto deadline = steady_clock::now() + limit;
   std::map<std::string, std::vector<std::string>> fences;
@@ -90,18 +91,18 @@ void relay_fences(std::vector<std::unique_ptr<RunnerClient>>& clients, milliseco
   CHECK(all_finished());
 }
 
-/// The process that serves PMIx under this runner.
+/// The sortie-pmix process of this runner.
 pid_t find_pmix(pid_t runner_pid) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     if (std::atoi(entry.path().filename().c_str()) <= 0) continue;
     std::ifstream stat(entry.path() / "stat");
     const std::string text((std::istreambuf_iterator<char>(stat)), {});
-    // Started from memory, so its name is that of the descriptor: told by its argv.
+    // It was started from memory, so its comm is the name of a descriptor. argv identifies it.
     std::ifstream command(entry.path() / "cmdline");
     const std::string argv((std::istreambuf_iterator<char>(command)), {});
     if (text.empty() || !argv.starts_with("sortie-pmix")) continue;
     const pid_t keeper = std::stoi(text.substr(text.rfind(')') + 4));
-    if (parent_if_alive(keeper) == runner_pid)  // those of other tests come and go
+    if (parent_if_alive(keeper) == runner_pid)  // ignores those of other tests
       return std::stoi(entry.path().filename());
   }
   return -1;
@@ -161,7 +162,7 @@ TEST_CASE("MPI_Abort reaches the launcher with its status") {
   REQUIRE(abort);
   CHECK(abort->rank == 1);
   CHECK(abort->status == 7);
-  REQUIRE(client.expect<wire::RankExited>());  // before our Stop could race with its own exit
+  REQUIRE(client.expect<wire::RankExited>());  // otherwise Stop would race with its exit
   client.send(wire::Stop{1000, "rank 1 called MPI_Abort"});
   REQUIRE(client.wait_finished());
   CHECK(client.exited.at(1).code == 7);

@@ -1,4 +1,4 @@
-// Networks and ports of a host: what is reported, what is leased, what a rank then finds free.
+// Networks and ports of a host: which are reported, which are leased, and which are free for ranks.
 #include "runner/job/network.h"
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@ using namespace sortie::test;
 
 namespace {
 
-/// A server as rank 0 opens one: SO_REUSEADDR, all addresses. Not open where it can not be.
+/// A server socket as rank 0 opens it: SO_REUSEADDR, all addresses. Invalid if the port is in use.
 Fd serve(std::uint16_t port) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -49,7 +49,7 @@ TEST_CASE("ports to try lie outside the kernel's range for connections") {
   const auto some = port_candidates("32768 60999", "20000,20002-20004,99999\n");
   CHECK(std::vector<std::uint16_t>(some.begin(), some.begin() + 2) ==
         std::vector<std::uint16_t>{20001, 20005});
-  // The kernel may use them all: then any may do, but for the reserved ones.
+  // If the kernel may use all ports, all are candidates except the reserved ones.
   CHECK(port_candidates("1024 65535", "20000").front() == 20001);
   CHECK(port_candidates("", "") == all);
 }
@@ -138,7 +138,7 @@ TEST_CASE("rank 0's host reports its routes and a port, and the ranks get what S
     CHECK(env.at("BOTH") == "start");
   }
   CHECK(serve(port));
-  CHECK_FALSE(PortLease::take(port));  // the lease lasts as long as the run
+  CHECK_FALSE(PortLease::take(port));  // the lease lasts until the end of the run
   client.send(wire::Goodbye{});
   CHECK(client.wait_exit());
   CHECK(PortLease::take(port));

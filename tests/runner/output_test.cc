@@ -1,4 +1,5 @@
-// Output: complete, in order, fair, and with bounded memory whatever ranks print and launchers do.
+// Output of ranks: complete, in order, fair, and with bounded memory, however much ranks print and
+// however slowly launchers read.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ using std::chrono::steady_clock;
 namespace {
 
 constexpr long kMostGrowth = 16 * 1024;  // KiB
-/// AddressSanitizer keeps what was freed, up to 256 MiB.
+/// Name of AddressSanitizer's options: by default it keeps up to 256 MiB of freed memory.
 constexpr const char* kQuarantine = "ASAN_OPTIONS";
 
 /// Peak resident memory in KiB.
@@ -29,7 +30,8 @@ long peak_memory(pid_t pid) {
   return -1;
 }
 
-/// Where `text` first departs from the helper's pattern; its size when it does not.
+/// Offset of the first byte that differs from the helper's pattern; the size of `text` if none
+/// does.
 std::size_t first_wrong_byte(const std::string& text) {
   for (std::size_t at = 0; at < text.size(); at += 16) {
     const std::string expected = fmt::format("{:015x}\n", at);
@@ -59,7 +61,7 @@ TEST_CASE("100 MB to a slow launcher: all bytes in order, the runner's memory bo
   client.send_credit = false;
   REQUIRE(client.start(job));
   const long before = peak_memory(client.pid());
-  // No credit at all: the window is the limit.
+  // Without credit the window limits the output.
   CHECK(client.wait_until([&] { return client.output_bytes >= job.output_window / 4; }));
   client.pump(milliseconds(500));
   CHECK(client.output_bytes <= job.output_window);
@@ -87,7 +89,7 @@ TEST_CASE("100 MB to a slow launcher: all bytes in order, the runner's memory bo
 
 TEST_CASE("a launcher that reads nothing at all does not make the runner grow") {
   wire::JobSpec job = make_job({kHelper, "chatty-or-quiet"}, 3);
-  job.output_window = 1u << 30;  // the credit does not limit, only the pipe
+  job.output_window = 1u << 30;  // only the pipe limits the output, not the credit
   const ScopedVariable no_quarantine(kQuarantine, "quarantine_size_mb=1");
   RunnerClient client;
   REQUIRE(client.start(job));
@@ -96,7 +98,7 @@ TEST_CASE("a launcher that reads nothing at all does not make the runner grow") 
     client.send(wire::Heartbeat{});
     ::usleep(50000);
   };
-  // Its pipe is full: more than that is written, and no more comes.
+  // The runner writes until the launcher's pipe is full, then no more.
   const auto until = steady_clock::now() + RunnerClient::kPatience;
   std::size_t waiting = 0;
   do {
@@ -117,7 +119,7 @@ TEST_CASE("beside a chatty rank a quiet one's line arrives at once") {
   RunnerClient client;
   const auto begin = steady_clock::now();
   REQUIRE(client.start(job));
-  // The chatty one goes on for ever: without a turn of theirs they would never come.
+  // Rank 0 never stops writing: without fair scheduling the quiet lines would never arrive.
   CHECK(client.wait_until([&] {
     return !client.out[1].empty() && !client.out[2].empty() && client.out[0].size() > (1u << 20);
   }));
@@ -151,7 +153,7 @@ TEST_CASE("without credit a chatty rank leaves room for a quiet one") {
 }
 
 TEST_CASE("a rank's end is told after its last byte, beside a rank that never stops writing") {
-  // Rank 0 floods for ever; the others write 1 MB and exit.
+  // Rank 0 writes forever. The others write 1 MB and exit.
   wire::JobSpec job =
       make_job({"sh", "-c",
                 "if [ $RANK = 0 ]; then exec " + kHelper + " pattern 100000000000; else exec " +
@@ -172,7 +174,7 @@ TEST_CASE("a rank's end is told after its last byte, beside a rank that never st
 TEST_CASE("a surviving grandchild that keeps the pipe open does not hold up the end") {
   wire::JobSpec job = make_job({"sh", "-c", "setsid sleep 60 & echo out; echo err >&2"});
   RunnerClient client;
-  REQUIRE(client.run(job));  // its patience ends before the sleep
+  REQUIRE(client.run(job));  // its timeout is shorter than the sleep
   CHECK(client.out[0] == "out\n");
   CHECK(client.err[0] == "err\n");
 }

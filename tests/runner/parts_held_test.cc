@@ -1,5 +1,5 @@
-// What keeps a run together while its launcher is away: events that were not taken yet, and the
-// lock on the run folder.
+// State that keeps a run intact while its launcher is away: unacknowledged events, and
+// the lock on the run folder.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -30,7 +30,7 @@ std::string texts_from(const KeptEvents& events, std::uint64_t number) {
   return text;
 }
 
-/// A process that holds `folder` until this object goes.
+/// A process that holds the lock of `folder` during the lifetime of this object.
 class Holder {
  public:
   explicit Holder(const std::string& folder) {
@@ -69,7 +69,7 @@ TEST_CASE("events are kept until the launcher has them, and counted over the who
   events.acknowledge(2);
   CHECK(texts_from(events, 0) == "c");
   CHECK(events.first_from(0) == 2);
-  events.acknowledge(99);  // more than were sent: a lie
+  events.acknowledge(99);  // more than were sent: invalid, ignored
   CHECK(texts_from(events, 0) == "c");
   events.add({0, "d"});
   CHECK(texts_from(events, 2) == "cd");
@@ -149,7 +149,7 @@ TEST_CASE("systemd-tmpfiles leaves a held run folder alone: it can not lock it")
   const std::string folder = dir.str("run");
   REQUIRE(::mkdir(folder.c_str(), 0700) == 0);
   const Holder holder(folder);
-  // As its dir_cleanup() does for each folder that it comes to.
+  // As systemd-tmpfiles's dir_cleanup() does for each folder it visits.
   const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   CHECK(::flock(fd.get(), LOCK_EX | LOCK_NB) != 0);
 }

@@ -1,4 +1,4 @@
-// The runner's pure parts: environment, cgroup texts, event lines, folder names.
+// Parts of the runner without side effects: environment, cgroup texts, event lines, folder names.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -148,7 +148,7 @@ TEST_CASE("an OOM kill is evidence for one to two minutes, also one in the rank'
   tick();
   CHECK_FALSE(container.has_killed());
   CHECK_FALSE(rank.own_rose());
-  count(1);  // a helper process, in the first hour
+  count(1);  // a helper process is killed, in the first hour
   CHECK(container.has_killed());
   CHECK(rank.own_rose());
   tick();
@@ -157,7 +157,7 @@ TEST_CASE("an OOM kill is evidence for one to two minutes, also one in the rank'
   for (int minutes = 0; minutes < 3; ++minutes) tick();
   CHECK_FALSE(container.has_killed());
   CHECK_FALSE(rank.own_rose());
-  count(2);  // the rank itself
+  count(2);  // the rank itself is killed
   CHECK(container.has_killed());
   CHECK(rank.own_rose());
   std::filesystem::remove_all(root);
@@ -169,7 +169,7 @@ TEST_CASE("OOM counters above a rank: cgroup v2 as far as one counts, v1, and th
                     v1 = root + "/sys/fs/cgroup/memory";
   for (const std::string& folder : {proc, v2 + "/a/b/c", v1 + "/x/y"})
     std::filesystem::create_directories(folder);
-  CHECK(oom::Counters::read(root).host == 0);  // nothing there: nothing known
+  CHECK(oom::Counters::read(root).host == 0);  // no files: counters are 0
   std::ofstream(proc + "/mountinfo")
       << "30 29 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
          "31 29 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
@@ -189,7 +189,7 @@ TEST_CASE("OOM counters above a rank: cgroup v2 as far as one counts, v1, and th
   CHECK(!oom::Counters::read(root).killed_here_since(before));  // elsewhere on the host
   std::ofstream(v1 + "/x/y/memory.oom_control") << "oom_kill 4\n";
   CHECK(oom::Counters::read(root).killed_here_since(before));
-  // Where no group counts, the host's kills may be ours.
+  // If no cgroup counts kills, those of the host may concern this job.
   std::filesystem::remove_all(root + "/sys");
   const auto without = oom::Counters::read(root);
   CHECK(!without.group_v2);
@@ -242,7 +242,7 @@ TEST_CASE("children are found through the children file and through all of /proc
   for (int i = 0; i < 3; ++i) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-      if (i == 2) ::_exit(0);  // a zombie counts
+      if (i == 2) ::_exit(0);  // zombies count
       ::sleep(20);
       ::_exit(0);
     }
@@ -253,7 +253,7 @@ TEST_CASE("children are found through the children file and through all of /proc
   std::vector<pid_t> quick = direct_children(), slow = direct_children_by_search();
   std::sort(quick.begin(), quick.end());
   std::sort(slow.begin(), slow.end());
-  std::vector<pid_t> all = forked;  // numbers of processes begin again at the kernel's limit
+  std::vector<pid_t> all = forked;  // PIDs wrap around at the kernel's limit
   std::sort(all.begin(), all.end());
   CHECK(quick == all);
   CHECK(slow == all);

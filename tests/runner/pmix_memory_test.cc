@@ -1,4 +1,4 @@
-// What sortie-pmix has asked and published, as another launcher is told it.
+// PmixMemory: how requests and published names of ranks are repeated to another launcher.
 #include "runner/mpi/pmix_memory.h"
 
 #include <doctest/doctest.h>
@@ -31,7 +31,7 @@ TEST_CASE("published names are restored, then open questions asked again") {
   memory.asked(PmixNames{4, 4, Action::lookup, 1, {"later"}, {}});
   CHECK(memory.answered(done(1, 0)));
   CHECK(memory.answered(done(2, 0)));
-  CHECK(memory.answered(done(3, -53)));  // taken: not this rank's
+  CHECK(memory.answered(done(3, -53)));  // the name is taken: not published by this rank
   CHECK(!memory.answered(done(3, -53)));
   CHECK(!memory.answered(done(99, 0)));
   const auto out = names_in(memory);
@@ -54,7 +54,7 @@ TEST_CASE("what a rank took back is not restored, and only its own") {
   memory.asked(PmixNames{3, 3, Action::unpublish, 0, {"b"}, {}});
   CHECK(memory.answered(done(1, 0)));
   CHECK(memory.answered(done(2, -46)));
-  CHECK(names_in(memory).size() == 4);  // a, b, the end, and what is open
+  CHECK(names_in(memory).size() == 4);  // a, b, the end of the list, and the open request
   CHECK(memory.answered(done(3, 0)));
   const auto out = names_in(memory);
   REQUIRE(out.size() == 2);

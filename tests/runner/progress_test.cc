@@ -1,4 +1,4 @@
-// Where ranks are in their training: lines, the table, heartbeats, stacks. The last ones with a
+// Progress of ranks in their training: lines, the table, heartbeats, stacks. The last tests use a
 // real runner and real processes.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -42,7 +42,8 @@ ProgressLine at(std::uint64_t step, Section section, std::uint64_t own_us = 0) {
 
 constexpr ProgressTable::Clock::time_point kBegin{std::chrono::hours(1)};
 
-/// What the last heartbeat says of a rank, once `good`; nothing within half a minute.
+/// The rank's progress in the last heartbeat, once `good` returns true; nullopt after half a
+/// minute.
 std::optional<wire::RankProgress> place_of(
     RunnerClient& client, std::uint32_t rank,
     const std::function<bool(const wire::RankProgress&)>& good) {
@@ -61,8 +62,8 @@ char process_state_of(pid_t pid) {
   return end == std::string::npos ? '?' : stat.at(end + 2);
 }
 
-/// Until the rank has told its progress and the runner knows its process; the two come in any
-/// order.
+/// Waits until the rank has sent its lines and the runner has reported its PID; these arrive in
+/// either order.
 bool wait_for_told(RunnerClient& client, std::uint32_t rank) {
   return client.wait_until(
       [&] { return client.out[rank].contains("told") && client.pids.contains(rank); });
@@ -112,13 +113,13 @@ TEST_CASE("a rank stands still while nothing of what it tells changes, also when
   CHECK(told[0].section == static_cast<std::uint8_t>(Section::forward));
   CHECK(told[0].standing_ms == 5000);
   CHECK(told[0].silent_ms == 1000);
-  CHECK(told[0].longest_ms == 0);  // it goes on
+  CHECK(told[0].longest_ms == 0);  // it has not ended yet
   table.take(3, at(5, Section::backward), kBegin + seconds(6));
   told = table.report(kBegin + seconds(6));
   CHECK(told[0].standing_ms == 0);
   CHECK(told[0].longest_ms == 6000);
   CHECK(told[0].longest_section == static_cast<std::uint8_t>(Section::forward));
-  CHECK(table.report(kBegin + seconds(7))[0].longest_ms == 0);  // told once
+  CHECK(table.report(kBegin + seconds(7))[0].longest_ms == 0);  // reported once
   table.rank_ended(3);
   CHECK(table.report(kBegin + seconds(8)).empty());
 }
@@ -146,7 +147,7 @@ TEST_CASE("time in which the runner did not run does not count") {
   CHECK(told[0].standing_ms == 2000);
   CHECK(told[0].silent_ms == 2000);
   table.take(0, at(2, Section::reduce), kBegin + seconds(62));
-  table.skip(seconds(60), kBegin + seconds(62));  // the line came after the pause
+  table.skip(seconds(60), kBegin + seconds(62));  // the line arrived after the pause
   CHECK(table.report(kBegin + seconds(63))[0].standing_ms == 1000);
 }
 
@@ -162,7 +163,7 @@ TEST_CASE("own work per step is that of whole windows of ten seconds and at leas
   CHECK(own_at(25) == 1'000'000);  // no step has ended
   table.take(0, at(10, Section::data, 28'000'000), kBegin + seconds(40));
   CHECK(own_at(40) == 20'000'000);
-  table.take(0, at(1, Section::data, 0), kBegin + seconds(41));  // another program, from the start
+  table.take(0, at(1, Section::data, 0), kBegin + seconds(41));  // another program, from step 1
   table.take(0, at(3, Section::data, 6'000'000), kBegin + seconds(51));
   CHECK(own_at(51) == 3'000'000);
 }
@@ -192,7 +193,7 @@ TEST_CASE("progress goes into heartbeats and not to the launcher as an event") {
     CHECK(place->sequence == 9);
     CHECK(place->silent_ms == place->standing_ms);
   }
-  // What follows the line of progress.
+  // Events after the line of progress.
   REQUIRE(client.wait_until(
       [&] { return client.events[0].size() >= 2 && client.events[1].size() >= 2; }));
   client.send(wire::Stop{0, "enough"});
@@ -200,8 +201,8 @@ TEST_CASE("progress goes into heartbeats and not to the launcher as an event") {
   CHECK(client.events[0] ==
         std::vector<std::string>{R"({"type":"note","text":"one"})", R"({"type":"note"})"});
   const std::string said = client.diagnostics();
-  CHECK(count_of(said, ": a line of type progress") == 1);  // of both ranks: once is enough
-  // Ranks that have ended are told of no more.
+  CHECK(count_of(said, ": a line of type progress") == 1);  // a warning of both ranks appears once
+  // Heartbeats no longer contain ranks that have ended.
   const std::size_t beats = client.beats;
   for (int i = 0; i < 3000 && client.beats < beats + 2; ++i) client.pump(milliseconds(10));
   REQUIRE(client.beats >= beats + 2);
@@ -222,7 +223,7 @@ TEST_CASE("a runner that was stopped does not take its own sleep for that of its
   for (int i = 0; i < 3000 && client.beats == beats; ++i) client.pump(milliseconds(10));
   const auto place = place_of(client, 0, [](const wire::RankProgress&) { return true; });
   REQUIRE(place);
-  // Since its line at most, without the four seconds (heartbeats are 0.2 s apart).
+  // At most the time since its line, less the four seconds stopped (heartbeats are 0.2 s apart).
   const auto time = std::chrono::steady_clock::now() - begin - milliseconds(3000);
   CHECK(place->standing_ms < std::chrono::duration_cast<milliseconds>(time).count());
   client.send(wire::Stop{0, "enough"});
@@ -242,7 +243,7 @@ TEST_CASE("the committed step comes from a file, and one that can not be read ho
     }
     return false;
   };
-  CHECK(committed(0));  // not there yet
+  CHECK(committed(0));  // no file yet
   write_text(dir / "progress", "0 steps\n");
   CHECK(committed(1));
   write_text(dir / "progress", "iteration 240\n");
@@ -276,8 +277,8 @@ TEST_CASE("stacks: the program's own where it answers SIGQUIT, the kernel's view
     CHECK(dump->text.contains("system call"));
     CHECK(dump->text.contains("wait_for_godot") == answers);
     CHECK(dump->how == (answers ? "program" : "kernel: no process of it catches SIGQUIT"));
-    CHECK(process_state_of(client.pids.at(0)) != 'Z');  // the signal did not end it
-    client.send(wire::DumpStacks{{0}, 20000});          // what was told before is not told again
+    CHECK(process_state_of(client.pids.at(0)) != 'Z');  // SIGQUIT did not end it
+    client.send(wire::DumpStacks{{0}, 20000});          // stacks sent before are not sent again
     const auto again = client.expect<wire::StackDump>();
     REQUIRE(again);
     CHECK(count_of(again->text, "wait_for_godot") == (answers ? 1 : 0));

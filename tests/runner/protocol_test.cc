@@ -1,4 +1,4 @@
-// The handshake and everything a launcher could say that is wrong.
+// The handshake, and every invalid message of a launcher.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -127,7 +127,7 @@ TEST_CASE("without --stdio the runner says how it is meant to be started") {
   const std::string runner = SORTIE_RUNNER_BINARY;
   CHECK(std::system((runner + " 2>&1 | grep -q '^usage: sortie-runner --stdio'").c_str()) == 0);
   CHECK(std::system((runner + " 2>/dev/null").c_str()) == 2 << 8);
-  CHECK(std::system((runner + " --stdio </dev/null").c_str()) == 0);  // end of input at once
+  CHECK(std::system((runner + " --stdio </dev/null").c_str()) == 0);  // immediate end of input
   CHECK(std::system((runner + " --stdio <&- >&- 2>&-").c_str()) == 0);
 }
 
@@ -243,7 +243,7 @@ TEST_CASE("a bad JobSpec is refused with the field's name") {
     CHECK(result.error().message == one.expected);
     CHECK(result.error().code == ErrorCode::protocol);
   }
-  // And through the real binary: an error value, not a crash.
+  // The same with the real binary: an error value, not a crash.
   wire::JobSpec job = good;
   job.ranks[1].rank = 0;
   RunnerClient client;

@@ -1,4 +1,4 @@
-// What a rank finds when it starts, and how its end is told. Real runner, real processes.
+// The state in which a rank starts, and how its end is reported. Real runner, real processes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -261,14 +261,14 @@ TEST_CASE("answers reach the connections that listen, and no other") {
   REQUIRE(asked("{\"type\":\"ask\",\"number\":1}"));
   client.send(wire::RankAnswer{0, "{\"number\":1}"});
   REQUIRE(asked("{\"type\":\"ask\",\"number\":2}"));
-  // More than sockets and queues hold: `idle` loses lines, and holds up neither the runner nor
-  // the other reader, to whom all of it goes.
+  // More than sockets and queues hold: `idle` loses lines, but blocks neither the runner nor the
+  // other reader, which gets all of it.
   for (int i = 0; i < 64; ++i) {
     client.send(wire::RankAnswer{0, "{\"pad\":\"" + std::string(32000, 'x') + "\"}"});
     client.pump(milliseconds(5));
   }
   for (int i = 0; i < 1500 && client.exited.empty(); ++i) {
-    client.send(wire::RankAnswer{0, "{\"last\":1}"});  // it may lose lines, too, on a slow machine
+    client.send(wire::RankAnswer{0, "{\"last\":1}"});  // on a slow machine it may lose lines too
     client.pump(milliseconds(20));
   }
   REQUIRE(client.wait_finished());
@@ -300,7 +300,7 @@ TEST_CASE("a rank has streams to other hosts by way of the launcher, and others 
       {"/usr/bin/python3", "-ISc",
        "import os, socket\n"
        "s = socket.socket(socket.AF_UNIX); s.connect(os.environ['SORTIE_FORWARD'])\n"
-       "s.sendall(b'far 7000\\nfirst bytes')\n"  // as programs do that do not wait for their stream
+       "s.sendall(b'far 7000\\nfirst bytes')\n"  // programs may send before the stream is open
        "print(os.environ['SORTIE_FORWARD_HOST'], s.makefile('rb').readline(), flush=True)\n"
        "l = socket.create_server(('127.0.0.1', 0))\n"
        "print(l.getsockname()[1], flush=True)\n"
@@ -321,7 +321,7 @@ TEST_CASE("a rank has streams to other hosts by way of the launcher, and others 
   REQUIRE(first);
   CHECK(first->bytes == "first bytes");
   client.send(wire::ForwardData{opened->id, "hello\n"});
-  // The other way: a port of this host.
+  // In the other direction: a port of this host.
   const auto lines = [&] { return std::ranges::count(client.out[0], '\n'); };
   REQUIRE(client.wait_until([&] { return lines() == 2; }));
   CHECK(client.out[0].starts_with(job.host + " b'hello\\n'\n"));
@@ -363,7 +363,7 @@ TEST_CASE("a stream to a port where nobody listens is closed with the reason") {
   const auto closed = client.expect<wire::ForwardClose>();
   REQUIRE(closed);
   CHECK(closed->why == "port 1: Connection refused");
-  client.send(wire::ForwardData{wire::kForwardByLauncher | 1, "late"});  // was on its way
+  client.send(wire::ForwardData{wire::kForwardByLauncher | 1, "late"});  // was in transit
   client.send(wire::ForwardOpen{7, "", 1});
   REQUIRE(client.wait_exit());
   CHECK(client.diagnostics().find("ForwardOpen that can not be") != std::string::npos);
@@ -383,7 +383,8 @@ TEST_CASE("while ranks run quietly, runner and keepers use less than 1 % of a co
     for (pid_t pid : measured) sum += cpu_seconds(pid);
     return sum;
   };
-  // What else runs on the machine adds to what they use, and takes nothing away.
+  // Other load on the machine can only add to the CPU time measured, so the minimum of three
+  // windows counts.
   double share = 1;
   REQUIRE(used() > 0);
   for (int window = 0; window < 3; ++window) {

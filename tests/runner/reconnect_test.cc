@@ -1,5 +1,5 @@
 // A runner that holds its ranks, and new connections of its launcher: which of them it obeys, and
-// that output and events go on where the launcher's own count ends.
+// that output and events continue at the counts that the launcher sends.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using namespace sortie::test;
 
 namespace {
 
-/// Numbers on stdout, and each as an event.
+/// Writes numbers to stdout, and each also as an event.
 wire::JobSpec counting_job() {
   wire::JobSpec job =
       make_job({"/usr/bin/python3", "-ISc",
@@ -55,14 +55,15 @@ std::size_t lines_of(const std::string& text) {
 TEST_CASE("the launcher's connection breaks: over the next one output and events go on") {
   const wire::JobSpec job = counting_job();
   RunnerClient first;
-  first.send_credit = false;  // what it has got is not acknowledged: the runner keeps all of it
+  first.send_credit = false;  // nothing is acknowledged: the runner keeps all of it
   REQUIRE(first.start(job));
   REQUIRE(
       first.wait_until([&] { return lines_of(first.out[0]) > 3 && first.events[0].size() > 3; }));
   first.close_input();
   first.close_output();
 
-  // It has kept half of what it got, as if the rest had come in when it was gone.
+  // The launcher has kept half of what it received, as if the rest had arrived after its connection
+  // broke.
   const std::string kept = first.out[0].substr(0, first.out[0].size() / 2);
   const std::size_t events = first.events[0].size() / 2;
   RunnerClient second;
@@ -95,9 +96,10 @@ TEST_CASE("of several connections the holder obeys the highest epoch, then the h
   REQUIRE(first.expect<wire::RankStarted>());
   struct Row {
     std::uint32_t epoch, link;
-    const char* refusal;  // none: obeyed
+    const char* refusal;  // nullptr: obeyed
   };
-  // The first connection is never closed here: a launcher may know of its end before the runner.
+  // The first connection is never closed here: a launcher may notice its loss before the runner
+  // does.
   const Row rows[] = {
       {1, 1, "this launcher has a later connection (link 1 is not above 1)"}, {1, 3, nullptr},
       {1, 2, "this launcher has a later connection (link 2 is not above 3)"}, {2, 1, nullptr},

@@ -1,4 +1,4 @@
-// What runners say to each other when they pass pieces on: sealed records and streams.
+// Sealed records and streams, with which runners forward pieces to each other.
 #include <doctest/doctest.h>
 
 #include <boost/asio/io_context.hpp>
@@ -38,7 +38,7 @@ std::optional<std::string> opened(RecordCipher& cipher, std::string record) {
   return record.substr(0, size);
 }
 
-/// Two ends of a TCP connection that have run open(); what came of it.
+/// Two ends of a TCP connection that have run open(), and the results of an exchange.
 struct Pair {
   Pair(CipherKind of_server, CipherKind of_fetcher, std::string fetchers_key = std::string(32, 'k'))
       : server(accepted(), of_server), fetcher(std::move(*connected), of_fetcher) {
@@ -72,7 +72,7 @@ struct Pair {
     auto message = co_await server.read();
     if (message) co_await server.write(*message);
     arrived.emplace(std::move(message));
-    // Nobody who has another key is told anything.
+    // A peer with another key gets no answer.
     if (!*arrived) server.set_deadline(std::chrono::milliseconds(1));
   }
 
@@ -98,10 +98,10 @@ TEST_CASE("records: in place, in order, and by who has the key alone") {
     }
     const std::string first = sealed(seals, "first"), second = sealed(seals, "second");
     other = opens;
-    CHECK_FALSE(opened(other, second));  // the first one is left out
+    CHECK_FALSE(opened(other, second));  // the first record is missing
     CHECK(opened(opens, first) == "first");
     other = opens;
-    CHECK_FALSE(opened(other, first));  // once more
+    CHECK_FALSE(opened(other, first));  // a replay
     std::string bent = second;
     bent[2] = static_cast<char>(bent[2] ^ 1);
     other = opens;

@@ -1,5 +1,5 @@
-// A runner that stays: conversation after conversation, each by a process of its own, and every way
-// in which it ends.
+// A runner with --serve: several conversations, each in a separate process, and every way in which
+// it ends.
 #include "runner/serve/serve.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-/// Whoever keeps the runner, and the launcher of its conversations.
+/// Acts as the keeper of a runner with --serve, and as the launcher of its conversations.
 class ServedRunner {
  public:
   explicit ServedRunner(wire::ServeTerms terms = {60'000, 60'000}) {
@@ -59,7 +59,7 @@ class ServedRunner {
   }
   void send(const wire::Message& message) { say(wire::encode(message)); }
 
-  /// The next frame; none at the end of the stream or after `limit`. Heartbeats are passed over.
+  /// The next frame other than a heartbeat; nullopt at the end of the stream or after `limit`.
   std::optional<wire::Frame> next(milliseconds limit = RunnerClient::kPatience) {
     const auto until = steady_clock::now() + limit;
     for (;;) {
@@ -82,14 +82,14 @@ class ServedRunner {
     const auto frame = next();
     return frame && frame->type == static_cast<std::uint8_t>(type);
   }
-  /// The end of a conversation, after whatever else it says.
+  /// Skips frames up to the end of the conversation and returns it.
   std::optional<wire::ConversationEnd> end() {
     while (const auto frame = next())
       if (frame->type == static_cast<std::uint8_t>(wire::Serving::ended))
         return wire::read_end(frame->payload).value();
     return std::nullopt;
   }
-  /// Begins a conversation whose job runs; what it has said on stdout when `until` came.
+  /// Begins a conversation and runs the job; returns its output once it contains `until`.
   std::string start(const wire::JobSpec& job, const std::string& until) {
     say(wire::serving_frame(wire::Serving::begin));
     REQUIRE(hears(wire::Serving::begun));
@@ -107,9 +107,9 @@ class ServedRunner {
     }
     return out;
   }
-  /// Of a waiting_job().
+  /// Ends the input of a waiting_job(), so that it exits.
   void let_end() { send(wire::Input{"", 1}); }
-  /// The job ends by itself, then the conversation.
+  /// Waits until the job ends by itself, then ends the conversation.
   std::optional<wire::ConversationEnd> finish() {
     while (const auto frame = next()) {
       const auto message = wire::decode(*frame);
@@ -141,25 +141,25 @@ class ServedRunner {
 
 wire::JobSpec shell_job(const std::string& script) {
   wire::JobSpec job = make_job({"sh", "-c", script});
-  job.heartbeat_timeout_ms = 120'000;  // nobody sends heartbeats here
+  job.heartbeat_timeout_ms = 120'000;  // no heartbeats are sent here
   return job;
 }
 
-/// Its rank is one process, which says "up" and lives until let_end().
+/// A job with one process, which writes "up" and runs until let_end().
 wire::JobSpec waiting_job() {
   wire::JobSpec job = shell_job("echo up; exec cat");
   job.input_window = 4096;
   return job;
 }
 
-/// Processes that this one has started and not yet reaped.
+/// Child processes of `pid` that are not reaped yet.
 std::vector<pid_t> children_of(pid_t pid) {
   std::istringstream text(read_text(fmt::format("/proc/{0}/task/{0}/children", pid)));
   return {std::istream_iterator<pid_t>(text), {}};
 }
 
-/// The process that waits for the next conversation, once it is there; `before` held the last one.
-/// That, and a keeper of it, may not be gone yet.
+/// Waits for the process that serves the next conversation. `before`, which served the last one,
+/// and a keeper may still run.
 pid_t waiting_child(pid_t runner, pid_t before) {
   const auto until = steady_clock::now() + RunnerClient::kPatience;
   while (steady_clock::now() < until) {
@@ -173,7 +173,7 @@ pid_t waiting_child(pid_t runner, pid_t before) {
   return -1;
 }
 
-/// Within half a minute; as a zombie it has.
+/// Waits at most half a minute for the process to end. Zombies count as ended.
 bool ends(pid_t pid) {
   const auto until = steady_clock::now() + RunnerClient::kPatience;
   while (steady_clock::now() < until) {
@@ -184,7 +184,8 @@ bool ends(pid_t pid) {
   return false;
 }
 
-/// The job's rank. While it calls exec it has no environment to be found by.
+/// Processes of the job. Waits for them, because during exec a process has no environment to find
+/// it by.
 std::vector<pid_t> ranks_of(const wire::JobSpec& job) {
   const auto until = steady_clock::now() + RunnerClient::kPatience;
   for (;;) {
@@ -194,7 +195,7 @@ std::vector<pid_t> ranks_of(const wire::JobSpec& job) {
   }
 }
 
-/// The process that converses: the parent of the keeper of the job's rank.
+/// The process that serves the conversation: the parent of the keeper of the job's rank.
 pid_t conversing(const wire::JobSpec& job) {
   const auto ranks = ranks_of(job);
   REQUIRE_FALSE(ranks.empty());
@@ -360,7 +361,7 @@ TEST_CASE("a runner that nobody needs, or that hears nothing, ends by itself") {
     ServedRunner silent({60'000, 200});
     CHECK(silent.exit_code() == kExitOk);
   }
-  // A conversation is no silence.
+  // The silence limit does not apply during a conversation.
   ServedRunner busy({60'000, 4000});
   const wire::JobSpec job = shell_job("echo up; sleep 5; echo done");
   busy.start(job, "done");

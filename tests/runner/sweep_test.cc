@@ -1,4 +1,4 @@
-// A fresh runner ends what a lost one has left, and nothing else.
+// A sweep: a new runner ends what a lost one left, and nothing else.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -24,7 +24,7 @@ std::string cgroup_of(const wire::JobReady& ready) {
   return ready.cgroup.starts_with("v2 ") ? ready.cgroup.substr(3) : std::string();
 }
 
-/// As the launcher does with a host that it has lost and reached again.
+/// Sweeps as the launcher does on a host that it lost and has reached again.
 std::optional<wire::Swept> sweep(const wire::JobSpec& job, const std::string& cgroup,
                                  bool unprivileged, std::uint32_t patience_ms = 1000) {
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, unprivileged);
@@ -71,7 +71,7 @@ TEST_CASE_TEMPLATE(
   client.send(wire::Start{});
   REQUIRE(client.wait_up(1));
   const pid_t keeper = parent_of(client.pids.at(0));
-  ::kill(keeper, SIGSTOP);  // it can not act any more
+  ::kill(keeper, SIGSTOP);  // so that it can not react
   client.signal(SIGKILL);
   ::kill(keeper, SIGKILL);
   CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, RunnerClient::kPatience));
@@ -91,10 +91,10 @@ TEST_CASE_TEMPLATE("swept: a frozen runner, whose keepers then end their ranks i
   const auto swept = sweep(job, "", User::kUnprivileged, 60000);
   REQUIRE(swept);
   const double took = seconds_since(begin);
-  // The runner; all else was its keepers' work, unless they got no processor in their time.
+  // Only the runner is killed. Its keepers do the rest, unless they get no CPU in time.
   CHECK((swept->killed == 1 || took > 1.9));
   CHECK(swept->left.empty());
-  CHECK(took > 0.9);  // ranks had their second between TERM and KILL
+  CHECK(took > 0.9);  // ranks had a second between TERM and KILL
   CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
   CHECK(remains(job) == "");
 }
@@ -104,7 +104,7 @@ TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has th
   wire::JobSpec job = make_job({public_helper(), "sleep"}),
                 other = make_job({public_helper(), "sleep"});
   other.run_id = "x" + job.run_id;
-  other.heartbeat_timeout_ms = 120000;  // its launcher says nothing while the sweep lasts
+  other.heartbeat_timeout_ms = 120000;  // its launcher sends nothing during the sweep
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged),
       other_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
@@ -125,10 +125,10 @@ TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has th
 TEST_CASE(
     "runner and keepers killed together: the next run removes folder and cgroup, but not those "
     "of a run that is about to start") {
-  REQUIRE(::geteuid() == 0);  // who may make cgroups
+  REQUIRE(::geteuid() == 0);  // cgroups need root
   wire::JobSpec lost = make_job({public_helper(), "sleep"}, 2), waiting = lost, next = lost;
   waiting.run_id = lost.run_id + "-w";
-  waiting.heartbeat_timeout_ms = 120000;  // its launcher says nothing until the others are done
+  waiting.heartbeat_timeout_ms = 120000;  // its launcher sends nothing until the others are done
   next.run_id = lost.run_id + "-n";
   RunnerClient lost_client(SORTIE_RUNNER_BINARY), waiting_client(SORTIE_RUNNER_BINARY);
   start_and_wait_up(lost_client, lost);
@@ -136,7 +136,7 @@ TEST_CASE(
   REQUIRE(ready);
   std::vector<pid_t> pids;
   for (const auto& [rank, pid] : lost_client.pids) pids.insert(pids.end(), {parent_of(pid), pid});
-  // Held by this test until it has looked: runners of other tests that start now would clean up.
+  // The test holds it until it has checked: otherwise runners of concurrent tests would clean up.
   const std::string name = runner::run_folder_name(lost.run_id, lost.attempt, lost.node_rank);
   Fd hold(
       ::open((runner::run_folder_base() + '/' + name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

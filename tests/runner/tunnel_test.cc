@@ -1,4 +1,4 @@
-// The pure parts of a tunnel, and its prober on the loopback.
+// The parts of a tunnel that have no side effects, and its prober on the loopback interface.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,13 +64,13 @@ TEST_CASE("a holder takes no peer that could be more than it seems") {
 
 TEST_CASE("without a program there is none that ends, whatever other children do") {
   Service none;
-  CHECK_FALSE(ended(none));  // no child at all
+  CHECK_FALSE(ended(none));  // no child process
   const pid_t other = ::fork();
   if (other == 0) ::_exit(0);
   siginfo_t info{};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(other), &info, WEXITED | WNOWAIT) == 0);
   CHECK_FALSE(ended(none));
-  CHECK(::waitpid(other, nullptr, WNOHANG) == other);  // it was left to who waits for it
+  CHECK(::waitpid(other, nullptr, WNOHANG) == other);  // ended() has not reaped it
 
   auto service = start_service({"/bin/sh", "-c", "exit 3"}, {});
   REQUIRE(service);
@@ -151,7 +151,7 @@ TEST_CASE("endpoints are numeric") {
     CHECK_FALSE(parse_endpoint(bad).has_value());
 }
 
-/// All go on answering until the last one has asked.
+/// Probers that all keep answering until the last one has finished probing.
 struct UdpMeeting {
   std::vector<std::shared_ptr<Prober>> probers;
   std::size_t done = 0;
@@ -178,7 +178,7 @@ TEST_CASE("hosts that ask each other by UDP find the largest size, and who is no
   const auto at_a = a->open_at(loopback), at_b = b->open_at(loopback),
              at_stranger = stranger->open_at(loopback);
   REQUIRE((at_a && at_b && at_stranger));
-  // b knows nowhere to look: it answers where it is asked from.
+  // b has no address to probe: it uses those from which it is probed.
   std::vector<ProbeOutcome> of_a, of_b, of_stranger;
   UdpMeeting meeting{{a, b, stranger}};
   spawn(io, meeting.probe(0, {1, {{loopback, *at_b}}}, {70000, 9000, 1452}, of_a));

@@ -32,7 +32,7 @@ awaitable<void> count_after(std::chrono::milliseconds time, int& count) {
   ++count;
 }
 
-/// Runs `work` to its end, as main() would: what leaves it is handed to the caller.
+/// Runs `work` to completion as main() would: rethrows an exception that leaves it.
 void run(asio::io_context& io, awaitable<void> work) {
   spawn(io, std::move(work));
   io.run();
@@ -70,14 +70,14 @@ TEST_CASE("a group is waited for until its last task, also those that tasks star
     }
     static awaitable<void> wait(asio::io_context& context, int& counted) {
       TaskGroup group(context.get_executor());
-      co_await group.wait();  // none: at once
+      co_await group.wait();  // no tasks: returns at once
       for (int i = 0; i < 3; ++i) group.spawn(count_after(std::chrono::milliseconds(i), counted));
       group.spawn(more(group, counted));
       CHECK(group.running() == 4);
       co_await group.wait();
       CHECK(group.running() == 0);
       CHECK(counted == 4);
-      group.spawn(count_after(1ms, counted));  // again
+      group.spawn(count_after(1ms, counted));  // a group can be used again
       co_await group.wait();
       CHECK(counted == 5);
     }

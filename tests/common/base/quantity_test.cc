@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Numbers and durations formatted for people.
 #include "common/base/quantity.h"
 
 #include <doctest/doctest.h>

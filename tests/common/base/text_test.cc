@@ -21,7 +21,8 @@ TEST_CASE("UTF-8: the longest and shortest forms, and what is none") {
     CHECK(utf8_length(good) == std::string(good).size());
     CHECK(utf8_length(std::string(good) + "z") == std::string(good).size());
   }
-  // A tail alone, overlong forms, a surrogate, above U+10FFFF, bytes that begin nothing.
+  // A continuation byte alone, overlong forms, a surrogate, code points above U+10FFFF, invalid
+  // first bytes, truncated sequences.
   for (const char* bad :
        {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
         "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc2", "\xe2\x82", "\xf0\x9f\x98"}) {

@@ -1,4 +1,4 @@
-// The sizes of a batch: which keys decide, and what does not fit.
+// Batch sizes: which keys determine the others, and which combinations are rejected.
 #include "tests/common/config/broken_rules.h"
 
 using namespace sortie::config;
@@ -78,7 +78,7 @@ TEST_CASE("a batch ramp-up grows in equal shares and is whole for the ranks that
   const BatchPlan& plan = outcome.plan;
   CHECK(batch_size_at(plan, 0) == 8);
   CHECK(batch_size_at(plan, 39) == 8);
-  CHECK(batch_size_at(plan, 40) == 16);  // 120 samples over three sizes below the full one
+  CHECK(batch_size_at(plan, 40) == 16);  // 120 samples over the three sizes below the full one
   CHECK(batch_size_at(plan, 119) == 24);
   CHECK(batch_size_at(plan, 120) == 32);
   CHECK(batch_size_at(plan, 1'000'000) == 32);

@@ -1,4 +1,4 @@
-// Rules that a job breaks, as texts.
+// Checks of the texts of violated config rules.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ inline std::string text_of(const std::vector<config::Violation>& violations) {
   return text;
 }
 
-/// One change to the default job, and what validate() says to it.
+/// A change to the default job, and the resulting text_of(validate()); "" if no rule is violated.
 struct BrokenRule {
   std::function<void(config::JobConfig&)> change;
   const char* error;

@@ -1,4 +1,4 @@
-// [runner.container]: what it may say, and the one error for each thing that it may not.
+// [runner.container]: accepted values, and the error for each rejected one.
 #include "common/config/container.h"
 
 #include <doctest/doctest.h>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kGood = "[runner.container]\nengine = \"docker\"\nimage = \"trainer:1\"\n";
 
-/// What loading says of the table with these lines more; "" for nothing.
+/// Error message of loading `table` followed by `lines`; empty if it loads.
 std::string error_of(const std::string& lines, const std::string& table = kGood) {
   const auto loaded = load_job_text(table + lines, "job", {});
   return loaded ? "" : loaded.error().message;

@@ -1,4 +1,4 @@
-// The config in words: every key is in all of them, and what they say is true.
+// The texts that describe a config: each contains every key, and their statements are true.
 #include "common/config/describe.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// The schema of a full key.
+/// The JSON schema of a full key.
 Json schema_of(const Json& root, std::string_view key) {
   Json node = root;
   while (!key.empty()) {
@@ -117,7 +117,7 @@ TEST_CASE("the reference has one row of five cells per key, in its section") {
     REQUIRE_MESSAGE(field != nullptr, line);
     CHECK(field == &fields()[at++]);  // in table order, none left out
     CHECK(line.find("| `" + default_text(*field) + "` |") != line.npos);
-    // Bars that end cells: those not escaped.
+    // Bars that are not escaped end cells.
     std::size_t bars = 0;
     for (std::size_t i = 0; i < line.size(); ++i)
       bars += line[i] == '|' && (i == 0 || line[i - 1] != '\\');
@@ -181,7 +181,7 @@ TEST_CASE("init with a preset gives that model, and its sizes to read") {
 TEST_CASE("show gives a config that loads to the same job, in short, whole, and with origins") {
   const auto job = load_job_text("[trainer]\nseed = 7\n[runner.env]\nA = \"b # c\"\n", "job.toml",
                                  {"model.num_layers=2"});
-  // A default that a preset would change is not left out.
+  // Shows a default value too if a preset would change it.
   const auto preset = load_job_text(
       "[model]\npreset = \"gpt2-124m\"\nhidden_size = 256\n"
       "num_attention_heads = 4\n",
@@ -218,7 +218,7 @@ TEST_CASE("the difference of two configs has a line for each key whose value dif
   const std::string text = difference(a, b);
   CHECK(count_of(text, "trainer.seed: 7 -> 42\n") == 1);
   CHECK(count_of(text, "model.architecture: \"llama\" -> \"gpt2\"\n") == 1);
-  CHECK(count_of(text, "hidden_size") == 0);  // written in one of them, but the same value
+  CHECK(count_of(text, "hidden_size") == 0);  // set in one of the two, but equal in both
   CHECK(count_of(text, "one") + count_of(text, "two") == 0);
   JobConfig many = a;
   for (int i = 0; i < 30; ++i) many.runner.hosts.push_back(fmt::format("host{}", i));

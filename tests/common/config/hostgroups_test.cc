@@ -135,7 +135,7 @@ TEST_CASE("the hosts of a job may be groups, of a named file or the user's") {
   CHECK(host_lines(*hosts) == Names{"gpu01 slots=0,1", "gpu04 slots=0,1", "login slots=0,"});
   JobConfig job;
   job.runner = runner;
-  job.runner.groups_file = "/nowhere";  // rules read no file
+  job.runner.groups_file = "/nowhere";  // validate() reads no file
   CHECK(validate(job).empty());
   CHECK(!job_hosts(job.runner));
   job.runner.hosts = {"@good", "x", "x"};

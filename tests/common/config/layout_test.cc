@@ -1,4 +1,4 @@
-// Which groups of ranks can share the layers of a model.
+// How many ranks can share the layers of a model.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace sortie::config {
 namespace {
 
-/// What G1 finds wrong.
+/// Messages of the violations of rule G1.
 std::vector<std::string> layout_problems(const ModelConfig& model, std::int64_t ranks) {
   JobConfig job;
   job.model = model;
@@ -49,7 +49,7 @@ TEST_CASE("heads and inner widths are shared evenly, key-value heads may be had 
   CHECK(layout_problems(model, 4) ==
         std::vector<std::string>{"an inner width of 98 can not be shared by 4 ranks; use 1 and 2, "
                                  "or another width"});
-  model.ffn_hidden_size = 0;  // 128
+  model.ffn_hidden_size = 0;  // 0 means the default width, 128
   CHECK(layout_problems(model, 4).empty());
   CHECK(layout_problems(model, 12).size() == 1);
 }
@@ -65,7 +65,7 @@ TEST_CASE("the experts' width counts, and that of layers without experts") {
   model.architecture = "deepseek-v3";
   model.attention_num_kv_heads = 0;
   model.moe.ffn_hidden_size = 24;
-  CHECK(layout_problems(model, 4).empty());  // no layer has the plain width
+  CHECK(layout_problems(model, 4).empty());  // ffn_hidden_size is unused: all layers have experts
   model.moe.first_dense_layers = 1;
   CHECK(layout_problems(model, 4).size() == 1);
 }
@@ -124,7 +124,7 @@ TEST_CASE("ranks that share sequences are of one replica") {
   CHECK(layout_text(topology) == "tensor 2, context 4");
 }
 
-/// "G6 keys[0]: message" of each rule that is broken.
+/// "rule first-key: message" of each violated rule.
 std::vector<std::string> broken_by(const JobConfig& job) {
   std::vector<std::string> texts;
   for (const Violation& violation : check_layout(job))
@@ -154,7 +154,7 @@ TEST_CASE(
                               "G6 topology.expert_tensor_parallel_size: 2 ranks that share an "
                               "expert must be of one tensor-parallel group, which has 1; use 1"});
   job.topology.tensor_parallel_size = 4;
-  job.model.ffn_hidden_size = 90;  // which four do not share, but no layer is cut by four
+  job.model.ffn_hidden_size = 90;  // not divisible by 4, but expert layers are cut only in 2
   CHECK(broken_by(job).empty());
   job.model.ffn_hidden_size = 91;
   CHECK(broken_by(job) ==
@@ -196,7 +196,7 @@ TEST_CASE("the ranks of a stage are whole groups with all experts") {
   topology.tensor_parallel_size = 8;
   topology.pipeline_parallel_size = 2;
   topology.expert_parallel_size = 8;
-  // Eight ranks of a stage have no room for experts cut in eight: they are whole.
+  // A stage has 8 ranks, too few for 8 experts cut in 8 parts each: the default is whole experts.
   CHECK(expert_tensor_size(topology, 16) == 1);
   CHECK(resolve_batch(topology, 16).violations.empty());
   CHECK(expert_tensor_size(topology, 128) == 8);

@@ -1,4 +1,4 @@
-// What loading a text says.
+// Error messages of loading a job's text.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Errors of a job's text and of --set: places, names, what to write.
+// Errors in a job's text and in --set: locations, names and suggestions.
 #include <fmt/core.h>
 
 #include "tests/common/config/load_errors.h"
@@ -39,18 +39,19 @@ TEST_CASE("all problems are reported at once, sorted by position") {
 
 TEST_CASE(
     "an unknown name near an existing one is judged as that one, and hides no other problem") {
-  // The key that was meant is set: no rule complains that it is missing.
+  // The intended key counts as set: no rule reports it as missing.
   CHECK(errors_of("[trainer]\nsave_dirr = \"/x\"\nsave_interval = 5\n") ==
         "job.toml:2:1: unknown key trainer.save_dirr; did you mean trainer.save_dir?");
-  // Its value breaks a rule: both are said.
+  // The value given for the misspelled key breaks a rule: both errors are reported.
   CHECK(errors_of("[model]\nhiden_size = 100\nnum_attention_heads = 3\n") ==
         "job.toml:2:1: unknown key model.hiden_size; did you mean model.hidden_size?\n"
         "job.toml:2:14: model.hidden_size: 100 is no multiple of model.num_attention_heads = 3; "
         "use 99 or 102, or set model.head_dim");
-  // A value that it can not have: the rules over it say nothing.
+  // The value has the wrong type for the intended key: rules about that key report nothing.
   CHECK(errors_of("[model]\nhiden_size = \"x\"\nnum_attention_heads = 3\n") ==
         "job.toml:2:1: unknown key model.hiden_size; did you mean model.hidden_size?");
-  // The key itself wins, before and after.
+  // The correctly spelled key takes precedence, whether it stands before or after the misspelled
+  // one.
   for (const char* text :
        {"[model]\nhidden_size = 96\nhiden_size = 100\nnum_attention_heads = 3\n",
         "[model]\nhiden_size = 100\nhidden_size = 96\nnum_attention_heads = 3\n"})
@@ -79,7 +80,7 @@ TEST_CASE("what options change is judged with the file, and their own problems c
         "--set trainer.save_interval=5: trainer.save_interval: 5 asks for checkpoints, but "
         "trainer.save_dir is empty; set it\n"
         "command line: --exclude: names nobody; leave it out");
-  // A broken rule about what an option has set names the option.
+  // A violation that concerns a key set by an option names the option.
   const auto twice = load_job_text("", "job.toml", {}, [](LoadedJob& job) {
     job.job.runner.hosts = {"a", "a"};
     job.origins["runner.hosts"] = "--hosts";
@@ -97,7 +98,7 @@ TEST_CASE("a preset of --set over keys that are set says which of them win") {
   REQUIRE(loaded);
   CHECK(loaded->job.model.hidden_size == 64);
   REQUIRE(loaded->warnings.size() == 1);
-  // Not num_layers, which is the preset's, and not what was set after the preset.
+  // Does not name num_layers, which equals the preset's value, nor keys set after the preset.
   CHECK(loaded->warnings[0] ==
         "--set model.preset=gpt2-124m: keys that are set win over the preset: model.hidden_size = "
         "64 (job.toml:2:15) instead of 768, model.sequence_length = 9 (--set) instead of 1024, "
@@ -137,9 +138,9 @@ TEST_CASE("each syntax error has its place, and lines without errors are still r
 }
 
 TEST_CASE("input that trips over the TOML library itself is an error like any other") {
-  // An assertion of its own, in builds that have assertions.
+  // Input that fails an assertion of the library in builds with assertions.
   CHECK(errors_of("[\n[").starts_with("job.toml:1:2: syntax: "));
-  // A letter beyond ASCII where it looks for a blank: undefined behaviour of the library.
+  // A non-ASCII letter where the library tests for a blank: undefined behaviour in the library.
   for (const std::string_view letter : {"\u00ec", "\u00df", "\u03c9", "\u2603"}) {
     CHECK(errors_of(fmt::format("{}\n", letter)).starts_with("job.toml:1:1: syntax: "));
     CHECK(errors_of(fmt::format("[model]\nnum_layers {}= 2\n", letter))

@@ -18,7 +18,8 @@ using namespace sortie::test;
 
 namespace {
 
-/// Of [runner.container], whose texts have forms of their own; empty: as any other.
+/// A value for a key of [runner.container] whose text must have a particular form; empty for all
+/// other keys.
 std::string container_change(std::string_view key) {
   const std::map<std::string_view, std::string> changes = {{"engine", "podman"}, {"image", "t:1"},
                                                            {"shm_size", "2GiB"}, {"memory", "2GiB"},
@@ -29,7 +30,7 @@ std::string container_change(std::string_view key) {
   return found == changes.end() ? "" : found->second;
 }
 
-/// Another allowed value than the default, by kind and rule.
+/// Sets `field` to an allowed value other than its default, by its type and rule.
 void change(const Field& field, JobConfig& job) {
   const Slot slot = field.slot(job);
   ContainerConfig& container = job.runner.container;
@@ -104,7 +105,7 @@ TEST_CASE("an empty config is the default job and has no origins") {
 }
 
 TEST_CASE("each key loads alone, from the file and from --set, and is the only one that changes") {
-  // Rules over several keys forbid these changes alone; the round trip below covers them.
+  // Rules over several keys forbid changing these alone; the round trip below covers them.
   const std::set<std::string_view> needs_company = {"learning_rate_scheduler.learning_rate_minimum",
                                                     "trainer.save_interval",
                                                     "trainer.eval_interval",
@@ -164,7 +165,8 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
 TEST_CASE("a job with every key changed comes back from its own TOML") {
   JobConfig job;
   for (const Field& field : fields()) change(field, job);
-  // What the rules over several keys ask for.
+  // Values that the rules over several keys require. "below" marks keys that are tested with
+  // another job further down.
   job.runner.hosts_file.clear();
   job.runner.ssh.command.clear();
   job.runner.ssh.persist = {};
@@ -192,12 +194,12 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
                   .batch_rampup_increment = 12,
                   .batch_rampup_samples = 100};
   job.outer.block = 48;
-  job.optimizer.name = "adamw";  // below
+  job.optimizer.name = "adamw";  // DeMo below
   job.optimizer.momentum = OptimizerConfig{}.momentum;
   job.optimizer.chunk = OptimizerConfig{}.chunk;
   job.optimizer.top_k = OptimizerConfig{}.top_k;
   job.learning_rate_scheduler.learning_rate = 6.0;
-  job.model.fp8_scaling = "current";  // below
+  job.model.fp8_scaling = "current";  // delayed below
   job.model.num_layers = 8;
   job.model.hidden_size = 64;
   job.model.num_attention_heads = 2;
@@ -206,7 +208,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.model.ffn_hidden_size = 128;
   job.model.sequence_length = 64;
   job.model.num_positions = 512;
-  // The one with the most keys; heads are turned whole.
+  // The architecture with the most keys. It rotates whole heads, so rotary_percentage must be 1.
   job.model.architecture = "mistral";
   job.model.rotary_percentage = 1.0;
   job.model.moe = {};  // below
@@ -225,10 +227,10 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
         field.key == "trainer.load_weights_from" ||
         field.key == "trainer.memory_checkpoint_interval" || field.key == "optimizer.name" ||
         field.key == "optimizer.momentum" || field.key == "optimizer.chunk" ||
-        field.key == "optimizer.top_k" ||             // of DeMo, below
-        field.key == "model.fp8_scaling" ||           // without rounds between sites, below
-        field.key == "topology.pipeline_schedule" ||  // without interleaved stages, below
-        field.key.starts_with("topology.expert_") ||  // of models with experts, below
+        field.key == "optimizer.top_k" ||             // needs DeMo, below
+        field.key == "model.fp8_scaling" ||           // needs no rounds between sites, below
+        field.key == "topology.pipeline_schedule" ||  // needs stages without interleaving, below
+        field.key.starts_with("topology.expert_") ||  // needs a model with experts, below
         section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
   }
@@ -307,7 +309,7 @@ TEST_CASE("a preset comes before the other keys, wherever it stands") {
   CHECK(loaded->origins.at("model.num_layers") == "job.toml:2:14");
   CHECK(loaded->origins.at("model.hidden_size") == "preset pythia-70m");
   CHECK(load_job_text(to_toml(loaded->job), "again").value().job.model.num_layers == 3);
-  // --set of either beats the file.
+  // --set of the preset or of a key overrides the file.
   const auto other = load_job_text(text, "job.toml", {"model.preset=gpt2-124m"});
   REQUIRE_MESSAGE(other, (other ? "" : other.error().message));
   CHECK(other->job.model.architecture == "gpt2");

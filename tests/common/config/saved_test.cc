@@ -1,4 +1,4 @@
-// A config from a checkpoint, of this version and of others.
+// Configs saved in checkpoints, by this version and by others.
 #include "common/config/saved.h"
 
 #include <doctest/doctest.h>
@@ -10,7 +10,7 @@ using namespace sortie::config;
 TEST_CASE("a job that was written comes back, whatever rules say today") {
   JobConfig job;
   job.model.num_layers = 7;
-  job.trainer.eval_interval = 5;  // without data to validate on: rule D2
+  job.trainer.eval_interval = 5;  // violates rule D2: no validation data
   job.runner.env = {{"A", "b"}};
   job.model.moe.topk = 3;
   const auto saved = parse_saved_job(to_toml(job), "manifest.json");

@@ -1,4 +1,5 @@
-// Secrets in a config: which they are, and that no text of ours repeats one.
+// Secrets in a config: which variables are secret, and that no text from Sortie contains their
+// values.
 #include "common/config/secret.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Layers over the stages of a pipeline.
+// Distribution of layers over pipeline stages.
 #include "common/config/stages.h"
 
 #include <doctest/doctest.h>
@@ -35,7 +35,7 @@ double heaviest(const ModelWeights& weights, const std::vector<LayerRange>& rang
   return most;
 }
 
-/// The lightest heaviest part over all cuts, tried one by one.
+/// Weight of the heaviest part in the best cut, found by trying all cuts.
 double best_heaviest(const ModelWeights& weights, std::int64_t runs) {
   const auto count = static_cast<std::int64_t>(weights.layers.size());
   double best = 1e300;
@@ -101,7 +101,7 @@ TEST_CASE("no other cut has a lighter heaviest part") {
 TEST_CASE("a stage with several runs has every P-th of them") {
   JobConfig job;
   job.model.num_layers = 8;
-  job.model.vocab_size = 64;  // next to nothing at the ends
+  job.model.vocab_size = 64;  // embedding and head weigh almost nothing
   job.topology.pipeline_parallel_size = 2;
   job.topology.pipeline_interleave = 2;
   CHECK(layers_of_stage(job, 0) == std::vector<LayerRange>{{0, 2}, {4, 6}});
@@ -153,7 +153,7 @@ TEST_CASE("interleaved stages take micro-batches in groups of as many as there a
     return std::string(first.rule) + " " + first.keys.front() + ": " + first.message;
   };
   topology.global_batch_size = 16;
-  CHECK(broken_on(8) == "none");  // 8 of each replica
+  CHECK(broken_on(8) == "none");  // 8 micro-batches of each replica
   topology.global_batch_size = 12;
   CHECK(broken_on(4) == "none");
   CHECK(broken_on(8) ==
@@ -166,7 +166,7 @@ TEST_CASE("interleaved stages take micro-batches in groups of as many as there a
   topology.global_batch_size = 0;
   topology.gradient_accumulation_steps = 3;
   CHECK(broken_on(4).starts_with("G4 topology.gradient_accumulation_steps: 3 micro-batches"));
-  // Every size of a ramp-up.
+  // Each batch size of a ramp-up is checked.
   topology.gradient_accumulation_steps = 0;
   topology.global_batch_size = 16;
   topology.batch_rampup_start = 8;

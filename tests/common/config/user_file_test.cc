@@ -37,7 +37,7 @@ TEST_CASE("a user's defaults lie between what is built in and the job's config")
         "user = \"ann\"                                     # user's /u/config.toml:5:8\n",
         "heartbeat_interval = \"2s\"                        # default\n"})
     CHECK_MESSAGE(shown.find(line) != shown.npos, shown);
-  // What a run keeps needs no file of the user's.
+  // The saved config of a run is complete without the user's file.
   const auto again = load_job_text(to_toml(loaded->job), "run.toml");
   REQUIRE(again);
   CHECK(to_toml(again->job) == to_toml(loaded->job));
@@ -89,7 +89,7 @@ TEST_CASE("of two ways to the hosts the job's takes the place of the user's") {
     CHECK(job->job.runner.ssh.persist.count() == 0);
   }
   CHECK(load_job_text("", "job.toml", {}, {}, &stays)->job.runner.ssh.persist.count() == 600'000);
-  // Both in one file contradict each other.
+  // Within one file the two keys contradict each other.
   const UserFile both{"u.toml", file.text + "[runner.ssh]\ncommand = [\"ssh\"]\n"};
   CHECK_FALSE(load_job_text("", "job.toml", {}, {}, &both));
 }
@@ -136,7 +136,7 @@ TEST_CASE("a user's file is found, is the user's own, and is written by nobody e
     CHECK(foreign.error().message.find("belongs to uid 12345") != std::string::npos);
   }
   const test::ScopedVariable gone(kUserFileVariable, dir.str("nowhere.toml"));
-  CHECK_FALSE(read_user_file());  // named, and not there
+  CHECK_FALSE(read_user_file());  // SORTIE_USER_CONFIG names a missing file
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST_CASE("each rule of models names the numbers and what to do") {
        ""},
       {[](JobConfig& job) {
          job.model.architecture = "gpt2";
-         job.model.rotary_percentage = 0.3;  // there is no RoPE to turn by it
+         job.model.rotary_percentage = 0.3;  // ignored: gpt2 has no RoPE
        },
        ""},
       {[](JobConfig& job) {
@@ -148,7 +148,7 @@ TEST_CASE("each rule of models names the numbers and what to do") {
        "X3 model.mla.qk_rope_head_dim: RoPE rotates pairs, 7 is odd; use 8"},
       {[](JobConfig& job) {
          job.model.architecture = "deepseek-v3";
-         job.model.hidden_size = 250;  // heads are not cut from it
+         job.model.hidden_size = 250;  // MLA heads do not divide the hidden size
        },
        ""},
       {[](JobConfig& job) { job.model.num_positions = 100; },

@@ -50,7 +50,7 @@ TEST_CASE("each rule of training names the numbers and what to do") {
        },
        "L1 learning_rate_scheduler.wsd_decay_steps: 101 steps of decay after 900 of warm-up are "
        "more than the 1000 of trainer.train_iterations; use at most 100"},
-      {[](JobConfig& job) {  // how many steps three epochs are is not known yet
+      {[](JobConfig& job) {  // the number of steps in three epochs is not known yet
          job.learning_rate_scheduler.learning_rate_warmup_steps = 5000;
          job.trainer.train_epochs = 3;
        },
@@ -87,14 +87,14 @@ TEST_CASE("each rule of training names the numbers and what to do") {
          job.trainer.save_dir = "/c";
          job.trainer.save_interval = 10;
          job.trainer.keep_last = 2;
-         job.trainer.on_nonfinite = "rollback 11";  // of step 21: 10 and 20 are there
+         job.trainer.on_nonfinite = "rollback 11";  // from step 21 to 10; 10 and 20 exist
        },
        ""},
       {[](JobConfig& job) {
          job.trainer.save_dir = "/c";
          job.trainer.save_interval = 10;
          job.trainer.keep_last = 2;
-         job.trainer.on_nonfinite = "rollback 12";  // of step 31: 20 and 30 are there, 19 is wanted
+         job.trainer.on_nonfinite = "rollback 12";  // from step 31 to 19; 20 and 30 exist
        },
        "C3 trainer.on_nonfinite: \"rollback 12\" needs a checkpoint of 12 steps before, but "
        "trainer.keep_last = 2 with save_interval = 10 does not keep it; use at least keep_last = "

@@ -1,4 +1,4 @@
-// The words for engines, byte for byte.
+// Command lines of container engines, byte for byte.
 #include <doctest/doctest.h>
 
 #include "common/container/engine_command.h"

@@ -1,4 +1,4 @@
-// Shares of cores: disjoint, contiguous, within nodes, near GPUs.
+// CPU shares of ranks: disjoint, contiguous, within NUMA nodes, near GPUs.
 #include "common/cpu/binding.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,8 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-/// Nodes of so many cores, one thread each, numbered through; GPUs on the nodes given.
+/// A machine with the given number of single-thread cores per NUMA node, numbered consecutively,
+/// and GPUs on the given nodes.
 Topology machine(const std::vector<std::uint32_t>& cores_per_node,
                  const std::vector<int>& gpu_nodes = {}) {
   Topology topology;
@@ -58,12 +59,13 @@ TEST_CASE("ranks stay within a node where that is fair") {
   CHECK(sets(bind(machine({4, 4}), Policy::core, 2)) == Strings{"0-3", "4-7"});
   CHECK(sets(bind(machine({4, 4}), Policy::core, 1)) == Strings{"0-7"});
   CHECK(sets(bind(machine({2, 2, 2, 2}), Policy::core, 2)) == Strings{"0-3", "4-7"});
-  // By the nodes' sizes: a cpuset may leave little of one.
+  // Shares follow the sizes of the nodes: a cpuset may leave only a few cores of a node.
   CHECK(sets(bind(machine({6, 2}), Policy::core, 4)) == Strings{"0-1", "2-3", "4-5", "6-7"});
 }
 
 TEST_CASE("a rank is not starved for the sake of a border between nodes") {
-  // Two ranks on one node and one on the other would be 4, 4 and 8 cores: the job would run at 4.
+  // Two ranks on one node and one on the other would have 4, 4 and 8 cores: the job would run at
+  // the speed of the ranks with 4.
   const Binding binding = bind(machine({8, 8}), Policy::core, 3);
   CHECK(sets(binding) == Strings{"0-4", "5-9", "10-15"});
   CHECK(binding.note == "core: 3 ranks on 16 cores, 2 NUMA nodes, some across nodes");

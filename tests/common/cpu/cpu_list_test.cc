@@ -1,4 +1,4 @@
-// Lists of CPUs, and this process's own.
+// CPU lists, and the CPUs that this process may use.
 #include "common/cpu/cpu_list.h"
 
 #include <doctest/doctest.h>

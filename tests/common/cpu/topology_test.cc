@@ -1,4 +1,4 @@
-// Topologies as the kernel shows them, recorded as trees of small files.
+// Topologies in the kernel's format, recorded as trees of small files.
 #include "common/cpu/topology.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ CpuList first(std::uint32_t count) {
   return cpus;
 }
 
-/// A /sys in a temporary folder.
+/// A fake /sys in a temporary folder.
 class Machine {
  public:
   void put(const std::string& path, const std::string& text) {
@@ -83,7 +83,7 @@ TEST_CASE("two sockets with two threads per core") {
 TEST_CASE("a cpuset takes threads and whole cores away") {
   Machine machine;
   two_sockets(machine);
-  const Topology topology = machine.read({2, 3, 18, 9, 24});  // 8 is not allowed, its sibling is
+  const Topology topology = machine.read({2, 3, 18, 9, 24});  // 8 is not allowed, its sibling 24 is
   REQUIRE(topology.cores.size() == 4);
   CHECK(topology.cores[0].cpus == CpuList{2, 18});
   CHECK(topology.cores[1].cpus == CpuList{3});
@@ -109,14 +109,14 @@ TEST_CASE("NVIDIA devices in the order of their bus, those of the driver alone")
   two_sockets(machine);
   machine.nvidia("0000:9a:00.0", 1);
   machine.nvidia("0000:17:00.0", 0);
-  machine.put("sys/bus/pci/devices/0000:3a:00.0/numa_node", "0");  // not given to this container
+  machine.put("sys/bus/pci/devices/0000:3a:00.0/numa_node", "0");  // not in this container
   const Topology topology = machine.read(first(32));
   REQUIRE(topology.gpus.size() == 2);
   CHECK(topology.gpus[0].pci == "0000:17:00.0");
   CHECK(topology.gpus[0].node == 0);
   CHECK(topology.gpus[1].pci == "0000:9a:00.0");
   CHECK(topology.gpus[1].vendor == Gpu::Vendor::nvidia);
-  // The second slot's device is on the second socket, whatever the rank's number.
+  // The device of slot 1 is on the second socket, whatever the rank's number.
   CHECK(sets(topology, Policy::core, {1}) == std::vector<std::string>{"8-15,24-31"});
   CHECK(sets(topology, Policy::automatic, {1, 0}) ==
         std::vector<std::string>{"8-15,24-31", "0-7,16-23"});

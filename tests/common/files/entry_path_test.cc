@@ -1,4 +1,4 @@
-// What no peer may name.
+// Paths and symlink targets that a peer must not send.
 #include "common/files/entry_path.h"
 
 #include <doctest/doctest.h>
@@ -55,7 +55,7 @@ TEST_CASE("links of a transfer stay inside it, or are not made") {
         {"l", "../x"},
         {"a/l", "../../x"},
         {"a/b/l", "../.././../x"},
-        // Where a/s is a link to "..", this leads out; what lies on the way is not known.
+        // If a/s is a link to "..", this leads outside. The check does not know what a/s is.
         {"a/l", "s/../../x"},
         {"a/b/l", "c/.."},
         {"l", ""}})

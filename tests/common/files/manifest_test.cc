@@ -1,4 +1,4 @@
-// Lists from a hostile peer.
+// File lists from a hostile peer.
 #include "common/files/manifest.h"
 
 #include <doctest/doctest.h>
@@ -114,7 +114,7 @@ TEST_CASE("pieces of a file") {
   add_piece(ranges, 1, 6);
   REQUIRE(ranges.size() == 3);
   CHECK(ranges[0].count == 3);
-  // FIPS 180-2, "abc".
+  // The digest of "abc" from FIPS 180-2.
   CHECK(hash_bytes("abc").substr(0, 4) == "\xba\x78\x16\xbf");
 }
 

@@ -1,4 +1,4 @@
-// Trees on a disk: what a scan says, what a writer makes of it, and what it refuses.
+// Folder trees on disk: scanning, writing, and what the writer rejects.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -45,7 +45,7 @@ Result<> settle(TreeWriter& tree) {
   }
 }
 
-/// Everything that is missing from `source`; returns how many pieces that were.
+/// Writes all missing pieces from `source`; returns their number.
 Result<int> fill(TreeWriter& tree, const ScannedTree& source) {
   PieceReader reader;
   int pieces = 0;
@@ -162,7 +162,8 @@ TEST_CASE("an interrupted transfer goes on where it was, and leaves the old file
 
 TEST_CASE("zeros take no room, whatever was there before") {
   const ScopedTempDir dir;
-  // Data in the middle of a piece, a hole over pieces, and zeros at an end that is no whole block.
+  // Data in the middle of a piece, a hole over several pieces, and zeros at an end that is not
+  // block-aligned.
   std::string text((16u << 20) + 100, '\0');
   text.replace(5u << 20, 4096, big(4096, 'a'));
   text.replace((9u << 20) + 5000, 3, "end");
@@ -256,7 +257,7 @@ TEST_CASE("a symlink that is planted in the folder is never followed") {
     const auto source = scan_tree(dir / "from", "tree");
     TreeWriter tree = writer(dir / "to", *source);
     REQUIRE(inspect(tree));
-    // The open part still belongs to the folder that was checked; the link leads nowhere.
+    // The part file is open in the folder that was checked, so the planted link has no effect.
     fs::rename(dir / "to/tree/sub", dir / "to/tree/moved");
     fs::create_symlink(dir / "outside", dir / "to/tree/sub");
     (void)fill(tree, *source);

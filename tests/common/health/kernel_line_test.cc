@@ -1,4 +1,4 @@
-// What the kernel says, in its own words, and what looks like it but is not.
+// Kernel messages that are findings, and look-alikes that are not.
 #include "common/health/kernel_line.h"
 
 #include <doctest/doctest.h>
@@ -183,9 +183,9 @@ TEST_CASE("memory, network adapters, PCIe") {
 TEST_CASE("nobody but the kernel can say it") {
   const std::string xid = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.";
   CHECK(record_finding("4,1,2,-;" + xid));
-  CHECK_FALSE(record_finding("12,1,2,-;" + xid));  // a process has written that to /dev/kmsg
+  CHECK_FALSE(record_finding("12,1,2,-;" + xid));  // facility 1: written to /dev/kmsg by a process
   CHECK_FALSE(record_finding(xid));
-  // A process may have any name of 15 bytes, which stands in many messages.
+  // A process may have any name of up to 15 bytes, and many kernel messages contain the name.
   for (const char* text :
        {"NVRM: Xid (PCI:[123]: segfault at 0 ip 0000 sp 0000 error 4 in x[1+2]",
         "python[1]: segfault NVRM: Xid (PCI:0000:3b:00): 79, x",

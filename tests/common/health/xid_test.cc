@@ -1,4 +1,4 @@
-// The table of XIDs, and what a finding means by it.
+// The table of XIDs, and how findings are judged by it.
 #include "common/health/xid.h"
 
 #include <doctest/doctest.h>
@@ -100,11 +100,11 @@ TEST_CASE("what the driver asks for comes before the table") {
   CHECK(of(13, kRecoveryReset).remedy == Remedy::reset_gpu);
   CHECK(of(31, kRecoveryReboot).remedy == Remedy::reboot);
   CHECK(of(95, kRecoveryDrainReset).action == Action::drain);
-  // It asks for nothing: the failure is still explained, the host may go on.
+  // The driver asks for no recovery: the finding still explains the failure, the host stays in use.
   CHECK(of(95, kRecoveryNone).action == Action::restart);
   CHECK(of(95, kRecoveryNone).explains());
   CHECK(of(13, kRecoveryNone).action == of(13).action);
-  CHECK(of(79, 99).action == of(79).action);  // a value of another version
+  CHECK(of(79, 99).action == of(79).action);  // a value of another driver version
   CHECK(of(43, kRecoveryReset).inherits == false);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("the newer NVLink codes have their weight in the text") {
   CHECK(of(149, {}, true).action == Action::cordon);
   CHECK(of(149, {}, false).action == Action::watch);
   CHECK(of(149).action == Action::restart);
-  CHECK(of(79, {}, false).action == Action::cordon);  // others have none
+  CHECK(of(79, {}, false).action == Action::cordon);  // the text of other codes does not matter
 }
 
 TEST_CASE("154 is what the driver asks for") {

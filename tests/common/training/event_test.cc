@@ -1,4 +1,4 @@
-// The events of a training run: both directions of the JSON, and the lines of the log.
+// Events of a training run: JSON in both directions, and log lines.
 #include "common/training/event.h"
 
 #include <doctest/doctest.h>
@@ -80,7 +80,7 @@ TEST_CASE("every event comes back from its JSON as it was") {
     const auto back = read_event(Json::parse(there.dump()));
     REQUIRE(back);
     CHECK(back->index() == event.index());
-    CHECK(to_json(*back).dump() == there.dump());  // NaN and null are one there
+    CHECK(to_json(*back).dump() == there.dump());  // NaN and null are the same in JSON
   }
 }
 

@@ -36,7 +36,7 @@ TEST_CASE("what a model costs is read as it was written") {
   CHECK(to_json(*read) == to_json(cost));
   CHECK(read->parameters == cost.parameters);
   REQUIRE(read->memory.size() == 2);
-  CHECK(read->memory[0].precision == "bf16");  // in the order of the answer
+  CHECK(read->memory[0].precision == "bf16");  // in the order of the JSON
   CHECK(read->memory[0].total() == 4 << 20);
   CHECK(read->memory[0].part("weights") == 3 << 20);
   CHECK(read->memory[0].part("nothing") == 0);

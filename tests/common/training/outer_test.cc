@@ -1,5 +1,4 @@
-// What leaders and the coordinator say to each other: both directions of the JSON, and what is
-// refused.
+// Messages between site leaders and the coordinator: JSON in both directions, and rejected input.
 #include "common/training/outer.h"
 
 #include <doctest/doctest.h>

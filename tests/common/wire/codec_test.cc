@@ -83,7 +83,7 @@ TEST_CASE("what is known only when hosts are ready comes with JobReady and goes 
   const Start start{{{"MASTER_ADDR", "10.0.0.1"}, {"EMPTY", ""}}};
   CHECK(round_trip(start).env == start.env);
   CHECK(round_trip(Start{}).env.empty());
-  // Field 19 of JobSpec, a policy that does not exist.
+  // Field 19 of JobSpec with an undefined policy.
   CHECK(decode({2, std::string("\x98\x01\x04", 3)}).error().message ==
         "malformed JobSpec: value out of range");
 }
@@ -170,7 +170,7 @@ TEST_CASE("containers: a spec survives inside its job, a scope that does not exi
   CHECK(round_trip(ImageLoad{"docker", "a:b", "/f.tar"}).file == "/f.tar");
   CHECK(round_trip(ImageProgress{"layer 2 of 3"}).text == "layer 2 of 3");
   CHECK(round_trip(ImageReady{"sha256:00", "a@sha256:11", "docker 20", 7, 1}).bytes == 7);
-  // Field 23 of JobSpec is the container, field 3 of that its scope.
+  // Field 3 of the container (field 23 of JobSpec): an undefined scope.
   CHECK(decode({2, std::string("\xba\x01\x02\x18\x02", 5)}).error().message ==
         "malformed JobSpec: value out of range");
 }
@@ -224,12 +224,12 @@ TEST_CASE("payloads outside the grammar are error values") {
   CHECK(decode({200, ""}).error().message == "unknown message type 200");
   CHECK(decode({1, "\x08"}).error().code == ErrorCode::protocol);  // truncated varint
   CHECK(decode({1, "\x0a\x01x"}).error().code ==
-        ErrorCode::protocol);  // string where a number belongs
+        ErrorCode::protocol);  // a string instead of a number
   CHECK(decode({10, std::string("\x10\x07", 2)}).error().code ==
         ErrorCode::protocol);  // no such stream
   CHECK(decode({1, "\x12\x7fxx"}).error().code ==
         ErrorCode::protocol);  // string longer than the payload
-  // A number where the name or the value of a variable belongs (JobSpec::env).
+  // A number instead of a string as the name or the value of a variable (JobSpec::env).
   CHECK(decode({2, std::string("\x42\x02\x08\x01", 4)}).error().message ==
         "malformed JobSpec: field has the wrong wire type");
   CHECK(decode({2, std::string("\x42\x02\x10\x01", 4)}).error().message ==
@@ -249,7 +249,7 @@ TEST_CASE("a frame of empty items does not fill the memory") {
        {argv + ranks, argv + std::string("\x32\0", 2), ranks + std::string("\x42\0", 2),
         names + std::string("\x42\0", 2), ranks + std::string("\x4a\x02\x22\0", 4)})
     CHECK(decode({2, payload}).error().message == "malformed JobSpec: too many items in its lists");
-  CHECK(decode({2, argv}).has_value());  // each message for itself
+  CHECK(decode({2, argv}).has_value());  // the limit is per message
 }
 
 TEST_CASE("fields of a newer peer are skipped") {

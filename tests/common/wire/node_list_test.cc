@@ -1,4 +1,4 @@
-// Hosts of a job, folded for the wire and expanded again.
+// The list of a job's hosts, folded for the wire and expanded again.
 #include "common/wire/node_list.h"
 
 #include <doctest/doctest.h>
@@ -13,12 +13,12 @@ TEST_CASE("any list of hosts comes back as it was") {
       {},
       {{"localhost", 4}},
       {{"h1", 2}, {"h2", 2}, {"h3", 2}},
-      {{"h8", 1}, {"h9", 1}, {"h10", 1}, {"h11", 1}},  // the width grows
+      {{"h8", 1}, {"h9", 1}, {"h10", 1}, {"h11", 1}},  // the number of digits grows
       {{"h08", 1}, {"h09", 1}, {"h10", 1}},            // padded
-      {{"h08", 1}, {"h9", 1}, {"h010", 1}},            // padded or not, in turns
+      {{"h08", 1}, {"h9", 1}, {"h010", 1}},            // padded and unpadded
       {{"h99", 1}, {"h100", 1}},
-      {{"h2", 1}, {"h1", 1}, {"h3", 1}},            // another order
-      {{"h1", 1}, {"h2", 2}, {"h3", 2}, {"x", 3}},  // other numbers of ranks
+      {{"h2", 1}, {"h1", 1}, {"h3", 1}},            // not ascending
+      {{"h1", 1}, {"h2", 2}, {"h3", 2}, {"x", 3}},  // different numbers of ranks
       {{"r1-n1.site", 8}, {"r1-n2.site", 8}, {"r2-n1.site", 8}},
       {{"10.0.0.9", 1}, {"10.0.0.10", 1}},
       {{"[fe80::1]", 1}, {"[fe80::2]", 1}},

@@ -1,4 +1,5 @@
-// Frames between conversations, and who passes on the bytes of conversations.
+// Frames between conversations, and FrameScan, which separates them from the bytes of
+// conversations.
 #include "common/wire/serving.h"
 
 #include <doctest/doctest.h>
@@ -8,7 +9,8 @@
 namespace sortie::wire {
 namespace {
 
-/// All of `stream` in pieces of `piece` bytes: what is passed on, and the frames taken out.
+/// Result of scanning all of `stream` in pieces of `piece` bytes: the bytes passed on, and the
+/// types of the serving frames removed.
 struct Scanned {
   std::string passed;
   std::vector<Serving> controls;

@@ -1,4 +1,5 @@
-// What a job has measured between its hosts: what is read of it, who is named, and how it is shown.
+// Rates measured between the hosts of a job: how reports are read, which hosts are blamed, and how
+// the result is shown.
 #include "launcher/check/comm.h"
 
 #include <doctest/doctest.h>
@@ -20,7 +21,7 @@ using sortie::test::has;
 
 namespace {
 
-/// All pairs of h01, h02 ... and their ring, at the rate that `rate(i, j)` gives.
+/// A report for hosts h01, h02 ...: all pairs and the ring, with the rates `rate(i, j)`.
 template <class Rate>
 CommReport report_of(int hosts, Rate rate) {
   CommReport report;
@@ -36,7 +37,7 @@ CommReport report_of(int hosts, Rate rate) {
   return report;
 }
 
-/// Noise of a few percent, and slow links of host `slow`.
+/// Rates with noise of a few percent, and slow links of host `slow`.
 auto slow_host(int slow, double slow_rate = 2.5) {
   return [slow, slow_rate](int i, int j) {
     return i == slow || j == slow ? slow_rate : 10.0 - 0.1 * ((i * 7 + j * 3) % 5);
@@ -70,7 +71,7 @@ TEST_CASE("a host all of whose links are slow is named, once, and nobody else") 
     CHECK(!judged.slow[0].fix.empty());
   }
   CHECK(judge_comm(report_of(6, slow_host(-1)), {}).slow.empty());
-  // 0.75 of what is usual is not slow.
+  // 0.75 of the median is not slow.
   CHECK(judge_comm(report_of(6, slow_host(2, 7.5)), {}).slow.empty());
 }
 
@@ -117,7 +118,7 @@ TEST_CASE("a ring is judged where the pairs do not explain it") {
   const CommJudgement judged = judge_comm(report, {});
   REQUIRE(judged.slow.size() == 1);
   contains(judged.slow[0].text, "in a ring of all hosts h03 -> h04, h06 -> h01: 4 Gbit/s");
-  // A host that is slow anyway is slow in the ring, too: not said twice.
+  // A slow host is slow in the ring too, but is reported only once.
   CHECK(judge_comm(report_of(6, slow_host(3)), {}).slow.size() == 1);
 }
 

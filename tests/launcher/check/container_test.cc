@@ -1,4 +1,4 @@
-// What containers need, from facts to verdicts, and from a host's words to facts.
+// Checks of containers: from facts to verdicts, and parsing of a host's facts.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -119,7 +119,7 @@ TEST_CASE("mounts that are not there, and shared memory that is too small") {
   CHECK(found(host, docker_job(), "mounts").verdict == Verdict::fail);
   CHECK(found(host, docker_job(), "mounts").reason == "/host/data: No such file or directory");
   Expectations expect = docker_job();
-  expect.container->shm_bytes = 0;  // the engine's 64 MiB, for two ranks
+  expect.container->shm_bytes = 0;  // the engine's default of 64 MiB, for two ranks
   CHECK(found(host, expect, "shm").verdict == Verdict::warn);
   expect.container->ipc = "host";
   CHECK(found(host, expect, "shm").reason.find("in a container") == std::string::npos);

@@ -1,4 +1,4 @@
-// Facts to verdicts: every check's PASS, WARN and FAIL, from reports as hosts send them.
+// From facts to verdicts: PASS, WARN and FAIL of every check, from reports as hosts send them.
 #include "launcher/check/evaluate.h"
 
 #include <doctest/doctest.h>
@@ -65,7 +65,7 @@ TEST_CASE("what is staged is looked for on this machine, and asked of no host") 
   finding = judge_staged(host, expectations(*job, false));
   CHECK(finding.verdict == Verdict::pass);
   CHECK(finding.reason == "5 paths are on this machine, 1.0 KiB go to the host before ranks start");
-  host.report.folders[0].free_bytes = 500;  // the cache
+  host.report.folders[0].free_bytes = 500;  // of the cache folder
   CHECK(judge_staged(host, expectations(*job, false)).verdict == Verdict::warn);
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without")
     return gpus;
   };
   hosts[0].report.gpus = with(2);
-  hosts[1].report.gpus = with(1);  // slots 0 and 1
+  hosts[1].report.gpus = with(1);  // but the host has slots 0 and 1
   const auto found = judge_gpus(hosts);
   CHECK(found[0].verdict == Verdict::pass);
   CHECK(found[0].reason == "2 x NVIDIA H100");
@@ -136,7 +136,7 @@ TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without")
   hosts[1].report.gpus->driver = 2;
   CHECK(judge_gpus(hosts)[1].verdict == Verdict::fail);
 
-  // Drivers: all alike, one that differs, one that is too old.
+  // Drivers: equal ones, one that is too old, different ones.
   hosts[0].report.gpus = hosts[1].report.gpus = with(2);
   hosts[0].report.gpus->driver_version = hosts[1].report.gpus->driver_version = "580.65.06";
   CHECK(judge_gpus(hosts)[0].verdict == Verdict::pass);
@@ -236,7 +236,7 @@ TEST_CASE("network: no way, packets that vanish, a slow way") {
   CHECK(verdict_of(hosts, expect, "network", 2) == Verdict::warn);
   hosts[0].report.peers[1].round_trip_us = 30000;
   CHECK(verdict_of(hosts, expect, "network", 0) == Verdict::warn);
-  hosts[0].report.peers.pop_back();  // asked about, not answered
+  hosts[0].report.peers.pop_back();  // requested but not answered
   CHECK(verdict_of(hosts, expect, "network", 0) == Verdict::fail);
 }
 
@@ -272,8 +272,8 @@ TEST_CASE("the address that others are given: the chosen network, else where it 
   host.address.clear();
   host.report.host->ssh_address = "10.9.9.9";
   CHECK(reach_address(host, {}, "") == "10.9.9.9");
-  // Over another transport than SSH there is neither: as a run chooses, not the bridge that all
-  // have.
+  // With a transport other than SSH neither address exists. The address is chosen as in a run: not
+  // that of the bridge that all hosts have.
   host.report.host->ssh_address.clear();
   HostResult second = sound_host("h2"), third = sound_host("h3");
   host.report.host->hostname = "first";

@@ -1,4 +1,5 @@
-// A pass over hosts in memory: what one of them does, or does not, is its own affair.
+// A check pass over fake hosts in memory: a host that fails or is silent does not affect the
+// others.
 #include "launcher/check/pass.h"
 
 #include <doctest/doctest.h>
@@ -32,7 +33,7 @@ void answer_done(FakeRunner& runner, const std::string& kind) {
   answer(runner, {{"part", "done"}, {"kind", kind}});
 }
 
-/// A runner that answers everything, its clock `ahead` of ours.
+/// A runner that answers everything. Its clock is `ahead` of ours.
 boost::asio::awaitable<void> sound(FakeRunner& runner, std::chrono::seconds ahead) {
   for (;;) {
     const std::optional<wire::Message> message = co_await runner.next();
@@ -71,7 +72,7 @@ boost::asio::awaitable<void> sound(FakeRunner& runner, std::chrono::seconds ahea
   }
 }
 
-/// Says hello and nothing more.
+/// Answers Hello and nothing else.
 boost::asio::awaitable<void> silent(FakeRunner& runner) {
   for (;;) {
     const std::optional<wire::Message> message = co_await runner.next();
@@ -80,7 +81,7 @@ boost::asio::awaitable<void> silent(FakeRunner& runner) {
   }
 }
 
-/// Never stops reporting, and never says that it is done.
+/// Reports parts without end and never reports that it is done.
 boost::asio::awaitable<void> flood(FakeRunner& runner) {
   for (;;) {
     const std::optional<wire::Message> message = co_await runner.next();
@@ -134,7 +135,7 @@ struct Checked {
     options.host_limit = kLimit;
   }
 
-  /// The same of hosts in sites.
+  /// The same for hosts in sites.
   explicit Checked(const InSites& sites) : Checked(names_of(sites.hosts)) {
     job.hosts = sites.hosts;
     expect.sites = {51000, 2};
@@ -203,8 +204,8 @@ TEST_CASE(
   using Names = std::vector<std::string>;
   CHECK(results[0].asked_peers == Names{"a2"});
   CHECK(results[2].asked_peers == Names{"a1"});
-  CHECK(results[4].asked_peers.empty());  // the other one of its site is not there
-  // b2 stands for b, whose first host is not reached.
+  CHECK(results[4].asked_peers.empty());  // the other host of its site is not reached
+  // b2 represents site b, because the first host of that site is not reached.
   CHECK(std::set<std::string>(results[0].asked_links.begin(), results[0].asked_links.end()) ==
         std::set<std::string>{"b2", "c1"});
   CHECK(results[2].asked_links.empty());

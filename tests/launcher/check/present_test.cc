@@ -1,5 +1,5 @@
-// What people and programs get to see: folding, the table, JSON; and what a hostile host can not
-// do.
+// Output for people and programs: folding, the table, JSON. A hostile host can not inject anything
+// into it.
 #include "launcher/check/present.h"
 
 #include <doctest/doctest.h>

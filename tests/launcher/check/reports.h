@@ -1,4 +1,4 @@
-// A host without a fault, as its reports say it; tests break one thing at a time.
+// Reports of a host without faults. Tests change one thing at a time.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -28,7 +28,8 @@ std::string failed_link(const std::string& peer, const std::string& error) {
   return nlohmann::json{{"part", "link"}, {"name", peer}, {"error", error}}.dump();
 }
 
-/// A host for each of two sites, each asked to reach the other, with its answer.
+/// One host in each of two sites. Each is asked to reach the other: `there` is the answer of the
+/// first, `back` that of the second.
 std::vector<HostResult> two_sites(const std::string& there, const std::string& back) {
   std::vector<HostResult> hosts = {test::sound_host("o1"), test::sound_host("r1")};
   hosts[0].site = "oslo";
@@ -45,14 +46,14 @@ Finding sites_finding(const std::vector<HostResult>& hosts, const SiteExpectatio
   Expectations expect = test::sound_expectations();
   expect.sites = sites;
   const Finding first = test::finding_of(hosts, expect, "sites", 0);
-  CHECK(first == test::finding_of(hosts, expect, "sites", 1));  // one line for both
+  CHECK(first == test::finding_of(hosts, expect, "sites", 1));  // both hosts have the same line
   return first;
 }
 
 }  // namespace
 
 TEST_CASE("sites: both ways of a pair come from the side that measured") {
-  // The second is only asked whether it reaches the first.
+  // The second host only checks whether it reaches the first.
   const auto reached = nlohmann::json{{"part", "link"},        {"name", "o1"}, {"error", ""},
                                       {"rate_error", ""},      {"mtu", 1500},  {"own_mtu", 1500},
                                       {"round_trip_us", 30000}};
@@ -88,7 +89,7 @@ TEST_CASE("sites: one side that lets nobody in opens the connections itself") {
   REQUIRE(links.size() == 2);
   CHECK(links[0].works);
   CHECK_FALSE(links[0].reached);
-  CHECK(links[0].byte_s == 12.5e6);  // what came back to rome
+  CHECK(links[0].byte_s == 12.5e6);  // the rate back to rome
   CHECK(links[1].byte_s == 6.25e6);
   CHECK(
       sites_finding(hosts, {51000, 4}) ==

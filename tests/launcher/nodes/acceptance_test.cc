@@ -1,4 +1,5 @@
-// A spare before it joins a run, in memory: fit, unfit, not reached, silent.
+// The check of a spare before it joins a run, over fake hosts in memory: fit, unfit, unreachable,
+// silent.
 #include "launcher/nodes/acceptance.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +22,7 @@ using std::chrono::milliseconds;
 using test::contains;
 using test::FakeRunner;
 
-/// Answers the clock at once and the look with `parts`; without an answer where `silent`.
+/// Answers the clock request at once and the look request with `parts`, or not at all if `silent`.
 boost::asio::awaitable<void> looked_at(FakeRunner& runner, std::vector<Json> parts, bool silent) {
   for (;;) {
     const std::optional<wire::Message> message = co_await runner.next();
@@ -78,7 +79,7 @@ struct Spare {
   milliseconds ran{};
 };
 
-/// From within the spare's conversation, or after `time`.
+/// Gives up the check after `time`.
 void give_up_after(Spare& spare, milliseconds time) {
   const auto timer = std::make_shared<boost::asio::steady_timer>(spare.io, time);
   timer->async_wait([timer, give_up = spare.give_up](auto) { give_up->give_up(); });
@@ -134,7 +135,7 @@ TEST_CASE("a check that nobody wants any more ends at once, and its connection w
   REQUIRE_FALSE(accepted);
   CHECK(accepted.error().code == ErrorCode::interrupted);
   spare.io.restart();
-  test::run_within(spare.io, std::chrono::seconds(20));  // until nothing is left to do
+  test::run_within(spare.io, std::chrono::seconds(20));  // until no work is left
   CHECK(closed);
 }
 

@@ -1,4 +1,4 @@
-// A job's hosts when some are cordoned.
+// The hosts of a job when some are cordoned.
 #include "launcher/nodes/job_hosts.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Cordons and the breaker, and their file's form.
+// Cordons, the breaker, and the format of their file.
 #include "launcher/nodes/node_state.h"
 
 #include <doctest/doctest.h>
@@ -49,7 +49,7 @@ TEST_CASE(
   CHECK(cordon_by_run(state, by_run("h3", 1599), fleet(8)) == RunCordon::breaker_open);
   CHECK(state.breaker_open == 1599);
   CHECK(state.find("h3") == nullptr);
-  // Time does not close it, and people may cordon all the same.
+  // Time does not close the breaker. People can still cordon hosts.
   CHECK(cordon_by_run(state, by_run("h3", 99999), fleet(8)) == RunCordon::breaker_open);
   cordon(state, {"h4", "fan", "ana@b", "", 5, 0});
   CHECK(state.find("h4") != nullptr);
@@ -72,7 +72,7 @@ TEST_CASE("hosts that several runs blame within a window of days") {
   constexpr double kDay = 86400;
   NodeState state;
   double now = 100 * kDay;
-  // One run counts once, however often it blames; what it says later replaces what it said.
+  // A run counts once, however often it blames a host. Its later blames replace its earlier ones.
   note(state, "r1", {blame("h1", now)}, now);
   note(state, "r1", {blame("h1", now + 5, "hang", 3), blame("h2", now + 5)}, now + 5);
   CHECK(state.blames.size() == 2);
@@ -86,13 +86,14 @@ TEST_CASE("hosts that several runs blame within a window of days") {
   const std::string text = blames_text(state.blames_of("h1", 0), 14 * kDay, now + 60);
   CHECK(contains(text, "blamed by 2 runs within"));
   CHECK(contains(text, "hang (3 times), software; last 1m00s ago: rank 3 ended by signal 9"));
-  // Another site of the same run knows other hosts; nothing any more against one removes it.
+  // Another site of the same run blames other hosts. A blame with zero times removes the earlier
+  // one.
   NodeState sites = state;
   note(sites, "r2", {blame("h9", now)}, now);
   CHECK(sites.blames_of("h1", 0).size() == 2);
   note(sites, "r2", {blame("h1", now, "hang", 0)}, now);
   CHECK(sites.blames_of("h1", 0).size() == 1);
-  // Read back, and from a file of an earlier version.
+  // The state survives writing and reading. Files of earlier versions can be read.
   const auto again = parse_node_state(to_json(state).dump());
   REQUIRE(again);
   CHECK(*again == state);
@@ -100,13 +101,13 @@ TEST_CASE("hosts that several runs blame within a window of days") {
   old.erase("blames");
   REQUIRE(parse_node_state(old.dump()));
   CHECK(parse_node_state(old.dump())->blames.empty());
-  // Cordoned, it keeps them; who says that it is well forgets them.
+  // A cordon keeps the blames. uncordon() removes them.
   cordon(state, {"h1", "fan", "ana@b", "", now, 0});
   CHECK(state.blames_of("h1", 0).size() == 2);
   CHECK(uncordon(state, "h1"));
   CHECK(state.blames_of("h1", 0).empty());
   CHECK(state.blames_of("h2", 0).size() == 1);
-  // Old ones go with the next note.
+  // Old blames are removed by the next note_blames().
   note(state, "r3", {blame("h3", now + 91 * kDay)}, now + 91 * kDay);
   REQUIRE(state.blames.size() == 1);
   CHECK(state.blames[0].host == "h3");

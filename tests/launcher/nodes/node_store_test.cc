@@ -1,4 +1,4 @@
-// The store on disk: several processes, processes that are killed, files that are damaged.
+// The store on disk: concurrent processes, killed processes, damaged files.
 #include "launcher/nodes/node_store.h"
 
 #include <doctest/doctest.h>
@@ -38,8 +38,7 @@ int ended(pid_t child) {
 }
 
 void add_one(const NodeStore& store, const std::string& host) {
-  // On a machine that is slow enough its turn may not come in time; then it is told, and may ask
-  // again.
+  // On a slow machine the wait for the lock may time out. Then the change is tried again.
   for (;;) {
     const auto done = store.change([&](NodeState& state) {
       cordon(state, {host, "fan", "ana@b", "", 5, 0});
@@ -58,7 +57,7 @@ TEST_CASE("no file is no cordon; the first change makes it, for this user alone"
   CHECK(store.read()->find("h1") != nullptr);
   CHECK(fs::status(store.file()).permissions() == fs::perms(0600));
   CHECK(fs::status(dir / "state/sortie").permissions() == fs::perms(0700));
-  // What changes nothing writes nothing.
+  // A change without effect writes nothing.
   const auto written = fs::last_write_time(store.file());
   fs::remove(dir / "state/sortie/nodes.json.lock");
   REQUIRE(store.change([](NodeState&) {}));
@@ -112,7 +111,7 @@ TEST_CASE("a damaged file stops readers and writers, and is left as it is") {
   CHECK_FALSE(store.change([&](NodeState&) { called = true; }));
   CHECK_FALSE(called);
   CHECK(test::read_text(store.file()) == "{\"schema\": \"sortie/no");
-  // A folder in its place, and one that can not be written.
+  // A folder in place of the file.
   fs::remove(store.file());
   fs::create_directory(store.file());
   CHECK_FALSE(store.read());

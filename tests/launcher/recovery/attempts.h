@@ -1,4 +1,4 @@
-// Ends of attempts as tests make them up.
+// Made-up ends of attempts, for tests.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ using launcher::HostPool;
 
 using History = std::vector<AttemptEnd>;
 
-/// One minute long, with ranks that ran, after what the history has.
+/// Appends an attempt that lasted `lasted` seconds and whose ranks ran.
 inline AttemptEnd& add_end(History& history, FailureClass failure, double lasted = 60) {
   AttemptEnd end;
   end.attempt = static_cast<std::uint32_t>(history.size() + 1);

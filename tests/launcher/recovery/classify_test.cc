@@ -1,4 +1,4 @@
-// A first cause to its class, and whom it speaks against.
+// The class of a first cause, and the host that it blames.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -63,7 +63,7 @@ TEST_CASE("a rank that exits because a process of it was killed for lack of memo
     CAPTURE(signal);
     CHECK(classify(signaled) == failure);
   }
-  cause.oom = 2;  // somewhere on the host: not what this rank says
+  cause.oom = 2;  // a kill elsewhere on the host does not explain this rank's exit
   CHECK(classify(cause) == FailureClass::app);
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("an end of an attempt has what its first cause says") {
   CHECK(end.rank_code == 137);
   CHECK(end.blamed_host == "h3");
   CHECK(end.cause == "rank 5 on h3 (pid 4242) ended by signal 9 (SIGKILL)");
-  // The code of a lost host is Sortie's: recovery.stop_exit_codes is about ranks.
+  // The code of a lost host is Sortie's own. recovery.stop_exit_codes applies only to ranks.
   Cause lost = cause_of(Cause::What::lost);
   lost.exit_code = 5;
   CHECK_FALSE(end_of(1, lost).rank_code);

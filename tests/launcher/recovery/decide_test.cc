@@ -1,4 +1,4 @@
-// Restart or stop: one case for each rule of launcher/recovery/README.md.
+// Restart or stop: a case for each rule of launcher/recovery/README.md.
 #include "launcher/recovery/decide.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ using test::History;
 using test::pool_of;
 using test::restarts;
 
-/// Of a history with this one end.
+/// The decision after a history with this one end.
 Decision after(FailureClass failure, const config::RecoveryConfig& recovery) {
   History history;
   add_end(history, failure);
@@ -94,7 +94,7 @@ TEST_CASE("max_restarts within a window that moves on; other classes do not use 
   CHECK(contains(third.reason, "2 restarts within 1h00m are spent (recovery.max_restarts)"));
   history.back().failure = FailureClass::hardware;
   CHECK(contains(decide(recovery, history, pool_of({"h1"}), 0).reason, "not counted"));
-  // An hour later the old ones are forgotten.
+  // An hour later earlier restarts no longer count.
   add_end(history, FailureClass::app, 3600);
   CHECK(goes_on(decide(recovery, history, pool_of({"h1"}), 0)));
 }
@@ -123,7 +123,7 @@ TEST_CASE("a restart that can not be set up is a failure of the host") {
   const Decision decision = decide(restarts(5), history, pool_of({"h1", "h2"}, {"s1"}), 0);
   CHECK(decision.hosts == std::vector<std::string>{"h1", "s1"});
   CHECK_FALSE(goes_on(decide(restarts(5), history, pool_of({"h1", "h2"}), 0)));
-  // The first attempt that fails so has shown nothing but that the job does not start.
+  // If it is the first attempt, it shows only that the job does not start.
   history.erase(history.begin());
   CHECK(class_of(history, 0) == FailureClass::setup);
 }
@@ -137,7 +137,7 @@ TEST_CASE("attempts without a newer committed step than any before") {
   };
   CHECK(goes_on(end_at(100)));
   CHECK(goes_on(end_at(100)));
-  CHECK(goes_on(end_at(90)));  // older than the newest of all
+  CHECK(goes_on(end_at(90)));  // lower than the highest step so far
   CHECK(without_progress(recovery, history) == 2);
   CHECK(goes_on(end_at(110)));
   CHECK(without_progress(recovery, history) == 0);
@@ -161,7 +161,7 @@ TEST_CASE("progress: a run that goes on from another one's checkpoint, one that 
   config::RecoveryConfig recovery = restarts(100);
   History resumed;
   for (int i = 0; i < 3; ++i) add_end(resumed, FailureClass::software).committed_step = 500;
-  CHECK(without_progress(recovery, resumed) == 2);  // 500 was new in the first one
+  CHECK(without_progress(recovery, resumed) == 2);  // step 500 was new in the first attempt
   resumed.front().begun_at_step = 500;
   CHECK(without_progress(recovery, resumed) == 3);
 
@@ -170,7 +170,7 @@ TEST_CASE("progress: a run that goes on from another one's checkpoint, one that 
   CHECK(without_progress(recovery, silent) == 0);
   add_end(silent, FailureClass::software, 599);
   CHECK(without_progress(recovery, silent) == 1);
-  // An attempt that ran no rank is no attempt at it.
+  // An attempt that started no rank does not count.
   add_end(silent, FailureClass::setup).started = false;
   CHECK(without_progress(recovery, silent) == 1);
 }
@@ -191,7 +191,7 @@ TEST_CASE("the pause doubles, up to its most, and begins anew after a healthy at
   CHECK(pause_after(60, 0.999) == 7000);
   CHECK(pause_after(60, 0.0) == 5250);
   CHECK(pause_after(600, 0.5) == 1000);  // healthy
-  CHECK(pause_after(60, 0.5) == 1000);   // the first of a new row
+  CHECK(pause_after(60, 0.5) == 1000);   // the first of a new series
   CHECK(pause_after(60, 0.5) == 2000);
   recovery.backoff = milliseconds(0);
   CHECK(pause_after(60, 0.5) == 0);

@@ -1,4 +1,4 @@
-// Runs that take hosts in again, and slow hosts that leave.
+// Runs to which hosts return, and slow hosts that leave.
 #include "launcher/recovery/grow_hosts.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ using test::pool_of;
 using test::restarts;
 using Names = std::vector<std::string>;
 
-/// h2 of h1 to h4 was lost, and three went on.
+/// A run on h1 to h4 that lost h2 and continues on three hosts.
 struct Shrunk {
   Shrunk() {
     recovery.min_hosts = 2;
@@ -91,7 +91,7 @@ TEST_CASE("spares fill empty places; only as many hosts join as the batch allows
   run.pool.fit = {"h4"};
   add_end(run.history, FailureClass::app);
   const Placement placement = place_hosts(run.recovery, run.history, run.pool);
-  // s1 has stood for one of the others before; which one makes no difference to ranks.
+  // s1 replaced one of the other hosts earlier. Which one does not matter for the ranks.
   CHECK(placement.hosts == Names{"h1", "s1", "s3", "h4"});
   CHECK(placement.replaced == std::map<std::string, std::string>{{"s3", "h3"}});
   std::vector<Names> asked;
@@ -134,7 +134,7 @@ TEST_CASE("a planned restart is no failure: no budget, no pause, no row without 
   CHECK(first.pause == recovery.backoff);
   add_end(history, FailureClass::planned).exit_code = 75;
   add_end(history, FailureClass::app);
-  CHECK_FALSE(goes_on(decide(recovery, history, pool, 0.5)));  // one of one is spent
+  CHECK_FALSE(goes_on(decide(recovery, history, pool, 0.5)));  // the only restart is used up
 }
 
 TEST_CASE("a slow host leaves for a spare, once, and no more of them than slow_swaps") {
@@ -144,7 +144,7 @@ TEST_CASE("a slow host leaves for a spare, once, and no more of them than slow_s
   CHECK_FALSE(swap_for_slow(recovery, history, pool, {}, "h2"));
   recovery.slow_swaps = 2;
   CHECK(swap_for_slow(recovery, history, pool, {}, "h2") == "s1");
-  CHECK_FALSE(swap_for_slow(recovery, history, pool, {"h1"}, "h2"));  // s1 is for h1
+  CHECK_FALSE(swap_for_slow(recovery, history, pool, {"h1"}, "h2"));  // s1 is taken for h1
   pool.spares = {"s1", "s2"};
   CHECK(swap_for_slow(recovery, history, pool, {"h1"}, "h2") == "s2");
   CHECK_FALSE(swap_for_slow(recovery, history, pool, {"h2"}, "h2"));
@@ -159,7 +159,7 @@ TEST_CASE("a slow host leaves for a spare, once, and no more of them than slow_s
   CHECK(swapped.hosts == Names{"h1", "s1", "h3"});
   CHECK(swapped.cordon.empty());
   CHECK(contains(swapped.text, "h2 is slow: spare s1 takes its place"));
-  // It is not taken in again, and a second swap is the last one.
+  // h2 does not return. The second swap is the last one.
   pool = pool_of({"h1", "s1", "h3"}, {"h2", "s2"});
   add_end(history, FailureClass::app);
   CHECK(swap_for_slow(recovery, history, pool, {}, "s1") == "s2");

@@ -1,4 +1,5 @@
-// What holds for any history: runs with random failures, hosts and settings, played to their ends.
+// Properties that hold for any history: runs with random failures, hosts and settings, played to
+// their ends.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,10 +37,10 @@ class Game {
     at_first_ = pool_.hosts.size();
     pool_.legal = [this](const Names& hosts) { return hosts.size() * 2 >= at_first_; };
     progress_ = chance(0.5) ? 0.3 : 0;
-    silent_ = chance(0.2);  // tells of no step: what lasts long enough counts as progress
+    silent_ = chance(0.2);  // reports no step: an attempt that lasts long enough counts as progress
   }
 
-  /// Until it stops; what has to hold for each decision on the way.
+  /// Plays attempts until the run stops, and checks each decision.
   void play() {
     for (int attempt = 1; attempt <= 400; ++attempt) {
       run_an_attempt();
@@ -68,7 +69,7 @@ class Game {
 
   void run_an_attempt() {
     AttemptEnd& end = test::add_end(history_, kClasses[pick(0, 6)], pick(1, 2000));
-    // A job that never started is another matter, and ends at once.
+    // A job whose first attempt starts no rank ends at once. That is not tested here.
     end.started = end.failure != FailureClass::setup;
     if (history_.size() == 1 && !end.started) end.failure = FailureClass::app, end.started = true;
     if (chance(0.6)) end.blamed_host = any_host();
@@ -106,7 +107,8 @@ class Game {
     CHECK(counted_in_window() <= recovery_.max_restarts);
   }
 
-  /// Restarts of counted classes, that of this decision included, by the words of docs/config.md.
+  /// Restarts of counted classes in the window, this decision included, as docs/config.md defines
+  /// them.
   std::int64_t counted_in_window() const {
     const double window = static_cast<double>(recovery_.restart_window.count()) / 1000;
     return std::ranges::count_if(history_, [&](const AttemptEnd& end) {

@@ -1,4 +1,4 @@
-// Which hosts the next attempt has.
+// The hosts of the next attempt.
 #include "launcher/recovery/place_hosts.h"
 
 #include <doctest/doctest.h>
@@ -69,11 +69,11 @@ TEST_CASE("a host that can not be used is replaced at once, by a spare that is s
   pool.slots = {{"h1", 2}, {"h2", 8}, {"s1", 4}, {"s2", 8}, {"s3", 8}, {"s4", 8}};
   pool.cordoned = {"s3"};
   const Placement placement = place_hosts(recovery, history, pool);
-  CHECK(placement.hosts == Names{"h1", "s4"});  // s1 is small, s2 gone, s3 cordoned
+  CHECK(placement.hosts == Names{"h1", "s4"});  // s1 is too small, s2 unusable, s3 cordoned
   CHECK(placement.cordon.empty());
   pool.spares = {"s1", "s2", "s3"};
   CHECK(place_hosts(recovery, history, pool).hosts.empty());
-  // A host that a person cordoned meanwhile has to go likewise.
+  // A host that a person has cordoned meanwhile must leave too.
   pool.cordoned = {"h1"};
   history.back().unusable_hosts.clear();
   CHECK(place_hosts(recovery, history, pool).hosts == Names{"s1", "h2"});
@@ -84,7 +84,7 @@ TEST_CASE("a host that reported a fault for a person to mend is cordoned at the 
   History history = blamed({"h2"});
   history.back().unusable_hosts = {"h2"};
   const HostPool pool = pool_of({"h1", "h2"}, {"s1"});
-  CHECK(place_hosts(recovery, history, pool).cordon.empty());  // lost, and nothing more is known
+  CHECK(place_hosts(recovery, history, pool).cordon.empty());  // lost, for an unknown reason
   history.back().broken = true;
   const Placement placement = place_hosts(recovery, history, pool);
   CHECK(placement.hosts == Names{"h1", "s1"});
@@ -100,7 +100,7 @@ TEST_CASE("the end of a run cordons a host whose fault a person has to mend, and
   HostPool pool = pool_of({"h1", "h2"});
   Decision end = decide(recovery, history, pool, 0.5);
   CHECK_FALSE(goes_on(end));
-  CHECK(end.cordon.empty());  // blamed twice, maybe for what the program does
+  CHECK(end.cordon.empty());  // blamed twice, but the program may be at fault
   history.back().broken = true;
   CHECK(decide(recovery, history, pool, 0.5).cordon == Names{"h2"});
   pool.breaker_open = true;
@@ -134,7 +134,8 @@ TEST_CASE("fewer hosts: as many as min_hosts and the batch allow") {
   const Placement two = place_hosts(recovery, history, pool);
   CHECK(two.hosts == Names{"h1", "h3"});
   CHECK(contains(two.text, "2 of 4 hosts continue"));
-  // A spare has the slots of the host whose place it takes, and counts by its name.
+  // A spare gets the slots of the host that it replaces, and legal() is called with that host's
+  // name.
   HostPool with_spare = pool;
   with_spare.spares = {"s1"};
   with_spare.legal = [&](const Names& hosts) {
@@ -152,7 +153,7 @@ TEST_CASE("fewer hosts: as many as min_hosts and the batch allow") {
   CHECK(none.hosts.empty());
   CHECK(contains(none.text,
                  "h2 can not be used, no spare is left for it, and recovery.min_hosts = 3"));
-  // One that only ought to go stays rather than end the run.
+  // A host that should leave, but need not, stays if the run would end without it.
   CHECK(place_hosts(recovery, blamed({"h2", "h2"}), pool).hosts == pool.hosts);
   recovery.min_hosts = 2;
   const Placement dropped = place_hosts(recovery, blamed({"h2", "h2"}), pool);
@@ -173,7 +174,7 @@ TEST_CASE("a failure that follows its rank from host to host is the program's") 
   CHECK(blames_of(history, "h2") == 2);
   CHECK(blames_of(history, "s1") == 1);
   CHECK(blames_of(history, "") == 0);
-  // Hosts that are lost are lost whatever ran there.
+  // A lost host is blamed whatever ran on it.
   for (AttemptEnd& end : history) end.failure = FailureClass::hardware;
   history.back().rank = 3;
   CHECK(blames_of(history, "h2") == 2);

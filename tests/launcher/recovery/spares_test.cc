@@ -54,13 +54,13 @@ TEST_CASE("fewer ranks train the same batch, or none") {
     const auto topology = topology_for(job, configured, ranks);
     return topology ? config::resolve_batch(*topology, ranks).plan : config::BatchPlan();
   };
-  // 4 ranks of 2 x 3 are 24 sequences: 3 ranks of 2 x 4, 2 of 2 x 6, but 5 do not divide them.
+  // 4 ranks with 2 x 3 sequences make a batch of 24: 3 ranks with 2 x 4, or 2 ranks with 2 x 6.
   CHECK(batch(4, 4).gradient_accumulation_steps == 3);
   CHECK(batch(4, 3).gradient_accumulation_steps == 4);
   CHECK(batch(4, 2).gradient_accumulation_steps == 6);
   CHECK(batch(4, 3).global_batch_size == 24);
   CHECK(batch(4, 3).micro_batch_size == 2);
-  CHECK_FALSE(topology_for(job, 5, 4));  // 30 sequences
+  CHECK_FALSE(topology_for(job, 5, 4));  // 30 sequences do not divide by 4 x 2
   job.topology.data_parallel_size = 4;
   CHECK(batch(4, 2).data_parallel_size == 2);
   job.runner.program = {"./any"};

@@ -1,5 +1,5 @@
 // The coordinator under random schedules: sites and supervisors that die at any moment, messages
-// that are lost, doubled and out of order.
+// that are lost, duplicated and reordered.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

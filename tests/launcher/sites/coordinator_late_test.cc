@@ -1,4 +1,4 @@
-// The coordinator: sites that are late, slow, or were left out.
+// The coordinator with sites that are late, slow or left out.
 #include "launcher/sites/coordinator.h"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ TEST_CASE("sites: one that is late is left out after the learned deadline, and j
   table.ready("a", 5);
   table.ready("b", 5);
   CHECK(table.waits("a"));
-  // A round of 60 s; the spread is far below.
+  // A round takes 60 s. The spread between sites is much smaller.
   table.wait(Ms(60'000));
   CHECK(table.waits("a"));
   table.wait(Ms(1'000));
@@ -54,7 +54,7 @@ TEST_CASE("sites: the more others wait, the less long is it worth to") {
   CHECK(times.deadline(2) == Ms(80'000));
   CHECK(times.deadline(9) == Ms(20'000));
   times.note(Ms(50'000), Ms(500), Ms(130'000));
-  CHECK(times.deadline(9) > Ms(50'000));  // it is what others are waited for here
+  CHECK(times.deadline(9) > Ms(50'000));  // spreads that large are usual here
 }
 
 TEST_CASE("sites: a slow round is no slow site; one that stays slow does fewer steps") {
@@ -66,7 +66,7 @@ TEST_CASE("sites: a slow round is no slow site; one that stays slow does fewer s
   Table table(settings);
   table.join_all();
   std::vector<std::int64_t> steps;
-  // Of b, in the round before; a and c take 0.1 s.
+  // Seconds per step of b in the previous round; a and c take 0.1 s.
   const std::vector<double> seconds = {0, 0.1, 0.1, 0.3, 0.1, 0.09, 0.2, 0.2, 0.2};
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     const auto round = static_cast<std::int64_t>(i) + 1;
@@ -109,9 +109,9 @@ TEST_CASE("sites: one that is left out hears of it before it asks for anything, 
   table.wait(Ms(61'000));
   const std::size_t before = table.said["c"].size();
   table.vote("a", 5, table.coordinator->epoch(), 3);
-  CHECK(table.said["c"].size() == before);  // it could still be that the exchange fails
+  CHECK(table.said["c"].size() == before);  // the exchange could still fail
   table.vote("b", 5, table.coordinator->epoch(), 3);
-  // Of the question that it had asked last: the work of round 5 is taken back.
+  // The answer to its last question: the work of round 5 is revoked.
   CHECK(table.told<OuterRefused>("c").reason == "round 5 was committed without site c; join again");
   CHECK(table.said["c"].back().number == table.numbers["c"]);
   CHECK(table.coordinator->sites()[2].state == "late");
@@ -119,9 +119,9 @@ TEST_CASE("sites: one that is left out hears of it before it asks for anything, 
   table.wait(Ms(4900));
   CHECK(table.said["c"].size() == before + 1);
   table.wait(Ms(200));
-  CHECK(table.said["c"].size() == before + 2);  // that may have been lost
+  CHECK(table.said["c"].size() == before + 2);  // the first message may have been lost
 
-  // Another supervisor does not know what it had asked.
+  // Another supervisor does not know the last question.
   Table other;
   other.coordinator->restore(table.log).value();
   for (const char* site : {"a", "b", "c"})

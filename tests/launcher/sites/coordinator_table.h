@@ -1,4 +1,4 @@
-// A coordinator and three sites that say to it what a test wants them to.
+// A coordinator and three sites whose questions the test controls.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ namespace sortie::launcher::test {
 using Ms = OuterCoordinator::Time;
 using OuterKind = OuterCoordinator::Note::Kind;
 
-/// Three sites of one leader each, rank 0.
+/// Three sites with one leader each, rank 0.
 struct CoordinatorTable {
   CoordinatorTable(const CoordinatorTable&) = delete;
   explicit CoordinatorTable(OuterCoordinator::Settings with = {}) {
@@ -46,7 +46,7 @@ struct CoordinatorTable {
     now += time;
     take(coordinator->tick(now));
   }
-  /// The last thing that the site was told, which must be of that kind.
+  /// The last message to the site. Fails the test if it has another type.
   template <class Answer>
   Answer told(const std::string& site) {
     REQUIRE(!said[site].empty());
@@ -79,7 +79,7 @@ struct CoordinatorTable {
     ask(site,
         training::OuterVote{round, 0, epoch, done, hash, done ? "" : "the link broke", suspect});
   }
-  /// A whole round, `apart` between the first and the last site.
+  /// Plays a whole round, with `apart` between the first and the last site.
   void round(std::int64_t number, Ms apart = Ms(100)) {
     for (const std::string& site : settings.sites) next(site, number);
     now += Ms(60'000);

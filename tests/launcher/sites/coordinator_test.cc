@@ -1,4 +1,4 @@
-// The coordinator, question by question, and its log.
+// The coordinator, one question at a time, and its log.
 #include "launcher/sites/coordinator.h"
 
 #include <doctest/doctest.h>
@@ -47,7 +47,7 @@ TEST_CASE(
   CHECK(order.members[1].weight == doctest::Approx(0.75));
   CHECK(order.members[2].weight == 0.0);
   CHECK(table.told<OuterExchange>("c").key == order.key);
-  // A repeat is answered as before.
+  // A repeated question gets the same answer.
   const std::size_t before = table.said["b"].size();
   table.take(table.coordinator->ask(table.now, "b", 0,
                                     {table.numbers["b"], OuterReady{1, 0, 300, false, ""}}));
@@ -113,7 +113,7 @@ TEST_CASE("sites: an exchange that fails is repeated at once, three times, then 
     CHECK(epoch == static_cast<std::uint64_t>(failure));
     table.vote("a", 1, epoch, 0, /*done=*/false);
     CHECK(!table.told<OuterDecision>("a").commit);
-    // The others hear it unasked.
+    // The others are notified without asking.
     CHECK(table.told<OuterAbort>("b").epoch == epoch);
     CHECK(table.said["b"].back().number == 0);
     for (const char* site : {"b", "c"}) {
@@ -149,10 +149,10 @@ TEST_CASE(
   other.join_all();
   for (const char* site : {"a", "b"})
     other.take(other.coordinator->site_down(other.now, site, true));
-  REQUIRE(other.end);  // at once: they can not come back
+  REQUIRE(other.end);  // at once: the sites can not come back
   CHECK(other.end->exit_code == kExitPreempted);
 
-  // Where none is left, how they have ended is how the run has.
+  // If no site is left, the result of the run is that of the sites.
   settings.outer.min_sites = 1;
   Table none(settings);
   none.join_all();
@@ -223,11 +223,11 @@ TEST_CASE(
   REQUIRE(next.coordinator->restore(table.log));
   for (const char* site : {"a", "b", "c"}) next.take(next.coordinator->site_up(next.now, site, 1));
   next.numbers = table.numbers;
-  next.numbers["a"] -= 3;  // its vote of round 1 is not answered yet
+  next.numbers["a"] -= 3;  // its vote of round 1 has not been answered
   next.vote("a", 1, 1, 5);
   CHECK(next.told<OuterDecision>("a").commit);
   next.numbers["a"] += 2;
-  // One has the order and one has not.
+  // One site has the order, another has not.
   next.vote("b", 2, 2, 6);
   CHECK(next.waits("b"));
   next.ready("c", 2);
@@ -265,7 +265,8 @@ TEST_CASE(
   for (const char* site : {"a", "b", "c"}) CHECK(table.told<OuterDecision>(site).commit);
   for (const char* site : {"a", "b", "c"}) table.next(site, 2);
   table.ready("a", 2);
-  // The others have saved and are gone: a, which has not heard of it, does not go on without them.
+  // The others have saved and are gone. Site a has not heard of the stop and does not continue
+  // without them.
   for (const char* site : {"b", "c"})
     table.take(table.coordinator->site_down(table.now, site, false));
   table.wait(Ms(600'000));
@@ -281,7 +282,7 @@ TEST_CASE("sites: plain steps take the samples that one process would") {
   for (const char* site : {"a", "b", "c"})
     table.take(table.coordinator->site_up(table.now, site, 1));
   table.join_all();
-  // In whatever order they ask.
+  // In any order of asking.
   for (std::int64_t step = 1; step <= 3; ++step) {
     for (const char* site : {"c", "a", "b"}) {
       table.next(site, step);

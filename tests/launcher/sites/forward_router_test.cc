@@ -1,4 +1,4 @@
-// Streams between hosts by way of the launcher: what is passed on, what is refused, what ends.
+// Streams between hosts through the launcher: what is forwarded, what is refused, how streams end.
 #include <doctest/doctest.h>
 
 #include <deque>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace wire;
 
-/// A router with hosts that keep what they get.
+/// A router whose hosts keep the messages that they get.
 struct Wires {
   std::map<std::string, std::deque<Message>> got;
   std::set<std::string> gone;
@@ -31,7 +31,7 @@ struct Wires {
     return std::get<T>(message);
   }
   bool quiet() const { return got.at("h1").empty() && got.at("h2").empty(); }
-  /// Both ends open; the number that h2 knows it by.
+  /// Opens both ends of a stream; returns the number under which h2 knows it.
   std::uint64_t open(std::uint64_t id) {
     router.take("h1", ForwardOpen{id, "h2", 7000});
     router.take("h1", ForwardCredit{id, kForwardWindow});
@@ -60,7 +60,7 @@ TEST_CASE("forwards: data goes both ways under each host's own number") {
   CHECK((wires.router.streams() == 2 && wires.router.bytes() == 8));
   wires.router.take("h2", ForwardClose{there, "done"});
   CHECK(wires.next<ForwardClose>("h1").why == "done");
-  // What was on its way belongs to nothing any more.
+  // Data that was in transit is dropped.
   wires.router.take("h1", ForwardData{5, "late"});
   CHECK((wires.quiet() && wires.router.streams() == 1));
 }

@@ -10,7 +10,7 @@ namespace sortie::launcher::test {
 using namespace sortie::training;
 
 namespace {
-constexpr std::int64_t kBatch = 8;  // of a site
+constexpr std::int64_t kBatch = 8;  // of one site
 
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   std::uint64_t x = a * 0x9E3779B97F4A7C15u ^ (b + 0x7F4A7C15u);
@@ -61,7 +61,7 @@ std::string SiteWorld::state() const {
   return out;
 }
 
-/// The first, and one that takes the place of another: with what is on disk.
+/// Starts the first coordinator, or one that replaces another, from the log on disk.
 void SiteWorld::start_coordinator() {
   OuterCoordinator::Settings settings;
   for (const SimSite& site : sites_) settings.sites.push_back(site.name);
@@ -90,7 +90,7 @@ void SiteWorld::take(OuterCoordinator::Step step) {
         broken.push_back(
             fmt::format("round {} fragment {} committed twice", what.first, what.second));
       committed_.insert(json["epoch"].get<std::uint64_t>());
-    } else if (json["do"] == "begin") {  // all that came after that round is as if it never was
+    } else if (json["do"] == "begin") {  // rounds after this one are void
       std::erase_if(epoch_of_, [&](const auto& entry) {
         return entry.first.first > json["round"].get<std::int64_t>();
       });
@@ -98,7 +98,7 @@ void SiteWorld::take(OuterCoordinator::Step step) {
     }
   }
   if (step.end) broken.push_back("the run ended: " + step.end->text);
-  // It may die after it has written and before it has said anything.
+  // It may crash after it has written and before it has sent anything.
   for (const OuterCoordinator::Message& message : step.messages) {
     const SimSite* site = find(message.site);
     if (!site || chance(config_.lost)) continue;
@@ -135,7 +135,7 @@ void SiteWorld::repeat(std::string name, std::uint32_t attempt, int part, std::u
   const NumberedQuestion question{number, *leader.asked};
   for (int i = 0; i < copies; ++i)
     at(now + jitter(1, 60), [this, name, attempt, part, question] {
-      if (find(name)->attempt != attempt || !find(name)->up) return;  // the link went with it
+      if (find(name)->attempt != attempt || !find(name)->up) return;  // its link is gone
       take(coordinator_->ask(OuterCoordinator::Time(now), name, static_cast<std::uint32_t>(part),
                              question));
     });
@@ -157,7 +157,7 @@ void SiteWorld::start(SimSite& site) {
     leader.round = site.saved_round;
     for (std::int64_t f = 0; f < config_.fragments; ++f) {
       leader.done[f] = leader.round;
-      // Weights are a function of the rounds that made them.
+      // Weights are a function of the rounds that contributed.
       std::uint64_t theta = mixed(static_cast<std::uint64_t>(part), 17);
       for (std::int64_t r = 1; r <= leader.round; ++r)
         theta = mixed(theta, epoch_of_.contains({r, f}) ? epoch_of_[{r, f}] : 0);
@@ -180,7 +180,7 @@ void SiteWorld::crash(SimSite& site) {
     ++gone.attempt;
     at(now + jitter(200, 4000), [this, name] { start(*find(name)); });
   });
-  // What its peers notice of it: their links break.
+  // Its peers notice their broken links.
   for (SimSite& other : sites_)
     for (Leader& leader : other.leaders) {
       if (!other.up || !leader.order) continue;
@@ -308,7 +308,7 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterExchange& order) {
   if (leader.round >= 3) idle_ms[site.name] += now - leader.ready_since;
   leader.epoch = order.epoch;
   leader.order = order;
-  // Peers that are silent are given up.
+  // Gives up peers that are silent.
   at(now + 15'000,
      [this, name = site.name, attempt = site.attempt, part = leader.part, epoch = order.epoch] {
        SimSite& waits = *find(name);
@@ -319,7 +319,7 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterExchange& order) {
   try_exchange(order.epoch, leader.part);
 }
 
-/// When all are there it takes its time, and each gets to its end by itself.
+/// Once all members have the order, each completes the exchange by itself after some time.
 void SiteWorld::try_exchange(std::uint64_t epoch, int part) {
   const OuterExchange& order = orders_.at(epoch);
   for (const OuterMember& member : order.members) {
@@ -363,7 +363,7 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterDecision& decision)
                                  decision.epoch, decision.commit ? "committed" : "called off"));
   if (!decision.commit) return ready(site, leader);
   apply(leader, decision.round, decision.fragment, decision.epoch);
-  // All that have the round have the same weights.
+  // All sites that have the round have the same weights.
   for (const SimSite& other : sites_) {
     if (!other.up) continue;
     const Leader& its = other.leaders[static_cast<std::size_t>(leader.part)];
@@ -391,7 +391,7 @@ void SiteWorld::deliver(const OuterCoordinator::Message& message, std::uint32_t 
                           (message.number == leader.number || message.number == 0);
   if (taken_back && leader.round > 0) return join(*site, leader);
   if (message.number != leader.number || !leader.asked) return;
-  // No state that anybody has: it starts again from its checkpoint.
+  // No site has a matching state: it restarts from its checkpoint.
   const bool no_way = std::holds_alternative<OuterJoin>(*leader.asked) &&
                       std::holds_alternative<OuterRefused>(message.answer);
   leader.asked.reset();

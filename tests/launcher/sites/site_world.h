@@ -1,7 +1,7 @@
-// Sites that train, and everything that can go wrong between them, in simulated time: for tests of
-// the coordinator. Each leader asks as common/training/outer.h says; messages are late, lost,
-// doubled and out of order; sites crash and come back with an older checkpoint; the coordinator
-// crashes between what it has written and what it has said.
+// Simulates sites that train, and all faults between them, in simulated time, for tests of the
+// coordinator. Leaders ask as common/training/outer.h specifies. Messages are late, lost,
+// duplicated and reordered. Sites crash and return with an older checkpoint. The coordinator
+// crashes between writing its log and sending messages.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,17 @@ class SiteWorld {
     int sites = 3, parts = 1;
     std::int64_t fragments = 1, min_sites = 1, rounds = 12;
     int site_crashes = 0, coordinator_crashes = 0;
-    double lost = 0.0, doubled = 0.0;  // shares of messages
+    double lost = 0.0, doubled = 0.0;  // fractions of all messages
     std::vector<double> step_seconds = {};
     bool rounds_of_one = false;  // level "none"
     std::int64_t every = 10;
   };
   explicit SiteWorld(Config config);
 
-  /// Until every site has all rounds; false when `limit_ms` has passed before.
+  /// Runs until every site has all rounds. Returns false if `limit_ms` passes first.
   bool run(std::int64_t limit_ms);
 
-  /// What went wrong; empty = nothing.
+  /// Violations found; empty if there are none.
   std::vector<std::string> broken;
   std::int64_t now = 0;
   std::map<std::string, std::int64_t> idle_ms, busy_ms;  // by site, since round 3
@@ -50,7 +50,7 @@ class SiteWorld {
     std::uint32_t attempt = 1;
     bool up = true;
     std::vector<Leader> leaders;
-    std::int64_t saved_round = 0;  // of its checkpoint
+    std::int64_t saved_round = 0;  // round of its checkpoint
     double step_seconds = 0.1;
   };
   struct Leader {
@@ -60,7 +60,7 @@ class SiteWorld {
     std::int64_t round = 0, position = 0, fragment = 0, ready_since = 0;
     std::map<std::int64_t, std::uint64_t> theta;  // of each fragment
     std::map<std::int64_t, std::int64_t> done;
-    std::uint64_t epoch = 0;  // of the exchange that it is in
+    std::uint64_t epoch = 0;  // of its current exchange
     std::optional<training::OuterExchange> order;
   };
 
@@ -93,10 +93,10 @@ class SiteWorld {
   std::multimap<std::int64_t, std::function<void()>> events_;
   std::vector<SimSite> sites_;
   std::unique_ptr<OuterCoordinator> coordinator_;
-  std::uint64_t life_ = 0;  // of the coordinator
+  std::uint64_t life_ = 0;  // counts the coordinators
   std::uint64_t keys_ = 0;
   std::optional<std::int64_t> wake_;
-  // What is checked.
+  // State for the checks.
   std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t> epoch_of_;  // (round, fragment)
   std::set<std::uint64_t> committed_;
   std::map<std::uint64_t, training::OuterExchange> orders_;

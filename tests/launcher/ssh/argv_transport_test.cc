@@ -1,4 +1,5 @@
-// runner.transport: any program that runs a command; here `env`, which does it on this machine.
+// runner.transport: any program that runs a command on a host. Here `env`, which runs it on this
+// machine.
 #include "launcher/ssh/argv_transport.h"
 
 #include <doctest/doctest.h>
@@ -37,7 +38,7 @@ TEST_SUITE("launcher") {
 
   TEST_CASE("runner.transport: commands, their output and status, several on one connection") {
     TemplateWorld world;
-    // As srun does: the variables of this machine come along, and say nothing of the host.
+    // As with srun, the variables of this machine are inherited and do not describe the host.
     auto connection =
         world.connect({"env", "SSH_CONNECTION=192.0.2.1 1 192.0.2.2 22", "AT=<{host}>"});
     REQUIRE_MESSAGE(connection, (connection ? "" : connection.error().message));

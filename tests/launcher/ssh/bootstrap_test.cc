@@ -1,5 +1,5 @@
-// Installing and starting the runner: over sshd and locally, with the shells that are here, and
-// with every way in which the host's side can fail.
+// Installing and starting the runner over sshd and locally, with the shells of this machine, and
+// with every failure on the host's side.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -25,7 +25,7 @@ namespace {
 
 using sortie::test::contains;
 
-// A runner that tells how it was started and then echoes; big enough to need several windows.
+// A runner that reports how it was started and then echoes. Large enough to need several windows.
 std::string fake_runner(int version = 1) {
   return fmt::format(
       "#!/bin/sh\n# {} {}\n[ -z \"$2\" ] || printf '\\nSORTIE HAVE\\n'\n"
@@ -70,8 +70,8 @@ struct Bootstrapped : World {
   std::unique_ptr<Connection> connection;
 };
 
-// A Connection that answers with /bin/sh run by `shell` in a given environment: the script under
-// each shell of this machine, without sshd.
+// A Connection that runs the script with `shell` in a given environment instead of /bin/sh: tests
+// each shell of this machine without sshd.
 class ShellConnection : public Connection {
  public:
   ShellConnection(asio::io_context& io, std::string prefix)
@@ -184,7 +184,8 @@ TEST_SUITE("launcher") {
                           {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
       REQUIRE(::utimensat(AT_FDCWD, file.c_str(), times, 0) == 0);
     };
-    // The first one is in use on another host; the newest three are the last, the first and one.
+    // The first one is in use on another host. The three newest are the last, the first and the
+    // fifth.
     for (std::size_t i = 1; i < 5; ++i) used(files[i], 20 - static_cast<int>(i));
     used(files[0], 2);
     install(6);
@@ -216,11 +217,11 @@ TEST_SUITE("launcher") {
     options.config = {"MaxSessions 1"};
     Bootstrapped world(options);
     const auto runner = world.binary();
-    for (int i = 0; i < 3; ++i) {  // pushed, then started directly
+    for (int i = 0; i < 3; ++i) {  // pushed the first time, then started directly
       auto channel = world.start(runner);
       REQUIRE_MESSAGE(channel, (channel ? "" : channel.error().message));
       CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
-      // A second one is refused, and that ends neither the connection nor the first.
+      // A second session is refused. Neither the connection nor the first session ends.
       const auto second = finish(world.io, world.connection->exec("true"));
       REQUIRE(!second);
       CHECK(second.error().code == ErrorCode::channel);
@@ -284,7 +285,7 @@ TEST_SUITE("launcher") {
     for (const std::string shell : {"dash", "bash", "bash --posix", "busybox sh"}) {
       CAPTURE(shell);
       if (run({"sh", "-c", "command -v " + shell}).code != 0) {
-        // dash and bash are essential on Debian; busybox may be absent.
+        // dash and bash are essential packages on Debian; busybox may be missing.
         REQUIRE(shell == "busybox sh");
         continue;
       }

@@ -1,5 +1,5 @@
-// Commands over a real sshd: data both ways, how they end, what they say on stderr, and what
-// happens to coroutines inside a connection that goes.
+// Commands over a real sshd: data in both directions, exit, stderr, and what happens to coroutines
+// when their connection disappears.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
@@ -130,7 +130,7 @@ TEST_SUITE("launcher") {
     const auto mark = world.folder / "seen-eof";
     { const auto channel = world.start(*world.connection, "cat; touch " + mark.string()); }
     CHECK(world.until([&] { return std::filesystem::exists(mark); }));
-    // The connection still serves.
+    // The connection can still be used.
     const auto ran = world.run_command(*world.connection, "echo again");
     REQUIRE(ran);
     CHECK(ran->output == "again\n");
@@ -186,7 +186,7 @@ TEST_SUITE("launcher") {
     REQUIRE(pid);
     std::string number = *pid;
     while (!number.empty() && number.back() == '\n') number.pop_back();
-    // The parent of the login shell is this connection's sshd process.
+    // The parent of the login shell is the sshd process of this connection.
     CHECK(run({"kill", "-9", number}).code == 0);
     const auto read = finish(world.io, World::read_all(*channel), 20s);
     REQUIRE_FALSE(read);

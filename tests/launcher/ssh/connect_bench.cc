@@ -1,6 +1,6 @@
-// How long N hosts take to be connected to and to run `true`, and what that costs the client:
+// Benchmark: time to connect to N hosts and run `true` on each, and its cost for the client.
 //   build/release/bin/bench_ssh_connect [HOSTS] [ROUNDS]
-// All hosts are one sshd on loopback, so the wall time is mostly that sshd's.
+// All hosts are one sshd on loopback, so the wall time is mostly that of sshd.
 #include <fmt/core.h>
 #include <sys/resource.h>
 

@@ -1,4 +1,5 @@
-// Reaching a server, and every stage at which that can fail, with the messages a user sees.
+// Connecting to a server, and every stage at which that can fail, with the messages shown to the
+// user.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fmt/core.h>
@@ -25,7 +26,7 @@ std::string at(int port) {
   return fmt::format("127.0.0.1:{}", port);
 }
 
-/// A port that accepts connections and then does nothing, or says `greeting`.
+/// A port that accepts connections and then does nothing, or sends `greeting`.
 struct Listener {
   explicit Listener(std::string greeting = "", bool accepting = true) {
     fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -78,7 +79,7 @@ TEST_SUITE("launcher") {
     CHECK(contains(message, "`" + command + "`"));
     CHECK(contains(message, "runner.ssh.accept_new=true"));
     CHECK_FALSE(std::filesystem::exists(world.home() / "known_hosts"));
-    // The command does what it says.
+    // The command works.
     CHECK(run({"sh", "-c", command}).code == 0);
     CHECK(world.connect(at(server.port())));
   }
@@ -332,7 +333,7 @@ TEST_SUITE("launcher") {
     World world;
     const Listener half("SSH-2.0-Half_1.0\r\n");
     config::SshConfig ssh;
-    ssh.handshake_timeout = 4000ms;  // the banner is there by then
+    ssh.handshake_timeout = 4000ms;  // the banner has arrived by then
     const auto connection = world.connect(at(half.port), ssh);
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::handshake);
@@ -348,7 +349,7 @@ TEST_SUITE("launcher") {
     CHECK(contains(connection.error().message, "not an SSH server"));
     const Listener gone("!\r\n");
     config::SshConfig ssh;
-    ssh.handshake_timeout = 3000ms;  // each time it closes within that
+    ssh.handshake_timeout = 3000ms;  // the server closes within that time, on every try
     const auto closed = world.connect(at(gone.port), ssh);
     REQUIRE_FALSE(closed);
     CHECK(closed.error().code == ErrorCode::handshake);
@@ -371,7 +372,7 @@ TEST_SUITE("launcher") {
   TEST_CASE("a name resolves and every one of its addresses is tried") {
     World world;
     const Sshd server(world.folder / "sshd", world.public_key);
-    // localhost is ::1 first where there is IPv6; sshd listens on 127.0.0.1 alone.
+    // localhost resolves to ::1 first if there is IPv6. sshd listens only on 127.0.0.1.
     world.know(fmt::format("[localhost]:{} {}\n", server.port(), server.host_key()));
     const auto connection = world.connect(fmt::format("localhost:{}", server.port()));
     REQUIRE_MESSAGE(connection, (connection ? "" : connection.error().message));

@@ -42,7 +42,7 @@ struct ControlFiles {
     return *made;
   }
   void write(const std::string& text) { write_text(file, text); }
-  // What the ssh of this machine says of a host.
+  // The value of a keyword according to the ssh of this machine.
   std::string by_ssh(const std::string& keyword, const std::vector<std::string>& more) {
     std::vector<std::string> words = {"ssh", "-G", "-F", file.string()};
     words.insert(words.end(), more.begin(), more.end());
@@ -96,7 +96,7 @@ TEST_SUITE("launcher") {
     names.port = "22";
     names.user = "ada";
     names.jump_host = "gate";
-    // sha1sum of "bastion.exampleh22ada" and of the same with "gate" after it.
+    // sha1sum of "bastion.exampleh22ada", without and with "gate" appended.
     CHECK(connection_hash(names, false) == "fa388cdec03a0b4e273f99cb392cab4237f55dcd");
     CHECK(connection_hash(names, true) == "6fd3b4f02875003433438b8f5356e45645c741bc");
     names.jump_host.clear();
@@ -115,7 +115,7 @@ TEST_SUITE("launcher") {
     CHECK(files.settings("plain").sockets.empty());
     CHECK(files.settings("stays").make);
     CHECK(files.settings("stays").persist == "10m");
-    CHECK(files.settings("stays", {}, true).make);  // a jump host
+    CHECK(files.settings("stays", {}, true).make);  // as a jump host
     CHECK_FALSE(files.settings("asks").make);
     CHECK(files.settings("zero").make);
     CHECK_FALSE(files.settings("goes").make);

@@ -1,5 +1,5 @@
 // Many hosts at once: servers that drop connections (sshd's default MaxStartups), jump hosts in
-// front of many, hosts that never answer beside hosts that do.
+// front of many hosts, and hosts that never answer next to hosts that do.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <sys/socket.h>
@@ -43,7 +43,7 @@ asio::awaitable<std::string> reach(Transport& transport, std::string host,
   co_return ran->output;
 }
 
-// Connects to all of them at once and keeps the connections; every failure is a failed check.
+// Connects to all hosts concurrently and returns the connections. Each failure is a failed check.
 std::vector<std::unique_ptr<Connection>> reach_all(World& world, Transport& transport,
                                                    const std::vector<std::string>& hosts) {
   std::vector<std::unique_ptr<Connection>> kept;
@@ -68,7 +68,7 @@ std::vector<std::string> names(int count) {
   return all;
 }
 
-// A connection to sshd that has its banner, and never goes on.
+// Connects to sshd, receives its banner, and does not continue.
 int hold_a_place(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -124,7 +124,7 @@ TEST_SUITE("launcher") {
     const auto transport = world.transport();
     const auto kept = reach_all(world, *transport, names(48));
     CHECK(count_of(server.log(), "Accepted publickey") == 48);
-    CHECK(server.log().contains("past MaxStartups"));  // else this shows nothing
+    CHECK(server.log().contains("past MaxStartups"));  // otherwise this test proves nothing
   }
 
   TEST_CASE("40 hosts behind one jump host as it is installed: one connection to it, none lost") {
@@ -143,7 +143,7 @@ TEST_SUITE("launcher") {
   }
 
   TEST_CASE("a connection that the server dropped before anybody here looked is tried again") {
-    // As the streams of a jump host end; libssh has no error text for it.
+    // As when the stream through a jump host ends: libssh has no error text for it.
     World world;
     int pair[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
@@ -186,10 +186,10 @@ TEST_SUITE("launcher") {
     SshdOptions closed = as_installed();
     closed.config = {"MaxStartups 1:100:1", "LoginGraceTime 60"};
     const Sshd server(world.folder / "sshd", world.public_key, closed);
-    // Somebody who does not sign in holds the only place.
+    // A client that does not authenticate occupies the only place.
     const int holder = hold_a_place(server.port());
     config::SshConfig ssh;
-    ssh.handshake_timeout = 3000ms;  // it drops within that, each time
+    ssh.handshake_timeout = 3000ms;  // each time it drops within that time
     const auto began = std::chrono::steady_clock::now();
     const auto refused = world.connect(fmt::format("127.0.0.1:{}", server.port()), ssh);
     const auto took = std::chrono::steady_clock::now() - began;
@@ -198,7 +198,7 @@ TEST_SUITE("launcher") {
     CHECK(refused.error().message.contains("MaxStartups"));
     CHECK(refused.error().message.contains("tried "));
     CHECK(took < test::patient(9s));
-    // And it gets in when the place is free again meanwhile.
+    // Connects if the place becomes free meanwhile.
     world.know(server.known_hosts_line());
     asio::steady_timer timer(world.io, 500ms);
     timer.async_wait([&](boost::system::error_code) { ::close(holder); });
@@ -270,7 +270,7 @@ TEST_SUITE("launcher") {
     const auto kept = reach_all(world, *transport, {"target"});
     REQUIRE(world.until([&] { return target.sessions().size() == 1; }));
     const auto sessions = target.sessions();
-    world.spend(4s);  // idle, and alive: keep-alives are answered
+    world.spend(4s);  // idle but alive: keep-alives are answered
     CHECK(world.run_command(*kept.front(), "echo still"));
     ::kill(sessions.front(), SIGSTOP);
     world.spend(14500ms);
@@ -297,7 +297,7 @@ TEST_SUITE("launcher") {
     passes[0]->dropped();
     const double cut = gate->limit();
     CHECK(cut < 10);
-    passes[1]->dropped();  // of the same crowd: nothing new
+    passes[1]->dropped();  // from the same burst: no further reduction
     CHECK(gate->limit() == cut);
     passes.clear();
     enter()->got_in();

@@ -1,5 +1,5 @@
-// What the tests of the SSH transport share: a user with a home folder of his own, and a way to run
-// coroutines to their end within a bounded time.
+// Shared by tests of the SSH transport: a user with a separate home folder, and a function that
+// runs a coroutine to its end within a bounded time.
 #pragma once
 
 #include <pwd.h>
@@ -43,7 +43,7 @@ T finish(boost::asio::io_context& io, boost::asio::awaitable<T> work,
   return std::move(*result);
 }
 
-/// A user: a temporary home with an ed25519 key, and no agent.
+/// A user with a temporary home, an ed25519 key, and no agent.
 struct World {
   World() {
     std::filesystem::create_directories(home());
@@ -58,7 +58,7 @@ struct World {
   std::string known() const { return read_text(home() / "known_hosts"); }
   void configure(const std::string& text) { write_text(home() / "config", text); }
 
-  /// Lets the I/O thread work for a while, whether or not there is work.
+  /// Runs the I/O context for `time`, even if it has no work.
   void spend(std::chrono::milliseconds time) {
     const auto until = std::chrono::steady_clock::now() + time;
     io.restart();
@@ -66,7 +66,7 @@ struct World {
     std::this_thread::sleep_until(until);
   }
 
-  /// Lets it work until `condition`; false: that does not come true within half a minute.
+  /// Runs it until `condition` is true; false after half a minute.
   bool until(const std::function<bool()>& condition) {
     for (int i = 0; i < 1500 && !condition(); ++i) spend(20ms);
     return condition();
@@ -79,7 +79,7 @@ struct World {
     auto transport_now = transport(ssh);
     return finish(io, transport_now->connect(host));
   }
-  /// Connects to a server that is expected to be fine.
+  /// Connects to a server that is expected to accept. Throws if it does not.
   std::unique_ptr<Connection> connect_to(const Sshd& server) {
     auto connection = connect("127.0.0.1:" + std::to_string(server.port()));
     if (!connection) throw std::runtime_error(connection.error().message + "\n" + server.log());

@@ -1,4 +1,4 @@
-// ProxyJump over real sshd's, and signing in with a real ssh-agent.
+// ProxyJump over real sshd processes, and authentication with a real ssh-agent.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <sys/socket.h>
@@ -38,7 +38,7 @@ struct Agent {
   Child process;
 };
 
-// Two servers: `jump` and, behind it by config, `target`.
+// Two servers: `jump`, and `target`, which the config reaches through it.
 struct Behind : World {
   Behind()
       : jump(folder / "jump", public_key, verbose()),
@@ -111,7 +111,7 @@ TEST_SUITE("launcher") {
     }
     CHECK(failed == 0);
     CHECK(count_of(world.jump.log(), "Accepted publickey") == 1);
-    // sshd tells the client first, and its log then.
+    // sshd answers the client before it writes its log.
     CHECK(world.until([&] { return count_of(world.target.log(), "Accepted publickey") >= 8; }));
     CHECK(count_of(world.target.log(), "Accepted publickey") == 8);
     CHECK(world.until([&] { return world.jump.sessions().size() == 1; }));
@@ -121,7 +121,7 @@ TEST_SUITE("launcher") {
     CHECK(ran->output == "still\n");
     connections.clear();
     CHECK(world.until([&] { return world.jump.sessions().empty(); }));
-    // And a new one is made for the next target.
+    // The next target gets a new connection.
     CHECK(finish(world.io, transport->connect("target9")));
     CHECK(count_of(world.jump.log(), "Accepted publickey") == 2);
   }
@@ -247,7 +247,7 @@ TEST_SUITE("launcher") {
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == ErrorCode::auth);
     CHECK(contains(refused.error().message, "set IdentitiesOnly and IdentityFile"));
-    // Each key that is refused takes a socket to the agent.
+    // Each refused key uses a socket to the agent.
     const std::size_t open = sortie::test::open_files();
     REQUIRE_FALSE(world.connect(host));
     CHECK(sortie::test::open_files() == open);

@@ -1,5 +1,5 @@
-// Hosts through OpenSSH masters: real ones (`ssh -M`) against a real sshd, and a false one for what
-// a real one does not do.
+// Hosts through OpenSSH masters: real ones (`ssh -M`) with a real sshd, and a fake one for behavior
+// that a real one does not show.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-// A user whose ssh and whose Sortie read one config.
+// A user whose ssh and Sortie read the same config.
 struct MuxWorld : World {
   explicit MuxWorld(const SshdOptions& options = {})
       : server(folder / "sshd", public_key, options) {
@@ -35,7 +35,7 @@ struct MuxWorld : World {
   ~MuxWorld() {
     if (std::filesystem::exists(socket())) end_master();
   }
-  // `more`: lines of the host's block.
+  // `more`: additional lines in the host's block.
   void use(const std::string& more) {
     configure(
         fmt::format("Host target\n HostName 127.0.0.1\n Port {}\n IdentityFile {}\n"
@@ -61,7 +61,7 @@ struct MuxWorld : World {
     REQUIRE_MESSAGE(started.code == 0, started.output);
   }
   void end_master() { run(ssh_words({"-O", "exit"})); }
-  // From now on nobody can sign in.
+  // Makes further authentication fail.
   void forget_key() { std::filesystem::remove(home() / "id_ed25519"); }
   std::unique_ptr<Connection> reach() {
     if (!transport_) transport_ = transport(ssh());
@@ -73,8 +73,8 @@ struct MuxWorld : World {
   std::unique_ptr<Transport> transport_;
 };
 
-// A target behind a jump host that takes a stranger's key alone, and has a master that the stranger
-// has signed in.
+// A target behind a jump host that accepts only another user's key, and a master for the jump host
+// that this other user has authenticated.
 struct BehindMaster : MuxWorld {
   explicit BehindMaster(const SshdOptions& options = {})
       : jump(folder / "jump", stranger.public_key, options) {
@@ -86,7 +86,7 @@ struct BehindMaster : MuxWorld {
   }
   ~BehindMaster() { run(words({"-O", "exit"})); }
 
-  // `key`: for the jump host.
+  // `key`: key for the jump host.
   std::string hosts(const std::filesystem::path& key, const std::string& jumps) const {
     return fmt::format(
         "Host jump\n HostName 127.0.0.1\n Port {}\n ControlPath {}\n IdentityFile {}\n"
@@ -105,7 +105,7 @@ struct BehindMaster : MuxWorld {
   Sshd jump;
 };
 
-// Says what it is told to whoever connects, one after another.
+// Serves its clients one after another with `serve`.
 class FalseMaster {
  public:
   using Serve = std::function<void(int)>;
@@ -173,7 +173,7 @@ std::string message(std::initializer_list<std::uint32_t> numbers, const std::str
 const std::string kHello = ssh::mux_hello();
 const std::string kAlive = message({0x80000005, 1, 4711});
 
-// Greets as a master does, takes the request and its descriptors, and answers.
+// Greets like a master, receives the request and its descriptors, and answers.
 FalseMaster::Serve answering(const std::string& answer) {
   return [answer](int fd) {
     tell(fd, kHello + kAlive);
@@ -213,7 +213,7 @@ TEST_SUITE("launcher") {
     }
     CHECK(got == sent);
     CHECK(channel->stderr_tail() == "why\n");
-    // Of a signal masters say nothing.
+    // Masters do not report signals.
     const auto killed = world.run_command(*connection, "kill -9 $$");
     REQUIRE(killed);
     CHECK(killed->status.kind == ProcessStatus::Kind::lost);
@@ -234,7 +234,7 @@ TEST_SUITE("launcher") {
     CHECK(three->through().empty());
     CHECK(two->through() == world.socket().string());
     world.forget_key();
-    world.transport_.reset();  // it has read the key
+    world.transport_.reset();  // it holds the key in memory
     const auto four = world.reach();
     const auto refused = finish(world.io, four->exec("echo here"));
     REQUIRE_FALSE(refused);
@@ -258,7 +258,7 @@ TEST_SUITE("launcher") {
     const auto status = finish(world.io, channel->wait());
     REQUIRE_FALSE(status);
     CHECK(status.error().code == ErrorCode::lost);
-    // The socket is gone with it: the host is signed in to.
+    // The socket has disappeared too, so Sortie connects by itself.
     const auto again = world.reach();
     CHECK(again->through().empty());
     CHECK(world.run_command(*again, "true"));
@@ -272,7 +272,7 @@ TEST_SUITE("launcher") {
     const auto file = world.folder / "ended";
     auto goes = world.start(*connection, fmt::format("echo on; cat; echo > {}", file.string()));
     std::array<char, 64> buffer;
-    REQUIRE(finish(world.io, goes->read_some(buffer)));  // else what it prints has no reader
+    REQUIRE(finish(world.io, goes->read_some(buffer)));  // otherwise its output has no reader
     goes.reset();
     CHECK(world.until([&] { return std::filesystem::exists(file); }));
     const auto count = finish(world.io, stays->read_some(buffer));
@@ -284,7 +284,7 @@ TEST_SUITE("launcher") {
     MuxWorld world;
     world.use("ControlMaster auto\n ControlPersist 1m");
     {
-      // What a dead master has left.
+      // The socket file that a dead master leaves.
       const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
       sockaddr_un address{};
       address.sun_family = AF_UNIX;
@@ -320,7 +320,7 @@ TEST_SUITE("launcher") {
     CHECK(other.error().message.contains("ControlPersist"));
     world.use("ControlMaster auto\n ControlPersist 1m");
     const std::string path = std::getenv("PATH");
-    ::setenv("PATH", world.folder.path().c_str(), 1);  // no ssh there
+    ::setenv("PATH", world.folder.path().c_str(), 1);  // no ssh in this PATH
     const auto connection = world.reach();
     ::setenv("PATH", path.c_str(), 1);
     CHECK(connection->through().empty());
@@ -340,7 +340,7 @@ TEST_SUITE("launcher") {
   TEST_CASE("a jump host with a master is not signed in to") {
     BehindMaster world;
     const auto connection = world.reach();
-    CHECK(connection->through().empty());  // the sign-in at the target is ours
+    CHECK(connection->through().empty());  // the target itself is reached without a master
     const auto ran = world.run_command(*connection, "head -c 1000000 /dev/zero");
     REQUIRE(ran);
     CHECK(ran->output == std::string(1'000'000, '\0'));
@@ -359,11 +359,11 @@ TEST_SUITE("launcher") {
         jump.port(), world.socket().string(), (world.home() / "id_ed25519").string(),
         (world.home() / "known_hosts").string()));
     config::SshConfig ssh = world.ssh();
-    ssh.port = world.server.port();  // of hosts, not of jump hosts
+    ssh.port = world.server.port();  // for hosts, not for jump hosts
     for (int i = 0; i < 2; ++i) {
       world.transport_ = world.transport(ssh);
       const auto connection = world.reach();
-      CHECK(connection->through().empty());  // the sign-in at the target is ours
+      CHECK(connection->through().empty());  // the target itself is reached without a master
       const auto ran = world.run_command(*connection, "echo there");
       REQUIRE(ran);
       CHECK(ran->output == "there\n");
@@ -458,7 +458,7 @@ TEST_SUITE("launcher") {
   TEST_CASE("a master that ends a session without a word of it: lost") {
     MuxWorld world;
     std::atomic<int> connections = 0;
-    // Opens a session, says half a message, ends, and is silent to whoever asks after that.
+    // Opens a session, sends half a message and ends. Does not answer later clients.
     FalseMaster master(world.socket(), [&](int fd) {
       if (connections++ > 0) return;
       answering(message({0x80000006, 2, 5}) + message({0x80000008, 5}) + std::string(1, '\0'))(fd);

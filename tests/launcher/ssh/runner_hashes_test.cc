@@ -1,4 +1,5 @@
-// The runner's hashes: remembered as long as its file is the same, and taken from nowhere else.
+// Hashes of the runner: cached as long as its file is unchanged, and read only from a trusted cache
+// file.
 #include "launcher/host/runner_hashes.h"
 
 #include <doctest/doctest.h>
@@ -23,7 +24,7 @@ struct Hashed {
   fs::path remembered = dir / "sortie/runner-hashes";
   struct stat info {};
 
-  /// A file whose last change is old enough to be remembered.
+  /// A file whose last change is old enough for caching.
   Hashed() {
     test::write_text(dir / "runner", "abc");
     REQUIRE(::stat((dir / "runner").c_str(), &info) == 0);
@@ -41,7 +42,7 @@ TEST_CASE("the hashes of a runner are remembered, and found again") {
   struct stat file {};
   REQUIRE(::stat(world.remembered.c_str(), &file) == 0);
   CHECK((file.st_mode & 07777) == 0600);
-  // The content is not looked at again.
+  // The content is not read again.
   CHECK(hashes_of_runner("abd", world.info).sha256 == kOfAbc);
 }
 

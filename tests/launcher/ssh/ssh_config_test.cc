@@ -1,4 +1,4 @@
-// The reader of ssh_config files, the settings made from it, and the pieces below: no network.
+// The parser of ssh_config files, the settings derived from them, and their helpers. No network.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
@@ -229,7 +229,7 @@ TEST_SUITE("launcher") {
     CHECK(verdict("[one]:2222", "ssh-ed25519", "blob-b") == known);
     CHECK(hosts.check("two", {"ssh-ed25519", "x"}).place == (folder / "kh").string() + ":1");
     CHECK(hosts.key_types("x.farm") == std::vector<std::string>{"ssh-rsa"});
-    // Recording goes on a line of its own although the file ends without one, and is seen.
+    // The record gets a separate line although the file does not end with a newline, and is found.
     REQUIRE(record_host_key(folder / "kh", "three", {"ssh-ed25519", "blob-c"}));
     REQUIRE(hosts.load({folder / "kh"}));
     CHECK(verdict("three", "ssh-ed25519", "blob-c") == known);

@@ -16,7 +16,7 @@ using namespace sortie::launcher::testing;
 
 namespace {
 
-// A user whose ssh program reads the files of this world alone.
+// A user whose ssh program reads only the files of this world.
 struct SystemWorld : World {
   SystemWorld() : server(folder / "sshd", public_key) {
     know(server.known_hosts_line());
@@ -42,7 +42,7 @@ bool gone(pid_t pid) {
   return ::kill(pid, 0) != 0;
 }
 
-// The ssh programs that this process has started, zombies too.
+// The ssh processes that this process has started, including zombies.
 std::vector<pid_t> children() {
   std::vector<pid_t> pids;
   std::istringstream lines(run({"pgrep", "-P", std::to_string(::getpid()), "-x", "ssh"}).output);
@@ -64,7 +64,7 @@ TEST_SUITE("launcher") {
     REQUIRE(first);
     CHECK(first->output == "one\n");
     CHECK(first->status.code == 7);
-    // Whole both ways.
+    // Data is intact in both directions.
     const auto channel = world.start(**connection, "cat");
     const std::string sent(1 << 20, 's');
     boost::asio::co_spawn(
@@ -99,7 +99,7 @@ TEST_SUITE("launcher") {
     CHECK(children().size() == 1);
     transport.reset();
     io.reset();
-    for (const pid_t pid : children()) {  // killed, and not gone within a moment
+    for (const pid_t pid : children()) {  // killed, but perhaps not reaped yet
       int status = 0;
       CHECK(::waitpid(pid, &status, 0) == pid);
       CHECK(WIFSIGNALED(status));

@@ -1,4 +1,5 @@
-// A person's session over a real sshd: the terminal there, its size and TERM, outputs apart, ends.
+// Interactive sessions over a real sshd: the remote terminal, its size and TERM, separate outputs,
+// exit.
 #include <doctest/doctest.h>
 
 #include "launcher/host/terminal_channel.h"
@@ -20,7 +21,7 @@ struct TerminalWorld : World {
   std::unique_ptr<Connection> connection;
 };
 
-/// What one session said and how it ended.
+/// Output of a session, and how it ended.
 struct Said {
   std::string out, err;
   Result<ProcessStatus> status = fail(ErrorCode::internal, "not run");
@@ -80,7 +81,7 @@ TEST_CASE("without a terminal a session has its outputs apart, its stdin and its
   CHECK(said.out == "from here\n");
   CHECK(said.err == "complaint\n");
   CHECK(*said.status == ProcessStatus{ProcessStatus::Kind::exited, 7, false});
-  // More than a window of both outputs, read one after the other.
+  // More than a window on both outputs, read one after the other.
   const Said much = finish(
       world.io, say(*world.connection,
                     {"head -c 300000 /dev/zero; head -c 20000 /dev/zero >&2", false, "", {}}, ""));

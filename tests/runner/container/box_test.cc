@@ -1,4 +1,5 @@
-// Ranks in real containers: what they find, and how their end is told. Real runner, real dockerd.
+// Ranks in real containers: their environment, and how their end is reported. Real runner, real
+// dockerd.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,12 +30,12 @@ wire::JobSpec box_job(std::vector<std::string> argv, std::uint32_t ranks = 1) {
   return job;
 }
 
-/// Nothing of the job is left: no process, folder, container.
+/// Processes, folders and containers left by the job; empty if there are none.
 std::string left_of(const wire::JobSpec& job) {
   return remains(job) + DockerEngine::get().containers_left();
 }
 
-/// The one error with which a job is refused.
+/// The one error with which the runner rejects the job.
 std::string refused(const wire::JobSpec& job) {
   RunnerClient client;
   if (client.prepare(job)) return "not refused";
@@ -148,7 +149,7 @@ TEST_CASE("one container per rank, with one /dev/shm among them") {
   job.container.scope = wire::ContainerScope::rank;
   job.container.shm_bytes = 8u << 20;
   RunnerClient client;
-  REQUIRE(client.prepare(job));  // they are up before the ranks run, and gone with the last one
+  REQUIRE(client.prepare(job));  // containers are up before ranks, gone with the last one
   const std::string names = DockerEngine::get().containers();
   CHECK(has(names, "sortie-" + job.run_id + "-a1-n0-r0 Up"));
   CHECK(has(names, "sortie-" + job.run_id + "-a1-n0-r1 Up"));

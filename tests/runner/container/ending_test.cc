@@ -1,4 +1,4 @@
-// Who may be gone, and what is left of the containers then: nothing.
+// Ends of jobs in containers, whichever process dies first: no container is left.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -34,7 +34,8 @@ std::string left_at_end_of(const wire::JobSpec& job) {
   return containers + remains(job);
 }
 
-/// After Finished no container is left; what the runner still has goes with it.
+/// Containers that exist after Finished, and everything left after Goodbye; empty if there is
+/// nothing.
 std::string left_after(RunnerClient& client, const wire::JobSpec& job) {
   const std::string containers = DockerEngine::get().containers();
   client.send(wire::Goodbye{});
@@ -42,7 +43,7 @@ std::string left_after(RunnerClient& client, const wire::JobSpec& job) {
   return containers + left_at_end_of(job);
 }
 
-/// Started, and every rank has said something.
+/// Starts the job and waits until every rank has written a line.
 void start(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
   REQUIRE(client.wait_up(job.ranks.size()));

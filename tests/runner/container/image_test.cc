@@ -1,4 +1,4 @@
-// Images before a job: looked for, pulled from a real registry, with a login of their own.
+// Images before a job: looked up, and pulled from a real registry with the order's own credentials.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -28,11 +28,11 @@ using sortie::test::has;
 
 namespace fs = std::filesystem;
 
-/// user "ann", password "secret word".
+/// htpasswd line of user "ann" with password "secret word".
 constexpr const char* kUser = "ann:$2b$05$abcdefghijklmnopqrstuu1C7yeI3ZG3Jm.nHdnKkGJg1xTYKP9Oy\n";
 constexpr const char* kLogin = "YW5uOnNlY3JldCB3b3Jk";
 
-/// A registry on this machine that wants a login.
+/// A registry on this machine that requires a login.
 class Registry {
  public:
   Registry() : folder_("/tmp/sortie-registry-" + std::to_string(::getpid())) {
@@ -66,7 +66,7 @@ class Registry {
   std::string credentials() const {
     return "{\"auths\":{\"" + address() + "\":{\"auth\":\"" + kLogin + "\"}}}";
   }
-  /// Sends the test image there.
+  /// Pushes the test image to the registry under `name`; returns the full image name.
   std::string push(const std::string& name) const {
     const std::string image = address() + '/' + name;
     Ran pushed;
@@ -170,7 +170,7 @@ TEST_CASE("pulled with a login that is nowhere afterwards") {
   order.pull = 1;
   const Answer again = ask(order);
   REQUIRE_MESSAGE(again.ready, again.error);
-  CHECK(again.ready->pulled == 0);  // the same image
+  CHECK(again.ready->pulled == 0);  // the same image is already present
   order.image = registry.address() + "/team/none:1";
   CHECK(has(ask(order).error, "image " + order.image + ": docker: pull: "));
   order.credentials = "no json";
@@ -233,7 +233,7 @@ TEST_CASE("devices of a container are counted inside, or named by UUID") {
   CHECK(visible_devices("7", spec, {2, 3}, {"", "", "", ""}) == "7");
   CHECK(visible_devices("2,7", spec, {2, 3}, {"", "", "", ""}) == "2,7");
   CHECK(visible_devices("", spec, {2, 3}, {"", "", "", ""}) == "");
-  CHECK(visible_devices("0,1", spec, {0, 1}, {""}) == "0,1");  // ranks share what there is
+  CHECK(visible_devices("0,1", spec, {0, 1}, {""}) == "0,1");  // no device for slot 1: unchanged
   spec.gpus = "all";
   CHECK(visible_devices("3", spec, {2, 3}, {"", "", "", ""}) == "3");
 }

@@ -1,11 +1,11 @@
-// NVML as sortie-health calls it, driven by the file that SORTIE_FAKE_NVML names, which is read
-// again at each call:
-//   gpus N              how many there are (2 without it)
-//   event GPU XID       happens once, in the order of the lines
-//   lost GPU            every question about it fails with "GPU is lost"
+// A fake NVML library with the functions that sortie-health calls. The file named by
+// SORTIE_FAKE_NVML is its script. It is read again at each call. Lines:
+//   gpus N              number of GPUs (default 2)
+//   event GPU XID       an event that occurs once, in the order of the lines
+//   lost GPU            every query of this GPU fails with "GPU is lost"
 //   recovery GPU N, ecc GPU N, corrected GPU N, pending GPU 1, failed GPU 1
 //   throttle GPU BITS, links GPU MASK
-//   hang                questions about devices are not answered
+//   hang                queries of devices do not return
 #include <unistd.h>
 
 #include <chrono>
@@ -45,7 +45,7 @@ std::vector<Line> script() {
   return lines;
 }
 
-/// A handle is the number of its GPU, plus one.
+/// A handle is the index of its GPU plus one.
 unsigned number_of(NvmlDevice device) {
   return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(device)) - 1;
 }
@@ -60,7 +60,8 @@ void hang_if_told() {
   while (has_line("hang", 0)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
-/// The value of the last such line about the GPU.
+/// Sets `value` to that of the last line with this word and GPU, or to `otherwise` if there is
+/// none.
 int value_of(const char* word, NvmlDevice device, unsigned long long otherwise,
              unsigned long long& value) {
   hang_if_told();
@@ -79,7 +80,7 @@ std::size_t events_given = 0;
 extern "C" {
 
 int nvmlInit_v2() {
-  return script().empty() ? 9 : kNvmlSuccess;  // 9: the driver is not loaded
+  return script().empty() ? 9 : kNvmlSuccess;  // 9: driver not loaded
 }
 const char* nvmlErrorString(int error) {
   return error == 9 ? "Driver Not Loaded" : error == kNvmlGpuIsLost ? "GPU is lost" : "Other";

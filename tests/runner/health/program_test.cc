@@ -1,4 +1,4 @@
-// sortie-health itself: a kernel log that is a file, an NVML that is driven by a file.
+// sortie-health as a program, with a file as kernel log and a fake NVML driven by a file.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -29,10 +29,10 @@ using std::chrono::steady_clock;
 
 namespace {
 
-/// A sortie-health with files of its own; killed with the object.
+/// A sortie-health process with its own files. Killed by the destructor.
 class Helper {
  public:
-  /// `options` after those for the files of this test.
+  /// `options` follow those that name the files of this test.
   explicit Helper(std::vector<std::string> options = {}, const std::string& nvml = "gpus 2\n") {
     test::write_text(kernel_log(), "");
     test::write_text(folder_ / "nvml", nvml);
@@ -68,7 +68,7 @@ class Helper {
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
 
-  /// The next line; nothing within `limit`, or at the end of the stream.
+  /// The next line; nullopt after `limit` or at the end of the stream.
   std::optional<std::string> line(milliseconds limit = milliseconds(30'000)) {
     const auto until = steady_clock::now() + limit;
     for (;;) {
@@ -87,7 +87,7 @@ class Helper {
       text_.append(bytes.data(), static_cast<std::size_t>(count));
     }
   }
-  /// The next line with these words in it.
+  /// The next line that contains `words`.
   std::string line_with(const std::string& words) {
     const auto until = steady_clock::now() + std::chrono::seconds(60);
     while (steady_clock::now() < until)
@@ -108,7 +108,7 @@ class Helper {
   const test::ScopedTempDir& folder() const { return folder_; }
   pid_t pid() const { return pid_; }
   void close_output() { out_.reset(); }
-  /// The exit code; nothing within `limit`.
+  /// The exit code; nullopt if it still runs after `limit`.
   std::optional<int> ended(milliseconds limit = milliseconds(30'000)) {
     const auto until = steady_clock::now() + limit;
     int status = 0;
@@ -178,7 +178,8 @@ TEST_CASE("events of NVML, with what the driver asks for") {
 TEST_CASE("the counters of NVML: memory errors, rows, links, a GPU that is lost") {
   Helper helper({}, "gpus 2\necc 0 4\nlinks 0 15\n");
   helper.line_with("sources");
-  // The first look, with which others are compared, may come after a line: the counter goes on.
+  // Findings compare with the first poll, which may see the file after its first change. So the
+  // counter keeps growing.
   std::optional<std::string> ecc;
   for (int errors = 7; !ecc && errors < 100; ++errors) {
     helper.nvml("ecc 0 " + std::to_string(errors) + "\n");
@@ -240,11 +241,12 @@ TEST_CASE("words that it does not take, and libraries that others may write") {
 }
 
 TEST_CASE("it costs next to nothing while nothing happens") {
-  // Looks fifty times as often as in production, so that a short time tells.
+  // Polls fifty times as often as in production, so that a short run suffices.
   Helper helper({"--tick-ms", "100"});
   helper.line_with("sources");
   ::usleep(300'000);
-  // What else runs on the machine adds to what it uses, and takes nothing away.
+  // Other load on the machine can only add to the CPU time measured, so the minimum of three
+  // windows counts.
   double share = 1;
   for (int window = 0; window < 3; ++window) {
     const double before = test::cpu_seconds(helper.pid());

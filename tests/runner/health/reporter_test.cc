@@ -1,4 +1,5 @@
-// Lines that go out, whatever comes in.
+// Reporter: which findings it writes, whatever their number and content, and how it groups
+// repetitions.
 #include "runner/health/reporter.h"
 
 #include <doctest/doctest.h>
@@ -28,7 +29,7 @@ struct Pipe {
     read.reset(ends[0]);
     write.reset(ends[1]);
   }
-  /// All that is in it.
+  /// All bytes in the pipe.
   std::string take() const {
     std::string text;
     std::array<char, 65536> bytes;

@@ -1,5 +1,5 @@
-// What follows from looks at GPUs, links, clocks and folders over time: times are given, nothing
-// waits.
+// Findings derived from successive samples of GPUs, links, clocks and folders. Times are arguments,
+// so the tests do not wait.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ std::vector<Kind> kinds(const std::vector<Finding>& findings) {
 GpuSample healthy() {
   GpuSample sample;
   sample.recovery = 0;
-  sample.throttle = 0x4;  // at its power limit: as it should be under load
+  sample.throttle = 0x4;  // at its power limit: normal under load
   sample.uncorrected = 3;
   sample.corrected = 50;
   sample.remap_pending = sample.remap_failed = false;
@@ -39,7 +39,7 @@ TEST_CASE("a healthy GPU says nothing, whatever its history") {
   for (int second = 0; second < 100'000; second += 10) {
     GpuSample sample = healthy();
     sample.corrected = 50 + second / 1000;  // a corrected error now and then
-    if (second % 60 == 0) sample.uncorrected.reset(), sample.links.reset();  // a quick look
+    if (second % 60 == 0) sample.uncorrected.reset(), sample.links.reset();  // a quick poll
     REQUIRE(state.look(sample, second).empty());
   }
 }
@@ -77,7 +77,7 @@ TEST_CASE("each change of a GPU is one finding") {
   lost.lost = true;
   CHECK(kinds(state.look(lost, 60)) == std::vector{Kind::gpu_lost});
   CHECK(state.look(lost, 70).empty());
-  CHECK(state.look(sample, 80).empty());  // it is back as it was
+  CHECK(state.look(sample, 80).empty());  // it is back in its earlier state
 }
 
 TEST_CASE("throttling counts when it lasts, and only for bad reasons") {
@@ -99,7 +99,7 @@ TEST_CASE("throttling counts when it lasts, and only for bad reasons") {
 
 TEST_CASE("a link: one moment is tolerated, three within five minutes are not") {
   LinkState state;
-  CHECK(state.look({true, 700}, 0).empty());  // the history of months
+  CHECK(state.look({true, 700}, 0).empty());  // counted over months, before the job
   CHECK(kinds(state.look({true, 701}, 5)) == std::vector{Kind::link_blip});
   CHECK(state.look({true, 701}, 10).empty());
   CHECK(kinds(state.look({true, 702}, 100)) == std::vector{Kind::link_blip});
@@ -107,7 +107,7 @@ TEST_CASE("a link: one moment is tolerated, three within five minutes are not") 
   REQUIRE(kinds(found) == std::vector{Kind::link_flap});
   CHECK(found[0].value == 3);
   CHECK(state.look({true, 703}, 295).empty());
-  // One every three minutes never is a flap.
+  // One change every three minutes is never a flap.
   LinkState slow;
   slow.look({true, 0}, 0);
   for (std::uint64_t i = 1; i < 100; ++i)
@@ -137,10 +137,10 @@ TEST_CASE("the links of a host, as /sys shows them") {
   test::write_text(net / "eth0/carrier_down_count", "4\n");
   test::write_text(net / "eth0/carrier_changes", "9\n");
   test::write_text(net / "ib0/carrier", "1\n");
-  test::write_text(net / "ib0/carrier_changes", "2\n");  // an older kernel
-  test::write_text(net / "veth9/carrier", "1\n");        // of a container
+  test::write_text(net / "ib0/carrier_changes", "2\n");  // as on older kernels
+  test::write_text(net / "veth9/carrier", "1\n");        // of a container, ignored
   test::write_text(net / "lo/carrier", "1\n");
-  std::filesystem::create_directories(net / "down0/device");  // taken down: no carrier
+  std::filesystem::create_directories(net / "down0/device");  // set down: no carrier file
   const auto port = root / "sys/class/infiniband/mlx5_0/ports/1";
   test::write_text(port / "state", "4: ACTIVE\n");
   test::write_text(port / "counters/link_downed", "0\n");
@@ -170,7 +170,7 @@ TEST_CASE("the clock: steps, not the drift that is corrected all the time") {
   double wall = 1e9, boot = 100;
   CHECK_FALSE(watch.look(wall, boot));
   for (int i = 0; i < 100'000; ++i) {
-    wall += 5 + 0.0025;  // 500 ppm, the most that is slewed
+    wall += 5 + 0.0025;  // 500 ppm, the most that the kernel slews
     boot += 5;
     REQUIRE_FALSE(watch.look(wall, boot));
   }
@@ -200,7 +200,8 @@ TEST_CASE("room in a folder: said once, and again only after it was clearly bett
   CHECK(look(500));
   CHECK_FALSE(look(600));
   CHECK(look(600, 10)->value == -1);
-  // A small file system is small, not full; one without inodes is not without them.
+  // A small file system is not "full" because of its size. One that reports no inodes has no inode
+  // limit.
   RoomState small;
   CHECK_FALSE(small.look({64 * kMiB, 64 * kMiB, 0, 0}, kFloor));
   CHECK(small.look({2 * kMiB, 64 * kMiB, 0, 0}, kFloor));
@@ -224,7 +225,7 @@ TEST_CASE("OOM kills, where only their counters can be read") {
   REQUIRE(found);
   CHECK(found->text.starts_with("in the memory group"));
   CHECK_FALSE(watch.look());
-  // cgroup v1.
+  // With cgroup v1.
   test::write_text(root / "proc/self/mountinfo",
                    "30 23 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
   test::write_text(root / "proc/self/cgroup", "4:memory:/job\n");

@@ -1,4 +1,4 @@
-// When a value that another host asks for is looked for, fetched and answered.
+// DirectModex: when a value requested by another host is looked up, fetched and sent.
 #include "runner/pmix/direct_modex.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ namespace {
 
 const DirectModex::Time kStart{1h};
 
-/// A request of rank 3's key "k" whose first look and first fetch have found other keys alone.
+/// Requests key "k" of rank 3. The first lookup and the first fetch find only other keys.
 void bring_to_pause(DirectModex& modex, std::uint32_t timeout_s = 0) {
   REQUIRE(modex.ask({1, 3, "k", timeout_s}, kStart).look.size() == 1);
   REQUIRE(modex.on_looked(1, false, kStart).fetch.size() == 1);
@@ -61,7 +61,7 @@ TEST_CASE("a key of a later commit is looked for again, after growing pauses") {
     CHECK(modex.due(now + pause - 1ms).look.empty());
     now += pause;
     CHECK(modex.due(now).look.size() == 1);
-    CHECK(!modex.next());  // while it is being looked for
+    CHECK(!modex.next());  // while the lookup is in progress
     CHECK(modex.on_looked(1, false, now).fetch.empty());
     pause = std::min(2 * pause, DirectModex::kLongestPause);
   }
@@ -80,7 +80,7 @@ TEST_CASE("a limit ends the wait, whatever is under way") {
   REQUIRE(late.reply.size() == 1);
   CHECK(late.reply[0].status == PMIX_ERR_TIMEOUT);
   CHECK(!modex.next());
-  // Held by libpmix, because the rank has committed nothing.
+  // The request waits in libpmix, because the rank has committed nothing.
   (void)modex.ask({2, 4, "k", 1}, kStart);
   (void)modex.on_looked(2, false, kStart);
   CHECK(modex.due(kStart + 999ms).reply.empty());
@@ -92,11 +92,11 @@ TEST_CASE("a limit ends the wait, whatever is under way") {
 TEST_CASE("a rank that has finalized is not waited for") {
   DirectModex modex;
   bring_to_pause(modex);
-  CHECK(modex.on_finalized(3, kStart).reply.empty());  // what it committed last is looked at first
+  CHECK(modex.on_finalized(3, kStart).reply.empty());  // its last commit is checked first
   CHECK(modex.due(kStart).look.size() == 1);
   CHECK(modex.on_looked(1, false, kStart).fetch.size() == 1);
   CHECK(modex.on_fetched(1, 0, "all there is").reply.size() == 1);
-  // It never committed anything: libpmix would hold the request for ever.
+  // The rank never committed anything: libpmix would hold the request forever.
   (void)modex.ask({2, 4, "k", 0}, kStart);
   (void)modex.on_looked(2, false, kStart);
   const auto ended = modex.on_finalized(4, kStart);
@@ -104,7 +104,7 @@ TEST_CASE("a rank that has finalized is not waited for") {
   CHECK(ended.reply[0].status == PMIX_ERR_NOT_FOUND);
   (void)modex.ask({3, 4, "k", 0}, kStart);
   CHECK(modex.on_looked(3, false, kStart).reply.size() == 1);
-  // Until it initialises again.
+  // A rank that initializes again is waited for again.
   modex.on_connected(4);
   (void)modex.ask({4, 4, "k", 0}, kStart);
   CHECK(modex.on_looked(4, false, kStart).reply.empty());

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 namespace sortie::test {
 namespace {
 
-/// In the forked child: an error message and the end.
+/// For the forked child: prints an error and exits.
 [[noreturn]] void die(const char* what) {
   fmt::print(stderr, "emulated host: {}: errno {}\n", what, errno);
   std::fflush(stderr);
@@ -37,7 +37,8 @@ void write_file(const char* path, const std::string& text) {
   close(fd);
 }
 
-/// New hostname, new /dev/shm; a user namespace too where the tests do not run as root.
+/// Gives this process a new hostname and a new /dev/shm, and a user namespace if it does not run as
+/// root.
 void enter_new_host(const std::string& name) {
   const uid_t uid = geteuid();
   const gid_t gid = getegid();
@@ -55,7 +56,8 @@ void enter_new_host(const std::string& name) {
 }
 
 void enter_host_of(pid_t holder) {
-  // A thread of ThreadSanitizer's shares root and working folder, with which no mounts are entered.
+  // A thread of ThreadSanitizer shares root and working folder with this one, and setns() into a
+  // mount namespace fails then.
   if (unshare(CLONE_FS) != 0) die("unshare");
   for (const char* kind : {"user", "uts", "mnt"}) {
     if (geteuid() == 0 && kind == std::string_view("user")) continue;
@@ -138,7 +140,7 @@ EmulatedHosts::EmulatedHosts(std::vector<std::vector<std::uint32_t>> ranks) {
 }
 
 EmulatedHosts::~EmulatedHosts() {
-  ranks_.clear();  // kills what still runs
+  ranks_.clear();  // kills ranks that still run
   hang_up();
   for (Host& host : hosts_) host.server.wait(std::chrono::seconds(3));
   hosts_.clear();
@@ -217,7 +219,7 @@ void EmulatedHosts::start_ranks(const std::vector<std::string>& argv,
         variables.push_back(line);
     }
     for (const auto& [name, value] : env) variables.push_back(name + "=" + value);
-    // As in rank_environment: what the config says does not change these.
+    // As in rank_environment(): these override the config's variables.
     for (const std::string& line : host.ready->env)
       if (line.starts_with("OMPI_MCA_pmix_")) variables.push_back(line);
     Rank entry;
@@ -305,7 +307,7 @@ void EmulatedHosts::send(std::size_t host, const wire::Message& message) {
   for (std::size_t sent = 0; sent < bytes.size();) {
     const ssize_t n =
         ::send(hosts_[host].stream.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (n <= 0) return;  // the server is gone: its end is what the test looks at
+    if (n <= 0) return;  // the server is gone; the test checks how it ended
     sent += static_cast<std::size_t>(n);
   }
 }

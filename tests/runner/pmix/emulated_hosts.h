@@ -1,6 +1,7 @@
-// Several hosts on this machine, for tests of sortie-pmix: each has its own hostname and its own
-// /dev/shm, so that Open MPI takes them for different hosts. Plays runner (starts a sortie-pmix and
-// the ranks) and launcher (relays fences and modex) for all of them.
+// Emulates several hosts on this machine for tests of sortie-pmix. Each has its own hostname and
+// its own /dev/shm, so that Open MPI takes them for different hosts. EmulatedHosts acts for all of
+// them as the runner, which starts a sortie-pmix and the ranks, and as the launcher, which relays
+// fences and modex requests.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +25,7 @@ namespace sortie::test {
 
 using Clock = std::chrono::steady_clock;
 
-/// A process that is killed and reaped with this object.
+/// A child process. The destructor kills and reaps it.
 class Child {
  public:
   Child() = default;
@@ -38,9 +39,9 @@ class Child {
   ~Child();
 
   pid_t pid() const { return pid_; }
-  /// How it ended, once it has.
+  /// Exit status; nullopt while it runs.
   std::optional<ProcessStatus> poll();
-  /// Waits at most `limit`.
+  /// Waits for the exit, at most `limit`.
   std::optional<ProcessStatus> wait(std::chrono::milliseconds limit);
 
  private:
@@ -58,48 +59,49 @@ struct Rank {
 
 class EmulatedHosts {
  public:
-  /// hosts[i] holds the ranks ranks[i].
+  /// Host i has the ranks ranks[i].
   explicit EmulatedHosts(std::vector<std::vector<std::uint32_t>> ranks);
   ~EmulatedHosts();
 
   std::size_t count() const { return hosts_.size(); }
   std::uint32_t world_size() const { return world_size_; }
-  /// The setup that start_servers() sends to a host; may be changed before.
+  /// The setup that start_servers() sends to a host. Change it before that call.
   wire::PmixSetup& setup(std::size_t host) { return hosts_[host].setup; }
 
-  /// Lets this job run on the hosts of another one; call before start_servers().
+  /// Runs this job on the hosts of another one. Call it before start_servers().
   void share_hosts_of(const EmulatedHosts& other);
 
-  /// Starts a sortie-pmix per host and waits until all are ready. The text of the first RunnerError
-  /// where one is not.
+  /// Starts a sortie-pmix on each host and waits until all are ready. Returns the first error if
+  /// one is not, otherwise nullopt.
   std::optional<std::string> start_servers(
       const std::vector<std::pair<std::string, std::string>>& env = {});
-  /// Starts every rank of every host with the environment of its server.
+  /// Starts all ranks, each with the environment that the server of its host gave.
   void start_ranks(const std::vector<std::string>& argv,
                    const std::vector<std::pair<std::string, std::string>>& env = {});
-  /// Relays until `done()` or `limit` has passed; returns done().
+  /// Relays messages until done() is true or `limit` has passed; returns done().
   bool relay_until(const std::function<bool()>& done, std::chrono::milliseconds limit);
-  /// start_ranks and relay until all ranks have ended. False when the limit passed or a rank called
-  /// abort before, which would end a job; what the ranks wrote is then a message of the test.
+  /// Calls start_ranks() and relays until all ranks have ended. Returns false if `limit` passes or
+  /// a rank aborts first, which would end a real job; then the output of the ranks is added to the
+  /// test's messages.
   bool run(const std::vector<std::string>& argv,
            const std::vector<std::pair<std::string, std::string>>& env = {},
            std::chrono::milliseconds limit = std::chrono::seconds(60));
   bool all_ranks_ended();
 
-  /// Closes the streams of all servers, as a runner that went away would.
+  /// Closes the streams of all servers, as if the runner had exited.
   void hang_up();
   Child& server(std::size_t host) { return hosts_[host].server; }
   const wire::PmixReady& ready(std::size_t host) const { return *hosts_[host].ready; }
-  /// Messages of the kinds that a launcher acts on, in order of arrival.
+  /// Messages that a launcher acts on, in order of arrival.
   const std::vector<wire::PmixAbort>& aborts() const { return aborts_; }
   const std::vector<wire::PmixNotice>& notices() const { return notices_; }
   const std::map<std::string, std::uint32_t>& fences() const { return fences_done_; }
   std::size_t modex_requests() const { return modex_keys_.size(); }
-  /// The key of each direct modex that was relayed to the rank's host.
+  /// The key of each direct modex request relayed to the rank's host.
   const std::vector<std::string>& modex_keys() const { return modex_keys_; }
   std::vector<Rank>& ranks() { return ranks_; }
   std::filesystem::path tmp_dir(std::size_t host) const { return hosts_[host].setup.tmp_dir; }
-  /// Names in the /dev/shm of a host.
+  /// File names in the /dev/shm of a host.
   std::vector<std::string> shm_files(std::size_t host) const;
 
  private:
@@ -135,7 +137,7 @@ class EmulatedHosts {
   std::vector<std::string> modex_keys_;
   std::vector<wire::PmixAbort> aborts_;
   std::vector<wire::PmixNotice> notices_;
-  launcher::PmixNameTable names_;  // the launcher's own
+  launcher::PmixNameTable names_;  // as in the launcher
 };
 
 }  // namespace sortie::test

@@ -1,4 +1,4 @@
-// Names of fences: equal on all hosts, different for every fence.
+// Fence names: equal on all hosts, different for every fence.
 #include <doctest/doctest.h>
 
 #include "runner/pmix/job_map.h"
@@ -32,7 +32,7 @@ TEST_CASE("all hosts give the same fence the same name") {
   FenceNames on_c;
   CHECK(on_a.next(a, {0, 1, 2, 3, 4}).key == "0-4#1");
   CHECK(on_c.next(c, {4, 3, 2, 1, 0}).key == "0-4#1");
-  CHECK(on_a.next(a, {0, 1}).key == "0-1#1");  // c has no part in it and does not count it
+  CHECK(on_a.next(a, {0, 1}).key == "0-1#1");  // host c takes no part and does not count this fence
   CHECK(on_a.next(a, {0, 1, 2, 3, 4}).key == "0-4#2");
   CHECK(on_c.next(c, {0, 1, 2, 3, 4}).key == "0-4#2");
 }

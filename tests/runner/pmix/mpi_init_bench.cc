@@ -1,7 +1,8 @@
-// How long MPI_Init and MPI_Finalize of many ranks take with sortie-pmix, and what the servers add:
+// Benchmark: time of MPI_Init and MPI_Finalize of many ranks with sortie-pmix, and CPU time of the
+// servers.
 //   pmix_bench HOSTS RANKS_PER_HOST ROUNDS [NAME=VALUE for servers and ranks ...]
-// Compare with `mpirun --oversubscribe -n N pmix_test_mpi hello` on the same machine, in the same
-// minute.
+// Compare with `mpirun --oversubscribe -n N pmix_test_mpi hello` on the same machine at the same
+// time of day.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <fmt/core.h>

@@ -30,11 +30,11 @@ void check_all_ok(EmulatedHosts& hosts) {
     CAPTURE(rank.text());
     REQUIRE(rank.process.poll());
     CHECK(rank.process.poll()->to_string() == "exit code 0");
-    CHECK(rank.text() == "ok\n");  // and not one warning beside it
+    CHECK(rank.text() == "ok\n");  // and no warnings
   }
 }
 
-/// The runner is gone: servers end by themselves, cleanly, and leave nothing.
+/// Closes the runner's streams: servers exit by themselves with code 0 and leave no files.
 void check_servers_end(EmulatedHosts& hosts) {
   hosts.hang_up();
   for (std::size_t host = 0; host < hosts.count(); ++host) {
@@ -155,7 +155,7 @@ TEST_CASE("a PMIx client: values fetched from their owner, fences of some ranks"
   REQUIRE(hosts.run({SORTIE_PMIX_PROGRAM}));
   check_all_ok(hosts);
   CHECK(hosts.modex_requests() >= 8);
-  CHECK(hosts.fences().at("0,2,4,6#3") == 3);  // no even rank on the second host
+  CHECK(hosts.fences().at("0,2,4,6#3") == 3);  // the second host has no even rank
   CHECK(hosts.fences().at("0-7#2") == 4);
   check_servers_end(hosts);
 }
@@ -163,7 +163,7 @@ TEST_CASE("a PMIx client: values fetched from their owner, fences of some ranks"
 TEST_CASE("a value that its owner commits after its first commit is waited for") {
   struct Course {
     const char* what;
-    const char* key;  // the one that is asked for too early
+    const char* key;  // the key requested too early
   };
   for (const Course& course : {Course{"second-commit", "sortie.second"},
                                Course{"timeout", "sortie.never"}, Course{"end", "sortie.never"}}) {
@@ -172,7 +172,8 @@ TEST_CASE("a value that its owner commits after its first commit is waited for")
     require_servers(hosts);
     const std::filesystem::path go = hosts.tmp_dir(0).parent_path() / "go";
     hosts.start_ranks({SORTIE_PMIX_PROGRAM, course.what}, {{"SORTIE_TEST_GO", go.string()}});
-    // The owner goes on once it has been asked, and with a limit only once that has passed.
+    // The owner continues once it has been asked, or, in the case with a timeout, once that has
+    // expired.
     const auto others_ended = [&] {
       return hosts.ranks()[0].process.poll() && hosts.ranks()[1].process.poll();
     };
@@ -235,10 +236,10 @@ TEST_CASE("a rank that dies leaves its server alive and its shared memory remove
     const std::size_t victim = what == std::string_view("die") ? 3 : 1;
     REQUIRE(
         hosts.relay_until([&] { return hosts.ranks()[victim].process.poll().has_value(); }, 60s));
-    hosts.relay_until([] { return false; }, 1500ms);  // libpmix sees the loss after a second
+    hosts.relay_until([] { return false; }, 1500ms);  // libpmix notices the loss after a second
     CHECK(!hosts.server(0).poll());
     CHECK(!hosts.server(1).poll());
-    hosts.ranks().clear();  // as a runner does: SIGKILL to the others
+    hosts.ranks().clear();  // kills the others with SIGKILL, as a runner does
     hosts.relay_until([&] { return hosts.shm_files(0).empty() && hosts.shm_files(1).empty(); },
                       20s);
     CHECK(fmt::format("{}", fmt::join(hosts.shm_files(0), " ")) == "");

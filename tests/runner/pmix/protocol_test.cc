@@ -1,4 +1,4 @@
-// What sortie-pmix does with a runner that errs, goes away, or asks for too much.
+// sortie-pmix with a runner that breaks the protocol, exits, or requests too much.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A lone sortie-pmix with a stream to it.
+/// A single sortie-pmix with a stream to it.
 struct Lone {
   Fd stream;
   Child server;
@@ -51,7 +51,7 @@ struct Lone {
     REQUIRE(::send(stream.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(bytes.size()));
   }
-  /// The next message; nothing at the end of the stream.
+  /// The next message; nullopt at the end of the stream.
   std::optional<wire::Message> next() {
     while (true) {
       auto frame = decoder.next();
@@ -219,7 +219,7 @@ TEST_CASE("TERM ends the server, INT does not: ranks may still need it") {
 TEST_CASE("a server whose runner was killed ends, though others hold its stream") {
   const TempDir dir;
   int pair[2];
-  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);  // kept open here
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);  // this process keeps both ends open
   int pids[2];
   REQUIRE(pipe(pids) == 0);
   const pid_t runner = fork();
@@ -242,7 +242,7 @@ TEST_CASE("a server whose runner was killed ends, though others hold its stream"
   const std::string setup = wire::encode(good_setup(dir));
   REQUIRE(write(pair[0], setup.data(), setup.size()) == static_cast<ssize_t>(setup.size()));
   char byte = 0;
-  REQUIRE(read(pair[0], &byte, 1) == 1);  // it is ready
+  REQUIRE(read(pair[0], &byte, 1) == 1);  // the server is ready
   kill(runner, SIGKILL);
   runner_process.wait(20s);
   pollfd ended = {server_end.get(), POLLIN, 0};

@@ -1,5 +1,5 @@
-// A rank for the tests: rank-helper ACTION [ARGS]. Each action is one way in which a real program
-// lives or dies; see the switch at the end.
+// A test program for ranks: rank-helper ACTION [ARGS]. Each action is one way in which a real
+// program runs or ends; main() lists them.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -24,13 +24,14 @@ void say(const std::string& text) {
   if (::write(1, text.data(), text.size()) < 0) std::exit(99);
 }
 
-/// argv and environment with their bytes, each ended by a zero byte.
+/// Writes argv and environment byte for byte, each string followed by a zero byte.
 void show(int argc, char** argv) {
   for (int i = 0; i < argc; ++i) say(std::string("arg ") + argv[i] + '\0');
   for (char** entry = environ; *entry; ++entry) say(std::string("env ") + *entry + '\0');
 }
 
-/// Descriptors, working folder, signals, umask, group: what a fresh process should find in order.
+/// Writes the state of the process that a rank inherits: descriptors, working folder, signals,
+/// umask, process group.
 void show_state() {
   std::string fds;
   DIR* dir = ::opendir("/proc/self/fd");
@@ -62,10 +63,10 @@ void show_state() {
 }
 
 void sleep_long() {
-  for (int i = 0; i < 60; ++i) ::sleep(1);  // bounded: a failed test leaves nothing for long
+  for (int i = 0; i < 60; ++i) ::sleep(1);  // bounded: a failed test leaves none for long
 }
 
-/// `count` daemons: new session, double fork, TERM and HUP ignored.
+/// Starts `count` daemons: new session, double fork, TERM and HUP ignored.
 void daemons(int count, bool stay) {
   for (int i = 0; i < count; ++i) {
     if (::fork() != 0) continue;
@@ -83,8 +84,8 @@ void daemons(int count, bool stay) {
   if (stay) sleep_long();
 }
 
-/// A chain of processes in which each forks the next, in a new session, and dies: the pid to kill
-/// is always one too old. `width` chains, for at most `seconds`.
+/// Runs `width` chains of processes, for at most `seconds`. In each chain a process starts a new
+/// session, forks the next one and exits, so any PID read is already out of date.
 void fork_storm(int width, int seconds) {
   const time_t end = ::time(nullptr) + seconds;
   say("storm\n");
@@ -102,7 +103,8 @@ void fork_storm(int width, int seconds) {
   sleep_long();
 }
 
-/// `bytes` of a pattern that tells every position, so that order and integrity can be checked.
+/// Writes `bytes` of a pattern in which every line contains its offset, so that order and integrity
+/// can be checked.
 void pattern(std::size_t bytes) {
   std::string block;
   for (std::size_t at = 0; at < bytes; at += 16) {
@@ -154,18 +156,19 @@ void events() {
   send_all(fd, "{\"bad\":\"\xff\xfe\"}\n");
   send_all(fd, "no object\n");
   send_all(fd, "{\"step\":");
-  send_all(fd, "2}\n{\"step\":3}");  // the last without a newline, then death
+  send_all(fd, "2}\n{\"step\":3}");  // the last line has no newline
 }
 
-/// Asks the launcher, and says what it answers.
+/// Sends a question to the launcher and writes the answer to stdout.
 void ask() {
   const int fd = connect_socket();
   send_all(fd, "{\"type\":\"listen\"}\n{\"type\":\"ask\",\"number\":1}\n");
   for (char byte = 0; byte != '\n' && ::read(fd, &byte, 1) == 1;) say({&byte, 1});
 }
 
-/// Writes each argument as a line of its own, then lives on. Asked by SIGQUIT, it leaves stacks as
-/// a program does that has no last line for them.
+/// Writes each argument as a line to SORTIE_SOCKET, then keeps running. With ANSWERS_QUIT set,
+/// SIGQUIT makes it write stacks to a file, as a program does that does not mark their end with a
+/// line.
 void tell(int argc, char** argv) {
   struct sigaction action {};
   action.sa_handler = [](int) {
@@ -217,7 +220,7 @@ int main(int argc, char** argv) {
     fork_storm(number, argc > 3 ? std::atoi(argv[3]) : 10);
   } else if (action == "pattern") {
     pattern(static_cast<std::size_t>(std::atoll(argv[2])));
-  } else if (action == "chatty-or-quiet") {  // rank 0 floods, the others say one line
+  } else if (action == "chatty-or-quiet") {  // rank 0 writes forever, the others write one line
     if (std::getenv("RANK") && std::string(std::getenv("RANK")) == "0") {
       pattern(std::size_t{1} << 40);
     }
@@ -232,7 +235,7 @@ int main(int argc, char** argv) {
     ask();
   } else if (action == "tell") {
     tell(argc, argv);
-  } else if (action == "eat") {  // that many MiB
+  } else if (action == "eat") {  // allocates that many MiB
     const std::size_t bytes = static_cast<std::size_t>(number) << 20;
     char* memory = static_cast<char*>(std::malloc(bytes));
     if (!memory) return 93;
