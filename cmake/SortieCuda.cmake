@@ -1,5 +1,5 @@
-# CUDA's compiler and libraries, for libsortie-cuda.so: option SORTIE_CUDA, preset `cuda`. nvcc is that of CUDACXX, of the
-# PATH, of /usr/local/cuda, or what `scripts/setup --cuda` has put into the user's cache: the first that is there.
+# Finds CUDA's compiler and libraries for libsortie-cuda.so: option SORTIE_CUDA, preset `cuda`. nvcc is the first that exists
+# of CUDACXX, nvcc in the PATH, in /usr/local/cuda, and in the user's cache, where `scripts/setup --cuda` installs it.
 option(SORTIE_CUDA "Build libsortie-cuda.so, which computes on NVIDIA GPUs (needs CUDA 13's nvcc, cuBLAS and NCCL)" OFF)
 set(SORTIE_CUDA_ARCHITECTURES "80;86;89;90;100;120" CACHE STRING
     "Compute capabilities that the module has code for, without the point; later GPUs compile the PTX of the last, if that is not 90")
@@ -27,15 +27,15 @@ if(NOT CMAKE_CUDA_COMPILER)
   endif()
   set(CMAKE_CUDA_COMPILER "${nvcc}")
 endif()
-set(CMAKE_CUDA_ARCHITECTURES OFF)  # the targets say it
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # set for each target
 enable_language(CUDA)
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know this option of nvcc
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 endif()
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
   message(FATAL_ERROR "SORTIE_CUDA: ${CMAKE_CUDA_COMPILER} is CUDA ${CMAKE_CUDA_COMPILER_VERSION}; 13.0 or later is needed")
 endif()
-# Where the compiler itself says that its toolkit is: an nvcc in the PATH may be a link or a script.
+# The compiler itself reports the folder of its toolkit: an nvcc in the PATH may be a symlink or a wrapper script.
 execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --dryrun -c -x cu /dev/null ERROR_VARIABLE dryrun OUTPUT_QUIET)
 if(NOT dryrun MATCHES "#\\$ TOP=([^\n]+)")
   message(FATAL_ERROR "SORTIE_CUDA: ${CMAKE_CUDA_COMPILER} does not say where its toolkit is:\n${dryrun}")
@@ -45,23 +45,23 @@ set(include_folders "${SORTIE_CUDA_ROOT}/include" "${SORTIE_CUDA_ROOT}/targets/x
 set(library_folders "${SORTIE_CUDA_ROOT}/lib64" "${SORTIE_CUDA_ROOT}/lib" "${SORTIE_CUDA_ROOT}/targets/x86_64-linux/lib")
 find_path(SORTIE_CUDA_INCLUDE cuda_runtime.h PATHS ${include_folders} NO_DEFAULT_PATH REQUIRED)
 find_library(SORTIE_CUDART cudart_static PATHS ${library_folders} NO_DEFAULT_PATH REQUIRED)
-# The toolkit's own, the system's, what scripts/setup has fetched.
+# Search order: the toolkit, the system, the packages that scripts/setup has downloaded.
 find_path(SORTIE_CUBLAS_INCLUDE cublasLt.h HINTS ${include_folders} PATHS "${cache}/sortie/cuda/include" REQUIRED)
 find_path(SORTIE_NCCL_INCLUDE nccl.h HINTS ${include_folders} PATHS "${cache}/sortie/cuda/include" REQUIRED)
 find_library(SORTIE_CUBLASLT cublasLt HINTS ${library_folders} PATHS "${cache}/sortie/cuda/lib" REQUIRED)
 find_library(SORTIE_NCCL nccl HINTS ${library_folders} PATHS "${cache}/sortie/cuda/lib" REQUIRED)
-# For tests/bench/gpu_step --kernels alone; some toolkits come without it.
+# CUPTI is used only by tests/bench/gpu_step --kernels; some toolkits do not include it.
 find_path(SORTIE_CUPTI_INCLUDE cupti.h HINTS ${include_folders} PATHS "${SORTIE_CUDA_ROOT}/extras/CUPTI/include" "${cache}/sortie/cuda/include")
 find_library(SORTIE_CUPTI cupti HINTS ${library_folders} PATHS "${SORTIE_CUDA_ROOT}/extras/CUPTI/lib64" "${cache}/sortie/cuda/lib")
 
-# What the host's files of the module compile against and are linked with. cuBLASLt and NCCL are asked for at run time where
-# something calls them; the runtime is in the module, so that no other copy in the process meets it.
+# Headers and libraries for the host code of the module. With --as-needed, cuBLASLt and NCCL are dependencies only of a library
+# that calls them. The CUDA runtime is linked statically, so that another copy in the process does not interfere with it.
 add_library(sortie_cuda_toolkit INTERFACE)
 target_include_directories(sortie_cuda_toolkit SYSTEM INTERFACE
                            "${SORTIE_CUDA_INCLUDE}" "${SORTIE_CUBLAS_INCLUDE}" "${SORTIE_NCCL_INCLUDE}")
 target_link_libraries(sortie_cuda_toolkit INTERFACE
                       -Wl,--as-needed "${SORTIE_CUBLASLT}" "${SORTIE_NCCL}" "${SORTIE_CUDART}" Threads::Threads ${CMAKE_DL_LIBS} rt)
-# In the order in which the module looks for them: beside itself, what it was built with, where toolkits are installed.
+# RUNPATH of the module, in search order: its own folder, the folders of the libraries at build time, the installed toolkit.
 foreach(library "${SORTIE_CUBLASLT}" "${SORTIE_NCCL}")
   cmake_path(GET library PARENT_PATH folder)
   list(APPEND SORTIE_CUDA_RUNPATH "${folder}")
@@ -74,14 +74,15 @@ if("90" IN_LIST SORTIE_CUDA_ARCHITECTURES)
   target_compile_definitions(sortie_cuda_toolkit INTERFACE SORTIE_CUDA_SM90)
 endif()
 
-# sortie_cuda_kernels(TARGET SOURCES...) - an object library of kernels; OBJECT.resources lists what each of them takes.
+# sortie_cuda_kernels(TARGET SOURCES...) - adds an object library of kernels. OBJECT.resources has ptxas's statistics of each kernel.
 function(sortie_cuda_kernels target)
   add_library(${target} OBJECT ${ARGN})
   set(architectures ${SORTIE_CUDA_ARCHITECTURES})
   list(LENGTH architectures count)
   list(SORT architectures COMPARE NATURAL)
   list(POP_BACK architectures newest)
-  # Products of warpgroups are in code for 9.0 itself, which no other GPU takes, and of which there is no PTX for later ones.
+  # Warpgroup products (wgmma) need the architecture 9.0a, whose code and PTX work on no other GPU. So if 9.0 is the newest
+  # architecture, the module has no PTX for later GPUs.
   if(newest EQUAL 90)
     list(APPEND architectures 90)
     set(newest "")
@@ -103,7 +104,8 @@ function(sortie_cuda_kernels target)
   endif()
   set(launcher "${CMAKE_SOURCE_DIR}/cmake/nvcc_resources")
   if(SORTIE_CCACHE)
-    # By the dependencies that nvcc lists: the output of its preprocessor is that of one architecture.
+    # Depend mode: ccache hashes the files that nvcc lists as dependencies, because the preprocessor's output covers only one
+    # architecture.
     list(APPEND launcher "${CMAKE_COMMAND}" -E env CCACHE_DEPEND=1 "${SORTIE_CCACHE}")
   endif()
   set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")

@@ -9,10 +9,11 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
-# Most of the code waits for others: -O2 makes it no faster, and its compilation a third longer. What computes says so.
+# Most of the code waits for other processes: -O2 would not make it faster, but its compilation a third longer. Targets that
+# compute use sortie_hot().
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")
 
-# sortie_hot(TARGET [LEVEL]) - TARGET's time counts: -O2, or LEVEL, in release builds.
+# sortie_hot(TARGET [LEVEL]) - compiles TARGET, whose speed matters, with -O2 (or LEVEL) in release builds.
 function(sortie_hot target)
   set(level -O2)
   if(ARGC GREATER 1)
@@ -24,7 +25,7 @@ endfunction()
 find_program(SORTIE_CCACHE ccache)
 if(SORTIE_CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER "${SORTIE_CCACHE}")
-  # The sloppiness is what ccache asks for before it takes part where headers are precompiled.
+  # ccache caches compilations with precompiled headers only with these sloppiness settings.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${SORTIE_CCACHE}")
 endif()
 find_program(SORTIE_MOLD mold)
@@ -47,8 +48,8 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # clang 16 needs this to accept libstdc++ 12's std::expected.
   target_compile_options(sortie_flags INTERFACE -Wno-builtin-macro-redefined -U__cpp_concepts -D__cpp_concepts=202002L)
 endif()
-# sortie_library(NAME SOURCES... [PRECOMPILED stack]) - a static library with the project's flags; stack as in
-# SortiePrecompiled.cmake, standard if not given.
+# sortie_library(NAME SOURCES... [PRECOMPILED stack]) - adds a static library with the project's flags. `stack` is that of
+# sortie_precompile(), by default standard.
 function(sortie_library name)
   cmake_parse_arguments(arg "" "PRECOMPILED" "" ${ARGN})
   add_library(${name} STATIC ${arg_UNPARSED_ARGUMENTS})

@@ -13,18 +13,18 @@ find_package(nlohmann_json REQUIRED)
 find_package(doctest REQUIRED)
 find_package(CLI11 REQUIRED)
 
-# Asio with its own half compiled once: header-only, every file that touches a socket would compile the reactor again.
+# Asio's separate compilation: header-only, every file that uses a socket would compile the reactor again.
 add_library(sortie_asio STATIC "${CMAKE_SOURCE_DIR}/common/asio/instances.cc" "${CMAKE_SOURCE_DIR}/common/asio/tasks.cc")
 sortie_hot(sortie_asio)
 target_link_libraries(sortie_asio PUBLIC Boost::headers Threads::Threads PRIVATE sortie_flags)
 target_compile_definitions(sortie_asio PUBLIC BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)
 if(SORTIE_SANITIZE STREQUAL "thread")
-  # ThreadSanitizer knows no fences, and g++ refuses them. What handlers of different threads see of each other is ordered
-  # by Asio's mutex, too.
+  # ThreadSanitizer does not support fences, and g++ rejects them with it. Asio's mutex also orders the memory accesses of
+  # handlers on different threads.
   target_compile_definitions(sortie_asio PUBLIC BOOST_ASIO_DISABLE_FENCED_BLOCK)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ 12 says so of Asio's coroutine frames when it optimises with the sanitizers on.
+  # g++ 12 reports this for Asio's coroutine frames when it optimises with sanitizers.
   target_compile_options(sortie_asio PUBLIC -Wno-mismatched-new-delete)
 endif()
 

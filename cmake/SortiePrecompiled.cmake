@@ -1,5 +1,5 @@
-# Headers that most files of a part parse, parsed once. A file still includes all that it needs: the dev preset
-# compiles without this, and so finds an include that is missing.
+# Precompiles the headers that most files use. A file still includes everything that it needs: the dev preset compiles without
+# precompiled headers, and so finds missing includes.
 option(SORTIE_PCH "Precompile the standard library's, Asio's and doctest's headers" ON)
 
 set(SORTIE_PCH_standard <algorithm> <array> <chrono> <expected> <filesystem> <functional> <map> <memory> <optional> <span>
@@ -12,8 +12,8 @@ set(SORTIE_PCH_asio ${SORTIE_PCH_standard}
 set(SORTIE_PCH_tests ${SORTIE_PCH_standard} <doctest/doctest.h>)
 set(SORTIE_PCH_asio_tests ${SORTIE_PCH_asio} <doctest/doctest.h>)
 
-# sortie_precompile(TARGET STACK) - TARGET's files start from the precompiled headers of STACK: standard, asio,
-# tests, asio_tests, or none for a target with code generation flags of its own.
+# sortie_precompile(TARGET STACK) - compiles TARGET with the precompiled headers of STACK: standard, asio, tests, asio_tests, or
+# none for a target with different code generation flags.
 function(sortie_precompile target stack)
   if(NOT SORTIE_PCH OR stack STREQUAL "none")
     return()
@@ -24,7 +24,7 @@ function(sortie_precompile target stack)
     add_library(${owner} OBJECT "${CMAKE_BINARY_DIR}/pch/${stack}.cc")
     target_link_libraries(${owner} PRIVATE sortie_flags sortie_fmt)
     if(NOT stack MATCHES tests)
-      sortie_hot(${owner})  # g++ 12 crashes where code at -O2 starts from headers at -O1; the reverse is fine
+      sortie_hot(${owner})  # g++ 12 crashes if code at -O2 uses headers precompiled at -O1; the reverse works
     endif()
     if(stack MATCHES asio)
       target_link_libraries(${owner} PRIVATE sortie_asio)

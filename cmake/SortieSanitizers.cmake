@@ -1,4 +1,4 @@
-# AddressSanitizer with UndefinedBehaviorSanitizer, or ThreadSanitizer, in everything that has the flags of sortie_flags.
+# AddressSanitizer with UndefinedBehaviorSanitizer, or ThreadSanitizer, in every target that links sortie_flags.
 if(NOT SORTIE_SANITIZE)
   return()
 endif()
@@ -19,12 +19,12 @@ endif()
 target_compile_options(sortie_flags INTERFACE -fsanitize=${kinds} -fno-omit-frame-pointer)
 target_link_options(sortie_flags INTERFACE -fsanitize=${kinds})
 
-# Into every program, as objects: the linker would take the sanitizers' own empty functions before those of an archive.
+# Linked into every program as objects: the linker would prefer the sanitizers' own empty functions to those of an archive.
 set(program "$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>")
 target_link_options(sortie_flags INTERFACE "$<${program}:$<TARGET_OBJECTS:sortie_sanitizer_options>>")
 set_property(TARGET sortie_flags APPEND PROPERTY INTERFACE_LINK_DEPENDS "$<${program}:$<TARGET_OBJECTS:sortie_sanitizer_options>>")
 
-# Processes of any user write there.
+# Processes of any user write their findings there.
 file(MAKE_DIRECTORY "${findings}")
 file(CHMOD "${findings}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_WRITE GROUP_EXECUTE
                                      WORLD_READ WORLD_WRITE WORLD_EXECUTE)

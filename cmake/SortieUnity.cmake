@@ -1,12 +1,13 @@
-# Unity builds: the sources of a target are compiled together, so that the headers they share are parsed, and the
-# templates they share instantiated, once. File-local names must differ within a target for this. The dev preset
-# and scripts/lint compile file by file.
+# Unity builds: the sources of a target are compiled together, so that shared headers are parsed, and shared templates
+# instantiated, only once. File-local names must therefore differ within a target. The dev preset and scripts/lint compile file
+# by file.
 option(SORTIE_UNITY "Compile the sources of a target together" OFF)
-# About 4,500 lines, which g++ compiles in 40 s. Less costs more in all; more keeps machines of many cores waiting for the last.
+# 192 KiB are about 4,500 lines, which g++ compiles in 40 s. Smaller groups take more time in total; with larger ones, machines
+# with many cores wait for the last group.
 set(SORTIE_UNITY_KIB 192 CACHE STRING "How many KiB of sources are compiled together at most")
 
-# sortie_unity() - groups the sources of each target in the global property SORTIE_UNITY_TARGETS, in the order of its list.
-# Call it when all sources are known. CMake itself leaves out a source with options or definitions of its own.
+# sortie_unity() - groups the sources of each target in the global property SORTIE_UNITY_TARGETS, in the order of the target's
+# SOURCES. Call it when all sources are known. CMake excludes sources that have their own options or definitions.
 function(sortie_unity)
   if(NOT SORTIE_UNITY)
     return()
@@ -29,7 +30,7 @@ function(sortie_unity)
       list(APPEND paths "${source}")
       list(APPEND sizes ${size})
     endforeach()
-    # Groups of nearly the same size: a little over the limit is two halves, not a full one and a rest.
+    # Groups have nearly the same size: sources slightly above the limit make two halves, not a full group and a small rest.
     math(EXPR groups "(${bytes} + ${most} - 1) / ${most}")
     set(before 0)
     foreach(source size IN ZIP_LISTS paths sizes)
@@ -38,7 +39,7 @@ function(sortie_unity)
       math(EXPR before "${before} + ${size}")
     endforeach()
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # A type with a member of a file-local type is fine in a .cc; g++ takes an included .cc for a header.
+      # A type with a member of a file-local type is allowed in a .cc file, but g++ treats an included .cc file as a header.
       target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
     endif()
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

@@ -1,5 +1,6 @@
 # cmake -D OUT=HEADER -D FILES=LIST -P shared_headers.cmake: writes a header with the hash of the files that LIST names, one
-# per line, relative to the root of the project. The header keeps its time where the hash is the same; HEADER.checked never.
+# per line, relative to the root of the project. HEADER keeps its modification time if the hash is unchanged; HEADER.checked
+# always gets a new one.
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 file(STRINGS "${FILES}" names)
 foreach(name IN LISTS names)

@@ -1,11 +1,11 @@
 # sortie-train with Open MPI, for CPUs. From the root of the project:
 #   docker build --file docker/cpu.Dockerfile --tag sortie-train:cpu .
-# Without a registry: scripts/build-image. To pin the base to the byte: --build-arg BASE=debian:12.12-slim@sha256:...
+# Without a registry, use scripts/build-image. To pin the exact base image: --build-arg BASE=debian:12.12-slim@sha256:...
 ARG BASE=debian:12.12-slim
 
 FROM ${BASE} AS build
 WORKDIR /src
-# Alone, so that a change of the sources installs nothing again.
+# A separate layer, so that a change of the sources does not repeat the installation.
 COPY scripts/setup scripts/setup
 RUN scripts/setup && rm -rf /var/lib/apt/lists/*
 COPY . .
@@ -23,6 +23,6 @@ COPY --from=build /src/build/release/bin/sortie-train /usr/local/bin/
 COPY LICENSE /usr/share/doc/sortie/
 USER 1000:1000
 WORKDIR /home/sortie
-# isolated: a program that nothing has launched is one rank, without ssh.
+# isolated: a program that runs without a launcher is a single rank and needs no ssh.
 ENV LANG=C.UTF-8 OMPI_MCA_plm=isolated
 CMD ["sortie-train", "--help"]

@@ -1,15 +1,16 @@
 # sortie-train with libsortie-cuda.so, for ranks that compute on GPUs. From the root of the project:
 #   docker build --file docker/cpu.Dockerfile --tag sortie-train:cpu .
 #   docker build --file docker/cuda.Dockerfile --tag sortie-train:cuda .
-# Code for one kind of GPU compiles in a fraction of the time: --build-arg ARCHITECTURES=90.
-# The driver is the host's, 580 or later: the NVIDIA container runtime puts libcuda.so.1 into the container.
+# Code for a single architecture compiles in a fraction of the time: --build-arg ARCHITECTURES=90.
+# The host needs driver 580 or later; the NVIDIA container runtime mounts its libcuda.so.1 into the container.
 ARG BASE=sortie-train:cpu
 ARG BUILD=debian:12.12-slim
 
 FROM ${BUILD} AS build
 ARG ARCHITECTURES="80;86;89;90;100;120"
 WORKDIR /src
-# Alone, so that a change of the sources installs nothing again. CUDA's compiler and libraries are NVIDIA's packages from PyPI.
+# A separate layer, so that a change of the sources does not repeat the installation. CUDA's compiler and libraries are NVIDIA's
+# packages from PyPI.
 COPY scripts/setup scripts/setup
 RUN scripts/setup --cuda && rm -rf /var/lib/apt/lists/*
 COPY . .
@@ -21,7 +22,7 @@ RUN cmake --preset cuda -D SORTIE_TESTS=OFF -D "SORTIE_CUDA_ARCHITECTURES=${ARCH
 
 FROM ${BASE}
 USER root
-# Both from one build: the module refuses another build's program.
+# Both from the same build: the module refuses a program of another build.
 COPY --from=build /src/build/cuda/bin/sortie-train /usr/local/bin/
 COPY --from=build /src/build/cuda/bin/libsortie-cuda.so /usr/local/lib/sortie/
 COPY --from=build /out/cuda/ /usr/local/cuda/lib64/

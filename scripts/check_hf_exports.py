@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks against transformers what sortie-train import and export make: whether it loads there, and is the same model.
+"""Checks the results of sortie-train import and export with transformers: they must load there, and be the same models.
 
   scripts/check_hf_exports.py [NAME...]        (sortie-train of build/release/bin unless --sortie-train names another)
 
-Every family is trained here for a step and exported, and every folder of tests/data/hf is imported and exported: in one
-file and in shards, as it is and as bf16, DeepSeek-V3 also --with-mtp. An export passes when transformers loads it with
-nothing missing, unexpected, misshapen, logged or warned of, when its logits are those of `sortie-train probe` on the
-export and on what it was made of, and when transformers' own folder of that model, sharded and in bf16, comes back from
-import and export with the same bytes in every tensor. "text" compares what sortie-train generate writes.
+Trains every family for a step and exports it; imports and exports every folder of tests/data/hf: in one file and in
+shards, in its own type and in bf16, DeepSeek-V3 also --with-mtp. An export passes if transformers loads it without missing,
+unexpected or misshapen tensors, log messages and warnings; if its logits are those of `sortie-train probe` on the export and
+on its source; and if the folder that transformers saves of that model, sharded and in bf16, has the same bytes in every
+tensor after import and export. "text" compares the text that sortie-train generate writes.
 
 torch and transformers are those of make_hf_fixtures.py, in its virtual environment (build/hf-venv, or --venv).
 """
@@ -55,7 +55,7 @@ GROUPS = EXPERTS + "num_shared_experts = 1\nfirst_dense_layers = 1\nnum_groups =
 LATENT = "[model.mla]\nkv_lora_rank = 16\nqk_nope_head_dim = 8\nqk_rope_head_dim = 6\nv_head_dim = 10\n"
 PREDICTION = "[model.mtp]\nnum_layers = {}\n"
 
-# Models of our own: architecture, the rest of [model].
+# Models that are trained here: architecture, the rest of [model].
 TRAINED = {
     "gpt2": ("gpt2", "weight_tying = true"),
     "gpt2-untied": ("gpt2", "weight_tying = false"),
@@ -91,7 +91,7 @@ def as_version_4(config):
     if "partial_rotary_factor" in rope:
         config["rotary_pct"] = rope.pop("partial_rotary_factor")
     if config["model_type"] == "deepseek_v3":
-        rope["type"] = rope.pop("rope_type")  # as DeepSeek's own files have it
+        rope["type"] = rope.pop("rope_type")  # as in DeepSeek's own files
     config["rope_scaling"] = rope if len(rope) > 1 else None
     return config
 
@@ -106,7 +106,7 @@ def expect(good, *words):
 
 
 class Loaded:
-    """A folder as transformers loads it, with all that it says meanwhile."""
+    """A folder loaded by transformers, with all messages and warnings of loading and generation."""
 
     def __init__(self, folder):
         import torch
@@ -120,7 +120,7 @@ class Loaded:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 self.model, self.info = transformers.AutoModelForCausalLM.from_pretrained(
-                    folder, dtype="auto", output_loading_info=True, experts_implementation="eager")  # else sizes must suit a kernel
+                    folder, dtype="auto", output_loading_info=True, experts_implementation="eager")  # other implementations restrict the sizes
                 self.model.eval()
                 tokens = torch.tensor([[3, 1, 4, 1, 5]])
                 self.model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=3)
@@ -129,7 +129,7 @@ class Loaded:
         self.said = records + [f"{w.category.__name__}: {w.message}" for w in caught]
 
     def check(self, allowed=lambda name: False):
-        """Nothing that transformers complains of. `allowed`: a name that it may call unexpected."""
+        """Fails if transformers reported a problem. `allowed`: whether it may report a name as unexpected."""
         unexpected = [name for name in self.info["unexpected_keys"] if not allowed(name)]
         for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
             expect(not self.info.get(kind), kind, self.info.get(kind))
@@ -145,7 +145,7 @@ class Loaded:
 
 
 def tensors_of(folder):
-    """Name to type, shape and bytes, of all files of a folder."""
+    """Returns {name: (type, shape, bytes)} of all tensors in the files of a folder."""
     import torch
     from safetensors import safe_open
 
@@ -173,7 +173,7 @@ class Bench:
         expect(done.returncode == 0, "sortie-train", *arguments, "failed:", done.stderr.strip()[-2000:])
 
     def new(self, name):
-        """A folder that is not there."""
+        """Returns a path in the work folder; removes what is there."""
         shutil.rmtree(self.work / name, ignore_errors=True)
         return self.work / name
 
@@ -187,13 +187,13 @@ class Bench:
         return load_file(out)["logits"]
 
     def check_export(self, checkpoint, *options, mtp_from=None):
-        """An export of the checkpoint: loads, and has the logits of ours."""
+        """Exports the checkpoint: transformers must load the export and compute the same logits as sortie-train."""
         folder = self.new("export")
         self.sortie("export", checkpoint, folder, *options)
         if "--max-shard-gb" in options:
             expect(len(list(folder.glob("model-*.safetensors"))) > 1, "one shard only")
         loaded = Loaded(folder)
-        # transformers has no such layers and may say so; of all else it must not.
+        # transformers has no MTP layers and may report their tensors as unexpected, but no others.
         loaded.check(lambda name: mtp_from is not None and any(name.startswith(f"model.layers.{mtp_from + k}.") for k in range(4)))
         vocab = loaded.model.config.vocab_size
         tokens = [[(7 * i * i + 3 * row) % vocab for i in range(11)] for row in range(2)]
@@ -209,7 +209,7 @@ class Bench:
         return folder, loaded.model
 
     def check_their_folder(self, model, shard_bytes):
-        """What transformers saves of it, sharded and in bf16, comes back from import and export with the same bytes."""
+        """The folder that transformers saves of the model, sharded and in bf16, has the same bytes after import and export."""
         import torch
 
         theirs, again, checkpoint = self.new("theirs"), self.new("again"), self.new("imported")
@@ -228,7 +228,7 @@ class Bench:
         self.check_export(checkpoint, "--dtype", "bf16", "--max-shard-gb", size * 0.2e-9)
         if mtp:
             self.check_export(checkpoint, "--with-mtp", mtp_from=layers)
-            # With its layers in, a folder comes back whole.
+            # With its MTP layers a folder is complete after import and export.
             self.sortie("import", self.work / "export", self.work / "with-mtp")
             before = tensors_of(self.work / "export")
             self.check_export(self.work / "with-mtp", "--with-mtp", mtp_from=layers)
@@ -261,7 +261,7 @@ class Bench:
 
 
     def check_text(self):
-        """The text of sortie-train generate from a folder with a tokenizer: special tokens, stop tokens and all."""
+        """Compares the text of sortie-train generate from a folder with a tokenizer, with special tokens and stop tokens."""
         import torch
         import transformers
 
@@ -312,12 +312,12 @@ def main():
         parser.error(f"{arguments.sortie_train}: not there; build sortie-train first")
     enter_environment(arguments.venv)
     check_versions()
-    os.environ["HF_HUB_OFFLINE"] = "1"  # what would need the network is a fault of the folder
+    os.environ["HF_HUB_OFFLINE"] = "1"  # a folder that needs the network is faulty
     import torch
     from transformers.utils import logging as said
 
     said.disable_progress_bar()
-    said.disable_default_handler()  # Loaded looks at it
+    said.disable_default_handler()  # Loaded records the messages
     said.enable_propagation()
     torch.set_num_threads(1)
     failed = 0
@@ -330,7 +330,7 @@ def main():
                 else:
                     (bench.check_trained if name in TRAINED else bench.check_fixture)(name)
                 print(f"ok      {name}", flush=True)
-            except Exception as problem:  # of transformers, too
+            except Exception as problem:  # also those of transformers
                 failed += 1
                 print(f"FAILED  {name}: {type(problem).__name__}: {problem}", flush=True)
     if failed:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer/megatron.json: what Megatron's builder writes for the texts of make_tokenizer_fixtures.py,
-and which merges the `tokenizers` package learns from them.
+"""Writes tests/data/tokenizer/megatron.json: hashes of what Megatron's builder writes for the texts of
+make_tokenizer_fixtures.py, and of the merges that the `tokenizers` package learns from them.
 
   scripts/make_data_fixtures.py [FOLDER]      (needs: pip install tokenizers==0.23.3 torch; pip install --no-deps megatron-core)
 """
@@ -23,7 +23,7 @@ def sha256(path):
 
 
 def build(tokenizer, documents, end):
-    """bin and idx, each as its hash."""
+    """Returns the hashes of .bin and .idx."""
     with tempfile.TemporaryDirectory() as folder:
         builder = IndexedDatasetBuilder(f"{folder}/x.bin", dtype=DType.optimal_dtype(tokenizer.get_vocab_size()))
         for text in documents:
@@ -35,7 +35,7 @@ def build(tokenizer, documents, end):
 
 
 def learnt(pattern, vocab, nfc, text):
-    """A hash of tokens and merges."""
+    """Returns a hash of the learned tokens and merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = texts.split(pattern) if pattern else pre_tokenizers.ByteLevel(add_prefix_space=False)
     if nfc:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tiny random models of every family as transformers computes them: tests/data/hf/CASE/.
+"""Writes tests/data/hf/CASE/: tiny random models of every family, and what transformers computes with them.
 
 Each case is a folder as save_pretrained() writes it (config.json, model.safetensors) with random weights, and
 reference.safetensors with what the tests compare:
@@ -10,11 +10,11 @@ reference.safetensors with what the tests compare:
   bf16.logits, bf16.loss, bf16.grad.NAME   the same with weights and activations in bf16
   experts.I, bf16.experts.I      int32 [B * T, k], the experts chosen in mixture I
 
-and greedy.json: two prompts and what generate(do_sample=False) continues them with in f32, GREEDY tokens or as many as the model
-has positions for.
+and greedy.json: two prompts and their continuations by generate(do_sample=False) in f32, of GREEDY tokens or as many as the
+model has positions for.
 
-The versions below are pinned: the script makes a virtual environment of its own with them, in build/hf-venv, unless
---venv names one that has them.
+The versions below are pinned: the script makes a virtual environment with them in build/hf-venv, unless --venv names one that
+has them.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import sys
 VERSIONS = {"torch": "2.15.0", "transformers": "5.23.0"}
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# AdamW of the three steps; vectors are not decayed.
+# AdamW's settings in the three steps; vectors have no weight decay.
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-2, (0.9, 0.95), 1e-8, 0.1
 
 GREEDY = 32
@@ -104,15 +104,15 @@ def check_versions():
 
 
 def randomise(model, generator):
-    """Values at which every part of the model matters: norms near 1, all else well away from 0."""
+    """Sets random values with which every part of the model affects the results: norms near 1, all others well away from 0."""
     import torch
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             norm = parameter.dim() == 1 and name.endswith("weight")
-            # Larger weights let rounding decide which key wins: bf16 then disagrees with itself. GPT-Neo, which does not
-            # scale its scores, the sooner.
+            # With larger weights rounding decides which key dominates, and results in bf16 are not comparable. GPT-Neo does
+            # not scale its scores, so its queries and keys need smaller ones.
             unscaled = "attn.attention.q_proj" in name or "attn.attention.k_proj" in name
             std = 0.25 if name.endswith(("wte.weight", "embed_in.weight", "embed_tokens.weight")) else 0.08 if unscaled else 0.15
             parameter.copy_(1 + 0.2 * noise if norm else 0.1 * noise if parameter.dim() == 1 else std * noise)
@@ -122,7 +122,7 @@ def randomise(model, generator):
 
 
 def split_experts(name, tensor, mixtral):
-    """A tensor of all experts as those of each, which is how it lies on disk."""
+    """Yields (name, tensor) of each expert from a tensor of all experts, as in the files."""
     base, kind = name.rsplit(".", 1)
     names = dict(gate="w1", up="w3", down="w2") if mixtral else dict(gate="gate_proj", up="up_proj", down="down_proj")
     for expert, one in enumerate(tensor):
@@ -132,7 +132,7 @@ def split_experts(name, tensor, mixtral):
 
 
 def on_disk(model, folder):
-    """A function from a parameter's name and a tensor to names and tensors as save_pretrained() writes them."""
+    """Returns a function from a parameter's name and a tensor to the names and tensors that save_pretrained() writes."""
     from safetensors import safe_open
 
     with safe_open(folder / "model.safetensors", "pt") as file:
@@ -145,7 +145,7 @@ def on_disk(model, folder):
     here = [name for name, _ in model.named_parameters() if ".mlp.experts." not in name]
     only_here = [n for n in here if renamed(n) not in there]
     only_there = [n for n in there if ".experts." not in n and "score_correction" not in n and n not in map(renamed, here)]
-    assert len(only_here) == len(only_there) <= 1, (only_here, only_there)  # some heads are called otherwise in memory
+    assert len(only_here) == len(only_there) <= 1, (only_here, only_there)  # some heads have another name in memory
 
     def spread(name, tensor):
         if ".mlp.experts." in name:
@@ -156,7 +156,7 @@ def on_disk(model, folder):
 
 
 def keep_routing(model):
-    """A list that every forward pass fills with the experts chosen in each mixture."""
+    """Returns a list to which every forward pass appends the experts chosen in each mixture."""
     chosen = []
     for name, module in model.named_modules():
         if name.endswith(".mlp.gate"):
@@ -165,17 +165,17 @@ def keep_routing(model):
 
 
 def run(model, input_ids, labels, spread):
-    """Logits, loss and gradients."""
+    """Returns logits, loss and gradients."""
     model.zero_grad()
     out = model(input_ids=input_ids, labels=labels, use_cache=False)
-    if input_ids.shape[1] > 1:  # else there is no target
+    if input_ids.shape[1] > 1:  # a single token has no target
         out.loss.backward()
     gradients = {d: g.detach().clone() for n, p in model.named_parameters() if p.grad is not None for d, g in spread(n, p.grad)}
     return out.logits.detach(), out.loss.detach().float(), gradients
 
 
 def greedy(model, generator):
-    """Prompts whose continuations say most: no near ties, in which rounding would choose, and many different tokens."""
+    """Returns prompts with the most useful continuations: many different tokens, and no near ties, which rounding would decide."""
     import torch
 
     config = model.config

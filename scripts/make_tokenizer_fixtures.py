@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer: small tokenizer.json files, and what the `tokenizers` package makes of texts with them.
+"""Writes tests/data/tokenizer: small tokenizer.json files, and the results of the `tokenizers` package with them on texts.
 
   scripts/make_tokenizer_fixtures.py [FOLDER]      (needs: pip install tokenizers==0.23.3)
 
-The texts are not stored: tests/support/mixed_text.h generates the same ones from pieces.json. Of the ids there
-is a hash per block of text, so that a difference is found where it is.
+The texts are not stored: tests/support/mixed_text.h generates the same ones from pieces.json. The ids are stored as a
+hash per block of text, which shows where a difference is.
 """
 import glob
 import json
@@ -31,7 +31,7 @@ def cased(contractions, numbers):
 
 
 O200K, TEKKEN = cased(CONTRACTIONS + "?", r"\p{N}{1,3}"), cased("", r"\p{N}")
-# One after the other; the third has line breaks themselves in it, as DeepSeek's file has.
+# Applied one after the other. The third contains line breaks instead of escapes, as in DeepSeek's file.
 DEEPSEEK_V3 = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
                r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
                .replace(r"\r\n", "\r\n")]
@@ -58,7 +58,7 @@ PIECES = {
     # invalid UTF-8, as hexadecimal
     "bad": ["80", "bf80", "c0af", "e28228", "e282", "f09f98", "f0808080", "ed a0 80", "edb080", "f4908080", "ff", "fe", "c3", "e0", "f8888080 80", "c341", "e282c3a9"],
 }
-# (code point, count): where a character of a script is drawn from
+# (first code point, count): ranges from which the characters of a script are drawn
 SCRIPTS = [[0x4E00, 300], [0x4E00, 20992], [0x3041, 86], [0x30A1, 90], [0xAC00, 11172], [0x1100, 256], [0x0621, 50], [0x0600, 256], [0x05D0, 27], [0x0E01, 58], [0x0905, 100], [0x0400, 256],
            [0x0370, 144], [0x20000, 42720], [0x1F300, 700], [0x2000, 112], [0x2190, 112], [0x0980, 256], [0x0F00, 256], [0x1E00, 256], [0xF900, 512], [0xFB00, 80], [0x1D400, 1024], [0x0080, 128]]
 
@@ -87,7 +87,7 @@ def char(random):
 
 
 def mixed_text(seed, chars):
-    """Bytes; some are no UTF-8. mixed_text.h draws the same numbers in the same order."""
+    """Returns bytes, some of which are not valid UTF-8. mixed_text.h draws the same numbers in the same order."""
     random, out, count = Random(seed), [], 0
     while count < chars:
         kind, text = random.below(32), ""
@@ -129,7 +129,7 @@ def mixed_text(seed, chars):
 
 
 def every_char(first):
-    """4096 code points from `first` on, each beside what words are cut at; surrogates are left out."""
+    """Returns a text of the 4096 code points from `first` on, without surrogates, each next to characters that split words."""
     text = ""
     for c in map(chr, (c for c in range(first, first + 4096) if not 0xD800 <= c < 0xE000)):
         text += f"{c}a{c} {c}{c}1{c}'{c}\n{c}\t{c}e{c}\u0301 .{c}\n"
@@ -148,7 +148,7 @@ def fnv(values, width):
 
 
 def corpus():
-    """Lines to train on: licences, Python sources, and mixed text."""
+    """Yields lines to train on: licences, Python sources, and mixed text."""
     paths = sorted(glob.glob("/usr/share/common-licenses/*"))[:12] + sorted(glob.glob(sysconfig.get_paths()["stdlib"] + "/[a-f]*.py"))
     for path in paths:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -250,7 +250,7 @@ def main():
             "ids": [fnv(block, 4) for block in ids],
             "decoded": [fnv(tokenizer.decode(block).encode(), 1) for block in ids],
             "every_char": [fnv(block, 4) for block in every],
-            # add_special_tokens=True, also of a text without words
+            # with add_special_tokens=True: the first block, and the empty text
             "special": [fnv(tokenizer.encode(blocks[0].decode(errors="replace")).ids, 4), tokenizer.encode("").ids],
         }
         print(f"{name}: {tokenizer.get_vocab_size()} tokens, {sum(map(len, ids))} ids", flush=True)

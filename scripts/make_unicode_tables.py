@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes trainer/tokenizer/unicode_tables.cc: what the `tokenizers` package thinks of every code point.
+"""Writes trainer/tokenizer/unicode_tables.cc: the properties that the `tokenizers` package gives every code point.
 
   scripts/make_unicode_tables.py [FILE]      (needs: pip install tokenizers==0.23.3)
 
-The package is asked, not the Unicode database: its regular expressions (Oniguruma), its normaliser and its word
-boundaries each follow another version of Unicode, and ids depend on all three.
+The properties come from experiments with the package, not from the Unicode database: its regular expressions (Oniguruma), its
+normaliser and its word boundaries follow different versions of Unicode, and ids depend on all three.
 """
 import sys
 import unicodedata
@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
 
 ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 LETTER, NUMBER, SPACE, MARK, UPPER, LOWER, SYMBOL = 1, 2, 3, 4, 5, 6, 7  # CharClass
-WORD, NOT_INERT = 8, 16  # flags beside the class
+WORD, NOT_INERT = 8, 16  # flags in addition to the class
 HANGUL = range(0xAC00, 0xAC00 + 11172)
 
 
@@ -24,14 +24,14 @@ def matched(pattern):
 
 
 def tokens_around(added, text_of, seen):
-    """Code points c for which `seen` holds of the ids of text_of(c)."""
+    """Returns the code points c for which `seen` is true of the ids of text_of(c)."""
     tokenizer = Tokenizer(models.BPE(vocab={"?": 0}, merges=[], unk_token="?"))
     tokenizer.add_tokens([added])
     return {c for c in ALL if seen(tokenizer.encode(text_of(chr(c)), add_special_tokens=False).ids)}
 
 
 def combining_classes(nfd):
-    known = {}  # one mark of each class that the package knows as a mark
+    known = {}  # for each class a mark that the package treats as a mark
     for c in map(chr, ALL):
         value = unicodedata.combining(c)
         if value and value not in known and nfd(c) == c and (value == 1 or nfd(c + "\u0334") != c + "\u0334"):
@@ -48,7 +48,7 @@ def combining_classes(nfd):
         c = chr(code)
         if code in HANGUL or nfd(c) != c or (nfd(c + low) == c + low and nfd(high + c) == high + c and c not in (low, high)):
             continue
-        # above every class below its own, and its own class keeps the order
+        # c sorts after the marks of all classes below its own; marks of its own class keep their order
         found[code] = max([v for v in order if v == order[0] or above(c, order[order.index(v) - 1])])
     for code, value in found.items():
         assert unicodedata.combining(chr(code)) in (0, value), hex(code)
@@ -97,7 +97,7 @@ def main():
     pairs = {}
     for c in split:
         if nfc(chr(c)) != chr(c):
-            continue  # decomposes for good
+            continue  # its decomposition does not compose again
         text = split[c]
         for cut in range(1, len(text)):
             first, second = nfc(text[:cut]), text[cut:]

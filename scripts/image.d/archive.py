@@ -1,5 +1,5 @@
-"""Writes an image as the archive that `docker load`, `podman load` and `ctr image import` read. The same files make
-the same bytes, and so the same image id: times are fixed, owners are root's, names are sorted."""
+"""Writes an image as an archive for `docker load`, `podman load` and `ctr image import`. The same files make the same
+bytes, and so the same image id: times and owners are fixed, names are sorted."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ def parents(path):
 
 
 def write_layer(entries, path):
-    """The layer's tar, and its diff id."""
+    """Writes the layer's tar to `path`, and returns its diff id."""
     folders = {folder: ("folder", 0o755, 0) for name in entries for folder in parents(name)}
     whole = {**folders, **entries}
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
@@ -47,7 +47,7 @@ def digest(path):
 
 
 def write_image(layers, settings, name, folder, output):
-    """layers: [(what it is, entries)]. Returns the image id."""
+    """layers: [(description, entries)]. Returns the image id."""
     folder.mkdir(parents=True, exist_ok=True)
     diffs = []
     for number, (_, entries) in enumerate(layers):

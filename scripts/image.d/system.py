@@ -1,5 +1,5 @@
-"""The files of an image's system, taken from the Debian packages of this machine: what programs need to run, by the
-libraries that they load, and a shell. Nothing is downloaded."""
+"""The system files of an image, from the Debian packages of this machine: the libraries that the programs load, Open MPI's and
+PMIx's plugins, and a shell. Nothing is downloaded."""
 
 import glob
 import os
@@ -7,9 +7,9 @@ import re
 import subprocess
 
 BUSYBOX = "/bin/busybox"
-ORTED = "/usr/bin/orted"  # what an MPI program starts that nothing has launched
+ORTED = "/usr/bin/orted"  # started by an MPI program that runs without a launcher
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
-# What is loaded by name at run time, and so stands in no program's list of libraries.
+# Libraries that are loaded by name at run time, and so are in no program's list of libraries.
 PLUGINS = [f"{LIBRARIES}/openmpi/lib/openmpi3/*.so", f"{LIBRARIES}/pmix2/lib/pmix/*.so", f"{LIBRARIES}/libpmix.so.2",
            f"{LIBRARIES}/libnss_files.so.2", f"{LIBRARIES}/libnss_dns.so.2"]
 DATA = ["/etc/openmpi", "/usr/share/openmpi", f"{LIBRARIES}/pmix2/etc", f"{LIBRARIES}/pmix2/share",
@@ -41,9 +41,9 @@ def is_elf(path):
 
 
 def libraries_of(programs):
-    """Every shared library that the programs load, the loader included, by the name under which it is asked for."""
+    """Returns the paths of all shared libraries that the programs load, including the loader, by the names that the programs use."""
     found = set()
-    # Many at once: ldd is a shell script, and most of its time is its start.
+    # One call for all programs: ldd is a shell script, which takes most of its time to start.
     for line in run("ldd", *programs).splitlines():
         if "not found" in line:
             raise ImageError(f"a library is missing here: {line.strip()}; run: scripts/setup")
@@ -54,8 +54,8 @@ def libraries_of(programs):
 
 
 class Tree:
-    """What a layer holds: {path: ("file", source, mode) | ("link", target) | ("text", bytes, mode) | ("folder", mode, owner)}.
-    Paths are real ones: /lib is a link to /usr/lib, as everywhere in Debian."""
+    """The content of a layer: {path: ("file", source, mode) | ("link", target) | ("text", bytes, mode) | ("folder", mode, owner)}.
+    Paths contain no symlinks: /lib is a symlink to /usr/lib, as everywhere in Debian."""
 
     def __init__(self):
         self.entries = {}
@@ -69,7 +69,7 @@ class Tree:
         self.entries.setdefault(merged(path), ("link", target))
 
     def library(self, path):
-        """The library and the links that lead to it."""
+        """Adds the library and the symlinks that lead to it."""
         path = merged(path)
         while os.path.islink(path):
             target = os.readlink(path)
@@ -90,7 +90,7 @@ def merged(path):
 
 
 def system(programs):
-    """The layer below the programs: libraries, shell, configuration, licences of all that is copied."""
+    """Returns the layer below the programs: libraries, shell, configuration, and the licences of all copied files."""
     if not os.path.exists(BUSYBOX):
         raise ImageError(f"{BUSYBOX} is missing; run: scripts/setup --containers")
     tree = Tree()
@@ -120,7 +120,7 @@ def system(programs):
 
 
 def packages_of(paths):
-    """Names of the packages that the files belong to; dpkg knows some by the path before /usr was merged."""
+    """Returns the names of the packages that own the files. dpkg knows some files by their path before /usr was merged."""
     both = [*paths, *(path.removeprefix("/usr") for path in paths if re.match(r"/usr/(bin|sbin|lib|lib64)/", path))]
     done = subprocess.run(["dpkg-query", "--search", *both], text=True, capture_output=True)
     return sorted({line.split(":", 1)[0] for line in done.stdout.splitlines() if not line.startswith("diversion ")})

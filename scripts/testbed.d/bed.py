@@ -1,5 +1,5 @@
-"""What a bed is: its names, addresses, files and processes. Everything that a bed owns can be found again
-from its id alone, so that `down` also cleans up after a crash that left no state behind."""
+"""The names, addresses, files and processes of a bed. Everything that a bed owns can be found by its id alone, so
+that `down` also cleans up after a crash that left no state."""
 
 import fcntl
 import json
@@ -26,7 +26,7 @@ def fail(message):
 
 
 def output(*argv, stdin=None):
-    """stdout of a command that must succeed."""
+    """Returns the stdout of a command, which must succeed."""
     done = subprocess.run(argv, input=stdin, text=True, capture_output=True)
     if done.returncode != 0:
         fail(f"{' '.join(argv)[:200]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
@@ -52,7 +52,7 @@ class Bed:
         self.identity = self.dir / "id_ed25519"
         self.cgroup = Path("/sys/fs/cgroup/unified" if os.path.ismount("/sys/fs/cgroup/unified")
                            else "/sys/fs/cgroup") / f"st-{self.id}"
-        # Container engines make one of that name under every controller that cgroup v1 still has.
+        # Container engines make a cgroup of the same name under every controller of cgroup v1.
         self.cgroups = [self.cgroup, *Path("/sys/fs/cgroup").glob(f"*/{self.cgroup.name}")]
 
     # ---- hosts ----
@@ -62,13 +62,13 @@ class Bed:
         return f"h{number:02d}"
 
     def netns(self, number):
-        return f"st-{self.id}-n{number:02d}"  # also the bridge's end of the host's veth
+        return f"st-{self.id}-n{number:02d}"  # also the name of the bridge's end of the host's veth pair
 
     def host_dir(self, number):
         return self.dir / "hosts" / self.host_name(number)
 
     def settings(self):
-        """What `up` wrote; fails with one line when the bed is not up."""
+        """Returns the settings that `up` wrote; fails with one line if the bed is not up."""
         try:
             return json.loads((self.dir / "bed.json").read_text())
         except (OSError, ValueError):
@@ -91,7 +91,7 @@ class Bed:
     # ---- processes ----
 
     def init_pid(self, number):
-        """Bastion-side pid of the host's pid 1 (its sshd); fails when that is gone."""
+        """Returns the pid on the bastion of the host's pid 1 (its sshd); fails if that has exited."""
         try:
             pid = int((self.host_dir(number) / "init.pid").read_text())
             if os.stat(f"/proc/{pid}/ns/net").st_ino == os.stat(f"/run/netns/{self.netns(number)}").st_ino:
@@ -101,7 +101,7 @@ class Bed:
         fail(f"{self.host_name(number)}: its first process is gone; run: scripts/testbed up N")
 
     def pids_by_netns(self):
-        """{netns name: [pids]} over all namespaces of this bed, also ones that no state file knows."""
+        """Returns {netns name: [pids]} of all namespaces of this bed, also of those without a state file."""
         inodes = {}
         for path in Path("/run/netns").glob(f"st-{self.id}-n[0-9][0-9]"):
             try:
@@ -121,7 +121,7 @@ class Bed:
 
 
 class Lock:
-    """One `up` or `down` of any bed at a time: they share the subnets and the test user."""
+    """Allows one `up` or `down` of any bed at a time: beds share the subnets and the test user."""
 
     def __enter__(self):
         self.file = open("/run/lock/sortie-testbed.lock" if os.path.isdir("/run/lock")

@@ -1,6 +1,6 @@
-"""A container engine per host: containerd and dockerd on top of it, in the host's namespaces, with everything they
-write on a tmpfs of the host; or rootless podman, which needs no daemon. They end with the host's pid 1, as do their
-containers, and leave cgroups only."""
+"""A container engine per host: containerd, or dockerd with containerd, in the host's namespaces, writing only to a tmpfs
+of the host; or rootless podman, which needs no daemon. Engines and their containers end with the host's pid 1; only
+cgroups are left."""
 
 import os
 import pwd
@@ -20,7 +20,7 @@ PODMAN = "/usr/bin/podman"
 DOCKER_SOCKET, CONTAINERD_SOCKET = "/run/docker.sock", "/run/containerd/containerd.sock"
 START_TIMEOUT = 60.0
 NEEDED = {"docker": (CONTAINERD, DOCKERD, DOCKER), "containerd": (CONTAINERD,), "podman": (PODMAN, "/usr/bin/newuidmap")}
-# Left out is what needs a device or a folder of the machine.
+# Disables the plugins that need a device or a folder of the machine.
 CONTAINERD_CONFIG = """version = 2
 root = "{state}/containerd"
 state = "/run/containerd"
@@ -31,7 +31,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 address = "{socket}"
 gid = {gid}
 """
-# podman's defaults ask for more than the limits of a small machine allow, and its crun for cgroup v2 alone.
+# podman's default limits are higher than a small machine allows, and its default runtime, crun, needs cgroup v2.
 PODMAN_CONFIG = """[containers]
 default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 [engine]
@@ -48,7 +48,7 @@ def check_installed(kind):
 
 
 def prepare(kind):
-    """In a host's mount namespace, before its pid 1 runs: where engines write, and Debian's docker before others."""
+    """Runs in a host's mount namespace before its pid 1: mounts the folders that engines write to, and replaces another docker by Debian's."""
     from host import MS_NODEV, MS_NOSUID, bind, mount
     if kind == "podman":
         return
@@ -63,11 +63,11 @@ def prepare(kind):
 
 
 def cgroup_parent(bed, number):
-    return f"/{bed.cgroup.name}/{bed.host_name(number)}.engine"  # never with processes of its own: cgroup v2
+    return f"/{bed.cgroup.name}/{bed.host_name(number)}.engine"  # contains no processes itself, as cgroup v2 requires
 
 
 def spawn(bed, host, argv, log):
-    """A child of the host's pid 1. The log is the host's, seen from the bastion in its folder of the bed."""
+    """Starts a child of the host's pid 1. On the bastion its log is in the host's folder of the bed."""
     script = 'exec >> "/run/testbed/$0" 2>&1; setsid "$@" < /dev/null &'
     done = subprocess.run(look.enter_argv(bed, host, ["/bin/sh", "-c", script, log, *argv], as_root=True),
                           stdin=subprocess.DEVNULL, timeout=30)
@@ -83,7 +83,7 @@ def start_containerd(bed, host):
 
 
 def start_dockerd(bed, host, live_restore=False):
-    # No networks of its own: containers use the host's, which is already in a namespace.
+    # dockerd makes no networks: containers use the host's, which is already in a namespace.
     argv = [DOCKERD, "--data-root", f"{STATE}/docker", "--exec-root", f"{STATE}/docker-exec",
             "--pidfile", f"{STATE}/docker.pid", "--host", f"unix://{DOCKER_SOCKET}", "--group", USER,
             "--containerd", CONTAINERD_SOCKET, "--exec-opt", "native.cgroupdriver=cgroupfs",
@@ -134,7 +134,7 @@ def wait_for(bed, hosts, path, name, deadline):
 
 
 def socket_path(bed, host, path=DOCKER_SOCKET):
-    """An engine's socket as the bastion reaches it, for DOCKER_HOST=unix://..."""
+    """Returns the path on the bastion of an engine's socket, for DOCKER_HOST=unix://..."""
     return f"/proc/{bed.init_pid(bed.number(host))}/root{path}"
 
 
@@ -159,7 +159,7 @@ def pids(bed, host, executable):
 
 
 def end_dockerd(bed, host, number=signal.SIGTERM, seconds=30):
-    """`stop` and `kill`: TERM lets it end its containers first, unless it was started with live restore."""
+    """For `stop` and `kill`. After SIGTERM dockerd ends its containers first, unless it was started with live restore."""
     for pid in pids(bed, host, DOCKERD):
         os.kill(pid, number)
     deadline = time.monotonic() + seconds
@@ -185,5 +185,5 @@ def command(bed, host, action, live_restore):
 
 
 def docker_argv(bed, host, *arguments):
-    """Debian's docker on the bastion, talking to a host's engine."""
+    """Returns the argv of Debian's docker on the bastion for a host's engine."""
     return [DOCKER, "--host", f"unix://{socket_path(bed, host)}", *map(str, arguments)]

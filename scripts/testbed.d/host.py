@@ -58,7 +58,7 @@ def start(bed, number, uid, gid, engine=""):
                 become_host(bed, number, uid, gid, engine)
             os.write(write_end, str(init).encode())
             os._exit(0)
-        except BaseException as error:  # the parent reports it; nothing may run on in this copy
+        except BaseException as error:  # the parent reports it; this copy must not continue
             os.write(write_end, f"!{error}".encode())
             os._exit(1)
     os.close(write_end)
@@ -104,7 +104,7 @@ def prepare_mounts(bed, number, uid, gid):
     bind(own / "home", HOME)
     bind(bed.dir / "hosts.txt", "/etc/hosts")
     bind(bed.dir / "resolv.conf", "/etc/resolv.conf")
-    # What must stay visible is held by file descriptors while the private tmpfs are put over it.
+    # File descriptors keep the folders that must stay visible, while the private tmpfs are mounted over them.
     kept = [(path, os.open(path, os.O_PATH)) for path in (PROJECT, bed.shared)]
     own_descriptor = os.open(own, os.O_PATH)
     for path in PRIVATE:
@@ -123,7 +123,7 @@ def prepare_mounts(bed, number, uid, gid):
 
 
 def join_cgroup(bed, number, pid, uid, gid):
-    """A cgroup v2 that the test user may subdivide, as systemd gives one to a login session."""
+    """Moves the process to a cgroup v2 that the test user may subdivide, as systemd makes for a login session."""
     path = bed.cgroup / bed.host_name(number)
     path.mkdir(parents=True, exist_ok=True)
     for entry in (path, path / "cgroup.procs", path / "cgroup.subtree_control", path / "cgroup.threads"):

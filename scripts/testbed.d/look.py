@@ -1,4 +1,4 @@
-"""`testbed exec`, `ps`, `list`, `link`, `shape`: what is done to a bed that is up."""
+"""`testbed exec`, `ps`, `list`, `link`, `shape`: the commands for a bed that is up."""
 
 import os
 import pwd
@@ -7,11 +7,11 @@ import subprocess
 from bed import HOME, USER, fail, output
 
 SSHD = "/usr/sbin/sshd"
-ENGINES = ("/usr/sbin/dockerd", "/usr/bin/containerd")  # of the host, as its sshd; what they start counts
+ENGINES = ("/usr/sbin/dockerd", "/usr/bin/containerd")  # not listed by `ps`, like the host's sshd; their children are
 
 
 def enter_argv(bed, host, argv, as_root=False):
-    """argv that runs `argv` inside the host, as the test user with a bare environment, or as root."""
+    """Returns the argv that runs `argv` inside the host, as the test user with a minimal environment, or as root."""
     number = bed.number(host)
     pid = bed.init_pid(number)
     user = pwd.getpwnam(USER)
@@ -24,14 +24,14 @@ def enter_argv(bed, host, argv, as_root=False):
 
 
 def join_cgroup(bed, host):
-    """Moves this process to where a login of the host would be, when `up --cgroup` made such a place."""
+    """Moves this process to the cgroup of the host's logins, if `up --cgroup` made one."""
     procs = bed.cgroup / bed.host_name(bed.number(host)) / "cgroup.procs"
     if procs.exists():
         procs.write_text(str(os.getpid()))
 
 
 def processes(bed, host):
-    """Every process of the host except sshd and its engine: [(pid on the bastion, pid inside, uid, state, command line)]."""
+    """Returns every process of the host except sshd and its engine: [(pid on the bastion, pid inside, uid, state, command line)]."""
     number = bed.number(host)
     init = bed.init_pid(number)
     found = []
@@ -40,7 +40,7 @@ def processes(bed, host):
             if pid == init or os.readlink(f"/proc/{pid}/exe") in (SSHD, *ENGINES):
                 continue
         except OSError:
-            pass  # a zombie has no exe; it is listed, it is a process that nobody reaped. EACCES: it has gone at this moment
+            pass  # a zombie has no exe; it is listed, because it was not reaped. EACCES: the process has just exited
         try:
             with open(f"/proc/{pid}/status") as file:
                 status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -49,7 +49,7 @@ def processes(bed, host):
         except (FileNotFoundError, ProcessLookupError):
             continue
         if command == "podman":
-            continue  # rootless podman keeps one that holds its user namespace
+            continue  # rootless podman keeps a process that holds its user namespace
         inside = int(status["NSpid"].split()[-1])
         state = status["State"].split()[0]
         if not command:
@@ -67,7 +67,7 @@ def set_link(bed, host, state):
 
 
 def shape(bed, host, rate):
-    """Limits both directions of the host's link to `rate` (tc syntax, e.g. 100mbit); 'off' takes it away."""
+    """Limits both directions of the host's link to `rate` (tc syntax, e.g. 100mbit); 'off' removes the limits."""
     name = bed.netns(bed.number(host))
     for prefix, device in (([], name), (["ip", "netns", "exec", name], "eth0")):
         if rate == "off":
@@ -83,11 +83,11 @@ def hostlist(bed):
 
 
 def environment(bed):
-    """What makes other launchers use the bed."""
+    """Returns the variables that make other launchers use the bed."""
     return {
         "SORTIE_TESTBED_SSH_CONFIG": str(bed.ssh_config),
         "SORTIE_TESTBED_HOSTS": hostlist(bed),
-        # pdsh adds -l<local user> of its own; its ssh arguments replaced, User of the ssh_config holds.
+        # pdsh adds -l<local user> to its ssh arguments; with PDSH_SSH_ARGS the User of the ssh_config is used.
         "PDSH_RCMD_TYPE": "ssh",
         "PDSH_SSH_ARGS": f"-F {bed.ssh_config} -2 -a -x %h",
         "OMPI_MCA_plm_rsh_agent": f"ssh -F {bed.ssh_config}",

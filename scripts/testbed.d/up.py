@@ -30,7 +30,7 @@ def up(bed, count, delegated, engine=""):
     uid, gid = ensure_user()
     check_reachable(PROJECT, uid)
     with Lock():
-        # Before the first thing is made, so that a signal at any moment undoes what is there.
+        # Installed before anything is made, so that a signal at any moment removes what was made.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, raise_interrupt)
         try:
@@ -51,14 +51,14 @@ def raise_interrupt(number, _frame):
 
 
 def ensure_user():
-    # Beds that come up at the same time on a new machine: useradd looks for the name before it takes its own lock, so
-    # each of them would make the user anew, with another uid.
+    # For beds that come up at the same time on a new machine: useradd checks the name before it takes its own lock, so
+    # each of them would make the user again, with another uid.
     with open("/run/lock/sortie-testbed-user", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             entry = pwd.getpwnam(USER)
         except KeyError:
-            # '*' is no valid password hash but no lock either: sshd refuses locked accounts without PAM.
+            # '*' is no valid password hash, but does not lock the account: without PAM, sshd refuses locked accounts.
             output("useradd", "--no-create-home", "--home-dir", HOME, "--shell", "/bin/sh", "--password", "*",
                    "--comment", "Sortie testbed", USER)
             entry = pwd.getpwnam(USER)
@@ -112,7 +112,7 @@ def write_files(bed, numbers, subnet, uid, gid, engine):
     (bed.dir / "bed.json").write_text(json.dumps({"count": len(hosts), "subnet": subnet, "engine": engine}) + "\n")
     (bed.dir / "hosts.txt").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n" + "".join(
         f"{address} {name}\n" for name, address in hosts.values()))
-    # Nobody listens there, so a name that hosts.txt lacks fails at once, and not after some seconds of DNS.
+    # No name server listens there, so the lookup of a name that is not in hosts.txt fails at once, not after some seconds.
     (bed.dir / "resolv.conf").write_text("nameserver 127.0.0.1\n")
     make_key(bed.identity, f"{USER} of bed {bed.id}").wait()
     public = bed.identity.with_suffix(".pub").read_text()
@@ -211,7 +211,7 @@ def down(bed):
 
 
 def clear(bed):
-    """Removes whatever there is of this bed, from a whole one to the rests of a crash."""
+    """Removes everything of this bed, complete or left by a crash."""
     deadline = time.monotonic() + 15
     while True:
         alive = [pid for pids in bed.pids_by_netns().values() for pid in pids]
@@ -219,7 +219,7 @@ def clear(bed):
             break
         if time.monotonic() > deadline:
             fail(f"processes {alive[:10]} of bed {bed.id!r} do not end; look at /proc/PID/stack")
-        for pid in alive:  # the kernel ends a whole PID namespace with its pid 1
+        for pid in alive:  # when pid 1 ends, the kernel kills its whole PID namespace
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
