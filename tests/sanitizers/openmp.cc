@@ -1,8 +1,9 @@
-// ThreadSanitizer does not see how the threads of libgomp wait for each other: its locks are
-// futexes. This stands between a program and libgomp and says it: what was before a parallel region
-// happened before all of its threads, and these before what comes after it. Accesses of two threads
-// in one region have no order, so a race there is found. That is all of OpenMP that the trainer
-// uses; barriers and critical sections in a region would need the same.
+// ThreadSanitizer does not see how the threads of libgomp wait for each other, because its locks
+// are futexes. This file wraps GOMP_parallel and tells ThreadSanitizer the order: what precedes a
+// parallel region happens before all of its threads, and these happen before what follows it.
+// Accesses of two threads within a region are not ordered, so a race between them is found. The
+// trainer uses nothing else of OpenMP; barriers and critical sections in a region would need the
+// same.
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -11,7 +12,7 @@ namespace {
 struct Region {
   void (*body)(void*);
   void* data;
-  char begins = 0, ends = 0;  // their addresses name the two moments
+  char begins = 0, ends = 0;  // their addresses identify the two moments
 };
 
 void run(void* of) {

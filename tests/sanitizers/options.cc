@@ -1,12 +1,12 @@
-// What every program of a sanitizer build starts with, wherever and by whom it is started: hosts of
-// the end-to-end tests have an environment of their own. ASAN_OPTIONS and the like come after this.
-// SORTIE_FINDINGS: the folder that reports are written to, one file per process. Exit code 97 is
-// nobody else's.
+// Default options of every program of a sanitizer build. They are compiled in, because hosts of the
+// end-to-end tests have other environments than the test. ASAN_OPTIONS and the like override them.
+// Reports are written to the folder SORTIE_FINDINGS, one file per process. Exit code 97 is used for
+// nothing else.
 #define SORTIE_COMMON_OPTIONS "exitcode=97:log_exe_name=1:log_path=" SORTIE_FINDINGS "/finding"
 
 #ifndef SORTIE_THREADS
-// A library that is unloaded has no name in a report, and no suppression is for it: Open MPI's
-// components. So none is.
+// A library that was unloaded has no name in a report, so no suppression matches it (Open MPI's
+// components). Therefore no library is unloaded.
 extern "C" int dlclose(void*) {
   return 0;
 }

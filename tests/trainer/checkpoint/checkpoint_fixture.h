@@ -1,4 +1,5 @@
-// A small job whose whole state is a function of the step, saved by any number of writers.
+// A small job for checkpoint tests. Its whole state is a function of the step, and any number of
+// writers can save it.
 #pragma once
 
 #include <cstring>
@@ -31,7 +32,8 @@ inline std::vector<float> values(const Spec& spec, std::int64_t step) {
   return result;
 }
 
-/// How the tensors are cut over `writers`: flat intervals, the way ZeRO cuts.
+/// Returns the part of a tensor that writer `index` of `writers` saves: a flat interval, as ZeRO
+/// cuts.
 inline Piece flat_cut(const Dims& shape, std::size_t index, std::size_t writers) {
   const auto elements = static_cast<std::size_t>(*num_elements(shape));
   return Piece::interval(shape, static_cast<std::int64_t>(elements * index / writers),
@@ -79,14 +81,14 @@ inline Result<std::filesystem::path> save(CheckpointStore& store, std::int64_t s
   std::vector<ShardInfo> shards;
   for (std::size_t i = 0; i < writers; ++i) {
     SORTIE_ASSIGN_OR_RETURN(ShardInfo shard, write_one(folder, step, i, writers));
-    // By way of the text that ranks send.
+    // Converts the shard to the text that ranks send, and back.
     SORTIE_ASSIGN_OR_RETURN(ShardInfo received, parse_shard_info(serialize(shard)));
     shards.push_back(std::move(received));
   }
   return store.commit(folder, manifest_of(step), shards);
 }
 
-/// Whether every value of the checkpoint is what step `step` has.
+/// Returns whether every value of the checkpoint is that of step `step`.
 inline bool holds_step(const std::filesystem::path& folder, std::int64_t step) {
   auto reader = CheckpointReader::open(folder, CheckDepth::hashes);
   if (!reader || reader->manifest().step != step) return false;

@@ -1,5 +1,5 @@
-// A save that is killed, starved or broken at any system call leaves the previous checkpoint
-// loadable, and a committed one whole.
+// Tests that a save that is killed, starved or broken at any system call leaves the previous
+// checkpoint loadable, and that a committed checkpoint stays whole.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -23,13 +23,13 @@ namespace {
 
 constexpr std::int64_t kKeep = 2;
 
-/// In memory: hundreds of saves are made here, and a killed process does not lose what it wrote to
-/// either kind of file system.
+/// A directory in memory, because these tests make hundreds of saves. A killed process does not
+/// lose what it has written, on this or any other file system.
 struct MemoryDir : test::ScopedTempDir {
   MemoryDir() : ScopedTempDir("/dev/shm") {}
 };
 
-/// Steps `first` to `last`, each saved and retained. Returns the process's exit code.
+/// Saves steps `first` to `last` and applies retention after each. Returns the process's exit code.
 int save_steps(const fs::path& folder, std::int64_t first, std::int64_t last,
                std::string_view fault) {
   auto store = CheckpointStore::open(folder, {"test"});
@@ -42,7 +42,7 @@ int save_steps(const fs::path& folder, std::int64_t first, std::int64_t last,
   return 0;
 }
 
-/// Runs save_steps in a child and gives how it ended.
+/// Runs save_steps in a child process and returns how the child ended.
 ProcessStatus save_in_child(const fs::path& folder, std::int64_t first, std::int64_t last,
                             const std::string& fault) {
   const pid_t child = ::fork();
@@ -53,8 +53,8 @@ ProcessStatus save_in_child(const fs::path& folder, std::int64_t first, std::int
   return ProcessStatus::from_wait_status(status);
 }
 
-/// The invariant: the newest checkpoint that is found holds its step to the last bit, and is
-/// `at_least` or newer.
+/// Checks the invariant: the newest checkpoint that is found holds its step to the last bit.
+/// Returns that step, or 0 if none is found.
 std::int64_t newest_good(const fs::path& folder) {
   const auto latest = find_latest(folder, CheckDepth::hashes);
   REQUIRE(latest.has_value());
@@ -64,7 +64,7 @@ std::int64_t newest_good(const fs::path& folder) {
   return latest->entry->step;
 }
 
-/// How many operations saving and retaining of steps 3 to 4 on top of 1 and 2 takes.
+/// Returns the number of operations of saving and retaining steps 3 to 4 after steps 1 and 2.
 std::uint64_t count_operations() {
   MemoryDir dir;
   REQUIRE(save_steps(dir.path(), 1, 2, "") == 0);
@@ -94,7 +94,7 @@ TEST_CASE("a kill at any system call leaves a good checkpoint, and the next run 
     std::size_t hidden = 0;
     for (const auto& entry : fs::directory_iterator(dir.path()))
       hidden += entry.path().filename().string().starts_with(".") ? 1 : 0;
-    CHECK(hidden == 1);  // the lock; no .tmp- and no .trash- is left
+    CHECK(hidden == 1);  // the lock; no .tmp- and no .trash- remains
   }
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("an interrupted call, a short write or a slow disk changes nothing") {
 }
 
 TEST_CASE("replacing a step is safe at any system call too") {
-  // By an exchange, and where the file system has none.
+  // With an atomic exchange of folders, and on a file system that does not support it.
   for (const std::string also : {"", "checkpoint:noexchange"}) {
     CAPTURE(also);
     MemoryDir counted;
@@ -151,8 +151,9 @@ TEST_CASE("replacing a step is safe at any system call too") {
         if (action == ":kill")
           CHECK(save_in_child(dir.path(), 1, 1, fault).kind == ProcessStatus::Kind::signaled);
         else
-          save_steps(dir.path(), 1, 1, fault);  // fails, but for what it removes behind the commit
-        // A reader finds one of the two, whatever it is called.
+          // Fails, except if the faulty operation is a removal after the commit.
+          save_steps(dir.path(), 1, 1, fault);
+        // A reader finds either the old or the new checkpoint, under whichever name.
         CHECK(newest_good(dir.path()) == 1);
         aside += fs::exists(dir / "step-00000001") ? 0 : 1;
         {
@@ -192,7 +193,7 @@ TEST_CASE("where folders can not be exchanged, a failed replacement is undone at
 }
 
 TEST_CASE("a kill at a random moment, again and again, never loses what was reported committed") {
-  test::ScopedTempDir dir;  // on a disk: the moments are then mostly within writes and syncs
+  test::ScopedTempDir dir;  // on a disk: most moments are then within writes and syncs
   std::mt19937 random(7);
   std::int64_t committed = 0;
   for (int round = 0; round < 40; ++round) {
@@ -201,7 +202,7 @@ TEST_CASE("a kill at a random moment, again and again, never loses what was repo
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-      // Saves on and on, telling of each commit after it.
+      // Saves step after step and reports each commit through the pipe.
       auto store = CheckpointStore::open(dir.path(), {"test"});
       for (std::int64_t step = committed + 1; store && test_job::save(*store, step); ++step) {
         if (::write(report[1], &step, sizeof step) != sizeof step) break;
@@ -210,7 +211,8 @@ TEST_CASE("a kill at a random moment, again and again, never loses what was repo
       ::_exit(1);
     }
     ::close(report[1]);
-    // After some commits, however slow the machine is, and then somewhere in the next save.
+    // Waits for 0 to 2 commits, however slow the machine is, then kills at some point of the next
+    // save.
     for (auto commits = random() % 3; commits > 0; --commits)
       REQUIRE(::read(report[0], &committed, sizeof committed) == sizeof committed);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 10000));

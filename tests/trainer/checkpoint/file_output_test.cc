@@ -1,4 +1,5 @@
-// Files that are written past the page cache have the same bytes, whatever happens to a write.
+// Tests that files written past the page cache have the right bytes, even if a write is short,
+// interrupted or fails.
 #include "trainer/checkpoint/file_output.h"
 
 #include <doctest/doctest.h>
@@ -25,7 +26,7 @@ std::vector<std::byte> numbered_bytes(std::size_t count) {
   return bytes;
 }
 
-/// In parts that fit no block, from addresses that are aligned to nothing.
+/// Writes `bytes` in parts whose sizes and addresses are not aligned to blocks.
 Result<> write_in_parts(FileOutput& output, std::span<const std::byte> bytes) {
   std::size_t part = 1;
   while (!bytes.empty()) {
@@ -43,7 +44,7 @@ std::vector<std::byte> read_back(const std::filesystem::path& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Of the file's pages, how many the system has in memory.
+/// Returns how many pages of the file are in the page cache.
 std::size_t cached_pages(const std::filesystem::path& path, std::size_t bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   REQUIRE(file);
@@ -73,7 +74,7 @@ TEST_CASE("a file past the page cache is the same file, and none of its whole bu
       REQUIRE(write_in_parts(*output, bytes));
       const bool has_buffers = size >= 4u << 20;
       if (has_buffers && caching == Caching::kept) CHECK(cached_pages(path, size) * 4096 >= size);
-      // tmpfs is nothing but cache.
+      // Not on tmpfs, whose files are always in the page cache.
       const Fd probe(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
       if (has_buffers && caching == Caching::bypassed && file_ops::set_direct(probe, true))
         CHECK(cached_pages(path, size) * 4096 <= (1u << 20) + 4096 + 12345u);

@@ -1,4 +1,5 @@
-// Shares of a checkpoint in memory files: what a process that dies at any moment leaves there.
+// Tests of the shares of a checkpoint in memory files: what a process that dies at any moment
+// leaves there.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +38,8 @@ SealedShare share_of_step(std::int64_t step, char slot, const std::string& run =
   return share;
 }
 
-/// A snapshot as a rank takes it: bytes that only this step has, then the seal.
+/// Takes a snapshot as a rank does: writes bytes that differ from step to step, then seals the
+/// share.
 Result<> take_share(const fs::path& folder, SealedShare share) {
   SORTIE_TRY(unseal_share(folder, share.name));
   SORTIE_ASSIGN_OR_RETURN(const ShareMemory memory,
@@ -119,7 +121,7 @@ TEST_CASE("a process that is killed at any operation leaves the other slot, and 
     }
     CHECK(before);
     CHECK((now || !done));
-    // What it left half written goes with the next clean-up.
+    // The next clean-up removes a share that was left half written.
     REQUIRE(remove_shares_but(dir.path(), {{1, 3, 'b'}}));
     CHECK(sealed_shares(dir.path(), "run-a").size() == 1);
     CHECK(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()) == 2);

@@ -1,4 +1,5 @@
-// Who may commit: later attempts of a run fence earlier ones, at every system call of a save.
+// Tests of which process may commit: a later attempt of a run fences earlier ones, whichever system
+// call of a save they have reached.
 #include "trainer/checkpoint/ownership.h"
 
 #include <doctest/doctest.h>
@@ -30,8 +31,9 @@ std::int64_t newest_committed(const fs::path& folder) {
   return latest->entry->step;
 }
 
-/// A child that saves steps 2 and 3 as attempt 1 and stops at operation `at`. Exit codes: 0 both
-/// are saved, 12 step 2 failed, 13 step 3 failed; 10 it could not open.
+/// Forks a child that saves steps 2 and 3 as attempt 1 and stops itself at operation `at`. Exit
+/// codes: 0 if both are saved, 12 if step 2 failed, 13 if step 3 failed, 10 if the store could not
+/// be opened, 11 if the fault could not be set.
 pid_t zombie(const fs::path& folder, std::uint64_t at) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -81,7 +83,7 @@ TEST_CASE("a later attempt takes the folder over, though the earlier one still h
   second = fail(ErrorCode::lost, "gone");
   first = fail(ErrorCode::lost, "gone");
   const auto unlocked = CheckpointStore::open(dir.path(), attempt(1));
-  REQUIRE_FALSE(unlocked);  // the lock is free, the claim still stands
+  REQUIRE_FALSE(unlocked);  // the lock is free, but the claim still holds
   CHECK(unlocked.error().message.find("it now belongs to run run-1, attempt 2") !=
         std::string::npos);
   CHECK(CheckpointStore::open(dir.path(), {"run-2", 1}));
@@ -143,7 +145,8 @@ TEST_CASE("a process that was stopped at any system call of a save commits nothi
     REQUIRE(::waitpid(child, &status, 0) == child);
     REQUIRE(WIFEXITED(status));
     CHECK((WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 12 || WEXITSTATUS(status) == 13));
-    // What the later attempt did not see when it had opened the folder does not come later.
+    // A step that was not committed when the later attempt opened the folder is not committed
+    // afterwards by the earlier one.
     CHECK(newest_committed(dir.path()) == seen);
     if (seen < 3) {
       CHECK(WEXITSTATUS(status) != 0);

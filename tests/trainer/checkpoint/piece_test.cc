@@ -1,5 +1,5 @@
-// Pieces of tensors: where two meet, and whether many make a whole. Held against element by element
-// arithmetic.
+// Tests of Piece: the elements that two pieces share, and whether pieces tile a tensor. Compared
+// with element-by-element arithmetic.
 #include "trainer/checkpoint/piece.h"
 
 #include <doctest/doctest.h>
@@ -135,7 +135,7 @@ TEST_CASE("a tiling has no hole and no overlap") {
   CHECK(tiling_problem({}, shape) == "pieces hold 0 of 24 elements");
   CHECK(tiling_problem({left, right_begin}, shape) == "pieces hold 19 of 24 elements");
   CHECK(tiling_problem({left, right, right}, shape).find("more than") != std::string::npos);
-  // As many elements as there are, but some twice and others never.
+  // The right number of elements, but some are held twice and others not at all.
   CHECK(tiling_problem({left, left}, shape).find("overlap") != std::string::npos);
   CHECK(tiling_problem({left, Piece::box({0, 2}, {4, 3})}, shape).find("overlap") !=
         std::string::npos);

@@ -1,6 +1,6 @@
-// A model of what a power loss leaves: what was not synced is there in part, or not at all.
-// Whatever of it survives, the newest checkpoint that is found holds its step to the bit, and none
-// that was reported committed is lost.
+// Tests checkpoints against a model of power losses: data that was not synced survives in part or
+// not at all. Whatever survives, the newest checkpoint that is found holds its step to the bit, and
+// no checkpoint that was reported committed is lost.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -21,8 +21,9 @@ namespace {
 
 using file_ops::Operation;
 
-/// A file or folder. Of a file, the first `synced` bytes are on the disk. Of a folder, `durable` is
-/// what the disk has; `pending` are changes of entries since then, each of which the disk may have.
+/// A file or folder. The first `synced` bytes of a file are on the disk. `durable` are the entries
+/// of a folder that are on the disk. `pending` are the changes of entries since then; the disk may
+/// have any of them.
 struct Inode {
   bool folder = false;
   std::string bytes{};
@@ -30,9 +31,10 @@ struct Inode {
   std::map<std::string, std::shared_ptr<Inode>> entries{}, durable{};
   struct Change {
     std::string name{};
-    std::shared_ptr<Inode> inode{};  // null: the entry goes
+    std::shared_ptr<Inode> inode{};  // null: removes the entry
   };
-  /// What one system call changes is there as a whole or not at all, as journals have it.
+  /// One group of changes per system call. The disk has a group as a whole or not at all, as with a
+  /// journal.
   std::vector<std::vector<Change>> pending{};
 };
 using InodePtr = std::shared_ptr<Inode>;
@@ -81,7 +83,7 @@ class DiskModel {
     }
   }
 
-  /// What the disk may have after a power loss now, as files in `target`.
+  /// Writes to `target` the files that the disk may have after a power loss at this moment.
   void leave(const fs::path& target, std::mt19937& random) const { leave(*root_, target, random); }
 
  private:
@@ -106,7 +108,7 @@ class DiskModel {
   }
   static void leave(const Inode& inode, const fs::path& target, std::mt19937& random) {
     auto entries = inode.durable;
-    // As many of the changes as a journal has got to, or any of them.
+    // Applies either a prefix of the changes, as a journal does, or any subset.
     const std::size_t reached = random() % (inode.pending.size() + 1);
     const bool in_order = random() % 2 == 0;
     for (std::size_t i = 0; i < inode.pending.size(); ++i) {
@@ -124,7 +126,7 @@ class DiskModel {
         leave(*child, target / name, random);
         continue;
       }
-      // Beyond what was synced: nothing, a part, all of it, or a length without the bytes.
+      // Unsynced bytes: none, half of them, all of them, or only their length, as zeros.
       std::string bytes = child->bytes.substr(0, child->synced);
       const std::string rest = child->bytes.substr(child->synced);
       switch (random() % 4) {
@@ -148,7 +150,7 @@ class DiskModel {
   InodePtr root_ = std::make_shared<Inode>();
 };
 
-/// As test_job::save, each shard on a thread of its own.
+/// Like test_job::save, but writes each shard on a separate thread.
 Result<fs::path> save_with_threads(CheckpointStore& store, std::int64_t step, std::size_t writers) {
   SORTIE_ASSIGN_OR_RETURN(const fs::path folder, store.begin(step, 10'000));
   std::vector<Result<ShardInfo>> written(writers);
@@ -164,8 +166,8 @@ Result<fs::path> save_with_threads(CheckpointStore& store, std::int64_t step, st
   return store.commit(folder, test_job::manifest_of(step), shards);
 }
 
-/// Saves steps 1 to 4 and 4 again, keeping two, and after every operation looks at what a power
-/// loss would leave. Gives the number of operations.
+/// Saves steps 1 to 4 and then 4 again, and keeps two. After every operation, checks `losses`
+/// possible outcomes of a power loss. Returns the number of operations.
 std::size_t check_every_moment(std::size_t writers, int losses, std::string_view fault = "") {
   test::ScopedTempDir dir("/dev/shm");
   auto store = CheckpointStore::open(dir.path() / "save", {"test"});
@@ -210,7 +212,8 @@ TEST_CASE("a power loss at any moment costs nothing that was reported committed"
 }
 
 TEST_CASE("the model of power losses finds a save that does not sync") {
-  // The same steps by hand, without the fsync of a shard: some loss must leave a broken checkpoint.
+  // The model ignores the fsync of shards here, as if the save had omitted it: some losses must
+  // leave a broken checkpoint.
   test::ScopedTempDir dir("/dev/shm");
   auto store = CheckpointStore::open(dir.path() / "save", {"test"});
   REQUIRE(store.has_value());

@@ -1,4 +1,4 @@
-// Rollbacks: which samples they leave out, which checkpoints they leave behind.
+// Tests of rollbacks: which samples they skip, and which checkpoints they abandon.
 #include "trainer/checkpoint/rollbacks.h"
 
 #include <doctest/doctest.h>
@@ -40,8 +40,9 @@ std::int64_t latest_step(const fs::path& folder) {
 
 TEST_CASE("samples that rollbacks leave out, by step") {
   CHECK(skipped_by({}).empty());
-  // Back from 20 to 15: the 40 samples of these steps. Then from 30 to 25, then from 40 to 20: from
-  // there on all samples up to there, whatever was left out in between.
+  // The first rollback goes from step 20 back to 15 and skips the 40 samples of these steps. The
+  // second goes from 30 to 25. The third goes from 40 to 20: it skips all samples that were used
+  // between, including those that the second one had skipped.
   const std::vector<Rollback> all = {{20, 15, 40, ""}, {30, 25, 40, ""}, {40, 20, 200, ""}};
   CHECK(skipped_by({all[0]}) == std::vector<SkippedSamples>{{15, 40}});
   CHECK(skipped_by({all[0], all[1]}) == std::vector<SkippedSamples>{{15, 40}, {25, 40}});
@@ -51,7 +52,7 @@ TEST_CASE("samples that rollbacks leave out, by step") {
   CHECK(skipped_before(skipped, 16) == 40);
   CHECK(skipped_before(skipped, 20) == 40);
   CHECK(skipped_before(skipped, 21) == 240);
-  // The same samples again change nothing.
+  // A rollback that repeats the same samples skips nothing.
   CHECK(skipped_by({all[0], {30, 10, 0, ""}}) == std::vector<SkippedSamples>{{15, 40}});
 }
 
@@ -68,7 +69,7 @@ TEST_CASE("the file of rollbacks comes back, and a damaged one is an error") {
   CHECK_FALSE(read_rollbacks(dir.path())->has_value());
   CHECK_FALSE(read_rollbacks(dir.path() / "absent")->has_value());
   const RollbackFile file{"abc", {{20, 15, 40, "a \"spike\"\n"}, {30, 25, 0, ""}}};
-  for (int i = 0; i < 2; ++i) {  // replaced as well
+  for (int i = 0; i < 2; ++i) {  // the second write replaces the file
     REQUIRE(write_rollbacks(dir.path(), file));
     const auto back = read_rollbacks(dir.path());
     REQUIRE(back);
@@ -90,7 +91,7 @@ TEST_CASE("the file of rollbacks comes back, and a damaged one is an error") {
     CHECK(read.error().code == ErrorCode::checkpoint);
     CHECK(read.error().message.find("rollbacks.json: not a list of rollbacks") !=
           std::string::npos);
-    CHECK_FALSE(find_latest(dir.path()));  // which checkpoints count is not known
+    CHECK_FALSE(find_latest(dir.path()));  // because it is unknown which checkpoints count
   }
 }
 
@@ -102,10 +103,10 @@ TEST_CASE("checkpoints that the run has gone back to before are passed over, and
   for (const std::int64_t step : {5, 10, 15, 20}) save_with(*store, step, {});
   CHECK(latest_step(dir.path()) == 20);
   REQUIRE(write_rollbacks(dir.path(), {"another", {back}}));
-  CHECK(latest_step(dir.path()) == 20);  // of another run
+  CHECK(latest_step(dir.path()) == 20);  // of another run: ignored
   REQUIRE(write_rollbacks(dir.path(), {"abc", {back}}));
   CHECK(latest_step(dir.path()) == 10);
-  save_with(*store, 15, {back});  // the run has come there again
+  save_with(*store, 15, {back});  // the run has reached step 15 again
   CHECK(latest_step(dir.path()) == 15);
   REQUIRE(store->discard_abandoned(*read_rollbacks(dir.path())));
   const auto left = list_checkpoints(dir.path(), CheckDepth::hashes);
@@ -114,7 +115,7 @@ TEST_CASE("checkpoints that the run has gone back to before are passed over, and
   for (const CheckpointEntry& entry : *left) steps.insert(entry.step);
   CHECK(steps == std::set<std::int64_t>{5, 10, 15});
   CHECK((*left)[0].manifest->rollbacks == std::vector<Rollback>{back});
-  // A run that goes on from before the rollback knows of it.
+  // A run that resumes from a checkpoint from before the rollback learns of the rollback.
   CHECK(rollbacks_from(*(*left)[2].manifest, *read_rollbacks(dir.path())) ==
         std::vector<Rollback>{back});
   REQUIRE(store->discard_after(10));
@@ -135,7 +136,7 @@ TEST_CASE("a suspect checkpoint is taken only where there is no other, and the o
   }
   const auto latest = find_latest(dir.path(), CheckDepth::hashes);
   REQUIRE(latest);
-  CHECK(latest->entry->step == 2);  // kept beside the two of keep_last
+  CHECK(latest->entry->step == 2);  // kept in addition to the two of keep_last
   REQUIRE(latest->skipped.size() == 2);
   CHECK(latest->skipped[0].find("suspect") != std::string::npos);
   save_with(*store, 6, {});

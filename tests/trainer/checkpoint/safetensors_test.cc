@@ -1,4 +1,4 @@
-// The safetensors format: golden bytes, and every header that must be refused.
+// Tests of the safetensors format: golden bytes, and every kind of header that must be refused.
 #include "trainer/checkpoint/safetensors.h"
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// A file with this header text and this many bytes of data.
+/// Returns a file with this header text and `data_bytes` zero bytes of data.
 std::string file_with(std::string_view header, std::size_t data_bytes) {
   const std::uint64_t length = header.size();
   std::string bytes(8, '\0');

@@ -1,5 +1,5 @@
-// Ranks are processes here: each writes its shard into one folder, rank 0 begins and commits. Any
-// of them may be killed, or get an error, at any system call.
+// Tests of saves by several ranks, which are processes here. Each writes its shard into one folder;
+// rank 0 begins and commits. Any of them may be killed, or get an error, at any system call.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kRanks = 3;
 
-/// One line of text from process to process.
+/// Carries one line of text from one process to another.
 struct Pipe {
   int read_end = -1, write_end = -1;
   Pipe() {
@@ -45,7 +45,7 @@ struct Pipe {
     if (::write(write_end, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
       ::_exit(30);
   }
-  /// Without a writer that lives: an empty text.
+  /// Returns an empty text if no process has the write end open.
   std::string receive() const {
     std::string text;
     for (char c = 0; ::read(read_end, &c, 1) == 1 && c != '\n';) text += c;
@@ -54,13 +54,14 @@ struct Pipe {
 };
 
 struct Channels {
-  std::array<Pipe, kRanks> folders, reports;  // of ranks 1 and 2, from and to rank 0
+  std::array<Pipe, kRanks> folders, reports;  // rank 0 to ranks 1 and 2, and back
 };
 
 /// Exit codes of ranks that were not killed.
 enum Exit { kSaved = 0, kSaveFailed = 12, kPeerLost = 20 };
 
-/// What a rank does for one save. A peer that is lost ends it, as a broken collective does.
+/// Does one rank's part of a save. Returns kPeerLost if a peer is gone, as a failed collective
+/// would.
 int save_as(std::size_t rank, CheckpointStore* store, std::int64_t step, Channels& channels) {
   Result<fs::path> folder;
   if (rank == 0) {
@@ -99,7 +100,7 @@ struct Ended {
   bool all_saved = true;
 };
 
-/// Saves a step by three processes, of which `faulty` has the fault.
+/// Saves a step with three processes. Rank `faulty` runs with `fault`.
 Ended save_by_processes(const fs::path& dir, std::int64_t step, std::size_t faulty,
                         const std::string& fault) {
   Channels channels;
@@ -109,7 +110,8 @@ Ended save_by_processes(const fs::path& dir, std::int64_t step, std::size_t faul
     REQUIRE(children[rank] >= 0);
     if (children[rank] != 0) continue;
     ::signal(SIGPIPE, SIG_IGN);
-    // Only the ends of this rank, so that the end of a peer is seen.
+    // Keeps only the pipe ends of this rank open, so that the exit of a peer is seen as end of
+    // file.
     for (std::size_t peer = 1; peer < kRanks; ++peer) {
       Pipe::close(rank == 0 ? channels.folders[peer].read_end : channels.folders[peer].write_end);
       Pipe::close(rank == 0 ? channels.reports[peer].write_end : channels.reports[peer].read_end);
@@ -150,7 +152,8 @@ std::int64_t newest_step(const fs::path& dir) {
   return latest->entry->step;
 }
 
-/// Faults at operation 1, 2 ... of a rank, until one is beyond its last operation.
+/// Injects a fault at operation 1, 2, ... of rank `faulty`, until `at` is beyond its last
+/// operation.
 void check_faults(std::size_t faulty, const std::string& action) {
   CAPTURE(faulty);
   CAPTURE(action);
@@ -170,7 +173,7 @@ void check_faults(std::size_t faulty, const std::string& action) {
     }
     CHECK(newest >= 2);
     if (action == "kill") CHECK(ended.ranks[faulty].code == SIGKILL);
-    // Without the shard of a rank nothing is committed.
+    // Nothing is committed if the shard of any rank is missing.
     if (faulty != 0) CHECK(newest == 2);
     REQUIRE(save_by_processes(dir.path(), 4, 0, "").all_saved);
     CHECK(newest_step(dir.path()) == 4);

@@ -1,4 +1,5 @@
-// Saving, finding, reading into another layout, retention, and damage of every kind.
+// Tests of CheckpointStore: saving, finding, reading into another layout, retention, and every kind
+// of damage.
 #include "trainer/checkpoint/store.h"
 
 #include <doctest/doctest.h>
@@ -124,7 +125,7 @@ TEST_CASE("the newest good checkpoint is found, broken ones are reported and pas
   CHECK(find_latest(dir.path())->entry->step == 100000000);
   fs::remove(dir.path() / "step-100000000" / "COMMIT");
   fs::resize_file(dir.path() / "step-00000010" / "shard-00001-of-00002.safetensors", 50);
-  fs::create_directory(dir.path() / "step-11");        // not a name of ours
+  fs::create_directory(dir.path() / "step-11");        // not the name of a checkpoint
   fs::create_directory(dir.path() / "step-0000001x");  // nor this
   const auto latest = find_latest(dir.path());
   REQUIRE(latest.has_value());
@@ -206,7 +207,7 @@ TEST_CASE("a folder that has a checkpoint is told from one that has none") {
     REQUIRE(test_job::save(store, 5));
   }
   CHECK(problem(dir.path()).starts_with(dir.path().string() + ": there is a checkpoint in it, "));
-  fs::remove(dir / "step-00000005/COMMIT");  // broken ones are not to be replaced either
+  fs::remove(dir / "step-00000005/COMMIT");  // a broken checkpoint must not be replaced either
   CHECK(problem(dir.path()).find((dir / "step-00000005").string()) != std::string::npos);
   CHECK(problem(dir / "best/step-00000003") != "");
 }

@@ -1,4 +1,5 @@
-// Bytes that are made while they are written, and weights of other types than f32.
+// Tests of tensors whose bytes are produced while they are written, and of weights of types other
+// than f32.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-// The command line of the built `sortie-train`: the habits of `sortie`, for every verb that it has.
+// Tests of the command line of the built `sortie-train`: every verb follows the conventions of
+// `sortie`.
 #include <filesystem>
 #include <set>
 
@@ -112,7 +113,7 @@ TEST_CASE("config and checkpoint are given by their place or by their name") {
   const std::string none = dir.str("none.toml");
   CHECK(train({"train", none}).output == train({"train", "--config", none}).output);
   CHECK(has(train({"train", none}).output, none + ": No such file or directory"));
-  // The rules of training hold without a launcher, too.
+  // The rules for training configs also apply without a launcher.
   const std::string blend = dir.str("blend.toml");
   test::write_text(blend,
                    "[data]\ndata_prefixes = [\"/a\", \"/b\"]\nweights = [\"1\"]\n"

@@ -1,5 +1,5 @@
-// How the compute threads of the built sortie-train wait: the process starts itself again with
-// OMP_WAIT_POLICY=passive, unless the user has chosen.
+// Tests how the compute threads of the built sortie-train wait: the process executes itself again
+// with OMP_WAIT_POLICY=passive, unless the user has chosen a policy.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -18,8 +18,8 @@ namespace {
 using sortie::Fd;
 using sortie::testing::Child;
 
-/// The environment of `sortie-train WORDS... CONFIG` when it has come to read its config, in a
-/// process whose own environment `changes` (arguments of env) has changed; one variable a line.
+/// Returns the environment of `sortie-train WORDS... CONFIG` at the time at which it reads its
+/// config, one variable per line. `changes` are arguments of env(1), which starts the process.
 std::string environment_of(const std::vector<std::string>& changes,
                            const std::vector<std::string>& words) {
   const sortie::test::ScopedTempDir dir;
@@ -31,7 +31,7 @@ std::string environment_of(const std::vector<std::string>& changes,
   argv.insert(argv.end(), words.begin(), words.end());
   argv.push_back(config);
   Child child(argv, dir.str("log"));
-  // A pipe can be opened for writing once somebody reads it.
+  // A FIFO can be opened for non-blocking writing only once a process has opened it for reading.
   Fd writer;
   for (int i = 0; !writer && i < 2000; ++i) {
     writer.reset(::open(config.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));

@@ -1,4 +1,4 @@
-// `sortie-train plan` as a user and as sortie call it.
+// Tests of `sortie-train plan` as a user and as sortie call it.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -48,7 +48,7 @@ TEST_CASE("sortie-train plan prints what a rank takes, as text and as JSON") {
   CHECK(json["version"].is_string());
   const auto alone = json["rank_memory_bytes"]["f32"];
   const auto more = nlohmann::json::parse(plan({file, "--json", "--world", "4"}).output);
-  CHECK(more["rank_memory_bytes"]["f32"]["packed_weights"] == 0);  // one micro-batch a step
+  CHECK(more["rank_memory_bytes"]["f32"]["packed_weights"] == 0);  // one micro-batch per step
   CHECK(alone["packed_weights"] > 0);
   const auto smaller =
       nlohmann::json::parse(plan({file, "--threads", "2", "--json", "--micro-batch", "1"}).output);
@@ -126,5 +126,5 @@ TEST_CASE("a model of 8e9 parameters is planned in a moment") {
   }
   const double seconds = std::chrono::duration<double>(best).count();
   MESSAGE("sortie-train plan of llama-3.1-8b: " << seconds << " s");
-  CHECK(seconds < 3.0);  // 0.1 s on a machine at rest
+  CHECK(seconds < 3.0);  // 0.1 s on an idle machine
 }

@@ -1,4 +1,4 @@
-// Progress of long verbs: the rate, what is left, and when a line is shown.
+// Tests of the progress of long verbs: the rate, the remaining time, and when a line is shown.
 #include "trainer/cli/progress.h"
 
 #include <doctest/doctest.h>
@@ -28,8 +28,8 @@ std::string after(ProgressMeter& meter, double seconds, WorkProgress work) {
   return meter.text(seconds);
 }
 
-/// What a ProgressLine writes to `writer` in `time`, and till something is there if `awaited`,
-/// while work is reported every 50 ms.
+/// Returns what a ProgressLine writes to `writer` while work is reported every 50 ms. This lasts
+/// for `time` and, if `awaited`, until `reader` has output.
 std::string shown(int reader, int writer, std::chrono::milliseconds time, bool awaited = false) {
   std::FILE* out = ::fdopen(writer, "w");
   REQUIRE(out != nullptr);
@@ -48,7 +48,8 @@ std::string shown(int reader, int writer, std::chrono::milliseconds time, bool a
     }
   }
   std::fclose(out);
-  // A terminal passes bytes on when it gets to it: read to the end, which is EIO there.
+  // A terminal delivers bytes with a delay, so this reads to the end, which a terminal reports as
+  // EIO.
   std::string text, piece(65536, '\0');
   for (ssize_t size; (size = ::read(reader, piece.data(), piece.size())) > 0;)
     text.append(piece, 0, static_cast<std::size_t>(size));
@@ -72,9 +73,9 @@ TEST_CASE("a line has the share, the rate and the time that is left") {
     meter.update({"tokenizing", static_cast<std::uint64_t>(second) * 10'000'000, 1'000'000'000},
                  second);
   CHECK(meter.text(20) == "tokenizing  20 %  200.0 MB of 1.0 GB  10.0 MB/s  ETA 1:20");
-  // Time passes without a report: less is left.
+  // The remaining time decreases without a report.
   CHECK(has(meter.text(30), "ETA 1:10"));
-  // Half the speed: the rate follows within some seconds, not at once.
+  // After the speed halves, the rate follows over some seconds rather than at once.
   const std::string soon = after(meter, 21, {"tokenizing", 205'000'000, 1'000'000'000});
   CHECK(has(soon, "  9.1 MB/s"));
   for (int second = 22; second <= 60; ++second)
@@ -91,7 +92,7 @@ TEST_CASE("things that are counted, a new stage, and work whose end is not known
         "scoring text  12 %  8 of 64 samples  2/s  ETA 0:28");
   CHECK(after(meter, 5, {"learning merges"}) == "learning merges  0:00 so far");
   CHECK(meter.text(67) == "learning merges  1:02 so far");
-  // The first report may be of work that is done already.
+  // The first report may count work that was done before.
   CHECK(after(meter, 70, {"writing", 5'000'000, 10'000'000}) == "writing  50 %  5.0 MB of 10.0 MB");
 }
 

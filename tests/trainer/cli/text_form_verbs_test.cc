@@ -1,5 +1,5 @@
-// The verbs on models that were trained with and without special tokens around texts, and on
-// conversations.
+// Tests of the verbs with models that were trained with and without special tokens around texts,
+// and on conversations.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using sortie::testing::Finished;
 
 constexpr const char* kBegins = "hf:" SORTIE_TEST_DATA "/tokenizer/llama3.json";
 
-/// Runs a verb; the arguments are words.
+/// Runs a verb of sortie-train; `arguments` begin with the verb.
 Finished verb(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), SORTIE_TRAIN_BINARY);
   return sortie::testing::run(arguments);
@@ -61,7 +61,8 @@ TEST_CASE("generate and multiple choice begin a text as the token files did") {
   const auto eval = [&dir](const char* items) {
     return verb({"eval", dir.str("checkpoints"), "--multiple-choice", dir.str(items)});
   };
-  // Token 1500 begins a text: a model that was never shown it does without.
+  // Token 1500 begins a text. A model that was trained without it, and whose vocabulary lacks it,
+  // gets prompts without it.
   build_tokens(dir, {});
   std::string text = job_text(dir, "", data);
   text.replace(text.find("vocab_size = 1503"), 17, "vocab_size = 1500");
@@ -116,7 +117,7 @@ TEST_CASE("training on conversations reports once what is cut, and marks that ar
     return count;
   };
   const Finished cut = train_job(dir, "document_end_token = -1\n", data);
-  // No answer begins in 16 bytes.
+  // No answer begins within the 16 bytes of a sequence.
   CHECK_MESSAGE(cut.code == 9, cut.output);
   std::string text = job_text(dir, "", data);
   text.replace(text.find("sequence_length = 16"), 20, "sequence_length = 64");
@@ -156,7 +157,7 @@ TEST_CASE("eval of conversations has the loss of validation on them") {
   CHECK_MESSAGE(score.code == 0, score.output);
   CHECK_MESSAGE(std::abs(std::stod(score.output.substr(5)) - std::stod(loss)) <= 1e-4, score.output,
                 trained.output);
-  // An answer and the end of the document each: 2, 3 and 4 tokens.
+  // Each answer counts with its end-of-document token: 2, 3 and 4 tokens.
   CHECK(has(score.output, "(9 tokens, 6 bytes)"));
   const Finished both = verb({"eval", dir.str("checkpoints"), "--chat", file, "--data", file});
   CHECK(both.code == 2);
@@ -176,7 +177,7 @@ TEST_CASE("training a mixture on conversations reports padding that its balance 
     CHECK_MESSAGE(trained.code == 0, trained.output);
     return trained.output;
   };
-  // Four bytes and the end of the document in 16 positions.
+  // Four bytes and the end-of-document token fill 5 of 16 positions.
   CHECK(has(output_with("aux_loss_coeff = 0.01\n"),
             "data.chat_files: 69 % of the positions are padding"));
   const std::string unbalanced = output_with("aux_loss_coeff = 0.0\n");

@@ -1,4 +1,4 @@
-// The verbs of sortie-train as a user calls them.
+// Tests of the verbs of sortie-train as a user calls them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -47,8 +47,8 @@ first = "%/tokens"
 second = "%/tokens"
 )";
 
-/// A tokenizer of its own, token files built with it, and a trained checkpoint; the config names no
-/// tokenizer.
+/// Holds a tokenizer, token files built with it, and a checkpoint trained on them. The config does
+/// not name a tokenizer.
 struct Trained {
   sortie::test::ScopedTempDir dir;
 
@@ -68,7 +68,7 @@ struct Trained {
     log = trained.output;
   }
   std::string at(const std::string& name) const { return (dir.path() / name).string(); }
-  /// In the config.
+  /// Replaces `from` by `to` in the config.
   void change(const std::string& from, const std::string& to) const {
     std::string config = sortie::test::read_text(dir.path() / "job.toml");
     const std::size_t found = config.find(from);
@@ -116,14 +116,14 @@ TEST_CASE("generate and eval use the tokenizer in the checkpoint, or one that is
   const Finished score = train(eval);
   CHECK_MESSAGE(score.code == 0, score.output);
   CHECK(has(score.output, "bits per byte"));
-  // Token files of another tokenizer: no figures, which would be wrong.
+  // Token files of another tokenizer are refused, because the figures would be wrong.
   place.build("tokens", "hf:" + place.at("two.json"));
   const Finished refused = train(eval);
   CHECK(refused.code == 9);
   CHECK(has(refused.output, place.at("tokens") + " of --data: hf:" + place.at("two.json")));
   CHECK(has(refused.output, "checkpoint " + place.at("checkpoints")));
   CHECK_FALSE(has(refused.output, "bits per byte"));
-  // Training on them goes on from that checkpoint as little.
+  // Training on them does not resume from that checkpoint either.
   const Finished resumed = train({"train", "--config", place.at("job.toml")});
   CHECK(resumed.code == 9);
   CHECK(has(resumed.output, "do not have the same vocabulary"));
@@ -147,7 +147,7 @@ TEST_CASE("-v says what the program does, -q nothing but errors; answers are pri
     CHECK(has(verbose.output, ", loaded in "));
     CHECK(verbose.output.ends_with(plain.output));
   }
-  // A warning and a hint are messages; the answer is not, nor is an error.
+  // Warnings and hints are messages, which -q suppresses. Answers and errors are not.
   const std::string exported = place.at("exported");
   REQUIRE(train({"export", place.at("checkpoints"), exported}).code == 0);
   const Finished loud = train({"import", exported, place.at("loud")});
@@ -162,7 +162,7 @@ TEST_CASE("-v says what the program does, -q nothing but errors; answers are pri
 
 TEST_CASE("a training with more compute threads than cores says so at its start") {
   const Trained place;
-  CHECK_FALSE(has(place.log, "compute threads"));  // it has one
+  CHECK_FALSE(has(place.log, "compute threads"));  // it has one compute thread
   std::string config = sortie::test::read_text(place.at("job.toml"));
   const int cores = static_cast<int>(sortie::cpu::allowed_cpus().size());
   const std::string one = "threads = 1\n";
@@ -200,7 +200,8 @@ TEST_CASE("a tokenizer that is not there stops training before the first step") 
 
 TEST_CASE("validation sets have names and losses in the log; a finished run tells its last loss") {
   const Trained place;
-  /// What is behind `words` in the last line that has them, up to a space or a mark.
+  /// Returns the text after the last occurrence of `words`, up to a space, comma, parenthesis or
+  /// newline.
   const auto value_behind = [](const std::string& output, const std::string& words) -> std::string {
     const std::size_t found = output.rfind(words);
     REQUIRE_MESSAGE(found != std::string::npos, output);

@@ -1,4 +1,5 @@
-// The real module beside this program: it is loaded, on hosts with GPUs and without.
+// Tests of the real CUDA module, which is in the same folder as this program: it is loaded on hosts
+// with and without GPUs.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 

@@ -1,4 +1,5 @@
-// data build: JSON lines, gzip, patterns, long documents, threads; Megatron's bytes.
+// Tests of the inputs of `data build`: JSON lines, gzip, patterns, long documents and threads.
+// Token files must have the bytes of Megatron's builder.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <zlib.h>
@@ -35,7 +36,7 @@ std::string gzip(std::string_view text) {
   return out;
 }
 
-/// With NUL characters: built with keep_non_text.
+/// The documents contain NUL characters, so they are built with keep_non_text.
 const std::vector<std::string>& documents() {
   static const std::vector<std::string> texts = [] {
     const test::MixedText mixed(kFolder);
@@ -79,7 +80,7 @@ TEST_CASE("JSON lines, plain and as gzip, give the bytes of Megatron's builder w
   test::ScopedTempDir dir;
   const std::string lines = json_lines();
   test::write_text(dir.path() / "a.jsonl", lines);
-  // Two members with the cut inside of a line, and a blank line.
+  // Two gzip members whose boundary is inside a line, and an empty line.
   test::write_text(dir.path() / "b.jsonl.gz",
                    gzip("\n" + lines.substr(0, 300'001)) + gzip(lines.substr(300'001)));
   for (const char* name : {"a.jsonl", "b.jsonl.gz"}) {
@@ -153,7 +154,7 @@ TEST_CASE("special tokens are put around every document, also around one that is
   options.append_eod = true;
   const auto llama = load("llama2");
   CHECK(refused(*llama).find("ends a document with that id already") != std::string::npos);
-  // One that begins a document goes well with one that ends it.
+  // A token that begins a document is compatible with one that ends it.
   options.corpus.inputs = {dir.path() / "in" / "2.txt"};
   const auto begin = load("llama3");
   REQUIRE(build_token_files(options, *begin));
@@ -202,7 +203,7 @@ TEST_CASE("inputs that are wrong are named by file and line, and leave nothing")
   };
   const std::string good = "{\"text\": \"a\"}\n";
   CHECK(message(good + good + "{\"txt\": \"a\"}\n").find("in:3: no \"text\"") != std::string::npos);
-  // Of a key that is twice the last counts.
+  // If a key appears twice, the last one counts.
   CHECK(message(good + "{\"text\": \"a\", \"text\": 3}").find("in:2: \"text\" is not a string") !=
         std::string::npos);
   CHECK(message(good + "{\"text\": 3}").find("in:2: \"text\" is not a string") !=

@@ -1,4 +1,4 @@
-// data build: order, split, manifest, interruption, inspection.
+// Tests of `data build`: order, split, manifest, interruption, inspection.
 #include "trainer/data/build.h"
 
 #include <doctest/doctest.h>
@@ -213,7 +213,7 @@ TEST_CASE("inspection counts, and finds a file that was changed") {
   CHECK(inspection->tokens == 11);
   CHECK(inspection->shortest == 2);
   CHECK(inspection->longest == 3);
-  CHECK(inspection->lengths[2] == 4);  // two or three tokens
+  CHECK(inspection->lengths[2] == 4);  // documents of two or three tokens
   CHECK(inspection->min_id == 'a');
   CHECK(inspection->max_id == 'z');
   CHECK(inspection->first_tokens == std::vector<std::int32_t>{'a', 'y', 'w', 'h', 'y'});
@@ -268,7 +268,7 @@ TEST_CASE("a manifest goes out and comes back, a broken one is an error") {
     REQUIRE(at != std::string::npos);
     return parse_build_manifest(broken.replace(at, from.size(), to), "m.json").error().message;
   };
-  // The place, what is wrong there, what to do.
+  // A message has the place, what is wrong there, and what to do.
   const std::string advice =
       "; build the token files again with `sortie-train data build`, or move this file away";
   CHECK(message("\"text_bytes\": 12", "\"text_bytes\": \"x\"") ==

@@ -1,4 +1,4 @@
-// Permutation, EpochOrder and Dataset: order, coverage, resume.
+// Tests of Permutation, EpochOrder and Dataset: order, coverage, resume.
 #include "trainer/data/dataset.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,8 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// Documents of growing length whose ids are all different: id = running token number.
+/// Writes documents of 0 to 16 tokens. The ids of all tokens are consecutive, beginning with
+/// `first_id`. Returns the id after the last one.
 std::int32_t write_numbered(const std::string& prefix, int documents, std::int32_t first_id = 0) {
   auto writer = TokenFileWriter::create(prefix, TokenType::i32, false);
   REQUIRE(writer.has_value());
@@ -90,7 +91,7 @@ TEST_CASE("where an index goes is uniform over keys") {
 }
 
 TEST_CASE("the order is pinned: a resumed run must find the samples that it left") {
-  // A change of these numbers breaks the resume of every run that exists.
+  // A change of these numbers breaks the resume of every existing run.
   const Permutation permutation(42, 10);
   std::vector<std::uint64_t> images;
   for (std::uint64_t i = 0; i < 10; ++i) images.push_back(permutation(i));
@@ -187,7 +188,7 @@ TEST_CASE("several prefixes are one set of documents") {
     from_both += low > 0 && low < 6;
   }
   CHECK(seen.size() + 5 > static_cast<std::size_t>(end));
-  CHECK(from_both > 0);  // documents of both files lie beside each other
+  CHECK(from_both > 0);  // some samples span documents of both files
 }
 
 TEST_CASE("without a shuffle samples come as stored and start again at the end") {

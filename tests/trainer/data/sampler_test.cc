@@ -1,4 +1,4 @@
-// Orders and formats of other suites, against values that those have computed.
+// Tests of the orders and file formats of other software, against values that it has computed.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -98,7 +98,8 @@ TEST_CASE("a dataset in Megatron's order reads the tokens that the indices name"
                                       .seed = want.seed,
                                       .megatron_samples = want.samples});
   REQUIRE(dataset.has_value());
-  std::vector<std::int32_t> stream;  // documents 0 (0 1 2), 1 (3 4), 2 (5 6 7 8) in their order
+  // Documents 0 (0 1 2), 1 (3 4) and 2 (5 6 7 8) in Megatron's order.
+  std::vector<std::int32_t> stream;
   for (const std::uint32_t document : want.documents)
     for (std::int32_t i = 0; i < want.lengths[document]; ++i)
       stream.push_back(i + (document == 0 ? 0 : document == 1 ? 3 : 5));
@@ -119,7 +120,8 @@ TEST_CASE("Megatron's blend") {
     CHECK(blend.at(i).dataset == datasets[i]);
     CHECK(blend.at(i).sample == samples[i]);
   }
-  // Weights of any sum, over many blocks: the same picks, each sample once and in order.
+  // Weights that do not sum to 1, over many blocks: the same picks, and each sample once and in
+  // order.
   const std::vector<double> large = {5, 3, 2};
   Blend longer(large);
   std::vector<std::uint64_t> next(3);

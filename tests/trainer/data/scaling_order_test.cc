@@ -1,4 +1,5 @@
-// Scaling's order, against samples that its own TextDataset, BlendedDataset and RandomSampler gave.
+// Tests of Scaling's order, against samples from its own TextDataset, BlendedDataset and
+// RandomSampler.
 #include "trainer/data/scaling_order.h"
 
 #include <doctest/doctest.h>
@@ -13,11 +14,12 @@ namespace sortie::trainer {
 namespace {
 
 struct Case {
-  std::vector<std::vector<std::int32_t>> lengths;  // of the documents of each prefix
+  std::vector<std::vector<std::int32_t>> lengths;  // lengths of the documents of each prefix
   std::int64_t sequence_length;
   std::uint64_t seed, group;
   std::vector<double> weights;
-  std::vector<std::int32_t> first, last;  // token of each sample; over more than one epoch
+  // First and last token of each sample, over more than one epoch.
+  std::vector<std::int32_t> first, last;
 };
 
 const std::vector<Case> kCases = {
@@ -106,7 +108,7 @@ TEST_CASE("samples, epochs and blends are Scaling's") {
       CHECK(sample.back() == c.last[i]);
     };
     for (std::size_t i = 0; i < c.first.size(); ++i) check(i);
-    for (std::size_t i = c.first.size(); i-- > 0;) check(i);  // a resumed run jumps
+    for (std::size_t i = c.first.size(); i-- > 0;) check(i);  // a resumed run may begin anywhere
   }
 }
 

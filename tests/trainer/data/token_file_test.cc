@@ -1,4 +1,5 @@
-// TokenFile, TokenIndex and TokenFileWriter: golden bytes, and every way an .idx can be wrong.
+// Tests of TokenFile, TokenIndex and TokenFileWriter: golden bytes, and every way in which an .idx
+// file can be wrong.
 #include "trainer/data/token_file.h"
 
 #include <doctest/doctest.h>
@@ -50,7 +51,7 @@ struct Golden {
     test::write_text(prefix + ".bin", kGoldenBin);
     test::write_text(prefix + ".idx", kGoldenIdx);
   }
-  /// Opens after one change and gives the error text.
+  /// Opens the changed files and returns the error message.
   std::string error() const {
     auto file = TokenFile::open(prefix);
     REQUIRE_FALSE(file.has_value());

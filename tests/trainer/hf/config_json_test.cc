@@ -1,4 +1,4 @@
-// config.json as transformers 4 and 5 write it.
+// Tests of config.json as transformers 4 and 5 write it.
 #include "trainer/hf/config_json.h"
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ std::string error_of(const char* text) {
   return model ? "no error" : model.error().message;
 }
 
-// As published, shortened to what matters.
+// As published, reduced to the keys that matter.
 constexpr const char* kLlama4 = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
   "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
   "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "max_position_embeddings": 131072,
@@ -194,7 +194,7 @@ TEST_CASE("windows: GPT-Neo's kinds, Mistral's window, Qwen's layers") {
   CHECK(windows(model_of(
             R"({"model_type": "mistral", "num_hidden_layers": 2, "sliding_window": null})")) ==
         List{0, 0});
-  // Absent is 4096, as transformers has it.
+  // If the key is absent, the window is 4096, as in transformers.
   CHECK(windows(model_of(R"({"model_type": "mistral", "num_hidden_layers": 1})")) == List{4096});
   const char* qwen = R"({"model_type": "qwen2", "num_hidden_layers": 3, "use_sliding_window": true,
     "sliding_window": 5, "max_window_layers": 2})";
@@ -255,7 +255,7 @@ TEST_CASE("what is not implemented or not well formed is refused, all of it at o
         "no error");
   CHECK(error_of(R"({"model_type": "qwen2", "num_hidden_layers": 2, "layer_types": [1, 2]})") !=
         "no error");
-  // Sizes that only someone who means harm writes.
+  // Sizes that only a malicious file has.
   for (const char* layers :
        {"-5", "1000000000000000", "9223372036854775807", "18446744073709551615"})
     for (const char* type : {"gpt_neo", "qwen2", "mistral"}) {
@@ -267,7 +267,7 @@ TEST_CASE("what is not implemented or not well formed is refused, all of it at o
                                "\": " + layers + ", \"use_sliding_window\": true}";
       CHECK(error_of(text.c_str()).find("model.num_layers") != std::string::npos);
     }
-  // Numbers that no integer holds, or that are none.
+  // Numbers that do not fit an integer, or are not integers.
   for (const char* window : {"1e300", "-1e300", "18446744073709551615", "7.5", "true"}) {
     CAPTURE(window);
     const std::string end = std::string(window) + ", \"use_sliding_window\": true}";
@@ -296,7 +296,7 @@ TEST_CASE("presets have the published numbers of parameters") {
     model.num_positions = resolve_shape(model).num_positions;
     model.sequence_length = 8;
     ExecutionContext context(1);
-    ParameterStore store;  // declared only: no memory
+    ParameterStore store;  // declared only: allocates no memory
     const LanguageModel declared(context, model, store, false);
     std::int64_t total = 0;
     for (const HfTensor& tensor :

@@ -1,4 +1,4 @@
-// config.json with keys that are absent, null or of another type.
+// Tests of config.json with keys that are absent, null or of another type.
 #include <doctest/doctest.h>
 
 #include "common/config/architectures.h"
@@ -25,14 +25,14 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != text.npos;
 }
 
-/// LLaMA with these parameters of RoPE, as transformers 4 or 5 writes them.
+/// Returns a LLaMA config with these parameters of RoPE, as transformers 4 or 5 writes it.
 Json with_rope(Json rope, bool version5) {
   Json json = {{"model_type", "llama"}, {"max_position_embeddings", 32768}};
   json[version5 ? "rope_parameters" : "rope_scaling"] = std::move(rope);
   return json;
 }
 
-/// Every value that a key can have, and some that it can not.
+/// Every kind of value that a key can have, and some that it can not have.
 std::vector<Json> odd_values() {
   std::vector<Json> all;
   for (const char* text : {"null",
@@ -59,7 +59,7 @@ std::vector<Json> odd_values() {
   return all;
 }
 
-/// Reading may fail, and so may writing what was read; neither throws.
+/// Reads a config and writes what was read. Either may fail; neither may throw.
 void try_it(const Json& json) {
   CAPTURE(json.dump());
   CHECK_NOTHROW([&] {
@@ -100,7 +100,7 @@ TEST_CASE("absent keys have the defaults of their family in transformers") {
     CHECK(config::window_of_layer(model, 0) == row.window);
     CHECK(model.rotary_embedding_base == row.base);
     CHECK(model.norm_epsilon == row.epsilon);
-    // The file that is written says the same.
+    // The config that is written has the same values.
     Json json;
     REQUIRE(write_hf_config(model, json));
     CHECK(json["rope_parameters"]["rope_theta"] == row.base);
@@ -165,18 +165,19 @@ TEST_CASE("RoPE: yarn takes the positions where the length of the pretraining is
     Json json = with_rope({{"rope_type", "yarn"}, {"factor", 4.0}}, true);
     const Json before = json;
     REQUIRE(write_hf_config(model, json));
-    CHECK(json["rope_parameters"] == before["rope_parameters"]);  // it stands for the same
+    // Unchanged, because it has the same meaning.
+    CHECK(json["rope_parameters"] == before["rope_parameters"]);
   }
   CHECK(yarn({{"factor", 4.0}, {"original_max_position_embeddings", 8192}})
             .rope_scaling_original_length == 8192);
-  // Without a factor it is the ratio of the two lengths.
+  // If the factor is absent, it is the ratio of the two lengths.
   CHECK(yarn({{"original_max_position_embeddings", 4096}}).rope_scaling_factor == 8.0);
   CHECK(
       yarn({{"factor", nullptr}, {"original_max_position_embeddings", 4096}}).rope_scaling_factor ==
       8.0);
   CHECK(yarn({{"factor", 2.0}, {"truncate", true}, {"attention_factor", nullptr}})
             .rope_scaling_factor == 2.0);
-  // The length may be at the top of the file.
+  // The original length may be a top-level key of the file.
   Json json = with_rope({{"rope_type", "yarn"}, {"factor", 4.0}}, true);
   json["original_max_position_embeddings"] = 2048;
   CHECK(parsed(json).rope_scaling_original_length == 2048);

@@ -1,5 +1,5 @@
-// Every family against transformers: logits, loss, gradients and three AdamW steps of the tiny
-// random models in tests/data/hf, which scripts/make_hf_fixtures.py made.
+// Compares every family with transformers: logits, loss, gradients and three AdamW steps of the
+// tiny random models in tests/data/hf, which scripts/make_hf_fixtures.py made.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -73,7 +73,7 @@ class Fixture {
     ops::copy_bytes_from_host(context, file_.data(*entry), tensor);
     return tensor;
   }
-  /// transformers shifts labels: position t predicts label t + 1.
+  /// Returns the labels shifted as transformers does: position t predicts label t + 1.
   Tensor targets(ExecutionContext& context) const {
     const Tensor labels = tokens(context, "labels");
     std::vector<std::int32_t> shifted = ops::copy_to_host<std::int32_t>(context, labels);
@@ -118,7 +118,7 @@ Comparison compare(const Values& a, const Values& b) {
   return {ab / std::sqrt(aa * bb), std::sqrt(aa / bb), std::sqrt(aa), std::sqrt(bb)};
 }
 
-/// The experts that transformers chose, for a forward pass that takes them as they are.
+/// Returns a forward context that replays the experts that transformers chose.
 ForwardContext replayed(const Fixture& fixture, ExecutionContext& context,
                         const std::string& prefix) {
   ForwardContext forward;
@@ -139,7 +139,7 @@ Values logits_of(OpenedModel& opened, const Tensor& tokens, ForwardContext conte
   return values;
 }
 
-/// Mean loss; the gradients are in the store.
+/// Returns the mean loss and leaves the gradients in the store.
 double loss_of(OpenedModel& opened, const Tensor& tokens, const Tensor& targets,
                ForwardContext context = {}) {
   std::int64_t count = 0;
@@ -157,7 +157,7 @@ double loss_of(OpenedModel& opened, const Tensor& tokens, const Tensor& targets,
          (balance.defined() ? ops::read_scalar<double>(*opened.context, balance) : 0.0);
 }
 
-/// A tensor of the folder out of a flat buffer.
+/// Returns the values of a folder's tensor, taken from a flat buffer.
 Values folder_values(const HfTensor& tensor, ParameterStore& store, const Tensor& flat) {
   const auto values = test::host_view(store, flat);
   return values_of(StorageType::f32, write_hf_tensor(tensor, StorageType::f32, values.span()));
@@ -186,7 +186,8 @@ TEST_CASE("every family equals transformers in f32: logits, loss, gradients, thr
       const Values expected = fixture.values("grad." + tensor.name);
       const Comparison c =
           compare(folder_values(tensor, *opened.store, opened.store->gradients()), expected);
-      // A bias of keys moves all scores of a row alike: its gradient is 0 but for rounding.
+      // A bias of keys shifts all scores of a row equally, so its gradient is 0 except for
+      // rounding.
       if (c.expected_norm < 1e-6) {
         CHECK(c.norm < 1e-6);
         continue;
@@ -223,8 +224,8 @@ TEST_CASE("every family equals transformers in f32: logits, loss, gradients, thr
                    gradient = fixture.values("grad." + tensor.name);
       const Values actual = folder_values(tensor, *opened.store, opened.store->master());
       REQUIRE(actual.size() == expected.size());
-      // Where a gradient is 0 but for rounding (a key's bias moves all scores of a row alike),
-      // AdamW steps by the sign of the rounding.
+      // Skips elements whose gradient is 0 except for rounding (a key's bias shifts all scores of a
+      // row equally): AdamW steps by the sign of the rounding error there.
       double worst = 0;
       for (std::size_t i = 0; i < actual.size(); ++i)
         if (std::abs(gradient[i]) > 1e-5)
@@ -242,14 +243,16 @@ TEST_CASE("every family follows transformers in bf16") {
     if (!fixture.has("bf16.loss")) continue;
     OpenedModel opened = fixture.open(DType::bf16);
     const Tensor tokens = fixture.tokens(*opened.context, "input_ids");
-    // Of experts, transformers in bf16 disagrees with itself: its choice is taken.
+    // With experts, rounding to bf16 decides which ones transformers chooses, so its choice is
+    // replayed.
     const ForwardContext forward = replayed(fixture, *opened.context, "bf16.");
     const bool mixture = !forward.routers.replay.empty();
     const double enough = mixture ? 0.995 : 0.9995;
     CHECK(compare(logits_of(opened, tokens, forward), fixture.values("bf16.logits")).cosine >=
           enough);
     const double loss = loss_of(opened, tokens, fixture.targets(*opened.context), forward);
-    // Its own bf16 is up to 4.5e-3 from its f32, by roundings that ours need not have.
+    // The loss of transformers in bf16 differs from its f32 loss by up to 4.5e-3, by roundings that
+    // this implementation need not have.
     const double off = std::min(std::abs(loss - fixture.values("bf16.loss")[0]),
                                 std::abs(loss - fixture.values("loss")[0]));
     CHECK(off <= 4e-3);
@@ -260,8 +263,8 @@ TEST_CASE("every family follows transformers in bf16") {
       if (rms(exact) < 1e-6) continue;
       const Values actual = folder_values(tensor, *opened.store, opened.store->gradients()),
                    expected = fixture.values("bf16.grad." + tensor.name);
-      // A bias's gradient is a small sum of large parts, which transformers in bf16 rounds away
-      // from its own f32: there ours must be as near to the f32.
+      // The gradient of a bias is a small sum of large parts. In transformers, rounding to bf16
+      // moves it away from its f32 value; ours must then be as near to the f32 value.
       const double cosine = compare(actual, expected).cosine;
       CHECK((mixture ? cosine : std::max(cosine, compare(actual, exact).cosine)) >= enough);
     }

@@ -1,4 +1,5 @@
-// Hugging Face folders that a test may change, and their tensors as bytes.
+// Helpers for tests of Hugging Face folders: folders that a test may change, and their tensors as
+// bytes.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -18,7 +19,7 @@ using Json = nlohmann::json;
 
 inline const fs::path kData = SORTIE_TEST_DATA "/hf";
 
-/// A folder of its own that goes with the test.
+/// A temporary folder, removed with this object.
 struct Scratch {
   fs::path path = fs::temp_directory_path() / ("sortie-hf-" + std::to_string(::getpid()));
   Scratch() {
@@ -51,7 +52,7 @@ inline Tensors tensors_of(const fs::path& file) {
   }
   return tensors;
 }
-/// All files of a folder.
+/// Returns the tensors of all weight files of a folder.
 inline Tensors all_tensors(const fs::path& folder) {
   Tensors all;
   for (const auto& file : fs::directory_iterator(folder))
@@ -83,7 +84,7 @@ inline void check_same(const Tensors& a, const Tensors& b) {
   }
 }
 
-/// A copy of a fixture that may be changed.
+/// Returns a copy of a fixture that may be changed.
 inline fs::path copy_of(const Scratch& scratch, const std::string& name) {
   const fs::path to = scratch.path / name;
   fs::create_directories(to);

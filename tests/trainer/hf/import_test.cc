@@ -1,4 +1,5 @@
-// Folders in and out: byte for byte, in shards, as old files have them; and what is refused.
+// Tests of import and export of Hugging Face folders: byte for byte, in shards, in old formats; and
+// of what is refused.
 #include "trainer/hf/import.h"
 
 #include <algorithm>
@@ -48,7 +49,7 @@ TEST_CASE("every family comes back byte for byte, whole and in shards, with its 
     std::uint64_t total = 0;
     for (const auto& [tensor, entry] : original) total += entry.data.size();
     CHECK(index["metadata"]["total_size"] == total);
-    // The shards are a folder like any other.
+    // A folder of shards can be imported like any other.
     import_and_export(scratch.path / "shards", scratch, scratch.path / "again");
     check_same(all_tensors(scratch.path / "again"), original);
     fs::remove_all(scratch.path / "shards");
@@ -60,7 +61,7 @@ TEST_CASE("an import into a folder with a checkpoint is refused, and changes not
   const Scratch scratch;
   const fs::path source = kData / "llama-a", run = scratch.path / "run";
   REQUIRE(import_hf(source, run));
-  fs::rename(run / "step-00000000", run / "step-00000700");  // as of a training
+  fs::rename(run / "step-00000000", run / "step-00000700");  // as after training
   fs::remove(run / ".lock");
   const auto refused = import_hf(source, run);
   REQUIRE_FALSE(refused);
@@ -84,7 +85,8 @@ TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own 
                                     {"qwen2-a", true},
                                     {"deepseek-v3-a", true}}) {
     CAPTURE(name);
-    CAPTURE(alike);  // parameters that are put together of several tensors keep their type then
+    // If true, parameters that are assembled from several tensors keep their type.
+    CAPTURE(alike);
     const fs::path folder = copy_of(scratch, name);
     Tensors mixed = tensors_of(folder / "model.safetensors");
     int which = 0;
@@ -94,7 +96,7 @@ TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own 
       if (type == StorageType::f32) continue;
       std::vector<std::byte> narrow(entry.data.size() / 2);
       for (std::size_t i = 0; i < narrow.size() / 2; ++i) {
-        // Every bit pattern of a finite number, in turn.
+        // Bit patterns of finite numbers, spread over the whole range.
         std::uint16_t bits = static_cast<std::uint16_t>(i * 40503u);
         const std::uint16_t exponent = type == StorageType::f16 ? 0x7c00 : 0x7f80;
         if ((bits & exponent) == exponent) bits = static_cast<std::uint16_t>(bits & ~exponent);
@@ -119,7 +121,7 @@ TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own 
 
 TEST_CASE("the same model with the config.json of transformers 4") {
   const Scratch scratch;
-  const fs::path folder = copy_of(scratch, "deepseek-v3-b");  // with yarn
+  const fs::path folder = copy_of(scratch, "deepseek-v3-b");  // uses yarn
   Json json = json_of(folder / "config.json");
   Json rope = json["rope_parameters"];
   json.erase("rope_parameters");
@@ -140,7 +142,7 @@ TEST_CASE("the same model with the config.json of transformers 4") {
   REQUIRE(probe(folder, options));
   check_same(tensors_of(scratch.path / "old.safetensors"),
              tensors_of(scratch.path / "new.safetensors"));
-  // Its spelling stays.
+  // The export keeps the spelling of transformers 4.
   import_and_export(folder, scratch, scratch.path / "out");
   CHECK(json_of(scratch.path / "out" / "config.json") == json);
 }

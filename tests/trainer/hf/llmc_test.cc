@@ -1,4 +1,5 @@
-// Files of llm.c, written here from the weights of a Hugging Face folder: the same model.
+// Tests of llm.c's files, which are written here from the weights of a Hugging Face folder and must
+// give the same model.
 #include "trainer/hf/llmc.h"
 
 #include <cstring>
@@ -13,7 +14,8 @@ namespace {
 
 const fs::path kFolder = kData / "gpt2-a";
 constexpr std::int32_t kFloat32 = 3, kBfloat16 = 5;
-// Of the fixture: positions, vocabulary, layers, heads, width, and the padding of the file.
+// Sizes of the fixture: positions, vocabulary, layers, heads, width, and the padded vocabulary of
+// the file.
 const std::vector<std::int32_t> kSizes = {40, 37, 2, 2, 16, 128};
 
 std::vector<float> floats(const Entry& entry) {
@@ -31,7 +33,8 @@ std::string header(std::int32_t version, const std::vector<std::int32_t>& sizes)
   return {reinterpret_cast<const char*>(numbers.data()), 1024};
 }
 
-/// The weights in llm.c's order: every name stacked over the layers, products as [out, in].
+/// Returns a file with the weights in llm.c's order: each name stacked over the layers, weights of
+/// linear layers as [out, in].
 std::string llmc_file(std::int32_t version, const Tensors& tensors) {
   std::string file = header(version, kSizes);
   const auto put = [&](float value) {
@@ -121,7 +124,7 @@ TEST_CASE("a file of llm.c in either version is the model of the folder with the
 }
 
 TEST_CASE("the header of GPT-2 124M is read, with the token that ends its texts") {
-  // 50304 rows, of 124475904 weights in all.
+  // The vocabulary is padded to 50304 rows. There are 124475904 weights in all.
   const std::string bytes = header(kBfloat16, {1024, 50257, 12, 12, 768, 50304});
   const auto read =
       read_llmc_header(std::as_bytes(std::span(bytes)), 1024 + 2 * 124475904ull, "gpt2.bin");

@@ -1,5 +1,6 @@
-// Sequences shared by ranks against one process: what a token's place decides, what goes from rank
-// to rank, and what each rank has a part of.
+// Tests of context parallelism: ranks that share sequences train as one process does. Covers what
+// depends on the position of a token, what ranks send each other, and what each rank holds a part
+// of.
 #include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
@@ -10,7 +11,7 @@
 namespace sortie::trainer::test {
 namespace {
 
-/// Of sequences that 2 and 4 ranks can share, in chunks of 5 tokens or more.
+/// Returns a job with sequences that 2 and 4 ranks can share, in chunks of 5 tokens or more.
 config::JobConfig long_job(const std::string& architecture) {
   return family_job(architecture, /*tokens=*/40);
 }
@@ -54,7 +55,7 @@ TEST_CASE("packed documents in shared sequences are those of one process") {
   for (const char* name : {"gpt2", "qwen3", "deepseek-v3"}) {
     config::JobConfig job = long_job(name);
     check_sharing(job, {2, 4}, 3, {.packed = true});
-    if (name == std::string("gpt2")) {  // positions go on over the ends of documents
+    if (name == std::string("gpt2")) {  // positions continue across documents
       job.model.document_end_token = 7;
       check_sharing(job, {2}, 3, {.packed = true});
     }
@@ -123,14 +124,14 @@ TEST_CASE("shared sequences give the same bits twice, and however late messages 
 }
 
 TEST_CASE("ranks that share sequences and work late give the same bits") {
-  const OnDevice cpu(Device{});  // whose context alone does ops late
+  const OnDevice cpu(Device{});  // only CPU contexts can defer ops
   const config::JobConfig job = recomputed_sharing_job();
   const LayoutRun first = run_layout(job, 4, 3);
   for (const std::uint64_t seed : {11, 12})
     check_same_course(first, run_layout(job, 4, 3, DType::f32, {}, {.late_seed = seed}));
 }
 
-/// Sequences shared beside everything else.
+/// Context parallelism combined with the other kinds of parallelism.
 struct SharedMix {
   int tensor = 1, context = 2, pipeline = 1, interleave = 1, replicas = 1;
   bool sequence = false, sharded = false;

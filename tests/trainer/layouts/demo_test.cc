@@ -1,4 +1,5 @@
-// Decoupled momentum: ranks that each have a momentum of their own and weights that are equal.
+// Tests of DeMo (decoupled momentum): each rank has its own momentum, and the weights of all ranks
+// are equal.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
@@ -16,7 +17,7 @@ config::JobConfig demo_job() {
   job.optimizer.top_k = 8;
   job.optimizer.momentum = 0.95;
   job.optimizer.weight_decay = 0.01;
-  job.topology.global_batch_size = 24;  // for 1, 2, 3 and 4 ranks
+  job.topology.global_batch_size = 24;  // divisible by 1, 2, 3 and 4 ranks
   job.topology.micro_batch_size = 0;
   job.topology.gradient_accumulation_steps = 2;
   job.learning_rate_scheduler.learning_rate = 2e-3;
@@ -24,7 +25,7 @@ config::JobConfig demo_job() {
   return job;
 }
 
-/// One sample for all: every rank has the gradient that each other one has.
+/// Yields the same sample for every index, so all ranks have the same gradient.
 class OneSample final : public SampleSource {
  public:
   explicit OneSample(std::int64_t vocab) : source_(vocab) {}
@@ -69,7 +70,7 @@ TEST_CASE("DeMo: weights of all members are equal to the bit in every layout, an
 }
 
 TEST_CASE("DeMo: late ops and late messages change no bit") {
-  const OnDevice cpu(Device{});  // whose context alone does ops late
+  const OnDevice cpu(Device{});  // only CPU contexts can defer ops
   const LayoutRun plain = run_layout(demo_job(), 2, 4);
   const LayoutRun late =
       run_layout(demo_job(), 2, 4, DType::f32,
@@ -84,7 +85,7 @@ TEST_CASE("DeMo: members with one gradient go where one rank alone goes, to the 
   job.topology.gradient_accumulation_steps = 1;
   const auto run = [&](int ranks) {
     config::JobConfig one = job;
-    one.topology.global_batch_size = 2 * ranks;  // each has the same work
+    one.topology.global_batch_size = 2 * ranks;  // the same work for each rank
     return run_layout(one, ranks, 6, DType::f32, {}, {}, kOneSample);
   };
   const LayoutRun alone = run(1);
@@ -93,7 +94,7 @@ TEST_CASE("DeMo: members with one gradient go where one rank alone goes, to the 
     const LayoutRun members = run(ranks);
     CHECK(members.wrong == "");
     CHECK(members.weights == alone.weights);
-    // Every member's own gradient is as long as the whole one.
+    // The norm of each member's own gradient is that of the single rank's.
     for (std::size_t i = 0; i < alone.norms.size(); ++i)
       CHECK(members.norms[i] == doctest::Approx(alone.norms[i]).epsilon(1e-12));
   }
@@ -104,7 +105,7 @@ TEST_CASE("DeMo: the norm is the root mean square of the members' own, which cli
   job.topology.gradient_accumulation_steps = 1;
   job.topology.global_batch_size = 4;
   double squares = 0.0;
-  // Each of two members alone, on its half of the first batch.
+  // Runs each of the two members alone, on its half of the first batch.
   for (const std::int64_t half : {0, 1}) {
     struct Half final : SampleSource {
       ProgressionSource source;
@@ -133,7 +134,7 @@ TEST_CASE("DeMo: one member that sends all is SGD by signs, by hand") {
   job.optimizer.top_k = 256;
   job.optimizer.gradient_clipping = 0;
   job.optimizer.weight_decay = 0.1;
-  config::JobConfig adamw = job;  // whose first moment tells the gradient of its first step
+  config::JobConfig adamw = job;  // its first moment gives the gradient of its first step
   adamw.optimizer = {};
   const WholeTensors gradients = run_layout(adamw, 1, 1).gradients;
   const auto communicator = make_single_communicator();
@@ -155,7 +156,8 @@ TEST_CASE("DeMo: one member that sends all is SGD by signs, by hand") {
       const auto at = static_cast<std::size_t>(parameter->offset()) + i;
       const float change = after[at] - (before[at] - lr * decay * before[at]);
       ++all;
-      // What 8 bits round away is less than a hundredth of a block's largest coefficient.
+      // Rounding to 8 bits changes a coefficient by less than 1 % of the largest one of its block,
+      // so the sign of small gradients may change. These are not checked.
       if (std::abs(gradient[i]) < 0.15f * most) continue;
       ++clear;
       CHECK(change == doctest::Approx(gradient[i] > 0 ? -lr : lr).epsilon(1e-3));
@@ -164,12 +166,12 @@ TEST_CASE("DeMo: one member that sends all is SGD by signs, by hand") {
   CHECK(clear > all / 10);
 }
 
-/// The state of all ranks, each momentum under its member's number.
+/// Returns the state of all ranks. The names of momenta contain the numbers of their members.
 WholeTensors demo_state(const std::string& folder, int steps, const DemoCut& cut, bool trains) {
   config::JobConfig job = job_of(demo_job(), cut);
   job.trainer.train_iterations = steps;
   job.trainer.save_dir = folder;
-  job.trainer.replica_check_interval = 1;  // of weights
+  job.trainer.replica_check_interval = 1;  // compares weights
   return whole_state(job, cut.ranks, trains);
 }
 
@@ -200,7 +202,7 @@ TEST_CASE("DeMo: hosts without a folder for all of them save and resume by way o
   const DemoCut cut{.ranks = 3};
   const WholeTensors whole = demo_state("", 6, cut, true);
   const sortie::test::ScopedTempDir dir;
-  /// Each rank has a folder of its own, as on hosts that share none.
+  /// Each rank saves to a separate folder, as on hosts without a shared file system.
   const auto run = [&](int steps, bool trains, bool async) {
     Assembled state;
     std::mutex mutex;
@@ -286,7 +288,7 @@ TEST_CASE("DeMo: a step that is skipped leaves every member's momentum as it was
     const auto momentum = host_values(store, store.moment1());
     {
       const auto view = host_view(store, store.master());
-      view[10] = NAN;  // on both: the gradient of this step is no number
+      view[10] = NAN;  // on both ranks: makes the gradient of this step NaN
     }
     store.weights_changed();
     const auto report = training.trainer->step();
@@ -330,7 +332,7 @@ TEST_CASE("DeMo: frozen parameters, groups and low-rank updates train as with Ad
   }
   job = demo_job();
   job.lora.rank = 2;
-  // The halves that begin at 0 move first, and nothing that is frozen.
+  // In the first step, the low-rank factors that begin at 0 change, and frozen parameters do not.
   std::size_t ups = 0;
   for (const auto& [name, most] : moved(job)) {
     CAPTURE(name);

@@ -1,4 +1,4 @@
-// Tiny mixtures whose experts are shared out to ranks.
+// Jobs of tiny mixtures whose experts are divided among ranks.
 #pragma once
 
 #include "tests/support/every_case.h"
@@ -7,7 +7,7 @@
 
 namespace sortie::trainer::test {
 
-/// Sizes of topology; `expert_tensor` 0 = derived.
+/// Sizes of the topology. `expert_tensor` 0: derived from the others.
 struct ExpertLayout {
   int experts = 1, tensor = 1, expert_tensor = 0, pipeline = 1, replicas = 1;
   bool sequence = false, sharded = false;
@@ -15,13 +15,13 @@ struct ExpertLayout {
   int ranks() const { return tensor * context * pipeline * replicas; }
 };
 
-/// Eight experts, which 2, 4 and 8 ranks share out evenly.
+/// Returns a job with eight experts, which 2, 4 and 8 ranks divide evenly.
 inline config::JobConfig experts_job(const std::string& architecture) {
   config::JobConfig job = mixture_job(architecture);
   job.model.moe.num_experts = 8;
   if (architecture == "deepseek-v3") job.model.moe.num_groups = 4;
   job.model.sequence_length = 20;
-  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  job.optimizer.eps = 1e-4;  // keeps small moments from amplifying rounding differences
   return job;
 }
 

@@ -1,5 +1,5 @@
-// Experts on ranks of their own with everything that changes how a step is computed, late and
-// delayed, saved and loaded, and as planned.
+// Tests of expert parallelism with everything that changes how a step is computed, with deferred
+// ops and delayed messages, with checkpoints, and against the plan.
 #include <filesystem>
 
 #include "tests/support/bf16.h"
@@ -109,7 +109,8 @@ TEST_CASE("weight gradients of experts apart are computed while gradients of row
       with_experts_on(experts_job("mixtral"), {.experts = 2, .replicas = 2});
   const std::vector<std::int64_t> beside =
       polls_beside_exchanges(job, [](ParameterStore& store) { return store.expert_group(); });
-  // Of each mixture: gate and up, down. Without a shared expert nothing else is beside a journey.
+  // Two products per mixture: gate with up, and down. Without a shared expert, nothing else is
+  // computed during an exchange of rows.
   const std::int64_t products =
       2 * job.model.num_layers * job.topology.global_batch_size / job.topology.micro_batch_size / 2;
   REQUIRE(beside.size() == 2);
@@ -127,7 +128,8 @@ TEST_CASE("a sharded optimizer gives experts apart the weights of a whole one") 
   CHECK(sharded.weights == whole.weights);
 }
 
-/// All that ranks hold at the end of a run, by names; `trains`: they train before, and save.
+/// Returns everything that ranks hold, by name. If `trains`, the ranks first train to the last step
+/// and save; otherwise they load a checkpoint.
 WholeTensors experts_state(const config::JobConfig& job, const ExpertLayout& layout, bool trains) {
   return whole_state(with_experts_on(job, layout), layout.ranks(), trains);
 }
@@ -147,7 +149,7 @@ TEST_CASE("checkpoints go from experts on some ranks to experts on others, to th
     config::JobConfig job = experts_job("deepseek-v3");
     job.trainer.train_iterations = 2;
     job.trainer.eval_interval = 1;
-    job.trainer.eval_samples = 5;  // three passes, which do not come out even
+    job.trainer.eval_samples = 5;  // three passes, which do not divide evenly
     job.trainer.save_interval = 1;
     job.trainer.replica_check_interval = 1;
     job.trainer.save_dir = folder.str("saves");
@@ -183,7 +185,7 @@ TEST_CASE("an expert that differs from those of its replicas is found, and whose
       return find_difference(training.trainer->layout(), training.rank, store).text;
     };
     const std::string equal = difference();
-    if (world.rank() == 3) {  // which has the upper half of the experts, as rank 1 does
+    if (world.rank() == 3) {  // holds the upper half of the experts, as rank 1 does
       const Parameter& expert = *store.find("layers.0.mlp.experts.6.down.weight");
       host_view(store, store.master())[static_cast<std::size_t>(expert.offset())] += 1.0f;
     }
@@ -231,7 +233,8 @@ TEST_CASE("a planned rank with experts of its own takes and sends what the formu
   const RankPlan plan = plan_of(job, 4);
   CHECK(plan.parameters.total == alone.parameters.total);
   CHECK(plan.flop_per_token == alone.flop_per_token);
-  // A row goes to each of its experts and back, and so does its gradient: of E ranks one is itself.
+  // Each row is sent to each of its experts and back, and so is its gradient. One of E ranks is the
+  // sender itself.
   const config::ModelConfig& m = job.model;
   const double rows = 2.0 * static_cast<double>(m.sequence_length * m.moe.topk);
   const double formula = 4.0 * static_cast<double>(m.num_layers) * rows *

@@ -1,4 +1,4 @@
-// Experts on ranks of their own against one process.
+// Compares expert parallelism with one process.
 #include <algorithm>
 
 #include "tests/trainer/layouts/expert_runs.h"
@@ -25,8 +25,8 @@ void check_experts(const config::JobConfig& job, const std::vector<ExpertLayout>
   }
 }
 
-/// How near the routers of the first step are to another choice: the least distance between a
-/// score that is chosen and one that is not, and of groups between their sums.
+/// Returns how close the routers of the first step are to another choice: the smallest distance
+/// between a score that is chosen and one that is not, or between sums of groups.
 double smallest_gap(const config::JobConfig& job) {
   const auto alone = make_single_communicator();
   TinyTraining training(job, *alone);
@@ -81,7 +81,8 @@ TEST_CASE("experts shared out to replicas train as one process does") {
   for (const char* architecture : {"mixtral", "deepseek-v3", "qwen3-moe"}) {
     if (!sortie::test::every_case() && architecture == std::string("qwen3-moe")) continue;
     const config::JobConfig job = experts_job(architecture);
-    // A row that is routed otherwise by rounding would be no error, and hide one.
+    // Rounding could otherwise route a row differently, which would not be an error but could hide
+    // one.
     REQUIRE(smallest_gap(job) > 1e-5);
     check_experts(job,
                   {{.experts = 2, .replicas = 2},
@@ -156,7 +157,7 @@ TEST_CASE("experts without rows, and ranks whose experts have none, take part") 
   config::JobConfig job = experts_job("mixtral");
   job.topology.micro_batch_size = 1;
   job.topology.global_batch_size = 4;
-  job.model.sequence_length = 3;  // of 3 rows at most 6 of 8 experts have any
+  job.model.sequence_length = 3;  // 3 rows reach at most 6 of 8 experts
   check_experts(job,
                 {{.experts = 8, .tensor = 4, .expert_tensor = 1, .replicas = 2},
                  {.experts = 4, .replicas = 4}},

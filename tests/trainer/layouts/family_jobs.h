@@ -1,4 +1,4 @@
-// Tiny models of every family, for ranks that share layers or sequences.
+// Jobs of tiny models of every family, for ranks that share layers or sequences.
 #pragma once
 
 #include <string>
@@ -18,11 +18,12 @@ inline config::JobConfig family_job(const std::string& architecture, std::int64_
   if (traits.partial_rope && !traits.gated_mlp) job.model.rotary_percentage = 0.5;
   job.model.sequence_length = tokens;
   job.topology.global_batch_size = 4;
-  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  job.optimizer.eps = 1e-4;  // keeps small moments from amplifying rounding differences
   return job;
 }
 
-/// The same with all that decides something by a token's or a head's place.
+/// Returns `job` with everything that depends on the position of a token or on the number of a
+/// head: windows, dropout and documents.
 inline config::JobConfig placed(config::JobConfig job, std::int64_t window) {
   config::ModelConfig& model = job.model;
   const config::Architecture& traits = config::architecture_of(model);

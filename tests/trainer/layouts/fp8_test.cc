@@ -1,4 +1,4 @@
-// Linear layers in FP8 on ranks that share a model, against one rank.
+// Compares linear layers in FP8 on ranks that share a model with one rank.
 #include "tests/support/every_case.h"
 #include "tests/trainer/layouts/layout_runs.h"
 
@@ -8,7 +8,7 @@ namespace {
 struct Fp8Layout {
   const char* name;
   std::function<void(config::TopologyConfig&)> change;
-  bool always = false;  // not with SORTIE_EVERY_CASE alone
+  bool always = false;  // runs without SORTIE_EVERY_CASE, too
 };
 
 config::JobConfig fp8_layout_job() {
@@ -89,7 +89,8 @@ TEST_CASE("on a GPU: ranks that share a model out train in FP8 as one does" *
     way.change(shared.topology);
     const LayoutRun run = run_layout(shared, 2, steps, DType::bf16);
     CHECK(run.wrong == "");
-    // Parts of a weight have scales of their own, so that bits differ, and grow apart in steps.
+    // Each part of a weight has its own scale, so bits differ, and the differences grow from step
+    // to step.
     check_fp8_near(run.losses, alone.losses, 0.03);
     check_fp8_near({run.norms[0]}, {alone.norms[0]}, 0.05);
     CHECK(run_layout(shared, 2, steps, DType::bf16).losses == run.losses);

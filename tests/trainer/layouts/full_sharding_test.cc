@@ -1,5 +1,5 @@
-// Replicas that each keep a share of weights, gradients and optimizer state, and gather layer by
-// layer, against one process and against replicas that have all of it.
+// Compares full sharding, in which each replica keeps a share of weights, gradients and optimizer
+// state and gathers weights layer by layer, with one process and with whole replicas.
 #include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
@@ -15,8 +15,8 @@ config::JobConfig fully_sharded(config::JobConfig job) {
   return job;
 }
 
-/// A micro-batch a step, and a head of its own: each gradient is summed once over the replicas, as
-/// without sharding.
+/// Returns the job with one micro-batch per step and a separate head: each gradient is summed over
+/// the replicas once, as without sharding.
 config::JobConfig one_micro_batch(config::JobConfig job, int ranks) {
   job.model.weight_tying = false;
   job.topology.micro_batch_size = 2;
@@ -25,7 +25,7 @@ config::JobConfig one_micro_batch(config::JobConfig job, int ranks) {
   return job;
 }
 
-/// Losses, weights and gradients have the bits of replicas that keep everything.
+/// Checks that losses, weights and gradients have the bits of replicas that keep everything.
 void check_bits_of_whole(const config::JobConfig& job, int ranks, int steps, DType precision,
                          const ThreadRankOptions& delays = {}) {
   CAPTURE(ranks);
@@ -70,7 +70,7 @@ TEST_CASE("families, fine-tuning, dropout, masks and growing batches are those o
   growing.topology.batch_rampup_samples = 24;
   for (config::JobConfig job :
        {lora, frozen, untied, growing, mixture_job("deepseek-v3"), mixture_job("mixtral")}) {
-    job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+    job.optimizer.eps = 1e-4;  // keeps small moments from amplifying rounding differences
     CAPTURE(job.model.architecture);
     const int steps = sortie::test::every_case() ? 20 : 4;
     LayoutExtras extras;
@@ -122,7 +122,7 @@ TEST_CASE("a fully sharded run gives the same bits twice, and however long messa
 }
 
 TEST_CASE("ops that run late find gathered weights, and gathers wait for what still reads them") {
-  if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late
+  if (device().kind != DeviceKind::cpu) return;  // only CPU contexts can defer ops
   config::JobConfig job = fully_sharded(tiny_job());
   job.model.num_layers = 3;
   for (const DType precision : {DType::f32, narrow_type()}) {
@@ -148,8 +148,9 @@ TEST_CASE("from the second step on weights are on their way before they are used
     const std::int64_t gathered = gatherer.gathered(), ahead = gatherer.used_ahead();
     (void)training.losses(3);
     training.trainer->store().await_values();
-    // Embedding, four layers, final norm and head; back through three layers. The first of the next
-    // step is gathered, and not yet used.
+    // Each step gathers the embedding, four layers, the final norm and the head, and three layers
+    // again for the backward pass. The first gather of the next step has begun, but is not used
+    // yet.
     SORTIE_CHECK(gatherer.gathered() - gathered == 3 * 10, "{} gathers",
                  gatherer.gathered() - gathered);
     SORTIE_CHECK(gatherer.used_ahead() - ahead == 3 * 10, "{} of {} ahead",

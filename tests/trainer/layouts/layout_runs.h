@@ -1,4 +1,5 @@
-// Tiny trainings in any layout, and what they make, put together from all ranks by global names.
+// Helpers that run tiny trainings in any layout and assemble the results of all ranks by global
+// names.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -23,17 +24,17 @@ using WholeTensors = std::map<std::string, std::vector<float>>;  // by global na
 
 struct LayoutRun {
   std::vector<double> losses, norms;  // by step
-  std::vector<double> dropped;        // by step, where experts have a capacity
+  std::vector<double> dropped;        // by step, if experts have a capacity
   WholeTensors weights;               // after the last step
   WholeTensors gradients;             // of step 1, before clipping
-  std::string wrong;                  // ranks that hold one element and differ; empty = none
+  std::string wrong;                  // how ranks that should agree differ; empty if they agree
 };
 
-/// What ranks hold, laid over each other.
+/// Assembles whole tensors from what ranks hold, and finds ranks that hold different values.
 class Assembled {
  public:
-  /// Adds the pieces of a rank whose names begin with `prefix`, times `factor`. Called by one
-  /// thread at a time.
+  /// Adds the pieces of a rank whose names begin with `prefix`, multiplied by `factor`. Not
+  /// thread-safe.
   void add(int rank, ParameterStore& store, const std::string& prefix, float factor = 1.0f) {
     const StateView view(store);
     for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
@@ -65,18 +66,19 @@ class Assembled {
   std::string wrong_;
 };
 
-/// What else a run may have.
+/// Options of run_layout().
 struct LayoutExtras {
   bool masked = false;          // some targets do not count
-  bool packed = false;          // the same, in sequences of several documents
-  std::uint64_t late_seed = 0;  // ops are done late; 0: at once
-  /// Between a rank's start and its first step, one rank at a time.
+  bool packed = false;          // masked, and each sequence holds several documents
+  std::uint64_t late_seed = 0;  // seed of deferred ops; 0: ops run at once
+  /// Called between a rank's start and its first step, for one rank at a time.
   std::function<void(Trainer&)> started = {};
 };
 
-/// Trains `steps` steps on `ranks` threads. The gradient of step 1 is read from the first moment,
-/// so gradient_clipping is off.
+/// Makes the source of a rank's samples.
 using MakeSamples = std::function<std::unique_ptr<SampleSource>(std::int64_t vocab_size)>;
+/// Trains `steps` steps on `ranks` threads. The gradient of step 1 is derived from the first
+/// moment, so gradient_clipping is turned off.
 inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
                             DType precision = DType::f32, const ThreadRankOptions& delays = {},
                             const LayoutExtras& extras = {}, const MakeSamples& samples = {}) {
@@ -107,7 +109,7 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
           norms.push_back(report->grad_norm);
           if (report->dropped_choices) dropped.push_back(*report->dropped_choices);
           if (step > 0) continue;
-          // Not with the lock: that takes the other ranks.
+          // Before locking, because this needs the other ranks.
           training.trainer->store().await_values();
           training.trainer->context().synchronize();
           const std::lock_guard lock(mutex);
@@ -134,8 +136,8 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
   return run;
 }
 
-/// Weights and moments of all ranks, by global name: after the job's steps, or as it starts from a
-/// checkpoint of the last of them.
+/// Returns weights and moments of all ranks, by global name. If `trains`, the job trains to its
+/// last step first; otherwise it starts from a checkpoint of that step.
 inline WholeTensors whole_state(const config::JobConfig& job, int ranks, bool trains) {
   Assembled state;
   std::mutex mutex;
@@ -148,7 +150,7 @@ inline WholeTensors whole_state(const config::JobConfig& job, int ranks, bool tr
       SORTIE_CHECK(training.trainer->progress().step == job.trainer.train_iterations, "step {}",
                    training.trainer->progress().step);
     }
-    training.trainer->store().await_values();  // not with the lock: that takes the other ranks
+    training.trainer->store().await_values();  // before locking: this needs the other ranks
     const std::lock_guard lock(mutex);
     state.add(world.rank(), training.trainer->store(), "");
   });
@@ -156,7 +158,7 @@ inline WholeTensors whole_state(const config::JobConfig& job, int ranks, bool tr
   return state.tensors();
 }
 
-/// |a - b| / |b| of two tensors of one size, L2.
+/// Returns |a - b| / |b|, in L2 norms. The tensors must have the same size.
 inline double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
   double difference = 0.0, norm = 0.0;
@@ -167,7 +169,8 @@ inline double relative_difference(const std::vector<float>& a, const std::vector
   return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
-/// Losses, norms and the gradients of step 1 are those of one process, to rounding.
+/// Checks that losses, and the norm and gradients of step 1, equal those of one process up to
+/// rounding.
 inline void check_equal(const LayoutRun& run, const LayoutRun& alone, double loss_limit = 1e-5,
                         double gradient_limit = 1e-5) {
   CHECK(run.wrong == "");
@@ -193,8 +196,8 @@ inline void check_same_course(const LayoutRun& first, const LayoutRun& other) {
   CHECK(first.weights == other.weights);
 }
 
-/// One step of training on two ranks: how often each polled while its group, `group_of` a
-/// ParameterStore, had an exchange under way.
+/// Trains one step on two ranks. Returns how often each rank polled while its group had an exchange
+/// under way. `group_of` returns the group of a ParameterStore.
 template <class GroupOf>
 std::vector<std::int64_t> polls_beside_exchanges(const config::JobConfig& job,
                                                  const GroupOf& group_of) {

@@ -1,4 +1,5 @@
-// Tensor, sequence, pipeline and data parallelism together, against one process and each other.
+// Compares tensor, sequence, pipeline and data parallelism together with one process and with each
+// other.
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
@@ -20,7 +21,7 @@ config::JobConfig mixed_job(const std::string& architecture) {
   if (architecture == "gpt2") job.model.attention_num_kv_heads = 0;
   job.model.num_layers = 4;
   job.model.sequence_length = 20;
-  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  job.optimizer.eps = 1e-4;  // keeps small moments from amplifying rounding differences
   return job;
 }
 
@@ -56,7 +57,7 @@ TEST_CASE("tensor 2 x pipeline 2 x replicas 2 trains as one process does") {
   check_mix(masked_out, {.tensor = 2, .pipeline = 2, .interleave = 2}, 3);
   check_mix(mixed_job("deepseek-v3"), {.tensor = 2, .pipeline = 2, .sequence = true}, 2);
   check_mix(mixed_job("mixtral"), {.tensor = 2, .pipeline = 2, .sequence = true}, 2);
-  // Every stage finds the documents of packed sequences.
+  // Every stage gets the documents of packed sequences.
   for (const char* family : {"gpt2", "deepseek-v3"})
     check_mix(mixed_job(family), {.tensor = 2, .pipeline = 2, .interleave = 2}, 2,
               {.packed = true});

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""mpi_stages.py SORTIE_TRAIN: MPI ranks under mpirun that are pipelines, share sequences, or keep shares of the weights, beside one process: the losses
-that they print and the state that they save."""
+"""mpi_stages.py SORTIE_TRAIN: compares MPI ranks under mpirun that are pipelines, share sequences, or keep shares of the weights, with one process:
+the losses that they print and the state that they save."""
 import os
 import pathlib
 import re
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-SECONDS = 120  # on a busy machine; what hangs, hangs for ever
+SECONDS = 120  # enough on a busy machine; a deadlock never ends
 TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
 STEPS = 6
 
@@ -53,7 +53,7 @@ def as_rank():
 
 
 def train(folder, layout, save_dir, steps):
-    """The losses that a job prints, by step."""
+    """Trains a job and returns the losses that it prints, by step."""
     ranks, topology = LAYOUTS[layout]
     (folder / "job.toml").write_text(CONFIG.format(folder=folder, topology=topology, save_dir=save_dir, steps=steps))
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "--mca", "btl", "self,vader",
@@ -67,7 +67,7 @@ def train(folder, layout, save_dir, steps):
 
 
 def check(what, seen, alone, steps):
-    """The log has a line a second at most, but always the last step; losses have five digits."""
+    """Compares losses, which have five digits, at common steps. The log has at most one line per second, but always the last step."""
     print(what, seen)
     common = seen.keys() & alone.keys()
     if steps not in common or any(abs(seen[step] - alone[step]) > 2e-4 for step in common):
@@ -83,7 +83,7 @@ def main():
         losses = {layout: train(folder, layout, layout, STEPS) for layout in LAYOUTS}
         for layout, seen in losses.items():
             check(layout, seen, losses["one"], STEPS)
-        # One goes on from what the others have saved.
+        # One process resumes from what each layout has saved.
         further = {layout: train(folder, "one", layout, STEPS + 2) for layout in LAYOUTS}
         for layout, seen in further.items():
             check(f"from {layout}", seen, further["one"], STEPS + 2)

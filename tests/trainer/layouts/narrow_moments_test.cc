@@ -1,5 +1,5 @@
-// Moments in bf16: their rounding is a function of seed, step and element, so layouts, shares and
-// resumed runs have the same bits.
+// Tests of moments in bf16. Their random rounding is a function of seed, step and element, so
+// layouts, sharded and resumed runs have the same bits.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -37,8 +37,8 @@ void declare_cut_model(ParameterStore& store) {
   store.add({"norm", {7}, Init::ones(), Use::vector, false});
 }
 
-/// Two updates of rank `index` of `count` that share the matrices out, with a share of the
-/// optimizer's state; an element's gradient is its initial weight.
+/// Applies two updates as the rank at `place`, which holds a part of each matrix, with a share of
+/// the optimizer's state. The gradient of an element is its initial weight.
 void add_updated(Assembled& state, const config::JobConfig& job, CutPlace place, ShareRule share) {
   ExecutionContext context(1);
   ParameterStore store;
@@ -82,7 +82,7 @@ TEST_CASE("an element's moments are rounded alike on every rank, cut and shared 
       CHECK(cut.wrong() == "");
       CHECK(cut.tensors() == whole.tensors());
     }
-  // And not alike in another run, which shows that bits were drawn.
+  // Another seed gives other values, which shows that rounding is random.
   job.trainer.seed += 1;
   Assembled other;
   add_updated(other, job, {}, {});
@@ -95,7 +95,7 @@ TEST_CASE("an element's moments are rounded alike on every rank, cut and shared 
 TEST_CASE("moments in bf16: a sharded optimizer gives the bits of whole replicas") {
   config::JobConfig job = narrow_moments(tiny_job());
   job.topology.global_batch_size = 12;
-  job.optimizer.gradient_clipping = 0;  // norms of shares are summed in another order
+  job.optimizer.gradient_clipping = 0;  // sharding sums norms in another order
   job.trainer.train_iterations = 6;
   for (const int ranks : {2, 3}) {
     const WholeTensors whole = whole_state(job, ranks, true);
@@ -148,7 +148,7 @@ TEST_CASE("moments in bf16: a run that is cut in two has the bits of one that is
     const WholeTensors whole = whole_state(job, layout.ranks, true);
     const sortie::test::ScopedTempDir dir;
     job.trainer.save_dir = dir.str("run");
-    job.trainer.save_interval = 2;  // beside training
+    job.trainer.save_interval = 2;  // saves in the background
     job.trainer.train_iterations = 4;
     (void)whole_state(job, layout.ranks, true);
     job.trainer.train_iterations = 7;
@@ -159,7 +159,7 @@ TEST_CASE("moments in bf16: a run that is cut in two has the bits of one that is
 TEST_CASE("moments in bf16: a model ends within a hundredth of the loss of f32") {
   config::JobConfig job = tiny_job();
   job.model.sequence_length = 24;
-  job.optimizer.beta2 = 0.999;  // where a second moment that is rounded to the nearest stays
+  job.optimizer.beta2 = 0.999;  // with this, rounding to nearest would not change second moments
   job.learning_rate_scheduler.learning_rate = 2e-3;
   job.learning_rate_scheduler.learning_rate_warmup_steps = 10;
   job.trainer.train_iterations = 150;

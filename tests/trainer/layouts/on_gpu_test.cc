@@ -1,5 +1,5 @@
-// Every way to share a model out to ranks, each rank with a context of its own on the tested GPU,
-// against one process on the CPU.
+// Compares every layout, each rank with a separate context on the tested GPU, with one process on
+// the CPU.
 #include "tests/support/emulated.h"
 #include "tests/support/every_case.h"
 #include "tests/trainer/layouts/expert_runs.h"
@@ -22,11 +22,11 @@ config::JobConfig shared_out_job(const std::string& architecture) {
   job.model.sequence_length = 16;
   job.topology.global_batch_size = 4;
   job.topology.micro_batch_size = 1;
-  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  job.optimizer.eps = 1e-4;  // keeps small moments from amplifying rounding differences
   return job;
 }
 
-/// One process on the CPU.
+/// Runs the job as one process on the CPU.
 LayoutRun run_alone(const config::JobConfig& job, int steps) {
   const OnDevice cpu({});
   return run_layout(job, 1, steps);
@@ -78,7 +78,8 @@ TEST_CASE("on a GPU: tensor 2 x pipeline 2 x replicas 2" * doctest::skip(no_gpu_
                    1);
 }
 
-/// Each rank with a GPU of its own, NCCL between them: losses and norms by rank and step.
+/// Trains on ranks that each have a separate GPU and communicate by NCCL. Returns for each rank the
+/// loss and norm of each step, each preceded by the validation loss if the job validates.
 std::vector<std::vector<double>> train_over_nccl(const config::JobConfig& job, int ranks,
                                                  int steps) {
   std::vector<std::vector<double>> told(static_cast<std::size_t>(ranks));
@@ -105,7 +106,8 @@ std::vector<std::vector<double>> train_over_nccl(const config::JobConfig& job, i
   return told;
 }
 
-/// What ranks of train_over_nccl() tell, without validations.
+/// Checks results of train_over_nccl() without validations: they are equal on all ranks, and near
+/// to those of one process.
 void check_told(const std::vector<std::vector<double>>& told, const LayoutRun& alone) {
   for (const std::vector<double>& other : told) CHECK(told[0] == other);
   REQUIRE(told[0].size() == 2 * alone.losses.size());
@@ -118,7 +120,7 @@ void check_told(const std::vector<std::vector<double>>& told, const LayoutRun& a
 TEST_CASE("on a GPU: stages that send each other tensors over NCCL train as one process does" *
           doctest::skip(!gpu_is_emulated())) {
   config::JobConfig job = shared_out_job("llama");
-  job.model.weight_tying = true;  // the first and the last stage sum a gradient
+  job.model.weight_tying = true;  // the first and last stages sum the tied weight's gradient
   job.topology.micro_batch_size = 1;
   const int steps = 3;
   const LayoutRun alone = run_alone(job, steps);
@@ -163,8 +165,8 @@ TEST_CASE("on a GPU: what ranks that share sequences send does not pass through 
   CHECK(read_in_a_step() == replicas);
 }
 
-// In one micro-batch a step gradients of the step before are replaced: the host knows which ones
-// are there, whichever parts of a step are graphs.
+// With one micro-batch per step, gradients replace those of the step before. The host tracks which
+// gradients hold values, whichever parts of a step are graphs.
 TEST_CASE("on a GPU: steps whose updates alone are graphs train as one process does" *
           doctest::skip(!gpu_is_emulated())) {
   config::JobConfig job = shared_out_job("llama");
@@ -198,17 +200,17 @@ TEST_CASE("on a GPU: replicas whose reductions cut their graphs have the bits of
   for (const std::string sharding : {"none", "optimizer"}) {
     CAPTURE(sharding);
     job.topology.parameter_sharding = sharding;
-    for (const std::int64_t batch : {2, 4}) {  // one micro-batch a step, and two
+    for (const std::int64_t batch : {2, 4}) {  // one and two micro-batches per step
       CAPTURE(batch);
       job.topology.global_batch_size = batch;
-      job.trainer.eval_interval = batch == 4 ? 1 : 0;  // while updated weights are on their way
+      job.trainer.eval_interval = batch == 4 ? 1 : 0;  // while updated weights are in transfer
       job.trainer.eval_samples = 4;
       same([&] { return train_over_nccl(job, 2, 6); });
     }
   }
   job.topology.parameter_sharding = "none";
   job.trainer.eval_interval = 0;
-  // By way of the host.
+  // The same without NCCL: exchanges pass through the host.
   same([&] {
     const LayoutRun run = run_layout(job, 2, 6);
     return std::vector<std::vector<double>>{run.losses, run.norms};

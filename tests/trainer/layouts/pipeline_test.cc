@@ -1,4 +1,4 @@
-// Pipelines against one process.
+// Compares pipelines with one process.
 #include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
 #include "tests/support/temp_dir.h"
@@ -10,7 +10,7 @@
 namespace sortie::trainer::test {
 namespace {
 
-/// `job` in stages.
+/// Returns `job` divided into stages.
 config::JobConfig staged(config::JobConfig job, int stages, int interleave = 1) {
   job.topology.pipeline_parallel_size = stages;
   job.topology.pipeline_interleave = interleave;
@@ -26,7 +26,8 @@ config::JobConfig deep_job(const std::string& architecture = "llama", bool tied 
   return job;
 }
 
-/// The gradients of a step, and the loss before and after its update.
+/// Compares the gradients of a step, and the losses before and after its update, with those of one
+/// process.
 void check_one_step(const config::JobConfig& job, int stages, int interleave = 1, int replicas = 1,
                     const MakeSamples& samples = {}) {
   CAPTURE(job.model.architecture);
@@ -68,13 +69,14 @@ TEST_CASE("gradients of weights that are put off are those of 1F1B, to the bit")
       if (!sortie::test::every_case()) break;
     }
   }
-  // Beside replicas whose gradients are reduced meanwhile, a sharded optimizer and shared layers.
+  // Combined with replicas whose gradients are reduced meanwhile, a sharded optimizer and shared
+  // layers.
   config::JobConfig mixed = staged(deep_job(), 2);
   mixed.topology.micro_batch_size = 1;
   mixed.topology.global_batch_size = 6;
   mixed.topology.tensor_parallel_size = 2;
   mixed.topology.sequence_parallel = true;
-  mixed.model.sequence_length = 20;  // in two equal parts
+  mixed.model.sequence_length = 20;  // divides into two equal parts
   for (const char* sharding : {"none", "optimizer"}) {
     mixed.topology.parameter_sharding = sharding;
     config::JobConfig put_off = mixed;
@@ -133,7 +135,7 @@ TEST_CASE("what one stage freezes, another trains") {
   job.optimizer.freeze = {"layers.3.*", "head.*", "final_norm.*"};
   check_one_step(job, 4);
   job = deep_job("llama");
-  job.optimizer.freeze = {"embedding.*"};  // both copies
+  job.optimizer.freeze = {"embedding.*"};  // both copies of the tied weight
   check_one_step(job, 2);
   job = deep_job("llama");
   job.lora.rank = 2;
@@ -183,7 +185,7 @@ TEST_CASE("a pipeline gives the same bits twice, and however long messages take"
 }
 
 TEST_CASE("stages whose ops run late give the same bits") {
-  if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late
+  if (device().kind != DeviceKind::cpu) return;  // only CPU contexts can defer ops
   const config::JobConfig job = staged(deep_job("mixtral"), 2, 2);
   const auto losses_of = [&](std::uint64_t late_seed) {
     std::vector<double> losses;
@@ -242,7 +244,7 @@ TEST_CASE("the losses beside the loss, and the routers' biases, are those of all
       CHECK(parts.weights.at(name) == values);
       ++biases;
     }
-    CHECK(biases == 4);  // three layers, and the one that predicts further ahead
+    CHECK(biases == 4);  // three layers and the multi-token prediction layer
   }
 }
 
@@ -254,7 +256,7 @@ TEST_CASE("validation through stages gives the bits of one process") {
     run_thread_ranks(ranks, [&](Communicator& world) {
       TinyTraining training(of, world);
       const double first = training.trainer->evaluate().value().loss;
-      SORTIE_CHECK(training.trainer->step().has_value());  // goes on after it
+      SORTIE_CHECK(training.trainer->step().has_value());  // training continues after validation
       if (world.rank() == 0) loss = first;
     });
     return loss;

@@ -1,5 +1,6 @@
-// Products that each rank times for itself: all compute them as rank 0 does, and a resume as
-// before. By the clock of an emulated GPU a product takes as long as chance says.
+// Tests the choice of how products are computed. Each rank times products; all then compute them as
+// rank 0 chooses, and a resumed run computes them as before. On the emulated GPU, timings are
+// random.
 #include "trainer/loop/product_choice.h"
 
 #include <filesystem>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int kTimed = 8;
 
-/// Products of a few shapes more than `first`.
+/// Computes products of 12 shapes, the first of which has 8 * `first` rows.
 void multiply_some(ExecutionContext& context, std::int64_t first) {
   for (std::int64_t m = first; m < first + 12; ++m) {
     const Tensor x = context.zeros(DType::f32, {8 * m, 96});
@@ -31,14 +32,15 @@ void multiply_some(ExecutionContext& context, std::int64_t first) {
 struct Chosen {
   std::string alone, after, note;
 };
-/// What two ranks choose by themselves, and what they have after they have agreed.
+/// Returns what two ranks choose by themselves, and what they use after they have agreed.
 std::array<Chosen, 2> choose_on_two_ranks(const std::string& saved, std::int64_t first = 1) {
   std::array<Chosen, 2> chosen;
   run_thread_ranks(2, [&](Communicator& world) {
     ExecutionContext context(1, device());
     Chosen& mine = chosen[static_cast<std::size_t>(world.rank())];
     const auto note = choose_products(context, world, saved, kTimed, [&] {
-      multiply_some(context, first + world.rank());  // one shape of each rank is its own
+      // Each rank has one shape that the other has not.
+      multiply_some(context, first + world.rank());
       mine.alone = ops::product_choices(context);
     });
     SORTIE_CHECK(note.has_value(), "{}", note ? "" : note.error().message);
@@ -48,7 +50,7 @@ std::array<Chosen, 2> choose_on_two_ranks(const std::string& saved, std::int64_t
   return chosen;
 }
 
-/// Shapes for which both texts have the same choice.
+/// Returns the number of shapes for which both texts have the same choice.
 std::size_t same_choices(const std::string& a, const std::string& b) {
   const auto lines_in = [](const std::string& text) {
     std::set<std::string> lines;
@@ -59,7 +61,7 @@ std::size_t same_choices(const std::string& a, const std::string& b) {
   const auto first = lines_in(a), second = lines_in(b);
   return static_cast<std::size_t>(std::ranges::count_if(
              first, [&](const auto& line) { return second.contains(line); })) -
-         1;  // the title
+         1;  // not the title line
 }
 
 struct Training {
@@ -67,7 +69,7 @@ struct Training {
   std::string choices;
   std::vector<float> state;
 };
-/// Both ranks' training to the job's last step.
+/// Trains both ranks to the last step of the job.
 std::vector<Training> train_on_two_ranks(const config::JobConfig& job) {
   std::vector<Training> trained(2);
   run_thread_ranks(2, [&](Communicator& world) {
@@ -93,7 +95,7 @@ std::vector<Training> train_on_two_ranks(const config::JobConfig& job) {
 TEST_CASE("on a GPU: ranks whose timings differ compute products as rank 0 does" *
           doctest::skip(no_gpu_is_tested())) {
   const auto chosen = choose_on_two_ranks("");
-  // Of the eleven shapes that both have timed; a real GPU may well be sure of itself.
+  // Both ranks have timed eleven common shapes. On a real GPU, they may agree on all of them.
   if (gpu_is_emulated()) CHECK(same_choices(chosen[0].alone, chosen[1].alone) < 11);
   CHECK(chosen[0].after == chosen[1].after);
   CHECK(chosen[0].note == "");
@@ -102,16 +104,16 @@ TEST_CASE("on a GPU: ranks whose timings differ compute products as rank 0 does"
   CHECK(ops::count_product_choices(chosen[0].alone) == 12);
   CHECK(ops::count_product_choices(chosen[0].after) == 13);
 
-  // As a resume does: nothing is timed that the text has.
+  // As in a resumed run: shapes that are in the saved text are not timed.
   const auto again = choose_on_two_ranks(chosen[0].after);
   CHECK(again[0].after == chosen[0].after);
   CHECK(again[1].after == chosen[0].after);
   CHECK(again[0].note == "");
-  // Other shapes than those that were saved.
+  // Some shapes are not among the saved ones.
   const auto wider = choose_on_two_ranks(chosen[0].after, 3);
   CHECK(wider[0].after == wider[1].after);
   CHECK(wider[0].note.starts_with("2 of 15 shapes of products are not in the checkpoint"));
-  // Another GPU than the one that was saved on.
+  // The choices were saved on another GPU.
   std::string other = chosen[0].after;
   other.replace(other.find("cuBLASLt "), 9, "cuBLASLt 1");
   const auto elsewhere = choose_on_two_ranks(other);

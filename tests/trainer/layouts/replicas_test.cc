@@ -1,4 +1,4 @@
-// Data parallelism against one process: the layout that every other one is built upon.
+// Compares data parallelism, on which every other layout builds, with one process.
 #include "tests/trainer/layouts/layout_runs.h"
 
 namespace sortie::trainer::test {

@@ -1,5 +1,5 @@
-// Checkpoints of sharded optimizers: each rank writes and reads what it has, and what is loaded
-// does not depend on how it was cut when it was saved.
+// Tests of checkpoints of sharded optimizers: each rank saves and loads its own part, and what is
+// loaded does not depend on the layout that saved it.
 #include <doctest/doctest.h>
 
 #include "tests/support/bf16.h"
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 struct Cut {
   int ranks = 1;
   bool sharded = true;
-  bool full = false;  // weights and gradients, too
+  bool full = false;  // shards weights and gradients, too
 };
 
 config::JobConfig job_for(const config::JobConfig& job, Cut cut) {
@@ -24,7 +24,7 @@ config::JobConfig job_for(const config::JobConfig& job, Cut cut) {
   return changed;
 }
 
-/// For 1, 2, 3 and 4 ranks, with bits that do not depend on the norm.
+/// Returns a job for 1, 2, 3 and 4 ranks. Its bits do not depend on the gradient norm.
 config::JobConfig saved_job_in(const std::string& save_dir, int steps) {
   config::JobConfig job = tiny_job();
   job.topology.global_batch_size = 24;
@@ -41,8 +41,8 @@ struct WholeState {
   bool operator==(const WholeState&) const = default;
 };
 
-/// Trains from the newest checkpoint, or the seed, to the last step of the job (`steps` 0: only
-/// loads) and gives the state of all ranks.
+/// Starts from the newest checkpoint, or from the seed. If `trains`, trains to the last step of the
+/// job. Returns the state of all ranks.
 WholeState state_of(const config::JobConfig& job, Cut cut, bool trains,
                     DType precision = DType::f32) {
   Assembled model, first, second;
@@ -55,7 +55,7 @@ WholeState state_of(const config::JobConfig& job, Cut cut, bool trains,
       SORTIE_CHECK(ran.has_value(), "{}", ran ? "" : ran.error().message);
     }
     ParameterStore& store = training.trainer->store();
-    store.await_values();  // not with the lock: that takes the other ranks
+    store.await_values();  // before locking: this needs the other ranks
     const std::lock_guard lock(mutex);
     model.add(world.rank(), store, "model.");
     first.add(world.rank(), store, "optimizer.m.");
@@ -116,7 +116,7 @@ TEST_CASE("a fully sharded run that is cut in two has the bits of one that is no
   const WholeState whole = state_of(saved_job_in("", 6), full, true, narrow);
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = saved_job_in(dir.str("run"), 4);
-  job.trainer.save_interval = 3;  // beside training
+  job.trainer.save_interval = 3;  // saves in the background
   (void)state_of(job, full, true, narrow);
   fs::remove_all(dir / "run/step-00000004");
   job.trainer.train_iterations = 6;

@@ -1,5 +1,5 @@
-// Replicas that each keep a share of the optimizer's state against replicas that keep all of it:
-// the same sums of gradients and the same updates, so the same bits.
+// Compares replicas that each keep a share of the optimizer's state with replicas that keep all of
+// it: sums of gradients and updates are the same, so the bits are the same.
 #include <doctest/doctest.h>
 
 #include "tests/support/bf16.h"
@@ -17,8 +17,8 @@ config::JobConfig sharded(config::JobConfig job) {
   return job;
 }
 
-/// Weights, losses and first moments of a sharded run are those of one that is not; norms, which
-/// are summed in another order, to their rounding.
+/// Checks that weights, losses and first moments of a sharded run have the bits of an unsharded
+/// run. Norms are summed in another order and may differ by rounding.
 void check_same_bits(const config::JobConfig& job, int ranks, int steps,
                      DType precision = DType::f32, const ThreadRankOptions& delays = {}) {
   CAPTURE(ranks);
@@ -39,7 +39,7 @@ TEST_CASE("a sharded optimizer gives the bits of whole replicas: 20 steps of 2, 
   check_same_bits(job, 4, 20, narrow_type());
   job.topology.global_batch_size = 12;
   check_same_bits(job, 3, 20, narrow_type());
-  // One bucket for all, and many within each matrix.
+  // One bucket for all parameters, and many buckets within each matrix.
   for (const std::int64_t bucket : {std::int64_t{1} << 30, std::int64_t{1}}) {
     job.optimizer.allreduce_bucket_size = bucket;
     check_same_bits(job, 2, 3, narrow_type());
@@ -79,7 +79,7 @@ TEST_CASE("messages that come late and out of order change nothing") {
 }
 
 TEST_CASE("ops that run late wait for shares and weights, and those for ops") {
-  if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late
+  if (device().kind != DeviceKind::cpu) return;  // only CPU contexts can defer ops
   for (const DType precision : {DType::f32, narrow_type()}) {
     std::vector<double> expected;
     for (std::uint64_t seed = 0; seed <= (sortie::test::every_case() ? 10 : 3); ++seed) {
@@ -173,7 +173,7 @@ TEST_CASE("replicas that differ are found by the weights that all of them have")
         return find_difference(training.trainer->layout(), training.rank, store).text;
       };
       const std::string equal = difference();
-      if (world.rank() == 2) {  // one bit of a value that this rank only computes with
+      if (world.rank() == 2) {  // flips a bit of a value that is not in this rank's share
         const Tensor buffer = precision == DType::bf16 ? store.compute_copy() : store.master();
         const auto at = store.own_share(0).begin - 3;
         const OpenMemory open(store.context().device());

@@ -1,5 +1,5 @@
-// Shared layers with everything that changes how a step is computed, late and delayed, and their
-// checkpoints in other layouts.
+// Tests of tensor parallelism with everything that changes how a step is computed, with deferred
+// ops and delayed messages, and with checkpoints in other layouts.
 #include <filesystem>
 
 #include "tests/support/bf16.h"
@@ -17,7 +17,7 @@ config::JobConfig modes_job(const std::string& architecture = "llama") {
   const bool mixture = architecture == "deepseek-v3" || architecture == "mixtral";
   config::JobConfig job = mixture ? mixture_job(architecture) : tiny_job(architecture);
   job.model.sequence_length = 20;
-  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  job.optimizer.eps = 1e-4;  // keeps small moments from amplifying rounding differences
   return job;
 }
 
@@ -27,7 +27,7 @@ config::JobConfig in_group(config::JobConfig job, int size, bool sequence = true
   return job;
 }
 
-/// On so many ranks in groups of `size`, plain and with shared rows.
+/// Compares `ranks` ranks in groups of `size`, with and without shared rows, with one process.
 void check_modes(const config::JobConfig& job, int size, int ranks, int steps,
                  const LayoutExtras& extras = {}) {
   const LayoutRun alone = run_layout(job, 1, steps, DType::f32, {}, extras);
@@ -55,7 +55,7 @@ TEST_CASE("groups in replicas with recomputation, accumulation and masked target
 
 TEST_CASE("groups train low-rank updates, and leave frozen layers alone") {
   config::JobConfig lora = modes_job("qwen2");
-  lora.lora.rank = 3;  // which two ranks do not share
+  lora.lora.rank = 3;  // not divisible by two ranks
   lora.lora.modules = {"*"};
   check_modes(lora, 2, 2, 6);
   if (sortie::test::every_case()) check_modes(lora, 4, 4, 6);
@@ -75,7 +75,7 @@ TEST_CASE("three ranks share a vocabulary that is no multiple of three, eight on
   job.model.ffn_hidden_size = 96;
   job.model.sequence_length = 21;
   check_modes(job, 3, 3, 3);
-  job = modes_job("gpt2");  // 8 rows each: one rank has padding alone
+  job = modes_job("gpt2");  // 8 vocabulary rows per rank: one rank has only padding
   job.model.num_attention_heads = 8;
   job.model.attention_num_kv_heads = 0;
   job.model.sequence_length = 24;
@@ -123,9 +123,10 @@ TEST_CASE("a group's weight gradients are computed beside its exchanges") {
       if (recomputes) job.topology.activation_checkpointing_type = "every_layer";
       const std::vector<std::int64_t> beside =
           polls_beside_exchanges(job, [](ParameterStore& store) { return store.tensor_group(); });
-      // Of each layer: query, key and value, output, gate and up, down. A recomputed layer ends
-      // before the next exchange, which the first one would wait for. The tape polls behind each
-      // product, and the CPU's products themselves.
+      // Four products per layer: query, key and value; output; gate and up; down. With
+      // recomputation and shared rows, the first one does not count: a recomputed layer ends before
+      // the next exchange, for which this product would have to wait. The tape polls after each
+      // product, and on the CPU products themselves poll, too.
       const std::int64_t products = (sequence && recomputes ? 3 : 4) * job.model.num_layers *
                                     job.topology.global_batch_size / job.topology.micro_batch_size;
       const std::int64_t each = device().kind == DeviceKind::cuda ? 1 : 2;

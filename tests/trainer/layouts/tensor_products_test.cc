@@ -1,4 +1,4 @@
-// Products with exchanges beside them, compared with products and exchanges one after another.
+// Compares products that overlap with exchanges with products and exchanges one after another.
 #include "trainer/autograd/tensor_products.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ namespace {
 struct Case {
   int ranks;
   bool sequence, enters;  // enters: enter_linear(), else linear_leave()
-  std::int64_t rows;      // of one rank where rows are shared, else of all
+  std::int64_t rows;      // of one rank if rows are shared, else of all
 };
 
 /// Values and gradients of one rank.
@@ -41,7 +41,7 @@ Outcome multiplied(Communicator& world, const Case& one, bool beside) {
   Graph graph(context, Graph::Mode::record);
   const LinearOptions options{.adds_bias = one.enters || world.rank() == 0,
                               .beside_exchanges = true};
-  graph.use(x);  // so that there is something to be trained in front of the product
+  graph.use(x);  // so that the input of the product is trained
   const Var in = graph.value(x.weight());
   Var y;
   if (beside)
@@ -52,7 +52,7 @@ Outcome multiplied(Communicator& world, const Case& one, bool beside) {
                    : leave(graph, linear(graph, in, weight, &bias, options), &group);
   Outcome outcome;
   outcome.y = ops::copy_to_host<float>(context, y.data);
-  // Where a sum has no rows of its own, every rank has the same gradient.
+  // A sum whose rows are not shared is the same on all ranks, and so is its gradient.
   if (!shared && !one.enters) store.initialize(7);
   Tensor seed = context.empty(DType::f32, dy.weight().shape());
   ops::copy(context, dy.weight(), seed);
@@ -105,7 +105,8 @@ TEST_CASE("products with exchanges beside them are those without, forward and ba
             check_near(outcomes[1][rank].gradients, outcomes[0][rank].gradients);
             check_near(outcomes[1][rank].dx, outcomes[0][rank].dx);
           }
-          // Halves of a sum are exchanges of their own. Large ones go in pieces anyhow.
+          // A sum of 32 rows or more is exchanged in two halves, which are separate exchanges.
+          // Large sums are sent in several messages anyway.
           const bool halves = !enters && rows >= 32;
           if (rows < 100) CHECK((messages[1] > messages[0]) == halves);
         }

@@ -1,5 +1,5 @@
-// Layers shared by the ranks of a group against one process: the cuts, the sums over ranks, and
-// what each rank has to do alike.
+// Compares layers that the ranks of a group share (tensor parallelism) with one process: the cuts,
+// the sums over ranks, and what each rank must do in the same way.
 #include "tests/support/every_case.h"
 #include "tests/trainer/layouts/family_jobs.h"
 #include "tests/trainer/layouts/layout_runs.h"
@@ -8,7 +8,8 @@
 namespace sortie::trainer::test {
 namespace {
 
-/// Of a shape that 2 and 4 ranks can share: 2 key-value heads, so that 4 ranks have them in pairs.
+/// Returns a job with a shape that 2 and 4 ranks can share. It has 2 key-value heads, so with 4
+/// ranks two ranks share each head.
 config::JobConfig shared_job(const std::string& architecture) {
   return family_job(architecture, /*tokens=*/20);
 }
@@ -22,7 +23,7 @@ config::JobConfig on_ranks(config::JobConfig job, int size, bool sequence = fals
   return job;
 }
 
-/// One process, and groups of so many ranks, plain and with shared rows.
+/// Compares groups of these sizes, with and without shared rows, with one process.
 void check_groups(const config::JobConfig& job, const std::vector<int>& sizes, int steps,
                   const std::vector<bool>& kinds = {false, true}, const LayoutExtras& extras = {}) {
   const LayoutRun alone = run_layout(job, 1, steps, DType::f32, {}, extras);

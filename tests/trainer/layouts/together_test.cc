@@ -1,5 +1,5 @@
-// Sequences and experts, sequences and shares of all weights: what ranks divide at once equals one
-// process, and goes from one layout to another.
+// Tests of ranks that share sequences and experts, or sequences and all weights, at once: they
+// train as one process does, and checkpoints move from one layout to another.
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/expert_runs.h"
 

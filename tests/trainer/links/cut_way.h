@@ -1,5 +1,5 @@
-// CutWay: a way for TCP between two ends of a test, which can be cut, stand still, and alter or
-// repeat bytes. A thread of its own; loopback only.
+// CutWay: a TCP proxy on loopback between two ends of a test. It can cut connections, stall, and
+// alter or repeat bytes. It runs on its own thread.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@ class CutWay {
  public:
   enum class Fault { none, cut, still, flip, replay };
 
-  /// To that port of this machine.
+  /// Forwards connections to that port of this machine.
   explicit CutWay(std::uint16_t port) : to_(port) {
     listener_ = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in any = loopback(0);
@@ -45,7 +45,7 @@ class CutWay {
  private:
   struct Both {
     Fd ends[2];
-    std::string last[2];  // what was read there
+    std::string last[2];  // the last bytes read at each end
   };
 
   static sockaddr_in loopback(std::uint16_t port) {
@@ -76,7 +76,7 @@ class CutWay {
     pairs_.push_back({{std::move(from), std::move(to)}, {}});
   }
 
-  /// False: the connection is at its end.
+  /// Forwards bytes from one end to the other. Returns false if the connection has ended.
   bool pass(Both& pair, int end) {
     char buffer[64 << 10];
     const ssize_t count = ::recv(pair.ends[end].get(), buffer, sizeof buffer, MSG_DONTWAIT);

@@ -1,4 +1,5 @@
-// A leader's line to the coordinator, with a runner and a launcher that answer late, twice, or not.
+// Tests of a leader's connection to the coordinator, with a runner and a launcher that answer late,
+// twice, or not at all.
 #include "trainer/outer/socket_coordinator.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-/// A socket as a runner has it, with one leader.
+/// A socket like that of a runner, with one leader.
 class FakeRunner {
  public:
   FakeRunner() : path_(folder_.path() / "rank.sock"), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
@@ -79,7 +80,7 @@ TEST_CASE("a question is repeated until it is answered, and late answers go to n
   CHECK(work->first_sample == 400);
   asks = std::async(std::launch::async, [&] { return runner.coordinator->next({2, 0.5}); });
   std::uint64_t number = first.number;
-  while (number == first.number) number = runner.question().number;  // repeats under way
+  while (number == first.number) number = runner.question().number;  // skips repeats
   CHECK(number == first.number + 1);
   runner.answer(first.number, training::OuterWork{1, 50, 4, 400});
   CHECK(asks.wait_for(milliseconds(50)) == std::future_status::timeout);
@@ -103,10 +104,11 @@ TEST_CASE("refusals, aborts, cancel and the runner's end") {
   auto ready = std::async(std::launch::async, [&] {
     return runner.coordinator->ready({1, 0, 4, false, ""});
   });
-  std::uint64_t number = 0;  // of the question that follows the repeats of the first
+  std::uint64_t number = 0;  // number of the question after the repeats of the first
   for (training::NumberedQuestion one = runner.question(); number == 0; one = runner.question())
     if (std::holds_alternative<training::OuterReady>(one.question)) number = one.number;
-  runner.answer(number, training::OuterDecision{1, 0, 9, true, ""});  // to another kind of question
+  // An answer to another kind of question.
+  runner.answer(number, training::OuterDecision{1, 0, 9, true, ""});
   CHECK(ready.get().error().code == ErrorCode::protocol);
   CHECK(runner.coordinator->aborted(12));
   CHECK_FALSE(runner.coordinator->aborted(11));
@@ -148,7 +150,7 @@ TEST_CASE("an answer that was given is taken back, and no other one") {
   wait_for("round 1 goes on");
   asks = std::async(std::launch::async, [&] { return runner.coordinator->next({2, 0.5}); });
   std::uint64_t second = number;
-  while (second == number) second = runner.question().number;  // repeats under way
+  while (second == number) second = runner.question().number;  // skips repeats
   CHECK(runner.coordinator->left_out() == "");
   runner.answer(second, training::OuterWork{2, 50, 4, 400});
   REQUIRE(asks.get());

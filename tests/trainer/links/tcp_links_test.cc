@@ -1,5 +1,5 @@
-// Links between sites over real sockets: messages of all sizes, orders that follow each other, and
-// what goes wrong on the way.
+// Tests of links between sites over real sockets: messages of all sizes, successive orders, and
+// what goes wrong in transit.
 #include "trainer/outer/tcp_links.h"
 
 #include <doctest/doctest.h>
@@ -60,11 +60,11 @@ std::vector<std::byte> message_of(std::size_t size, std::size_t seed) {
   return bytes;
 }
 
-/// Two sites, of which only the first can be reached, and that through `way`.
+/// Two sites. Only the first one can be reached, and only through `way`.
 struct TwoSites {
   TwoSites() : way(port_of_links(*links[0])) {}
 
-  /// Both at once, as they do it.
+  /// Opens both at once, as sites do. Returns the result of the first site.
   Result<> open(std::uint64_t epoch, const std::string& key_of_second = kLinkKey) {
     auto second = std::async(std::launch::async, [&] {
       return links[1]->open(order_of(epoch, {way.address(), ""}, key_of_second), 1);
@@ -96,7 +96,7 @@ TEST_CASE("messages of all sizes and tags arrive as they were, in any order of a
     std::vector<std::vector<std::byte>> sent;
     for (std::size_t peer = 0; peer < kSites; ++peer)
       for (std::size_t i = 0; peer != self && i < sizes.size(); ++i) {
-        // The largest between two of them only: it is about size, and memory is not free.
+        // Sends the largest sizes between two of the sites only, to save memory.
         const std::size_t size =
             self + peer == 1 ? sizes[i] : std::min(sizes[i], std::size_t{300000});
         sent.push_back(message_of(size, self * 10 + i));
@@ -130,7 +130,7 @@ TEST_CASE("connections are kept from order to order, and old messages are droppe
   REQUIRE(two.of_second);
   const auto old = message_of(700'000, 1), fresh = message_of(700'000, 2);
   REQUIRE(two.links[0]->send(1, 9, old));
-  REQUIRE(two.links[0]->flush());  // on its way, and nobody asks for it
+  REQUIRE(two.links[0]->flush());  // sent, but never received
   REQUIRE(two.open(2));
   REQUIRE(two.of_second);
   const std::size_t connections = two.way.connections();
@@ -139,13 +139,13 @@ TEST_CASE("connections are kept from order to order, and old messages are droppe
   REQUIRE(two.links[1]->receive(0, 9, got));
   CHECK(got == fresh);
   CHECK(connections <= 3);
-  // An order that only one of the two has yet: what it sends waits for the other.
+  // If only one of the two has an order yet, what it sends waits for the other.
   auto early = std::async(std::launch::async, [&] {
     const Result<> opened = two.links[0]->open(order_of(3, {two.way.address(), ""}), 0);
     return opened && two.links[0]->send(1, 9, old) && two.links[0]->flush();
   });
   REQUIRE(early.get());
-  std::this_thread::sleep_for(milliseconds(100));  // it has arrived there; or comes later, as well
+  std::this_thread::sleep_for(milliseconds(100));  // it may have arrived by now; later is fine, too
   REQUIRE(two.links[1]->open(order_of(3, {two.way.address(), ""}), 1));
   REQUIRE(two.links[1]->receive(0, 9, got));
   CHECK(got == old);
@@ -161,7 +161,7 @@ TEST_CASE("a cut, silence, altered and repeated bytes: the peer is named, the ne
     std::string says;
     std::string or_says = says;
   };
-  // What was on its way when a connection is cut decides between its end and a reset.
+  // Bytes in flight decide whether a cut connection is closed or reset.
   for (const Row& row :
        {Row{Fault::cut, ErrorCode::lost, "closed by the other side", "Connection reset by peer"},
         Row{Fault::still, ErrorCode::lost, "silent for 5 s"},
@@ -189,7 +189,7 @@ TEST_CASE("a cut, silence, altered and repeated bytes: the peer is named, the ne
     CHECK(received.error().message.find("link to site site0") == 0);
     const Result<> of_sender = sender.get();
     CHECK_FALSE(of_sender);
-    // Altered bytes may have gone either way.
+    // The altered bytes may have been sent in either direction.
     const auto says = [&](const Result<>& result) {
       return result.error().message.contains(row.says) ||
              result.error().message.contains(row.or_says);
@@ -233,7 +233,7 @@ TEST_CASE("who has another key is refused, and who can not be reached is named")
   const Result<> alone = (*first)->open(order_of(2, addresses), 0);
   REQUIRE_FALSE(alone);
   CHECK(alone.error().message.find("Connection refused") != std::string::npos);
-  // A port that somebody has.
+  // A port that is in use.
   settings.port = port_of_links(**first);
   const auto taken = TcpLinks::make(settings);
   REQUIRE_FALSE(taken);
@@ -276,7 +276,7 @@ TEST_CASE("cancel ends what waits until the next order") {
     return two.links[0]->open(order_of(3, {two.way.address(), "", ""}), 0);
   });
   CHECK(opens.wait_for(milliseconds(50)) == std::future_status::timeout);
-  // It may not have begun, and forgets then what was cancelled before.
+  // open() may not have begun yet, and then forgets an earlier cancel().
   do two.links[0]->cancel();
   while (opens.wait_for(milliseconds(10)) == std::future_status::timeout);
   CHECK(opens.get().error().code == ErrorCode::interrupted);

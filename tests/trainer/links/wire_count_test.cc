@@ -1,5 +1,5 @@
-// The count of what is on the wire, beside the interface's own: two network namespaces and the veth
-// pair between them. Needs root, as every test with hosts of its own.
+// Compares the count of bytes on the wire with that of the interface, with two network namespaces
+// and a veth pair between them. Needs root, like every test with separate hosts.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -44,7 +44,7 @@ class TwoNamespaces {
         fmt::format("ip -n {} link add v0 type veth peer name v0 netns {}", names_[0], names_[1]));
     for (int i = 0; i < 2; ++i) {
       output_of(fmt::format("ip -n {} addr add 10.199.0.{}/24 dev v0", names_[i], i + 1));
-      // One segment a packet, as they are on a real wire: the interface would count larger ones.
+      // One segment per packet, as on a real wire: the interface would count larger ones.
       output_of(fmt::format("ip -n {} link set v0 up gso_max_segs 1", names_[i]));
     }
   }
@@ -53,7 +53,7 @@ class TwoNamespaces {
       (void)!std::system(("ip netns del " + name + " 2> /dev/null").c_str());
   }
 
-  /// This thread is on that host from here on, and the threads that it starts.
+  /// Moves this thread, and threads that it starts later, to that host.
   void enter(int host) const {
     const Fd file(::open(("/run/netns/" + names_[host]).c_str(), O_RDONLY | O_CLOEXEC));
     REQUIRE(file);
@@ -107,7 +107,7 @@ TEST_CASE("bytes on the wire are within 3 % of what the interface has counted") 
   CAPTURE(counters.wire_received);
   CHECK(counters.payload_sent == sizes[0]);
   CHECK(counters.payload_received == sizes[1]);
-  CHECK(sent > 1.03 * static_cast<double>(sizes[0]));  // headers are there to be counted
+  CHECK(sent > 1.03 * static_cast<double>(sizes[0]));  // headers are included
   CHECK(std::abs(static_cast<double>(counters.wire_sent) / sent - 1.0) < 0.03);
   CHECK(std::abs(static_cast<double>(counters.wire_received) / received - 1.0) < 0.03);
 }

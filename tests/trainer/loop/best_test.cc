@@ -1,5 +1,5 @@
-// The checkpoint of the lowest validation loss over restarts, failed saves and rollbacks: what
-// save_dir/best has is what counts.
+// Tests of the checkpoint of the lowest validation loss over restarts, failed saves and rollbacks:
+// the checkpoint in save_dir/best is the one that counts.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Validates and saves every ten steps; a rate of 0 leaves all losses equal.
+/// Returns a job that validates and saves every ten steps. A learning rate of 0 would leave all
+/// losses equal.
 config::JobConfig validated_job(const std::string& save_dir) {
   config::JobConfig job = tiny_job();
   job.trainer.train_iterations = 20;
@@ -31,7 +32,7 @@ config::JobConfig validated_job(const std::string& save_dir) {
   return job;
 }
 
-/// A step and what is due after it.
+/// Takes a step and does what is due after it.
 void advance_one(TinyTraining& training) {
   const auto report = training.trainer->step();
   REQUIRE_MESSAGE(report, (report ? "" : report.error().message));
@@ -39,12 +40,12 @@ void advance_one(TinyTraining& training) {
   REQUIRE_MESSAGE(after, (after ? "" : after.error().message));
 }
 
-/// As run() takes steps, but with no validation before the first.
+/// Takes steps like run(), but without a validation before the first one.
 void advance(TinyTraining& training, std::int64_t to) {
   while (training.trainer->progress().step < to) advance_one(training);
 }
 
-/// The gradients of the next step are not finite.
+/// Makes the gradients of the next step not finite.
 void break_next_step(TinyTraining& training) {
   ParameterStore& store = training.trainer->store();
   host_view(store, store.gradients())[3] = std::nanf("");
@@ -56,7 +57,7 @@ void train_to_end(const config::JobConfig& job) {
   REQUIRE(training.trainer->run());
 }
 
-/// The best so far of a run that has just started.
+/// Returns the best validation of a run that has just started.
 BestValidation best_at_start(const config::JobConfig& job) {
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
@@ -69,7 +70,7 @@ std::vector<CheckpointEntry> kept_in(const fs::path& save_dir) {
   return std::move(*entries);
 }
 
-/// The one there.
+/// Returns the only checkpoint in save_dir/best.
 CheckpointEntry best_in(const fs::path& save_dir) {
   std::vector<CheckpointEntry> entries = kept_in(save_dir);
   REQUIRE(entries.size() == 1);
@@ -86,7 +87,8 @@ void replace_folder(const fs::path& from, const fs::path& to) {
   fs::copy(from, to, fs::copy_options::recursive);
 }
 
-/// The targets are others than those of validation: training makes its loss higher.
+/// A source whose targets differ from those of validation: training on it increases the validation
+/// loss.
 class MisleadingSource final : public SampleSource {
  public:
   explicit MisleadingSource(std::int64_t vocab) : plain_(vocab), vocab_(vocab) {}
@@ -113,10 +115,10 @@ TEST_CASE("a run that goes on from an older checkpoint keeps the best one that i
   train_to_end(job);
   const CheckpointEntry best = best_in(dir / "run");
   REQUIRE(best.step == 20);
-  fs::remove_all(dir / "run/step-00000020");  // it was killed between the two commits
+  fs::remove_all(dir / "run/step-00000020");  // as if killed between the two commits
 
   job.trainer.train_iterations = 30;
-  job.learning_rate_scheduler.learning_rate = 1e-7;  // so later losses are about that of step 10
+  job.learning_rate_scheduler.learning_rate = 1e-7;  // so later losses stay near that of step 10
   CHECK(best_at_start(job) ==
         BestValidation{recorded_loss(best), 20, best.manifest->counters.at("validation_measure")});
   train_to_end(job);
@@ -148,7 +150,7 @@ TEST_CASE("a best checkpoint that could not be saved is tried again, on every nu
         communicator.barrier();
         if (communicator.rank() == 0) CHECK(kept_in(dir / "run").empty());
         communicator.barrier();
-        advance(training, 40);  // to the end: all that was begun is committed
+        advance(training, 40);  // to the end: all saves that have begun are committed
         const std::int64_t step = training.trainer->progress().best.step;
         CHECK(step > 5);  // on every rank
         communicator.barrier();
@@ -174,7 +176,7 @@ TEST_CASE("a loss that is recorded, and whose checkpoint was never committed, is
   replace_folder(dir / "best-of-10", dir / "run/best");
   const CheckpointEntry kept = best_in(dir / "run");
   REQUIRE(kept.step == 10);
-  // All ranks know, also one that has another folder of that name.
+  // All ranks know it, even one with a different folder of that name.
   fs::create_directories(dir / "elsewhere");
   std::mutex mutex;
   std::vector<BestValidation> all;
@@ -192,7 +194,7 @@ TEST_CASE("a loss that is recorded, and whose checkpoint was never committed, is
   }
   fs::remove_all(dir / "run/best");
   CHECK(std::isinf(best_at_start(job).loss));
-  job.trainer.keep_best = false;  // then it is a matter of reports alone
+  job.trainer.keep_best = false;  // then only the recorded loss counts
   CHECK(best_at_start(job).step == 20);
 }
 
@@ -205,7 +207,7 @@ TEST_CASE("a rollback takes the best checkpoint of the steps that it leaves away
       config::JobConfig job = validated_job(dir.str("run"));
       job.trainer.save_interval = 5;
       job.trainer.eval_interval = 4;
-      job.trainer.async_save = background;  // the save may be under way when the run goes back
+      job.trainer.async_save = background;  // the save may be in progress when the run rolls back
       job.trainer.on_nonfinite = "rollback 2";
       run_thread_ranks(ranks, [&](Communicator& communicator) {
         TinyTraining training(job, communicator);
@@ -232,7 +234,8 @@ TEST_CASE("a best checkpoint from before the step that a run goes back to stays"
   job.trainer.save_interval = 5;
   job.trainer.eval_interval = 4;
   job.trainer.on_nonfinite = "rollback 2";
-  job.learning_rate_scheduler.learning_rate = 0;  // so step 8 is not lower than step 4
+  // So the loss of step 8 is not lower than that of step 4.
+  job.learning_rate_scheduler.learning_rate = 0;
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
   advance(training, 8);
@@ -276,7 +279,7 @@ TEST_CASE("a run whose loss is never below that of its initial weights keeps non
 TEST_CASE("a validation of other samples is not compared with those before, and the log says so") {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = validated_job(dir.str("run"));
-  const auto start = [&] {  // and the notes of it
+  const auto start = [&] {  // returns the best validation, and the number of notes about it
     EventListener listener(dir.str("socket"));
     EventSink events = listener.connect();
     const auto communicator = make_single_communicator();
@@ -308,13 +311,13 @@ TEST_CASE("a validation of other samples is not compared with those before, and 
     CHECK(notes == 1);
     std::swap(job, changed);
   }
-  CHECK(start().first == lowest);  // nothing was saved meanwhile
+  CHECK(start().first == lowest);  // nothing was saved in between
 
   job.trainer.eval_samples = 8;
   job.trainer.train_iterations = 30;
   job.learning_rate_scheduler.learning_rate = 1e-7;
   train_to_end(job);
-  CHECK(best_in(dir / "run").step == 30);  // the first one of its kind
+  CHECK(best_in(dir / "run").step == 30);  // the first validation of these samples
   CHECK(start().first.step == 30);
   CHECK(start().second == 0);
 }

@@ -1,4 +1,5 @@
-// Conversations: what of them is trained on, with which tokenizers, and what an export says of it.
+// Tests of conversations: which parts are trained on, with which tokenizers, and what an export
+// records about them.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,7 +25,7 @@ using Json = nlohmann::json;
 using sortie::test::has;
 
 constexpr const char* kQwen = "hf:" SORTIE_TEST_DATA "/tokenizer/qwen2.json";  // has the marks
-constexpr const char* kGpt2 = "hf:" SORTIE_TEST_DATA "/tokenizer/gpt2.json";   // splits them
+constexpr const char* kGpt2 = "hf:" SORTIE_TEST_DATA "/tokenizer/gpt2.json";   // splits the marks
 constexpr const char* kConversation =
     R"({"messages": [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "bc"}]})";
 constexpr const char* kOtherTemplate = "{{ '<|start_header_id|>' + messages[0]['content'] }}";
@@ -39,15 +40,15 @@ config::JobConfig chat_job(const std::string& tokenizer) {
   return job;
 }
 
-/// The tokenizer of a run on conversations in ChatML, as the start of training finds it.
+/// Returns the tokenizer of a run on conversations in ChatML, as the start of training finds it.
 RunTokenizer chat_tokenizer(const config::JobConfig& job) {
   RunTokenizer run = find_run_tokenizer(job).value();
   run.chatml = run.files->form.chatml = true;
   return run;
 }
 
-/// A Hugging Face folder of a tiny model with that tokenizer, a template that is not ChatML, and
-/// the end of a text at 1500.
+/// Returns a Hugging Face folder of a tiny model with that tokenizer, a template that is not
+/// ChatML, and token 1500 as the end of a text.
 fs::path folder_of_model(const sortie::test::ScopedTempDir& dir, const std::string& tokenizer) {
   config::JobConfig job = chat_job("");
   job.data = {};
@@ -68,7 +69,7 @@ fs::path folder_of_model(const sortie::test::ScopedTempDir& dir, const std::stri
   return folder;
 }
 
-/// Trains on one conversation, with checkpoints in `dir`/chat; gives the newest.
+/// Trains on one conversation with checkpoints in `dir`/chat. Returns the newest checkpoint.
 fs::path train_on_chat(const sortie::test::ScopedTempDir& dir, config::JobConfig job) {
   sortie::test::write_text(dir / "chat.jsonl", kConversation);
   job.trainer.save_dir = dir.str("chat");
@@ -138,7 +139,7 @@ TEST_CASE("keys that would change what is trained are errors that name file, lin
     CHECK(error_of_line(line).starts_with(at + "\"" + key + "\" is not supported: "));
     CHECK(error_of_line({{"prompt", "a"}, {"completion", "b"}, {key, value}})
               .starts_with(at + "\"" + key + "\" is not supported: "));
-    // Files that were written from tables have every column in every line.
+    // Files that were written from tables have every column in every line, empty ones too.
     for (const Json& empty : {Json(), Json::array(), Json::object()}) {
       line = plain;
       line["messages"][0][key] = line[key] = empty;
@@ -168,7 +169,7 @@ TEST_CASE("what is cut of conversations is counted") {
                .dump() +
            "\n";
   };
-  // 11 tokens, the last of them the end of the document, are 10 to predict.
+  // 11 tokens, the last of which is the end of the document, give 10 targets.
   const ChatSource::Count whole = count_of(line(4, 6));
   CHECK(whole.conversations == 1);
   CHECK(whole.answer_tokens == 7);
@@ -196,7 +197,7 @@ TEST_CASE("marks that the tokenizer splits are an error for an imported model, e
     CHECK(has(notes[0], "data.tokenizer: "));
     CHECK(has(notes[0], tokenizer));
     CHECK(has(notes[0], "does not have <|im_start|> and <|im_end|> as single tokens"));
-    // Lines of a prompt and a completion have no marks.
+    // Lines of a prompt and a completion contain no marks.
     RunTokenizer run = chat_tokenizer(chat_job(tokenizer));
     run.chatml = false;
     CHECK(check_chatml(run, "")->empty());
@@ -222,7 +223,8 @@ TEST_CASE("a chat template that is not ChatML is a warning, and the export of th
   REQUIRE(import_hf(folder, dir / "imported"));
   config::JobConfig job = chat_job("hf:" + (folder / "tokenizer.json").string());
   const fs::path imported = find_latest(dir / "imported")->entry->folder;
-  // The folder of the tokenizer, and the checkpoint where the tokenizer's folder has none.
+  // The template is read from the folder of the tokenizer or, if that has none, from the
+  // checkpoint.
   const auto by_folder = check_chatml(chat_tokenizer(job), imported).value();
   REQUIRE(by_folder.size() == 1);
   CHECK(has(by_folder[0], "the chat template in the folder of hf:" + folder.string()));
@@ -254,7 +256,7 @@ TEST_CASE("a chat template that is not ChatML is a warning, and the export of th
     const Json generation = json_in(dir / "out" / "generation_config.json");
     CHECK(generation["eos_token_id"] == Json::array({1502, 1500}));
     CHECK(generation["top_p"] == 0.9);
-    // generate stops there, of the checkpoint and of its export alike.
+    // generate stops at these tokens, with the checkpoint and with its export.
     REQUIRE(import_hf(dir / "out", dir / "again"));
     for (const fs::path& place : {trained, dir / "again"}) {
       const auto model = load_model(place, 1, "f32").value();
@@ -263,7 +265,7 @@ TEST_CASE("a chat template that is not ChatML is a warning, and the export of th
     }
     fs::remove_all(dir / "again");
   }
-  // What was not trained on conversations stays as it came.
+  // The export of a model that was not trained on conversations keeps its template.
   REQUIRE(export_hf(dir / "imported", dir / "plain", {}));
   CHECK(json_in(dir / "plain" / "tokenizer_config.json")["chat_template"] == kOtherTemplate);
   CHECK(json_in(dir / "plain" / "generation_config.json")["eos_token_id"] == 1500);

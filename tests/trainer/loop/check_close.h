@@ -1,4 +1,4 @@
-// Losses of two trainings, side by side.
+// Compares the losses of two trainings.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -9,7 +9,7 @@
 
 namespace sortie::trainer {
 
-/// Each of `b` is within `relative` of its counterpart in `a`.
+/// Checks that each element of `b` is within `relative` of its counterpart in `a`.
 inline void check_close(const std::vector<double>& a, const std::vector<double>& b,
                         double relative) {
   REQUIRE(a.size() == b.size());

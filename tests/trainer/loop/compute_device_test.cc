@@ -1,4 +1,4 @@
-// Which device a rank gets, and what it is told where there is none.
+// Tests of which device a rank gets, and of the errors if there is none.
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -31,10 +31,10 @@ TEST_CASE("a process without a GPU does not carry CUDA's libraries") {
 }
 
 TEST_CASE("a rank has the GPU that the runner shows it, or its own of all") {
-  // The runner shows each rank one.
+  // The runner makes one GPU visible to each rank.
   CHECK(gpu_of_place({.local_rank = 5, .local_ranks = 8, .visible = "3"}, 1).value() == 0);
   CHECK(gpu_of_place({.local_rank = 0, .local_ranks = 2, .visible = "GPU-4f2a"}, 1).value() == 0);
-  // Another launcher shows all of them to all ranks.
+  // Another launcher makes all GPUs visible to all ranks.
   CHECK(gpu_of_place({.local_rank = 5, .local_ranks = 8, .visible = {}}, 8).value() == 5);
   CHECK(gpu_of_place({.local_rank = 1, .local_ranks = 2, .visible = "0,1,2,3"}, 4).value() == 1);
   // Without a launcher.
@@ -50,7 +50,7 @@ TEST_CASE("fewer GPUs than ranks are an error that counts both") {
     CHECK(has(none.error().message, gpus == 1 ? "1 GPU for 4 ranks" : "2 GPUs for 4 ranks"));
     CHECK(has(none.error().message, "CUDA_VISIBLE_DEVICES"));
   }
-  // A launcher that says nothing of the other ranks.
+  // A launcher that does not say how many local ranks there are.
   CHECK_FALSE(gpu_of_place({.local_rank = 2, .local_ranks = 1, .visible = {}}, 2));
 }
 

@@ -1,4 +1,4 @@
-// What of a conversation's tokens is a target, with many tokenizers.
+// Tests of which tokens of a conversation are targets, with many tokenizers.
 #include "trainer/samples/conversation.h"
 
 #include <doctest/doctest.h>
@@ -41,8 +41,8 @@ Ids encode(const Tokenizer& tokenizer, const std::string& text) {
   return ids;
 }
 
-/// By definition: the tokens of the whole text; those of a part are what the text up to its end has
-/// in common with it, beyond the parts before.
+/// Follows the definition: the tokens are those of the whole text. The tokens of a part are those
+/// that the text up to its end has in common with the whole text, beyond those of earlier parts.
 Conversation by_prefixes(const std::vector<Message>& messages, const Tokenizer& tokenizer) {
   std::vector<std::pair<std::string, bool>> parts;
   for (const Message& message : messages) {
@@ -69,7 +69,7 @@ std::unique_ptr<Tokenizer> load(const std::string& name) {
   return make_tokenizer("hf:" SORTIE_TEST_DATA "/tokenizer/" + name + ".json").value();
 }
 
-/// Of this thread: what others do on the CPU does not count.
+/// Returns the CPU time of this thread, which other processes do not affect.
 double cpu_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -92,7 +92,7 @@ TEST_CASE("the tokens of a conversation, and its targets, are those of the whole
       const std::string text = mixed.make(seed * 100 + i, seed == 1 ? 1 : 60);
       messages.push_back({roles[(seed + i) % 3], text});
     }
-    // What a file can hold: JSON has no bytes that are not UTF-8.
+    // Only texts that a file can contain: JSON has no bytes that are not UTF-8.
     const std::string line = json_of(messages).dump(-1, ' ', false, Json::error_handler_t::replace);
     const Json read = Json::parse(line);
     for (std::size_t i = 0; i < messages.size(); ++i)
@@ -126,7 +126,8 @@ TEST_CASE("a conversation of many messages takes time that grows with its text")
     }
     return fastest;
   };
-  // 20 times the messages; 400 times the time where each is tokenized with all before it.
+  // 20 times as many messages. Tokenizing each message with all before it would take 400 times as
+  // long.
   CHECK(seconds(2000) < 100 * seconds(100));
 }
 

@@ -1,4 +1,5 @@
-// Token files as the trainer's samples: blends by weights, in our order and in Megatron's.
+// Tests of token files as samples for the trainer: blends by weights, in Sortie's order and in
+// Megatron's.
 #include "trainer/samples/dataset_source.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +13,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// 40 documents of 7 tokens, all of them `token`.
+/// Writes 40 documents of 7 tokens, all of which are `token`.
 void write_tokens(const std::string& prefix, std::int32_t token) {
   auto writer = TokenFileWriter::create(prefix, TokenType::u16, false);
   REQUIRE(writer.has_value());
@@ -36,7 +37,7 @@ TEST_CASE("prefixes give their shares of the samples, under every sampler") {
   for (const char* sampler : {"sortie", "megatron"}) {
     CAPTURE(sampler);
     job.data.sampler = sampler;
-    // More than an epoch of either.
+    // More than an epoch of either prefix.
     const auto source = DatasetSource::open_training(job, {.samples = 400});
     REQUIRE(source.has_value());
     CHECK((*source)->order() == (job.data.sampler == "sortie"
@@ -52,7 +53,8 @@ TEST_CASE("prefixes give their shares of the samples, under every sampler") {
       ++counts[static_cast<std::size_t>(tokens[0])];
     }
     CHECK(counts == std::vector<std::int32_t>{0, 300, 100});
-    // A rollback that skips samples takes more than were planned: others than the first ones.
+    // A rollback that skips samples needs more samples than were planned. These are new ones, not
+    // the first ones again.
     const auto longer = DatasetSource::open_training(job, {.samples = 430});
     REQUIRE(longer.has_value());
     for (std::int64_t i = 400; i < 430; ++i) {
@@ -62,7 +64,7 @@ TEST_CASE("prefixes give their shares of the samples, under every sampler") {
       CHECK(tokens == wanted);
     }
   }
-  // Validation has no shares: every document, as stored.
+  // Validation does not use weights: it reads every document, in stored order.
   const auto validation = DatasetSource::open_validation(job, job.data.data_prefixes);
   REQUIRE(validation.has_value());
   CHECK((*validation)->samples_per_epoch() == (2 * 40 * 7 - 1) / 8);

@@ -1,5 +1,5 @@
-// What must hold on every device: a step is the same bits when its ops run late, in any order that
-// streams and events allow, and the meta device counts what the CPU takes.
+// Tests of what must hold on every device: a step has the same bits if its ops run late, in any
+// order that streams and events allow, and the meta device counts what the CPU uses.
 #include <doctest/doctest.h>
 
 #include "tests/support/bf16.h"
@@ -30,7 +30,7 @@ struct StepsOutcome {
   bool operator==(const StepsOutcome&) const = default;
 };
 
-/// Two steps of rank 0; `late_seed` 0: ops are done at once.
+/// Takes two steps and returns the outcome of rank 0. `late_seed` 0: ops run at once.
 StepsOutcome steps_outcome_of(const config::JobConfig& job, std::uint64_t late_seed,
                               int ranks = 1) {
   StepsOutcome outcome;
@@ -47,7 +47,7 @@ StepsOutcome steps_outcome_of(const config::JobConfig& job, std::uint64_t late_s
   return outcome;
 }
 
-/// Bytes and operations of forward, backward and update of one micro-batch.
+/// Bytes and operations of the forward pass, backward pass and update of one micro-batch.
 struct Cost {
   std::size_t peak = 0, in_use = 0, reserved = 0;
   std::int64_t flop = 0;
@@ -87,7 +87,7 @@ Cost cost_of(const config::JobConfig& job, DType dtype, bool recompute, Device d
 }  // namespace
 
 TEST_CASE("ops that run late, in any order that events allow, give the same bits") {
-  if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late
+  if (device().kind != DeviceKind::cpu) return;  // only CPU contexts can defer ops
   for (const char* architecture : {"llama", "gpt2", "deepseek-v3", "mixtral"}) {
     CAPTURE(std::string(architecture));
     const config::JobConfig job = job_of(architecture);

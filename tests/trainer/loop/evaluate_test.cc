@@ -14,7 +14,7 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// Bytes as tokens: "abcdefgh..." from somewhere on.
+/// A source of bytes as tokens: "abcdefgh...", from a position on.
 class AlphabetSource final : public SampleSource {
  public:
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
@@ -62,7 +62,7 @@ TEST_CASE("loss, perplexity and bits per byte of a text are those of its tokens"
   CHECK(score->loss() == doctest::Approx(score->nats / 133));
   CHECK(score->perplexity() == doctest::Approx(std::exp(score->loss())));
   CHECK(score->bits_per_byte() == doctest::Approx(score->loss() / std::numbers::ln2));
-  // Each probability by the model's own next-token distribution.
+  // Takes each probability from the model's own next-token distribution.
   double nats = 0;
   std::vector<std::int32_t> text(19), next(19);
   REQUIRE(source.sample(0, text, next));
@@ -90,7 +90,7 @@ TEST_CASE("multiple choice: the likeliest answer, and the likeliest per byte") {
       dir / "items.jsonl",
       "{\"context\": \"abcdef\", \"choices\": [\"zzz\", \"ghi\", \"gxi\"], \"answer\": 1}\n"
       "\n"
-      // As a whole the short one is likelier, per byte the long one.
+      // The short choice is likelier as a whole, the long one per byte.
       "{\"context\": \"hijkl\", \"choices\": [\"q\", \"mnopqrstuvwxyzabc\"], \"answer\": 1}\n"
       "{\"context\": \"stuv\", \"choices\": [\"wxy\", \"efg\"], \"answer\": 1}\n"
       // Longer than the window: the end of the context decides.

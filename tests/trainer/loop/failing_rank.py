@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""failing_rank.py SORTIE_TRAIN: two MPI ranks under mpirun, of which one fails while the other waits for it in a collective.
-The job must end at once, with the exit code and the message of the one that failed."""
+"""failing_rank.py SORTIE_TRAIN: two MPI ranks under mpirun, one of which fails while the other waits for it in a collective.
+The job must end at once, with the exit code and the message of the rank that failed."""
 import os
 import pathlib
 import resource
@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+SECONDS = 90  # enough on a busy machine; a deadlock never ends
 SANITIZED = float(os.environ.get("SORTIE_TEST_PATIENCE", 1)) > 1
 TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
 
@@ -45,7 +45,7 @@ def build(folder, text):
 
 
 def as_rank(memory):
-    """The trainer as the rank that Open MPI's environment says; rank 1 with an address space of `memory` bytes."""
+    """Executes the trainer as the rank that Open MPI's environment names. Rank 1 gets an address space of `memory` bytes."""
     os.environ |= {"RANK": os.environ["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": os.environ["OMPI_COMM_WORLD_SIZE"]}
     if memory and os.environ["RANK"] == "1":
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -81,7 +81,7 @@ def main():
     plain = "The quick brown fox jumps over the lazy dog. " * 4000
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        # Ids of the vocabulary but for one character, which one rank reads in one step.
+        # All ids are in the vocabulary, except for one character, which one rank reads in one step.
         middle = len(plain) // 2
         tokens = build(folder, plain[:middle] + "\u00e9" + plain[middle:])
         outcome = run(folder, tokens=tokens, steps=2000)
@@ -97,7 +97,7 @@ def main():
               f": profiler.profiler_output: {folder}/nowhere/trace-rank-0.json can not be written: No such file or directory; ")
         if refused[2].count("profiler.profiler_output") != 1 or ".check-" in refused[2]:
             sys.exit(f"the error is not said once, by its file's name:\n{refused[2]}")
-        if SANITIZED:  # it reserves terabytes of addresses
+        if SANITIZED:  # a sanitizer reserves terabytes of addresses
             print("lack of memory: left out, a sanitizer does not start with a limit of the address space", flush=True)
             return
         outcome = run(folder, tokens=tokens, rows=64, batch=128, length=1024, memory=1 << 30)

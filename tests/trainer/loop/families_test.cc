@@ -1,5 +1,5 @@
-// What must hold for every dense family in the loop: the same numbers however a step is computed,
-// also with dropout, windows and documents.
+// Tests of what must hold for every dense family in training: the same numbers however a step is
+// computed, with dropout, windows and documents, too.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -21,7 +21,8 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// All that the family can: grouped heads, windows, dropout everywhere, documents.
+/// Returns a job with everything that the family supports: grouped heads, windows, dropout
+/// everywhere, documents.
 config::JobConfig full_job(const std::string& architecture) {
   config::JobConfig job = tiny_job("llama");
   config::ModelConfig& model = job.model;
@@ -64,7 +65,8 @@ Outcome outcome_of(const config::JobConfig& job, int steps, int ranks = 1, int t
   return outcome;
 }
 
-/// The dense ones; a router's choice makes steps of mixtures, which mixture_test.cc has.
+/// Calls `body` for the dense families. mixture_test.cc tests mixtures, in which a small difference
+/// can change the choice of a router.
 template <class Body>
 void for_each_family(const Body& body) {
   for (const Family& family : families()) {

@@ -1,4 +1,4 @@
-// Freezing, groups, low-rank updates, and conversations.
+// Tests of freezing, parameter groups, low-rank updates, and conversations.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ TEST_CASE("a group has its own rate and decay, and resumes with its bits") {
   for (const auto& [name, change] : plain) {
     CAPTURE(name);
     const bool slow = name.starts_with("layers.1.") && !name.ends_with(".bias");
-    // Cosine has left 1e-2 a little by step 1; constant has not left 1e-3.
+    // By step 1, the cosine schedule has decreased 1e-2 slightly; the constant one still has 1e-3.
     const double rate = 0.5 * 1e-2 * (1 + std::cos(M_PI / 20));
     const double factor = slow ? 1e-3 / rate : name.starts_with("final_norm.") ? 0.0 : 1.0;
     double largest = 0;
@@ -78,7 +78,7 @@ TEST_CASE("a group has its own rate and decay, and resumes with its bits") {
       largest = std::max(largest, std::abs(grouped.at(name)[i] - factor * change[i]));
     CHECK(largest <= 2e-6);
   }
-  // Decay alone: the gradients of the first step are the same.
+  // Only the decay differs: the gradients of the first step are the same.
   const auto decayed = first_step({"heavy include=layers.0.mlp.up.weight weight_decay=10"});
   CHECK(decayed.at("layers.0.mlp.up.weight") != plain.at("layers.0.mlp.up.weight"));
   CHECK(decayed.at("layers.0.mlp.down.weight") == plain.at("layers.0.mlp.down.weight"));
@@ -155,7 +155,8 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   const std::vector<float> expected = score(**tuned);
   pretraining.trainer.reset();  // and with them the locks of their folders
   rest.trainer.reset();
-  // Among the checkpoints of a run it would replace one, or be taken for the newest.
+  // In the folder of a run, the merged checkpoint would replace one of the run's, or be taken for
+  // the newest.
   for (const char* run : {"lora", "base"}) {
     CAPTURE(run);
     const auto refused = write_merged(**tuned, dir / run);
@@ -171,7 +172,7 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
       load_model(dir.str("merged"), 1, "f32", device(),
                  [&](const WorkProgress& progress) { reported.push_back(progress); });
   REQUIRE(merged);
-  // The whole of the weights is known from the first report on, and reached with the last.
+  // The first report has the total size of the weights, and the last one reaches it.
   REQUIRE(reported.size() > 2);
   CHECK(reported.front().done == 0);
   CHECK(reported.back().done == reported.back().total);
@@ -249,7 +250,7 @@ TEST_CASE("a bad conversation is named with its line, and each epoch has its own
     return "{\"messages\": [{\"role\": " + role + ", \"content\": " + content + "}]}";
   };
   const std::string at = dir.str("bad.jsonl:1: ");
-  // In words of ours, not in those of the library; a mistyped role would train on nothing.
+  // Messages are ours, not those of the JSON library. A mistyped role would train on nothing.
   CHECK(error_of(message("\"asistant\"", "\"x\""))
             .starts_with(at + "role \"asistant\" is unknown; use one of system, developer, user, "
                               "assistant, tool; write "));

@@ -1,4 +1,4 @@
-// Training with linear layers in FP8: on a GPU alone.
+// Tests of training with linear layers in FP8, which only GPUs do.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -18,8 +18,8 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// Layers whose sizes are multiples of 16, and micro-batches of 32 tokens. The learning rate is one
-/// with which what is rounded differently does not grow in a few steps.
+/// Returns a job with layers whose sizes are multiples of 16, and micro-batches of 32 tokens. With
+/// this learning rate, differences in rounding do not grow within a few steps.
 config::JobConfig fp8_job(const std::string& architecture) {
   config::JobConfig job = family_job(architecture);
   const config::Architecture& row = config::architecture_of(job.model);
@@ -88,7 +88,7 @@ TEST_CASE("on a GPU: FP8 follows bf16, and a rerun has its bits" *
       CAPTURE(i);
       CHECK(std::abs(narrow.losses[i] - wide.losses[i]) <= 0.03 * wide.losses[i]);
     }
-    // Of the first step, before the two have gone different ways.
+    // Only the norms of the first step, before the two runs diverge.
     CHECK(std::abs(narrow.norms[0] - wide.norms[0]) <= 0.05 * wide.norms[0]);
     CHECK(narrow.note == (config::architecture_of(job.model).mixture
                               ? "precision fp8: routed experts multiply in bf16"
@@ -126,11 +126,11 @@ TEST_CASE("on a GPU: delayed scaling follows bf16, and an evaluation changes non
 
 TEST_CASE("on a GPU: recomputation and kept casts change no bit of a training in FP8" *
           doctest::skip(no_gpu_is_tested())) {
-  config::JobConfig job = fp8_job("qwen3");  // three layers with one input
+  config::JobConfig job = fp8_job("qwen3");  // three linear layers share an input
   const Fp8Run usual = fp8_run(job, 3);
   job.topology.activation_checkpointing_type = "every_layer";
   CHECK(fp8_run(job, 3).losses == usual.losses);
-  // One micro-batch a step casts weights for each pass by itself.
+  // With one micro-batch per step, each pass casts weights for itself.
   job = fp8_job("qwen3");
   job.topology.global_batch_size = 2;
   const Fp8Run one = fp8_run(job, 3);

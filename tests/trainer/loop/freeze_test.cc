@@ -1,5 +1,5 @@
-// What is frozen has no gradient, no moments and no part in the reduction, and changes no bit of
-// what is trained beside it.
+// Tests that frozen parameters have no gradient, no moments and no part in the reduction, and
+// change no bit of trained ones.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ config::JobConfig job_of(const Family& family) {
   return job;
 }
 
-/// Of what is trained, after the backward pass of one micro-batch.
+/// Returns the gradients of trained parameters after the backward pass of one micro-batch.
 Values gradients_of(const config::JobConfig& job, DType precision) {
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator, precision);
@@ -139,7 +139,7 @@ TEST_CASE(
     "frozen first layers keep nothing for a backward pass, and recomputation changes no bit") {
   config::JobConfig job = tiny_job();
   job.model.num_layers = 6;
-  // Without the weights that are packed in the first step, frozen ones too.
+  // Excludes weights that are packed in the first step, which includes frozen ones.
   const auto peak_of = [](const config::JobConfig& run) {
     const auto communicator = make_single_communicator();
     TinyTraining training(run, *communicator);

@@ -175,7 +175,7 @@ TEST_CASE("the cache has memory for the text, not for all positions of the model
     TinyTraining training(job, *communicator);
     ExecutionContext& context = training.trainer->context();
     const Allocator& allocator = context.allocator();
-    // What a cache of so many tokens has.
+    // Returns the memory of a cache with room for `most` tokens.
     const auto memory_of = [&](std::int64_t most) {
       NextToken next(context, training.trainer->model(), true, true, most);
       const std::size_t before = allocator.bytes_in_use();
@@ -184,10 +184,10 @@ TEST_CASE("the cache has memory for the text, not for all positions of the model
     };
     const std::size_t whole = memory_of(4096), some = memory_of(10 + 40);
     CHECK(whole > 0);
-    CHECK(some * 15 < whole);  // 256 tokens
+    CHECK(some * 15 < whole);  // room for 256 tokens
     CHECK(memory_of(257) * 7 < whole);
     CHECK(memory_of(std::numeric_limits<std::int64_t>::max()) == whole);
-    // generate() asks for no more than that; on a GPU its graphs have memory of their own.
+    // generate() allocates no more than that. On a GPU, its graphs have separate memory.
     if (on_gpu()) continue;
     SamplingOptions options;
     options.temperature = 0;

@@ -1,5 +1,5 @@
-// Steps that are CUDA graphs: the bits are those of steps that are not, whatever changes from step
-// to step, and the host gives the GPU few things to do.
+// Tests of steps that are CUDA graphs: they have the bits of steps op by op, whatever changes from
+// step to step, and the host makes few launches.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -26,14 +26,15 @@ config::JobConfig graph_job(const std::string& architecture) {
   job.topology.global_batch_size = 6;  // three micro-batches
   job.topology.micro_batch_size = 2;
   job.trainer.train_iterations = 7;
-  // What differs from step to step: learning rates, samples for dropout, clipping.
+  // These differ from step to step: learning rates, samples for dropout, clipping.
   job.learning_rate_scheduler.learning_rate_warmup_steps = 3;
   job.learning_rate_scheduler.learning_rate_decay_iters = 7;
   job.optimizer.gradient_clipping = 0.5;
   return job;
 }
 
-/// Targets that no vocabulary has, in some samples: losses and gradients are NaN there.
+/// A source with targets outside the vocabulary in some samples, which make losses and gradients
+/// NaN.
 class OutsideSource final : public SampleSource {
  public:
   OutsideSource(std::int64_t vocab, std::int64_t begin, std::int64_t end)
@@ -98,7 +99,7 @@ TEST_CASE("on a GPU: steps that are graphs have the bits of steps that are not" 
     const std::string name(family.name);
     if (!sortie::test::every_case() && name != "gpt2" && name != "deepseek-v3") continue;
     CAPTURE(name);
-    // Three micro-batches a step, and one.
+    // Three micro-batches per step, and one.
     for (const std::int64_t batch : {6, 2}) {
       CAPTURE(batch);
       config::JobConfig job = graph_job(name);
@@ -123,7 +124,7 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
     job.optimizer.moments = "bf16";
     precision = DType::bf16;
   }
-  // The third micro-batch is captured, for which the first one has cast the weights.
+  // The third micro-batch is captured. It uses weights that the first one has cast.
   for (const char* scaling : {"current", "delayed"}) SUBCASE(scaling) {
       job = graph_job("llama");
       job.model.hidden_size = 64;
@@ -146,13 +147,13 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
     job.topology.batch_rampup_samples = 12;
     job.trainer.train_iterations = job.learning_rate_scheduler.learning_rate_decay_iters = 12;
     job.trainer.eval_interval = 2;
-    job.trainer.eval_samples = 5;  // another shape at the end
+    job.trainer.eval_samples = 5;  // a different shape at the end
   }
   SUBCASE("one micro-batch a step, some of the model frozen") {
     job.topology.global_batch_size = 2;
     job.optimizer.freeze = {"embedding.*", "layers.0.*"};
   }
-  // Its gradients are NaN, and those of the next step take their place.
+  // The gradients of that step are NaN, and those of the next step replace them.
   SUBCASE("one micro-batch a step, a step that is skipped, and validations between") {
     job.topology.global_batch_size = 2;
     job.trainer.max_consecutive_skips = 5;
@@ -197,7 +198,7 @@ TEST_CASE("on a GPU: the host gives it as much to do for many layers as for few"
   const std::uint64_t few = launches(1, 9, "auto") - launches(1, 5, "auto");
   const std::uint64_t many = launches(4, 9, "auto") - launches(4, 5, "auto");
   CHECK(few == many);
-  // Three micro-batches: inputs and a graph each; the norm, the gate, the update, what is read.
+  // Three micro-batches with inputs and a graph each; the norm, the gate, the update, and reads.
   CHECK(many / 4 <= 40);
   CHECK(launches(4, 9, "off") - launches(4, 5, "off") > 10 * many);
 }
@@ -207,12 +208,12 @@ TEST_CASE("on a GPU: validations that are graphs have the losses of those that a
   const auto validated = [](const std::string& graphs) {
     config::JobConfig job = graph_job("llama");
     job.trainer.cuda_graphs = graphs;
-    job.trainer.eval_samples = 7;  // the last batch is a smaller one
+    job.trainer.eval_samples = 7;  // the last batch is smaller
     const auto communicator = make_single_communicator();
     TinyTraining training(job, *communicator);
     std::vector<double> losses;
     for (int i = 0; i < 3; ++i) {
-      training.losses(2);  // other weights
+      training.losses(2);  // changes the weights
       const auto validation = training.trainer->evaluate();
       REQUIRE(validation);
       losses.push_back(validation->loss);
@@ -260,7 +261,8 @@ TEST_CASE("on a GPU: tokens that are graphs have the logits of those that are no
     config::JobConfig job = graph_job(name);
     job.model.init_std = 0.3;
     if (name == "mistral") job.model.attention_window = 5;
-    if (sortie::test::every_case()) job.model.sequence_length = 600;  // more than a round of keys
+    // More keys than one round takes.
+    if (sortie::test::every_case()) job.model.sequence_length = 600;
     const auto communicator = make_single_communicator();
     TinyTraining training(job, *communicator, name == "gpt2" ? DType::bf16 : DType::f32);
     ExecutionContext& context = training.trainer->context();

@@ -1,4 +1,4 @@
-// The likeliest text of every family as transformers' generate() gives it
+// Compares the likeliest text of every family with that of transformers' generate()
 // (tests/data/hf/*/greedy.json, by scripts/make_hf_fixtures.py), with and without the cache of keys
 // and values.
 #include <doctest/doctest.h>
@@ -74,7 +74,7 @@ TEST_CASE("an imported model speaks with the tokenizer of its folder, and stops 
   CHECK(tokenizer->vocab_size() == 1503);
   CHECK(model->stop_tokens(*tokenizer).value() == std::vector<std::int32_t>{5, 7});
   CHECK(loaded(9)->stop_tokens(*tokenizer).value() == std::vector<std::int32_t>{9});
-  // config.json's, then the tokenizer's.
+  // If it is absent, the id in config.json counts, then the tokenizer's.
   CHECK(loaded(nullptr)->stop_tokens(*tokenizer).value() == std::vector<std::int32_t>{1});
   const auto wrong = loaded("</s>")->stop_tokens(*tokenizer);
   REQUIRE_FALSE(wrong);

@@ -1,5 +1,5 @@
-// What stops a run, or keeps a step from doing harm: outliers, replicas that differ, signals, and
-// the checkpoint of the lowest validation loss.
+// Tests of what stops a run or keeps a step from doing harm: outliers, replicas that differ,
+// signals, and the checkpoint of the lowest validation loss.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// Noise in the samples of one step.
+/// A source with noise as targets of the samples [begin, end).
 class BrokenSource final : public SampleSource {
  public:
   BrokenSource(std::int64_t vocab, std::int64_t begin, std::int64_t end)
@@ -48,7 +48,8 @@ class BrokenSource final : public SampleSource {
   std::int64_t vocab_, begin_, end_;
 };
 
-/// Until a child has written a byte: its handlers are there. Closes the pipe.
+/// Waits until a child has written a byte, which means that its signal handlers are installed.
+/// Closes the pipe.
 void await_ready(const int (&ready)[2]) {
   char byte = 0;
   REQUIRE(::read(ready[0], &byte, 1) == 1);
@@ -90,7 +91,7 @@ TEST_CASE("a replica that differs is named with its host") {
     ParameterStore& store = training.trainer->store();
     const ReplicaDifference equal =
         find_difference(training.trainer->layout(), training.rank, store);
-    if (communicator.rank() == 2) {  // one bit of one moment
+    if (communicator.rank() == 2) {  // flips one bit of one moment
       const auto moment2 = host_view(store, store.moment2());
       std::uint32_t bits = 0;
       std::memcpy(&bits, &moment2[100], sizeof bits);
@@ -120,9 +121,9 @@ TEST_CASE("two replicas that differ are both named, and the run ends with that")
   run_thread_ranks(2, [&](Communicator& communicator) {
     config::JobConfig job = tiny_job();
     job.trainer.replica_check_interval = 2;
-    job.trainer.cuda_graphs = "off";  // there is nothing between the ops of a graph
+    job.trainer.cuda_graphs = "off";  // a graph has no points between its ops
     TinyTraining training(job, communicator);
-    // An op of one rank that is not deterministic.
+    // Stands for an op of one rank that is not deterministic.
     training.trainer->context().set_poll([&] {
       ParameterStore& store = training.trainer->store();
       if (communicator.rank() == 1) host_view(store, store.moment1())[5] += 1e-3f;
@@ -230,7 +231,7 @@ TEST_CASE("peers that are gone in the middle of a save are given up while there 
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
-  // It would die after 30 s.
+  // Otherwise it would die after 30 s.
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));
 }
 
@@ -238,7 +239,7 @@ TEST_CASE("a slow step is waited for while all peers are alive, and not when one
   const sortie::test::ScopedTempDir dir;
   const std::string socket_path = dir.str("rank-0.sock");
   const std::string hurry = socket_path + std::string(training::kHurrySuffix);
-  const auto gives_up = [&] {  // within 1.5 s, where a step takes 10 ms
+  const auto gives_up = [&] {  // whether it does so within 1.5 s, with steps of 10 ms
     int ready[2];
     REQUIRE(::pipe(ready) == 0);
     const pid_t child = ::fork();
@@ -272,7 +273,7 @@ TEST_CASE(
     signals.expect(0.01);
     ::kill(::getpid(), SIGTERM);
     while (!waits_given_up()) ::usleep(1000);
-    // Signals cut sleeps short, and a busy machine makes short ones long: the clock counts.
+    // Signals interrupt sleeps, and a busy machine prolongs short ones, so only the clock counts.
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1200);
     while (std::chrono::steady_clock::now() < until) ::usleep(1000);
     signals.last_save(0.01);
@@ -293,7 +294,7 @@ TEST_CASE("the checkpoint of the lowest validation loss is kept, whatever comes 
   job.trainer.keep_last = 1;
   job.learning_rate_scheduler.learning_rate_decay_style = "constant";
   const auto communicator = make_single_communicator();
-  // From step 16 on the targets are noise: the validation loss rises again.
+  // From step 16 on the targets are noise, so the validation loss rises again.
   TinyTraining training(job, *communicator, DType::f32, 1,
                         std::make_unique<BrokenSource>(job.model.vocab_size, 8 * 15, 8 * 1000));
   REQUIRE(training.trainer->run());

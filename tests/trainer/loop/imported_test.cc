@@ -1,4 +1,4 @@
-// Training that starts from a Hugging Face folder, and goes back into one.
+// Tests of training that starts from a Hugging Face folder and is exported to one.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -29,18 +29,18 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
 
   config::JobConfig job = tiny_job();
   job.model = open_model(scratch / "imported", {}).value().config;
-  job.model.sequence_length = 19;  // the model is made for 40
+  job.model.sequence_length = 19;  // the model supports 40
   job.model.precision = "f32";
   job.trainer.load_dir = (scratch / "imported").string();
   job.trainer.save_dir = (scratch / "run").string();
   job.trainer.train_iterations = 4;
   job.trainer.save_interval = 2;
-  job.trainer.keep_last = 1;  // what later checkpoints carry on comes from a removed one
+  job.trainer.keep_last = 1;  // so later checkpoints carry over what a removed one had
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
   CHECK(training.trainer->progress().step == 0);
   const OpenedModel original = open_model(source, {.device = device()}).value();
-  // The weights are the folder's, the moments zero.
+  // The weights are those of the folder, and the moments are zero.
   const auto master = host_values(training.trainer->store(), training.trainer->store().master());
   const auto original_master = host_values(*original.store, original.store->master());
   for (const auto& parameter : training.trainer->store().parameters()) {
@@ -70,7 +70,7 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   const auto trained_master = host_values(*trained.store, trained.store->master());
   const Parameter* embedding = trained.store->find("embedding.weight");
   const Parameter* mine = training.trainer->store().find("embedding.weight");
-  // All rows of the vocabulary; those of its padding are not exported.
+  // Compares all rows of the vocabulary. Its padding is not exported.
   const std::int64_t count = 37 * 16;
   CHECK(std::equal(after.begin() + mine->offset(), after.begin() + mine->offset() + count,
                    trained_master.begin() + embedding->offset()));

@@ -1,5 +1,5 @@
-// Steps that are begun before the one before has been read: a run is the same to the bit, and what
-// is said of a step is said of that step.
+// Tests of steps that begin before the step before has been read: the run is the same to the bit,
+// and each report is of its own step.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
@@ -21,7 +21,7 @@ using sortie::test::contains;
 
 namespace {
 
-/// A progression; the targets of one step are others.
+/// A progression with different targets in one step.
 class OneBadStepSource final : public SampleSource {
  public:
   OneBadStepSource(std::int64_t vocab, std::int64_t step, std::int64_t batch)
@@ -86,7 +86,7 @@ std::unique_ptr<SampleSource> with_bad_step(const config::JobConfig& job) {
                                             job.topology.global_batch_size);
 }
 
-/// Each step is read before the next one begins.
+/// Trains with each step read before the next one begins.
 ReadRun read_at_once(const config::JobConfig& job) {
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator, DType::f32, 1, with_bad_step(job));
@@ -103,7 +103,8 @@ ReadRun read_at_once(const config::JobConfig& job) {
   return run;
 }
 
-/// By run(), on a device that works beside the host: a GPU, or the CPU with ops that are done late.
+/// Trains by run() on a device that works concurrently with the host: a GPU, or the CPU with
+/// deferred ops.
 ReadRun read_late(const config::JobConfig& job, std::uint64_t seed) {
   const sortie::test::ScopedTempDir dir;
   EventListener listener(dir.str("socket"));
@@ -143,7 +144,7 @@ TEST_CASE("steps that are read late make the same run, and are told under their 
   CHECK(expected.updates == 39);
   CHECK(expected.skipped[kBadStep - 1]);
   CHECK(expected.checkpoints == std::vector<std::int64_t>{40, 35, 28, 21, 14, 7});
-  // A GPU's order is not the seed's.
+  // On a GPU, the order does not depend on the seed.
   const std::uint64_t seeds = on_gpu() ? 1 : sortie::test::every_case() ? 10 : 2;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
@@ -155,7 +156,7 @@ TEST_CASE("steps that are read late make the same run, and are told under their 
 }
 
 TEST_CASE("replicas whose steps are read late stay equal, and equal those read at once") {
-  if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late as threads
+  if (device().kind != DeviceKind::cpu) return;  // only CPU contexts can defer ops
   for (const std::string sharding : {"none", "optimizer", "full"}) {
     CAPTURE(sharding);
     const auto weights_of = [&](std::uint64_t seed) {

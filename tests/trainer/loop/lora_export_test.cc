@@ -1,4 +1,5 @@
-// Exports and probes of checkpoints with low-rank updates, and tensors that no parameter takes.
+// Tests of exports and probes of checkpoints with low-rank updates, and of tensors that no
+// parameter uses.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +20,8 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// A checkpoint of plain weights in `dir`/base, and in `dir`/lora one that updates them.
+/// Trains a checkpoint of plain weights in `dir`/base, and one of low-rank updates to them in
+/// `dir`/lora.
 void train_updates(const sortie::test::ScopedTempDir& dir, const std::string& architecture) {
   const auto communicator = make_single_communicator();
   config::JobConfig job = tiny_job(architecture);
@@ -69,7 +71,7 @@ TEST_CASE("an export of low-rank updates has them in its weights, with the bits 
     CHECK(updated == merged);
     CHECK(updated != base);
     CHECK(updated.size() == base.size());
-    // What a probe computes is what the export computes.
+    // A probe computes the same with the checkpoint and with its export.
     CHECK(probed(dir / "lora", dir) == probed(dir / "lora-hf", dir));
     CHECK(probed(dir / "lora", dir) != probed(dir / "base", dir));
   }
@@ -79,7 +81,7 @@ TEST_CASE("a checkpoint with tensors that its model does not have is neither exp
   const sortie::test::ScopedTempDir dir;
   train_updates(dir, "llama");
   const std::filesystem::path folder = find_latest(dir / "lora")->entry->folder;
-  // The config says nothing of the updates: as if a program did not know the key.
+  // The config does not mention the updates, as if a program did not know the key.
   auto manifest = nlohmann::ordered_json::parse(read_file(folder / kManifestFile).value());
   std::string text = manifest["config"];
   const std::string rank = "\nrank = 3\n";

@@ -1,4 +1,5 @@
-// Training of mixtures of experts: the same invariants as for dense models, and the balancing bias.
+// Tests of training mixtures of experts: the same invariants as for dense models, and the balancing
+// bias.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace {
 
 const std::vector<std::string> kFamilies = {"mixtral", "qwen3-moe", "deepseek-v3"};
 
-/// Everything that a step reports and the biases after all of them.
+/// Everything that steps report, and the biases after the last one.
 struct Course {
   std::vector<double> losses, balance, mtp, dropped;
   std::vector<float> biases;
@@ -75,8 +76,8 @@ TEST_CASE("mixtures of experts learn a progression") {
     const Course course = course_of(mixture_job(family), 60);
     CHECK(course.losses.front() == doctest::Approx(std::log(50.0)).epsilon(0.1));
     CHECK(course.losses.back() < 0.5 * course.losses.front());
-    // The coefficient is 0.01 and an even load costs 1; per mixture in deepseek-v3, of which there
-    // are two with that of multi-token prediction. Mixtral counts k assignments per token.
+    // The coefficient is 0.01 and an even load costs 1. deepseek-v3 adds up two mixtures, one of
+    // which is that of multi-token prediction. Mixtral counts k assignments per token.
     CHECK(course.balance.front() == doctest::Approx(0.02).epsilon(0.2));
     if (family == "deepseek-v3") {
       CHECK(course.mtp.front() == doctest::Approx(0.3 * std::log(50.0) * 18 / 19).epsilon(0.1));
@@ -156,7 +157,7 @@ TEST_CASE("experts with a capacity drop the same choices recomputed, accumulated
     }
     job.topology.activation_checkpointing_type = "every_layer";
     CHECK(course_of(job, 8) == one);
-    job.model.moe.aux_loss_coeff = 0.0;  // which is of each micro-batch
+    job.model.moe.aux_loss_coeff = 0.0;  // this loss is computed per micro-batch
     const Course pieces = course_of(job, 8);
     job.topology.micro_batch_size = 8;
     const Course whole = course_of(job, 8);
@@ -168,7 +169,7 @@ TEST_CASE("experts with a capacity drop the same choices recomputed, accumulated
 TEST_CASE("experts with room for every choice train with the bits of those without a capacity") {
   for (const std::string& family : kFamilies) {
     CAPTURE(family);
-    const Course limited = course_of(limited_job(family, 3.0), 4);  // 3 * 2 of 6 experts: all rows
+    const Course limited = course_of(limited_job(family, 3.0), 4);  // 3 * 2 / 6 experts: all rows
     CHECK(limited.dropped == std::vector<double>(4, 0.0));
     Course without = course_of(mixture_job(family), 4);
     CHECK(without.dropped.empty());
@@ -203,7 +204,8 @@ TEST_CASE(
     CHECK(limited[0] != all[0]);
     CHECK(limited[1] == all[1]);
   }
-  // 0.25 of an even load of 20 * 2 / 6 choices: two of each expert and sequence are left of 40.
+  // The capacity is 0.25 of an even load of 20 * 2 / 6 choices: each expert keeps two choices per
+  // sequence, at most 12 of 40 in all.
   config::JobConfig job = limited_job("mixtral", 0.25);
   job.model.sequence_length = 20;
   const double dropped = course_of(job, 1).dropped.at(0);
@@ -216,7 +218,7 @@ TEST_CASE(
   config::JobConfig job = mixture_job("deepseek-v3");
   const Course moved = course_of(job, 3);
   REQUIRE(moved.biases.size() == 12);
-  for (const float bias : moved.biases)  // three steps up or down, or even
+  for (const float bias : moved.biases)  // each of three steps moves it up, down or not at all
     CHECK(std::abs(bias / 0.01f - std::round(bias / 0.01f)) < 1e-4f);
   CHECK(std::ranges::any_of(moved.biases, [](float bias) { return bias != 0.0f; }));
   const std::vector<float> still(12, 0.0f);
@@ -231,7 +233,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the bias evens out the load of experts") {
-  // A router that starts far from even, and no loss that would pull it back.
+  // A router that starts far from even, and no loss that would make it even.
   const auto spread = [](double rate) {
     config::JobConfig job = mixture_job("deepseek-v3");
     job.model.moe.seq_aux_loss_coeff = 0.0;
@@ -246,7 +248,7 @@ TEST_CASE("the bias evens out the load of experts") {
       host_view(store, store.master())[static_cast<std::size_t>(router->offset() + i)] *= 12.0f;
     store.weights_changed();
     training.losses(60);
-    // The load of the same samples under the biases that there are now.
+    // The load of the same samples with the current biases.
     ForwardContext context;
     context.training = true;
     const TinyTraining::Batch batch = training.first_rows(8);

@@ -1,4 +1,4 @@
-// A GPU trains as the CPU does, and a run goes from one to the other.
+// Tests that a GPU trains as the CPU does, and that a run can move from one to the other.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -53,7 +53,7 @@ config::JobConfig gpu_saving_job(const std::string& save_dir, std::int64_t steps
   return job;
 }
 
-/// How often the host has waited for the emulated GPU.
+/// Returns how often the host has waited for the emulated GPU.
 std::uint64_t gpu_waits() {
   return emulated_count("sortie_emulated_waits");
 }
@@ -94,7 +94,7 @@ TEST_CASE("on a GPU: the host waits for no step before it has given the next" *
       CHECK(training.trainer->progress().step == steps);
       return gpu_waits() - before;
     };
-    // The last step is waited for, and memory is taken in the first.
+    // The host waits only for the last step, and for memory in the first one.
     CHECK(waits_of(9) == waits_of(4));
   }
 }
@@ -105,7 +105,7 @@ TEST_CASE("on a GPU: every family's losses are those of the CPU" *
     const std::string name(family.name);
     CAPTURE(name);
     const int steps = sortie::test::every_case() ? 10 : 3;
-    // In one micro-batch, and in two, of which the second adds to the gradients of the first.
+    // One micro-batch, and two, the second of which adds to the gradients of the first.
     for (const std::int64_t micro_batch : {4, 2}) {
       if (micro_batch == 2 && !sortie::test::every_case() && name != "gpt2") continue;
       CAPTURE(micro_batch);
@@ -134,7 +134,7 @@ TEST_CASE("on a GPU: a run is saved, and goes on on the CPU and back" *
   SUBCASE("moments in f32") {}
   SUBCASE("moments in bf16") {
     moments = "bf16";
-    limit = 1e-4;  // a last bit of what is rounded may decide which way
+    limit = 1e-4;  // a difference in the last bit may change the direction of rounding
   }
   const sortie::test::ScopedTempDir dir;
   const auto job_to = [&](const std::string& save_dir, std::int64_t steps) {

@@ -1,4 +1,5 @@
-// How long training will take: smoothed, with the validations and saves that are due.
+// Tests of the estimate of the remaining time: smoothed, and with the validations and saves that
+// are due.
 #include "trainer/loop/pace.h"
 
 #include <doctest/doctest.h>

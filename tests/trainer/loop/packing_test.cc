@@ -1,4 +1,5 @@
-// Conversations that share sequences: which do, and that each is trained as it is alone.
+// Tests of conversations that share sequences: which ones do, and that each is trained as it is
+// alone.
 #include "trainer/samples/packing.h"
 
 #include <doctest/doctest.h>
@@ -36,7 +37,7 @@ std::vector<std::vector<std::uint32_t>> rows_of(const PackedRows& packed) {
 
 using Rows = std::vector<std::vector<std::uint32_t>>;
 
-/// Twelve conversations of two texts, all shorter than a sequence.
+/// Writes twelve conversations of two texts, all shorter than a sequence. Returns the file.
 std::string write_conversations(const sortie::test::ScopedTempDir& dir) {
   std::string lines;
   for (int i = 0; i < 12; ++i) {
@@ -54,13 +55,13 @@ config::JobConfig packing_job(const std::string& architecture) {
   job.model.vocab_size = 257;
   job.model.sequence_length = kLength;
   job.model.num_positions = 0;
-  // What counts a sequence's positions counts those that are filled up, too.
+  // Losses over the positions of a sequence count padding, too, so they are turned off.
   job.model.moe.bias_update_rate = job.model.moe.seq_aux_loss_coeff = job.model.moe.aux_loss_coeff =
       0.0;
   return job;
 }
 
-/// Losses of steps that are an epoch each.
+/// Returns the losses of steps that are one epoch each.
 std::vector<double> epochs(config::JobConfig job, const std::string& file, bool packed) {
   job.data.pack_conversations = packed;
   const auto tokenizer = make_byte_tokenizer();
@@ -79,7 +80,7 @@ std::vector<double> epochs(config::JobConfig job, const std::string& file, bool 
 TEST_CASE("tight rows: the longest first, each into the fullest row with room") {
   const std::vector<std::int64_t> lengths = {4, 6, 10, 3, 7, 1, 4};
   CHECK(rows_of(pack_tightly(lengths, numbers_to(7), 10)) == Rows{{2}, {4, 3}, {1, 0}, {6, 5}});
-  // Of equally long ones the first in order.
+  // Of equally long items, the first in order comes first.
   CHECK(rows_of(pack_tightly(lengths, std::vector<std::uint32_t>{6, 5, 4, 3, 2, 1, 0}, 10)) ==
         Rows{{2}, {4, 3}, {1, 6}, {0, 5}});
   CHECK(pack_tightly({}, {}, 10).size() == 0);
@@ -142,11 +143,11 @@ TEST_CASE("a packed sample has whole conversations, with a mark where another on
     }
     return std::pair(input, wanted);
   };
-  // Behind the last answer nothing is read; what is left is a document of its own.
+  // Nothing after the last answer is read. The rest of the row is a separate document.
   CHECK(read(0) ==
         std::pair<std::string, std::string>("abc$<|im_start|>assistant\nX<|im_end|>def$_______",
                                             ".c$|.....................X<|im_end|>|ef$|......."));
-  // A row that is full needs no mark: one token more is its last target.
+  // A full row ends without a mark: one more token is its last target.
   CHECK(read(1) ==
         std::pair<std::string, std::string>("g" + std::string(47, 'h'), std::string(48, 'h')));
 }
@@ -166,7 +167,7 @@ TEST_CASE("training on packed conversations is that on each of them alone") {
       job.model.attention_window = 5;
     }
     if (name == "llama") job.topology.activation_checkpointing_type = "every_layer";
-    // Marks and ends of documents together: positions go on over the latter.
+    // Marks and document-end tokens together: positions continue across the latter.
     if (name == "gpt2") job.model.document_end_token = 'C';
     const auto packed = epochs(job, file, true), alone = epochs(job, file, false);
     CHECK(alone.back() < alone.front());
@@ -198,5 +199,6 @@ TEST_CASE("validation on packed conversations has the loss of each of them alone
                          .loss);
   }
   CHECK(losses[0] == doctest::Approx(losses[1]).epsilon(1e-6));
-  CHECK(measures[0] != measures[1]);  // with eval_samples they are of other conversations
+  // With eval_samples, they would be measures of different conversations.
+  CHECK(measures[0] != measures[1]);
 }

@@ -1,4 +1,4 @@
-// Reading ahead: the same micro-batches, and training that does not wait for them.
+// Tests of reading ahead: the micro-batches are the same, and training does not wait for them.
 #include "trainer/samples/prefetcher.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kNever = -1;
 
-/// A progression that counts what is read, and fails or throws at a sample.
+/// A progression that counts the samples it has read, fails at sample `bad` and throws at sample
+/// `throwing`.
 class CountingSource final : public SampleSource {
  public:
   explicit CountingSource(std::int64_t bad = kNever, std::int64_t throwing = kNever)
@@ -32,7 +33,7 @@ class CountingSource final : public SampleSource {
   }
   std::string fingerprint() const override { return "counting"; }
   std::int64_t samples_per_epoch() const override { return 1000; }
-  /// Whether `count` samples have been read within half a minute.
+  /// Returns whether `count` samples are read within half a minute.
   bool reads(std::int64_t count) const {
     for (int i = 0; i < 3000 && read_ < count; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -87,7 +88,7 @@ TEST_CASE("reading stays so far ahead, and ends with the course") {
   for (int i = 0; i < 6; ++i) REQUIRE(take(prefetcher, 3 + 6 * i, tokens, targets));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   CHECK(source.read() == 6 * 3);
-  REQUIRE(take(prefetcher, 3 + 6 * 6, tokens, targets));  // asked for all the same
+  REQUIRE(take(prefetcher, 3 + 6 * 6, tokens, targets));  // beyond the end, but requested
   CHECK(source.read() == 7 * 3);
 }
 
@@ -126,7 +127,7 @@ TEST_CASE("the samples of the next step are read while a step is trained") {
   REQUIRE(training.trainer->step());
   for (int step = 1; step < 10; ++step) {
     CAPTURE(step);
-    // Nobody has asked for them.
+    // They are read without a request.
     REQUIRE(source.reads(8 * (step + 2)));
     const auto report = training.trainer->step();
     REQUIRE(report.has_value());

@@ -1,5 +1,5 @@
-// Where a rank says it is: marks that a training sets, the lines that a runner gets, and the stacks
-// that a process tells of itself.
+// Tests of a rank's progress: marks that training sets, lines that the runner receives, and the
+// stacks that a process writes.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <poll.h>
@@ -41,7 +41,7 @@ class LineListener {
     REQUIRE(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
     REQUIRE(::listen(socket_.get(), 8) == 0);
   }
-  /// The next line, within ten seconds; empty at the end.
+  /// Returns the next line. Empty at the end, or after ten seconds without data.
   std::string line() {
     if (!peer_) peer_.reset(::accept(socket_.get(), nullptr, nullptr));
     while (!text_.contains('\n')) {
@@ -62,7 +62,7 @@ class LineListener {
   std::string text_;
 };
 
-/// Looks at marks without a pause, from another thread.
+/// Reads marks continuously on another thread.
 class Watcher {
  public:
   explicit Watcher(const ProgressMarks& marks)
@@ -77,7 +77,7 @@ class Watcher {
     ending_ = true;
     thread_.join();
   }
-  /// Whether it has seen own work of every kind.
+  /// Returns whether it has seen own work of every kind.
   bool saw_all() {
     const std::lock_guard lock(mutex_);
     for (const Section section :
@@ -109,7 +109,8 @@ TEST_CASE("a step's marks: its sections in their order, own time, ticks of a val
   CHECK(marks.look().section == Section::start);
   std::uint64_t steps = 0;
   {
-    // A section of a tiny model may pass while the watcher does not run; not a thousand times.
+    // The watcher can miss a section of a tiny model while its thread does not run, but not a
+    // thousand times.
     Watcher watcher(marks);
     do REQUIRE(training.trainer->step());
     while (++steps < 2000 && !watcher.saw_all());
@@ -171,19 +172,19 @@ TEST_CASE("the runner is told of what has changed, and once a second of what has
                                  {"sequence", 0},
                                  {"ticks", 0},
                                  {"own_us", 0}});
-  CHECK(next()["section"] == "start");  // the process lives
+  CHECK(next()["section"] == "start");  // repeated, because the process lives
   CHECK(std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(500));
   marks.begin_step(7);
   marks.enter(Section::backward);
   nlohmann::json line;
   do line = next();
   while (line["section"] == "start");
-  CHECK(line["section"] == "data");  // told before it went on
+  CHECK(line["section"] == "data");  // reported before training continues
   CHECK(line["step"] == 7);
   do line = next();
   while (line["section"] != "backward");
   CHECK(line["step"] == 7);
-  files = 3;  // of a save beside training
+  files = 3;  // of a background save
   line = next();
   CHECK(line["section"] == "backward");
   CHECK(line["ticks"] == 0);
@@ -211,7 +212,7 @@ TEST_CASE("a process that hangs tells the stacks of all its threads") {
     hang_here_for_ever();
   }
   REQUIRE_FALSE(listener.line().empty());
-  // On a busy machine its threads may not have come to where they hang.
+  // On a busy machine its threads may not have reached the place where they hang.
   const auto hanging = [child] {
     const std::string pause = fmt::format("{} ", SYS_pause);
     std::ptrdiff_t count = 0;
@@ -231,13 +232,13 @@ TEST_CASE("a process that hangs tells the stacks of all its threads") {
     text = sortie::test::read_text(path);
   }
   CHECK(text.ends_with(std::string(training::kStacksEnd) + "\n"));
-  std::size_t threads = 0;  // of those stacks; a sanitizer has threads and frames of its own
+  std::size_t threads = 0;  // threads in pause(); a sanitizer adds threads and frames
   for (std::size_t at = text.find("thread "), end = 0; at != text.npos; at = end) {
     end = text.find("\nthread ", at + 1);
     threads += text.substr(at, end - at).contains("pause") ? 1 : 0;
   }
   CHECK_MESSAGE(threads == 2, text);
-  CHECK(::waitpid(child, nullptr, WNOHANG) == 0);  // it lives
+  CHECK(::waitpid(child, nullptr, WNOHANG) == 0);  // still alive
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }

@@ -1,4 +1,4 @@
-// How a rank ends that fails. With real MPI ranks: failing_rank.py.
+// Tests of how a rank exits after a failure. failing_rank.py does this with real MPI ranks.
 #include "trainer/loop/rank_end.h"
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ using namespace sortie::trainer;
 
 namespace {
 
-/// A job of two ranks whose other one never comes.
+/// The communicator of a job of two ranks, the other of which never arrives.
 class Waiting : public Communicator {
  public:
   int rank() const override { return 1; }
@@ -47,13 +47,13 @@ class Waiting : public Communicator {
   std::string name_ = "world";
 };
 
-/// Of which the other rank ends at the same time.
+/// The other rank ends at the same time.
 class EndsToo final : public Waiting {
  public:
   bool meet(std::chrono::milliseconds) override { return true; }
 };
 
-/// Of which the other rank ends later, as it does on a busy machine.
+/// The other rank ends later, as on a busy machine.
 class EndsLater final : public Waiting {
  public:
   bool meet(std::chrono::milliseconds limit) override { return limit >= std::chrono::seconds(10); }
@@ -63,7 +63,7 @@ struct Ended {
   int code = -1;
   std::string err;
 };
-/// What becomes of a process that runs `body`; it has a minute.
+/// Runs `body` in a child process for up to a minute. Returns its exit code and stderr.
 template <class Body>
 Ended end_of(const Body& body, int number = 1) {
   const sortie::test::ScopedTempDir dir;
@@ -142,14 +142,14 @@ TEST_CASE("an error that all ranks know is reported by rank 0 alone, which ends 
   CHECK(other.code == 9);
   CHECK(other.err == "");
   CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(100));
-  // Rank 0 is waited for by who says nothing itself.
+  // A rank that reports nothing itself waits for rank 0.
   const Ended patient = end_of([](RankEnd& end) {
     end.set_communicator(std::make_unique<EndsLater>());
     return end.exit_code_of([&] { return end.shared(fail(ErrorCode::data, "files differ")); });
   });
   CHECK(patient.code == 9);
   CHECK(patient.err == "");
-  // What comes after a shared check that passed is the rank's own.
+  // A failure after a shared check has passed is the rank's own.
   const Ended own = end_of([](RankEnd& end) {
     return end.exit_code_of([&]() -> Result<> {
       SORTIE_TRY(end.shared({}));

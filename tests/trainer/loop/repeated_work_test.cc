@@ -1,5 +1,5 @@
-// Work that is the same each time: done op by op and as a graph, it has the same bits; and what is
-// not the same is found.
+// Tests of RepeatedWork: repeated work has the same bits op by op and as a graph, and work that is
+// not the same is detected.
 #include "trainer/tensor/repeated_work.h"
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kRowElements = 100;
 using Done = RepeatedWork::Done;
 
-/// Sums what each round leaves in x.
+/// Adds up what each round leaves in x.
 struct Rounds {
   ExecutionContext context{1, device()};
   Tensor x = context.empty(DType::f32, {kRowElements});
@@ -30,7 +30,7 @@ struct Rounds {
     const std::vector<float> values(kRowElements, value);
     ops::copy_from_host<float>(context, values, x);
   }
-  /// sum += 2 x, by way of memory that is let go.
+  /// sum += 2 x, with temporary memory that is freed again.
   void add_twice() {
     Tensor twice = context.empty(DType::f32, {kRowElements});
     ops::add(context, x, x, twice);
@@ -52,7 +52,7 @@ TEST_CASE("on a GPU: repeated work becomes a graph, which reads what the device 
     expected += 2.0f * static_cast<float>(i);
     const Done done = work.run(rounds.context, [&] { rounds.add_twice(); });
     CHECK((done == Done::as_graph) == (i > 3));
-    // Memory of others, which lives on, is not that of the graph.
+    // Memory that others allocate and keep is not that of the graph.
     others.push_back(rounds.context.empty(DType::f32, {kRowElements}));
     ops::fill(rounds.context, 1000.0, others.back());
     CHECK(rounds.first_sum() == expected);
@@ -70,7 +70,7 @@ TEST_CASE("on a GPU: a value that a graph was told, and does not read, is stale"
   RepeatedWork work("a round");
   for (int i = 1; i <= 5; ++i)
     (void)work.run(rounds.context, [&] { ops::fill(rounds.context, i, rounds.sum); });
-  CHECK(rounds.first_sum() == 3.0f);  // of the round in which it was captured
+  CHECK(rounds.first_sum() == 3.0f);  // the value of the round that was captured
 }
 
 TEST_CASE("on a GPU: what a capture does not allow is named, and the work is done op by op" *
@@ -96,7 +96,7 @@ TEST_CASE("on a GPU: what a capture does not allow is named, and the work is don
   CHECK(undone == 1);
   CHECK(why.find("a round is not a CUDA graph: GPU: ") == 0);
   CHECK(why.find("cudaErrorStreamCapture") != std::string::npos);
-  // The streams capture others as before.
+  // The streams can capture other work as before.
   RepeatedWork other("another");
   for (int i = 0; i < 4; ++i) (void)other.run(rounds.context, [&] { rounds.add_twice(); });
   CHECK(other.is_graph());
@@ -112,7 +112,7 @@ TEST_CASE("on a GPU: a graph whose memory may be another one's is captured anew"
   };
   for (int i = 0; i < 4; ++i) (void)round();
   CHECK(work.is_graph());
-  Tensor kept;  // may have taken what the graph uses
+  Tensor kept;  // may use memory that the graph uses
   (void)other.run(rounds.context, [&] {
     kept = rounds.context.empty(DType::f32, {kRowElements});
     ops::fill(rounds.context, 7.0, kept);

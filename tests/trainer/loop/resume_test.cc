@@ -1,4 +1,4 @@
-// A run that was cut in two goes on with the bits of one that was not.
+// Tests that a run that was interrupted and resumed has the bits of one that was not.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -43,7 +43,7 @@ void check_cut_in_two(const config::JobConfig& job) {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig first = job;
   first.trainer.save_dir = dir.str("checkpoints");
-  // Both halves have the schedule of the whole.
+  // Both halves use the schedule of the whole run.
   if (first.learning_rate_scheduler.learning_rate_decay_iters == 0)
     first.learning_rate_scheduler.learning_rate_decay_iters = kSteps;
   first.trainer.train_iterations = kCut;
@@ -76,7 +76,7 @@ TEST_CASE("save and resume give the same bits in the middle of a batch ramp-up")
   const config::JobConfig job = job_of([](config::JobConfig& ramp) {
     ramp.topology.batch_rampup_start = 2;
     ramp.topology.batch_rampup_increment = 2;
-    ramp.topology.batch_rampup_samples = 36;  // 12 each of 2, 4 and 6
+    ramp.topology.batch_rampup_samples = 36;  // 12 samples each in batches of 2, 4 and 6
   });
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
@@ -89,7 +89,7 @@ TEST_CASE("save and resume give the same bits in the middle of a batch ramp-up")
 
 TEST_CASE("save and resume give the same bits while outliers are watched") {
   check_cut_in_two(job_of([](config::JobConfig& job) {
-    job.optimizer.skip_gradient_norm_zscore = 0.5;  // some steps of a healthy run are above that
+    job.optimizer.skip_gradient_norm_zscore = 0.5;  // some steps of a healthy run exceed this
     job.optimizer.skip_loss_zscore = 3;
     job.optimizer.outlier_window = 4;
   }));
@@ -120,7 +120,8 @@ TEST_CASE("a run that starts from weights has them, and nothing else of the othe
   const std::vector<float> trained = host_values(to, to.master());
   fresh.trainer.reset();  // and with it the lock of its folder
 
-  TinyTraining again(fine, *communicator);  // its own checkpoint comes before the other's weights
+  // Its own checkpoint has precedence over the other's weights.
+  TinyTraining again(fine, *communicator);
   CHECK(again.trainer->progress().step == 4);
   CHECK(trained == host_values(again.trainer->store(), again.trainer->store().master()));
 
@@ -130,8 +131,8 @@ TEST_CASE("a run that starts from weights has them, and nothing else of the othe
 }
 
 TEST_CASE("a checkpoint of before there were layouts and devices is gone on from") {
-  // Written by the trainer as it was on 2026-11-22, in f32 with AVX-512: three of these steps, and
-  // what it made of the next four. The vocabulary of 50 has 64 rows there.
+  // Written by the trainer of 2026-11-22, in f32 with AVX-512: three of these steps. The losses are
+  // those of its next four steps. The vocabulary of 50 has 64 rows there.
   const sortie::test::ScopedTempDir dir;
   std::filesystem::copy(std::filesystem::path(SORTIE_TEST_DATA) / "checkpoints/before_layouts",
                         dir.str("checkpoints"), std::filesystem::copy_options::recursive);

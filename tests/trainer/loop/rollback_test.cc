@@ -1,4 +1,5 @@
-// Policies for steps that go wrong: skip, stop, and back to an earlier checkpoint, to the bit.
+// Tests of the policies for steps that go wrong: skip, stop, and rollback to an earlier checkpoint,
+// to the bit.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <sys/wait.h>
@@ -26,13 +27,13 @@ namespace {
 
 constexpr std::int64_t kBatch = 8;
 
-/// A progression whose samples [begin, end) have other targets: a loss that the model has never
-/// seen. `shift` samples are not there from sample `from` on.
+/// A progression in which the samples [begin, end) have other targets, which give a loss that the
+/// model has never seen. From sample `from` on, `shift` samples are left out.
 class SpikedSource final : public SampleSource {
  public:
   struct Course {
-    std::int64_t begin = 0, end = 0;   // of the bad samples
-    std::int64_t from = 0, shift = 0;  // of those that are left out
+    std::int64_t begin = 0, end = 0;   // bad samples
+    std::int64_t from = 0, shift = 0;  // samples that are left out
   };
   SpikedSource(std::int64_t vocab, Course course) : plain_(vocab), vocab_(vocab), course_(course) {}
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
@@ -53,7 +54,8 @@ class SpikedSource final : public SampleSource {
   Course course_;
 };
 
-/// Trains 40 steps; the loss falls below a third of what it begins with in the first twenty.
+/// Returns a job of 40 steps. Within the first twenty, the loss falls below a third of its first
+/// value.
 config::JobConfig spiky_job(const std::string& save_dir) {
   config::JobConfig job = tiny_job();
   job.trainer.train_iterations = 40;
@@ -67,7 +69,7 @@ config::JobConfig spiky_job(const std::string& save_dir) {
   return job;
 }
 
-/// Step 33 is the one that is bad.
+/// Step 33 is the bad one.
 constexpr SpikedSource::Course kBadStep33{32 * kBatch, 33 * kBatch, 0, 0};
 
 std::unique_ptr<SampleSource> spiked(const config::JobConfig& job, SpikedSource::Course course) {
@@ -83,7 +85,7 @@ TrainedState state_after(TinyTraining& training) {
   return {host_values(store, store.master()), host_values(store, store.moment2())};
 }
 
-/// With `late_seed` ops are done late, and steps are read when the next one has begun.
+/// If `late_seed` is not 0, ops are deferred, and a step is read after the next one has begun.
 TrainedState train_spiky(const config::JobConfig& job, SpikedSource::Course course,
                          std::uint64_t late_seed = 0) {
   const auto communicator = make_single_communicator();
@@ -95,14 +97,14 @@ TrainedState train_spiky(const config::JobConfig& job, SpikedSource::Course cour
   return state_after(training);
 }
 
-/// A step, and what is due after it.
+/// Takes a step and does what is due after it.
 Result<> take_step(TinyTraining& training) {
   SORTIE_ASSIGN_OR_RETURN(const StepReport report, training.trainer->step());
   return training.trainer->after_step(report);
 }
 
-/// In a process of its own, which may be killed at a file operation. Exit codes: 0 it got to its
-/// end, 3 it did not start or failed.
+/// Runs the job in a child process, which may be killed at a file operation. Exit codes: 0 if it
+/// reached its end, 3 if it did not start or failed.
 int run_in_child(const config::JobConfig& job, SpikedSource::Course course,
                  const std::string& fault) {
   const pid_t child = ::fork();
@@ -125,7 +127,7 @@ TEST_CASE("a run that goes back from a spike equals one that never had these sam
   const sortie::test::ScopedTempDir dir;
   const config::JobConfig job = spiky_job(dir.str("rolled"));
   const TrainedState rolled = train_spiky(job, kBadStep33);
-  // Back from step 33 to 30: the samples of steps 31 to 33 are left out.
+  // Rolls back from step 33 to 30: the samples of steps 31 to 33 are left out.
   config::JobConfig plain = spiky_job("");
   plain.trainer.on_loss_spike = "ignore";
   CHECK(rolled == train_spiky(plain, {0, 0, 30 * kBatch, 3 * kBatch}));
@@ -165,7 +167,7 @@ TEST_CASE("what is due at the first step after a rollback is done") {
   config::JobConfig job = spiky_job(dir.str("rolled"));
   job.trainer.save_interval = 1;
   job.trainer.train_iterations = 34;
-  train_spiky(job, kBadStep33);  // back from step 33 to 30
+  train_spiky(job, kBadStep33);  // rolls back from step 33 to 30
   const auto entries = list_checkpoints(dir / "rolled", CheckDepth::sizes);
   REQUIRE(entries);
   std::vector<std::int64_t> later;
@@ -177,7 +179,7 @@ TEST_CASE("what is due at the first step after a rollback is done") {
 TEST_CASE("a rollback goes far enough, and says when nothing is there to go back to") {
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = spiky_job(dir.str("far"));
-  job.trainer.on_loss_spike = "rollback 4";  // step 30 is 3 steps before 33
+  job.trainer.on_loss_spike = "rollback 4";  // step 30 is only 3 steps before 33
   train_spiky(job, kBadStep33);
   const auto latest = find_latest(dir / "far");
   REQUIRE(latest->entry);
@@ -220,8 +222,9 @@ TEST_CASE("a run that rolls back and is killed at any file operation equals itse
     train_spiky(spiky_job(dir.str("counted")), kBadStep33);
     operations = file_ops::operations();
   }
-  // All of it takes minutes, and on guarded memory more than an hour; in between, the saves before
-  // the rollback are those of other tests. Files do not depend on the device.
+  // Every operation would take minutes, and on guarded memory more than an hour, so by default only
+  // some are tested. Other tests cover the saves before the rollback. Files do not depend on the
+  // device.
   const bool every_one = sortie::test::every_case() && device().kind == DeviceKind::cpu;
   const std::uint64_t stride = every_one ? 1 : 41;
   int killed = 0;
@@ -249,12 +252,13 @@ TEST_CASE("a step that is stopped at is an error, and its update is not made") {
     job.trainer.on_loss_spike = "stop";
     job.trainer.on_nonfinite = "stop";
     job.trainer.cuda_graphs =
-        "off";  // gradients are written between ops, of which a graph has none
+        "off";  // gradients are written between ops; a graph has no such points
     const bool spike = std::string_view(key) == "on_loss_spike";
     const auto communicator = make_single_communicator();
     TinyTraining training(job, *communicator, DType::f32, 1,
                           spiked(job, spike ? kBadStep33 : SpikedSource::Course{}));
-    // Of what is read by then; a GPU has step 32 in flight while it computes step 33.
+    // The number of steps that are read by then: a GPU still has step 32 in flight while it
+    // computes step 33.
     const std::int64_t read_before = on_gpu() ? 31 : 32;
     if (!spike)
       training.trainer->context().set_poll([&] {
@@ -343,8 +347,8 @@ TEST_CASE("replicas that differ go back to where they were equal, and end as if 
       TinyTraining training(job, communicator);
       bool done = false;
       while (training.trainer->progress().step < 20) {
-        // A bit flips after step 9, once: step 12 finds it; step 9 is newer than the last equal
-        // one.
+        // A bit flips once, after step 9. Step 12 detects it. The checkpoint of step 9 is newer
+        // than the last one with equal replicas.
         if (training.trainer->progress().step == 9 && !done) {
           done = true;
           ParameterStore& store = training.trainer->store();

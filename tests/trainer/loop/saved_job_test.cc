@@ -1,5 +1,5 @@
-// A checkpoint of another model is refused before anything is allocated, key by key; what else has
-// changed is named.
+// Tests that a checkpoint of another model is refused, key by key, before anything is allocated,
+// and that other changes are named.
 #include "trainer/state/saved_job.h"
 
 #include <dnnl.h>
@@ -35,7 +35,7 @@ config::JobConfig changed(config::JobConfig job, const Change& change) {
   return job;
 }
 
-/// A run of four steps with a checkpoint in `save_dir`.
+/// Trains four steps with a checkpoint in `save_dir`. Returns the job.
 config::JobConfig train(
     const std::string& save_dir, const Change& change = [](auto&) {}) {
   config::JobConfig job = changed(tiny_job(), change);
@@ -92,7 +92,7 @@ TEST_CASE("a resume into another model is refused with every key that differs") 
     CHECK(refused.find(std::string("\n  ") + line + "\n") != std::string::npos);
     CHECK(refused.find("set trainer.save_dir to a new folder") != std::string::npos);
   }
-  // All of them at once; and one that would not fit into any memory is refused all the same.
+  // All differences at once. A model that would not fit into any memory is refused, too.
   config::JobConfig giant = job;
   giant.trainer.load_dir = job.trainer.save_dir;
   giant.trainer.save_dir.clear();
@@ -135,7 +135,7 @@ TEST_CASE("one model in other words, and what only matters in training, is no ot
         std::vector<std::string>{"model.attention_window 256 128"});
   CHECK(differ([](auto& j) { j.model.num_layers = 4; }) ==
         std::vector<std::string>{"model.num_layers 2 4"});
-  // The rows of a learned table of positions.
+  // A learned table of positions has that many rows.
   CHECK(differ([](auto& j) { j.model.sequence_length = 21; }) ==
         std::vector<std::string>{"model.num_positions 19 21"});
 }
@@ -172,7 +172,7 @@ TEST_CASE("low-rank updates belong to the model") {
     CHECK(refused.ends_with("`sortie-train merge-lora` makes plain weights of low-rank updates"));
     key->clear();
   }
-  // They may begin on weights that had none.
+  // Low-rank updates may start on weights that had none.
   config::JobConfig begun = changed(base, with_lora);
   begun.trainer.save_dir.clear();
   begun.trainer.load_weights_from = dir.str("base");
@@ -204,7 +204,7 @@ TEST_CASE("what makes a resumed run differ in bits is named by key") {
   longer.trainer.save_interval = 1;
   longer.logger.log_interval = 5;
   longer.data.data_prefixes = {"/moved"};           // the samples are the same
-  longer.topology.gradient_accumulation_steps = 4;  // as 8 = 2 * 4 before
+  longer.topology.gradient_accumulation_steps = 4;  // 8 = 2 * 4, as before
   CHECK(changes(facts, longer).empty());
   longer.trainer.train_iterations = 9;
   CHECK(changes(facts, longer) ==
@@ -238,7 +238,8 @@ TEST_CASE("what makes a resumed run differ in bits is named by key") {
         std::vector<std::string>{
             "order of samples: was not recorded, is 2 epochs, shuffled together"});
 
-  // What older versions recorded: a hash of the config, and the version that was compiled against.
+  // What older versions recorded: a hash of the config, and the library version that they were
+  // compiled against.
   Manifest older = manifest;
   older.depends_on = {{"isa", facts.isa},
                       {"libraries", "oneDNN " + facts.onednn},

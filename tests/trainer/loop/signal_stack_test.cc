@@ -1,5 +1,5 @@
-// Signals that arrive while products are computed: some kernels of oneDNN have the stack pointer on
-// the heap then (trainer/metrics/signal_stack.h).
+// Tests of signals that arrive during products: some kernels of oneDNN then have the stack pointer
+// on the heap (trainer/metrics/signal_stack.h).
 #include <doctest/doctest.h>
 #include <omp.h>
 #include <sys/syscall.h>
@@ -25,14 +25,14 @@ using namespace sortie::trainer;
 
 namespace {
 
-/// The calling thread's.
+/// Returns the size of the calling thread's alternate signal stack, or 0 if it has none.
 std::size_t signal_stack_bytes() {
   stack_t stack{};
   REQUIRE(::sigaltstack(nullptr, &stack) == 0);
   return (stack.ss_flags & SS_DISABLE) != 0 ? 0 : stack.ss_size;
 }
 
-/// What a handler of ours needs, and the kernel's frame.
+/// Returns the bytes that one of our handlers needs, plus the kernel's frame.
 std::size_t enough() {
   return (std::size_t{16} << 10) + static_cast<std::size_t>(::sysconf(_SC_MINSIGSTKSZ));
 }
@@ -70,18 +70,18 @@ TEST_CASE("signals change nothing that products of f32 compute") {
   const test::ScopedTempDir folder;
   SaveSignals signals(60.0);
   const StackSignal stacks;
-  // Rows that are part of longer ones, as of logits and heads, and a longer sum than what such a
-  // kernel has room for on the stack.
+  // Rows that are part of longer ones, like those of logits and heads, and a sum that is longer
+  // than such a kernel has room for on the stack.
   constexpr std::int64_t kRows = 256, kIn = 256, kLine = 320, kOut = 64;
   const std::vector<float> a = values(kRows * kLine, 1), b = values(kIn * kOut, 2);
   const ops::MatmulSpec spec{
       .m = kRows, .n = kOut, .k = kIn, .a_row = kLine, .b_row = kOut, .c_row = kOut};
-  // The buffer that the stack pointer is set to comes from between these.
+  // The buffer that the stack pointer is set to is allocated between these blocks.
   constexpr std::uint64_t kPattern = 0x5a5a'a5a5'0ff0'f00f;
   std::vector<std::vector<std::uint64_t>> around(64);
   std::atomic<pid_t> computing{0};
   std::int64_t products = 0, different = 0;
-  // Not the main thread: doctest has given it a stack for signals.
+  // Not on the main thread, to which doctest has given a signal stack.
   std::thread computer([&] {
     for (auto& block : around) block.assign(8 << 10, kPattern);
     for (std::size_t i = 0; i < around.size(); i += 2) around[i] = {};

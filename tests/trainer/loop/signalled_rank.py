@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""signalled_rank.py SORTIE_TRAIN: a rank of two threads that gets SIGUSR1 thousands of times a second. It saves at its steps, comes to
-its end, and has the loss of one that got none: signals interrupt products, whose kernels use the stack in their own way."""
+"""signalled_rank.py SORTIE_TRAIN: a rank of two threads that gets SIGUSR1 thousands of times a second. It saves at its steps, reaches
+its end, and has the loss of a rank that got no signal: signals interrupt products, whose kernels use the stack in their own way."""
 import os
 import pathlib
 import re
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-SECONDS = 90  # on a busy machine
+SECONDS = 90  # enough on a busy machine
 TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
 
 CONFIG = """
@@ -37,7 +37,7 @@ precision = "f32"
 
 
 def takes(pid, number):
-    """Whether the process ignores or handles the signal by now."""
+    """Returns whether the process already ignores or handles the signal."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     masks = [int(mask, 16) for mask in re.findall(r"^Sig(?:Ign|Cgt):\s*(\w+)", status, re.M)]
     return any(mask >> (number - 1) & 1 for mask in masks)

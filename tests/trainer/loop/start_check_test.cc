@@ -1,5 +1,5 @@
-// What can be known at the start is an error at the start: where checkpoints and profiles go, what
-// differs between ranks.
+// Tests that errors that can be known at the start are reported at the start: where checkpoints and
+// profiles are written, and what differs between ranks.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// As a user who is not root, whom modes of files do not stop.
+/// Runs `body` as a user other than root, because file permissions do not restrict root.
 template <class Body>
 auto as_nobody(Body body) {
   constexpr uid_t kNobody = 65534;
@@ -43,7 +43,7 @@ TEST_CASE("a save_dir that can not be written to is an error at the start") {
   std::string refused = as_nobody([&] { return start_error(job); });
   if (::geteuid() == 0) {
     CHECK(refused == "trainer.save_dir: create " + dir.str("checkpoints") + ": Permission denied");
-    // The lock file of another user's run may be opened, and nothing be written beside it.
+    // The lock file of another user's run can be opened, but nothing can be created next to it.
     fs::create_directory(dir / "checkpoints");
     sortie::test::write_text(dir / "checkpoints/.lock", "");
     fs::permissions(dir / "checkpoints/.lock", fs::perms(0666));
@@ -87,12 +87,12 @@ TEST_CASE("a profile that can not be written is an error at the start, on every 
   const sortie::test::ScopedTempDir dir;
   config::ProfilerConfig config;
   config.profiler_output = dir.str("nowhere/trace.json");
-  const RankContext alone;                   // no launcher that could write it
+  const RankContext alone;                   // without a launcher, which could write it
   CHECK(check_profile_path(config, alone));  // no steps to profile
   config.profile_steps = 3;
   const auto refused = check_profile_path(config, alone);
   REQUIRE_FALSE(refused);
-  // The file that was asked for, not one that only tried the folder.
+  // Names the file that was requested, not one that only probed the folder.
   CHECK(
       refused.error().message.starts_with("profiler.profiler_output: " + config.profiler_output +
                                           " can not be written: No such file or directory; name "));
@@ -129,7 +129,7 @@ TEST_CASE("initial weights that differ between ranks are found before the first 
     TinyTraining training(job, communicator);
     ParameterStore& store = training.trainer->store();
     const auto equal = check_initial_state(training.trainer->layout(), training.rank, store);
-    // The last bit of one value, as another libm gives it.
+    // Changes the last bit of one value, as another libm may.
     if (communicator.rank() == 1) {
       const auto master = host_view(store, store.master());
       master[5] = std::nextafter(master[5], 2.0f);
@@ -156,7 +156,7 @@ TEST_CASE("hosts whose ranks have more compute threads than cores are named, and
     RankContext rank;
     rank.rank = communicator.rank();
     rank.host = rank.rank < 2 ? "h01" : "h02";
-    rank.threads = cores;  // two ranks of them on h01
+    rank.threads = cores;  // two such ranks share h01
     const std::string first = crowded_hosts(communicator, rank);
     rank.host = fmt::format("h0{}", rank.rank);
     const std::string second = crowded_hosts(communicator, rank);

@@ -1,5 +1,5 @@
-// Which checkpoint a run starts from: save_dir before load_dir, forks in folders of their own, and
-// checkpoints of older versions, of other runs, damaged or copied.
+// Tests of which checkpoint a run starts from: save_dir before load_dir, forks in separate folders,
+// and checkpoints of older versions, of other runs, damaged or copied.
 #include "trainer/state/start_point.h"
 
 #include <doctest/doctest.h>
@@ -37,7 +37,7 @@ config::JobConfig saving_job(const std::string& save_dir, std::int64_t steps) {
   return job;
 }
 
-/// Trains to the end; gives the step that it started from.
+/// Trains to the end. Returns the step that the run started from.
 std::int64_t run_to_end(const config::JobConfig& job) {
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
@@ -67,7 +67,7 @@ std::set<std::string> steps_in(const fs::path& folder) {
   return names;
 }
 
-/// The manifest as another version would have written it, committed.
+/// Rewrites and commits a manifest as another version would have written it.
 void rewrite_manifest(const fs::path& checkpoint,
                       const std::function<void(nlohmann::json&)>& change) {
   auto json = nlohmann::json::parse(read_file(checkpoint / kManifestFile).value());
@@ -104,7 +104,8 @@ TEST_CASE("the same command goes on from save_dir, whatever load_dir names") {
   CHECK(run_to_end(job) == 6);
   CHECK(steps_in(dir / "new") == std::set<std::string>{"step-00000006", "step-00000008"});
 
-  // One lineage of its own, which says where it came from; and so it goes on without load_dir too.
+  // All have one new lineage, which records where it came from, so the run also resumes without
+  // load_dir.
   const Manifest parent = manifest_in(dir / "old/step-00000004");
   for (const char* name : {"new/step-00000006", "new/step-00000008"}) {
     const Manifest manifest = manifest_in(dir / name);
@@ -120,7 +121,7 @@ TEST_CASE("the same command goes on from save_dir, whatever load_dir names") {
   job.trainer.load_dir.clear();
   CHECK(start_of(job).folder == dir / "new/step-00000008");
 
-  // Nor does it matter that load_dir grows, or goes.
+  // New checkpoints in load_dir, or its removal, do not matter either.
   job.trainer.load_dir = dir.str("old");
   run_to_end(saving_job(dir.str("old"), 20));
   CHECK(start_of(job).folder == dir / "new/step-00000008");
@@ -180,7 +181,7 @@ TEST_CASE("checkpoints of another run in save_dir are neither gone on from nor p
     CHECK(steps_in(dir / "run").size() == 4);
     key->clear();
   }
-  // Copied together by hand.
+  // Checkpoints of two runs, copied together by hand.
   fs::copy(dir / "base/step-00000002", dir / "run/step-00000100", fs::copy_options::recursive);
   rewrite_manifest(dir / "run/step-00000100", [](nlohmann::json& json) { json["step"] = 100; });
   CHECK(start_error(job).find("it has checkpoints of several runs (step-00000100 is of run ") !=
@@ -205,7 +206,7 @@ TEST_CASE("a copy of the same run that went further is gone on from") {
 TEST_CASE("what was just committed stays, with damaged later steps in the folder too") {
   const sortie::test::ScopedTempDir dir;
   run_to_end(saving_job(dir.str("run"), 8));
-  damage(dir / "run/step-00000008");  // its sizes are right: only the hash says so
+  damage(dir / "run/step-00000008");  // its size is right: only the hash shows the damage
   damage(dir / "run/step-00000006");
   config::JobConfig job = saving_job(dir.str("run"), 5);
   job.trainer.keep_last = 1;
@@ -230,13 +231,13 @@ TEST_CASE("checkpoints of versions without lineages are gone on from") {
   const std::string imported = "run/step-00000004";
   rewrite_manifest(dir / imported, [](nlohmann::json& json) { json["run_id"] = "r2"; });
   job.trainer.train_iterations = 6;
-  CHECK(run_to_end(job) == 4);  // an unknown first run: it may have started from there
+  CHECK(run_to_end(job) == 4);  // its first run is unknown: it may have started from there
   job.trainer.train_iterations = 8;
-  CHECK(run_to_end(job) == 6);  // and the checkpoints since then say so
+  CHECK(run_to_end(job) == 6);  // the checkpoints since then record it
   CHECK_FALSE(manifest_in(dir / "run/step-00000008").lineage.empty());
   CHECK(manifest_in(dir / "run/step-00000008").origin->step == 2);
 
-  // One that recorded its first run, which is another one.
+  // Checkpoints that recorded their first run, which is another one.
   fs::remove_all(dir / "run");
   run_to_end(saving_job(dir.str("run"), 4));
   for (const char* name : {"run/step-00000002", "run/step-00000004"}) {
@@ -269,7 +270,7 @@ TEST_CASE("a checkpoint that is committed is a success, although old ones can no
   };
   REQUIRE(save_next());
   REQUIRE(file_ops::set_fault(""));
-  REQUIRE(save_next());  // the second: nothing to remove yet
+  REQUIRE(save_next());  // the second one: removes nothing yet
   const std::uint64_t without = file_ops::operations();
   REQUIRE(file_ops::set_fault(""));
   REQUIRE(save_next());

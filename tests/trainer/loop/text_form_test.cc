@@ -1,5 +1,5 @@
-// What a checkpoint knows of the texts that it was trained on: special tokens around them, and the
-// token that ends documents.
+// Tests of what a checkpoint records about the texts that it was trained on: special tokens around
+// them, and the token that ends documents.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -61,7 +61,8 @@ struct BuiltFiles {
   }
 };
 
-/// The first token of a prompt, and whether contexts of choices begin with the same.
+/// Returns whether a prompt begins with the token that begins texts. Checks that the contexts of
+/// choices begin in the same way.
 bool begins_texts(const fs::path& checkpoint) {
   const auto model = load_model(checkpoint, 1, "f32").value();
   const auto tokenizer = model->tokenizer().value();
@@ -82,22 +83,22 @@ TEST_CASE("prompts begin as the texts of the training did") {
   CHECK(begins_texts(files.train(files.job({with}), "a")));
   CHECK_FALSE(begins_texts(files.train(files.job({without}), "b")));
   CHECK(begins_texts(files.train(files.job({without, with}), "c")));
-  // A run that goes on has the form of its own data.
+  // A run that starts from other weights has the form of its own data.
   config::JobConfig next = files.job({without});
   next.trainer.load_weights_from = files.dir.str("a");
   CHECK_FALSE(begins_texts(files.train(next, "d")));
-  // Conversations have what their format writes, and nothing else.
+  // Conversations have only what their format writes.
   config::JobConfig chat = files.job({});
   chat.data.chat_files = {"chat.jsonl"};
   CHECK_FALSE(begins_texts(files.train(chat, "e")));
-  // Token files of other tools say nothing: as the tokenizer does by itself.
+  // Token files of other tools do not record it: texts begin as the tokenizer does by default.
   fs::remove(without + ".json");
   const fs::path unknown = files.train(files.job({without}), "f");
   CHECK(begins_texts(unknown));
   CHECK(
       OrderedJson::parse(read_file(unknown / "tokenizer/about.json").value())["add_special_tokens"]
           .is_null());
-  // Checkpoints that are carried on by a run without a tokenizer keep their form.
+  // A run without a tokenizer keeps the form of the checkpoint that it starts from.
   next.trainer.load_weights_from = files.dir.str("b");
   next.data.tokenizer = "";
   CHECK_FALSE(begins_texts(files.train(next, "g")));
@@ -145,7 +146,7 @@ TEST_CASE("model.document_end_token is the token that ends the documents of the 
     return notes->empty() ? "none" : notes->front();
   };
   const std::string ended = files.build("ended", false, true), open = files.build("open", false),
-                    begun = files.build("begun", true),  // of Llama 3: nothing after a text
+                    begun = files.build("begun", true),  // Llama 3 puts nothing after a text
       both = files.build("both", true, false, kPrefixed);
   files.build("other", false, true);
   CHECK(outcome(ended, kEndOfText) == "none");
@@ -161,10 +162,10 @@ TEST_CASE("model.document_end_token is the token that ends the documents of the 
             "error: model.document_end_token: it is 7, but the documents of " + ended +
                 " (data.data_prefixes) end with token 1501, as their manifest says; set it to "
                 "1501, or to -1"));
-  // The tokenizer's own end of a text.
+  // The token that the tokenizer itself puts after a text.
   CHECK(outcome(both, 600, false, kPrefixed) == "none");
   CHECK(has(outcome(both, 601, false, kPrefixed), "end with token 600"));
-  // Validation sets, by their key; files without a manifest are not checked.
+  // Validation sets are named by their key. Files without a manifest are not checked.
   CHECK(has(outcome(open, kEndOfText, true), open + " (data.validation_sets.set)"));
   fs::remove(ended + ".json");
   CHECK(outcome(ended, 7) == "none");

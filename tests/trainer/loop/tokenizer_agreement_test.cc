@@ -1,5 +1,5 @@
-// Token files, config and checkpoint mean the same by a token id; the tokenizer goes along with the
-// checkpoint.
+// Tests that token files, config and checkpoint agree on the meaning of token ids, and that a
+// checkpoint contains its tokenizer.
 #include "trainer/samples/tokenizer_agreement.h"
 
 #include <doctest/doctest.h>
@@ -68,7 +68,7 @@ struct Workplace {
     job.trainer.train_iterations = 2;
     return job;
   }
-  /// Trains two steps with a checkpoint at the end; gives its folder.
+  /// Trains two steps with a checkpoint at the end. Returns its folder.
   fs::path checkpoint(const config::JobConfig& job, const std::string& name) const {
     config::JobConfig saving = job;
     saving.trainer.save_dir = dir.str(name);
@@ -94,7 +94,7 @@ TEST_CASE("without data.tokenizer the run has the tokenizer of its token files")
   CHECK(run.files->id.name == place.tokenizer("cats"));
   CHECK(run.files->contents.at("tokenizer.json") ==
         sortie::test::read_text(place.dir.path() / "cats/tokenizer.json"));
-  // Token files without a manifest: nobody knows.
+  // Without the manifest of the token files, the tokenizer is unknown.
   fs::remove(place.dir.path() / "data-cats.json");
   const auto unknown = find_run_tokenizer(place.job("cats", "")).value();
   CHECK_FALSE(unknown.files);
@@ -110,7 +110,7 @@ TEST_CASE("a tokenizer that is missing or has changed is an error before trainin
   const std::string missing = error_of(place.job("cats", ""));
   CHECK(has(missing, "data-cats of data.data_prefixes: was built with hf:" + file.string()));
   CHECK(has(missing, "set data.tokenizer to where it is"));
-  // Beside the token files it is found too.
+  // It is also found next to the token files.
   sortie::test::write_text(place.dir.path() / "tokenizer.json", content);
   CHECK(error_of(place.job("cats", "")) == "none");
   fs::remove(place.dir.path() / "tokenizer.json");
@@ -125,7 +125,7 @@ TEST_CASE("token files and config of different tokenizers are refused, each name
     CHECK(has(error, "data.tokenizer: " + other));
     CHECK(has(error, "data-cats of data.data_prefixes: " + place.tokenizer("cats")));
   }
-  // Validation sets too.
+  // Validation sets are checked, too.
   config::JobConfig job = place.job("cats", "");
   job.data.validation_sets = {{"dogs", place.dir.str("data-dogs")}};
   CHECK(has(error_of(job), "data-dogs of data.validation_sets.dogs: " + place.tokenizer("dogs")));
@@ -138,7 +138,7 @@ TEST_CASE("another file with the same vocabulary is the same tokenizer") {
   sortie::test::write_text(place.dir.path() / "again.json", json.dump());
   REQUIRE(json.dump() != text);
   CHECK(error_of(place.job("cats", "hf:" + place.dir.str("again.json"))) == "none");
-  // The byte tokenizer and the tokenizer.json that is made of it.
+  // The byte tokenizer and the tokenizer.json that is made from it.
   sortie::test::write_text(place.dir.path() / "bytes.json", byte_tokenizer_json());
   const auto bytes = make_tokenizer("hf:" + place.dir.str("bytes.json")).value();
   CHECK(same_vocabulary(id_of(*bytes), id_of(*make_byte_tokenizer())));
@@ -185,7 +185,7 @@ TEST_CASE("the tokenizer lies in the checkpoint, goes into exports and is found 
     CHECK(ids.size() < 20);
     CHECK(ids.back() == 0);
     CHECK(model->stop_tokens(**tokenizer).value() == std::vector<std::int32_t>{0});
-    // Another one is refused, the same is not.
+    // Another tokenizer is refused.
     const auto refused = model->tokenizer(place.tokenizer("dogs"));
     REQUIRE_FALSE(refused);
     CHECK(has(refused.error().message, "--tokenizer: " + place.tokenizer("dogs")));
@@ -205,7 +205,7 @@ TEST_CASE("the tokenizer lies in the checkpoint, goes into exports and is found 
   CHECK(json("config.json")["bos_token_id"].is_null());
   REQUIRE(import_hf(place.dir.path() / "out", place.dir.path() / "imported"));
   expect(place.dir.path() / "imported");
-  // Training that starts from the import has its tokenizer in its own checkpoints.
+  // Training that starts from the import stores its tokenizer in its own checkpoints.
   place.build("again", "hf:" + place.dir.str("out/tokenizer.json"));
   config::JobConfig job = place.job("again", "");
   job.trainer.load_dir = place.dir.str("imported");
@@ -255,7 +255,7 @@ TEST_CASE("a sentencepiece model lies in the checkpoint") {
     return nlohmann::json::parse(sortie::test::read_text(place.dir.path() / "out" / name));
   };
   CHECK(json("generation_config.json")["eos_token_id"] == 1);
-  // What transformers reads: the same vocabulary and ids, with the class that takes the file.
+  // What transformers reads: the same vocabulary and ids, and the class that reads the file.
   CHECK(json("tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast");
   CHECK(json("tokenizer_config.json")["eos_token"] == "</s>");
   const auto converted = make_tokenizer("hf:" + place.dir.str("out/tokenizer.json")).value();
@@ -267,7 +267,7 @@ TEST_CASE("a sentencepiece model lies in the checkpoint") {
   REQUIRE(converted->encode(text, theirs));
   CHECK(theirs == ours);
   CHECK(converted->decode(theirs) == text);
-  // Token files of the model go on with the import.
+  // Training on token files of this model can start from the import.
   REQUIRE(import_hf(place.dir.path() / "out", place.dir.path() / "imported"));
   config::JobConfig job = place.job("pieces", "");
   fs::copy_file(place.dir.path() / "out/tokenizer.model", place.dir.path() / "cats.model");

@@ -76,7 +76,7 @@ TEST_CASE("with masked targets a step is the mean over the tokens that count, ho
     CAPTURE(ranks);
     check_close(one, losses_of(tiny_job(), 20, ranks, DType::f32, 1, true), 1e-5);
   }
-  // The first of them by hand; a mean of the means of micro-batches is another number.
+  // The first loss, computed by hand. The mean of the means of micro-batches is a different number.
   const auto communicator = make_single_communicator();
   TinyTraining training(tiny_job(), *communicator);
   MaskedSource source(training.job.model.vocab_size);
@@ -104,7 +104,7 @@ TEST_CASE("with masked targets a step is the mean over the tokens that count, ho
 
 TEST_CASE("bf16 follows f32") {
   if (!multiplies_bf16()) {
-    // Without the instructions bf16 is refused: that refusal is the behaviour to test here.
+    // Without the instructions, bf16 is refused, and this tests the refusal.
     CHECK(choose_precision("bf16", cpu_facts()).error().code == ErrorCode::unsupported);
     return;
   }
@@ -136,8 +136,8 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
           return sum;
         };
         loss(true);
-        // Along a random direction, in f32: central difference against the inner product, per
-        // parameter.
+        // Compares, for each parameter, the central difference along a random direction, in f32,
+        // with the inner product of the direction and the gradient.
         for (const auto& parameter : store.parameters()) {
           CAPTURE(parameter->name());
           const auto master = host_view(store, store.master());
@@ -153,7 +153,7 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
             scale += static_cast<double>(gradient[i]) * gradient[i];
           scale = std::sqrt(scale);
           REQUIRE(scale > 0);
-          // Mostly along the gradient, so that the slope stands out of f32 rounding.
+          // Mostly along the gradient, so that the slope exceeds f32 rounding.
           for (std::size_t i = 0; i < count; ++i) {
             direction[i] = static_cast<float>(gradient[i] / scale) +
                            0.1f * random_normal(5, i) / std::sqrt(static_cast<float>(count));

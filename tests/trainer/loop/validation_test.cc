@@ -1,4 +1,4 @@
-// Validation: fixed samples, the same bits on every number of ranks, a loss for each set.
+// Tests of validation: fixed samples, the same bits on every number of ranks, a loss for each set.
 #include "trainer/loop/validation.h"
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// Remembers which samples were asked for.
+/// A source that records which samples were requested.
 class AskedSource final : public SampleSource {
  public:
   explicit AskedSource(std::int64_t vocab) : plain_(vocab) {}
@@ -68,7 +68,7 @@ TEST_CASE("the measure of a validation is that of its samples and of nothing els
   CHECK(measure(one, [](auto& changed) { changed.model.reset_positions = true; }) != plain);
   CHECK(measure(one, [](auto& changed) { changed.trainer.eval_samples = 7; }) != plain);
   const auto all = [](auto& changed) { changed.trainer.eval_samples = 0; };
-  const auto more = [](auto& changed) { changed.trainer.eval_samples = 12; };  // than its 11
+  const auto more = [](auto& changed) { changed.trainer.eval_samples = 12; };  // more than its 11
   CHECK(measure(other, all) == measure(other, more));
   CHECK(measure(one, [](auto& changed) {
           changed.topology.micro_batch_size = 1;
@@ -87,7 +87,7 @@ TEST_CASE("the validation loss is the same to the bit on every number of ranks")
       CHECK(validation_on(ranks, job).loss == one);
     }
   }
-  // It is a mean over exactly these samples: another number of them gives another loss.
+  // The loss is a mean over exactly these samples: another number of samples gives another loss.
   job.trainer.eval_samples = 7;
   const double seven = validation_on(2, job).loss;
   job.trainer.eval_samples = 8;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""zombie_rank.py SORTIE_TRAIN: a rank that was stopped while a later attempt of its run took its place wakes up, and commits
-nothing. Real processes, as a runner starts them; one host, so the stopped one still holds the lock of the folder."""
+"""zombie_rank.py SORTIE_TRAIN: a rank that is stopped while a later attempt of its run takes its place wakes up and commits
+nothing. Real processes, as a runner starts them, on one host, so the stopped one still holds the lock of the folder."""
 import json
 import os
 import pathlib
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+SECONDS = 90  # enough on a busy machine; a deadlock never ends
 TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
 
 CONFIG = """

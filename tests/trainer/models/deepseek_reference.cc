@@ -98,7 +98,7 @@ class Model {
   std::int64_t document(std::int64_t row) const {
     return batch_.document_start.empty() ? 0 : batch_.document_start[at(row)];
   }
-  /// Row i + k is in the same sequence and document.
+  /// Returns whether row i + k is in the same sequence and document as row i.
   bool reaches(std::int64_t i, std::int64_t k) const {
     return place(i) + k < batch_.length && document(i + k) == document(i);
   }
@@ -130,7 +130,7 @@ class Model {
     return product(y, name + ".down");
   }
 
-  /// Neighbouring dimensions are turned by the token's place.
+  /// Rotates pairs of neighbouring dimensions by the token's position.
   Row turned(const Row& x, std::int64_t position) const {
     Row y;
     const auto dims = std::ssize(x);
@@ -264,7 +264,7 @@ class Model {
     return x;
   }
 
-  /// Of the targets `ahead` rows on, summed.
+  /// Returns the summed cross-entropy of the targets `ahead` rows later.
   Scalar cross_entropy(const std::vector<Row>& h, std::int64_t ahead) const {
     Scalar loss;
     for (std::int64_t i = 0; i < rows(); ++i) {

@@ -1,5 +1,6 @@
 // DeepSeek-V3 in f64, written out: latent attention, router with bias and groups, shared experts,
-// sequence-wise balance loss, multi-token prediction. One scalar at a time, for tiny shapes.
+// sequence-wise balance loss, multi-token prediction. Computes one scalar at a time, for tiny
+// shapes.
 #pragma once
 
 #include <functional>
@@ -16,8 +17,8 @@ using Weights = std::map<std::string, std::vector<double>>;
 
 struct DeepseekBatch {
   std::int64_t sequences = 0, length = 0;
-  std::vector<std::int32_t> tokens, targets;  // -100 = not counted
-  std::vector<std::int32_t> document_start;   // empty = one document each
+  std::vector<std::int32_t> tokens, targets;  // -100: not counted
+  std::vector<std::int32_t> document_start;   // empty: one document each
 };
 
 struct DeepseekResult {

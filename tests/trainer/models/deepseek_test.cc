@@ -1,4 +1,5 @@
-// DeepSeek-V3 against the written-out f64 model: what other frameworks do not judge, too.
+// Compares DeepSeek-V3 with the written-out f64 model, including parts that comparisons with other
+// frameworks do not cover.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -63,7 +64,7 @@ Tensor to_tensor(ExecutionContext& context, const DeepseekBatch& batch,
   return ops::tensor_from_host<std::int32_t>(context, values, {batch.sequences, batch.length});
 }
 
-/// The trainer's model with the biases away from zero, and what it computes.
+/// The trainer's model with biases away from zero, and its results.
 struct Trained {
   ExecutionContext context{1, test::device()};
   ParameterStore store;
@@ -127,7 +128,7 @@ TEST_CASE("the DeepSeek reference's gradients are its slopes") {
     std::uint64_t key = 0;
     for (const auto& [name, gradient] : exact.gradients) {
       CAPTURE(name);
-      // Along a random direction of each parameter.
+      // Along a random direction in each parameter.
       Weights above = weights, below = weights;
       double slope = 0.0;
       for (std::size_t i = 0; i < gradient.size(); ++i) {
@@ -189,7 +190,7 @@ TEST_CASE("DeepSeek-V3 equals the written-out model: losses, loads and every gra
 }
 
 TEST_CASE("no target is predicted across the end of a sequence or a document") {
-  // One token: nothing beyond the next token is there to predict.
+  // With a single token, there is nothing to predict beyond the next token.
   auto config = tiny_model(false, false);
   config.sequence_length = 1;
   Trained trained(config, false);

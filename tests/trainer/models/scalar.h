@@ -1,5 +1,5 @@
-// f64 numbers on a tape of their own, for references that are written out as formulas: a number per
-// value, its slope by reverse accumulation.
+// f64 numbers on a tape, for references that are written out as formulas: values, and their slopes
+// by reverse accumulation.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ class Tape {
     return nodes_.size() - 1;
   }
   std::size_t leaf() { return add(0, 0.0, 0, 0.0); }
-  /// Slopes of `output` by every node.
+  /// Returns the slopes of `output` with respect to every node.
   std::vector<double> slopes(std::size_t output) const {
     std::vector<double> slope(nodes_.size());
     slope[output] = 1.0;
@@ -28,13 +28,13 @@ class Tape {
 
  private:
   struct Node {
-    std::size_t a, b;  // a node without inputs has itself with slope 0
+    std::size_t a, b;  // a node without inputs refers to itself, with slope 0
     double da, db;
   };
   std::vector<Node> nodes_;
 };
 
-/// A value on a tape; without one, a constant.
+/// A value on a tape, or a constant if it has no tape.
 struct Scalar {
   double value = 0.0;
   std::size_t node = 0;

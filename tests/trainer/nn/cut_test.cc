@@ -1,5 +1,5 @@
-// Parameters cut over ranks: the parts tile the whole, and together have its initial values to the
-// bit.
+// Tests of parameters that are cut over ranks: the parts tile the whole, and together have its
+// initial values to the bit.
 #include "trainer/nn/cut.h"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ CutRule rows_cut(ReduceGroup group = ReduceGroup::dense) {
   return {.axis = 0, .group = group};
 }
 
-/// Every kind of cut: rows with and without segments and units, columns, vectors, none.
+/// Declares every kind of cut: rows with and without segments and units, columns, vectors, none.
 void declare_model(ParameterStore& store) {
   const Init init = Init::normal(0.5);
   store.add({"embedding", {24, 5}, init, Use::matrix, true, {}, rows_cut()});
@@ -57,7 +57,8 @@ std::vector<float> values_of(ParameterStore& store, const Parameter& parameter) 
   return {values.begin(), values.end()};
 }
 
-/// Puts the part's values where its blocks say; a value that is there already must not be.
+/// Copies the part's values to where its blocks are in the whole, and counts in `seen` how often
+/// each element occurs.
 void join(ParameterStore& store, const Parameter& part, std::vector<float>& whole,
           std::vector<int>& seen) {
   const Shape& shape = part.spec().shape;
@@ -74,7 +75,7 @@ void join(ParameterStore& store, const Parameter& part, std::vector<float>& whol
   CHECK(at == values.size());
 }
 
-/// Of CPU time: other programs may be running.
+/// Returns CPU time, which other programs do not affect.
 double seconds_to_declare_and_find(int experts) {
   const std::clock_t begin = std::clock();
   ParameterStore store;
@@ -156,7 +157,7 @@ TEST_CASE("ranks that are more than the heads have them in runs, the first of a 
   CHECK(own_elements(part(0)) + own_elements(part(1)) + own_elements(part(2)) +
             own_elements(part(3)) ==
         20 * 3);
-  // Two ranks have one head each, and three can have no runs of equal length.
+  // Two ranks have one head each. Three ranks can not have runs of equal length.
   CHECK(blocks_of("w", {20, 3}, segments, rows_cut(), {1, 2}).value() ==
         Blocks{{8, 8, 0, 3}, {18, 2, 0, 3}});
   CHECK_FALSE(blocks_of("w", {28, 3}, {{"q", 24, 2}, {"k", 4, 2, true}}, rows_cut(), {0, 3}));
@@ -220,7 +221,7 @@ TEST_CASE("a copy of another rank's parameter starts from the same values") {
 }
 
 TEST_CASE("declaring and finding parameters takes a time that does not grow with their number") {
-  // Ten times as many: linear is ten times as long, quadratic a hundred times.
+  // Ten times as many parameters: linear cost is ten times as much, quadratic a hundred times.
   seconds_to_declare_and_find(3000);
   double few = 1e9, many = 1e9;
   for (int round = 0; round < 3; ++round) {

@@ -69,7 +69,7 @@ TEST_CASE("gradients of an earlier step are replaced by the first product, or ze
   Parameter& unused = add("unused", true);
   Parameter& idle = add("idle", true);
   store.finalize(context, DType::f32, 16, true);
-  const auto value_of = [](Parameter& parameter) {  // as it lies in the buffer
+  const auto value_of = [](Parameter& parameter) {  // through grad(), which zeroes an old value
     return parameter.grad().data<float>()[0];
   };
   float* const all = store.gradients().data<float>();
@@ -80,7 +80,7 @@ TEST_CASE("gradients of an earlier step are replaced by the first product, or ze
     parameter.add_product([&](Tensor&, ops::WriteMode mode) { modes.push_back(mode); });
   };
 
-  // Without it all are zeroed and added to.
+  // Without keep_old_gradients(), all gradients are zeroed and added to.
   fill_all(7.0f);
   store.zero_gradients();
   CHECK(raw(product) == 0.0f);
@@ -99,7 +99,7 @@ TEST_CASE("gradients of an earlier step are replaced by the first product, or ze
     multiply(product);
     CHECK(modes == std::vector{ops::WriteMode::replace, ops::WriteMode::add});
     CHECK(value_of(product) == 7.0f);
-    CHECK(value_of(other) == 0.0f);  // written by no product
+    CHECK(value_of(other) == 0.0f);  // no product has written it
     multiply(other);
     CHECK(modes.back() == ops::WriteMode::add);
     unused.use_recorded();  // a pass that gives it no gradient
@@ -111,7 +111,7 @@ TEST_CASE("gradients of an earlier step are replaced by the first product, or ze
     CHECK(raw(idle) == 0.0f);
     CHECK(raw(product) == 7.0f);
   }
-  // Where graphs have done it, the host is told.
+  // After graphs have zeroed and written gradients, the host is notified.
   store.gradients_zeroed();
   store.gradients_written();
   modes.clear();

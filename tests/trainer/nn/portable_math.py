@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The hashes that portable_math_test.cc expects: the same IEEE operations, one by one, as Python's floats do them."""
+"""Prints the hashes that portable_math_test.cc expects: the same IEEE operations, one by one, with Python's floats."""
 
 import math
 import struct

@@ -1,5 +1,5 @@
-// The functions behind initial values and schedules: right to the last bits, and the same bits
-// everywhere.
+// Tests of the functions behind initial values and schedules: they are right to the last bits, and
+// have the same bits everywhere.
 #include "trainer/random/portable_math.h"
 
 #include <doctest/doctest.h>
@@ -42,7 +42,7 @@ TEST_CASE("portable functions are right to the last bits") {
     compare(portable_cos_of_turns(u), std::cos(2.0 * std::numbers::pi * u), 1.0);
     compare(portable_exp2(-u), std::exp2(-u), std::exp2(-u));
   }
-  CHECK(worst < 2e-15);  // the angle 2 pi u of the library's side is rounded itself
+  CHECK(worst < 2e-15);  // the library's angle 2 pi u is rounded itself
   for (const auto& [turns, sine, cosine] : {std::tuple{0.0, 0.0, 1.0},
                                             {0.25, 1.0, 0.0},
                                             {0.5, 0.0, -1.0},
@@ -61,7 +61,7 @@ TEST_CASE("portable functions are right to the last bits") {
 }
 
 TEST_CASE("portable functions have the same bits on every CPU, compiler and libm") {
-  // The values were computed by tests/trainer/nn/portable_math.py, in another language.
+  // tests/trainer/nn/portable_math.py computed the values, in another language.
   Bits logs, sines, cosines, powers;
   for (std::uint64_t i = 0; i < 4096; ++i) {
     const double u = random_uniform(11, i);

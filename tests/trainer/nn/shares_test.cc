@@ -1,5 +1,5 @@
-// Shares of what is trained: every element is one rank's, with the values that it has in a store
-// that is not cut.
+// Tests of shares of trained parameters: every element belongs to one rank, with the value that it
+// has in a store that is not sharded.
 #include "trainer/nn/shares.h"
 
 #include <doctest/doctest.h>
@@ -105,7 +105,8 @@ TEST_CASE("masters of bf16 weights are the own share, of f32 weights they are th
 
 TEST_CASE(
     "experts apart are a range of their own, and every element is on as many ranks as have it") {
-  // Six ranks: two have experts 0 and 1 in three replicas, so that a rank has one of two.
+  // Six ranks: experts 0 and 1 are divided over two ranks, in three replicas, so each rank has one
+  // of the two experts.
   constexpr int kRanks = 6, kOwners = 2;
   for (const DType compute : {DType::f32, DType::bf16})
     for (const bool sharded : {false, true}) {

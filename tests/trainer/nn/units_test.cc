@@ -1,4 +1,4 @@
-// What is gathered as one, and where it lies.
+// Tests of the units that are gathered as one, and of where they are stored.
 #include "trainer/nn/units.h"
 
 #include <doctest/doctest.h>
@@ -41,7 +41,7 @@ TEST_CASE("ranges of units lie one behind the other, what is trained in front") 
       {"final_norm", 8, false, false, true},       {"head", 60, true, true, true}};
   const UnitLayout layout = lay_out_units(members, 32);
   REQUIRE(layout.units.size() == 5);
-  // Embedding, layers and head take two rooms in turns; the norm has one of its own.
+  // Embedding, layers and head use two rooms alternately. The norm has a separate room.
   std::vector<std::size_t> rooms;
   for (const Unit& unit : layout.units) rooms.push_back(unit.room);
   CHECK(rooms == std::vector<std::size_t>{0, 1, 0, 2, 1});
@@ -49,7 +49,7 @@ TEST_CASE("ranges of units lie one behind the other, what is trained in front") 
   CHECK(layout.rooms[0].narrow == 128);
   CHECK(layout.rooms[1].narrow == 64);
   CHECK(layout.rooms[1].wide == 32);
-  CHECK(layout.rooms[1].gradients == 64);  // of the head: what is frozen has none
+  CHECK(layout.rooms[1].gradients == 64);  // of the head: frozen parameters have none
   CHECK(layout.trained == 64 + 32 + 96 + 32 + 128);
   CHECK(layout.all == layout.trained + 64);
   std::int64_t end = 0;
@@ -59,7 +59,7 @@ TEST_CASE("ranges of units lie one behind the other, what is trained in front") 
     end = bucket.end;
   }
   CHECK(end == layout.all);
-  CHECK(layout.offsets[5] == 0);  // what is used last is in front
+  CHECK(layout.offsets[5] == 0);  // the unit that is used last comes first
   CHECK(layout.offsets[2] == layout.trained);
 }
 

@@ -1,4 +1,5 @@
-// Attention of the newest tokens over kept keys against the reference of the whole sequence.
+// Compares attention of the newest tokens over cached keys with the reference over the whole
+// sequence.
 #include "trainer/ops/attention_cached.h"
 
 #include "tests/trainer/ops/op_test.h"
@@ -13,8 +14,9 @@ struct CachedCase {
   std::int64_t newest, window;
 };
 
-// One and several new tokens, all of them, and more than a tile of them; groups of heads; windows
-// that begin anywhere; values of another width; lengths whose keys are cut into ranges.
+// One and several new tokens, all tokens, and more than a tile of new tokens; groups of heads;
+// windows that begin anywhere; values of a different width; lengths whose keys are divided into
+// ranges.
 constexpr CachedCase kCachedCases[] = {
     {{1, 1, 2, 1, 8, 0}, 1, 0},     {{2, 9, 4, 2, 16, 0}, 1, 0},    {{2, 40, 4, 1, 64, 0}, 3, 0},
     {{1, 33, 2, 2, 24, 16}, 33, 0}, {{1, 70, 12, 1, 8, 0}, 20, 9},  {{1, 700, 4, 2, 8, 0}, 1, 0},
@@ -100,7 +102,7 @@ TEST_CASE("the place of the newest tokens is read where the keys are") {
     ops::attention_cached(v.context, q, keys, values, mask, read);
     CHECK(values_of(read) == values_of(told));
 
-    // Rows go where the place says, and nowhere else.
+    // Rows are copied to the place and nowhere else.
     Tensor to = v.context.zeros(v.dtype, {s.batch, s.tokens, s.heads, s.dims});
     ops::copy_to_place(v.context, q, mask.place, to);
     CHECK(values_of(to.slice(1, known, newest)) == values_of(q));

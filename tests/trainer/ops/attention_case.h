@@ -1,4 +1,4 @@
-// A case of masked attention: tensors, the mask, and the comparison with the f64 reference.
+// A case of masked attention: its tensors, its mask, and the comparison with the f64 reference.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,18 @@ namespace sortie::trainer {
 
 struct AttentionCase {
   reference::HeadShape shape;
-  std::int64_t window;    // keys that a query sees, itself included; 0 = all before it
-  std::int64_t document;  // length of a document, 0 = one; the second sample's are shifted by one
+  std::int64_t window;    // keys that a query sees, its own included; 0: all up to its own
+  std::int64_t document;  // length of a document, 0: one; those of sample b begin b tokens earlier
   float dropout;
 
-  /// Where the document of token t of sample b begins.
+  /// Returns where the document of token t of sample b begins.
   std::int64_t start_of(std::int64_t b, std::int64_t t) const {
     if (document == 0) return 0;
     return std::max<std::int64_t>(0, (t + b) / document * document - b);
   }
 };
 
-/// start_of every token, as ops take it.
+/// Returns start_of() of every token, as ops take it.
 inline Tensor document_starts(ExecutionContext& context, const AttentionCase& c) {
   std::vector<std::int32_t> starts;
   for (std::int64_t b = 0; b < c.shape.batch; ++b)
@@ -41,7 +41,7 @@ struct AttentionTensors {
   }
 };
 
-/// Random q, k, v and dout; results are NaN.
+/// Returns random q, k, v and dout. The output and the gradients are NaN.
 inline AttentionTensors random_attention(ExecutionContext& context, DType dtype,
                                          const reference::HeadShape& s) {
   const std::int64_t width = s.value_dims != 0 ? s.value_dims : s.dims;
@@ -68,10 +68,11 @@ struct AttentionExpected {
   reference::AttentionOut out;
   reference::AttentionGradients gradients;
 };
-/// The reference is slow, and the same for every instruction set and number of threads.
+/// Results of the reference, which is slow. They are the same for every instruction set and number
+/// of threads.
 using KnownAttention = std::map<std::pair<const AttentionCase*, DType>, AttentionExpected>;
 
-/// Forward and backward pass of `c` against the reference. The case must outlive `known`.
+/// Compares the forward and backward passes of `c` with the reference. `c` must outlive `known`.
 inline void check_attention(const Variant& v, const AttentionCase& c, KnownAttention& known) {
   const reference::HeadShape& s = c.shape;
   CAPTURE(s.tokens);
@@ -106,7 +107,7 @@ inline void check_attention(const Variant& v, const AttentionCase& c, KnownAtten
   CHECK(relative_error(values_of(x.out), expected.out) <= v.tolerance);
   CHECK(relative_error(values_of(x.lse), expected.lse) <= 1e-5);
   CHECK(relative_error(values_of(x.dv), g.dv) <= 2 * v.tolerance);
-  if (s.tokens == 1 || c.window == 1) return;  // there is one key, and no slope
+  if (s.tokens == 1 || c.window == 1) return;  // one key: gradients are 0
   CHECK(relative_error(values_of(x.dq), g.dq) <= 2 * v.tolerance);
   CHECK(relative_error(values_of(x.dk), g.dk) <= 2 * v.tolerance);
 }

@@ -1,11 +1,11 @@
-// Sequences that are cut into many tiles of keys.
+// Tests of attention over sequences that are divided into many tiles of keys.
 #include "tests/trainer/ops/attention_case.h"
 
 namespace sortie::trainer {
 namespace {
 
-// Lengths at, below and above whole tiles; grouped heads; values of another width; windows longer
-// than a tile that begin anywhere; documents that leave tiles empty.
+// Lengths at, below and above whole tiles; grouped heads; values of a different width; windows that
+// are longer than a tile and begin anywhere; documents that leave tiles empty.
 constexpr AttentionCase kCases[] = {
     {{1, 1025, 2, 1, 8, 0}, 0, 0, 0.0f},    {{1, 1536, 1, 1, 24, 16}, 0, 0, 0.0f},
     {{1, 1300, 1, 1, 8, 0}, 1100, 0, 0.0f}, {{1, 2100, 1, 1, 8, 0}, 1027, 0, 0.0f},

@@ -1,4 +1,5 @@
-// Windows, documents, dropout and value heads of another width against the f64 reference.
+// Compares attention with windows, documents, dropout and value heads of a different width with the
+// f64 reference.
 #include "tests/trainer/ops/attention_case.h"
 
 namespace sortie::trainer {
@@ -33,7 +34,7 @@ TEST_CASE("RoPE turns by the given positions") {
     const auto table = ops::make_rope_table(v.context, 8, ops::rope_frequencies(4, 100.0));
     Tensor plain = make_tensor(v.context, v.dtype, shape, x);
     ops::rope(v.context, plain, table, {}, false);
-    // Positions that start again: each token is turned as the first ones are.
+    // Positions that restart every three tokens: all tokens are rotated as the first three are.
     std::vector<std::int32_t> places;
     for (int i = 0; i < 12; ++i) places.push_back(i % 3);
     const Tensor positions =
@@ -71,12 +72,12 @@ TEST_CASE("dropout keeps the share it should and depends on key, sample and plac
         kept += value > 0;
         if (i > 0) neighbours += value > 0 && all[static_cast<std::size_t>(b * count + i - 1)] > 0;
       }
-      // Five standard deviations.
+      // Limits of five standard deviations.
       const auto n = static_cast<double>(count);
       CHECK(std::abs(kept / n - 0.75) <= 5 * std::sqrt(0.75 * 0.25 / n));
       CHECK(std::abs(neighbours / n - 0.5625) <= 5 * std::sqrt(0.5625 * 0.4375 * 2 / n));
     }
-    // Sample 2 of the batch from 7 on is sample 0 of a batch from 9 on.
+    // Sample 2 of a batch that begins at sample 7 is sample 0 of a batch that begins at 9.
     Tensor one = v.context.empty(v.dtype, {1, count});
     ops::dropout(v.context, {0.25f, 99, 9}, 1, ones.slice(0, 2, 1), one);
     CHECK(values_of(one) == Values(all.begin() + 2 * count, all.end()));

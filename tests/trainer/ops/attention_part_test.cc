@@ -1,5 +1,5 @@
-// Attention over a sequence in parts against the same in one call: what ranks that share sequences
-// add up.
+// Compares attention over parts of a sequence, which ranks that share sequences add up, with
+// attention over the whole sequence in one call.
 #include "tests/trainer/ops/attention_case.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
@@ -12,7 +12,8 @@ struct PartCase {
   std::int64_t chunk;  // tokens of a part; the last one may have fewer
 };
 
-// Parts of less and more than a tile; windows that hide parts; documents; values of another width.
+// Parts shorter and longer than a tile; windows that hide parts; documents; values of a different
+// width.
 constexpr PartCase kPartCases[] = {
     {{{2, 24, 2, 1, 8, 0}, 0, 0, 0.0f}, 6},         {{{1, 40, 2, 2, 8, 12}, 7, 0, 0.25f}, 10},
     {{{2, 30, 4, 2, 8, 0}, 0, 9, 0.25f}, 10},       {{{1, 1200, 1, 1, 8, 0}, 0, 0, 0.0f}, 600},
@@ -30,7 +31,7 @@ Tensor f32_zeros(ExecutionContext& context, const Shape& shape) {
   return context.zeros(DType::f32, shape);
 }
 
-/// Every pair of parts, keys from the last to the first.
+/// Runs every pair of parts, with keys from the last part to the first.
 AttentionTensors run_in_parts(ExecutionContext& context, const AttentionTensors& whole,
                               const ops::AttentionMask& mask, std::int64_t chunk) {
   const std::int64_t tokens = whole.q.size(1);
@@ -59,7 +60,7 @@ AttentionTensors run_in_parts(ExecutionContext& context, const AttentionTensors&
       ops::attention_forward(context, of(x.q), x.k.slice(1, key, keys), x.v.slice(1, key, keys),
                              part, out, lse);
     });
-    // The backward pass takes the result in the type of the inputs.
+    // The backward pass takes the output in the type of the inputs.
     Tensor dense = context.empty(DType::f32, out.shape()), result = dense;
     ops::copy(context, out, dense);
     if (x.q.dtype() != DType::f32) {
@@ -75,7 +76,7 @@ AttentionTensors run_in_parts(ExecutionContext& context, const AttentionTensors&
   return x;
 }
 
-/// The sum of all parts against one call.
+/// Compares the sum over all parts with one call.
 void check_in_parts(ExecutionContext& context, DType dtype, const PartCase& part) {
   const AttentionCase& c = part.attention;
   CAPTURE(std::string(dtype_name(dtype)));

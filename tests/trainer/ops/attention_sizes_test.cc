@@ -1,4 +1,5 @@
-// Head sizes and lengths around those of tiles, and how query heads of a key head are shared out.
+// Tests of head sizes and lengths around the sizes of tiles, and of how query heads of a key head
+// are distributed.
 #include <algorithm>
 #include <cmath>
 
@@ -7,8 +8,8 @@
 namespace sortie::trainer {
 namespace {
 
-// Heads of every width that kernels are made for, one and the last of them not full; values of
-// another width; lengths a token below, at and above tiles of 32, 64 and 128 rows.
+// Heads of every width that kernels are made for, and heads that fill such a width only in part;
+// values of a different width; lengths one token below, at and above tiles of 32, 64 and 128 rows.
 constexpr AttentionCase kSizeCases[] = {
     {{1, 33, 2, 1, 32, 0}, 0, 0, 0.0f},    {{1, 63, 1, 1, 64, 0}, 0, 0, 0.0f},
     {{1, 64, 1, 1, 40, 64}, 0, 0, 0.0f},   {{1, 65, 1, 1, 96, 0}, 0, 0, 0.0f},
@@ -19,7 +20,7 @@ constexpr AttentionCase kSizeCases[] = {
     {{1, 20, 1, 1, 250, 3}, 0, 0, 0.0f},
 };
 
-// Few and many key heads, whose query heads are summed up by one block or by several.
+// Few and many key heads. The gradients of their query heads are summed by one block or by several.
 constexpr AttentionCase kGroupCases[] = {
     {{1, 9, 12, 1, 8, 0}, 0, 0, 0.0f},
     {{29, 2, 12, 3, 8, 0}, 0, 0, 0.0f},
@@ -44,7 +45,7 @@ TEST_CASE("attention sums gradients over the heads that read a key") {
 
 TEST_CASE("attention takes views that lie at odd places") {
   for_each_variant(true, [](const Variant& v) {
-    // Every tensor is a slice whose rows begin behind a gap.
+    // Every tensor is a slice whose rows begin after a gap.
     const std::int64_t tokens = 37, heads = 2, dims = 16;
     const Shape shape{1, tokens, heads, dims};
     const auto random = [&](std::uint64_t seed) {
@@ -75,7 +76,8 @@ TEST_CASE("attention takes views that lie at odd places") {
 }
 
 TEST_CASE("attention of large scores") {
-  // f32 has them to a share of 6e-8, and probabilities to as much as that is of e^score.
+  // f32 has scores with a relative error of 6e-8. The absolute error of a score is the relative
+  // error of e^score, and so of probabilities.
   for_each_variant(true, [](const Variant& v) {
     const double tolerance = std::max(v.tolerance, 1e-3);
     const reference::HeadShape s{1, 70, 2, 1, 64, 0};

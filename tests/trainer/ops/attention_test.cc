@@ -1,4 +1,4 @@
-// Attention and RoPE against the f64 reference, on views of one QKV buffer.
+// Compares attention and RoPE on views of one QKV buffer with the f64 reference.
 #include "trainer/ops/attention.h"
 
 #include <algorithm>
@@ -12,15 +12,15 @@ namespace {
 using reference::HeadShape;
 
 // One token, odd lengths, more than one and exactly two row blocks, grouped and single key heads,
-// the head sizes 56 and 64, an odd one.
+// the head sizes 56 and 64, and an odd head size.
 constexpr HeadShape kShapes[] = {{1, 1, 1, 1, 8},    {2, 5, 4, 2, 16},   {1, 67, 3, 1, 56},
                                  {1, 128, 2, 2, 64}, {2, 130, 4, 1, 24}, {1, 70, 2, 1, 7}};
 
 struct Views {
   Tensor buffer, q, k, v;
 };
-/// [B, T, (H + 2 KV) D] and its three parts, with the values of each part; NaN where there are
-/// none.
+/// Returns a buffer [B, T, (H + 2 KV) D] and its three parts with these values. A part without
+/// values is NaN.
 Views make_views(ExecutionContext& context, DType dtype, const HeadShape& s, const Values& q,
                  const Values& k, const Values& v) {
   const std::int64_t width = (s.heads + 2 * s.key_heads) * s.dims;
@@ -93,7 +93,7 @@ TEST_CASE("attention equals the reference forward and backward") {
       const Run run = run_attention(v.context, v.dtype, s, in, static_cast<float>(scale));
       CHECK(relative_error(run.out, expected.out) <= v.tolerance);
       CHECK(relative_error(run.lse, expected.lse) <= 1e-5);
-      // Zero for one token; else P, dP and dS are rounded, too: twice the tolerance.
+      // Zero for one token. Otherwise P, dP and dS are rounded, too, hence twice the tolerance.
       if (s.tokens > 1) {
         CHECK(relative_error(run.dq, g.dq) <= 2 * v.tolerance);
         CHECK(relative_error(run.dk, g.dk) <= 2 * v.tolerance);

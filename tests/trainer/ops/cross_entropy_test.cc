@@ -1,4 +1,4 @@
-// LM head with cross-entropy against the f64 reference.
+// Compares the LM head with cross-entropy with the f64 reference.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -13,7 +13,7 @@ namespace {
 
 struct RowCase {
   std::int64_t m, n, k, vocab;
-  double range;  // of h and w: how far apart the logits are
+  double range;  // of h and w; sets how far apart the logits are
 };
 // More than one tile of the vocabulary, more than one chunk of rows, padded columns, one row.
 constexpr RowCase kRowCases[] = {{1, 11, 8, 11, 1.0},
@@ -31,7 +31,8 @@ struct RowInputs {
   }
 };
 
-/// Every third target is -100; the rest are spread over the vocabulary and meet its last column.
+/// Returns random inputs. Every third target is -100; the others are spread over the vocabulary and
+/// include its last column.
 RowInputs make_inputs(DType dtype, const RowCase& c) {
   RowInputs in{
       random_values(dtype, 1, c.m * c.k, c.range), random_values(dtype, 2, c.n * c.k, c.range), {}};
@@ -41,7 +42,7 @@ RowInputs make_inputs(DType dtype, const RowCase& c) {
   return in;
 }
 
-/// The op with a loss of its own, read.
+/// Runs the op with a new loss tensor and returns the loss.
 ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h,
                                       const ops::PackedWeight& w, const Tensor& targets,
                                       std::int64_t vocab_size, float grad_scale, Tensor dh,
@@ -57,7 +58,7 @@ ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h
 
 TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
   for_each_variant(true, [](const Variant& v) {
-    // Parts of one and of several tiles, the last ones with few columns and with padding alone.
+    // Parts of one and of several tiles. The last parts have few columns or only padding.
     for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0},
                              RowCase{6, 2 * 2200, 8, 4201, 1.0}})
       for (const std::int64_t parts : {2, 5}) {
@@ -136,14 +137,15 @@ TEST_CASE("loss and gradients equal the reference") {
       const auto result =
           cross_entropy(v.context, h, weight, targets, c.vocab, static_cast<float>(scale), dh, dw);
       CHECK(result.count == expected.count);
-      // Logits are f32 sums of exact products, also in bf16: the loss does not see the dtype.
+      // Logits are f32 sums of exact products, in bf16 too, so the loss does not depend on the
+      // dtype.
       CHECK(std::abs(result.loss_sum / expected.loss - 1.0) <= 1e-5);
       CHECK(relative_error(values_of(dh), expected.dh) <= v.tolerance);
       Values added = values_of(dw);
       for (std::size_t i = 0; i < added.size(); ++i) added[i] -= before[i];
       CHECK(relative_error(added, expected.dw) <= v.tolerance);
 
-      // What is there, NaN included, is replaced; rows of padding are 0 before.
+      // Old values, NaN included, are replaced. Rows of padding are 0 before.
       Values old(before.size());
       std::fill_n(old.begin(), c.vocab * c.k, std::nan(""));
       Tensor replaced = make_tensor(v.context, DType::f32, {c.n, c.k}, old);
@@ -165,7 +167,8 @@ TEST_CASE("the loss and its gradients do not depend on how many rows are compute
   // Twice the gradient of 151936 x 896 is 1039 MiB.
   CHECK(ops::head_chunk_rows({}, 16384, 151936, 151936 * 896) == 1664);
   CHECK(ops::head_chunk_rows({}, 1000, 50304, 50304 * 4096) == 1000);
-  // Of 128256 x 4096 it would be 4008 MiB: 3072 rows would have 1503 MiB, and are 3 even chunks.
+  // Twice the gradient of 128256 x 4096 is 4008 MiB, which is over the upper limit. Logits of 3072
+  // rows have 1503 MiB; 8192 rows are then divided into 3 even chunks.
   CHECK(ops::head_chunk_rows({}, 8192, 128256, 128256 * 4096) == 2816);
   CHECK(ops::head_chunk_rows({.least_logits_bytes = 1, .most_logits_bytes = 1}, 600, 100, 0) ==
         256);
@@ -220,7 +223,7 @@ TEST_CASE("a NaN or Inf in a counted row makes loss and gradients non-finite") {
     for (const double bad : {kNaN, std::numeric_limits<double>::infinity()}) {
       CAPTURE(bad);
       RowInputs in = make_inputs(v.dtype, c);
-      in.h[3 * 8 + 2] = bad;  // row 3 is counted
+      in.h[3 * 8 + 2] = bad;  // row 3 has a target
       const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
       Tensor dh = v.context.empty(v.dtype, {c.m, c.k}),
              dw = v.context.zeros(DType::f32, {c.n, c.k});

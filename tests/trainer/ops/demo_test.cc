@@ -1,5 +1,5 @@
-// DeMo on one matrix: the transform against its definition, the bytes of a message, and the
-// recurrence against a plain f64 one.
+// Tests of DeMo on one matrix: the transform against its definition, the bytes of a message, and
+// the recurrence against a plain one in f64.
 #include "trainer/ops/demo.h"
 
 #include <algorithm>
@@ -19,7 +19,8 @@ using ops::DemoBlocks;
 using ops::DemoCoefficient;
 using ops::DemoRoom;
 
-/// The largest value of the DCT-II's definition: sum over the block, in f64.
+/// Returns the two-dimensional orthonormal DCT-II of a block, or its inverse, by the definition in
+/// f64.
 Values plain_cosine_transform(const Values& x, std::int64_t rows, std::int64_t columns,
                               bool inverse) {
   const auto basis = [](std::int64_t size, std::int64_t k, std::int64_t n) {
@@ -131,8 +132,8 @@ TEST_CASE("DeMo: the largest coefficients are chosen, of equal ones the first, i
     for (const int kind : {0, 1, 2, 3}) {
       CAPTURE(kind);
       Values x = random_values(DType::f32, 3, count);
-      if (kind == 1) std::ranges::fill(x, -0.5);  // all alike
-      if (kind == 2)                              // few values, many times each
+      if (kind == 1) std::ranges::fill(x, -0.5);  // all equal
+      if (kind == 2)                              // few values, each many times
         for (double& value : x) value = std::round(value * 2);
       if (kind == 3) std::ranges::fill(x, 0.0);
       put_block(x, rows, columns, *room);
@@ -161,18 +162,19 @@ TEST_CASE("DeMo: the largest coefficients are chosen, of equal ones the first, i
 
 TEST_CASE("DeMo: a message has the bytes that the format says") {
   const DemoBlock block(ops::demo_kernels(ops::Isa::baseline), 64, 64);
-  // 127 / 127 = 1 is a scale of 16 bits: 0x3f80.
+  // The scale is 127 / 127 = 1, in bf16: 0x3f80.
   std::vector<DemoCoefficient> three = {
       {0x0ab >> 2, 0x2c, 127.0f}, {0x123 >> 6, 0x23, -1.4f}, {63, 63, 0.2f}};
   std::vector<std::uint8_t> bytes(2 + 6 + 4, 0xee);
   ops::write_demo_message(block, three, bytes);
-  // Index 0xaac (row 42, column 44) and 0x123 share three bytes; 0xfff stands with a filler.
+  // The indices 0xaac (row 42, column 44) and 0x123 share three bytes. 0xfff shares its bytes with
+  // padding.
   CHECK(bytes == std::vector<std::uint8_t>{0x80, 0x3f, 0xac, 0x3a, 0x12, 0xff, 0x0f, 0x00, 0x7f,
                                            0xff, 0x00, 0x00});
-  CHECK(three[1].value == -1.0f);  // as it is told
+  CHECK(three[1].value == -1.0f);  // as the message has it
   CHECK(three[2].value == 0.0f);
   std::vector<DemoCoefficient> read(4);
-  CHECK(ops::read_demo_message(block, bytes, read) == 2);  // 0 is none
+  CHECK(ops::read_demo_message(block, bytes, read) == 2);  // a value of 0 is not returned
   CHECK((read[0].row == 42 && read[0].column == 44 && read[0].value == 127.0f));
   CHECK((read[1].row == 4 && read[1].column == 35 && read[1].value == -1.0f));
 }
@@ -226,7 +228,8 @@ TEST_CASE("DeMo: a coefficient is told to half of a 127th of the largest, at eve
       CHECK(error <= 0.5 * most / 127 * (1 + 0x1p-7) * (1 + 1e-5));
     }
   }
-  // Nothing at all, and what is too small for a scale, stays; what is no number is told.
+  // Zeros, and values that are too small for a scale, are not sent. Values that are not finite are
+  // sent as NaN.
   std::vector<std::uint8_t> bytes(2 + 5);
   std::vector<DemoCoefficient> read(2);
   for (const float value : {0.0f, 1e-31f, -1e-40f}) {
@@ -268,7 +271,8 @@ TEST_CASE("DeMo: sides are cut into as few equal parts as the chunk allows") {
     CHECK(longest == one.longest);
     CHECK(shortest == one.shortest);
   }
-  // 2.5 bytes a coefficient and 2 for the scale: 162 times less than the gradients of a block.
+  // A coefficient takes 2.5 bytes and the scale 2: 200 times less than the f32 gradients of a
+  // block.
   CHECK(DemoBlocks{.rows = 64, .columns = 64}.block_bytes() == 82);
   CHECK(DemoBlocks{.rows = 1, .columns = 5, .top_k = 32}.block_bytes() == 2 + 9 + 6);
   CHECK(DemoBlocks{.rows = 64, .columns = 64, .top_k = 4096}.block_bytes() == 2 + 4096 / 2 * 5);
@@ -374,7 +378,7 @@ TEST_CASE("DeMo: weights move by the sign of the mean of what was sent, by hand"
         if (senders[i] > 0) sums[i] /= senders[i];
       const Values q = plain_cosine_transform(sums, 35, 64, true);
       for (std::size_t i = 0; i < q.size(); ++i) {
-        if (std::abs(q[i]) < 1e-5) continue;  // rounding may turn its sign
+        if (std::abs(q[i]) < 1e-5) continue;  // rounding may change its sign
         ++clear;
         const std::size_t at = static_cast<std::size_t>(row) * 64 + i;
         const double wanted = before[at] * (1 - 0.01 * 0.1) - (q[i] > 0 ? 0.01 : -0.01);

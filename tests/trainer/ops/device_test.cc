@@ -1,4 +1,4 @@
-// Devices under the ops: memory that only ops may touch, and work that is done late.
+// Tests of the devices that ops run on: memory that only ops may touch, and deferred work.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// The signal that ends a process which does this; 0 when none does.
+/// Runs `act` in a child process. Returns the signal that ends the process, or 0 if none does.
 int signal_of(const std::function<void()>& act) {
   const pid_t child = fork();
   REQUIRE(child >= 0);
@@ -42,7 +42,8 @@ TEST_CASE("outside of ops the host can not touch guarded memory") {
   const std::vector<float> values = {1, 2, 3, 4};
   const Tensor x = ops::tensor_from_host<float>(context, values, {4});
   CHECK(signal_of([&] { sink = x.data<float>()[1]; }) == SIGABRT);  // the check names the tensor
-  CHECK(signal_of([&] { sink = static_cast<float*>(x.raw())[1]; }) == SIGSEGV);  // the pages
+  // The pages are protected.
+  CHECK(signal_of([&] { sink = static_cast<float*>(x.raw())[1]; }) == SIGSEGV);
   CHECK(signal_of([&] { static_cast<float*>(x.raw())[1] = 1.0f; }) == SIGSEGV);
   CHECK(signal_of([&] { sink = ops::HostAccess<float>(context, x)[1]; }) == 0);
   CHECK(signal_of([&] {
@@ -151,7 +152,7 @@ TEST_CASE("late work waits for the events that it is told to wait for, and for n
     CHECK(sum_of(seed, true) == 6.0f);
     early += sum_of(seed, false) == 0.0f;
   }
-  CHECK(early > 5);  // a wait that is forgotten is found
+  CHECK(early > 5);  // a missing wait is detected
 }
 
 TEST_CASE("an event that is asked for gets there, and a stream waits for what goes on beside it") {
@@ -176,13 +177,13 @@ TEST_CASE("an event that is asked for gets there, and a stream waits for what go
     ops::add(context, x, x, y);
     const Event added = context.record();
     {
-      const auto stream = context.with_stream(StreamKind::copy);  // goes on meanwhile
+      const auto stream = context.with_stream(StreamKind::copy);  // runs meanwhile
       ops::fill(context, 3.0, x);
     }
     while (beside->left > 0) CHECK_FALSE((added.poll() && beside->left > 0));
     CHECK(ops::copy_to_host<float>(context, y)[0] > 0.0f);
     CHECK(added.poll());
-    // Nothing else to do: the host waits for it.
+    // Without other work, synchronize() makes the host wait for it.
     const auto slow = std::make_shared<Beside>();
     slow->left = 1000;
     context.wait(slow);
@@ -206,7 +207,7 @@ TEST_CASE("work that is late has its operands: they are kept until then") {
     values.assign(100, 9.0f);  // the copy does not see this
     ops::add(context, x, x, y);
   }
-  Tensor other = context.zeros(DType::f32, {100});  // takes no memory that is still needed
+  Tensor other = context.zeros(DType::f32, {100});  // does not reuse memory that is still needed
   CHECK(ops::copy_to_host<float>(context, y) == std::vector<float>(100, 2.0f));
 }
 

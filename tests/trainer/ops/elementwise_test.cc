@@ -1,4 +1,4 @@
-// Activations, embedding and conversions against the f64 references.
+// Compares activations, embedding and conversions with the f64 references.
 #include "trainer/ops/elementwise.h"
 
 #include <algorithm>
@@ -81,7 +81,7 @@ TEST_CASE("activations hold point by point over the whole range of f32") {
     Tensor y = v.context.empty(v.dtype, {1, count}), dx = v.context.empty(v.dtype, {1, count});
     const Values ones(x.size(), 1.0);
     const Tensor dy = make_tensor(v.context, v.dtype, {1, count}, ones);
-    // The tails of the tanh form go to 0 sooner, and not relatively.
+    // The tails of the tanh form reach 0 earlier, so errors are not relative to each value.
     ops::gelu_forward(v.context, ops::Gelu::tanh, in, y);
     ops::gelu_backward(v.context, ops::Gelu::tanh, dy, in, dx);
     const Values tanh = values_of(y), tanh_slope = values_of(dx);
@@ -101,8 +101,8 @@ TEST_CASE("activations hold point by point over the whole range of f32") {
     Tensor silu = v.context.empty(v.dtype, {1, count});
     ops::swiglu_forward(v.context, make_tensor(v.context, v.dtype, {1, 2 * count}, both), {}, silu);
     const Values expected_silu = reference::swiglu(both, 1, count), got_silu = values_of(silu);
-    // Relative to each value, also in the tails, down to where f32 underflows: GPUs' sigmoids below
-    // 2^-126 are 0, and such an x is under 88.
+    // Errors are relative to each value, in the tails too, down to where f32 underflows: on GPUs,
+    // sigmoids below 2^-126 are 0, which changes SiLU by less than 88 * 2^-126.
     const auto close = [](double a, double b, double tolerance) {
       return std::abs(a - b) <= tolerance * std::abs(b) + 88 * 0x1p-126;
     };
@@ -162,7 +162,7 @@ TEST_CASE("embedding copies rows and adds their gradients in token order") {
       for (std::size_t c = 0; c < 70; ++c) {
         const std::size_t cell = static_cast<std::size_t>(ids[i]) * 70 + c;
         expected_y.push_back(table[cell]);
-        // In f32, in this order: equal to the last bit.
+        // Sums are in f32, in this order: equal to the last bit.
         expected[cell] = static_cast<double>(static_cast<float>(expected[cell]) +
                                              static_cast<float>(dy[i * 70 + c]));
       }
@@ -222,7 +222,8 @@ TEST_CASE("elements of aligned rows, of odd ones and past every block are all re
     struct Case {
       std::int64_t rows, cols, gap;
     };
-    // 16-byte accesses with and without a tail, none; more rows than 2^16; one row of many blocks.
+    // Rows for 16-byte accesses with and without a tail, and unaligned rows; more than 2^16 rows;
+    // one row of many blocks.
     for (const Case& c : {Case{3, 64, 8}, Case{3, 61, 8}, Case{5, 264, 1}, Case{66000, 2, 1},
                           Case{1, 4099, 0}, Case{2, 2056, 16}}) {
       CAPTURE(c.cols);
@@ -285,7 +286,7 @@ TEST_CASE("scale multiplies every element, also in place") {
 
 TEST_CASE("an embedding's gradients of many tokens are added row by row in token order") {
   for_each_variant(false, [](const Variant& v) {
-    // Tokens that many others repeat, and more of them than are sorted at once.
+    // One token repeats often, and there are more tokens than are sorted at once.
     const std::int64_t vocab = 40, cols = 8, count = 2500;
     std::vector<std::int32_t> ids;
     for (std::int64_t i = 0; i < count; ++i)
@@ -336,7 +337,7 @@ TEST_CASE("convert rounds to nearest even and keeps NaN, Inf and denormals as bf
     for (std::size_t i = 0; i < bits.size(); ++i) {
       const std::uint32_t got = narrow_values[i].bits;
       equal = equal && std::bit_cast<std::uint32_t>(back_values[i]) == got << 16;
-      // A GPU has one NaN for all.
+      // A GPU produces a single NaN pattern.
       if (test::on_gpu() && std::isnan(values[i]))
         equal = equal && std::isnan(back_values[i]);
       else

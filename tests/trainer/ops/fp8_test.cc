@@ -1,4 +1,4 @@
-// Casts to FP8 against a search among all codes, and products of them.
+// Compares casts to FP8 with a search among all codes, and tests products of FP8 operands.
 #include "trainer/ops/fp8.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ double largest_of(Fp8Format format) {
   return format == Fp8Format::e4m3 ? 448.0 : 57344.0;
 }
 
-/// What a code says, by the formats' definition.
+/// Returns the value of a code by the definition of the format.
 double fp8_value(Fp8Format format, int code) {
   const int width = format == Fp8Format::e4m3 ? 3 : 2, bias = format == Fp8Format::e4m3 ? 7 : 15;
   const int size = code & 0x7f, exponent = size >> width, mantissa = size & ((1 << width) - 1);
@@ -30,7 +30,8 @@ double fp8_value(Fp8Format format, int code) {
   return sign * std::ldexp(mantissa + (1 << width), exponent - bias - width);
 }
 
-/// The nearest code, of two the even one; codes are in the order of what they say.
+/// Returns the code nearest to `value`; of two equally near ones, the even one. Codes are ordered
+/// by value.
 int nearest_code(Fp8Format format, double value) {
   if (!std::isfinite(value)) return kFp8NaN;
   const double size = std::min(std::abs(value), largest_of(format));
@@ -44,7 +45,7 @@ int nearest_code(Fp8Format format, double value) {
   return best | (std::signbit(value) ? 0x80 : 0);
 }
 
-/// The largest power of two that keeps the largest finite value in the format.
+/// Returns the largest power of two that keeps the largest finite value within the format.
 double scale_for(Fp8Format format, const Values& values) {
   double largest = 0.0;
   for (const double value : values)
@@ -77,7 +78,7 @@ void check_cast(ExecutionContext& context, Fp8Format format, const Values& value
   }
 }
 
-/// What the codes of a copy say, scaled.
+/// Returns the values that an operand's codes stand for, scaled back.
 Values said_by(const ops::Fp8Operand& operand) {
   const double inverse = static_cast<double>(numbers_of<float>(operand.inverse_scale)[0]);
   Values values;
@@ -93,7 +94,7 @@ TEST_CASE("FP8: every bf16 value becomes the nearest code of its matrix" *
   ExecutionContext context(1, test::device());
   for (const Fp8Format format : kFp8Formats) {
     CAPTURE(format == Fp8Format::e4m3);
-    // All 2^16, in groups by size, so that some of each matrix are in range.
+    // All 2^16 values, in groups by magnitude, so that some values of each matrix are in range.
     for (std::uint32_t begin = 0; begin < 0x8000; begin += 0x800) {
       Values values;
       for (std::uint32_t i = 0; i < 0x800; ++i)
@@ -111,8 +112,8 @@ TEST_CASE("FP8: casts round to even, saturate at nothing that is finite, and let
           doctest::skip(test::no_gpu_is_tested())) {
   ExecutionContext context(1, test::device());
   for (const Fp8Format format : kFp8Formats) {
-    // Codes, what lies half way between them, and next to that, under a largest one that makes the
-    // scale 1.
+    // Values of codes, values half way between them, and values next to those. The largest one
+    // makes the scale 1.
     Values values;
     for (int code = 0; code < 0x7e; ++code) {
       const double here = fp8_value(format, code), next = fp8_value(format, code + 1);
@@ -167,12 +168,12 @@ TEST_CASE("FP8: delayed scaling goes by the history where there is one, and note
   const ops::Fp8Forms both{.rows = true, .columns = true};
   for (const Fp8Format format : kFp8Formats) {
     const ops::Fp8Matrix plain = ops::to_fp8(context, tensor, format, both);
-    // Without a number in the history it is current scaling.
+    // An empty history (all zeros) gives current scaling.
     ops::Fp8Amax amax{numbers(16, {}), numbers(1, {})};
     const ops::Fp8Matrix first = ops::to_fp8(context, tensor, format, both, amax);
     CHECK(numbers_of<std::uint8_t>(first.rows) == numbers_of<std::uint8_t>(plain.rows));
     CHECK(numbers_of<float>(amax.current)[0] == 11.5f);
-    // With one, that decides: what is larger is cut off.
+    // Otherwise the history sets the scale, and larger values saturate.
     amax = {numbers(16, {{3, 1.5}, {15, 2.0}}), numbers(1, {{0, 20.0}})};
     const ops::Fp8Matrix later = ops::to_fp8(context, tensor, format, both, amax);
     const double scale = scale_for(format, {2.0});
@@ -181,7 +182,7 @@ TEST_CASE("FP8: delayed scaling goes by the history where there is one, and note
       expected.push_back(static_cast<std::uint8_t>(nearest_code(format, value * scale)));
     CHECK(numbers_of<std::uint8_t>(later.rows) == expected);
     CHECK(numbers_of<float>(later.inverse_scale)[0] == static_cast<float>(1.0 / scale));
-    CHECK(numbers_of<float>(amax.current)[0] == 20.0f);  // of another cast before
+    CHECK(numbers_of<float>(amax.current)[0] == 20.0f);  // from an earlier cast
     amax.current = {};
     CHECK(numbers_of<std::uint8_t>(ops::to_fp8(context, tensor, format, both, amax).columns) ==
           numbers_of<std::uint8_t>(later.columns));
@@ -249,15 +250,15 @@ TEST_CASE("FP8: products are those of what the codes say" *
       const auto products = reference::linear_backward(dy8, x8, w8, m, n, k);
       CHECK(relative_error(values_of(replaced), products.dw) <=
             (test::on_emulated_gpu() ? 1e-5 : 1e-3));
-      // Tensor cores of a real GPU cut the terms of a sum where the largest one ends: an H200's
-      // were 1.4e-4 off over 64 terms.
+      // Tensor cores of a real GPU truncate the terms of a sum at the last bit of the largest one:
+      // on an H200 the error was 1.4e-4 for 64 terms.
       CHECK(relative_error(values_of(dw), expected.dw) <= (test::on_emulated_gpu() ? 1e-5 : 1e-3));
     }
 }
 
 TEST_CASE("FP8: others with the choices of timed products have the same bits" *
           doctest::skip(test::no_gpu_is_tested())) {
-  // Long sums of few results, whose last bits tell how they were computed.
+  // Long sums with few results: their last bits show how they were computed.
   const auto results = [](ExecutionContext& context) {
     Values all;
     for (const std::int64_t m : {16, 32, 48}) {

@@ -1,4 +1,5 @@
-// The row kernels: which set is chosen, and the exponential on every one of this CPU.
+// Tests of the row kernels: which instruction set is chosen, and the exponential on every set of
+// this CPU.
 #include "trainer/ops/kernels/table.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ TEST_CASE("the exponential is within 2 ulp, 0 far below, and keeps NaN") {
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double expected = std::exp(static_cast<double>(x[i]));
       expected_sum += expected;
-      // An ulp is at least 2^-24 of the value.
+      // An ulp is between 2^-24 and 2^-23 of the value.
       worst = std::max(worst, std::abs(static_cast<double>(e[i]) / expected - 1.0));
     }
     CHECK(worst <= 2 * 0x1p-23);

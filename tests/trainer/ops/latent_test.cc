@@ -1,4 +1,4 @@
-// Latent attention's pieces, interleaved RoPE and YaRN against f64.
+// Compares the pieces of latent attention, interleaved RoPE and YaRN with f64.
 #include "trainer/ops/latent.h"
 
 #include "tests/trainer/ops/op_test.h"
@@ -12,7 +12,8 @@ std::size_t at(std::int64_t index) {
   return static_cast<std::size_t>(index);
 }
 
-/// Dimension 2i to i and 2i + 1 to i + half, of rows of `dims`; `back` the other way.
+/// Moves dimension 2i to i and 2i + 1 to i + half, in rows of `dims` values; `back` does the
+/// reverse.
 Values deinterleaved(const Values& x, std::int64_t dims, bool back) {
   Values y(x.size());
   const std::int64_t half = dims / 2, rows = static_cast<std::int64_t>(x.size()) / dims;

@@ -1,4 +1,4 @@
-// Linear products against the f64 reference.
+// Compares linear products with the f64 reference.
 #include "trainer/ops/linear.h"
 
 #include "tests/trainer/ops/op_test.h"
@@ -58,7 +58,7 @@ TEST_CASE("linear backward equals the reference and adds to dw and dbias") {
         ops::linear_backward_data(v.context, dy_t, weight, dx);
         CHECK(relative_error(values_of(dx), expected.dx) <= v.tolerance);
 
-        // Weight gradients are f32 sums: exact products of the inputs, whatever their dtype.
+        // Weight gradients are f32 sums of exact products of the inputs, whatever their dtype.
         const Values before = random_values(DType::f32, 5, n * k);
         Tensor dw = make_tensor(v.context, DType::f32, {n, k}, before);
         Tensor dbias =
@@ -70,7 +70,7 @@ TEST_CASE("linear backward equals the reference and adds to dw and dbias") {
         CHECK(relative_error(values_of(dbias), expected.dbias) <= 1e-5);
         Tensor none;
         ops::linear_backward_weight(v.context, dy_t, x_t, dw, none);
-        // What is there, NaN included, is replaced.
+        // Old values, NaN included, are replaced.
         expected = reference::linear_backward(dy, x, w, m, n, k);
         Tensor replaced = make_tensor(v.context, DType::f32, {n, k},
                                       Values(static_cast<std::size_t>(n * k), std::nan("")));
@@ -105,7 +105,7 @@ TEST_CASE("a changed weight is packed again, an unchanged one is not read") {
 }
 
 TEST_CASE("long products poll more than once and give the rows of the short ones") {
-  // Several pieces of work; row r of x selects column 7 r of w.
+  // Products of several pieces of work. Row r of x selects column 7 r of w.
   const DType dtype = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
   const std::int64_t m = 1536, n = 4096, k = 4096;
   ExecutionContext context(2);

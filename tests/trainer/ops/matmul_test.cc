@@ -1,4 +1,5 @@
-// The cache of products: whoever holds one may use it, and sequences of any length need few.
+// Tests of the cache of products: a product stays valid while a caller holds it, and sequences of
+// any length need few products.
 #include "trainer/ops/cpu/matmul.h"
 
 #include "tests/trainer/ops/op_test.h"

@@ -1,4 +1,4 @@
-// Sorting by expert, grouped products and the weighted combination against the f64 reference.
+// Compares sorting by expert, grouped products and the weighted combination with the f64 reference.
 #include "trainer/ops/moe_experts.h"
 #include "trainer/ops/copy.h"
 
@@ -18,17 +18,18 @@ struct ExpertsSize {
 };
 // One token, experts without any token, all tokens with one expert, more than 256 rows of one
 // expert, more than 256 outputs, odd widths, widths that are multiples of 16 bytes and of nothing
-// more, few rows and many.
+// larger, few rows and many.
 constexpr ExpertsSize kExpertsSizes[] = {
     {1, 1, 3, 5, 7},    {1, 4, 4, 16, 8},     {37, 2, 16, 33, 56},  {60, 2, 5, 24, 40},
     {90, 1, 1, 24, 16}, {400, 2, 3, 300, 24}, {300, 2, 3, 136, 72},
 };
-/// Columns around a view: rows stay aligned where their width lets them.
+/// Returns the number of columns on each side of a view. Rows stay aligned if their width allows
+/// it.
 std::int64_t gap_of(const ExpertsSize& s) {
   return s.out % 8 == 0 && s.in % 8 == 0 ? 8 : 3;
 }
 
-/// k different experts per token; expert 1 is left out where that is possible.
+/// Returns k different experts per token, without expert 1 if that is possible.
 Choices make_choices(const ExpertsSize& s) {
   Choices chosen;
   const Values draws = random_values(7, s.tokens * 64);
@@ -53,7 +54,7 @@ Tensor make_choice_tensor(ExecutionContext& context, const ExpertsSize& s, const
 struct Inputs {
   Choices chosen;
   Values x, w, weights, dy;
-  std::int64_t most = ops::kEveryChoice;  // else some choices are -1
+  std::int64_t most = ops::kEveryChoice;  // else the number of choices that are not -1
 };
 Inputs make_inputs(DType dtype, const ExpertsSize& s) {
   return {make_choices(s),
@@ -67,7 +68,8 @@ Inputs make_inputs(DType dtype, const ExpertsSize& s) {
 struct Run {
   Values y, dx, dw, dweights;
 };
-/// Forward and backward of dispatch, one grouped product, combine; dw starts at `dw_start`.
+/// Runs the forward and backward passes of dispatch, one grouped product and combine; dw starts at
+/// `dw_start`.
 Run run_mixture(ExecutionContext& context, DType dtype, const ExpertsSize& s, const Inputs& in,
                 double dw_start, std::int64_t gap) {
   const auto rows = ops::sort_by_expert(context, make_choice_tensor(context, s, in.chosen),
@@ -124,7 +126,7 @@ TEST_CASE("a mixture equals the reference forward and backward") {
                                                      s.top_k, s.out, s.in)) <= v.tolerance);
       auto g = reference::mixture_backward(in.dy, in.x, in.w, in.chosen, in.weights, s.tokens,
                                            s.top_k, s.out, s.in);
-      // Rows on their way back are rounded more than once: twice the tolerance.
+      // Gradients of rows are rounded more than once, hence twice the tolerance.
       CHECK(relative_error(run.dx, g.dx) <= 2 * v.tolerance);
       for (double& value : g.dw) value += 0.5;
       CHECK(relative_error(run.dw, g.dw) <= 2 * v.tolerance);
@@ -135,7 +137,8 @@ TEST_CASE("a mixture equals the reference forward and backward") {
 
 namespace {
 
-/// Every third choice is dropped, all of the second token, and of many experts all of the first.
+/// Drops every third choice, all choices of the second token and, with more than three experts, all
+/// choices of the first expert.
 std::vector<bool> drops_of(const ExpertsSize& s, const Choices& chosen) {
   std::vector<bool> drops(chosen.size());
   for (std::size_t i = 0; i < chosen.size(); ++i)
@@ -162,7 +165,7 @@ TEST_CASE("dropped choices have no row, add nothing and get no gradient") {
       }
       in.most = std::ranges::count(drops, false);
       const Run run = run_mixture(v.context, v.dtype, s, in, 0.5, gap_of(s));
-      // The same as with weights of zero, but for the gradients of these.
+      // The same as with weights of zero, except for the gradients of the weights.
       CHECK(relative_error(run.y, reference::mixture(in.x, in.w, all, weights, s.tokens, s.top_k,
                                                      s.out, s.in)) <= v.tolerance);
       auto g = reference::mixture_backward(in.dy, in.x, in.w, all, weights, s.tokens, s.top_k,
@@ -240,7 +243,7 @@ TEST_CASE("rows are sorted by expert, in token order, and padded with nothing") 
 }
 
 TEST_CASE("many choices are sorted in token order") {
-  // More than one chunk of choices, with few experts, and with so many that a block is one warp.
+  // More than one chunk of choices: with few experts, and with so many that a block is one warp.
   for (const ExpertsSize& s : {ExpertsSize{2500, 2, 40, 1, 1}, ExpertsSize{700, 3, 1100, 1, 1}}) {
     CAPTURE(s.experts);
     ExecutionContext context(2, test::device());
@@ -276,7 +279,7 @@ TEST_CASE("many choices are sorted in token order") {
 TEST_CASE("all tokens to one of many experts") {
   const DType dtype = product_dtypes().back();
   ExecutionContext context(2, test::device());
-  const ExpertsSize s{50, 1, 260, 16, 8};  // a kernel is told of 256 experts
+  const ExpertsSize s{50, 1, 260, 16, 8};  // one kernel handles at most 256 experts
   Inputs in = make_inputs(dtype, s);
   in.chosen.assign(in.chosen.size(), 259);
   const Run run = run_mixture(context, dtype, s, in, 0.5, 0);

@@ -1,4 +1,5 @@
-// Routers and balance losses against the f64 references. They are f32 whatever the activations are.
+// Compares routers and balance losses with the f64 references. They are f32 whatever type the
+// activations have.
 #include "trainer/ops/moe_router.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/update_gate.h"
@@ -115,10 +116,10 @@ TEST_CASE("of equal choices the lower expert wins, in and between groups") {
   // Both scores are 1 in f32: the bias alone decides, then the index.
   CHECK(run_router(context, {RouterScore::sigmoid, 4, 2}, 1, {40, 50, 60, 0}, {0, 0, 0.5, 0})
             .chosen() == Choices{2, 0});
-  // Equal groups: the first two are kept, though later experts are as good.
+  // All groups are equal: the first two are kept, although later experts have the same scores.
   CHECK(run_router(context, {RouterScore::sigmoid, 8, 4, 4, 2}, 1, {1, 2, 1, 2, 1, 2, 1, 2}, {})
             .chosen() == Choices{1, 3, 0, 2});
-  // Every choice ties in every row: any number of threads selects the same.
+  // All choices of all rows tie: any number of threads selects the same experts.
   const RouterSpec spec{RouterScore::sigmoid, 16, 4, 4, 2};
   check_same_bits(kAnyThreads, [&](ExecutionContext& any) {
     const RouterRun run = run_router(any, spec, 90, Values(90 * 16, 1.0), Values(16, -0.125));
@@ -135,7 +136,7 @@ TEST_CASE("experts of a group that is not kept are never chosen, even with negat
   const Values logits = {3, 3, 2, 2, 1, 1, 0, 0};
   CHECK(run_router(context, {RouterScore::sigmoid, 8, 4, 4, 2}, 1, logits, bias).chosen() ==
         Choices{0, 1, 2, 3});
-  // The best expert of all is in a weak group.
+  // The best expert of all is in a group that is not kept.
   CHECK(run_router(context, {RouterScore::sigmoid, 4, 2, 2, 1}, 1, {1, 1, 2, -5}, {}).chosen() ==
         Choices{0, 1});
 }
@@ -214,7 +215,7 @@ struct LimitedSize {
   std::int64_t rows, top_k, experts, sequences, capacity;
 };
 
-/// Uneven: low experts are chosen most.
+/// Returns uneven choices: experts with low numbers are chosen most.
 Choices uneven_choices(const LimitedSize& s) {
   Choices chosen;
   for (const double draw : random_values(DType::f32, 11, s.rows * s.top_k))
@@ -239,8 +240,8 @@ Limited limited(ExecutionContext& context, const LimitedSize& s, const Choices& 
           ops::read_scalar<double>(context, dropped)};
 }
 
-/// By the definition: a choice stays when fewer than `capacity` before it in its sequence are
-/// alike.
+/// Applies the definition: a choice is kept if fewer than `capacity` earlier choices of its
+/// sequence have the same expert.
 Limited limited_by_definition(const LimitedSize& s, const Choices& chosen) {
   Limited all;
   const std::size_t length = chosen.size() / static_cast<std::size_t>(s.sequences);
@@ -254,8 +255,8 @@ Limited limited_by_definition(const LimitedSize& s, const Choices& chosen) {
   return all;
 }
 
-// One row, no choice over the capacity, one per expert, several chunks of a sequence, a sequence
-// that ends within a warp's choices, so many experts that a block is one warp.
+// One row; no choice over the capacity; one choice per expert; several chunks per sequence; a
+// sequence that ends within a warp's choices; so many experts that a block is one warp.
 constexpr LimitedSize kLimitedSizes[] = {{1, 1, 1, 1, 1},    {12, 2, 4, 3, 100},
                                          {40, 2, 6, 5, 1},   {4200, 2, 7, 2, 300},
                                          {111, 3, 16, 3, 9}, {1400, 3, 1100, 2, 2}};

@@ -1,4 +1,4 @@
-// Norms with the residual addition against the f64 reference.
+// Compares norms with the residual addition with the f64 reference.
 #include "trainer/ops/norm.h"
 
 #include "tests/trainer/ops/op_test.h"
@@ -10,7 +10,7 @@ namespace {
 struct NormSize {
   std::int64_t rows, cols;
 };
-// Rows for a warp of a GPU, for a block, and wider than a block can keep.
+// Rows for a warp of a GPU, for a block, and wider than a block can hold.
 constexpr NormSize kNormSizes[] = {{1, 3},     {1, 768},  {5, 7},    {33, 56},
                                    {200, 130}, {19, 520}, {9, 1032}, {2, 16400}};
 constexpr float kEps = 1e-5f;
@@ -19,7 +19,7 @@ struct NormRun {
   Values residual, y, dx, dweight, dbias;
 };
 
-/// Forward and backward; dx overwrites dresidual.
+/// Runs the forward and backward passes. dx overwrites dresidual if there is one.
 NormRun run_norm(const Variant& v, ops::NormKind kind, const NormSize& size, const Values& residual,
                  const Values& branch, const Values& weight, const Values& bias, const Values& dy,
                  const Values& dresidual, std::int64_t gap) {
@@ -70,7 +70,7 @@ TEST_CASE("norms equal the reference forward and backward") {
           const Values direct = joined ? random_values(v.dtype, 6, count) : Values();
           const NormRun run =
               run_norm(v, kind, size, residual, branch, weight, bias, dy, direct, joined ? 3 : 0);
-          // The norm is of the sum as it is kept, rounded to the dtype.
+          // The input of the norm is the sum as stored, rounded to the dtype.
           const Values x = rounded(v.dtype, plus(residual, branch));
           CHECK(run.residual == x);
           CHECK(relative_error(run.y,

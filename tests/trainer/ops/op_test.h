@@ -1,5 +1,5 @@
-// What the op tests share: random values, tensors from and to f64, comparison with a tolerance, and
-// the loop over dtypes, instruction sets and thread counts.
+// Helpers that the op tests share: random values, tensors from and to f64, comparison with a
+// tolerance, and the loop over dtypes, instruction sets and thread counts.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ namespace sortie::trainer {
 using Values = std::vector<double>;
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// Uniform in [-range, range], a function of (seed, index).
+/// Returns values that are uniform in [-range, range] and a function of (seed, index).
 inline Values random_values(std::uint64_t seed, std::int64_t count, double range = 1.0) {
   Values values(static_cast<std::size_t>(count));
   std::uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -35,7 +35,8 @@ inline Values random_values(std::uint64_t seed, std::int64_t count, double range
   return values;
 }
 
-/// The values as `dtype` holds them, so that reference and kernel start from the same.
+/// Returns the values as `dtype` stores them, so that reference and kernel start from the same
+/// ones.
 inline Values rounded(DType dtype, Values values) {
   for (double& value : values) {
     const auto narrow = static_cast<float>(value);
@@ -74,8 +75,8 @@ void for_each_element(const Tensor& tensor, const Visit& visit) {
   }
 }
 
-/// A tensor with these values. `gap` > 0: a view into wider rows whose other columns are NaN, so
-/// that a kernel that ignores strides is found out.
+/// Returns a tensor with these values. If `gap` > 0, it is a view into wider rows whose other
+/// columns are NaN, which reveals a kernel that ignores strides.
 inline Tensor make_tensor(ExecutionContext& context, DType dtype, const Shape& shape,
                           const Values& values, std::int64_t gap = 0) {
   const std::int64_t rows = shape.elements() / shape[-1];
@@ -91,7 +92,7 @@ inline Tensor make_tensor(ExecutionContext& context, DType dtype, const Shape& s
   return tensor;
 }
 
-/// The memory from a tensor's first element to its last, on the host.
+/// Copies the memory from a tensor's first element to its last one to the host.
 inline std::vector<std::byte> memory_of(const Tensor& tensor) {
   std::int64_t elements = 1;
   for (int dim = 0; dim < tensor.shape().dims(); ++dim)
@@ -116,7 +117,7 @@ inline Values values_of(const Tensor& tensor) {
   return values;
 }
 
-/// The same of whole numbers, T as the tensor holds them.
+/// The same for tensors of T, for example integers.
 template <class T>
 std::vector<T> numbers_of(const Tensor& tensor) {
   std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
@@ -130,8 +131,8 @@ std::vector<T> numbers_of(const Tensor& tensor) {
   return values;
 }
 
-/// Largest |actual - expected| relative to the largest |expected|; infinite where actual is not
-/// finite.
+/// Returns the largest |actual - expected| relative to the largest |expected|; infinity if `actual`
+/// is not finite or the sizes differ.
 inline double relative_error(const Values& actual, const Values& expected) {
   if (actual.size() != expected.size()) return std::numeric_limits<double>::infinity();
   double error = 0.0, size = 1e-30;
@@ -152,13 +153,13 @@ inline bool all_finite(const Values& values) {
 struct Variant {
   ExecutionContext& context;
   DType dtype;
-  /// f32: 1e-5. bf16: 2^-7, two roundings to 8 bits (the values between steps are bf16, too).
+  /// f32: 1e-5. bf16: 2^-7, for two roundings to 8 bits, because intermediate values are bf16, too.
   double tolerance;
 };
 
 /// Runs body for f32 and bf16, every instruction set of this CPU's row kernels, and 1 and 2
-/// threads. `products`: the op multiplies matrices, which oneDNN does in bf16 only where the CPU
-/// does. On a GPU: for f32 and bf16.
+/// threads. `products`: the op multiplies matrices, and bf16 is left out on CPUs that do not
+/// multiply it. On a GPU, runs body for f32 and bf16.
 template <class Body>
 void for_each_variant(bool products, const Body& body) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -183,7 +184,7 @@ void for_each_variant(bool products, const Body& body) {
   }
 }
 
-/// Calls make(context) with each of these numbers of threads: the values must be the same bits.
+/// Checks that make(context) returns the same bits for each of these numbers of threads.
 template <class Make>
 void check_same_bits(const std::vector<int>& thread_counts, const Make& make) {
   Values first;
@@ -196,14 +197,14 @@ void check_same_bits(const std::vector<int>& thread_counts, const Make& make) {
     CHECK(std::memcmp(values.data(), first.data(), values.size() * sizeof(double)) == 0);
   }
 }
-/// Numbers of threads between which an op of Sortie's own kernels gives the same bits.
+/// Numbers of threads for which an op with Sortie's own kernels gives the same bits.
 inline const std::vector<int> kAnyThreads = {1, 2, 2, 3};
-/// The same for an op of oneDNN's products on all threads: without AVX-512 oneDNN cuts f32 sums by
-/// threads, so only reruns are equal there.
+/// The same for an op with oneDNN's products on all threads. Without AVX-512, oneDNN divides f32
+/// sums by threads, so only runs with the same number are equal.
 inline std::vector<int> product_threads() {
   return cpu_facts().isa.starts_with("avx512") ? kAnyThreads : std::vector<int>{2, 2, 2};
 }
-/// The dtypes that oneDNN multiplies on this CPU; all on a GPU.
+/// Returns the dtypes that oneDNN multiplies on this CPU, or all on a GPU.
 inline std::vector<DType> product_dtypes() {
   if (test::on_gpu() || cpu_facts().multiplies_bf16) return {DType::f32, DType::bf16};
   return {DType::f32};

@@ -1,4 +1,4 @@
-// Flat updates against the f64 reference.
+// Compares flat updates with the f64 reference.
 #include "trainer/ops/optimizer.h"
 
 #include <array>
@@ -29,7 +29,7 @@ ops::AdamWStep step_of(ExecutionContext& context, const reference::AdamW& a) {
       .gate = ops::open_gate(context, a.beta1, a.beta2, a.step, static_cast<float>(a.grad_scale))};
 }
 
-/// Numbers of a range that is a part of a matrix of `stride` columns.
+/// Element numbers of a range that is a part of a matrix with `stride` columns.
 struct NumberedPart {
   std::int64_t first = 0, begin = 0, columns = 1, stride = 1;
 };
@@ -47,7 +47,7 @@ ops::AdamWStep rounded_step(ExecutionContext& context, const reference::AdamW& a
   return step;
 }
 
-/// The neighbours of a value in bf16, of which the first is the one nearer to 0.
+/// Returns the neighbours of a value in bf16, the one nearer to 0 first.
 std::pair<double, double> bf16_neighbours(double value) {
   const auto wide = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   const auto at = [](std::uint32_t bits) {
@@ -117,7 +117,7 @@ TEST_CASE("moments in bf16 are those of AdamW, rounded up or down so that their 
     Tensor compute = narrow ? v.context.zeros(DType::bf16, {count}) : Tensor();
     ops::adamw(v.context, rounded_step(v.context, a, 5), w_t, tensor(DType::f32, grad), m_t, s_t,
                compute);
-    // Weights follow from the moments before they are rounded.
+    // Weights are computed from the moments before these are rounded.
     CHECK(relative_error(values_of(w_t), w_new) <= 1e-6);
     if (narrow) CHECK(values_of(compute) == rounded(DType::bf16, values_of(w_t)));
     for (const auto& [tensor_of, exact] : {std::pair(&m_t, &m_new), std::pair(&s_t, &s_new)}) {
@@ -126,14 +126,15 @@ TEST_CASE("moments in bf16 are those of AdamW, rounded up or down so that their 
       std::int64_t others = 0;
       for (std::size_t i = 0; i < kept.size(); ++i) {
         const auto [low, high] = bf16_neighbours((*exact)[i]);
-        // What is computed in f32 may lie on the other side of a number of bf16.
+        // A value computed in f32 may be on the other side of a bf16 value.
         const double gap = std::max(std::abs(high - low), std::abs(low) * 0x1p-8);
         if (std::abs(kept[i] - (*exact)[i]) > 1.001 * gap) ++others;
         steps += (kept[i] - (*exact)[i]) / gap;
         up += std::abs(kept[i]) > std::abs((*exact)[i]) ? 1.0 : 0.0;
       }
       CHECK(others == 0);
-      // In the mean 0 gaps away, of a spread of 0.41, and as often up as down: 6 deviations.
+      // The error has mean 0 and a standard deviation of 0.41 gaps, and is as often up as down. The
+      // limits are 6 standard deviations.
       CHECK(std::abs(steps / static_cast<double>(count)) <= 0.01);
       CHECK(std::abs(up / static_cast<double>(count) - 0.5) <= 0.012);
     }
@@ -146,7 +147,8 @@ TEST_CASE(
   ExecutionContext context(1, test::device());
   const std::int64_t count = 4096;
   constexpr int kUpdates = 2000;
-  // v falls from 1 to 0.36^2: a step moves it by less than 0.1 %, and bf16 has steps of 0.4 %.
+  // v decreases from 1 to 0.36^2. A step changes it by less than 0.1 %, and bf16 values are 0.4 %
+  // apart.
   const double beta2 = 0.999, size = 0.36;
   Tensor w = context.zeros(DType::f32, {count}), none;
   Tensor m = context.zeros(DType::bf16, {count});
@@ -161,7 +163,7 @@ TEST_CASE(
     nearest = bf16(static_cast<float>(beta2 * static_cast<double>(static_cast<float>(nearest)) +
                                       (1.0 - beta2) * size * size));
   }
-  CHECK(static_cast<float>(nearest) > 0.95f);  // it has not moved
+  CHECK(static_cast<float>(nearest) > 0.95f);  // it has not changed
   double first = 0.0, second = 0.0, spread = 0.0;
   for (const double value : values_of(m)) first += value / count;
   for (const double value : values_of(s)) {
@@ -170,7 +172,7 @@ TEST_CASE(
   }
   CHECK(first == doctest::Approx(size).epsilon(1e-3));
   CHECK(second == doctest::Approx(exact).epsilon(5e-3));
-  // A single one is some gaps off, which the root halves.
+  // A single element is some gaps off; AdamW's square root halves that.
   CHECK(std::sqrt(spread) <= 0.1 * exact);
 }
 
@@ -178,15 +180,15 @@ TEST_CASE(
     "the rounding of moments is that of the element, wherever it lies and however it is cut") {
   check_same_bits(kAnyThreads, [](ExecutionContext& context) {
     constexpr std::int64_t kRows = 37, kColumns = 211, kAll = kRows * kColumns;
-    // Beyond 2^32 another key counts: rows on both sides of it, and one across.
+    // From 2^32 on, another key is used: some rows are on either side of it, and one contains it.
     const std::int64_t base = (std::int64_t{1} << 32) - kColumns * 20 - 100;
     const Values w = random_values(1, kAll), grad = random_values(2, kAll);
     const reference::AdamW a{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1};
     struct Part {
       std::int64_t row = 0, rows = kRows, column = 0, columns = kColumns;
-      std::int64_t begin = 0;  // elements of it that others have
+      std::int64_t begin = 0;  // first elements, which others hold
     };
-    // w, m and v of a part, after its own values were picked out.
+    // Updates the values of a part, picked out of all values. Returns its w, m and v.
     const auto update = [&](const Part& part, std::int64_t gap) {
       const auto picked = [&](const Values& all) {
         Values own;

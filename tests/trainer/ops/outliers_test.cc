@@ -9,7 +9,7 @@ using namespace sortie::trainer;
 
 namespace {
 
-/// A limit, and what it has seen.
+/// A limit, and the state after the values that were added.
 struct Seen {
   OutlierLimit limit;
   OutlierState state{};
@@ -27,7 +27,7 @@ TEST_CASE("a value far above those before it stands out, once the window is full
   CHECK(seen.out(50.0));
   CHECK(seen.out(2.6));
   CHECK_FALSE(seen.out(2.3));
-  CHECK_FALSE(seen.out(-50.0));  // better than ever is no reason to skip
+  CHECK_FALSE(seen.out(-50.0));  // a value that is better than ever is no outlier
   CHECK_FALSE(seen.out(std::numeric_limits<double>::quiet_NaN()));
   CHECK(deviations(seen.state, 2.0) == doctest::Approx(0.0));
   CHECK(deviations(seen.state, 2.4) == doctest::Approx(4.0));

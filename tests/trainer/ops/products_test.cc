@@ -1,4 +1,4 @@
-// Choices of how products are computed, as text.
+// Tests of the choices of how products are computed, and of their text form.
 #include "trainer/ops/products.h"
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace sortie::trainer {
 namespace {
 
-/// Products of several shapes and long sums, whose last bits tell how they were computed.
+/// Returns products of several shapes with long sums, whose last bits show how they were computed.
 Values products_of(ExecutionContext& context) {
   Values all;
   for (const DType dtype : product_dtypes())
@@ -49,7 +49,7 @@ TEST_CASE("timed products are right, and others with their choices have the same
 
 namespace {
 
-/// Gradients of weights and biases of several shapes, added to and replaced.
+/// Returns gradients of weights and biases of several shapes, both added and replaced.
 Values gradients_of(ExecutionContext& context) {
   Values all;
   const auto keep = [&](const Tensor& result) {
@@ -96,7 +96,7 @@ TEST_CASE("gradients of biases come with the product or apart, whatever was fast
   (void)gradients_of(timed);
   ops::set_product_options(timed, {});
   const std::string choices = ops::product_choices(timed);
-  if (test::gpu_is_emulated()) {  // a real one may well be sure of itself
+  if (test::gpu_is_emulated()) {  // a real GPU may choose the same for all
     CHECK(count_of(choices, ": apart\n") > 0);
     CHECK(count_of(choices, ": apart\n") < shapes);
   }
@@ -108,7 +108,7 @@ TEST_CASE("gradients of biases come with the product or apart, whatever was fast
 }
 
 TEST_CASE("products of two streams do not share what they work in") {
-  // Long sums of few results, which are cut.
+  // Long sums with few results, which are split.
   const std::int64_t m = 4, n = 4, k = 1000;
   ExecutionContext context(1, test::device());
   const Values first = random_values(DType::f32, 1, m * k), second(first.rbegin(), first.rend());

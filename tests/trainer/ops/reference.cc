@@ -1,4 +1,4 @@
-// The f64 references: loops as the formulas read.
+// The f64 references, as plain loops over the formulas.
 #include "tests/trainer/ops/reference.h"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ NormGradients norm_backward(bool layer, const Vec& dy, const Vec& x, const Vec& 
       for (std::int64_t c = 0; c < cols; ++c) mean += row[c] / count;
     for (std::int64_t c = 0; c < cols; ++c) squares += (row[c] - mean) * (row[c] - mean);
     const double deviation = std::sqrt(squares / count + eps);
-    // Through the deviation, and for layer through the mean.
+    // Gradients through the deviation and, for LayerNorm, through the mean.
     double along = 0.0, total = 0.0;
     for (std::int64_t c = 0; c < cols; ++c) {
       const double z = (row[c] - mean) / deviation;
@@ -167,16 +167,17 @@ double dot(const Vec& a, std::size_t i, const Vec& b, std::size_t j, std::int64_
   return sum;
 }
 
-/// Index of (b, t, h, 0) in values [B, T, H, Dv].
 std::int64_t value_dims(const HeadShape& s) {
   return s.value_dims != 0 ? s.value_dims : s.dims;
 }
+/// Index of (b, t, h, 0) in values [B, T, H, Dv].
 std::size_t value_head(const HeadShape& s, std::int64_t heads, std::int64_t b, std::int64_t t,
                        std::int64_t h) {
   return at(((b * s.tokens + t) * heads + h) * value_dims(s));
 }
 
-/// Probabilities of one query row over keys 0..t (0 where it does not see), and the log-sum-exp.
+/// Returns the probabilities of one query row over keys 0..t, which are 0 for keys that it does not
+/// see, and sets `lse` to the log-sum-exp.
 Vec probabilities(const Vec& q, const Vec& k, const HeadShape& s, double scale, const Mask& mask,
                   std::int64_t b, std::int64_t h, std::int64_t t, double* lse) {
   const std::int64_t kv = h / (s.heads / s.key_heads);

@@ -13,7 +13,7 @@ std::size_t at(std::int64_t index) {
   return static_cast<std::size_t>(index);
 }
 
-/// Indices of the k largest, of equals the lower index.
+/// Returns the indices of the k largest values; of equal values, the lower index comes first.
 std::vector<std::int32_t> top(const Vec& values, std::int64_t k) {
   std::vector<std::int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);

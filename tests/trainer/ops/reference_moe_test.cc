@@ -1,4 +1,4 @@
-// The mixture references' backward passes against central finite differences.
+// Compares the backward passes of the mixture references with central finite differences.
 #include "tests/trainer/ops/reference_moe.h"
 
 #include "tests/trainer/ops/op_test.h"

@@ -1,4 +1,5 @@
-// The references' backward passes against central finite differences of their forward passes.
+// Compares the backward passes of the references with central finite differences of their forward
+// passes.
 #include "tests/trainer/ops/reference.h"
 
 #include <doctest/doctest.h>

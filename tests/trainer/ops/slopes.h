@@ -1,4 +1,4 @@
-// Gradients of f64 references against the slopes of what they are gradients of.
+// Compares gradients of f64 references with finite differences.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ inline double weighted(const Vec& y, const Vec& seed) {
   return sum;
 }
 
-/// `gradient` against ((f(x + h) - f(x - h)) / 2 h) in every coordinate.
+/// Compares `gradient` with (f(x + h) - f(x - h)) / 2h in every coordinate.
 inline void check_gradient(const std::function<double(const Vec&)>& f, Vec x, const Vec& gradient) {
   REQUIRE(gradient.size() == x.size());
   constexpr double kStep = 1e-5;

@@ -1,4 +1,4 @@
-// Places and documents of tokens, fills, copies and random numbers.
+// Tests of positions and documents of tokens, fills, copies and random numbers.
 #include "trainer/ops/tokens.h"
 
 #include "tests/trainer/ops/op_test.h"
@@ -40,14 +40,15 @@ TEST_CASE("documents start behind their end token, anew in every sequence") {
 
 TEST_CASE("documents of long sequences start where their tokens say") {
   ExecutionContext context(1, test::device());
-  // Lengths around the pieces that a GPU's block takes.
+  // Lengths around the size of the pieces that a GPU block processes.
   for (const std::int64_t length : {1, 4095, 4097, 9000}) {
     CAPTURE(length);
     Ids ids, starts, places;
     std::int32_t start = 0;
     for (std::int64_t i = 0; i < 2 * length; ++i) {
       const auto t = static_cast<std::int32_t>(i % length);
-      // Close together at first, then further apart than a thread's and a warp's places.
+      // Ends are close together at first, then further apart than the positions of a thread and of
+      // a warp.
       ids.push_back(t % (t < 100 ? 3 : 1700) == 1 ? 7 : 1);
       start = t == 0 ? 0 : ids[static_cast<std::size_t>(i - 1)] == 7 ? t : start;
       starts.push_back(start);
@@ -145,7 +146,7 @@ TEST_CASE("fills and sums of every type that they are for") {
   Tensor floats = context.empty(DType::f32, {1000}), sums = context.zeros(DType::f64, {2});
   ops::fill(context, 2.5, floats);
   CHECK(values_of(floats) == Values(1000, 2.5));
-  Tensor odd = floats.slice(0, 1, 998);  // not at 16 bytes
+  Tensor odd = floats.slice(0, 1, 998);  // not aligned to 16 bytes
   ops::fill(context, 0.5, odd);
   CHECK(values_of(odd) == Values(998, 0.5));
   CHECK(values_of(floats.slice(0, 999, 1)) == Values{2.5});

@@ -1,4 +1,4 @@
-// The gate of updates: what it decides, and that what reads it does as it says.
+// Tests of the gate of updates: what it decides, and that ops that read it act accordingly.
 #include "trainer/ops/update_gate.h"
 
 #include <doctest/doctest.h>
@@ -41,7 +41,7 @@ struct Gate {
   std::vector<float> values() { return ops::copy_to_host<float>(context, gate); }
 };
 
-/// One update of a weight of 1 with the gate; the weight behind it.
+/// Applies one update with the gate to a weight of 1. Returns the updated weight.
 float updated_weight(Gate& of) {
   const auto one = [&](double value) {
     return make_tensor(of.context, DType::f32, {1}, Values{value});
@@ -59,7 +59,7 @@ float updated_weight(Gate& of) {
 
 TEST_CASE("a gate gives mean loss, norm, and AdamW's corrections of the update that it counts") {
   Gate gate;
-  // As the optimizer has computed them on the host: base^t by repeated squaring in f64, then f32.
+  // Corrections as on the host: base^t by repeated squaring in f64, then rounded to f32.
   const auto correction = [](double beta, int t) {
     double power = 1.0;
     for (; t > 0; t >>= 1, beta *= beta)

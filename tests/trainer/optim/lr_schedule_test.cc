@@ -71,7 +71,7 @@ TEST_CASE("warmup-stable-decay holds the peak and falls in the last steps, by fo
     CHECK(trainer::learning_rate_at(config, 100, row.step) ==
           doctest::Approx(row.rate).epsilon(1e-12));
   }
-  config.wsd_decay_steps = 0;  // a tenth
+  config.wsd_decay_steps = 0;  // 0: a tenth of all steps
   config.wsd_decay_style = "linear";
   CHECK(trainer::learning_rate_at(config, 100, 90) == 1.0);
   CHECK(trainer::learning_rate_at(config, 100, 95) == doctest::Approx(0.6));

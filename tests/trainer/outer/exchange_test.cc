@@ -41,7 +41,8 @@ std::vector<Vector> changes_of(std::size_t members, std::size_t count, std::uint
   return changes;
 }
 
-/// Small pieces, so that there are several of each chunk and several windows.
+/// Returns settings with small pieces, so that each chunk has several pieces and there are several
+/// windows.
 ExchangeSettings small(OuterWire wire) {
   return {.format = {wire, 32}, .threads = 1, .piece = 130, .ahead = 1000, .window = 9000};
 }
@@ -85,8 +86,8 @@ struct Sites {
     for (Member& one : members) all.push_back(&one);
     return all;
   }
-  /// All at once. A member that fails, unless it was killed, calls the exchange off for the others,
-  /// as the coordinator would.
+  /// Runs the exchange on all members at once. A member that fails, unless it was killed, cancels
+  /// the exchange for the others, as the coordinator would.
   void exchange(std::span<Member* const> of, const ExchangeSettings& settings) {
     const auto agreed = order(of);
     std::vector<std::jthread> threads;
@@ -119,7 +120,7 @@ Vector through(const outer::WireFormat& format, std::span<const float> values) {
   return out;
 }
 
-/// The mean as exchange.h defines it, without pieces, messages and threads.
+/// Returns the mean as exchange.h defines it, without pieces, messages and threads.
 Vector plain_mean(const outer::WireFormat& format, const std::vector<Vector>& changes,
                   const std::vector<double>& weights) {
   const std::size_t count = changes[0].size(), members = changes.size();
@@ -233,11 +234,11 @@ TEST_CASE("over rounds nothing is lost with error feedback, whoever takes part")
       const auto changes = changes_of(3, count, 1000 + 10 * static_cast<std::uint64_t>(round));
       for (std::size_t i = 0; i < 3; ++i) sites.members[i].delta = changes[i];
       std::vector<Member*> of = sites.all();
-      if (round % 3 == 2) std::swap(of[0], of[2]);  // another one owns a chunk
+      if (round % 3 == 2) std::swap(of[0], of[2]);  // other members own the chunks
       sites.exchange(of, small(wire));
       for (Member* one : of) {
         REQUIRE_MESSAGE(one->done, one->done.error().message);
-        if (round % 4 == 1) {  // the round does not count for anybody
+        if (round % 4 == 1) {  // the round counts for no member
           one->feedback->rollback();
           continue;
         }
@@ -258,7 +259,7 @@ TEST_CASE("over rounds nothing is lost with error feedback, whoever takes part")
       without = std::max(without, std::abs(sent[i] - arrived[i]));
     }
     CHECK(largest < 1e-6);
-    CHECK(without > 1e-5);  // what the errors hold
+    CHECK(without > 1e-5);  // the part that the errors hold
   }
 }
 
@@ -293,7 +294,7 @@ TEST_CASE("a site that dies at any message leaves no partial mean, and its name"
       CHECK(std::ranges::all_of(one.feedback->error(), [](float e) { return e == 0.0f; }));
     }
     if (!died) break;
-    // The others go on without it, on the same links.
+    // The others continue without it, on the same links.
     std::vector<Member*> rest{&sites.members[0], &sites.members[2]};
     for (Member* one : rest) one->weight = 0.5;
     sites.exchange(rest, small(OuterWire::e4m3));

@@ -93,7 +93,7 @@ TEST_CASE("memory links tell what broke") {
     REQUIRE(sites.a->receive(1, 0, got));
     CHECK(code(sites.a->receive(1, 0, got)) == ErrorCode::lost);
     CHECK(code(sites.a->send(1, 0, four)) == ErrorCode::lost);
-    sites.b = sites.network.links("b");  // it comes back
+    sites.b = sites.network.links("b");  // the site comes back
     sites.open(8);
     REQUIRE(sites.b->send(0, 0, four));
     CHECK(sites.a->receive(1, 0, got));

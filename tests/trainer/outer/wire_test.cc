@@ -26,8 +26,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr std::array kWires{OuterWire::f32,  OuterWire::bf16, OuterWire::int8, OuterWire::e4m3,
                             OuterWire::e5m2, OuterWire::e2m1, OuterWire::e3m0};
 
-/// A format as its definition has it: bits of exponent and mantissa, bias, exponent of the largest
-/// number, largest code, and whether the exponent of scales is rounded to nearest.
+/// A format by its definition: bits of exponent and mantissa, bias, exponent of the largest number,
+/// largest code, and whether the exponent of scales is rounded to nearest.
 struct Definition {
   OuterWire wire;
   int exponent, mantissa, bias, top;
@@ -44,7 +44,7 @@ struct Definition {
     return code >= codes() / 2 ? -size : size;
   }
   bool is_number(unsigned code) const { return code % (codes() / 2) <= largest; }
-  /// Nearest of all codes, ties to the even one.
+  /// Returns the nearest of all codes. Ties go to the even one.
   unsigned code(double wanted) const {
     unsigned best = 0;
     for (unsigned code = 1; code <= largest; ++code) {
@@ -87,7 +87,7 @@ std::vector<float> decoded(const WireFormat& format, std::span<const std::byte> 
   return out;
 }
 
-/// What encode() writes by the definition.
+/// Returns what encode() must write by the definition.
 std::vector<std::byte> reference(const Definition& format, std::size_t block,
                                  std::span<const float> values) {
   const std::size_t blocks = (values.size() + block - 1) / block;
@@ -114,7 +114,8 @@ std::vector<float> normal_values(std::size_t count, std::uint64_t key) {
   for (std::size_t i = 0; i < count; ++i) values[i] = random_normal(key, i);
   return values;
 }
-/// Finite ones of any exponent, zeros and subnormals too; each block of 64 has a range of its own.
+/// Returns finite values of any exponent, with zeros and subnormals. Each block of 64 has its own
+/// range.
 std::vector<float> wild_values(std::size_t count, std::uint64_t key) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -168,7 +169,7 @@ TEST_CASE(
       const auto add = [&](double value) {
         const auto exact = static_cast<float>(std::ldexp(value, shift));
         for (const float near : {exact, std::nextafter(exact, 0.0f), std::nextafter(exact, kInf)}) {
-          // The first of a block is what its scale comes from.
+          // The first value of a block determines its scale.
           const auto first = static_cast<float>(std::ldexp(1.0, format.top + shift));
           values.insert(values.end(), {first, near, first, -near});
         }
@@ -179,7 +180,7 @@ TEST_CASE(
       }
       add(format.value(format.largest));
       add(1.4 * std::ldexp(1.0, format.top));
-      // Up to where the scale is another.
+      // Up to where the scale changes.
       if (!format.scale_to_nearest) add(std::ldexp(1.0, format.top + 1) * 0.9999);
       for (const WireWork& work : all_ways())
         CHECK(encoded({format.wire, 2}, values, work) == reference(format, 2, values));
@@ -245,7 +246,8 @@ TEST_CASE("wires are the same to the bit on all instruction sets and numbers of 
         REQUIRE(outer::decode_add(format, 0.3f, bytes, added, work));
         CHECK(added == sum);
       }
-      if (wire != OuterWire::int8) CHECK(encoded(format, back) == bytes);  // nothing more is lost
+      // Encoding again loses nothing more.
+      if (wire != OuterWire::int8) CHECK(encoded(format, back) == bytes);
     }
 }
 
@@ -278,7 +280,7 @@ TEST_CASE("signal to noise of normally distributed values") {
   CHECK(of(OuterWire::e4m3) > 30);
   CHECK(of(OuterWire::e5m2) > 25);
   CHECK(of(OuterWire::e2m1) > 18);
-  // 13.1 with the exponent of scales rounded down.
+  // It would be 13.1 with the exponent of scales rounded down.
   CHECK(of(OuterWire::e3m0) > 14);
 }
 

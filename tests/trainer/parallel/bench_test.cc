@@ -1,4 +1,4 @@
-// The measurements of sortie-train bench comm on thread ranks.
+// Tests of the measurements of sortie-train bench comm, on thread ranks.
 #include <set>
 
 #include "tests/support/test_device.h"

@@ -1,4 +1,5 @@
-// Each collective on thread ranks against what it should give, under several orders of delivery.
+// Compares each collective on thread ranks with its expected result, under several orders of
+// delivery.
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -13,7 +14,7 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// ((x0 + x1) + x2) + ..., bf16 in f32.
+/// Returns ((x0 + x1) + x2) + ...; bf16 is summed in f32.
 template <class T>
 T reduced_in_order(ReduceOp op, int ranks, std::int64_t i) {
   using Sum = std::conditional_t<std::is_same_v<T, bf16>, float, T>;
@@ -45,7 +46,8 @@ void check_reductions(Communicator& communicator, ReduceOp op, std::int64_t elem
     good = good && same_bits(values.data<T>()[i], reduced_in_order<T>(op, ranks, i));
   wrongs.check(good, at("all-reduce"));
 
-  // A reduce-scatter gives the bits of the all-reduce, also into its own place.
+  // A reduce-scatter gives the bits of the all-reduce, also if it writes to its own part of the
+  // input.
   const Tensor whole = samples<T>(rank, elements * ranks);
   const Tensor part = make_tensor(dtype_of<T>(), elements);
   communicator.reduce_scatter(whole, part, op);
@@ -68,7 +70,8 @@ TEST_CASE("sums and maxima are those in the order of the ranks, to the last bit,
       run_thread_ranks(
           ranks,
           [&](Communicator& communicator) {
-            // Below and above the step to chunks, fewer elements than ranks, several segments.
+            // Below and above the threshold for chunks; fewer elements than ranks; several
+            // segments.
             for (const std::int64_t elements : {1, 3, 1000, 40'003, 400'001}) {
               check_reductions<float>(communicator, ReduceOp::sum, elements, wrongs);
               if (elements == 400'001) continue;
@@ -115,7 +118,7 @@ TEST_CASE("what is moved arrives whole: broadcast, all-gather, all-to-all, send 
                   return false;
               return true;
             };
-            // One message; the tree; pieces that are passed on, more of them than ranks.
+            // A single message; the tree; pieces that are passed on, more of them than ranks.
             for (const std::int64_t elements : {1, 5000, 700'001}) {
               for (int root = 0; root < ranks; ++root) {
                 const Tensor values = samples<std::int32_t>(rank, elements);
@@ -175,7 +178,7 @@ TEST_CASE("all-to-all moves the counts that ranks agreed on, none among them") {
             }
             std::vector<std::int64_t> in(static_cast<std::size_t>(
                 std::accumulate(receive.begin(), receive.end(), std::int64_t{0})));
-            out.reserve(1), in.reserve(1);  // an address also where there is nothing
+            out.reserve(1), in.reserve(1);  // an address even for no elements
             const auto view = [](std::vector<std::int64_t>& values) {
               return Tensor::wrap(values.data(), DType::i64,
                                   {static_cast<std::int64_t>(values.size())});

@@ -1,4 +1,4 @@
-// The ways of keys and values among ranks that share sequences.
+// Tests of the routes of keys and values between ranks that share sequences.
 #include "trainer/parallel/context_group.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ TEST_CASE("queries reach the chunk that their window's first token is in") {
       CAPTURE(tokens);
       CAPTURE(window);
       constexpr int kChunks = 6;
-      // Of the first query of the last chunk and of its earliest key.
+      // From the first query of the last chunk to its earliest key.
       const std::int64_t first = std::max<std::int64_t>(0, (kChunks - 1) * tokens - window + 1);
       CHECK(chunk_reach(window, tokens, kChunks) == kChunks - 1 - first / tokens);
     }
@@ -72,7 +72,7 @@ TEST_CASE("without a window early chunks go around, late ones to earlier ranks o
 TEST_CASE("the work of causal attention is the same on all ranks") {
   for (const int ranks : {2, 3, 4, 8})
     for (int rank = 0; rank < ranks; ++rank) {
-      int pairs = 0;  // of chunks; the half of a chunk with itself is half a pair
+      int pairs = 0;  // half pairs of chunks; a chunk with itself is one half
       for (const int query : {rank, 2 * ranks - 1 - rank})
         for (int key = 0; key < 2 * ranks; ++key)
           pairs += sees(query, key, 2 * ranks - 1) ? (query == key ? 1 : 2) : 0;

@@ -1,5 +1,5 @@
-// Collectives and messages of memory that the host does not have, or that is not ready: each begins
-// when its event has passed, and the stream goes on when it is done.
+// Tests of collectives and messages of memory that the host can not access or that is not ready.
+// Each begins when its event has passed, and the stream continues when it is done.
 #include <thread>
 
 #include "tests/support/test_device.h"
@@ -13,8 +13,8 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// Every rank's body on a context of its own: of the device that is tested, or, where that is the
-/// CPU, on guarded memory or with late work.
+/// Runs the body of every rank with a separate context: on the device under test or, if that is the
+/// CPU, with guarded memory or with deferred ops.
 void on_device_ranks(int ranks,
                      const std::function<void(Communicator&, ExecutionContext&, Wrongs&)>& body) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
@@ -48,7 +48,7 @@ bool all_are(ExecutionContext& context, const Tensor& tensor, double value) {
                              [value](float one) { return one == static_cast<float>(value); });
 }
 
-/// The three ways to be done with a handle.
+/// The three ways to finish with a handle.
 enum class Ending : std::uint8_t { wait, poll, stream };
 
 void finish(Communicator::Handle handle, Ending ending, ExecutionContext& context) {
@@ -57,12 +57,12 @@ void finish(Communicator::Handle handle, Ending ending, ExecutionContext& contex
   while (!handle->poll()) std::this_thread::yield();
 }
 
-/// Element i of rank r: whole numbers whose sums every type has.
+/// Returns element i of rank r: an integer whose sums are exact in every type.
 std::int64_t small(int rank, std::int64_t i) {
   return (i * 31 + rank * 17) % 13;
 }
 
-/// Collectives of values of one type: what goes in, and whether what comes out is right.
+/// Collectives of values of one type: their inputs, and checks of their results.
 template <class T>
 struct Typed {
   ExecutionContext& context;
@@ -164,7 +164,7 @@ TEST_CASE("collectives take the memory of a device when its values are there") {
     sends[static_cast<std::size_t>(rank)] = receives[static_cast<std::size_t>(rank)] = 0;
     Tensor in = context.empty(DType::f32, {6 - (rank + 1)});
     communicator.all_to_all_async(out, sends, in, receives, context.record())->wait_on(context);
-    ops::fill(context, -1.0, out);  // not before it is sent
+    ops::fill(context, -1.0, out);  // must not overtake the send
     std::vector<float> expected;
     for (int from = 0; from < 3; ++from)
       expected.insert(expected.end(),
@@ -180,7 +180,7 @@ TEST_CASE("messages of a device come in the order in which they were sent") {
     const int other = 1 - communicator.rank();
     std::vector<Transfer> sent, received;
     for (int i = 0; i < kMessages; ++i) {
-      // Of one that is short, and of host memory, in between: neither overtakes.
+      // Some messages are short, and one is of host memory: they do not overtake the others.
       const std::int64_t elements = i % 2 == 0 ? 40'000 : 3;
       received.push_back(Transfer::receive(context, communicator, DType::f32, {elements}, other));
       sent.push_back(Transfer::send(context, communicator, filled(context, elements, i), other));
@@ -206,10 +206,10 @@ TEST_CASE("a message does not come into memory that a stream still works on") {
       Tensor copy = context.empty(DType::f32, {5'000});
       {
         const Tensor old = filled(context, 5'000, -7.0);
-        ops::copy_to_host<float>(context, old);  // there
+        ops::copy_to_host<float>(context, old);  // waits until it is written
         ops::fill(context, -8.0, copy);
         ops::add(context, old, old, copy);
-      }  // its memory is handed out again
+      }  // its memory is reused
       Transfer in = Transfer::receive(context, communicator, DType::f32, {5'000}, other);
       Transfer out =
           Transfer::send(context, communicator, filled(context, 5'000, 3.0 + round), other);

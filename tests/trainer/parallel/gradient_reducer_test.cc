@@ -117,8 +117,8 @@ TEST_CASE("buckets are reduced while later gradients are still being computed") 
           with.fill(i, static_cast<float>(communicator.rank()));
           with.parameters[static_cast<std::size_t>(i)]->use_done();
         }
-        // The backward pass goes on for as long as the others need, polling as its ops do: all that
-        // is final gets reduced in that time, on every rank.
+        // The backward pass continues for as long as the others need, and polls as its ops do. In
+        // that time, every rank reduces all gradients that are final.
         const Parameter& next = *with.parameters[1];
         std::size_t ready = 0;
         while (ready < reducer.bucket_count() && reducer.bucket(ready).second <= next.offset())
@@ -146,7 +146,7 @@ TEST_CASE("buckets are reduced while later gradients are still being computed") 
 
 namespace {
 
-/// As Store::fill and Store::holds, by ops: on any device, at once or late.
+/// Like Store::fill, but by ops: works on any device, and with deferred ops.
 void fill_by_ops(ExecutionContext& context, Store& with, int index, float value) {
   Tensor gradient = with.parameters[static_cast<std::size_t>(index)]->grad();
   std::vector<float> values(static_cast<std::size_t>(gradient.elements()));
@@ -154,7 +154,7 @@ void fill_by_ops(ExecutionContext& context, Store& with, int index, float value)
   ops::copy_from_host<float>(context, values, gradient);
 }
 
-/// Set once, waited for by other threads: false after 30 s.
+/// A flag that is set once and that other threads wait for. wait() returns false after 30 s.
 class Signal {
  public:
   void set() { set_ = true; }
@@ -188,7 +188,7 @@ TEST_CASE("a device's memory is closed to the host while its gradients are being
       wrongs.check(!host_can_access(context.device()), fmt::format("closed behind p{}", i));
     }
     if (communicator.rank() == 1) {
-      // Rank 0 has sent nothing: all buckets are on their way.
+      // Rank 0 has sent nothing: all buckets are in flight.
       wrongs.check(reducer.reduced_buckets() == 0, "in flight");
       looked.set();
     }
@@ -206,7 +206,7 @@ TEST_CASE("a device's memory is closed to the host while its gradients are being
 }
 
 TEST_CASE("the stream waits for the sums, the host does not") {
-  ::setenv("SORTIE_COMM_TIMEOUT", "30", 1);  // where the host waits it waits for itself
+  ::setenv("SORTIE_COMM_TIMEOUT", "30", 1);  // a host that waits here would wait for itself
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Wrongs wrongs;
@@ -222,7 +222,7 @@ TEST_CASE("the stream waits for the sums, the host does not") {
           for (int step = 0; step < 2; ++step) {
             for (Parameter* parameter : with.parameters) parameter->use_recorded();
             reducer.begin();
-            // Rank 0 sends nothing before rank 1 is through its whole step.
+            // Rank 0 sends nothing until rank 1 has finished its step.
             if (step == 0 && communicator.rank() == 0) wrongs.check(finished.wait(), "rank 1");
             for (int i = 6; i >= 0; --i) {
               fill_by_ops(context, with, i,

@@ -1,4 +1,4 @@
-// Layout: the groups that [topology] asks for, of ranks that run and of one that is planned.
+// Tests of Layout: the groups that [topology] describes, for ranks that run and for a planned one.
 #include "trainer/parallel/layout.h"
 
 #include <doctest/doctest.h>
@@ -39,7 +39,7 @@ TEST_CASE("ranks of a tensor-parallel group are neighbours, stages are the farth
     REQUIRE(layout.model().size() == 4);
     REQUIRE(layout.places().dense.index == rank % 2);
     REQUIRE(layout.places().dense.count == 2);
-    // One of each replica.
+    // One rank of each replica.
     double speakers = layout.speaks() ? 1.0 : 0.0;
     world.all_reduce_sum({&speakers, 1});
     REQUIRE(speakers == 2.0);
@@ -60,7 +60,7 @@ TEST_CASE("ranks that share sequences are next to those that share layers, and s
     REQUIRE(layout.coordinate(Axis::data) == rank / 4);
     REQUIRE(layout.replicas().size() == 4);
     REQUIRE(layout.model().size() == 2);
-    // One for each part of the sequences of each replica.
+    // One rank for each part of the sequences of each replica.
     double speakers = layout.speaks() ? 1.0 : 0.0;
     world.all_reduce_sum({&speakers, 1});
     REQUIRE(speakers == 4.0);
@@ -69,7 +69,7 @@ TEST_CASE("ranks that share sequences are next to those that share layers, and s
     config::TopologyConfig shared = topology(1, 1);
     shared.context_parallel_size = 2;
     const Layout layout(shared, world);
-    REQUIRE(layout.only_data());  // each has the whole model
+    REQUIRE(layout.only_data());  // each rank has the whole model
     REQUIRE(layout.size(Axis::data) == 1);
   });
 }
@@ -90,7 +90,7 @@ TEST_CASE("experts lie in a grid of their own over the ranks of a stage") {
     REQUIRE(layout.expert_replicas().size() == 2);
     REQUIRE(layout.replicas().size() == 4);
     REQUIRE(layout.places().expert.count == 1);
-    // Of eight experts two each.
+    // Each rank holds two of eight experts.
     for (int expert = 0; expert < 8; ++expert)
       REQUIRE(layout.places().has({expert, 8}) == (expert / 2 == rank % 4));
     const auto [first, count] = layout.expert_group()->own_rows(5);

@@ -13,7 +13,7 @@ namespace {
 constexpr Axis kAll[] = {Axis::tensor,        Axis::context, Axis::data,       Axis::pipeline,
                          Axis::expert_tensor, Axis::expert,  Axis::expert_data};
 
-/// All sizes whose products divide the world.
+/// Returns all sizes whose products divide the world.
 std::vector<MeshSizes> legal_sizes(int world) {
   std::vector<int> divisors;
   for (int size = 1; size <= world; ++size)
@@ -49,7 +49,7 @@ TEST_CASE("both grids are the whole world, and groups along any axes partition i
         dense.insert({at(Axis::tensor), at(Axis::context), at(Axis::data), at(Axis::pipeline)});
         expert.insert(
             {at(Axis::expert_tensor), at(Axis::expert), at(Axis::expert_data), at(Axis::pipeline)});
-        // The order: tensor is the fastest, pipeline the slowest.
+        // Rank order: tensor is the fastest axis, pipeline the slowest.
         const int formula =
             at(Axis::tensor) +
             sizes.tensor *
@@ -73,7 +73,7 @@ TEST_CASE("both grids are the whole world, and groups along any axes partition i
           good = good && mesh->coordinate(other, Axis::tensor) == at(Axis::tensor) &&
                  mesh->coordinate(other, Axis::pipeline) == at(Axis::pipeline);
       }
-      // Each place is taken once.
+      // Each place has exactly one rank.
       good = good && static_cast<int>(dense.size()) == world &&
              static_cast<int>(expert.size()) == world;
       REQUIRE(good);
@@ -109,7 +109,7 @@ TEST_CASE("sizes that do not fit are errors that name them") {
   CHECK(error(8, {.tensor = 4, .context = 4}).find("tensor 4 x context 4") != std::string::npos);
   CHECK(error(12, {.tensor = 2, .pipeline = 2, .expert = 4})
             .find("expert layers' expert tensor 1 x expert 4 x pipeline 2") != std::string::npos);
-  // A product beyond int is no size that fits.
+  // A product that overflows int does not fit.
   CHECK(error(8, {.tensor = 1 << 30, .context = 1 << 30}).find("can not be cut") !=
         std::string::npos);
 }
@@ -127,7 +127,7 @@ TEST_CASE("the groups of a mesh are those of its axes, as communicators") {
         [&](Communicator& world) {
           const MeshGroups groups(*mesh, world);
           const auto check = [&](Communicator& group, std::initializer_list<Axis> axes) {
-            // Every rank adds 2^rank: the sum says who is in the group.
+            // Every rank adds 2^rank, so the sum identifies the members of the group.
             double members[] = {static_cast<double>(1 << world.rank())};
             group.all_reduce_sum(members);
             const auto expected = mesh->group_of(world.rank(), axes);

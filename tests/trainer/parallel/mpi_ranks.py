@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""mpi_ranks.py SORTIE_TRAIN [--large]: the collectives over real MPI ranks under mpirun: right values for every operation and type, and
-how ranks end that wait for one which does not answer. --large: values of more elements than an int counts, instead; 10 GiB of memory."""
+"""mpi_ranks.py SORTIE_TRAIN [--large]: tests collectives over real MPI ranks under mpirun: right values for every operation and type, and
+the exit of ranks that wait for a silent one. --large: tests more elements than an int can count, instead; needs 10 GiB of memory."""
 import json
 import os
 import pathlib
@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 
-SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+SECONDS = 90  # enough on a busy machine; a deadlock never ends
 TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
 OPERATIONS = 6
 
 
 def as_rank(arguments):
-    """`sortie-train bench comm` as the rank that Open MPI's environment says; rank 1 says its pid."""
+    """Executes `sortie-train bench comm` as the rank that Open MPI's environment names. Rank 1 prints its pid."""
     os.environ |= {"RANK": os.environ["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": os.environ["OMPI_COMM_WORLD_SIZE"],
                    "LOCAL_RANK": os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]}
     if os.environ["RANK"] == "1":
@@ -55,7 +55,7 @@ def rows(ranks, *arguments, seconds=SECONDS, **environment):
 def check_values():
     for ranks, arguments in ((2, ["--dtype", "f32"]), (3, ["--dtype", "bf16"]), (4, ["--dtype", "i64"]),
                              (3, ["--dtype", "u8", "--redop", "max"])):
-        # Below and above the steps between algorithms; several segments.
+        # Sizes below and above the thresholds between algorithms; several segments.
         report = rows(ranks, "--from", "4", "--to", "4MB", "--factor", "8", *arguments, SORTIE_COMM_DEBUG="1")
         found = {row["operation"] for row in report["rows"]}
         wrong = [row for row in report["rows"] if row["wrong"]]
@@ -70,7 +70,7 @@ def check_values():
 
 
 def check_large():
-    """MPI counts in ints; more than 2^31 elements, and blocks for each of two ranks of more than 2^30 bytes, go in several messages."""
+    """MPI counts with ints: more than 2^31 elements, and blocks of more than 2^30 bytes for each of two ranks, are sent in several messages."""
     elements = 2**31 + 6 * 2**20
     for operations, redop in (("all_reduce,reduce_scatter", "max"), ("all_gather,broadcast,all_to_all,ring", "sum")):
         report = rows(2, "--op", operations, "--dtype", "u8", "--redop", redop, "--from", str(elements), "--to", str(elements), "--iterations", "1", seconds=1500)
@@ -81,9 +81,9 @@ def check_large():
 
 
 def check_silent_rank():
-    """Rank 1 stops in mid-collective: the others say whom they wait for and end the job."""
+    """Stops rank 1 during a collective: the others name the rank that they wait for and end the job."""
     job = start(3, "--op", "all_reduce", "--from", "4MB", "--to", "4MB", "--seconds", "60", "--iterations", "100000",
-                SORTIE_COMM_TIMEOUT="10")  # more than ranks that are there stand still on a busy machine
+                SORTIE_COMM_TIMEOUT="10")  # longer than live ranks may stall on a busy machine
     late = threading.Timer(SECONDS, job.kill)
     late.start()
     victim, said = None, ""
@@ -98,11 +98,11 @@ def check_silent_rank():
     if victim is None:
         sys.exit(f"rank 1 did not start\n{said}")
     time.sleep(1)
-    os.kill(victim, signal.SIGSTOP)  # mpirun's SIGKILL ends it all the same
+    os.kill(victim, signal.SIGSTOP)  # mpirun's SIGKILL ends it nevertheless
     code, _, err = finish(job)
     late.cancel()
     said += err
-    # A rank that waits for the stopped one may be missing too.
+    # Another rank that waits for the stopped one may be named, too.
     for part in (r"of group world \(3 ranks\): nothing has arrived for 10 s; ranks? (?:\d+, )*1(?:, \d+)* of the run did not answer", "all-reduce"):
         if not re.search(part, said):
             sys.exit(f"exit code {code}, not on stderr: {part}\n{said[-3000:]}")

@@ -1,4 +1,5 @@
-// Calls of NCCL that go on in its own threads, and how they end: a communicator does not block.
+// Tests of NCCL calls that continue in NCCL's own threads, because its communicators do not block,
+// and of how they end.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -45,7 +46,8 @@ TEST_CASE("nccl: a collective long after the start has a time limit of its own")
 }
 
 TEST_CASE("nccl: the watch does not ask a communicator that the rank is in a call of") {
-  // As long as many looks of the watch; the emulation ends the process when two threads meet.
+  // A call takes as long as many checks of the watch. The emulation ends the process if two threads
+  // use a communicator at once.
   const ScopedVariable slow("SORTIE_EMULATED_NCCL_CALL_MS", "4");
   Wrongs wrongs;
   const RankErrors errors = run_gpu_ranks(2, [&](Communicator& world, ExecutionContext& context) {
@@ -87,7 +89,7 @@ TEST_CASE("nccl: a split that is interrupted leaves NCCL a place to write to") {
   });
   INFO(errors[0]);
   INFO(errors[1]);
-  // Or the other one, whose collective waits for this split, was the first to give up.
+  // Its own split timed out, or rank 0, whose collective waits for the split, gave up first.
   CHECK(starts(errors[1], "split of group world into second: "));
   CHECK(!errors[0].empty());
 }
@@ -100,7 +102,7 @@ TEST_CASE("nccl: groups are aborted together, so that none waits for the kernel 
     Tensor values = ones(context);
     world.all_reduce_async(values, ReduceOp::sum, context.record())->wait();
     pair->all_reduce_async(values, ReduceOp::sum, context.record())->wait();
-    // The pair's begins when the world's, which hangs, has ended.
+    // The collective of the world hangs, and that of the pair begins only after it.
     world.all_reduce_async(values, ReduceOp::sum, context.record())->wait_on(context);
     auto last = pair->all_reduce_async(values, ReduceOp::sum, context.record());
     if (throws) throw std::runtime_error("this rank has had enough");
@@ -132,7 +134,7 @@ TEST_CASE("nccl: the end of a group with a collective that hangs ends") {
     pair->all_reduce_async(values, ReduceOp::sum, context.record())->wait();
     pair->all_reduce_async(values, ReduceOp::sum, context.record())->wait_on(context);
     pair = nullptr;
-    // What follows says so.
+    // The next collective reports it.
     world.all_reduce_async(values, ReduceOp::sum, context.record())->wait();
   });
   for (const std::string& error : errors) CHECK(!error.empty());
@@ -144,7 +146,7 @@ TEST_CASE("nccl: the host does not wait at the end of a step for what its stage 
   const RankErrors errors = run_gpu_ranks(2, [&](Communicator& world, ExecutionContext& context) {
     StageExchange exchange(context, world);
     const PipelineShape shape{.stages = 2, .interleave = 1, .micro_batches = 1};
-    for (int round = 0; round < 2; ++round) {  // the stages connect in the first one
+    for (int round = 0; round < 2; ++round) {  // the stages connect in the first round
       StageExchange::Form form;
       form.width = 3;
       form.rows = [](std::int64_t) { return 40; };

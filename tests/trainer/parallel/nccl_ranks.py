@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""nccl_ranks.py SORTIE_TRAIN MODULE: ranks with an emulated GPU each as processes, without a launcher: right values, and how
-the others end when one is killed, is late, or its NCCL fails."""
+"""nccl_ranks.py SORTIE_TRAIN MODULE: tests ranks as processes with an emulated GPU each, without a launcher: right values, and how
+the others exit when one is killed, is late, or its NCCL fails."""
 import json
 import os
 import pathlib
@@ -10,12 +10,12 @@ import socket
 import subprocess
 import sys
 
-SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+SECONDS = 90  # enough on a busy machine; a deadlock never ends
 TRAINER, MODULE = (str(pathlib.Path(path).resolve()) for path in sys.argv[1:3])
 
 
 def free_port():
-    """Below those that the kernel gives to connections, which tests beside this one make all the time."""
+    """Returns a port below the range from which the kernel assigns ports to connections, which concurrent tests make all the time."""
     for _ in range(100):
         port = random.randrange(10000, 20000)
         with socket.socket() as one:
@@ -72,19 +72,19 @@ def check_killed():
         code, _, err = ended[rank]
         if code == 0 or "communication between ranks broke" not in err:
             sys.exit(f"rank {rank} after the kill: {ended[rank]}")
-    # Who hears of it late may hear first that the other one has given up.
+    # A rank that learns of it late may first hear that the other one has given up.
     if not any("rank 1" in ended[rank][2] for rank in (0, 2)):
         sys.exit(f"nobody names rank 1: {ended}")
 
 
 def check_faults():
     ended = finish(start(2, *GPUS, "--op", "all_reduce", "--to", "64KB", SORTIE_EMULATED_NCCL_FAULT="error:1:3"))
-    # Its watch finds the error, or the next collective that is begun.
+    # Found by the rank's watch, or by the next collective that it begins.
     if ended[1][0] == 0 or any(part not in ended[1][2] for part in ("NCCL 2.28.9: ", "remote process exited")):
         sys.exit(f"an error of NCCL: {ended}")
     ended = finish(start(2, *GPUS, "--op", "all_reduce", "--to", "64KB", SORTIE_COMM_TIMEOUT="10",
                          SORTIE_EMULATED_NCCL_FAULT="hang:0:2"))
-    # Who gives up first ends the wait of the other.
+    # The rank that gives up first ends the wait of the other.
     if any(code == 0 for code, _, _ in ended) or \
             not any("no collective between GPUs made progress for 10 s" in err for _, _, err in ended):
         sys.exit(f"a collective that goes nowhere: {ended}")

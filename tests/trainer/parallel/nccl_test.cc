@@ -1,4 +1,4 @@
-// Collectives between GPUs, on emulated ones: every rank is a thread with a GPU of its own.
+// Tests of collectives between emulated GPUs. Every rank is a thread with a separate GPU.
 #include <cstring>
 #include <mutex>
 #include <numeric>
@@ -27,7 +27,7 @@ bool near(float value, double expected, double scale) {
   return std::abs(value - expected) <= 1e-5 * scale;
 }
 
-/// The sum over ranks of element i, and of the magnitudes.
+/// Returns the sum over ranks of element i, and the sum of the magnitudes.
 std::pair<double, double> sum_over(int ranks, std::int64_t i) {
   double sum = 0, scale = 0;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -37,8 +37,8 @@ std::pair<double, double> sum_over(int ranks, std::int64_t i) {
   return {sum, scale};
 }
 
-/// Two messages from each rank to the one above it and one to the one below, of 3 or more ranks,
-/// and none of a last rank that stays out of the ring.
+/// Each rank sends two messages to the rank above it and one to the rank below it. The last rank is
+/// not part of this ring and has no messages. Needs at least 3 ranks.
 void exchange_in_a_ring(Communicator& world, ExecutionContext& context, Wrongs& wrongs) {
   const int rank = world.rank(), ring = world.size() - 1;
   std::vector<DeviceMessage> sends, receives;
@@ -73,7 +73,8 @@ TEST_CASE("nccl: sums, gathers and exchanges of GPUs start when their values are
     constexpr std::int64_t kElements = 600;
     wrongs.check(world.library().starts_with("NCCL "), "library: " + world.library());
 
-    // The values are written late, by a stream; what follows reads the result without a wait.
+    // A stream writes the values late. The op that follows reads the result without a wait of the
+    // host.
     Tensor values = on_gpu_of(context, rank, kElements);
     const Tensor zeros = context.zeros(DType::f32, {kElements});
     Tensor copy = context.empty(DType::f32, {kElements});
@@ -120,7 +121,7 @@ TEST_CASE("nccl: sums, gathers and exchanges of GPUs start when their values are
     const auto got = ops::copy_to_host<float>(context, in);
     std::size_t at = 0;
     for (int other = 0; other < size; ++other) {
-      std::int64_t offset = 0;  // of what `other` sends here
+      std::int64_t offset = 0;  // in what `other` sends to this rank
       for (int before = 0; before < rank; ++before)
         offset += other == before ? 0 : other + before + 1;
       for (std::int64_t i = 0; i < receives[static_cast<std::size_t>(other)]; ++i)
@@ -132,7 +133,7 @@ TEST_CASE("nccl: sums, gathers and exchanges of GPUs start when their values are
     world.broadcast(told, 2);
     wrongs.check(ops::copy_to_host<float>(context, told)[8] == sample<float>(2, 8), "broadcast");
 
-    // Values of the host go beside them.
+    // Collectives of host memory work as well.
     double numbers[] = {1.0 * rank};
     world.all_reduce_sum(numbers);
     wrongs.check(numbers[0] == 3.0, "host values");
@@ -217,7 +218,7 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     const sortie::test::ScopedVariable fault("SORTIE_EMULATED_NCCL_FAULT", "hang:2:2");
     const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", "5");
     const RankErrors errors = run_gpu_ranks(3, sum_of_all);
-    // Who gives up first ends the wait of the others.
+    // The rank that gives up first ends the wait of the others.
     CHECK(std::ranges::any_of(errors, [](const std::string& error) {
       return error.find(
                  "all-reduce 8 of group world (3 ranks): no collective between GPUs "
@@ -233,7 +234,7 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     for (const std::string& error : errors) {
       INFO(error);
       CHECK(error.find("all-reduce 6 of group world") == 0);
-      // Who came first is named first.
+      // The rank that arrived first is named first, so the order may vary.
       CHECK(error.find("rank 0") != std::string::npos);
       CHECK(error.find("all-reduce of 100 ") != std::string::npos);
       CHECK(error.find("rank 1") != std::string::npos);
@@ -312,7 +313,7 @@ TEST_CASE("nccl: stages send each other tensors from GPU to GPU") {
       form.rows = [](std::int64_t) { return kRows; };
       form.forward_sums = 4;
       exchange.begin(shape, StageExchange::Pass::training, std::move(form));
-      std::map<std::int64_t, Tensor> last;  // what the last run has made, by micro-batch
+      std::map<std::int64_t, Tensor> last;  // output of the last run, by micro-batch
       for (const PipelineAction& action : training_schedule(shape, world.rank())) {
         const int at = shape.global_run(world.rank(), action.run);
         const bool forward = action.kind == PipelineAction::Kind::forward;
@@ -326,7 +327,7 @@ TEST_CASE("nccl: stages send each other tensors from GPU to GPU") {
               forward ? context.empty(DType::f32, {kRows, kWidth}) : last.at(action.micro_batch);
           if (forward) ops::fill(context, 100.0 * micro_batch, in.hidden);
         }
-        // Each run adds one, on the way back too.
+        // Each run adds one, in the backward pass, too.
         out.hidden = context.empty(DType::f32, {kRows, kWidth});
         ops::add(context, in.hidden, ones, out.hidden);
         if (forward) {

@@ -1,4 +1,4 @@
-// Thread ranks that say what went wrong on them.
+// Helpers for tests with thread ranks, which report what went wrong on each of them.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@
 
 namespace sortie::trainer::test {
 
-/// Collects what is wrong from several threads.
+/// Collects messages about failed checks. Thread-safe.
 class Wrongs {
  public:
   void check(bool good, const std::string& what) {
@@ -27,19 +27,19 @@ class Wrongs {
   std::string all_;
 };
 
-/// Plain delivery, and several orders of it by delays.
+/// Returns options for plain delivery and for several orders of delivery, which delays cause.
 inline std::vector<ThreadRankOptions> deliveries() {
   using std::chrono::microseconds;
   return {{microseconds(0), 1}, {microseconds(60), 2}, {microseconds(400), 3}};
 }
 
-/// Tensors that own their memory.
+/// Returns a tensor that owns its memory.
 inline Tensor make_tensor(DType dtype, std::int64_t elements) {
   static Allocator allocator;
   return Tensor::empty(allocator, dtype, {elements});
 }
 
-/// Element i of rank r: values whose sum depends on the order in which it is taken.
+/// Returns element i of rank r: values whose sum depends on the order of summation.
 template <class T>
 T sample(int rank, std::int64_t i) {
   const double value = (static_cast<double>((i * 7919 + rank * 104729) % 2003) - 1001.0) *

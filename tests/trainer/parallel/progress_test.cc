@@ -1,4 +1,5 @@
-// What is in flight at the same time: orders, groups of groups, and how collectives break.
+// Tests of collectives that are in flight at the same time: orders, groups of groups, and how
+// collectives fail.
 #include <atomic>
 #include <thread>
 
@@ -12,7 +13,7 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// What the ranks' own exceptions said, by rank.
+/// Returns the messages of the ranks' own exceptions, by rank.
 std::vector<std::string> errors_of(int ranks, const std::function<void(Communicator&)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   try {
@@ -81,14 +82,14 @@ TEST_CASE("a stream waits for any collective, and keeps what it needs") {
             communicator.broadcast_async(values, 1)->wait_on(context);
             ops::copy(context, values, seen);
             communicator.all_gather_async(mine, all)->wait_on(context);
-          }  // handles and tensors are gone while messages are on their way
+          }  // destroys handles and tensors while messages are in flight
           Tensor gathered = context.empty(DType::f32, {150'000});
           ops::copy(context, all, gathered);
           wrongs.check(ops::copy_to_host<float>(context, seen)[7] == sample<float>(1, 7),
                        "broadcast");
           const auto values = ops::copy_to_host<float>(context, gathered);
           wrongs.check(values[50'007] == sample<float>(1, 7), "all-gather");
-          // Where a context has no streams of its own the host is the stream.
+          // Without deferred ops, the host does the work of the stream.
           ExecutionContext direct(1);
           const Tensor now = samples<float>(rank, 100);
           communicator.broadcast_async(now, 2)->wait_on(direct);
@@ -107,7 +108,7 @@ TEST_CASE(
     run_thread_ranks(3,
                      [&](Communicator& communicator) {
                        const int rank = communicator.rank();
-                       // Odd seeds: guarded memory; even ones: values that come late.
+                       // Odd seeds: guarded memory. Even seeds: values that are written late.
                        ExecutionContext context(
                            1, seed % 2 == 1 ? Device{.kind = DeviceKind::guarded} : Device{});
                        if (seed % 2 == 0)
@@ -118,7 +119,7 @@ TEST_CASE(
                        Tensor sum = context.empty(DType::f32, {kEach});
                        ops::fill(context, 1.0 + rank, mine);
                        communicator.all_gather_async(mine, all, context.record())->wait_on(context);
-                       ops::fill(context, -1.0, mine);  // not before it is sent
+                       ops::fill(context, -1.0, mine);  // must not overtake the send
                        communicator.reduce_scatter_async(all, sum, ReduceOp::sum, context.record())
                            ->wait_on(context);
                        if (seed % 2 == 1)
@@ -148,7 +149,7 @@ TEST_CASE("a message arrives while its rank does something else") {
           return;
         }
         const auto handle = communicator.receive_async(value, 0);
-        // No poll: the courier alone can have put it here.
+        // Without a poll, only the courier can have stored it.
         const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         volatile float* first = value.data<float>() + 1;
         while (*first != sample<float>(0, 1) && std::chrono::steady_clock::now() < limit)
@@ -189,7 +190,7 @@ TEST_CASE("groups of one color, in the order of their keys, with collectives of 
           wrongs.check(
               b.data<float>()[7] == sample<float>(rank % 3 + 3, 7) + sample<float>(rank % 3, 7),
               "sum of a column");
-          // A group of a group: its own messages, its own numbers.
+          // A group of a group has its own messages and ranks.
           const auto pair = row->split(row->rank() == 2 ? 1 : 0, 0, "pair");
           double one[] = {1.0};
           pair->all_reduce_sum(one);
@@ -216,7 +217,8 @@ TEST_CASE("an exception of one rank reaches the caller, and the others learn who
                                        }
                                      }),
                     "disk full");
-  // Rank 1 may have taken another rank with it before this one heard of it: then both are named.
+  // The failure of rank 1 may have ended another rank before this one learned of it. Then both are
+  // named.
   for (const std::size_t rank : {0u, 2u}) {
     CHECK(errors[rank].starts_with("all-reduce 0 of group world: rank "));
     CHECK(errors[rank].ends_with("rank 1 is lost: disk full"));
@@ -228,7 +230,7 @@ TEST_CASE("who waits too long says for what, in which group and for whom") {
   std::atomic<int> waiting = 0;
   const auto errors = errors_of(4, [&](Communicator& world) {
     const auto half = world.split(world.rank() / 2, 0, "half");
-    if (world.rank() == 3) {  // there, but not in the collective
+    if (world.rank() == 3) {  // alive, but not in the collective
       while (waiting < 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }

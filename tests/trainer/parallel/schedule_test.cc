@@ -1,5 +1,5 @@
-// The schedules of a pipeline, simulated: stages that block in every receive, and passes that take
-// a unit of time.
+// Simulates the schedules of a pipeline, with stages that block in every receive and passes of
+// fixed duration.
 #include "trainer/parallel/schedule.h"
 
 #include <doctest/doctest.h>
@@ -33,12 +33,13 @@ std::vector<PipelineShape> shapes_to_try() {
 
 struct Simulated {
   bool finished = false;
-  double time = 0.0;         // of the last pass's end
+  double time = 0.0;         // end of the last pass
   std::vector<double> busy;  // by stage
 };
 
-/// Stages do their actions in order; a pass begins when the stage is free and the message that it
-/// needs is there. Receives take messages of a stage in the order in which that sent them.
+/// Simulates stages that do their actions in order. A pass begins when the stage is free and the
+/// message that it needs has arrived. A stage receives the messages of another stage in the order
+/// in which they were sent.
 Simulated simulate(const PipelineShape& shape, const std::vector<Actions>& actions, double forward,
                    double backward, double weights = 1.0) {
   const auto seconds = [&](Kind kind) {
@@ -48,7 +49,7 @@ Simulated simulate(const PipelineShape& shape, const std::vector<Actions>& actio
   const auto stages = static_cast<std::size_t>(shape.stages);
   std::map<std::pair<int, int>, std::deque<std::pair<PipelineMessage, double>>> sent;
   std::vector<std::size_t> next(stages, 0);
-  // Arrived at a stage, by message.
+  // Time of arrival at a stage, by message.
   std::vector<std::map<std::tuple<int, std::int64_t, int>, double>> there(stages);
   Simulated result;
   result.busy.resize(stages);
@@ -132,7 +133,7 @@ TEST_CASE("a stage takes every micro-batch forward once, then backward once, thr
         } else if (action.kind == Kind::backward) {
           ordered = ordered && forward.contains(pass) && backward.insert(pass).second;
           if (!shape.zero_bubble) --in_flight;
-        } else {  // in the order of the micro-batches, so that sums have the bits of 1F1B
+        } else {  // in the order of micro-batches, so that sums have the bits of 1F1B
           ordered = ordered && shape.zero_bubble && backward.contains(pass) &&
                     action.micro_batch == weights;
           ++weights;
@@ -170,10 +171,11 @@ TEST_CASE("stages that block in their receives never wait for each other in a ci
     CAPTURE(shape.interleave);
     CAPTURE(shape.micro_batches);
     CHECK(simulate(shape, training_schedules(shape), 1.0, 2.0).finished);
-    // A schedule that ends before the first run's last backward pass is seen as one.
+    // A schedule that ends before the first run's last backward pass is detected.
     if (shape.stages == 1) continue;
     std::vector<Actions> cut = training_schedules(shape);
-    while (cut.back().back().kind == Kind::weights) cut.back().pop_back();  // nobody waits for them
+    // No stage waits for them.
+    while (cut.back().back().kind == Kind::weights) cut.back().pop_back();
     cut.back().pop_back();
     CHECK(!simulate(shape, cut, 1.0, 2.0).finished);
   }
@@ -215,8 +217,9 @@ TEST_CASE("a pipeline that puts gradients of weights off waits a third of the ti
     const Simulated run = simulate(shape, training_schedules(shape), 1.0, 1.0, 1.0);
     for (const double busy : run.busy)
       CHECK(1.0 - busy / run.time == doctest::Approx(bubble_share(shape)).epsilon(1e-9));
-    // Where gradients of inputs take longer than those of weights, it is p - 1 times what the stage
-    // before has to wait for: a pass forward and one back, less the gradients that fill the time.
+    // If gradients of inputs take longer than those of weights, the idle time is p - 1 times what
+    // the stage before must wait for: a forward and a backward pass, less the weight gradients that
+    // fill the time.
     const Simulated uneven = simulate(shape, training_schedules(shape), 1.0, 1.2, 0.8);
     CHECK(uneven.time == doctest::Approx(3.0 * static_cast<double>(shape.micro_batches) +
                                          1.4 * (shape.stages - 1)));
@@ -225,7 +228,7 @@ TEST_CASE("a pipeline that puts gradients of weights off waits a third of the ti
 }
 
 TEST_CASE("messages of two stages come in the order of the sender's actions") {
-  // Two stages with two runs each: both directions between one pair of ranks.
+  // Two stages with two runs each: both kinds of messages go both ways between a pair of ranks.
   const PipelineShape shape{2, 2, 2};
   const auto to_second = messages_between(shape, 0, 1, training_schedule(shape, 0));
   CHECK(to_second.size() == 2 * 2 + 1 * 2);  // two runs forward, one run's gradients

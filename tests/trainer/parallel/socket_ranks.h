@@ -1,5 +1,5 @@
-// Ranks as threads that reach each other over sockets, each with an emulated GPU of its own where
-// there is a device module.
+// Ranks as threads that are connected by sockets, each with a separate emulated GPU if there is a
+// device module.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@
 
 namespace sortie::trainer::test {
 
-/// What each rank's body threw, by rank; empty where nothing.
+/// Messages of what each rank's body threw, by rank; empty if it threw nothing.
 using RankErrors = std::vector<std::string>;
 
 inline RankErrors run_socket_ranks(int size,
@@ -47,7 +47,7 @@ inline RankErrors run_socket_ranks(int size,
   return errors;
 }
 
-/// `body` gets a communicator of GPUs and the context of its GPU.
+/// Calls `body` on each rank with a communicator of GPUs and the context of the rank's GPU.
 inline RankErrors run_gpu_ranks(int size,
                                 const std::function<void(Communicator&, ExecutionContext&)>& body) {
   ::setenv("SORTIE_CUDA_MODULE", SORTIE_EMULATED_MODULE, 0);

@@ -1,4 +1,4 @@
-// Ranks that reach each other over sockets.
+// Tests of ranks that are connected by sockets.
 #include <sys/socket.h>
 
 #include <atomic>
@@ -29,7 +29,7 @@ TEST_CASE("over sockets collectives give what they give anywhere, also in flight
         for (int other = 1; other < size; ++other) sum += sample<float>(other, i);
         wrongs.check(one.data<float>()[i] == sum, fmt::format("sum {} on {}", i, rank));
       }
-    // A split, texts, and messages between two that nobody has asked for yet.
+    // A split, texts, and messages between two ranks that are sent before they are received.
     auto half = world->split(rank % 2, -rank, "half");
     const auto texts = half->all_gather(fmt::format("text of {}", rank));
     wrongs.check(texts[0] == fmt::format("text of {}", rank % 2 + 2), "texts");
@@ -64,7 +64,7 @@ TEST_CASE("a rank that goes is named by those that wait for it") {
     CHECK(error.find(" is lost") != std::string::npos);
     named |= error.find("rank 1 is lost") != std::string::npos;
   }
-  CHECK(named);  // the slower one may hear of the end of the other, which was faster
+  CHECK(named);  // the slower rank may instead hear that the faster one has ended
 }
 
 TEST_CASE("who does not know the secret is turned away, and who does not come is named") {

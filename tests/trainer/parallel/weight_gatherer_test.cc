@@ -1,5 +1,5 @@
-// Shares of gradients and of weights between replicas: who gets which sums, and that nothing is
-// used before it has come.
+// Tests of shares of gradients and weights between replicas: which rank gets which sums, and that
+// no weight is used before it has arrived.
 #include "trainer/parallel/weight_gatherer.h"
 
 #include <atomic>
@@ -14,7 +14,7 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-/// Matrices and vectors, one larger than a bucket.
+/// A store of matrices and vectors, one of them larger than a bucket.
 struct SharedStore {
   ParameterStore store;
   std::vector<Parameter*> parameters;
@@ -36,12 +36,12 @@ void write_values(ExecutionContext& context, Tensor to, float value) {
   ops::copy_from_host<float>(context, values, to);
 }
 
-/// What the next forward pass of a rank must find in an element that `rank` updates.
+/// Returns what the next forward pass must find in an element that `rank` updates.
 float weight_of(int rank, std::int64_t element) {
   return static_cast<float>(rank + 1) * 32.0f + static_cast<float>(element % 16);
 }
 
-/// Two steps of sums and gathers on one rank.
+/// Runs two steps of sums and gathers on one rank.
 void take_steps(Communicator& ranks, ExecutionContext& context, DType compute, Wrongs& wrongs) {
   SharedStore with(context, ranks, compute);
   ParameterStore& store = with.store;
@@ -71,7 +71,7 @@ void take_steps(Communicator& ranks, ExecutionContext& context, DType compute, W
                        fmt::format("sum of p{} at {}", i, e));
         }
     }
-    // The own share of every bucket gets values that name the rank.
+    // The rank's own share of every bucket gets values that identify the rank.
     gatherer.finish();
     for (std::size_t bucket = store.buckets().size(); bucket-- > 0;) {
       const FlatRange own = store.own_share(bucket);
@@ -158,11 +158,11 @@ TEST_CASE("who uses a parameter waits for its buckets alone") {
     gatherer.start(last);
     if (ranks.rank() == 0) {
       gatherer.start(0);
-      // The parameter that was declared first lies in the last buckets.
+      // The parameter that was declared first is in the last buckets.
       (void)with.parameters[0]->weight();
       wrongs.check(gatherer.open_buckets() == 1, "the other bucket is on its way");
       used = true;
-    } else {  // which rank 0 can not get before
+    } else {  // rank 0 can not get this before
       while (!used) gatherer.poll();
       gatherer.start(0);
     }
@@ -180,7 +180,7 @@ TEST_CASE("weights on their way go with a rank whose peer is lost") {
       ExecutionContext context(1);
       SharedStore with(context, ranks, DType::f32);
       WeightGatherer gatherer(with.store, ranks);
-      gatherer.start_all();  // and the end of the block waits for them in vain
+      gatherer.start_all();  // the end of the scope waits for them in vain
     });
   } catch (const std::runtime_error& error) {
     thrown = std::string_view(error.what()) == "lost";

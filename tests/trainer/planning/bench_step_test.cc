@@ -1,4 +1,4 @@
-// What `sortie-train bench step` measures.
+// Tests of what `sortie-train bench step` measures.
 #include <doctest/doctest.h>
 
 #include "tests/support/tiny_training.h"
@@ -21,7 +21,7 @@ Result<StepSeconds> measured(const config::JobConfig& job, const StepBench& benc
 TEST_CASE("steps of a job's model are measured, whatever files and ranks the job has") {
   config::JobConfig job = test::tiny_job();
   job.model.num_layers = 3;
-  job.topology.tensor_parallel_size = 8;  // of other ranks; here is one
+  job.topology.tensor_parallel_size = 8;  // for 8 ranks; here is only one
   job.topology.global_batch_size = 512;
   job.trainer.save_dir = "/nowhere/checkpoints";
   job.trainer.load_weights_from = "/nowhere/weights";
@@ -36,7 +36,7 @@ TEST_CASE("steps of a job's model are measured, whatever files and ranks the job
   CHECK(found->passes[0].seconds > 0);
   CHECK(found->passes[1].seconds > 0);
   CHECK(found->update >= 0);
-  // Operations are those of the plan, of so many tokens.
+  // Operations are those of the plan for as many tokens.
   job.topology = {};
   const auto plan = plan_rank(job, {});
   REQUIRE(plan);

@@ -1,4 +1,5 @@
-// What ranks that share sequences send and take, as planned, by formula, and as measured.
+// Compares what ranks that share sequences send and allocate, as planned, with formulas and
+// measurements.
 #include <doctest/doctest.h>
 
 #include <mutex>
@@ -29,7 +30,7 @@ RankPlan plan_of_sharer(const config::JobConfig& job, int rank, DType dtype) {
   return *std::move(plan);
 }
 
-/// Of all ranks, in a step of one micro-batch.
+/// Returns the bytes that all ranks send in a step of one micro-batch.
 double bytes_sent_around(const config::JobConfig& job, DType dtype) {
   double bytes = 0.0;
   for (int rank = 0; rank < job.topology.context_parallel_size; ++rank)
@@ -42,7 +43,7 @@ TEST_CASE("keys, values and their gradients go as often as the formula says") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(ranks);
       config::JobConfig job = shared_sequences_job(64, ranks);
-      // 2 layers, 2 key-value heads of 16; a chunk's keys and values.
+      // 2 layers, 2 key-value heads of 16: elements of a chunk's keys and values.
       const double numbers = 64.0 / (2 * ranks) * 2 * (16 + 16);
       const double chunks = 2 * 1.5 * ranks * (ranks - 1);
       const auto width = static_cast<double>(dtype_bytes(dtype));
@@ -59,23 +60,23 @@ TEST_CASE("a window keeps chunks from ranks that see none of them") {
   const double all = bytes_sent_around(job, DType::f32);
   job.model.architecture = "mistral";
   job.model.attention_layers = {"local"};
-  job.model.attention_window = 9;  // the chunk before, of 8 tokens
-  // Of 8 chunks two have their next one on the same rank, or none.
+  job.model.attention_window = 9;  // sees the chunk before, of 8 tokens
+  // Of 8 chunks, one has the next one on the same rank, and one has no next one.
   CHECK(bytes_sent_around(job, DType::f32) == doctest::Approx(all * 6 / 18));
   job.model.attention_window = 1;
   CHECK(bytes_sent_around(job, DType::f32) == 0.0);
 }
 
 TEST_CASE("activations of shared sequences take as many times less memory as ranks share them") {
-  // Beside the activations there are the table of the embedding's gradient and what kernels work
-  // in.
+  // In addition to activations, this memory has the table of the embedding's gradient and
+  // workspaces of kernels.
   const auto activations = [](std::int64_t tokens, int ranks) {
     return static_cast<double>(
         plan_of_sharer(shared_sequences_job(tokens, ranks), 0, DType::f32).memory.activations);
   };
   const double whole = activations(32768, 1), shared = activations(32768, 4);
   CHECK(shared < 0.4 * whole);
-  // The same tokens on a rank take the same, however long the sequence is.
+  // The memory depends on the tokens of a rank, not on the length of the sequence.
   CHECK(activations(65536, 8) == doctest::Approx(shared).epsilon(0.05));
   CHECK(plan_of_sharer(shared_sequences_job(64, 4), 1, DType::f32).flop_per_token ==
         plan_of_sharer(shared_sequences_job(64, 1), 0, DType::f32).flop_per_token);

@@ -1,4 +1,4 @@
-// Decoupled momentum's memory and messages, as planned and as measured.
+// Compares the planned memory and messages of DeMo (decoupled momentum) with measured ones.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -29,7 +29,7 @@ TEST_CASE("DeMo keeps 4 bytes a parameter, and its plan is what members take and
   CHECK(plan.memory.optimizer * 2 == adamw.memory.optimizer);
   std::mutex mutex;
   std::vector<std::pair<int, MemoryUse>> measured;
-  std::atomic<std::size_t> bytes = 0;  // of steps, between all ranks
+  std::atomic<std::size_t> bytes = 0;  // of all ranks, in the steps
   std::atomic<bool> stepping = false;
   run_thread_ranks(4,
                    [&](Communicator& world) {
@@ -56,7 +56,7 @@ TEST_CASE("DeMo keeps 4 bytes a parameter, and its plan is what members take and
           doctest::Approx(static_cast<double>(use.total())).epsilon(0.03));
   }
   CHECK(measured.size() == 4);
-  // Steps also tell each other some sums of a few bytes.
+  // Steps also exchange some sums of a few bytes.
   CHECK(static_cast<double>(bytes) == doctest::Approx(2 * 4 * all_sent(plan)).epsilon(0.02));
 }
 
@@ -65,7 +65,8 @@ TEST_CASE("DeMo sends all others 82 bytes of a block of 4096 gradients") {
     CAPTURE(ranks);
     const RankPlan plan = planned(planned_demo_job("demo"), ranks, DType::f32, /*rank=*/1);
     const double each = all_sent(plan) / (ranks - 1) / static_cast<double>(plan.parameters.total);
-    // The tables' 5003 rows have blocks of 63 and 64; vectors' blocks send half of their values.
+    // The 5003 rows of the tables have blocks of 63 and 64 rows. Blocks of vectors send half of
+    // their values.
     CHECK(each == doctest::Approx(82.0 / 4096).epsilon(0.05));
   }
 }

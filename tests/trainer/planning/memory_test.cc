@@ -1,4 +1,4 @@
-// What a plan says of a rank's memory is what its training then takes.
+// Tests that the planned memory of a rank is what its training then uses.
 #include "tests/support/bf16.h"
 #include "trainer/planning/rank_plan.h"
 
@@ -15,7 +15,7 @@
 namespace sortie::trainer::test {
 namespace {
 
-/// Wide enough that tensors, not their book-keeping, decide.
+/// Returns a job wide enough that tensors, not their bookkeeping, determine the memory.
 config::JobConfig sized_job(const std::string& architecture) {
   config::ModelConfig probe;
   probe.architecture = architecture;
@@ -44,7 +44,7 @@ config::JobConfig sized_job(const std::string& architecture) {
   return job;
 }
 
-/// Small enough for an emulated GPU.
+/// Returns a job that is small enough for an emulated GPU.
 config::JobConfig gpu_sized_job(const char* architecture, const char* recompute,
                                 std::int64_t micro_batches) {
   config::JobConfig job = sized_job(architecture);
@@ -66,7 +66,8 @@ void check_close(const char* what, std::int64_t planned, std::int64_t measured) 
   CHECK(std::abs(a - b) <= 0.01 * b);
 }
 
-/// In FP8 where the job's precision is, beside bf16.
+/// Compares the planned memory with that of training. A job of precision fp8 uses FP8 in addition
+/// to `dtype`, which is bf16.
 void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
   CAPTURE(job.model.architecture);
   CAPTURE(job.topology.activation_checkpointing_type);
@@ -86,7 +87,7 @@ void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
   CHECK(planned.gradients == measured.gradients);
   CHECK(planned.optimizer == measured.optimizer);
   CHECK(planned.packed == measured.packed);
-  // Where a workspace would hide the rest of them, without it.
+  // On a GPU, without the workspace, which would hide differences in the rest.
   const std::int64_t workspace = on_gpu() ? std::int64_t{32} << 20 : 0;
   check_close("activations", planned.activations - workspace, measured.activations - workspace);
   check_close("with cached blocks", planned.total() - planned.process - planned.device,
@@ -96,8 +97,8 @@ void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
           static_cast<std::int64_t>(training.trainer->context().allocator().bytes_reserved()));
 }
 
-/// Every family with one of the four ways to compute, or, with SORTIE_EVERY_CASE, with all of
-/// them; each way has several families.
+/// Checks every family with one of the four ways to compute or, with SORTIE_EVERY_CASE, with all of
+/// them. Each way is checked with several families.
 void check_families(void (*change)(config::JobConfig&)) {
   std::size_t family_index = 0;
   for (const Family& family : families()) {
@@ -109,7 +110,7 @@ void check_families(void (*change)(config::JobConfig&)) {
         config::JobConfig job = sized_job(std::string(family.name));
         job.topology.activation_checkpointing_type = recompute;
         change(job);
-        // Where the processor has no bf16, the family is planned in f32.
+        // On a processor without bf16, the family is planned in f32.
         check_memory(job, multiplies_bf16() ? dtype : DType::f32);
       }
     ++family_index;
@@ -215,13 +216,13 @@ TEST_CASE("the copy of the state that background saves write is in the plan") {
   for (const auto& parameter : training.trainer->store().parameters())
     bytes += parameter->elements() * (parameter->trained() ? 12 : 4);
   CHECK(planned(1) == bytes);
-  CHECK(planned(4) == (bytes / 4 + 3) / 4 * 4);  // whole values
+  CHECK(planned(4) == (bytes / 4 + 3) / 4 * 4);  // rounded up to whole values
   job.trainer.async_save = false;
   CHECK(planned(1) == 0);
   job.trainer.async_save = true;
-  job.trainer.save_interval = 0;  // the last save is waited for
+  job.trainer.save_interval = 0;  // training waits for the last save
   CHECK(planned(1) == 0);
-  job.trainer.eval_interval = 10;  // and that of the lowest validation loss is not
+  job.trainer.eval_interval = 10;  // but not for saves of the lowest validation loss
   CHECK(planned(1) == bytes);
 }
 
@@ -229,7 +230,7 @@ TEST_CASE("checkpoints in memory are in the plan: two snapshots of the shares th
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = sized_job("llama");
   job.trainer.save_dir = dir.str("checkpoints");
-  job.trainer.save_interval = 10;  // beside training: what that copies is a rank's share
+  job.trainer.save_interval = 10;  // in the background, which copies a rank's share
   const auto planned = [&](std::int64_t ranks) {
     const auto plan =
         plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size, .world_size = ranks});
@@ -242,7 +243,7 @@ TEST_CASE("checkpoints in memory are in the plan: two snapshots of the shares th
   job.trainer.memory_checkpoint_interval = 20;
   CHECK(planned(1).first == 2 * planned(1).second);
   const auto [bytes, share] = planned(4);
-  CHECK(bytes == 4 * share);  // its own and another host's, twice
+  CHECK(bytes == 4 * share);  // its own share and another host's, two snapshots each
 }
 
 TEST_CASE("dropout, documents, tables of positions and more threads are in the plan") {
@@ -336,10 +337,11 @@ TEST_CASE("every group of ranks and every line between stages takes memory of a 
     const std::int64_t alone = device(sized_job("llama"), 1);
     return (device(job, ranks) - alone) / (std::int64_t{256} << 20);
   };
-  CHECK(groups(1, 1, 2) == 1);  // the world alone
-  // World, tensor, model, and as experts lie where the rest does, their tensor group.
+  CHECK(groups(1, 1, 2) == 1);  // only the world
+  // World, tensor and model, and the tensor group of the experts, which are laid out like the rest.
   CHECK(groups(2, 1, 2) == 4);
-  // World, pipeline and model, and a line each way: two stages are neighbours once, four twice.
+  // World, pipeline and model, and a line each way to every neighbouring stage: one for two stages,
+  // two for four.
   CHECK(groups(1, 2, 2) == 3 + 2);
   CHECK(groups(1, 4, 4) == 3 + 4);
   CHECK(groups(1, 4, 4, "mpi") == 0);

@@ -1,4 +1,4 @@
-// What plans of optimizers are tested with: a model of some million parameters, and a rank's plan.
+// Helpers for tests of optimizers' plans: a model of some million parameters, and the plan of a
 // rank.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Sizes and costs that were published, or that a formula gives, against what the models declare and
-// a step on the meta device counts.
+// Compares sizes and costs that were published, or that a formula gives, with what the models
+// declare and a step on the meta device counts.
 #include <doctest/doctest.h>
 
 #include "common/config/architectures.h"
@@ -57,7 +57,7 @@ TEST_CASE("of a mixture a token meets the top k experts") {
 TEST_CASE("a token costs six operations a weight and twelve a key's element") {
   config::JobConfig job = job_of("gpt2-124m");
   const double weights = 12.0 * 768 * 768 * 12 + 768.0 * 50257;
-  const double keys = 12.0 * 6 * 12 * (64 + 64) * 512.5;  // a token sees itself
+  const double keys = 12.0 * 6 * 12 * (64 + 64) * 512.5;  // a token sees itself, too
   CHECK(flops(job) == doctest::Approx(6 * weights + keys));
 
   SUBCASE("a window leaves fewer keys") {

@@ -1,4 +1,5 @@
-// A sharded optimizer's memory and messages, as planned, as measured, and by formula.
+// Compares the planned memory and messages of sharded optimizers with measured ones and with
+// formulas.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -18,7 +19,7 @@ config::JobConfig sharded_job(const char* sharding, std::int64_t bucket = 100'00
   return job;
 }
 
-/// Of weights, gradients and moments, a parameter.
+/// Returns the bytes of weights, gradients and moments per parameter.
 double bytes_each(const RankPlan& plan) {
   const MemoryUse& use = plan.memory;
   return static_cast<double>(use.weights + use.gradients + use.optimizer) /
@@ -87,8 +88,8 @@ config::JobConfig full_job() {
   return job;
 }
 
-/// Parameters of the units of full_job(): the embedding, one of four layers, the head. The final
-/// norm is left out.
+/// Parameters of the units of full_job(): a table (the embedding or the head), and one of four
+/// layers. Ignores the final norm.
 struct UnitSizes {
   double table = 0, layer = 0;
   explicit UnitSizes(const RankPlan& plan) {
@@ -103,7 +104,8 @@ TEST_CASE("full sharding takes 18 / d bytes a parameter, 16 / d in f32, and two 
       CAPTURE(ranks);
       const RankPlan plan = planned(full_job(), ranks, dtype);
       const auto all = static_cast<double>(plan.parameters.total);
-      // Of four layers between two tables each room has one of the tables, the largest units.
+      // With four layers between two tables, each of the two rooms holds one of the tables, which
+      // are the largest units.
       const double rooms = (dtype == DType::bf16 ? 2.0 + 4.0 : 8.0) * 2.0 * UnitSizes(plan).table;
       const double expected = (dtype == DType::bf16 ? 18.0 : 16.0) / ranks * all + rooms;
       CHECK(bytes_each(plan) * all == doctest::Approx(expected).epsilon(0.03));
@@ -111,10 +113,10 @@ TEST_CASE("full sharding takes 18 / d bytes a parameter, 16 / d in f32, and two 
     }
 }
 
-/// What a rank sends in a step of `micro` micro-batches on `ranks` replicas, a rank's part of the
-/// weights being (d - 1) / d of them: of each micro-batch all units forward, all layers but the
-/// last (which is still there) backward, and all gradients; the first layer is still there when the
-/// next micro-batch begins.
+/// Returns the bytes that a rank sends in a step of `micro` micro-batches on d = `ranks` replicas.
+/// Each gather and each sum sends (d - 1) / d of its elements. A micro-batch gathers all units in
+/// the forward pass and, in the backward pass, all layers except the last, which is still gathered;
+/// it sums all gradients. The first layer is still gathered when the next micro-batch begins.
 double full_bytes(const UnitSizes& sizes, int ranks, int micro, DType dtype) {
   const double gathered = micro * (2.0 * sizes.table + 6.0 * sizes.layer) + sizes.layer;
   const double summed = micro * (2.0 * sizes.table + 4.0 * sizes.layer);
@@ -136,7 +138,8 @@ TEST_CASE("full sharding sends a step's gathers and sums: the formula, the plan,
       const double expected = full_bytes(UnitSizes(plan), 4, micro, dtype);
       CHECK(sent == doctest::Approx(expected).epsilon(0.03));
       if (micro != 2) continue;
-      // Of two steps, those of the second: the first weights were gathered at the end of the first.
+      // Counts the second of two steps, because the first weights of a step are gathered at the end
+      // of the step before.
       std::atomic<double> messages = 0.0;
       std::atomic<bool> counts = false;
       run_thread_ranks(4,

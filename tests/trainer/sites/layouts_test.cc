@@ -1,5 +1,5 @@
-// Layouts inside of sites: after every round all parts have the same bits on both sites, and the
-// model is that of sites of one rank, to rounding.
+// Tests of layouts inside sites: after every round, all parts have the same bits on both sites, and
+// the model is that of sites of one rank, up to rounding.
 #include <algorithm>
 
 #include "tests/support/bf16.h"
@@ -21,7 +21,7 @@ SitesJob two_sites(config::JobConfig job) {
   all.job.topology.micro_batch_size = 1;
   all.job.trainer.train_iterations = kSteps;
   all.job.learning_rate_scheduler.learning_rate = 3e-3;
-  all.job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  all.job.optimizer.eps = 1e-4;  // keeps small moments from amplifying rounding differences
   all.outer.rounds = true;
   all.outer.every = kEvery;
   all.outer.learning_rate = 0.7;
@@ -35,7 +35,7 @@ config::JobConfig with_lora(config::JobConfig job) {
   return job;
 }
 
-/// Every part of every round, on both sites.
+/// Checks every part of every round, on both sites.
 void check_parts(const std::vector<SiteRun>& runs, std::int64_t rounds, std::size_t parts) {
   for (const SiteRun& run : runs) {
     CHECK(run.error == "");
@@ -131,7 +131,7 @@ TEST_CASE("sites: layouts within them have the same bits on both, and the model 
   }
   SUBCASE("low-rank updates in one of two stages") {
     job.job = with_lora(job.job);
-    job.job.lora.modules = {"layers.1.*"};  // nothing of the first stage is trained
+    job.job.lora.modules = {"layers.1.*"};  // nothing in the first stage is trained
     job.job.topology.pipeline_parallel_size = 2;
     parts = 2;
   }

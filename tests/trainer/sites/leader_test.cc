@@ -1,4 +1,4 @@
-// A leader's thread with a coordinator that the test is: what is in the state, and when.
+// Tests of a leader's thread, with the test as its coordinator: what is in the state, and when.
 #include "trainer/outer/leader.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// One site alone, part by part: every order is of it, and counts. Orders wait until they are let.
+/// The coordinator of a single site. Every order contains only this site, and every exchange
+/// counts. Orders wait until let() allows them.
 class LoneCoordinator final : public outer::Coordinator {
  public:
   Result<training::OuterJoined> join(const training::OuterJoin&) override {
@@ -60,7 +61,8 @@ class LoneCoordinator final : public outer::Coordinator {
   bool cancelled_ = false;
 };
 
-/// Two sites; the rank is told to end when the order is on its way to the leader's thread.
+/// The coordinator of two sites. The rank is told to end while the order is on its way to the
+/// leader's thread.
 class LateEnd final : public outer::Coordinator {
  public:
   std::function<void()> end;
@@ -84,7 +86,8 @@ class LateEnd final : public outer::Coordinator {
   void cancel() override {}
 };
 
-/// Nobody comes. As SiteLinks says, open() forgets what was cancelled before it.
+/// Links to which no other site connects. As SiteLinks specifies, open() forgets an earlier
+/// cancel().
 class EmptyLinks final : public outer::SiteLinks {
  public:
   bool ended_in_time = false;
@@ -155,14 +158,14 @@ TEST_CASE("a leader applies what counts when all leaders of its site know that i
   alone.coordinator.let(1);
   alone.send(0);
   alone.await_answer();
-  // Another leader of the site may have been stopped before it heard of it.
+  // Another leader of the site may have been stopped before it learned of it.
   CHECK(alone.weights() == before);
   const auto taken = alone.leader->take();
   REQUIRE(taken);
   CHECK(alone.weights() == before);
   alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));
   CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
-  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));  // once
+  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));  // applies only once
   CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
 }
 
@@ -219,11 +222,11 @@ TEST_CASE("a leader that is cancelled before its links are open does not wait fo
 }
 
 TEST_CASE("a leader that was cancelled answers what is asked later, however late") {
-  for (const auto pause : {0ms, 0ms, 0ms, 300ms}) {  // till then its thread is over, or is not
+  for (const auto pause : {0ms, 0ms, 0ms, 300ms}) {  // by then its thread has ended or not
     Alone alone;
     alone.coordinator.let(1);
     alone.send(0);
-    alone.await_answer();  // it counts, and then the rank is told to end
+    alone.await_answer();  // it counts; after that, the rank is told to end
     alone.leader->cancel();
     std::this_thread::sleep_for(pause);
     CHECK(alone.leader->take());

@@ -1,4 +1,4 @@
-// Steps that all sites take together, and rounds that come to plain AdamW.
+// Tests of steps that all sites take together, and of rounds that equal plain AdamW.
 #include "tests/support/site_training.h"
 
 using namespace sortie;

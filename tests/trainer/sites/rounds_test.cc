@@ -1,4 +1,4 @@
-// Rounds: the same bits on all sites, whatever happens to some of them.
+// Tests of rounds: all sites have the same bits, whatever happens to some of them.
 #include <algorithm>
 #include <atomic>
 #include <set>
@@ -23,7 +23,7 @@ SitesJob rounds_of(std::int64_t every, std::size_t sites, std::int64_t steps) {
   return job;
 }
 
-/// Of each round, what all sites that have it have.
+/// Checks that all sites that took part in a round have the same hash.
 void check_hashes(const std::vector<SiteRun>& runs, std::int64_t rounds) {
   std::map<std::int64_t, std::uint64_t> known;
   for (const SiteRun& run : runs)
@@ -145,7 +145,8 @@ TEST_CASE("a site that the others went on without does no further step of that r
   }
   check_hashes(runs, 5);
   CHECK(runs[0].losses.size() == 30);
-  // It hears of it with the third one, and takes the weights of the other in a later round.
+  // Site b learns of it with its third step, and takes the weights of the other site in a later
+  // round.
   CHECK(sites.hub().steps_in_vain("b") == 3 * parts);
   CHECK(notes.find("3 steps of round 2 were in vain") != std::string::npos);
   CHECK(notes.find("has the outer weights of round") != std::string::npos);
@@ -159,7 +160,7 @@ TEST_CASE("a site that is refused with several fragments under way begins the ro
   SitesJob job = rounds_of(4, 2, 16);
   job.outer.fragments = 2;
   job.hub.steps = [](const std::string& site) { return site == "a" ? 4 : 1; };
-  std::atomic<int> asked = 0;  // nobody's change counts in the first exchange of round 2
+  std::atomic<int> asked = 0;  // no site's change counts in the first exchange of round 2
   job.hub.counts = [&](const std::string&, std::int64_t round) {
     return round != 2 || ++asked > 2;
   };
@@ -192,7 +193,7 @@ TEST_CASE("the loss bears that half of the changes are dropped") {
 }
 
 TEST_CASE("a site that dies at any point of a round costs the others no round") {
-  // Questions and answers of round 2, and messages of its exchange.
+  // A question or answer of round 2, or a message of its exchange.
   struct Point {
     const char* what;
     bool answered;

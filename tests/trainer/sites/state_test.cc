@@ -1,4 +1,4 @@
-// The state of sites: in checkpoints, and copied from one site to another.
+// Tests of the state of sites: in checkpoints, and copied from one site to another.
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -58,7 +58,7 @@ TEST_CASE("a site that the others came to the end without has no work, and saves
           const auto commits = all->hub().commits();
           return !commits.empty() && commits.back().round >= wanted;
         };
-        // A question of b waits until the others have gone on without it.
+        // A question of b waits until the others have continued without it.
         if (site == "b" && what == "ready" && !answered && round >= (in_last_round ? 4 : 3))
           while (!reached(round)) pause();
         if (site == "b" && what == "join" && !answered && reached(1)) {
@@ -141,8 +141,8 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
 
 TEST_CASE(
     "a site that comes back without a checkpoint copies the state, whoever of the donors dies") {
-  // Site b dies in round 2 and comes back; site a, which it would copy from, dies in the exchange
-  // that it copies in.
+  // Site b dies in round 2 and comes back. Site a, from which it would copy, dies in the exchange
+  // in which it copies.
   SitesJob job;
   job.sites = 3;
   job.job.trainer.train_iterations = 12;
@@ -160,7 +160,7 @@ TEST_CASE(
     if (site == "b" && first && what == "join" && answered) joined = true;
     if (site == "a" && joined && what == "ready" && answered && !second) {
       second = true;
-      all->network().kill_at("a", 3);  // it has greeted both others; this is of the state
+      all->network().kill_at("a", 3);  // after greeting both others, during the state
       return false;
     }
     if (site == "a" && second && what == "vote" && !buried) return buried = true;
@@ -286,7 +286,7 @@ TEST_CASE(
   CHECK(three[1] == Ranges{{20, 40}});  // layers 1 and 10
   CHECK(three[2] == Ranges{{40, 60}});  // layer 2, the norm
   CHECK(outer::cut_into_fragments(pieces, 1)[0] == Ranges{{0, 60}});
-  // An embedding that is most of the model is cut.
+  // An embedding that is most of the model is divided.
   const std::vector<outer::PartPiece> small_layers = {
       {"embedding.weight", {1000}, Piece::whole({1000}), 0},
       {"layers.0.a", {96}, Piece::whole({96}), 1000},

@@ -1,4 +1,4 @@
-// Saves that go on beside training, by one rank and by several.
+// Tests of background saves, by one rank and by several.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -27,7 +27,7 @@ using Series = Checkpointer::Series;
 
 config::JobConfig saving_job(const std::string& save_dir) {
   config::JobConfig job = tiny_job();
-  job.topology.global_batch_size = 12;  // for 1, 2 and 3 ranks
+  job.topology.global_batch_size = 12;  // divisible by 1, 2 and 3 ranks
   job.trainer.save_dir = save_dir;
   job.trainer.save_interval = 1;
   job.trainer.keep_last = 2;
@@ -35,7 +35,8 @@ config::JobConfig saving_job(const std::string& save_dir) {
   return job;
 }
 
-/// The same from a checkpoint, whose bytes are compared with their hashes.
+/// Returns the same as state_values(), read from a checkpoint whose bytes are compared with their
+/// hashes.
 std::vector<float> state_in(const fs::path& folder, ParameterStore& like) {
   auto reader = CheckpointReader::open(folder, CheckDepth::hashes);
   REQUIRE_MESSAGE(reader, (reader ? "" : reader.error().message));
@@ -56,14 +57,14 @@ void fill_state(ParameterStore& store, float value) {
   }
 }
 
-/// A rank with the state of a few steps, and a Checkpointer of its own.
+/// A rank with the state after a few steps, and a separate Checkpointer.
 struct Rank {
   config::JobConfig job;
   BitFacts facts;
   TinyTraining training;
   Checkpointer saver;
 
-  /// `threads`: compute threads; `beside`: what this rank has to save beside its state.
+  /// `threads`: compute threads. `beside`: what this rank saves in addition to its state.
   Rank(const config::JobConfig& saving, Communicator& communicator, std::size_t threads = 1,
        std::span<float> beside = {})
       : job(saving),
@@ -100,7 +101,7 @@ struct Rank {
   }
 };
 
-/// What a training step does between saves, until rank 0 has the outcome.
+/// Does what a training step does between saves, until rank 0 has an outcome.
 std::vector<Checkpointer::Outcome> poll_to_end(Rank& rank, Communicator& communicator) {
   std::vector<Checkpointer::Outcome> outcomes;
   for (;;) {
@@ -144,7 +145,7 @@ TEST_CASE("a background save holds the state of its step, whatever training does
         CHECK(outcome.saved->stall_seconds < outcome.saved->seconds);
         CHECK(outcome.saved->bytes == static_cast<std::int64_t>(then.size() * sizeof(float)));
         CHECK(state_in(outcome.saved->path, rank.store()) == then);
-        // Every rank has written a part, of about the same size.
+        // Every rank has written a part of about the same size.
         const auto manifest = check_checkpoint(outcome.saved->path, CheckDepth::hashes);
         REQUIRE(manifest);
         CHECK(manifest->shards.size() == static_cast<std::size_t>(ranks));
@@ -183,7 +184,7 @@ TEST_CASE("a second save waits for the first, and finish() for the last") {
 }
 
 TEST_CASE("a background save that fails anywhere is reported by all, and the next one works") {
-  // Ranks are threads here, so they share the count of operations, in any order.
+  // Ranks are threads here, so they share the count of operations, whose order varies.
   for (const int ranks : {1, 3}) {
     CAPTURE(ranks);
     const sortie::test::ScopedTempDir dir("/dev/shm");
@@ -218,7 +219,8 @@ TEST_CASE("a background save that fails anywhere is reported by all, and the nex
           const auto latest = find_latest(dir / "run", CheckDepth::hashes);
           REQUIRE(latest);
           CHECK(latest->skipped.empty());
-          // An error after the commit's rename may leave it committed though it is reported.
+          // After an error that follows the commit's rename, the step may be committed although the
+          // error is reported.
           CHECK((latest->entry->step == step || latest->entry->step == step - 1));
         }
         REQUIRE(save(step + 1, ""));
@@ -311,7 +313,7 @@ TEST_CASE("training with background saves has the bits of training without, and 
       CHECK(fs::exists(dir / "run/step-00000003/COMMIT"));
       CHECK(fs::exists(dir / "run/step-00000004/COMMIT"));
       CHECK_FALSE(fs::exists(dir / "run/step-00000002"));
-      // Another number of ranks goes on from it, each reading its own.
+      // A different number of ranks resumes from it, and each reads its own part.
       job.trainer.train_iterations = 6;
       run_thread_ranks(3 - ranks, [&](Communicator& communicator) {
         TinyTraining training(job, communicator);
@@ -333,7 +335,8 @@ TEST_CASE("training with background saves has the bits of training without, and 
 }
 
 TEST_CASE("where compute threads fill the CPUs, a background save takes a tenth of a core") {
-  const OnDevice chosen(on_gpu() ? Device{} : device());  // beside a GPU there is no limit
+  // There is no limit if training is on a GPU.
+  const OnDevice chosen(on_gpu() ? Device{} : device());
   const sortie::test::ScopedTempDir dir;
   const auto communicator = make_single_communicator();
   std::vector<float> beside(std::size_t{12} << 20);

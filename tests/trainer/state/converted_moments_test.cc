@@ -1,4 +1,4 @@
-// Checkpoints whose moments are kept in another type than those of the run that loads them.
+// Tests of checkpoints whose moments have another type than those of the run that loads them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::map<std::string, std::vector<float>> state_by_name(ParameterStore& store) {
   return state;
 }
 
-/// What a run says of the checkpoint that it goes on from.
+/// Returns what a run reports about the moments of the checkpoint that it resumes from.
 std::vector<std::string> told_of(const config::JobConfig& job) {
   const auto communicator = make_single_communicator();
   config::JobConfig unsaved = job;

@@ -1,4 +1,4 @@
-// Checkpoints in memory: what a restart goes on from after ranks and hosts were lost.
+// Tests of checkpoints in memory: what a restart resumes from after ranks and hosts were lost.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ config::JobConfig remembered_job(const fs::path& save_dir, std::int64_t interval
   return job;
 }
 
-/// A run on hosts with a folder of memory each, which outlive its attempts.
+/// A run on hosts that each have a memory folder. The folders outlive the attempts of the run.
 struct RememberedRun {
   sortie::test::ScopedTempDir dir;
   config::JobConfig job = remembered_job(dir / "save");
@@ -40,12 +40,13 @@ struct RememberedRun {
 
   fs::path memory(const std::string& host) const { return dir / ("memory-" + host); }
   void lose(const std::string& host) const { fs::remove_all(memory(host)); }
-  /// The files of a share on a host.
+  /// Returns the path of a share's file on a host.
   fs::path file(const std::string& host, const std::string& name) const {
     return memory(host) / name;
   }
 
-  /// One attempt with a rank on each of `hosts`, until step `until`; then all are gone at once.
+  /// Runs one attempt with a rank on each of `hosts`, until step `until`. Then all ranks end at
+  /// once.
   void run(const std::vector<std::string>& hosts, std::int64_t until) {
     ++attempt;
     for (const std::string& host : hosts) fs::create_directories(memory(host));
@@ -73,7 +74,7 @@ struct RememberedRun {
 
 const std::vector<std::string> kFour = {"a", "b", "c", "d"};
 
-/// Of a run in which nothing happens.
+/// Returns the weights of a run in which nothing fails.
 std::vector<float> undisturbed_weights(const std::vector<std::string>& hosts = kFour) {
   RememberedRun run;
   run.run(hosts, kMemorySteps);
@@ -91,8 +92,8 @@ TEST_CASE(
     RememberedRun run;
     run.run(kFour, killed_at);
     run.run(kFour, kMemorySteps);
-    // A snapshot of the very last step may be under way when all are gone; it is sealed here,
-    // because trainers that end wait for their threads.
+    // A snapshot of the very last step may be in progress when all ranks end. It is sealed here,
+    // because trainers wait for their threads when they end.
     CHECK(run.began_at == killed_at / 4 * 4);
     CHECK(run.weights == whole);
   }
@@ -109,7 +110,7 @@ TEST_CASE("one host that is lost with its memory loses nothing, whichever it is"
     std::ranges::replace(hosts, lost, std::string("spare"));
     run.run(hosts, 13);
     CHECK(run.began_at == 8);
-    // And once more, another one, in the memory that the second attempt has written.
+    // Loses another host, after the second attempt has written to memory.
     run.lose("b");
     run.run(hosts, kMemorySteps);
     CHECK(run.began_at == 12);
@@ -127,7 +128,8 @@ TEST_CASE("moments in bf16 are kept by the hosts as they are, in fewer bytes") {
   undisturbed.run(kFour, kMemorySteps);
   run.job.optimizer.moments = "bf16";
   run.run(kFour, 9);
-  // Of f32 weights, and two moments in f32 or bf16; shares are equal to within a value.
+  // An element takes 12 bytes with moments in f32 (a weight and two moments), or 8 with moments in
+  // bf16. Shares are equal to within a value.
   CHECK(bytes_of(run) * 12 < (bytes_of(wide) + 8) * 8);
   CHECK(bytes_of(run) * 12 > (bytes_of(wide) - 8) * 8);
   run.lose("b");
@@ -156,7 +158,7 @@ TEST_CASE("hosts that share sequences keep each other's state as replicas do") {
 TEST_CASE("fewer hosts go on from the memory of more") {
   RememberedRun run;
   run.run(kFour, 9);
-  // Two that are no neighbours: each share has a copy left.
+  // Two hosts that are not neighbours: each share has a copy left.
   run.lose("b");
   run.lose("d");
   run.run({"a", "c"}, 13);
@@ -169,7 +171,7 @@ TEST_CASE("fewer hosts go on from the memory of more") {
   for (std::size_t i = 0; i < whole.size(); ++i)
     worst = std::max(worst, std::abs(static_cast<double>(run.weights[i] - whole[i])));
   CHECK(worst < 1e-3);
-  // Nothing of the attempt with four ranks takes memory any more.
+  // Nothing of the attempt with four ranks is left in memory.
   for (const std::string host : {"a", "c"})
     for (const auto& entry : fs::directory_iterator(run.memory(host)))
       CHECK(sortie::test::contains(entry.path().filename().string(), "-of-00002."));

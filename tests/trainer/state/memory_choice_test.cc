@@ -1,4 +1,4 @@
-// Who holds which share, and which snapshot a restart takes.
+// Tests of which host holds which share, and which snapshot a restart takes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ ShareCopy copy_of(std::size_t host, std::size_t index, std::size_t count, std::i
   return {host, {index, count, slot}, step, attempt, hash + std::to_string(index)};
 }
 
-/// What `hosts` hosts with a rank each have sealed.
+/// Returns the copies that `hosts` hosts with one rank each have sealed.
 std::vector<ShareCopy> whole_snapshot(std::size_t hosts, std::int64_t step,
                                       std::int64_t attempt = 1, char slot = 'a') {
   std::vector<ShareCopy> copies;
@@ -71,12 +71,13 @@ TEST_CASE("the newest whole snapshot is taken, whichever host is lost") {
     CHECK(choice.snapshot->slot == 'b');
     CHECK(choice.refused.empty());
   }
-  // Two that are not neighbours leave a copy of everything; two neighbours do not.
+  // The loss of two hosts that are not neighbours leaves a copy of every share; the loss of two
+  // neighbours does not.
   CHECK(choose_snapshot(without_host(without_host(copies, 0), 2), {}, 0).snapshot);
   const auto gone = choose_snapshot(without_host(without_host(copies, 0), 1), {}, 0);
   CHECK_FALSE(gone.snapshot);
   CHECK(gone.refused.size() == 2);
-  CHECK_FALSE(choose_snapshot(copies, {}, 40).snapshot);  // the disk is as new
+  CHECK_FALSE(choose_snapshot(copies, {}, 40).snapshot);  // the checkpoint on disk is as new
   CHECK(choose_snapshot(copies, {}, 39).snapshot);
 }
 
@@ -99,7 +100,7 @@ TEST_CASE("replicas that were not equal are not gone on from") {
   CHECK_FALSE(choice.snapshot);
   REQUIRE(choice.refused.size() == 1);
   CHECK(contains(choice.refused[0], "the copies of share 1 differ"));
-  // A copy whose bytes are damaged is no copy.
+  // A copy whose bytes are damaged does not count.
   CHECK(choose_snapshot(copies, {copies[1]}, 0).snapshot);
 }
 

@@ -1,4 +1,4 @@
-// The last save of ranks whose peer is gone.
+// Tests of the last save of ranks whose peer is gone.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -51,7 +51,8 @@ TEST_CASE(
       training.losses(7);
       communicator.barrier();
       if (communicator.rank() == lost) return;
-      // A rank that still waits: what it held counts nevertheless.
+      // The other ranks fail while they wait in the next step. The state from before it counts
+      // nevertheless.
       bool thrown = false;
       try {
         training.losses(1);

@@ -1,4 +1,4 @@
-// Damaged checkpoints are found beside training, and moved where they do no harm.
+// Tests that damaged checkpoints are found during training, and moved to where they do no harm.
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -17,7 +17,7 @@ namespace {
 
 using sortie::test::contains;
 
-/// One bit of a shard, in the middle: the size stays.
+/// Flips one bit near the end of a shard. The size of the file stays the same.
 void damage(const fs::path& checkpoint) {
   for (const auto& file : fs::directory_iterator(checkpoint))
     if (file.path().extension() == ".safetensors") {
@@ -70,10 +70,10 @@ TEST_CASE("a scrub moves damaged checkpoints away and keeps the others") {
   CHECK(visible(dir / "quarantine") ==
         std::set<std::string>{"best-step-00000002", "step-00000003"});
 
-  REQUIRE(test_job::save(*store, 3));  // the run has come there again, and the disk is bad again
+  REQUIRE(test_job::save(*store, 3));  // the run reaches this step again, and the disk is bad again
   damage(dir / "step-00000003");
   CHECK(scrub(*store).damaged == 1);
-  CHECK(visible(dir / "quarantine").size() == 3);  // what was there is there
+  CHECK(visible(dir / "quarantine").size() == 3);  // what was there before stays
 }
 
 TEST_CASE("the last checkpoint is not moved, though it is damaged, and the note says so") {

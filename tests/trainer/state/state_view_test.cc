@@ -1,4 +1,4 @@
-// The state as pieces: shares of it, cut models, and what ranks tell each other.
+// Tests of the state as pieces: shares of it, cut models, and what ranks send each other.
 #include "trainer/state/state_view.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ void declare_small_model(ParameterStore& store) {
   store.add({"norm", {7}, Init::ones(), Use::vector, false});
 }
 
-/// A part of the model with its initial values, and moments that differ from them.
+/// Makes a part of the model with its initial values, and moments that differ from them.
 void make_part(ParameterStore& store, ExecutionContext& context, int index, int count,
                DType moments = DType::f32) {
   declare_small_model(store);
@@ -58,7 +58,7 @@ void make_part(ParameterStore& store, ExecutionContext& context, int index, int 
   }
 }
 
-/// Two replicas of each part write its pieces half and half.
+/// Saves a model in `parts` parts. The two replicas of each part write half of its pieces each.
 fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context, DType moments) {
   auto store = CheckpointStore::open(dir, {"test"});
   REQUIRE(store);
@@ -74,7 +74,7 @@ fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context, DTy
       std::vector<PieceToWrite> pieces;
       for (const StatePiece& piece :
            share_of(StateView(model).pieces(TiedCopies::leave_out), replica, 2)) {
-        // What every part has is written by the first.
+        // The first part writes parameters that all parts have.
         if (!piece.parameter->spec().cut.axis && part > 0) continue;
         pieces.push_back({.name = piece.name,
                           .type = piece.type,

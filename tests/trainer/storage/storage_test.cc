@@ -1,4 +1,4 @@
-// Sha256 against the published vectors, MappedFile against the file, CpuAllowance against the
+// Compares Sha256 with the published vectors, MappedFile with the file, and CpuAllowance with the
 // clock.
 #include <doctest/doctest.h>
 
@@ -22,7 +22,7 @@ TEST_CASE("SHA-256 of the published vectors") {
   Sha256 hash;
   for (int i = 0; i < 1000; ++i) hash.update(std::string(1000, 'a'));
   CHECK(hash.finish_hex() == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-  hash.update("abc");  // finish has reset it
+  hash.update("abc");  // finish_hex has reset it
   CHECK(hash.finish_hex() == sha256_hex(std::string_view("abc")));
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("threads of one allowance together take no more CPU time than it says"
   std::thread other(compute_and_rest, &allowance, 10);
   compute_and_rest(&allowance, 10);
   other.join();
-  // 40 ms of CPU. The time of the first pieces counts from when they began.
+  // 40 ms of CPU time. The time of the first pieces counts from their beginning.
   CHECK(WallClock::now() - begin >= milliseconds(190));
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("a lifted allowance is no limit, also for threads that rest") {
   std::this_thread::sleep_for(milliseconds(10));
   allowance.lift();
   work.join();
-  CHECK(WallClock::now() - begin < std::chrono::seconds(60));  // not 5.5 hours
+  CHECK(WallClock::now() - begin < std::chrono::seconds(60));  // instead of 5.5 hours
   compute_and_rest(nullptr, 1);
 }
 

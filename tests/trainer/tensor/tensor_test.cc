@@ -1,4 +1,4 @@
-// Shapes, views and the caching allocator.
+// Tests of shapes, views and the caching allocator.
 #include "trainer/tensor/tensor.h"
 
 #include <doctest/doctest.h>
@@ -123,7 +123,7 @@ TEST_CASE("threads allocate side by side") {
 
 TEST_CASE("bf16 rounds to nearest even and keeps NaN") {
   CHECK(bf16(1.0f).bits == 0x3f80);
-  CHECK(bf16(1.00390625f).bits == 0x3f80);  // half way, to even
+  CHECK(bf16(1.00390625f).bits == 0x3f80);  // half way: rounds to even
   CHECK(bf16(1.01171875f).bits == 0x3f82);
   CHECK(static_cast<float>(bf16(3.5f)) == 3.5f);
   const auto nan = static_cast<float>(bf16(__builtin_nanf("")));

@@ -1,4 +1,4 @@
-// tokenizer.json files against what the `tokenizers` package makes of the same text.
+// Compares tokenizers of tokenizer.json files with the `tokenizers` package, on the same text.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
@@ -111,7 +111,8 @@ TEST_CASE("text that comes id by id is the text of all ids, never with half a ch
   for (const char* name : kNames) {
     CAPTURE(name);
     const auto tokenizer = load(name);
-    // Valid text: the bytes of a fallback that end wrongly are taken back by decode() alone.
+    // The text is valid, because only decode() can take back fallback bytes that end in an invalid
+    // sequence.
     const std::string text = tokenizer->decode(encode(*tokenizer, blocks()[3].substr(0, 30000)));
     const Ids ids = encode(*tokenizer, text);
     TextStream stream(*tokenizer);

@@ -1,4 +1,4 @@
-// The encoders of our own against the library: the same ids for every kind of model, every
+// Compares our encoders with the sentencepiece library: the same ids for every kind of model, every
 // normalisation and any bytes.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
@@ -26,13 +26,14 @@ using Ids = std::vector<std::int32_t>;
 using Options = std::unordered_map<std::string, std::string>;
 
 Ids encoded_behind(const Tokenizer& tokenizer, std::string_view text) {
-  Ids ids = {7};  // what was there stays, and is no neighbour of the text
+  Ids ids = {7};  // ids from before stay, and are no neighbours of the text
   const auto encoded = tokenizer.encode(text, ids);
   REQUIRE_MESSAGE(encoded.has_value(), (encoded ? "" : encoded.error().message));
   return ids;
 }
 
-/// Code points from all planes, most of them assigned, with spaces of many kinds between.
+/// Returns code points from all planes, most of them assigned, with spaces of many kinds and
+/// malformed bytes between them.
 std::string random_unicode(std::uint64_t seed, int chars) {
   constexpr char32_t kFirst[] = {0x20,   0xa0,   0x300,  0x370,   0x400,   0x600,  0x900,  0x1100,
                                  0x1e00, 0x2000, 0x2100, 0x3000,  0x30a0,  0x4e00, 0xac00, 0xf900,
@@ -61,7 +62,7 @@ std::string random_unicode(std::uint64_t seed, int chars) {
   return text;
 }
 
-/// Texts that the models are trained on and asked about.
+/// Texts to train the models on, and texts to encode.
 class Texts {
  public:
   Texts() : mixed_(SORTIE_TEST_DATA "/tokenizer") {
@@ -94,7 +95,7 @@ class Texts {
       all.push_back(mixed_.make(seed, 1500));
       all.push_back(random_unicode(seed, 1500));
     }
-    // Longer than the window that normalising and cutting go by.
+    // Longer than the windows of normalisation and cutting.
     all.push_back(mixed_.make(1, 150'000));
     all.push_back(random_unicode(2, 100'000));
     return all;
@@ -124,7 +125,7 @@ std::string train(const Options& options, const std::vector<std::string>& lines)
   return model;
 }
 
-/// Trains a model and compares our encoder with the library on all questions. Gives the number of
+/// Trains a model and compares our encoder with the library on all questions. Returns the number of
 /// different ids seen.
 std::size_t compare(const Texts& texts, Options options) {
   static const Options kDefaults = {
@@ -136,7 +137,7 @@ std::size_t compare(const Texts& texts, Options options) {
   test::write_text(dir.path() / "m.model", model);
   const auto parsed = spm::parse_model(model).value();
   const auto normalizer = spm::Normalizer::create(parsed).value();
-  // The comparison is not one of the library with itself.
+  // Ensures that the library is not compared with itself.
   if (options["model_type"] == "bpe") REQUIRE(spm::BpeEncoder::create(parsed, normalizer));
   if (options["model_type"] == "unigram") REQUIRE(spm::UnigramEncoder::create(parsed, normalizer));
   const auto ours = load_sentencepiece(dir.path() / "m.model").value();
@@ -147,7 +148,7 @@ std::size_t compare(const Texts& texts, Options options) {
     const Ids expected = encoded_behind(*theirs, text);
     CHECK_MESSAGE(encoded_behind(*ours, text) == expected,
                   fmt::format("a text of {} bytes", text.size()));
-    // Again, now from the cache.
+    // Again, from the cache.
     CHECK(encoded_behind(*ours, text) == expected);
     for (const std::int32_t id : expected) ++seen[id];
   }
@@ -226,7 +227,8 @@ TEST_CASE("a model as tokenizer.json has the same ids, where it has one") {
     std::string repaired;
     for (const std::string& text : texts().questions()) {
       std::string valid(repair_utf8(text, repaired));
-      // Spelled out, they are tokens there and text here.
+      // Written out, these are tokens for the tokenizer.json and plain text for the sentencepiece
+      // model.
       for (const std::string_view control : {"<unk>", "<s>", "</s>", "<a>", "<b>"})
         for (std::size_t at; (at = valid.find(control)) != valid.npos;)
           valid.replace(at, control.size(), "<>");

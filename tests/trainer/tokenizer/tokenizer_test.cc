@@ -1,4 +1,5 @@
-// Byte and sentencepiece tokenizers; the latter trained here from text made up by the test.
+// Tests of the byte and sentencepiece tokenizers. The latter are trained here, on text that the
+// test makes up.
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <doctest/doctest.h>

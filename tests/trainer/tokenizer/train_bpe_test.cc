@@ -1,4 +1,5 @@
-// Training of byte-level BPE: the rules of the `tokenizers` package, the same for any threads.
+// Tests of training byte-level BPE: the rules of the `tokenizers` package, with the same result for
+// any number of threads.
 #include "trainer/tokenizer/train_bpe.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 const std::string kTokenizerData = SORTIE_TEST_DATA "/tokenizer";
 
-/// The text that scripts/make_data_fixtures.py has trained on, as Python reads its bytes.
+/// Returns the text that scripts/make_data_fixtures.py has trained on, as Python decodes its bytes.
 std::string training_text() {
   const test::MixedText mixed(kTokenizerData);
   std::string text;
@@ -28,7 +29,7 @@ std::string training_text() {
   return text;
 }
 
-/// Tokens by id, then merges, a line each; hashed.
+/// Returns a hash of the tokens in the order of their ids, and then the merges, one per line.
 std::string hash_of_rules(const std::string& file) {
   const auto json = nlohmann::ordered_json::parse(test::read_text(file));
   std::string text;
@@ -59,7 +60,7 @@ TEST_CASE("a trained tokenizer has the tokens and merges that the package learns
     REQUIRE(trained.has_value());
     CHECK(trained->vocab_size == 3000);
     CHECK(hash_of_rules(dir.str("tokenizer.json")) == hash);
-    // And it is one that we read, without loss.
+    // We can read it, without loss.
     const auto tokenizer = make_tokenizer("hf:" + dir.str("tokenizer.json"));
     REQUIRE(tokenizer.has_value());
     std::vector<std::int32_t> ids;
@@ -121,12 +122,12 @@ TEST_CASE("many small files give what one large file gives, and what is no text 
     REQUIRE(many.left_out.examples.size() == 3);
     CHECK(many.left_out.examples[1] == dir.str("small/1000.png"));
   }
-  // A large file that is no text.
+  // A large file that is not text.
   std::string noise(1 << 20, '\xff');
   test::write_text(dir.path() / "noise", noise);
   CHECK(rules({dir.path() / "noise", dir.path() / "large"}, 2, many) == expected);
   CHECK(many.left_out.invalid_utf8 == 1);
-  // All of them count when that is wanted.
+  // With keep_non_text, all of them count.
   std::vector<std::filesystem::path> files = small;
   files.push_back(dir.path() / "noise");
   const auto kept = train_bpe(
@@ -142,7 +143,7 @@ TEST_CASE("training stops where no pair is left, and refuses what can not be") {
   BpeTraining training{.files = {dir.path() / "text"}, .output = dir.path() / "t.json"};
   const auto few = train_bpe(training);
   REQUIRE(few.has_value());
-  CHECK(few->vocab_size == 259);  // aa, aaaa
+  CHECK(few->vocab_size == 259);  // merges aa and aaaa
   CHECK(few->words == 3);
   training.output = dir.path() / "refused.json";
   training.vocab_size = 200;
