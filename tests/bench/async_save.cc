@@ -1,6 +1,7 @@
 // bench_async_save [FOLDER] [THREADS] [ROUNDS] [bf16|f32] [STEPS]: checkpoints of a 124M GPT (B4
-// T256) written beside training: how long training stands still, beside a save that it waits for,
-// and its pace until the commit, beside its pace without a save. Rounds are interleaved.
+// T256) in the background of training. Measures how long training stalls, compared with a blocking
+// save, and the pace of the steps until the commit, compared with the pace without a save. Rounds
+// are interleaved.
 #include <fmt/core.h>
 #include <omp.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ double timed_step(Trainer& trainer) {
   return seconds_since(begin);
 }
 
-/// `steps` are made before and after the saves of a round.
+/// A round makes `steps` steps without a save before its saves, and as many after them.
 Result<> run(const std::filesystem::path& folder, int threads, int rounds, int steps, DType dtype) {
   const bench::GptShape shape;
   config::JobConfig job = bench::gpt_job(shape);
@@ -67,7 +68,7 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, int s
     const auto begin = Clock::now();
     SORTIE_TRY(saver.save(progress));
     blocking.push_back(seconds_since(begin));
-    timed_step(trainer);  // caches are as they were
+    timed_step(trainer);  // refills the caches
     ++progress.step;
     saver.begin_save(progress, {Checkpointer::Series::regular});
     std::vector<Checkpointer::Outcome> outcomes;
@@ -109,7 +110,7 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, int s
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Compute threads wait as those of sortie-train do.
+  // Compute threads wait passively, as in sortie-train.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
     ::setenv("OMP_WAIT_POLICY", "passive", 1);
     ::execv("/proc/self/exe", argv);

@@ -1,6 +1,6 @@
-// bench_attention THREADS bf16|f32 BATCH TOKENS HEADS KEY_HEADS DIMS: attention's forward and
-// backward pass on a packed QKV buffer, one measurement
-// (a JSON line) for every line of standard input, so that another program can run in between.
+// bench_attention THREADS bf16|f32 BATCH TOKENS HEADS KEY_HEADS DIMS: times attention's forward and
+// backward pass on a packed QKV buffer. Makes one measurement (a JSON line) for every line of
+// standard input, so that another program can run in between.
 #include <fmt/core.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 using namespace sortie::trainer;
 using sortie::bench::filled;
 
-/// Of the wall, and of all cores together.
+/// Seconds: wall time, and CPU time of all threads.
 struct Clock {
   double wall, cpu;
 };

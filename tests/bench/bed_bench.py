@@ -1,4 +1,4 @@
-"""What the benchmarks over a testbed share: beds, timed commands, tables."""
+"""Code that the benchmarks over a testbed share: beds, timed commands, tables."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TESTBED = ROOT / "scripts/testbed"
 
 
 class BedOf:
-    """with BedOf(64) as environment: a bed of its own id (SORTIE_TESTBED_ID, if set), removed at the end."""
+    """with BedOf(64) as environment: a bed with the id SORTIE_TESTBED_ID, if set, or `bed_id`. Removed at the end."""
 
     def __init__(self, count, bed_id="bench", *options):
         self.count, self.options = count, options
@@ -39,7 +39,7 @@ class BedOf:
 
 
 class Keeper:
-    """The background process of commands with runner.ssh.persist, in a place of its own; it ends with the block."""
+    """The background process of commands with runner.ssh.persist, in a separate runtime folder. Ends with the block."""
 
     def __init__(self, environment):
         self.folder = tempfile.TemporaryDirectory(prefix="sortie-bench-")
@@ -68,16 +68,16 @@ class Keeper:
         raise SystemExit("no background process keeps connections")
 
     def cpu(self):
-        """Seconds so far. schedstat has nanoseconds; /proc/PID/stat counts ticks of 10 ms."""
+        """Returns its CPU seconds so far, from schedstat, which has nanoseconds; /proc/PID/stat counts ticks of 10 ms."""
         return int(Path(f"/proc/{self.pid()}/schedstat").read_text().split()[0]) / 1e9
 
     def own_kib(self):
-        """Memory of its own."""
+        """Returns its private memory in KiB."""
         status = Path(f"/proc/{self.pid()}/status").read_text().splitlines()
         return int(next(line.split()[1] for line in status if line.startswith("RssAnon:")))
 
     def wait_idle(self, count):
-        """Until all are idle, and the hosts have made ready for the next command (0.2 s)."""
+        """Waits until all connections are idle and the hosts are ready for the next command (0.2 s)."""
         while True:
             text = subprocess.run([SORTIE, "connections", "ls", "--json"], env=self.environment, text=True,
                                   capture_output=True, check=True).stdout
@@ -86,7 +86,7 @@ class Keeper:
             time.sleep(0.05)
 
     def timed(self, argv, count):
-        """Of a command that finds its connections: wall, and CPU of the client and of the background process."""
+        """Runs a command over kept connections. Returns (wall seconds, CPU seconds of client and background process)."""
         self.wait_idle(count)
         before = self.cpu()
         wall, cpu = timed(argv, self.environment)
@@ -94,8 +94,8 @@ class Keeper:
 
 
 def cpu_by_part(argv, environment, rounds, part_of, prepare=None):
-    """CPU seconds of all processes of the machine while a command runs, its mean over some rounds, by `part_of(name, pid)`
-    (None: not counted); `prepare` goes before each round and is not counted. Needs perf."""
+    """Returns the CPU seconds of all processes of the machine while a command runs, as a mean of `rounds` rounds, by
+    `part_of(name, pid)` (None: not counted). `prepare` runs before each round and is not counted. Needs perf."""
     rate, sums = 5000, {}
     with tempfile.TemporaryDirectory(prefix="sortie-bench-") as folder:
         data = Path(folder, "perf.data")
@@ -114,7 +114,7 @@ def cpu_by_part(argv, environment, rounds, part_of, prepare=None):
 
 
 def host_part(name):
-    """What a process on a host is to a command that runs `true` there, or None."""
+    """Returns the part that a process on a host has in a command that runs `true` there, or None."""
     for start, part in {"sshd": "sshd", "bash": "shell", "sh": "shell", "dash": "shell", "true": "true itself"}.items():
         if name == start:
             return part
@@ -122,7 +122,7 @@ def host_part(name):
 
 
 def shape(device, rate, netns=None):
-    """Limits what a device sends (tc syntax: 1gbit); "off": nothing is limited."""
+    """Limits the rate at which a device sends (tc syntax: 1gbit); "off" removes the limit."""
     enter = ["ip", "netns", "exec", netns] if netns else []
     if rate == "off":
         subprocess.run([*enter, "tc", "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL)
@@ -132,7 +132,7 @@ def shape(device, rate, netns=None):
 
 
 def shape_links(bed, hosts, rate):
-    """The bastion's own link, and each host's both ways."""
+    """Limits the bastion's own link, and each host's in both directions."""
     for number in range(1, hosts + 1):
         shape(bed.netns(number), rate)
         shape("eth0", rate, bed.netns(number))
@@ -140,21 +140,21 @@ def shape_links(bed, hosts, rate):
 
 
 def on_all(environment, hosts, command):
-    """What a shell command prints on each host."""
+    """Returns the output of a shell command on each host."""
     return [subprocess.run([TESTBED, "exec", host, "sh", "-c", command], env=environment, check=True, text=True,
                            stdout=subprocess.PIPE).stdout for host in hosts]
 
 
 def with_names(environment, argv):
-    """The command with the bed's names in its /etc/hosts, as a cluster's bastion has them, and no name server: mpirun
-    asks for every host's name, and waits for seconds where nobody answers."""
+    """Returns the command with the bed's names in its /etc/hosts, as on a cluster's bastion, and no name server: mpirun
+    looks up every host's name, and waits for seconds if no server answers."""
     folder = Path(environment["SORTIE_TESTBED_SSH_CONFIG"]).parent
     mounts = f"mount --bind {folder}/hosts.txt /etc/hosts && mount --bind {folder}/resolv.conf /etc/resolv.conf"
     return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh", *argv]
 
 
 def timed(argv, environment, expect=None, timeout=120):
-    """(wall seconds, CPU seconds of the client and all its children). Every run must do its work."""
+    """Runs a command. Returns (wall seconds, CPU seconds of the client and all its children). Exits if the command fails."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
     done = subprocess.run([str(word) for word in argv], env=environment, text=True, timeout=timeout,
@@ -168,20 +168,20 @@ def timed(argv, environment, expect=None, timeout=120):
 
 
 def shared_folder(environment):
-    """A new one that all hosts of the bed see."""
+    """Creates a folder that all hosts of the bed see."""
     shared = Path(tempfile.mkdtemp(dir=f"/tmp/sortie-testbed/{environment['SORTIE_TESTBED_ID']}/shared"))
     shared.chmod(0o755)
     return shared
 
 
 def whole_lines(path):
-    """Objects of a file with one a line, as far as it is written."""
+    """Returns the objects of a file with one JSON object per line. Ignores an incomplete last line."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
 
 def tokens(folder):
-    """Token files of the project's own sources."""
+    """Builds token files from the project's own sources. Returns their prefix."""
     prefix = Path(folder, "tokens")
     subprocess.run([BUILD / "bin/sortie-train", "data", "build", "--tokenizer", "byte", "--output", prefix, "--include",
                     "*.h", ROOT / "common"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -191,7 +191,7 @@ def tokens(folder):
 
 
 def interleaved(rows, rounds):
-    """{name: [(wall, cpu)]}: each round runs every row once, so that a busy moment hits all of them alike."""
+    """Returns {name: [(wall, cpu)]}. Each round runs every row once, so that a busy moment affects all of them alike."""
     results = {name: [] for name in rows}
     for number in range(rounds):
         for name, run in rows.items():
@@ -212,7 +212,7 @@ def machine():
 
 
 def require(path, what):
-    """Exits when a program that is measured has not been built; sortie is nothing without its runner."""
+    """Exits if the measured program, or sortie-runner, which sortie needs, has not been built."""
     missing = [name for name in (path, path.with_name("sortie-runner")) if not name.exists()]
     if missing:
         sys.exit(f"{missing[0]} is missing; build it first: cmake --preset release && cmake --build --preset release"

@@ -1,4 +1,4 @@
-"""Equal shares of this machine's processors for the hosts of a test bed (cgroup v1, cpu.cfs_quota_us)."""
+"""Equal shares of this machine's processors for the hosts of a testbed (cgroup v1, cpu.cfs_quota_us)."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup/cpu")
-PERIOD_US = 10_000  # short: within a period ranks that wait for each other run one after the other
+PERIOD_US = 10_000  # short, because ranks that wait for each other run one after another within a period
 
 
 def require_quotas(hosts, cpus):
@@ -23,7 +23,7 @@ def group_of(pid):
 
 @contextlib.contextmanager
 def quotas(bed, hosts, cpus):
-    """Whatever signs in to a host from now on has so many CPUs with all else there."""
+    """Limits all processes that sign in to a host from now on to `cpus` CPUs in total per host."""
     made = []
     try:
         for number in range(1, hosts + 1):

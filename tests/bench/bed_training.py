@@ -1,4 +1,4 @@
-"""Trainings on the hosts of a test bed, for benchmarks: a config with token files, runs of it, their steps."""
+"""Trainings on the hosts of a testbed, for benchmarks: a config with token files, its runs, their steps."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from bed_bench import ROOT, SORTIE, BedOf, shape_links, shared_folder, tokens, w
 sys.path.insert(0, str(ROOT / "scripts/testbed.d"))
 import bed as testbed  # noqa: E402
 
-# A published model on ranks of one thread, as many micro-batches of one sequence on each.
+# A published model on ranks with one thread, each with `micro_batches` micro-batches of one sequence.
 PRESET_JOB = """
 [topology]
 micro_batch_size = 1
@@ -29,8 +29,8 @@ sequence_length = {tokens}
 
 
 class BedTraining:
-    """with BedTraining("scaling", 4, CONFIG, [KEY=VALUE, ...]) as training: hosts that have the runner, links not shaped yet. CONFIG: a config without
-    its [data]. `config` and `shared` are paths that the hosts see too; `bed` is the testbed's. All of it goes at the end."""
+    """with BedTraining("scaling", 4, CONFIG, [KEY=VALUE, ...]) as training: hosts that have the runner, links without limits yet. CONFIG: a config
+    without its [data]. `config` and `shared` are paths that the hosts see, too; `bed` is the testbed's. All of it is removed at the end."""
 
     def __init__(self, bed_id, hosts, config, sets=()):
         self.hosts, self.sets, self.runs = hosts, list(sets), 0
@@ -38,7 +38,7 @@ class BedTraining:
         self.bed = testbed.Bed(os.environ.get("SORTIE_TESTBED_ID", bed_id))
 
     def __enter__(self):
-        with contextlib.ExitStack() as made:  # what fails in here leaves no bed behind
+        with contextlib.ExitStack() as made:  # a failure in this block removes the bed
             self.environment = made.enter_context(BedOf(self.hosts, self.bed_id))
             self.folder = Path(made.enter_context(tempfile.TemporaryDirectory()))
             self.folder.chmod(0o755)
@@ -54,7 +54,7 @@ class BedTraining:
         return self.made.__exit__(*error)
 
     def names(self, count=None):
-        """Of the first so many hosts, or of all."""
+        """Returns the names of the first `count` hosts, or of all."""
         return [f"h{number:02d}" for number in range(1, (count or self.hosts) + 1)]
 
     def at(self, names):
@@ -64,12 +64,12 @@ class BedTraining:
         return [word for one in (*self.sets, *sets) for word in ("--set", one)]
 
     def shape(self, rate):
-        """Links both ways; "off": as they are."""
+        """Limits the links in both directions; "off": no limits."""
         if rate != "off":
             shape_links(self.bed, self.hosts, rate)
 
     def sortie(self, *words):
-        """What a command prints; exits where it fails."""
+        """Runs a command and returns its output. Exits if it fails."""
         return self.said(self.begin(*words), words[0])
 
     def begin(self, *words):
@@ -88,13 +88,13 @@ class BedTraining:
         return output
 
     def start(self, *words, names=None, slots=1):
-        """A run, which goes on, of the config and --set, or of what follows `--` in `words`."""
+        """Starts a run of a config with --set, or of a program after `--` in `words`, and does not wait. Returns (process, state folder)."""
         self.runs += 1
         state = self.folder / f"state-{self.runs}"
         return self.begin("run", *self.at(names or self.names()), "--slots", slots, "--set", f"logger.log_dir={state}", *words), state
 
     def finish(self, run):
-        """The folder of a run once it is over."""
+        """Waits for the end of a run. Returns its folder."""
         process, state = run
         self.said(process, "run")
         return (state / "runs/latest").resolve()
@@ -106,15 +106,15 @@ class BedTraining:
         return self.start(self.config, *self.with_sets(sets), **where)
 
     def train(self, sets=(), **where):
-        """The folder of a training."""
+        """Runs a training. Returns its folder."""
         return self.finish(self.start_training(sets, **where))
 
 
 def seconds_of_steps(folder, first):
-    """Of the steps of a training behind its first so many."""
+    """Returns the seconds of each step of a training, without the first `first` steps."""
     return [event["step_ms"] / 1e3 for event in whole_lines(folder / "metrics.jsonl") if event["type"] == "step"][first:]
 
 
 def lines_of_ranks(folder):
-    """Lines with a JSON object that ranks printed."""
+    """Returns the lines with a JSON object in the output of the ranks."""
     return [line for path in sorted(folder.glob("logs/**/*.out")) for line in path.read_text().splitlines() if line.startswith("{")]

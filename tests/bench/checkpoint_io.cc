@@ -1,5 +1,5 @@
-// Bytes and time of a checkpoint: saved (written, hashed, synced, committed), checked and loaded,
-// each against plain reads and writes of as many bytes on the same disk.
+// Bytes and time of a checkpoint: saved (written, hashed, synced, committed), verified and loaded,
+// each compared with plain reads and writes of as many bytes on the same disk.
 //   bench_checkpoint_io [FOLDER] [MILLION_PARAMETERS]
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -32,7 +32,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The other side: the same bytes by write and fsync, nothing else.
+/// The baseline: writes the same bytes with write and fsync, nothing else.
 void plain_write(const fs::path& path, std::span<const std::byte> bytes, int times) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   for (int i = 0; i < times; ++i)

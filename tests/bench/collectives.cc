@@ -1,5 +1,5 @@
-// One rank of tests/bench/collectives: all-reduce in place of f32 sums by Sortie, MPI_Allreduce and
-// MPI_Iallreduce, each as it comes, interleaved. Prints one line of JSON per size on rank 0.
+// One rank of tests/bench/collectives: in-place all-reduce of f32 sums by Sortie, MPI_Allreduce and
+// MPI_Iallreduce without tuning, interleaved. Rank 0 prints one line of JSON per size.
 //
 //   bench_collectives ROUNDS SECONDS BYTES...
 #include <fmt/format.h>
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
          }},
     };
     std::vector<std::vector<double>> took(std::size(rows));
-    for (std::size_t row = 0; row < std::size(rows); ++row) {  // warm, and right
+    for (std::size_t row = 0; row < std::size(rows); ++row) {  // warms up, and checks the values
       fill();
       rows[row].second();
       for (std::int64_t i = 0; i < count; ++i) {

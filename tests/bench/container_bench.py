@@ -1,4 +1,4 @@
-"""What the measurements with containers share: the image, engines that have it, the table."""
+"""Code that the benchmarks with containers share: the image, engines that have it, the table."""
 
 import concurrent.futures
 import subprocess
@@ -14,7 +14,7 @@ IMAGE = "sortie-test:cpu"
 
 
 def image():
-    """The archive of the image of this build."""
+    """Builds the image of this build. Returns its archive."""
     archive = BUILD / "images/sortie-test.tar"
     subprocess.run([ROOT / "scripts/build-image", "--test", "--no-build", "--output", archive], check=True,
                    stdout=subprocess.DEVNULL)
@@ -38,6 +38,6 @@ def load_all(bed_id, numbers, archive):
 
 
 def table():
-    """No ulimits: a small machine grants no more than it has."""
+    """Returns the `--set` words for [runner.container]. ulimits is empty, because a small machine can not grant the default."""
     keys = {"engine": "docker", "image": IMAGE, "ulimits": "{}"}
     return [word for key, value in keys.items() for word in ("--set", f"runner.container.{key}={value}")]

@@ -1,4 +1,5 @@
-// Speed of data build (byte tokenizer) against a plain copy of the same text, and of batches.
+// Speed of data build (byte tokenizer), compared with a plain copy of the same text, and of reading
+// batches.
 //   bench_data_io [FOLDER] [MEGABYTES]
 #include <fmt/core.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // bench_family_step CONFIG.json f32|bf16 BATCH TOKENS THREADS: training steps of the model
-// that a Hugging Face config.json describes, for tests/bench/family_step. After a first line on
-// standard input it makes the model; each further one is a number of steps to make, and the answer
-// a line with the seconds of each. At the end of input: the highest resident size of all steps.
+// that a Hugging Face config.json describes, for tests/bench/family_step. Creates the model after a
+// first line on standard input. Each further line is a number of steps to make, answered by a line
+// with the seconds of each. At the end of input, prints the peak resident size of all steps.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -22,7 +22,7 @@ namespace {
 using namespace sortie;
 using namespace sortie::trainer;
 
-/// The highest resident size counts from here on.
+/// Resets the peak resident size.
 void restart_peak() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }

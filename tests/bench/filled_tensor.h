@@ -1,4 +1,4 @@
-// Tensors of pseudo-random values for the benches of ops.
+// Tensors of pseudo-random values for the benchmarks of ops.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace sortie::bench {
 
-/// Values in [-0.5, 0.5), f32 or bf16; `seed` as the state of a linear congruential generator.
+/// Returns values in [-0.5, 0.5), f32 or bf16, from a linear congruential generator with state
+/// `seed`.
 inline trainer::Tensor filled(trainer::ExecutionContext& context, trainer::DType dtype,
                               const trainer::Shape& shape, std::uint32_t seed) {
   trainer::Tensor tensor = context.empty(dtype, shape);

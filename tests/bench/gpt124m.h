@@ -1,4 +1,4 @@
-// The job of the 124M GPT whose step and whose checkpoints are measured.
+// The job of the 124M GPT for the benchmarks of its step and its checkpoints.
 #pragma once
 
 #include "common/config/schema.h"

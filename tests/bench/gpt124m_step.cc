@@ -1,6 +1,6 @@
 // bench_gpt124m_step [THREADS] [bf16|f32] [STEPS]: one training step of a 124M GPT (12 layers, 768,
-// 12 heads, vocabulary 50304, B4 T256) beside the time that its own matrix products take by
-// themselves, measured in the same run, before and after the steps.
+// 12 heads, vocabulary 50304, B4 T256), compared with the time of its matrix products alone, which
+// are measured in the same run, before and after the steps.
 #include <fmt/core.h>
 #include <omp.h>
 
@@ -39,7 +39,7 @@ Result<> run(int threads, DType dtype, int steps) {
   Trainer trainer(job, batch, rank, *communicator, events, source, {}, cpu, dtype, "bench");
   SORTIE_TRY(trainer.start());
   std::vector<double> seconds;
-  for (int i = 0; i < steps + 2; ++i) {  // the first two make plans and fill the arena
+  for (int i = 0; i < steps + 2; ++i) {  // the first two create plans and fill the arena
     const auto begin = std::chrono::steady_clock::now();
     SORTIE_TRY(trainer.step());
     seconds.push_back(

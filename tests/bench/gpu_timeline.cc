@@ -1,7 +1,7 @@
-// libsortie-gpu-timeline.so: when each kernel, copy and fill of a program ran on the GPU. The
-// driver loads it where CUDA_INJECTION64_PATH names it; at the program's end it writes a line per
-// activity to the file of SORTIE_GPU_TIMELINE: begin and duration in ns, stream, name. Activities
-// of CUDA graphs are told one by one. CUPTI tells of them in buffers that it gives back when they
+// libsortie-gpu-timeline.so: records when each kernel, copy and fill of a program ran on the GPU.
+// The driver loads it if CUDA_INJECTION64_PATH names it. When the program exits, it writes a line
+// per activity to the file of SORTIE_GPU_TIMELINE: begin and duration in ns, stream, name.
+// Activities of CUDA graphs are recorded one by one. CUPTI delivers records in buffers, when these
 // are full, which costs the program next to nothing.
 #include <cupti.h>
 #include <cxxabi.h>
@@ -29,7 +29,7 @@ struct Timeline {
   std::vector<Activity> activities;
   std::unordered_map<std::string, std::string> demangled;
 };
-// Never destroyed: CUPTI's threads may give buffers back until the process ends.
+// Never destroyed: CUPTI's threads may return buffers until the process ends.
 Timeline& timeline() {
   static auto* const all = new Timeline;
   return *all;
@@ -99,7 +99,7 @@ void write_timeline() {
   check(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "waiting for activities");
   Timeline& all = timeline();
   const std::lock_guard lock(all.mutex);
-  if (all.activities.empty()) return;  // a parent that only starts others
+  if (all.activities.empty()) return;  // a parent that only starts other programs
   std::ranges::sort(all.activities, {}, &Activity::begin);
   const char* path = std::getenv("SORTIE_GPU_TIMELINE");
   std::FILE* file = std::fopen(path, "w");

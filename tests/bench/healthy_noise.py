@@ -1,5 +1,5 @@
-"""What happens to healthy hosts: neighbours that take the cores, a disk that others write to, data that has left the page cache,
-links that are slow or away for a moment, processes that do not run for a second or two, and lines in the kernel's log."""
+"""Disturbances of healthy hosts: processes that occupy the cores, a disk that other programs write to, data that has left the page
+cache, links that are slow or down for a moment, processes that pause for a second or two, and lines in the kernel's log."""
 
 import collections
 import contextlib
@@ -11,7 +11,7 @@ import time
 
 from harness import look, parent_of
 
-# The defaults for all limits: what must not raise an alarm is what people have.
+# Defaults for all limits: with these, as users have them, noise must not raise an alarm.
 HEALTHY = {"recovery.max_restarts": 5, "recovery.backoff": "0s"}
 SPIN = "while True: pass"
 WRITE = """
@@ -22,19 +22,19 @@ while True:
             file.write(os.urandom(1 << 20))
             os.fsync(file.fileno())
 """
-# None of these explains a failure, or asks anybody to do anything now.
+# None of these lines explains a failure, or requires an action now.
 KERNEL_LINES = ("usb 1-1: new high-speed USB device number 3 using xhci_hcd", "EDAC MC0: 1 CE memory read error on CPU_SrcID#0 (channel:0 slot:0)",
                 "NVRM: Xid (PCI:0000:3b:00): 13, Graphics Exception: ESR 0x404490=0x80000001", "perf: interrupt took too long (2513 > 2500)")
 
 
 class Noise:
-    """As a context manager none of it outlives the run."""
+    """Makes disturbances at random; as a context manager none of them outlives the run."""
 
     def __init__(self, run, chance, folder, logs):
         self.run, self.bed, self.chance, self.folder, self.logs = run, run.bed, chance, folder, logs
         self.ranks = {}
         self.made = collections.Counter()
-        self.later = []  # (when, what ends it)
+        self.later = []  # (time, function that ends a disturbance)
         self.due = 0.0
 
     def __enter__(self):
@@ -49,7 +49,7 @@ class Noise:
         return ", ".join(f"{name} {count}" for name, count in sorted(self.made.items()))
 
     def make_some(self):
-        """One more, when it is time; ends those whose time is over. Always false."""
+        """Makes another disturbance when it is due, and ends those that are over. Always returns False."""
         now = time.monotonic()
         for entry in [entry for entry in self.later if entry[0] <= now]:
             self.later.remove(entry)
@@ -92,7 +92,7 @@ class Noise:
         self.later.append((now + self.chance.uniform(0.3, 2), lambda: self.bed.link(host, "up")))
 
     def pause(self, now):
-        """A rank, its runner, or the supervisor."""
+        """Pauses a rank, its runner, or the supervisor."""
         _, pid = self.chance.choice([self.ranks[rank] for rank in sorted(self.ranks)])
         pid = self.chance.choice((pid, parent_of(parent_of(pid)), self.run.supervisor()))
         def go_on():

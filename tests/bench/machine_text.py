@@ -1,11 +1,11 @@
-"""Text for measurements: what the machine has (licences, C headers, Python and Perl)."""
+"""Text for benchmarks, from the files of this machine (licences, C headers, Python and Perl)."""
 import glob
 import os
 import random
 
 
 def corpus(megabytes):
-    """Documents of a few kilobytes, real text first, then the same lines in other orders."""
+    """Yields documents of a few kilobytes: real text first, then the same lines in other orders."""
     places = ["/usr/share/common-licenses/*", "/usr/include/*.h", "/usr/include/*/*.h", "/usr/lib/python3*/*.py", "/usr/lib/python3*/*/*.py", "/usr/share/perl/*/*.pm", "/usr/share/doc/*/copyright"]
     texts = []
     for path in sorted(path for place in places for path in glob.glob(place)):

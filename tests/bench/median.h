@@ -1,4 +1,4 @@
-// What rounds come to.
+// The median of the rounds of a benchmark.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,8 @@
 
 namespace sortie::bench {
 
-/// Of an even number of values the upper of the two in the middle. Not of none.
+/// For an even number of values, returns the upper of the two in the middle. `values` must not be
+/// empty.
 inline double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];

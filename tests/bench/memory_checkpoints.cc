@@ -1,6 +1,6 @@
-// bench_memory_checkpoints [THREADS] [ROUNDS] [bf16|f32] [INTERVAL]: what checkpoints in memory
-// cost a 124M GPT (B4 T256): INTERVAL steps with one and INTERVAL steps without, interleaved. One
-// rank copies and hashes the whole state; each of four ranks on four hosts has half of that.
+// bench_memory_checkpoints [THREADS] [ROUNDS] [bf16|f32] [INTERVAL]: the cost of checkpoints in
+// memory for a 124M GPT (B4 T256): INTERVAL steps with one and INTERVAL steps without, interleaved.
+// One rank copies and hashes the whole state; each of four ranks on four hosts has half of that.
 #include <fmt/core.h>
 #include <omp.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ using namespace sortie;
 using namespace sortie::trainer;
 using Clock = std::chrono::steady_clock;
 
-/// Seconds of so many steps, with all that is due after each.
+/// Returns the seconds of `steps` steps, with all work that is due after each.
 double timed_steps(Trainer& trainer, std::int64_t steps) {
   const auto begin = Clock::now();
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -60,7 +60,7 @@ Result<> run(const Folders& folders, int threads, int rounds, DType dtype, std::
   Trainer trainer(job, batch, rank, *communicator, events, source, {}, cpu, dtype, "bench");
   SORTIE_TRY(trainer.start());
 
-  // Both slots have their pages; what is due falls into the middle of a round.
+  // Warm-up: both slots get their pages, and the checkpoint is then due in the middle of a round.
   timed_steps(trainer, 2 * interval + interval / 2);
   std::vector<double> without, with, ratios;
   for (int round = 0; round < rounds; ++round) {
@@ -86,7 +86,7 @@ Result<> run(const Folders& folders, int threads, int rounds, DType dtype, std::
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Compute threads wait as those of sortie-train do.
+  // Compute threads wait passively, as in sortie-train.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
     ::setenv("OMP_WAIT_POLICY", "passive", 1);
     ::execv("/proc/self/exe", argv);

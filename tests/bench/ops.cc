@@ -1,7 +1,7 @@
 // bench_ops [THREADS] [bf16|f32]: every op of one GPT-124M training step (B4 T256) as the trainer
-// calls it, beside the floor of the step's matrix products measured in the same run.
-// bench_ops cuda [bf16|f32] [OPS]: the same on a GPU (B16 T1024), with the memory that ops must
-// read and write per second where that bounds them. OPS: those alone whose names contain it.
+// calls it, compared with the floor of the step's matrix products, measured in the same run.
+// bench_ops cuda [bf16|f32] [OPS]: the same on a GPU (B16 T1024). For ops that are bound by memory,
+// also the bytes that they must read and write per second. OPS: only ops with it in their name.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -36,8 +36,8 @@ struct Row {
   double seconds, bytes;
 };
 
-/// Median of several runs after one for warm-up. On a GPU a run is some calls one after another:
-/// the host is ahead of it, as in a step.
+/// Returns the median time of a call over several runs, after one call for warm-up. On a GPU a run
+/// is several calls in a row, so that the host is ahead of the GPU, as in a step.
 double seconds_of(ExecutionContext& context, const std::function<void()>& run) {
   const int calls = context.device().kind == DeviceKind::cuda ? 20 : 1;
   run();
@@ -76,8 +76,8 @@ class OpsBench {
   Tensor filled(DType dtype, const Shape& shape) {
     return sortie::bench::filled(context_, dtype, shape, 1);
   }
-  /// `elements` of the activations' type and `bytes` beside them: what a call reads and writes at
-  /// least; 0 where that is not what takes the time.
+  /// Measures an op, whose calls must read and write at least `elements` of the activations' type
+  /// plus `bytes`. Both are 0 if memory does not bound the op.
   void add(std::string op, std::int64_t calls, const std::function<void()>& run,
            std::int64_t elements = 0, std::int64_t bytes = 0) {
     if (!op.contains(only_)) return;
@@ -92,7 +92,7 @@ class OpsBench {
     ops::PackedWeight w(filled(dtype_, {n, k}));
     Tensor y = context_.empty(dtype_, {m, n}), dx = context_.empty(dtype_, {m, k});
     Tensor dw = context_.zeros(DType::f32, {n, k}), dbias = context_.zeros(DType::f32, {n}), none;
-    // A step changes the weight once: packing is part of what it costs.
+    // A step changes the weight once, so packing is part of the cost.
     add(name + " forward", calls, [&] {
       ops::weight_changed(context_, w);
       ops::linear_forward(context_, x, w, bias, y);
@@ -229,7 +229,7 @@ class OpsBench {
     if (context_.device().kind == DeviceKind::cpu) add_demo(w, g, m, compute);
   }
 
-  /// Of two members.
+  /// With messages of two members.
   void add_demo(Tensor& w, const Tensor& g, Tensor& m, Tensor& compute) {
     constexpr std::int64_t kColumns = 768;
     const ops::DemoBlocks blocks{.rows = w.elements() / kColumns, .columns = kColumns};
@@ -258,7 +258,7 @@ class OpsBench {
   std::vector<Row> rows_;
 };
 
-/// The first GPU's name and what computes on it.
+/// Returns the first GPU's name and the libraries that compute on it.
 sortie::Result<std::string> gpu_facts() {
   const auto module = load_cuda_module();
   if (!module.has_value()) return std::unexpected(module.error());

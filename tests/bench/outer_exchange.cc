@@ -1,6 +1,6 @@
-// An exchange between sites (trainer/outer/exchange.h) whose links cost nothing but a copy: what
-// the sites themselves add to a round. All sites are threads of this process, so the time is that
-// of SITES leaders on the cores that there are; the median of rounds.
+// An exchange between sites (trainer/outer/exchange.h) over links that cost only a copy: the time
+// that the sites themselves add to a round. All sites are threads of this process, so the time is
+// that of SITES leaders on the cores of this machine; the median of rounds.
 //
 //   bench_outer_exchange [SITES [VALUES [THREADS]]]
 #include <fmt/format.h>

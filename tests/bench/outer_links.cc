@@ -1,6 +1,6 @@
-// bench_outer_links [STREAMS [MIB [ROUNDS]]]: what goes through the links between two sites on this
-// machine's loopback, sealed, one way and both ways at once, beside sealing alone. Prints GB/s, and
-// the CPU seconds of both ends together per GB.
+// bench_outer_links [STREAMS [MIB [ROUNDS]]]: throughput of the links between two sites on this
+// machine's loopback device, sealed, in one direction and in both at once, compared with sealing
+// alone. Prints GB/s, and the CPU seconds of both ends together per GB.
 #include <fmt/core.h>
 #include <sys/resource.h>
 
@@ -31,7 +31,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// The median of some rounds of `work`, which moves `bytes`.
+/// Prints the median of `rounds` rounds of `work`, which moves `bytes`.
 void measure(const char* what, double bytes, int rounds, const std::function<void()>& work) {
   std::vector<double> times, cpu;
   for (int i = 0; i < rounds; ++i) {

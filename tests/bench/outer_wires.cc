@@ -1,5 +1,5 @@
-// Wires between sites (trainer/outer/wire.h): GB/s of f32, encoded and decoded, and signal to noise
-// on N(0, 1). One core unless THREADS is given; the median of rounds.
+// Wire formats between sites (trainer/outer/wire.h): GB/s of f32 that are encoded and decoded, and
+// the signal-to-noise ratio on N(0, 1). One thread unless THREADS is given; medians of rounds.
 //
 //   bench_outer_wires [THREADS [VALUES]]
 #include <fmt/format.h>

@@ -1,13 +1,12 @@
-// The idle share of a pipeline's stages: the real schedule, and messages of the real transport,
-// around passes that are timed sleeps. One line for each number of runs per stage, and one for
-// gradients of weights that are put off (zero_bubble).
+// The idle share of a pipeline's stages: the real schedule, and messages over the real transport,
+// with passes that are timed sleeps. Prints one line for each number of runs per stage, and one for
+// delayed gradients of weights (zero_bubble).
 //
 //   bench_pipeline_bubble [STAGES MICRO_BATCHES MILLISECONDS [BYTES]]
 //
 // Without ranks of a launcher the stages are threads of this process; as ranks of `sortie run` they
-// talk over MPI. MILLISECONDS: of a micro-batch forward through a stage; back it takes twice that,
-// half of it for the gradients of weights.
-// BYTES: of a message.
+// communicate over MPI. MILLISECONDS: time of a micro-batch's forward pass through a stage; its
+// backward pass takes twice that, half of it for the gradients of weights. BYTES: of a message.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -34,7 +33,7 @@ struct Setting {
   std::int64_t bytes = 1 << 20;
 };
 
-/// Sleeps as long as a pass takes, and lets messages move meanwhile, as ops do.
+/// Sleeps for the time of a pass, and polls the messages meanwhile, as ops do.
 void work(StageExchange& exchange, double milliseconds) {
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                       std::chrono::duration<double, std::milli>(milliseconds));
@@ -44,7 +43,7 @@ void work(StageExchange& exchange, double milliseconds) {
   }
 }
 
-/// The share of the step in which this stage waited.
+/// Returns the share of the step in which this stage waited.
 double idle_share(Communicator& stages, const PipelineShape& shape, const Setting& setting) {
   ExecutionContext context(1);
   StageExchange exchange(context, stages);
@@ -75,7 +74,7 @@ double idle_share(Communicator& stages, const PipelineShape& shape, const Settin
 void measure(Communicator& stages, const Setting& setting) {
   for (const auto& [interleave, zero_bubble] : {std::pair(1, false), {2, false}, {1, true}}) {
     const PipelineShape shape{stages.size(), interleave, setting.micro_batches, zero_bubble};
-    (void)idle_share(stages, shape, setting);  // warm
+    (void)idle_share(stages, shape, setting);  // warm-up
     double idle = idle_share(stages, shape, setting);
     stages.all_reduce_sum({&idle, 1});
     idle /= stages.size();

@@ -1,4 +1,4 @@
-// Samples of uniformly random tokens: the time of a step does not depend on what they are.
+// Samples of uniformly random tokens: the time of a step does not depend on their values.
 #pragma once
 
 #include <span>

@@ -1,8 +1,8 @@
 // bench_shared_layers THREADS ROUNDS [HIDDEN LAYERS TOKENS BATCH f32|bf16 layers|experts], on the
-// ranks of mpirun: work per second of ranks that share every layer (tensor parallelism with shared
-// rows) or share out the experts of every mixture, beside that of as many ranks that train a model
-// each. Rounds of a step of either kind alternate. Prints JSON from rank 0: seconds of the steps
-// and the ratio.
+// ranks of mpirun: work per second of ranks that share every layer (tensor and sequence
+// parallelism), or that divide the experts of every mixture (expert parallelism), compared with
+// that of as many ranks that each train their own model. Rounds with a step of either kind
+// alternate. Rank 0 prints JSON: seconds of the steps and the ratio.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +32,7 @@ Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
   std::vector<double> seconds[2];
   SORTIE_TRY(alone.training->start());
   SORTIE_TRY(shared.training->start());
-  for (int round = -1; round < rounds; ++round)  // the first one is for plans and memory
+  for (int round = -1; round < rounds; ++round)  // the first round is warm-up: plans, memory
     for (const int kind : {0, 1}) {
       SORTIE_ASSIGN_OR_RETURN(const double taken,
                               bench::timed_step(*world, *(kind == 0 ? alone : shared).training));
@@ -42,7 +42,7 @@ Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
   const double one = bench::median(seconds[0]), all = bench::median(seconds[1]);
   fmt::print("{{\"ranks\": {}, \"alone\": [{:.4f}], \"shared\": [{:.4f}], \"ratio\": {:.3f}}}\n",
              world->size(), fmt::join(seconds[0], ", "), fmt::join(seconds[1], ", "),
-             one / (experts ? all : all * world->size()));  // replicas have a batch each
+             one / (experts ? all : all * world->size()));  // each replica has its own batch
   return {};
 }
 

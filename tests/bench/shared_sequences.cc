@@ -1,8 +1,8 @@
 // bench_shared_sequences THREADS ROUNDS [TOKENS HIDDEN LAYERS f32|bf16 every_layer|disabled], on
 // the ranks of mpirun: work per second of ranks that share every sequence (context parallelism),
-// beside that of as many ranks that train on sequences of their own, and what a rank takes. With
-// ROUNDS = 0 there is one step of the ranks together and nothing beside it: for sequences that are
-// too long for one. Prints JSON from rank 0.
+// compared with that of as many ranks that train on their own sequences, and the memory of a rank.
+// With ROUNDS = 0 the ranks make one step together, without a comparison: for sequences that are
+// too long for one rank. Rank 0 prints JSON.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +32,7 @@ Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
   SORTIE_TRY(shared.training->start());
   std::vector<double> seconds[2];
   for (int round = rounds > 0 ? -1 : 0; round < std::max(rounds, 1); ++round) {
-    // The first one of several is for plans and memory.
+    // The first of several rounds is warm-up: plans, memory.
     for (const int kind : {0, 1}) {
       if (kind == 0 && !alone) continue;
       SORTIE_ASSIGN_OR_RETURN(

@@ -1,14 +1,13 @@
-// What a supervisor costs per host: a whole run over N simulated hosts, for several N, each in a
-// process of its own:
+// The cost of a supervisor per host: a whole run over N simulated hosts, for several N, each in a
+// separate process:
 //   build/release/bin/bench_simulated_hosts [--hold SECONDS] [--fence BYTES] [--ranks N]
-//   [--progress]
-//                                           [N...]       (100 1000 10000)
+//                                           [--progress] [N...]       (100 1000 10000)
 // --fence: the hosts also exchange BYTES each in one PMIx fence, as MPI_Init does.
-// --ranks: of each host. --progress: they train, and heartbeats say where they are; a table with
-// and without it is what the watchdog costs. The hosts are one other process that answers on Unix
-// sockets with the runner's real frames, beats every two seconds as runners do, and writes a line
-// per rank. So CPU and memory are the supervisor's own: frames, heartbeats, journal, logs; all but
-// the SSH connection itself.
+// --ranks: per host. --progress: ranks train, and heartbeats report their progress; tables with and
+// without it show the cost of the watchdog. One other process is all hosts: it answers on Unix
+// sockets with the runner's real frames, sends heartbeats every two seconds as runners do, and
+// writes a line per rank. So CPU and memory are the supervisor's own: frames, heartbeats, journal,
+// logs; all but the SSH connection itself.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
@@ -50,10 +49,10 @@ constexpr milliseconds kBeat{2000};
 
 // ---- the hosts ----------------------------------------------------------------------------------
 
-// What the two processes tell each other besides frames.
+// What the two processes share besides frames.
 struct Shared {
   std::atomic<int> started{0};  // ranks
-  std::atomic<int> fenced{0};   // hosts that have the data of all
+  std::atomic<int> fenced{0};   // hosts that have received the data of all
   std::size_t fence_bytes = 0;
   bool progress = false;
   std::atomic<bool> end{false};
@@ -70,7 +69,7 @@ struct SimulatedHost {
   std::uint32_t hosts = 0;
   std::uint64_t sequence = 0;
 
-  // A few hundred bytes at a time: the socket's buffer takes them.
+  // Writes a few hundred bytes at a time, which fit into the socket's buffer.
   void send(const std::string& bytes) {
     boost::system::error_code ignored;
     asio::write(socket, asio::buffer(bytes), ignored);
@@ -80,7 +79,7 @@ struct SimulatedHost {
 
 using HostPtr = std::shared_ptr<SimulatedHost>;
 
-/// A step a second, in whatever section.
+/// Reports one step per second for each rank, in changing sections.
 void train(const SimulatedHost& host, wire::Heartbeat& beat) {
   for (const std::uint32_t rank : host.ranks) {
     wire::RankProgress place;
@@ -190,7 +189,7 @@ asio::awaitable<void> accept_all(Unix::acceptor& acceptor, Shared& shared) {
   ::_exit(0);
 }
 
-// ---- the way to them ----------------------------------------------------------------------------
+// ---- the transport to them ----------------------------------------------------------------------
 
 class SocketChannel : public launcher::Channel {
  public:
@@ -284,7 +283,7 @@ struct Row {
 };
 
 struct Load {
-  int ranks = 1;  // of each host
+  int ranks = 1;  // per host
   std::size_t fence_bytes = 0;
   bool progress = false;
 };
@@ -293,7 +292,7 @@ Row measure(int hosts, milliseconds hold, const Load& load) {
   const std::size_t fence_bytes = load.fence_bytes;
   launcher::raise_open_file_limit();
   std::signal(SIGPIPE, SIG_IGN);
-  // Without a disk: after many files were removed, ext4 takes 0.1 ms for each new one.
+  // In memory: on a disk, after the removal of many files, ext4 takes 0.1 ms for each new one.
   const test::ScopedTempDir dir("/dev/shm");
   const std::string path = dir.str("hosts");
   void* page =
@@ -337,7 +336,7 @@ Row measure(int hosts, milliseconds hold, const Load& load) {
     verdict = std::move(result);
     io.stop();
   });
-  // All ranks have said their line: the start is over, and nothing but heartbeats goes on.
+  // Once all ranks have written their line, the start is over and only heartbeats continue.
   while (!verdict &&
          (shared->started < hosts * load.ranks || (fence_bytes > 0 && shared->fenced < hosts))) {
     io.run_for(milliseconds(20));

@@ -15,16 +15,16 @@ EVERY = {"none": 1, "low": 20, "medium": 50, "high": 100}
 
 
 def shape_sites(count, rate):
-    """On the way to each host: what the shaper drops has gone over its sender's interface. "off": nothing is limited."""
+    """Limits the links towards each host: the interface of the sender counts packets that the shaper drops. "off": no limits."""
     bed = testbed.Bed(BED_ID)
     for number in range(1, count + 1):
         shape(bed.netns(number), rate)
-        # A virtual interface counts the headers of a bundle of segments once, where a wire has those of each.
+        # A virtual interface counts the headers of a batch of segments once, while a wire carries those of each.
         subprocess.run(["ip", "netns", "exec", bed.netns(number), "ip", "link", "set", "dev", "eth0", "gso_max_segs", "1"], check=True)
 
 
 def split_tokens(environment):
-    """A folder that all hosts see, with token files of the project's own sources: tokens-train and tokens-validation."""
+    """Builds tokens-train and tokens-validation from the project's own sources. Returns their folder, which all hosts see."""
     shared = shared_folder(environment)
     subprocess.run([BUILD / "bin/sortie-train", "data", "build", "--tokenizer", "byte", "--split", "95,5", "--output",
                     f"{shared}/tokens", "--include", "*.h", "--include", "*.cc", ROOT / "common", ROOT / "launcher",
@@ -34,7 +34,7 @@ def split_tokens(environment):
 
 
 class Job:
-    """`text`: the config without hosts. `settings`: KEY=VALUE, for each run."""
+    """Runs of one config. `text`: the config without hosts. `settings`: KEY=VALUE, for each run."""
 
     def __init__(self, sites, environment, folder, text, settings=()):
         self.environment, self.folder, self.settings = environment, Path(folder), settings
@@ -52,12 +52,12 @@ class Job:
         return done.stdout
 
     def sent(self):
-        """Bytes that each host's interface has sent."""
-        texts = on_all(self.environment, self.names, "ip -s -j link show dev eth0")  # /sys is the machine's
+        """Returns the bytes that each host's interface has sent."""
+        texts = on_all(self.environment, self.names, "ip -s -j link show dev eth0")  # /sys shows the machine's devices
         return [json.loads(text)[0]["stats64"]["tx"]["bytes"] for text in texts]
 
     def run(self, level, steps, *settings):
-        """(folders of the sites, bytes that each host has sent meanwhile)."""
+        """Trains. Returns (folders of the sites, bytes that each host has sent meanwhile)."""
         self.runs += 1
         state = self.folder / f"state-{self.runs}"
         before = self.sent()

@@ -1,5 +1,5 @@
-// bench_step_floor [THREADS] [bf16|f32]: the matrix products of one GPT-124M training step by
-// themselves (B4 T256).
+// bench_step_floor [THREADS] [bf16|f32]: times the matrix products of one GPT-124M training step
+// alone (B4 T256).
 #include <fmt/core.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Times the variants of each product straight in oneDNN: no code of the trainer is involved.
+// Times the variants of each product directly in oneDNN, without any code of the trainer.
 #include "tests/bench/step_floor_cpu.h"
 
 #include <fmt/core.h>
@@ -49,7 +49,8 @@ class Bench {
                  product("matmul plain", dy, plain(n, k), dx, false),
                  inner_product_backward_data(m, n, k)});
   }
-  /// dw [n, k] in f32 += dy^T . x, or = in a layout of oneDNN's choice where that is faster.
+  /// dw [n, k] in f32 += dy^T . x, or = without the sum, also in a layout that oneDNN chooses.
+  /// Returns the fastest.
   Variant backward_weight(std::int64_t m, std::int64_t n, std::int64_t k) {
     const memory::desc dw({n, k}, Type::f32, Tag::ab);
     return best({product("matmul, += f32", matrix(n, m, Tag::ba), plain(m, k), dw, true),
@@ -92,7 +93,8 @@ class Bench {
     return result;
   }
 
-  /// Best of several runs of `make_and_run`'s primitive; nothing where oneDNN has none.
+  /// Returns the best time of several runs of the function that `prepare` returns, or nullopt if
+  /// oneDNN has no such primitive.
   std::optional<Variant> timed(const std::string& name,
                                const std::function<std::function<void()>()>& prepare) {
     try {
@@ -220,8 +222,8 @@ std::vector<FloorRow> measure_step_floor(const GptShape& s, trainer::DType dtype
   linear("mlp down", s.layers, s.hidden, s.ffn);
   linear("head", 1, s.vocab, s.hidden);
 
-  // Attention by oneDNN alone is the whole T x T square. A causal kernel needs a little more than
-  // half, so half of the square's time is what counts.
+  // oneDNN alone computes attention on the whole T x T square. A causal kernel needs a little more
+  // than half of it, so half of the square's time is counted.
   const std::int64_t heads = s.batch * s.heads, t = s.tokens, d = s.hidden / s.heads;
   const auto half = [&](const std::string& name, Variant variant) {
     variant.seconds /= 2;

@@ -1,6 +1,6 @@
-// The floor of a training step: the time that the step's own matrix products take by themselves in
-// oneDNN, each in the best of its layouts and primitives. A step can not be faster without better
-// products; floor / step says how much of a step is products.
+// The floor of a training step: the time of the step's own matrix products alone in oneDNN, each in
+// the best of its layouts and primitives. A step can not be faster without better products;
+// floor / step is the share of products in a step.
 #pragma once
 
 #include <cstdint>

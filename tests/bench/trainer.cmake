@@ -1,4 +1,4 @@
-# Benchmarks of the trainer's ops; the floor is a library so that the step's bench prints it, too.
+# Benchmarks of the trainer. The floor is a library, because the benchmarks of steps print it, too.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_library(SORTIE_DNNL dnnl REQUIRED)
 add_library(sortie_step_floor STATIC "${CMAKE_CURRENT_LIST_DIR}/step_floor_cpu.cc")

@@ -1,4 +1,4 @@
-// Trainings whose steps are timed beside each other on the ranks of mpirun.
+// Trainings whose steps are timed alternately on the ranks of mpirun.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace sortie::bench {
 using trainer::Communicator;
 using trainer::Trainer;
 
-/// A trainer with what it refers to.
+/// A trainer with the objects that it refers to.
 struct TimedTrainer {
   TimedTrainer(const config::JobConfig& job_config, Communicator& world, int threads,
                trainer::DType dtype)
@@ -37,7 +37,7 @@ struct TimedTrainer {
   std::unique_ptr<Trainer> training;
 };
 
-/// The ranks of mpirun.
+/// Returns a communicator over the ranks of mpirun.
 inline Result<std::unique_ptr<Communicator>> mpi_world() {
   const auto number = [](const char* name) {
     const char* text = std::getenv(name);
@@ -47,7 +47,7 @@ inline Result<std::unique_ptr<Communicator>> mpi_world() {
                                         number("OMPI_COMM_WORLD_SIZE"));
 }
 
-/// Seconds of a step that all ranks take together.
+/// Returns the seconds of a step that all ranks of `world` make at the same time.
 inline Result<double> timed_step(Communicator& world, Trainer& training) {
   world.barrier();
   const auto begin = std::chrono::steady_clock::now();

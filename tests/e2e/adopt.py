@@ -1,5 +1,5 @@
-"""What goes on across `attach --adopt`: MPI with its published names, ranks with secrets, ranks with staged files; and
-that an adopter ends what a host has that it loses."""
+"""What survives `attach --adopt`: MPI with its published names, ranks with secrets, ranks with staged files. Also: an
+adopter ends what remains on a host that it loses."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ def lose_supervisor(run):
 
 
 def adopt(run):
-    """`attach --adopt`, as soon as it is a supervisor again."""
+    """Starts `attach --adopt`. Returns its process once it is the supervisor, or has exited."""
     before = (run.path / "events.jsonl").read_text().count('"adopted"')
     adopter = run.start("attach", "--adopt", run.id)
     wait_until(lambda: (run.path / "events.jsonl").read_text().count('"adopted"') > before
@@ -34,15 +34,15 @@ def all_say(run, text, ranks):
 
 
 def scenario_mpi_goes_on(bed):
-    """Names published before are found after; what is asked while nobody is there is answered; ranks that had not
-    spoken find each other; all end well. Twice: the second supervisor was an adopter itself."""
+    """Names published before the adoption are found after it. Lookups made while there is no supervisor are answered. Ranks
+    that had not communicated before find each other. All end well. Twice: the second supervisor was itself an adopter."""
     folder = Path(tempfile.mkdtemp(dir=bed.shared))
     folder.chmod(0o755)
     with Detached(bed, BUILD / "bin/e2e_mpi_adopt", folder, settings=HOLD, slots=2) as run:
         all_say(run, "published", range(8))
         lose_supervisor(run)
         (folder / "lost").touch()
-        time.sleep(0.5)  # they ask, and their hosts keep the questions
+        time.sleep(0.5)  # the ranks send lookups, which their hosts keep
         adopter = adopt(run)
         all_say(run, "was answered", range(8))
         lose_supervisor(run)
@@ -55,7 +55,7 @@ def scenario_mpi_goes_on(bed):
 
 
 def scenario_secrets_stay_with_the_ranks(bed):
-    """The adopter knows no secret and needs none: the file that had it is gone. It is nowhere afterwards."""
+    """The adopter does not know the secret and needs none: the file that had it is removed. Nothing has it afterwards."""
     secret = "s3cr3t-" + os.urandom(12).hex()
     digest = hashlib.sha256(secret.encode()).hexdigest()
     folder = Path(tempfile.mkdtemp(dir=bed.shared))
@@ -94,7 +94,7 @@ def scenario_secrets_stay_with_the_ranks(bed):
 
 
 def scenario_staged_run_is_adopted_and_run_again(bed):
-    """The adopter stages nothing: what was staged may be gone here. The run's own config.toml starts it again."""
+    """The adopter stages nothing: the staged files may no longer exist here. The run's own config.toml can start it again."""
     with tempfile.TemporaryDirectory() as own, Gates(bed) as gates:
         data = Path(own, "words")
         data.write_text("first\nlast\n")
@@ -118,7 +118,7 @@ def scenario_staged_run_is_adopted_and_run_again(bed):
 
 
 def scenario_adopter_ends_what_a_lost_host_has(bed):
-    """Runner and keeper die under an adopter: daemons without environment are found by the cgroup of the first start."""
+    """Runner and keeper die under an adopter. Daemons without environment are found by the cgroup of the first start."""
     program = "env -i setsid sleep 1000 >/dev/null 2>&1 & echo up; exec sleep 1000"
     with Detached(bed, "sh", "-c", program, settings=HOLD, hosts="h01,h03") as run:
         all_say(run, "up", range(2))

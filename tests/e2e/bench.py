@@ -1,4 +1,4 @@
-"""`sortie-train bench comm` as a job over hosts."""
+"""`sortie-train bench comm` as a job over several hosts."""
 
 import json
 
@@ -15,7 +15,7 @@ def scenario_collectives_and_links_of_4_hosts(bed):
     equal(report["hosts"], [host for host in HOSTS for _ in range(2)], "hosts of the ranks")
     equal([(row["operation"], row["bytes"], row["wrong"]) for row in report["rows"]],
           [(name, size, 0) for name in ("all_reduce", "broadcast") for size in (64, 8192, 1 << 20)], "rows")
-    # One rank of each host: every pair of hosts, and the hosts in a ring.
+    # Links are measured by one rank per host: every pair of hosts, and a ring of the hosts.
     pairs = {(row["from"], row["to"]) for row in report["links"]["pairs"]}
     equal(pairs, {(low, high) for low in HOSTS for high in HOSTS if low < high}, "pairs")
     equal([(row["from"], row["to"]) for row in report["links"]["ring"]], list(zip(HOSTS, HOSTS[1:] + HOSTS[:1])), "ring")

@@ -1,5 +1,5 @@
-"""What the container scenarios stand on: a bed whose hosts have a dockerd each, its image, the table that puts a run
-into containers, and the question what is left in an engine."""
+"""Code that the container scenarios share: a bed with a dockerd on every host, its image, the table that puts a run
+into containers, and the search for leftovers in an engine."""
 
 import concurrent.futures
 import contextlib
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from harness import BED_ID, BUILD, HOSTS, ROOT, HostBed, Run, check, executable_of, run_to_end, testbed
 
-import engine  # of scripts/testbed.d, as harness has put it into the path
+import engine  # in scripts/testbed.d, which harness adds to the path
 
 IMAGE = "sortie-test:cpu"
 ARCHIVE = BUILD / "images/sortie-test.tar"
-SMALL_BEDS = {"podman": "p", "containerd": "d"}  # how their ids begin
-# Ranks that wait make way by sched_yield; where each container is a control group of its own and four hosts share two
-# cores, that has been seen to stop everything for seconds.
+SMALL_BEDS = {"podman": "p", "containerd": "d"}  # first character of their bed ids
+# Waiting ranks must not call sched_yield: with a control group per container and four hosts on two cores, that has been
+# seen to block everything for seconds.
 AWAKE = {"runner.env.OMPI_MCA_mpi_yield_when_idle": "0"}
 RUNNING, ALL = ("ps", "--quiet"), ("ps", "--all", "--quiet")
 
 
 def build_image():
-    """Of the programs of this build; nothing is done where nothing has changed."""
+    """Builds the image from the programs of this build, unless it is up to date. Returns its id."""
     done = run_to_end(ROOT / "scripts/build-image", "--test", "--no-build", "--output", ARCHIVE, seconds=120,
                   env={**os.environ, "SORTIE_BUILD": str(BUILD)})
     check(done.returncode == 0, f"scripts/build-image: {done.stderr}")
@@ -32,7 +32,7 @@ def build_image():
 
 class ContainerBed(HostBed):
     def docker(self, host, *arguments, okay=True):
-        """stdout of Debian's docker, which talks to the engine of a host."""
+        """Runs Debian's docker with the engine of a host. Returns its stdout."""
         done = run_to_end(*engine.docker_argv(self.bed, host, *arguments))
         check(not okay or done.returncode == 0, f"{host}: docker {' '.join(map(str, arguments))}: {done.stderr}")
         return done.stdout
@@ -44,7 +44,7 @@ class ContainerBed(HostBed):
         return self.docker(host, *(how or ALL)).split()
 
     def leftovers(self, hosts=None):
-        """Processes, and containers whatever their state: only what ran to its end and is removed leaves nothing."""
+        """Processes, and containers in any state: a container that has exited but was not removed counts, too."""
         hosts = hosts or HOSTS
         found = super().leftovers(hosts)
         for host in hosts:
@@ -61,7 +61,7 @@ class ContainerBed(HostBed):
             list(pool.map(self.load, HOSTS))
 
     def repair(self, host):
-        """An engine that runs, is open to the test user, has the image and no container."""
+        """Makes sure that the engine runs, is open to the test user, has the image, and has no container."""
         if not engine.pids(self.bed, host, engine.DOCKERD):
             engine.command(self.bed, host, "start", False)
         os.chmod(engine.socket_path(self.bed, host), 0o660)
@@ -76,30 +76,30 @@ class ContainerBed(HostBed):
         super().clear()
 
     def inits(self, host):
-        """Pids of the first processes of Sortie's containers."""
+        """Returns the pids of the first processes of Sortie's containers."""
         return [pid for pid, inside, *_ in self.processes(host) if inside == 1 and executable_of(pid) == "runner"]
 
 
 def quoted(value):
-    """As TOML, which JSON is for all that is used here."""
+    """Returns the value as TOML. JSON is valid TOML for all values used here."""
     return json.dumps(value) if isinstance(value, (list, str)) else value
 
 
 def table(**more):
-    """`--set` for [runner.container]; what a small machine can not grant is not asked for."""
+    """Returns the `--set` values for [runner.container]. ulimits is empty, because a small machine can not grant the default."""
     keys = {"engine": "docker", "image": IMAGE, "ulimits": "{}", **more}
     return {f"runner.container.{key}": value if key == "ulimits" else quoted(value) for key, value in keys.items()}
 
 
 @contextlib.contextmanager
 def boxed(bed, *program, box=None, settings=(), **arguments):
-    """A run in containers."""
+    """Starts a run in containers."""
     with Run(bed, *program, settings={**table(**(box or {})), **AWAKE, **dict(settings)}, **arguments) as run:
         yield run
 
 
 def config_with_table(bed, config, **more):
-    """A copy of a config file that runs bare, with the table added: nothing else differs."""
+    """Copies a config file of a run without containers and adds the table; nothing else differs. Returns the path."""
     lines = ["", "[runner.container]"]
     keys = {"engine": "docker", "image": IMAGE, "ulimits": {}, **more}
     for key, value in keys.items():
@@ -110,7 +110,7 @@ def config_with_table(bed, config, **more):
 
 
 class SmallBed:
-    """A bed of its own with another engine, for as long as a scenario takes."""
+    """A separate bed with another engine, which exists for one scenario."""
 
     def __init__(self, kind, count):
         self.kind, self.count, self.id = kind, count, SMALL_BEDS[kind] + BED_ID[1:]
@@ -131,7 +131,7 @@ class SmallBed:
         self.command("down")
 
     def archive(self):
-        """The image where the hosts can read it."""
+        """Copies the image to where the hosts can read it. Returns the path."""
         path = self.shared / ARCHIVE.name
         shutil.copyfile(ARCHIVE, path)
         path.chmod(0o644)

@@ -1,5 +1,5 @@
-"""`sortie chaos` in runs of every kind: cut links, ranks that are stopped, a supervisor that is killed while hosts are missing.
-`tests/bench/soak` makes its faults by itself; `sites.chaos_reaches_the_ranks_of_sites` has killed ranks."""
+"""`sortie chaos` in several kinds of runs: cut links, stopped ranks, a supervisor that is killed while a host is missing.
+`sites.chaos_reaches_the_ranks_of_sites` covers killed ranks. `tests/bench/soak` injects its faults without `sortie chaos`."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from regrow import WAIT_THEN_END, hosts_of, report
 from restart import RESTART, detached_events, events, ranks_of
 
 ONCE = ("--every", "1s", "--count", "1", "--yes")
-NOTICED = {**RESTART, "runner.heartbeat_timeout": "2s"}  # a link that is cut for three seconds
+NOTICED = {**RESTART, "runner.heartbeat_timeout": "2s"}  # shorter than the cuts, so that they are noticed
 
 
 def chaos(run, *words):
@@ -21,7 +21,7 @@ def chaos(run, *words):
 
 
 def scenario_cuts_a_link(bed):
-    """Held ranks do not notice; without a hold the host is lost, and swept when it is back."""
+    """With a hold, ranks do not notice the cut. Without one the host is lost, and swept when its link is back."""
     two = ("sh", "-c", 'test "$SORTIE_ATTEMPT" = 2 || exec sleep 1000')
     with Run(bed, *two, hosts="h[01-02]", slots=1, settings={**NOTICED, "runner.on_launcher_loss": "hold 60s"}) as run:
         ranks = ranks_of(run, 1, 2)
@@ -36,7 +36,7 @@ def scenario_cuts_a_link(bed):
         bed.expect_nothing_left(5)
     with Run(bed, *two, hosts="h[01-02]", slots=1, settings=NOTICED) as run:
         ranks_of(run, 1, 2)
-        chaos(run, "--faults", "link", "--link-down", "5s", "--seed", "4")  # a busy launcher finds it late
+        chaos(run, "--faults", "link", "--link-down", "5s", "--seed", "4")  # longer, because a busy launcher notices the cut late
         equal(run.wait(60), 0, f"exit code ({run.text()[-2000:]})")
         end = events(run, "attempt_end")[0]
         equal((end["class"], end["blamed"]), ("hardware", events(run, "fault")[0]["host"]), "class, and who is blamed")
@@ -45,7 +45,7 @@ def scenario_cuts_a_link(bed):
 
 
 def scenario_stops_a_rank(bed):
-    """A rank that stands still is a hang, and the next attempt comes to the end."""
+    """A stopped rank is detected as a hang, and the next attempt runs to its end."""
     committed = bed.shared / "chaos-committed"
     committed.unlink(missing_ok=True)
     with Run(bed, "python3", PROGRAMS / "slow_rank.py", committed, hosts="h[01-02]", slots=1,
@@ -60,12 +60,12 @@ def scenario_stops_a_rank(bed):
 
 
 def pids(bed, attempt, count):
-    """{rank: (host, pid)} of an attempt of a detached run, which is the only run on the bed."""
+    """Returns {rank: (host, pid)} of an attempt of a detached run, which must be the only run on the bed."""
     return ranks_of(SimpleNamespace(bed=bed, process=SimpleNamespace(poll=lambda: None)), attempt, count)
 
 
 def scenario_kills_the_supervisor_while_a_host_is_missing(bed):
-    """The next supervisor knows which hosts the job has, checks the one that is missing, and takes it in at the next restart."""
+    """The next supervisor knows the hosts of the job, checks the missing one, and uses it again at the next restart."""
     chosen = {**RESTART, "recovery.supervisor_restarts": 10, "recovery.min_hosts": 2, "recovery.fit_interval": "1s",
               "runner.on_launcher_loss": "hold 8s"}
     with Detached(bed, *WAIT_THEN_END, hosts="h[01-03]", settings=chosen) as run:

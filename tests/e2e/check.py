@@ -1,4 +1,4 @@
-"""`sortie check`: sound hosts pass, and each fault is found on its host, with the others unharmed."""
+"""`sortie check`: sound hosts pass, and each fault is reported for its host and for no other."""
 
 import contextlib
 import json
@@ -13,13 +13,13 @@ from harness import HOSTS, PATIENCE, ROOT, SORTIE, TRAINER, check, equal, run_to
 from machine_clock import now
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
-PREFIX = "/tmp/tokens"  # every host has a /tmp of its own
+PREFIX = "/tmp/tokens"  # every host has its own /tmp
 SAVE = "/tmp/checkpoints"
 PORT = 29517
 
 
 def is_sound(network):
-    """Of what is found about a host's ways to others. Whose round trips are slow may only have been busy."""
+    """Whether a host's network check is good. Slow round trips are accepted, because the host may only have been busy."""
     return network["verdict"] == "pass" or network["verdict"] == "warn" and network["reason"].startswith("slow to ")
 
 
@@ -72,7 +72,7 @@ def data_on(bed):
 
 @contextlib.contextmanager
 def undone(bed, host, do, undo):
-    """Root does `do` on the host, and `undo` at the end, come what may."""
+    """Runs `do` as root on the host, and `undo` at the end in any case."""
     bed.run_in(host, "sh", "-c", do, as_root=True)
     try:
         yield
@@ -117,7 +117,7 @@ def scenario_sound_hosts_and_a_job(bed):
 
 
 def scenario_staged_files_are_looked_for_here(bed):
-    """What a job names below {stage} is on no host before it runs: this machine must have it."""
+    """Files below {stage} are on no host before the job runs: `check` looks for them on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         for name, size in (("books.bin", 300000), ("books.idx", 800)):
             Path(folder, name).write_bytes(bytes(size))
@@ -138,7 +138,7 @@ def scenario_host_down_data_differs_shm_small(bed):
     with data_on(bed), undone(bed, "h03", "mount -o remount,size=1m /dev/shm", "mount -o remount,size=50% /dev/shm"):
         bed.run_in("h02", "sh", "-c", f"printf x | dd of={PREFIX}.bin bs=1 seek=299999 conv=notrunc 2>/dev/null")
         bed.link("h04", "down")
-        result = Checked(bed, *job("--timeout", "6"))  # of the living ones, too
+        result = Checked(bed, *job("--timeout", "6"))  # also for the living hosts
         equal(result.code, 2, "exit code")
         equal(result.failed(), {("h02", "data"), ("h03", "shm"), ("h04", "ssh")}, "failures")
         result.expect("h02", "data", "fail", "tokens.bin: other content")
@@ -187,7 +187,7 @@ def scenario_program_that_is_not_there(bed):
 
 @contextlib.contextmanager
 def shaped(bed, rates):
-    """Links of the hosts, both ways, at {host: rate}."""
+    """Limits the links of hosts in both directions. `rates` is {host: rate}."""
     try:
         for host, rate in rates.items():
             look.shape(bed.bed, host, rate)
@@ -197,12 +197,12 @@ def shaped(bed, rates):
             look.shape(bed.bed, host, "off")
 
 
-# Far apart, so that a busy machine does not make a sound link a slow one.
+# Far apart, so that on a busy machine a sound link does not look like the slow one.
 RATES = {host: "8mbit" if host == "h03" else "60mbit" for host in HOSTS}
 
 
 class CheckedSites(Checked):
-    """The same of a job whose hosts are in two sites."""
+    """One `sortie check --json` of a job whose hosts are in two sites."""
 
     def __init__(self, bed, folder, *arguments):
         config = Path(folder) / "sites.toml"
@@ -267,13 +267,13 @@ def scenario_comm_of_all_ranks_and_for_people(bed):
 
 
 def scenario_comm_has_a_deadline_and_says_what_is_missing(bed):
-    Checked(bed, hosts="h[01-03]")  # the runner is there: it need not go over the slow link
+    Checked(bed, hosts="h[01-03]")  # pushes the runner, which then need not pass the slow link
     with shaped(bed, {"h02": "1mbit"}):
         result = Checked(bed, "--comm", "--comm-bytes", "64MB", "--comm-timeout", "8", hosts="h[01-03]", seconds=90)
     equal(result.code, 2, "exit code")
     check("not done within 8 s" in result.json["comm"]["error"]["message"], result.json["comm"])
     bed.expect_nothing_left(20)
-    # A sortie-train that is not on the hosts: the check of the program says so, and no job is tried.
+    # If the hosts lack sortie-train, the check of the program reports it, and no job is started.
     with tempfile.TemporaryDirectory() as folder:
         for name in ("sortie", "sortie-runner"):
             shutil.copy2(SORTIE.parent / name, folder)

@@ -13,7 +13,7 @@ from harness import (HOSTS, SORTIE, Gates, Run, check, equal, in_time, parent_of
 from machine_clock import now
 
 UNREACHABLE = 4
-STARTED = "touch ~/started"  # proof that no rank ran on the hosts that were fine
+STARTED = "touch ~/started"  # shows whether a rank ran on a host
 
 
 def expect_refused(bed, run, where, stage, seconds=40):
@@ -30,7 +30,7 @@ def hosts_that_started(bed):
 
 
 def known_hosts_with(bed, run_folder, change):
-    """known_hosts of the bed with each line through `change(host, line)`; None drops a line."""
+    """Writes the bed's known_hosts with each line replaced by `change(host, line)`; None drops a line. Returns the path."""
     lines = [change(line.split(",")[0], line) for line in bed.bed.known_hosts.read_text().splitlines()]
     path = run_folder / "known_hosts"
     path.write_text("".join(f"{line}\n" for line in lines if line))
@@ -38,7 +38,7 @@ def known_hosts_with(bed, run_folder, change):
 
 
 def unknown_and_changed(bed, folder, changed):
-    """h02 is unknown, or has (in the file) the key of h01."""
+    """Returns a known_hosts in which h02 is unknown, or (changed=True) has the key of h01."""
     first = bed.bed.known_hosts.read_text().splitlines()[0].split()
     def change(host, line):
         if host != "h02":
@@ -75,7 +75,7 @@ def scenario_host_key_accepted_when_new(bed):
 
 
 def scenario_auth_refused(bed):
-    """Hosts that say the same share a line."""
+    """Hosts with the same error share a line."""
     keys = {host: {"IdentityFile": bed.bed.host_dir(1) / "host_key"} for host in HOSTS[1:]}
     with Run(bed, "sh", "-c", STARTED, ssh_config=ssh_config_variant(bed, bed.shared, **keys)) as run:
         expect_refused(bed, run, "h[02-04]", "auth")
@@ -99,7 +99,7 @@ def scenario_sshd_says_nothing(bed):
                                     h02={"HostName": "127.0.0.1", "Port": str(silent.getsockname()[1])})
         began = time.monotonic()
         with Run(bed, "sh", "-c", STARTED, ssh_config=config,
-                 settings={"runner.ssh.handshake_timeout": "6s"}) as run:  # of the others, too
+                 settings={"runner.ssh.handshake_timeout": "6s"}) as run:  # also for the other hosts
             expect_refused(bed, run, "h02", "handshake")
         check(time.monotonic() - began >= 5.9, "it did not wait for the handshake")
 
@@ -136,7 +136,7 @@ def scenario_every_failure_in_one_run(bed):
 
 
 def scenario_through_a_jump_host(bed):
-    """Included file, ProxyJump: h03 and h04 are reached through h01."""
+    """An included file and ProxyJump: h03 and h04 are reached through h01."""
     inner = ssh_config_variant(bed, bed.shared, h03={"ProxyJump": "h01"}, h04={"ProxyJump": "h01"})
     outer = bed.shared / "outer"
     outer.write_text(f"Include {inner}\n")
@@ -162,7 +162,7 @@ def scenario_chain_of_two_jumps(bed):
 
 
 def ssh_connections(bed, host):
-    """Those to the host's sshd (port 22, state ESTABLISHED): where each comes from, as the kernel writes it."""
+    """Returns the peers of established connections to the host's sshd (port 22), in the kernel's notation."""
     found = set()
     for line in bed.run_in(host, "cat", "/proc/net/tcp").splitlines()[1:]:
         _, local, peer, state = line.split()[:4]
@@ -172,13 +172,13 @@ def ssh_connections(bed, host):
 
 
 def ssh_peers(bed, host, old=()):
-    """Addresses of those who have a connection to the host's sshd that is not among the old ones: after an outage of the
-    scenario before, a host may not know for a minute that a connection has ended."""
+    """Returns the addresses of peers of connections to the host's sshd, without the connections in `old`: after an outage in an
+    earlier scenario a host may take a minute to notice that a connection has ended."""
     return sorted(socket.inet_ntoa(bytes.fromhex(peer.split(":")[0])[::-1]) for peer in ssh_connections(bed, host) - set(old))
 
 
 def many_names(bed, names, jump=None):
-    """An ssh_config in which `names` are h02, h03 and h04 in turn, through `jump`; h01 is itself."""
+    """Writes an ssh_config in which `names` are h02, h03, h04, h02 ..., reached through `jump`, and h01 is itself."""
     blocks = {match.group(1): block for block in bed.ssh_config.read_text().split("\n\n")
               if (match := re.match(r"Host (\S+)", block))}
     text = [blocks["h01"]]
@@ -191,17 +191,17 @@ def many_names(bed, names, jump=None):
 
 
 def scenario_40_names_behind_a_default_jump_host(bed):
-    """One sshd as it is installed in front, three behind it, 40 names: everybody is reached."""
+    """One sshd with its default config as jump host, three hosts behind it, 40 names: all are reached."""
     names = [f"t{number:02d}" for number in range(1, 41)]
     with Run(bed, "sh", "-c", "echo here", ssh_config=many_names(bed, names, "h01"), hosts="t[01-40]", slots=1,
              settings={"runner.mpi": "off", "runner.allow_same_machine": "true", "runner.ssh.handshake_timeout": "40s",
-                       "runner.ssh.auth_timeout": "40s"}) as run:  # they share what this machine computes
+                       "runner.ssh.auth_timeout": "40s"}) as run:  # long, because all of them share this machine's processors
         equal(run.wait(90), 0, "exit code")
         equal([run.log(rank) for rank in range(40)], [b"here\n"] * 40, "output")
 
 
 def scenario_two_names_of_one_machine(bed):
-    """Ranks of both names would share its CPUs: refused before a rank starts, unless the config allows it; check says the same."""
+    """Ranks of both names would share CPUs: the run is refused before a rank starts, unless the config allows it. `check` reports it, too."""
     config = many_names(bed, ["t01", "t02", "t03", "t04"])  # t01 and t04 are h02
     job = {"ssh_config": config, "hosts": "t[01-04]", "slots": 1}
     with Run(bed, "sh", "-c", STARTED, **job) as run:
@@ -219,14 +219,14 @@ def scenario_two_names_of_one_machine(bed):
 
 
 def connected_at(run):
-    """{host: seconds after the start of the run} of the journal's `connected`."""
+    """Returns {host: seconds from the start of the run to `connected` in the journal}."""
     events = whole_events(run.folder_of_run() / "events.jsonl")
     began = time.time() - run.elapsed()
     return {event["host"]: event["time"] - began for event in events if event["event"] == "connected"}
 
 
 def dead_names(bed):
-    """An ssh_config in which t01 to t24 are all h04, and that is down."""
+    """Takes the link of h04 down and writes an ssh_config in which t01 to t24 are all h04. Returns its path."""
     names = [f"t{number:02d}" for number in range(1, 25)]
     config = many_names(bed, names)
     text = config.read_text()
@@ -238,7 +238,7 @@ def dead_names(bed):
 
 
 def scenario_dead_hosts_do_not_delay_an_exec(bed):
-    # Two at a time: half a second for each pair, or the 3 s after which there is no route to it.
+    # Fan-out of two: each pair of dead hosts counts for half a second, or for the 3 s until the kernel reports no route.
     with Exec(bed, "echo", "here", hosts="t[01-24],h[01-03]", ssh_config=dead_names(bed),
               options=["--fanout", "2", "--set", "runner.ssh.connect_timeout=60s"]) as run:
         wait_until(lambda: run.out().count("here") == 3, 25, "output of the living hosts")
@@ -248,12 +248,12 @@ def scenario_dead_hosts_do_not_delay_an_exec(bed):
 
 
 def scenario_dead_hosts_do_not_delay_living_ones(bed):
-    """More dead hosts than the fan-out, and first in the list: the living ones do not wait for their timeout."""
+    """More dead hosts than the fan-out, first in the list: the living hosts do not wait for their timeout."""
     config = dead_names(bed)
     with Run(bed, "sh", "-c", STARTED, ssh_config=config, hosts="t[01-24],h[01-03]", slots=1,
              settings={"runner.ssh.fanout": 2, "runner.ssh.connect_timeout": "15s"}) as run:
         equal(run.wait(60), UNREACHABLE, "exit code")
-        # In one line or two: of some the time was over, for others there was no route.
+        # One line or two: some hosts time out, for others there is no route.
         run.expect(r"^t\[.*\]: connect: ")
         failed = [(one["host"], one["stage"]) for one in whole_events(run.folder_of_run() / "events.jsonl")
                   if one["event"] == "host_failed"]
@@ -264,7 +264,7 @@ def scenario_dead_hosts_do_not_delay_living_ones(bed):
 
 
 def scenario_link_down_with_default_timing(bed):
-    """Nothing is written, nothing is set: the dead host is noticed within 15 s; some more where the machine is busy."""
+    """No output and default timing: the dead host is noticed within 15 s, or a little later on a busy machine."""
     with Run(bed, "sleep", "1000", slots=1) as run:
         run.wait_for_ranks(4)
         bed.link("h03", "down")
@@ -288,7 +288,7 @@ def ssh_children(run):
 
 
 def scenario_system_ssh_runs_a_job(bed):
-    """runner.ssh.command: a job as over Sortie's own connections, the runner pushed, no process left here."""
+    """runner.ssh.command: a job runs as over Sortie's own connections. The runner is pushed, and no ssh process is left here."""
     bed.run_in("h02", "rm", "-rf", ".cache/sortie")
     with Gates(bed) as gates, Run(bed, "sh", "-c", f"echo $RANK $MASTER_ADDR; {gates.wait('on')}", settings=SYSTEM_SSH) as run:
         run.wait_for_ranks(8, 40)

@@ -1,5 +1,5 @@
-"""What runs in containers when nothing goes wrong: the trainer as bare, MPI, arguments and variables, two jobs on one
-host, this machine without SSH, the other engines, an image that is pushed."""
+"""Runs in containers without faults: training equal to a run without containers, MPI, arguments and variables, two jobs on
+one host, this machine without SSH, the other engines, an image that is pushed."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from masters import Masters
 from training import CONFIG, build_tokens, losses
 from warm import Warm
 
-__all__ = ["ContainerBed"]  # run.py asks for it
+__all__ = ["ContainerBed"]  # run.py uses it
 HOSTILE = ["a b", "$(touch /tmp/owned)", "`id`", "'\"", "\\n", "line\nbreak", "*", "", "--hosts", ";|&<>", "$HOME", "\u00e4\u2713"]
 RING = "e2e_mpi_ring"
 
@@ -23,7 +23,7 @@ def trained(bed, config, settings, seconds=60):
 
 
 def scenario_training_equals_bare_and_resumes(bed):
-    """The table alone makes the difference: losses are equal to the bit, and a run goes on from its checkpoint."""
+    """Only the table differs: losses are equal to the bit, and a run resumes from its checkpoint."""
     build_tokens(bed)
     checkpoints = bed.shared / "boxed"
     shutil.rmtree(checkpoints, ignore_errors=True)
@@ -35,7 +35,7 @@ def scenario_training_equals_bare_and_resumes(bed):
                                shm_size="64MiB")
     bare = trained(bed, CONFIG, settings=data)
     equal(sorted(bare), list(range(1, 21)), "steps of the bare run")
-    # As far as step 12 first; the number of steps is not what the schedule depends on.
+    # The first run stops at step 12. The schedule does not depend on the number of steps.
     first = trained(bed, config, settings={**inside, "trainer.train_iterations": 12, "trainer.save_interval": 6})
     second = trained(bed, config, settings={**inside, "trainer.train_iterations": 20, "trainer.save_interval": 10})
     equal(sorted(first), list(range(1, 13)), "steps of the first run in containers")
@@ -52,7 +52,7 @@ def scenario_mpi_in_one_container_per_host(bed):
 
 
 def scenario_mpi_in_one_container_per_rank(bed):
-    """Shared memory between the ranks of a host: Open MPI is told to use nothing else inside a host."""
+    """Ranks of a host communicate through shared memory. In the second run Open MPI may use nothing else."""
     with boxed(bed, RING, box={"scope": "rank", "shm_size": "64MiB"},
                settings={"runner.env.OMPI_MCA_btl": "self,vader,tcp"}) as run:
         equal(run.wait(60), 0, "exit code")
@@ -63,9 +63,9 @@ def scenario_mpi_in_one_container_per_rank(bed):
 
 
 def scenario_two_jobs_on_one_host(bed):
-    """Their files in /dev/shm have the same names, and do not meet."""
-    # Unbound: both would have the same cores. On one host: ranks of several control groups that wait actively on two cores
-    # have been seen to keep every other process of the machine waiting, for up to 98 s with eight ranks in four groups.
+    """Their files in /dev/shm have the same names and do not collide."""
+    # Unbound, because both would get the same cores. On one host, because ranks of several control groups that busy-wait on two
+    # cores have been seen to block every other process of the machine, for up to 98 s with eight ranks in four groups.
     options = {"hosts": "h01", "settings": {"runner.env.OMPI_MCA_btl": "self,vader,tcp", "runner.cpu_binding": "none"}}
     with boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2 && ls /dev/shm | wc -l", **options) as one, \
             boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2", **options) as other:
@@ -76,7 +76,7 @@ def scenario_two_jobs_on_one_host(bed):
 
 
 def scenario_arguments_and_variables_byte_for_byte(bed):
-    """No shell and no engine's argv on the way to what a rank sees; what is secret is in no process list."""
+    """Arguments and variables pass through no shell and no engine's argv and arrive unchanged. Secrets are in no process list."""
     script = r"""
 printf '%s\0' "$@" | od -An -v -tx1 | tr -d ' \n'; echo
 printf '%s' "$HOSTILE" | od -An -v -tx1 | tr -d ' \n'; echo
@@ -131,7 +131,7 @@ def scenario_limits_reach_the_container(bed):
 
 
 def push_image(bed, ssh_config, *settings, environment=None):
-    """From the engine of h01 to the others, which lack it."""
+    """Removes the image from the engines of the other hosts, then pushes it to them from the engine of h01."""
     for host in HOSTS[1:]:
         bed.docker(host, "rmi", "--force", IMAGE)
     with folder() as where:
@@ -146,7 +146,7 @@ def push_image(bed, ssh_config, *settings, environment=None):
 
 
 def scenario_image_goes_through_masters_and_kept_connections(bed):
-    """No host is signed in to: the user has no key, or the connections are there already."""
+    """No sign-in at any host: the user has no key, or the connections are kept ones."""
     with Masters(bed, *HOSTS[1:]) as masters:
         masters.start()
         push_image(bed, masters.without_key)
@@ -162,7 +162,7 @@ def scenario_image_goes_through_masters_and_kept_connections(bed):
 
 
 def scenario_image_appears_on_all_hosts(bed):
-    """`docker save` on one host's engine, and only what the others lack travels; then a run finds it everywhere."""
+    """`docker save` from one host's engine: only what the others lack is sent. A run then finds the image on every host."""
     push_image(bed, bed.ssh_config)
     with boxed(bed, "true", box={"pull": "never"}) as run:
         equal(run.wait(40), 0, "exit code")
@@ -176,7 +176,7 @@ def run_here(box):
 
 
 def scenario_this_machine_without_ssh(bed):
-    """No hosts: the ranks start in this machine's docker. Here that is the host h01 from inside."""
+    """Without hosts in the config, ranks start in this machine's docker. Here sortie itself runs on h01."""
     output = bed.run_in("h01", *run_here({}), "--", RING)
     check(re.search(r"ring ok size=2 sum=1", output), output)
 
@@ -194,7 +194,7 @@ def scenario_podman_without_root(bed):
 
 
 def scenario_containerd(bed):
-    """ctr mounts images itself, so it is for root: the machine without SSH again."""
+    """ctr mounts images itself, which needs root: again a machine without SSH."""
     with SmallBed("containerd", 1) as small:
         small.command("exec", "--root", "h01", "ctr", "image", "import", small.archive())
         name = small.command("exec", "--root", "h01", "ctr", "image", "ls", "--quiet").split()[0]

@@ -1,6 +1,6 @@
-"""What can be wrong about containers: each has one clear error with the right exit code, and nothing starts anywhere.
+"""Faults of container jobs: each gives one clear error with the right exit code, and nothing starts on any host.
 
-One table. A row says what is broken, on which host, and what the message must hold; `ROWS` is all there is to extend."""
+One table. A row says what is broken, on which host, and what the message must contain. To add a case, extend `ROWS`."""
 
 import contextlib
 import json
@@ -25,12 +25,12 @@ WRITES = ("sh", "-c", "touch /shared/started-$RANK; sleep 5")
 class Row:
     name: str
     box: dict
-    says: list  # patterns, all of which the output holds
+    says: list  # patterns; the output must contain all
     codes: tuple
     program: tuple = WRITES
-    broken: object = None  # context manager that makes the fault, and takes it away
+    broken: object = None  # context manager that makes the fault and removes it
     settings: dict = field(default_factory=dict)
-    inside: bool = False  # found inside: a container starts, its ranks do not
+    inside: bool = False  # found inside: a container starts, but its ranks do not
 
 
 @contextlib.contextmanager
@@ -118,14 +118,14 @@ ROWS = [
 
 
 def events_of(bed, host, since):
-    """What the engine of a host has started since then."""
+    """Returns the names of the containers that the engine of a host has started since `since`."""
     lines = bed.docker(host, "events", "--since", since, "--until", f"{time.time():.9f}", "--filter", "type=container",
                        "--filter", "event=start", "--format", "{{json .}}").splitlines()
     return [json.loads(line)["Actor"]["Attributes"].get("name") for line in lines]
 
 
 def one_error(row, text):
-    """What is wrong in the config is one line; what is wrong on hosts is said once, not once per host."""
+    """A fault in the config gives one line; a fault on hosts is reported once, not once per host."""
     lines = [line for line in text.splitlines() if line.strip()]
     if row.codes == (2,):
         return len(lines) == 1
@@ -167,14 +167,14 @@ def scenario_one_clear_error_each(bed):
             continue
         try:
             play(bed, row)
-        except Exception as error:  # every row is told, not only the first that fails
+        except Exception as error:  # report every row that fails, not only the first
             failures.append(f"{row.name}: {error}")
             bed.clear()
     check(not failures, "\n".join(failures))
 
 
 def scenario_check_names_it(bed):
-    """`sortie check` finds before a run what would stop it, each on its host."""
+    """`sortie check` finds before a run what would prevent it, each fault on its host."""
     options = [word for key, value in table(mounts=[["/tmp/only-some", "/data"]], pull="never").items()
                for word in ("--set", f"{key}={value}")]
     with mounted_except_h04(bed), image_gone(bed), no_permission(bed):

@@ -1,6 +1,6 @@
 """Every way in which a run in containers ends: the verdict is right, and no process and no container is left on any host.
 
-`ROWS` is the kill matrix of matrix.py for containers; ends that touch a whole engine are scenarios of their own."""
+`ROWS` is the kill matrix of matrix.py for containers; ends that concern a whole engine are separate scenarios."""
 
 import concurrent.futures
 import contextlib
@@ -21,27 +21,27 @@ import engine
 __all__ = ["ContainerBed"]
 TERM, INT, KILL, STOP = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSTOP
 TIMING = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "8s", "runner.mpi": "off"}
-# Daemons of all kinds, as bare ranks have them: a container must not outlive them, nor they the rank.
+# Daemons of all kinds, as in runs without containers: they must not outlive the rank, nor the container them.
 FAMILY = ("setsid sleep 1000 >/dev/null 2>&1 & (setsid sleep 1000 >/dev/null 2>&1 &); (env -i setsid sleep 1000 &) >/dev/null 2>&1;"
           " echo up; exec sleep 1000")
 STUBBORN = "trap '' TERM INT HUP; echo up; while :; do sleep 1; done"
 AT_ONCE = 5
-BUSY = 2  # so much longer may each take: they share the processors, and so do four engines
+BUSY = 2  # factor for all time limits, because rows and four engines share the processors
 
 
 @dataclass
 class Row:
     name: str
-    victim: object  # (bed, run, {rank: (host, pid)}) -> None: does it
+    victim: object  # (bed, run, {rank: (host, pid)}) -> None: makes the fault
     exit_code: int
-    seconds: float  # from then to the end of the launcher
+    seconds: float  # limit, from the fault to the exit of the launcher
     says: str = ""
     program: str = FAMILY
     scope: str = "host"
 
 
 def send(number, who):
-    """The signal to what `who` finds of a run and its rank 0."""
+    """Returns a function for Row.victim: sends the signal to the process that `who` finds, by the run and its rank 0."""
     def act(bed, run, ranks):
         os.kill(who(bed, run, *ranks[0]), number)
     return act
@@ -64,8 +64,8 @@ def init(_bed, _run, _host, pid):
 
 
 def runner(bed, run, host, _rank):
-    """It has no child that is a rank: found by its program and the run's folder, which it holds open. Its child, which
-    guards the containers, holds the same."""
+    """Finds the runner by its program and by the run's folder, which it holds open, because no rank is its child. The guard
+    of the containers holds the same folder open, but is a child of the runner."""
     found = [pid for pid, *_ in bed.processes(host) if executable_of(pid).startswith("runner-") and holds(pid, run.id())]
     tops = [pid for pid in found if parent_of(pid) not in found]
     check(len(tops) == 1, f"{host}: {len(tops)} runners of run {run.id()}")
@@ -141,11 +141,11 @@ def play(bed, row, hosts):
         check(code == row.exit_code, f"{row.name}: exit code {code}, not {row.exit_code}:\n{run.text()[-1500:]}")
         check(took <= BUSY * row.seconds * PATIENCE, f"{row.name}: took {took:.1f} s")
         check(not row.says or re.search(row.says, run.text()), f"{row.name}: no {row.says!r}:\n{run.text()[-1500:]}")
-        # A launcher that lives has confirmed it; without one the hosts see to it themselves.
+        # A living launcher has confirmed the cleanup. Otherwise the hosts clean up themselves.
         patience = 20 if row.name.startswith("launcher KILL") or row.name == "runner STOP" else 5
         deadline = now() + patience * PATIENCE
         while True:
-            last = now() >= deadline  # an engine takes a while to answer
+            last = now() >= deadline  # read before the query, because an engine may answer slowly
             if not (left := remains(bed, hosts, run_id)):
                 break
             check(not last, f"{row.name}: left after {patience} s: {left}")
@@ -169,7 +169,7 @@ def scenario_every_death(bed):
 
 
 def scenario_out_of_memory(bed):
-    """The limit is named; the rank that took too much is the cause, not the others."""
+    """The message names the limit. The cause is the rank that exceeded it, not another one."""
     script = 'if [ $RANK = 1 ]; then echo eating; exec dd if=/dev/zero of=/dev/null bs=400M count=9; fi; sleep 100'
     with boxed(bed, "sh", "-c", script, hosts="h01,h02", slots=1, settings=TIMING, box={"memory": "64MiB"}) as run:
         equal(run.wait(40), 137, "exit code")
@@ -179,7 +179,7 @@ def scenario_out_of_memory(bed):
 
 
 def scenario_ranks_that_leave_daemons(bed):
-    """A rank that ends well leaves nothing either."""
+    """Daemons of a rank that succeeds end with it."""
     with boxed(bed, "sh", "-c", FAMILY.replace("exec sleep 1000", "sleep 0.5; exit 0"), settings=TIMING) as run:
         equal(run.wait(40), 0, "exit code")
         bed.expect_nothing_left(5)
@@ -194,7 +194,7 @@ def scenario_exit_code_of_a_rank(bed):
 
 
 def scenario_adopted(bed):
-    """The supervisor is lost and ranks are held: their containers live on, and another supervisor sees them to their end."""
+    """With a hold, containers survive the loss of the supervisor, and an adopter runs them to their end."""
     go = bed.shared / "adopted-goes-on"
     go.unlink(missing_ok=True)
     script = f"echo up; while ! [ -e {go} ]; do sleep 0.05; done; echo went on; [ $RANK = 0 ] || exit 0; sleep 1; exit 4"
@@ -212,7 +212,7 @@ def scenario_adopted(bed):
 
 
 def scenario_daemon_restarted(bed):
-    """With live restore ranks do not notice; without it the engine ends its containers, and the run says so."""
+    """With live restore, ranks do not notice a restart of the engine. Without it the engine ends its containers, and the run reports it."""
     engine.command(bed.bed, "h02", "restart", True)
     with Gates(bed) as gates, \
             boxed(bed, "sh", "-c", f"echo up; {gates.wait('restarted')}; echo survived", hosts="h01,h02", slots=1, settings=TIMING,
@@ -233,7 +233,7 @@ def scenario_daemon_restarted(bed):
 
 
 def scenario_daemon_dead_at_the_end(bed):
-    """Nobody can remove a container whose engine is down: the run ends in time all the same, and the next one sweeps."""
+    """While an engine is down, its containers can not be removed: the run ends in time nevertheless, and the next run removes them."""
     with boxed(bed, "sh", "-c", FAMILY, hosts="h01,h02", slots=1, settings=TIMING) as run:
         wait_until(lambda: run.text().count("] up") == 2, 40, "ranks that are up")
         engine.end_dockerd(bed.bed, "h02", KILL)
@@ -247,7 +247,7 @@ def scenario_daemon_dead_at_the_end(bed):
 
 
 def scenario_sweep_after_lost_power(bed):
-    """What a host still has of a run whose lease is dead is removed by the next run; what is alive stays."""
+    """A run removes containers of an earlier run whose lease is gone. Those of a living run, and of other programs, stay."""
     labels = ("--label", "sortie.run=20200101-000000-dead", "--label", "sortie.attempt=1", "--label", "sortie.node=0",
               "--label", f"sortie.uid={bed.shared.stat().st_uid}", "--label", "sortie.folder=/tmp/sortie-gone/20200101-000000-dead-1")
     for how in (("run", "--detach"), ("create",)):
@@ -269,7 +269,7 @@ def scenario_sweep_after_lost_power(bed):
 
 
 def scenario_ranks_of_8_gone_with_the_launcher(bed):
-    """Four hosts, two containers each: killed -9 at once, nothing is left anywhere."""
+    """Four hosts with two containers each: after SIGKILL of the launcher nothing is left on any host."""
     with boxed(bed, "sh", "-c", FAMILY, settings=TIMING, box={"scope": "rank"}) as run:
         wait_until(lambda: run.text().count("] up") == 8, 30, "8 ranks that are up")
         equal(sum(len(bed.containers(host, *RUNNING)) for host in HOSTS), 8, "containers")

@@ -1,5 +1,5 @@
-"""Containers across restarts: what an attempt has left in an engine is gone before the next one starts, and the run ends
-with the weights of a run in which nothing had happened; checkpoints in memory outlive containers."""
+"""Containers across restarts: those of an attempt are removed before the next one starts, and the run ends with the weights of
+an undisturbed run. Checkpoints in memory outlive containers."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from memory import kill_at_once, memory_on
 from restart import RESTART, attempts, events, ranks_of, weights
 from training import CONFIG, build_tokens, losses
 
-__all__ = ["ContainerBed"]  # run.py asks for it
-STEPS = 250  # many more than until the last kill, also where this process waits for a processor
-# A host that is only busy is not lost.
+__all__ = ["ContainerBed"]  # run.py uses it
+STEPS = 250  # many more than before the last kill, even if this process has to wait for a processor
+# Long enough that a busy host is not lost.
 CALM = {**RESTART, "runner.heartbeat_interval": "1s", "runner.heartbeat_timeout": "10s"}
 PLACES = HOSTS[:2]
 
 
 def stale_container(bed, host, run_id, attempt):
-    """As an engine that was down at the wrong moment leaves it: of the run, and nobody's any more."""
+    """Creates a container as left by an engine that was down at the wrong moment: it belongs to the run, but no process manages it."""
     labels = {"sortie.run": run_id, "sortie.attempt": attempt, "sortie.node": 0, "sortie.uid": bed.shared.stat().st_uid,
               "sortie.folder": f"/tmp/sortie-gone/{run_id}-{attempt}"}
     words = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
@@ -30,7 +30,7 @@ def stale_container(bed, host, run_id, attempt):
 
 
 def lives_of_containers(bed, host, run_id):
-    """{id: (attempt, {"start": nanoseconds, "destroy": ...})} by the engine's own journal."""
+    """Returns {id: (attempt, {"start": nanoseconds, "destroy": ...})} from the engine's own journal."""
     since = "2020-01-01T00:00:00Z"
     text = bed.docker(host, "events", "--since", since, "--until", "0s", "--filter", "type=container", "--filter",
                       f"label=sortie.run={run_id}", "--format", "{{json .}}")
@@ -43,7 +43,7 @@ def lives_of_containers(bed, host, run_id):
 
 
 def expect_order(bed, run_id, count):
-    """On every host each attempt has started a container, and none before those of earlier attempts were removed."""
+    """Checks that on every host each attempt started a container, but only after those of the attempt before were removed."""
     for host in PLACES:
         wait_until(lambda: all("destroy" in when for _, when in lives_of_containers(bed, host, run_id).values()), 10,
                    f"{host}: the end of all containers in its engine's journal")
@@ -58,7 +58,7 @@ def expect_order(bed, run_id, count):
 
 
 def trained(bed, name, settings, disturb):
-    """Hashes of the last checkpoint's weights."""
+    """Runs a training. Returns the run's id, its losses, and the hashes of the last checkpoint's weights."""
     folder = bed.shared / f"boxed-{name}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -78,14 +78,14 @@ def trained(bed, name, settings, disturb):
 
 
 def scenario_killed_twice_and_restarted(bed):
-    """First a runner dies, whose container nobody looks after then, with a stale container beside it; then a rank."""
+    """First a runner is killed, which leaves its container without supervision, next to a stale container. Then a rank is killed."""
     def nothing(_run):
         pass
 
     def twice(run):
         victims = ranks_of(run, 1, 2)
         host = victims[1][0]
-        for place in PLACES:  # an engine may take longer for that than the ranks for all steps: not after they were waited for
+        for place in PLACES:  # before the wait for steps: an engine may take longer for this than the ranks for all steps
             stale_container(bed, place, run.id(), 1)
         wait_until(lambda: max(losses(run), default=0) >= 8, 60, "step 8")
         os.kill(bed.runner(host), signal.SIGKILL)
@@ -107,7 +107,7 @@ def scenario_killed_twice_and_restarted(bed):
 
 
 def scenario_killed_and_restarted_in_containerd(bed):
-    """ctr: what attempt 1 and somebody before it have left is removed before the container of attempt 2 is made, by containerd's own journal."""
+    """ctr: by containerd's own journal, the container of attempt 1 and a stale one are removed before that of attempt 2 is created."""
     with SmallBed("containerd", 1) as small, folder() as where:
         inside = ("exec", "--root", "h01")
         small.command(*inside, "ctr", "image", "import", small.archive())
@@ -162,7 +162,7 @@ def scenario_killed_and_restarted_in_containerd(bed):
 
 
 def scenario_all_ranks_killed_at_once_and_the_memory_of_the_hosts_is_enough(bed):
-    """It lies outside of containers, and the next ones find it; no checkpoint is on the disk until the end."""
+    """The memory is outside of the containers, and the next ones find it. No checkpoint is on disk before the end."""
     before = {}
 
     def at_once(run):

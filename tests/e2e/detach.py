@@ -1,5 +1,5 @@
-"""Runs that live apart from the terminal: detached, listed, followed, attached to, stopped; and what becomes of their
-ranks when the supervisor is killed, stopped, or replaced."""
+"""Runs without a terminal: detached, listed, followed, attached to, stopped. Also what happens to their ranks when the
+supervisor is killed, stopped or replaced."""
 
 import json
 import os
@@ -14,32 +14,32 @@ from harness import PATIENCE, PROGRAMS, SORTIE, Gates, check, equal, run_to_end,
 from machine_clock import communicate
 
 COUNTER = ("/usr/bin/python3", "-S", PROGRAMS / "counter.py")
-# Who looks at what becomes of a run without a supervisor has no watcher that starts another one.
+# No watcher, so that a run whose supervisor is killed stays without one.
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s",
          "recovery.supervisor_restarts": 0}
 
 
 def counting(limit, rate, gates, gate, after):
-    """A program that counts to `limit`, but goes no further than `after` until the gate is open: so it runs until then."""
+    """Returns a program that counts to `limit`, but stops at `after` until the gate is open, so that it can not end before."""
     counter = " ".join(map(str, COUNTER))
     return ("sh", "-c", f"{counter} {after} {rate}; {gates.wait(gate)}; exec {counter} {limit} {rate} {after}")
 
 
 def programs_of(run_folder, kind):
-    """Pids of the living supervisors, or watchers, that files of a run's folder tell of, oldest first."""
+    """Returns the pids of living supervisors or watchers (`kind`), by the files in the run's folder, oldest first."""
     found = []
     for file in sorted(run_folder.glob(f"{kind}-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2])):
         try:
             pid = json.loads(file.read_text())["pid"]
             if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
                 found.append(pid)
-        except (OSError, ValueError):  # gone, or just being written
+        except (OSError, ValueError):  # gone, or the file is being written
             pass
     return found
 
 
 class Detached:
-    """A detached run with a state folder of its own; never outlives the scenario."""
+    """A detached run with its own state folder. Never outlives the scenario."""
 
     def __init__(self, bed, *program, slots=1, hosts="h[01-04]", settings=(), config=None):
         self.bed = bed
@@ -144,7 +144,7 @@ def scenario_killed_supervisor_leaves_nothing(bed):
 
 
 def scenario_hold_and_adopt(bed):
-    """The supervisor dies while all ranks count: with the next one every number is in the logs, once."""
+    """The supervisor dies while all ranks count. After the adoption every number is in the logs exactly once."""
     limit = 300
     with Gates(bed) as gates, Detached(bed, *counting(limit, 20, gates, "adopted", after=200),
                                        settings={"runner.on_launcher_loss": "hold 60s"}) as run:
@@ -166,7 +166,7 @@ def scenario_hold_and_adopt(bed):
 
 
 def scenario_hold_keeps_flood(bed):
-    """Ranks that write as fast as they can: nothing is lost or doubled where output was under way."""
+    """Ranks that write as fast as they can: output in transit is neither lost nor duplicated."""
     lines, killed = 500000, bed.shared / "flood-killed"
     chunk = "".join(f"{i}\n" for i in range(lines))
     killed.unlink(missing_ok=True)
@@ -174,7 +174,7 @@ def scenario_hold_keeps_flood(bed):
     with Detached(bed, "sh", "-c", script, hosts="h[01-02]", settings={"runner.on_launcher_loss": "hold 60s"}) as run:
         os.kill(run.supervisor(), signal.SIGKILL)
         wait_until(lambda: not run.supervisors(), 10, "the end of the supervisor")
-        time.sleep(0.5)  # what the runners keep is full
+        time.sleep(0.5)  # until the runners' buffers are full
         killed.touch()
         done = run.sortie("attach", "--adopt", run.id)
         equal(done.returncode, 0, f"exit code ({done.stderr[-600:]})")
@@ -230,4 +230,4 @@ def scenario_adopt_with_a_host_down(bed):
         done = run.sortie("attach", "--adopt", run.id)
         equal(done.returncode, 5, f"exit code ({done.stderr})")
         check("h03: lost" in done.stderr, f"h03 is not named: {done.stderr}")
-        bed.expect_nothing_left(50)  # h03 by itself, when its hold is over
+        bed.expect_nothing_left(50)  # h03 ends its ranks itself when its hold expires

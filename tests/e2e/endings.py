@@ -12,17 +12,17 @@ from harness import BUILD, PROGRAMS, Gates, Run, check, equal, in_time, parent_o
 from machine_clock import now
 
 SLEEP = ("sleep", "1000")
-LONG_GRACE = {"runner.grace": "60s"}  # who ends sooner has not waited for KILL
+LONG_GRACE = {"runner.grace": "60s"}  # a run that ends sooner did not wait for SIGKILL
 STUBBORN = ("/bin/sh", PROGRAMS / "ignore_term.sh")
 DAEMONS = ("/usr/bin/python3", "-S", PROGRAMS / "daemons.py")
 DAEMONS_PER_RANK = 6
 
 
 def wait_for_daemons(bed, run, ranks=8):
-    """{rank: (host, pid)} once all daemons of all ranks are there: a test that finds none in the end proves nothing else."""
+    """Waits until all daemons of all ranks run; otherwise, to find none at the end would prove nothing. Returns {rank: (host, pid)}."""
     for rank in range(ranks):
         run.wait_for_text(f"rank {rank} has its daemons")
-    # A rank says so when it has forked them; that they have become what they are takes as long as it takes.
+    # A rank prints this line after its forks; the daemons exec later.
     wait_until(lambda: sum(" daemon-" in line for line in bed.leftovers()) == ranks * DAEMONS_PER_RANK, 20, "all daemons")
     return bed.ranks()
 
@@ -59,7 +59,7 @@ def scenario_rank_ignores_term(bed):
 
 
 def scenario_setsid_grandchildren_after_success(bed):
-    """A rank that ends well leaves nothing either: daemons end with it."""
+    """Daemons of a rank that succeeds end with it."""
     with Run(bed, *DAEMONS, "0") as run:
         equal(run.wait(20), 0, "exit code")
         bed.expect_nothing_left(5)
@@ -84,7 +84,7 @@ def scenario_runner_killed(bed):
 
 
 def scenario_keeper_killed(bed):
-    """The process that holds a rank dies: what it held falls to the runner, on a host with a cgroup and on one without."""
+    """If a keeper dies, the runner ends the keeper's processes, on a host with a cgroup and on one without."""
     for host, rank in (("h01", 0), ("h03", 4)):
         with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
             where, pid = wait_for_daemons(bed, run)[rank]
@@ -104,8 +104,8 @@ def scenario_launcher_killed(bed):
 
 
 def scenario_launcher_stopped(bed):
-    """A launcher that hangs keeps its connections open: only the heartbeats tell."""
-    limit, pause = 8, 4.7  # it is told of a pause of more than half the limit; a busy machine adds to it
+    """A launcher that hangs keeps its connections open: only missing heartbeats reveal it."""
+    limit, pause = 8, 4.7  # a pause of more than half the limit is reported; a busy machine makes it longer
     timing = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": f"{limit}s"}
     with Run(bed, *SLEEP, settings=timing) as run:
         run.wait_for_ranks(8)
@@ -113,8 +113,8 @@ def scenario_launcher_stopped(bed):
         time.sleep(pause)
         run.signal(signal.SIGCONT)
         run.wait_for_text(r"this launcher did not run for [4-7]\.\d s")
-        time.sleep(limit)  # the ranks were not given up for that pause
-        # A busy machine makes pauses of its own.
+        time.sleep(limit)  # the pause must not end the ranks
+        # A busy machine may cause further pauses.
         events = whole_events(run.folder_of_run() / "events.jsonl")
         stalls = [event["seconds"] for event in events if event["event"] == "stalled"]
         equal(sum(pause - 0.6 <= seconds < limit for seconds in stalls), 1, f"pauses in the journal like that one ({stalls})")
@@ -129,7 +129,7 @@ def scenario_link_down(bed):
         run.wait_for_ranks(8)
         bed.link("h03", "down")
         began = now()
-        # Rank processes of the host that nobody reaches any more, while the link is still down.
+        # The unreachable host ends its ranks itself, while the link is still down.
         bed.expect_nothing_left(15, ["h03"])
         equal(run.wait(25), 5, "exit code")
         in_time(began, 25, "the verdict")
@@ -145,7 +145,7 @@ def scenario_ctrl_c_once(bed):
         run.signal(signal.SIGINT)
         equal(run.wait(20), 130, "exit code")
         for rank in range(8):
-            run.expect(f"rank {rank} tidied up")  # TERM first, and what a rank says then is still shown
+            run.expect(f"rank {rank} tidied up")  # SIGTERM is first, and output after it is still shown
         bed.expect_nothing_left(5)
 
 
@@ -154,7 +154,7 @@ def scenario_ctrl_c_twice(bed):
         run.wait_for_ranks(8)
         run.wait_for_text("rank 7 is stubborn")
         run.signal(signal.SIGINT)
-        run.wait_for_text("once more kills them at once")  # two signals that nobody has taken yet are one
+        run.wait_for_text("once more kills them at once")  # two signals that are pending together count as one
         time.sleep(1)
         check(run.process.poll() is None, "ended within the grace although its ranks ignore TERM")
         run.signal(signal.SIGINT)
@@ -185,7 +185,7 @@ def scenario_program_missing(bed):
 
 
 def scenario_two_runs_side_by_side(bed):
-    """What ends one run leaves another one on the same hosts alone."""
+    """The cleanup of one run does not affect another run on the same hosts."""
     with Gates(bed) as gates, Run(bed, "sh", "-c", gates.wait("end") + "; echo survived") as lasting:
         lasting.wait_for_ranks(8)
         with Run(bed, "sh", "-c", "sleep 1; exit 9") as failing:
@@ -195,12 +195,12 @@ def scenario_two_runs_side_by_side(bed):
         equal(lasting.text().count("survived"), 8, "ranks of the other run that ended well")
 
 
-MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")  # the controller of cgroup v1, where the kernel has it there
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")  # the memory controller of cgroup v1, if the kernel has it there
 
 
 @contextlib.contextmanager
 def memory_limit(bed, host, limit):
-    """Whatever signs in to `host` from now on shares so many bytes."""
+    """Limits the total memory of all processes that sign in to `host` from now on, in bytes. Yields their cgroup."""
     check((MEMORY_GROUPS / "memory.limit_in_bytes").exists(), f"no memory controller of cgroup v1 in {MEMORY_GROUPS}")
     sshd = bed.bed.init_pid(bed.bed.number(host))
     before = [line.rsplit(":", 1)[1] for line in Path(f"/proc/{sshd}/cgroup").read_text().splitlines()
@@ -218,7 +218,7 @@ def memory_limit(bed, host, limit):
 
 
 def scenario_rank_killed_for_memory(bed):
-    """The kernel's OOM killer, by the limit of a group that holds all of a host, as a batch system sets one."""
+    """The kernel's OOM killer acts by the limit of a cgroup that contains a whole host, as set by a batch system."""
     eat = "held = []\nwhile True: held.append(bytearray(1 << 20))"
     script = f"if [ $RANK = 1 ]; then sleep 1; exec python3 -ISc '{eat}'; fi; sleep 1000"
     with memory_limit(bed, "h01", 200 << 20) as group, Run(bed, "sh", "-c", script) as run:

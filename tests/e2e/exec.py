@@ -1,4 +1,4 @@
-"""`sortie exec`: one command on hosts that have nothing to do with each other."""
+"""`sortie exec`: one command on independent hosts."""
 
 import contextlib
 import hashlib
@@ -58,7 +58,7 @@ def lines(text):
 
 @contextlib.contextmanager
 def silent(bed, host):
-    """Its link is down, and nobody says after 3 s that there is no way to it: a connection fails when its time is over."""
+    """Takes the host's link down, without "no route to host" from the kernel after 3 s: connections fail only by timeout."""
     entry = (bed.address(host), "dev", bed.bed.bridge)
     run_to_end("ip", "neigh", "replace", *entry, "lladdr", "02:00:00:00:00:01", "nud", "permanent", check=True)
     bed.link(host, "down")
@@ -74,7 +74,7 @@ def scenario_outcome_table_with_a_host_down(bed):
         script = f'echo here; case $SORTIE_HOST in h02) exit 7;; h03) {gates.wait("second")}; kill -9 $$;; esac'
         with Exec(bed, "sh", "-c", script, options=["--set", "runner.ssh.connect_timeout=10s"]) as run:
             wait_until(lambda: "[h02] here" in run.out(), 9, "the command on h02")
-            bed.expect_nothing_left(20, ["h02"])  # the end of its command is known here
+            bed.expect_nothing_left(20, ["h02"])  # the launcher then knows that its command has ended
             gates.open("second")
             expect_outcomes(run)
 
@@ -116,7 +116,7 @@ def scenario_stdin_to_all_hosts(bed):
         with Exec(bed, "sha256sum", options=["--stdin"], stdin=file) as run:  # a file
             equal(run.wait(30), 0, "exit code")
             equal(lines(run.out()), [f"[{host}] {want}  -" for host in HOSTS], "hashes")
-    # A pipe, with hosts that begin when it has long been read, and one that reads nothing.
+    # A pipe, with hosts that start long after it was read, and one that reads nothing.
     with Exec(bed, "sh", "-c", "[ $SORTIE_HOST = h02 ] && exit; sleep 0.3; sha256sum",
               options=["--stdin", "--fanout", "2"], stdin=subprocess.PIPE) as run:
         run.process.stdin.write(data)
@@ -127,7 +127,7 @@ def scenario_stdin_to_all_hosts(bed):
 
 def scenario_an_idle_pipe_as_stdin_hangs_nothing(bed):
     reader, writer = os.pipe()
-    with Exec(bed, "sh", "-c", "cat; echo end", stdin=reader) as run:  # no --stdin: the hosts have /dev/null
+    with Exec(bed, "sh", "-c", "cat; echo end", stdin=reader) as run:  # without --stdin, stdin of the commands is /dev/null
         equal(run.wait(15), 0, "exit code")
         equal(lines(run.out()), [f"[{host}] end" for host in HOSTS], "output")
     with Exec(bed, "echo", "not waiting", options=["--stdin"], stdin=reader) as run:
@@ -179,11 +179,11 @@ def scenario_output_dir_and_json(bed):
 
 
 def interrupted(bed, signals, command):
-    """The grace is long: what ends sooner has been told to, or killed at once."""
+    """The grace is long: commands end in time only by the first signal, or by SIGKILL at once after the second."""
     with Exec(bed, *command, options=["--grace", "60s"]) as run:
         wait_until(lambda: run.out().count("started") == 4, 15, "all commands")
         for answer in ("ending all commands", "killing all commands now")[:signals]:
-            run.process.send_signal(signal.SIGINT)  # two at a time would be one
+            run.process.send_signal(signal.SIGINT)  # two that are pending together would count as one
             wait_until(lambda answer=answer: answer in run.err(), 10, f"{answer!r}")
         equal(run.wait(30), 130, "exit code")
         check(re.search(r"(?m)^  stopped  h\[01-04\] \(4\)  signal", run.err()), run.err())
@@ -199,7 +199,7 @@ def scenario_ctrl_c_twice_is_at_once(bed):
 
 
 def scenario_a_reader_that_goes_ends_all(bed):
-    """`sortie exec -- yes | head -1`: what nobody reads is not run on."""
+    """`sortie exec -- yes | head -1`: commands end when the reader of their output has exited."""
     with Exec(bed, "true") as probe:
         probe.wait(15)
     head = run_to_end("sh", "-c", '"$@" | head -n 1', "sh", *probe.argv[:-1], "yes", seconds=30)
@@ -208,7 +208,7 @@ def scenario_a_reader_that_goes_ends_all(bed):
 
 
 def scenario_a_slow_reader_loses_nothing(bed):
-    """3 MB from each host through a pipe that is read late: whole, and little memory."""
+    """2.6 MB from each host arrive complete through a pipe that is read late."""
     with Exec(bed, "true") as probe:
         probe.wait(15)
     process = subprocess.Popen([*probe.argv[:-1], "sh", "-c", "yes 0123456789012345678901234567890 | head -n 80000"],

@@ -1,5 +1,5 @@
-"""Kinds of faults in a training, each made as it happens to people: by a signal, by the kernel's OOM killer, by a link, by a
-disk that has no room. `make` strikes, waits for what becomes of it, and says what it has cost."""
+"""Kinds of faults in a training, each made as it occurs in practice: by a signal, by the kernel's OOM killer, by a link, by a
+full disk. `make` injects a fault, waits for its consequences, and returns what it cost."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ from endings import MEMORY_GROUPS
 from harness import PATIENCE, SANITIZED, Failure, check, parent_of, run_to_end
 from reconnect import fill
 
-# What the kinds below are made for: a limit for hangs, a hold, restarts without pause and without end.
+# Settings that the kinds below need: a limit for hangs, a hold, many restarts without pause.
 HANG_LIMIT = 5
 HOLD = 15
-MOST_MEMORY = (4 if SANITIZED else 1) << 30  # of a group whose memory is taken: nobody else may be in it
+MOST_MEMORY = (4 if SANITIZED else 1) << 30  # a cgroup with a larger limit is not filled: it may contain other processes
 SETTINGS = {"runner.grace": "3s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s",
             "runner.ssh.connect_timeout": "4s", "runner.on_launcher_loss": f'"hold {HOLD}s"', "watchdog.hang_timeout": f"{HANG_LIMIT}s",
             "recovery.max_restarts": 200, "recovery.backoff": "0s", "recovery.no_progress_limit": 5, "recovery.cordon": "false",
@@ -28,31 +28,31 @@ SETTINGS = {"runner.grace": "3s", "runner.heartbeat_interval": "500ms", "runner.
 class Struck:
     text: str
     time: float
-    # Asked again and again: true when the fault has passed without the end of the attempt. What it is asked for may act.
+    # Called repeatedly. True once the fault has passed without ending the attempt. May also act, for example restore a link.
     over: Callable[[], object] = lambda: False
-    found: str = ""  # the journal's event that tells of it, where no attempt ends
+    found: str = ""  # event in the journal that reports the fault if the attempt does not end
 
 
 @dataclass
 class Kind:
     strike: Callable
-    classes: tuple  # of the attempt that it ends
-    goes_on: bool = False  # it may pass without the end of the attempt
-    seconds: float = 10  # to the decision, at most
+    classes: tuple  # permitted classes of the attempt that it ends
+    goes_on: bool = False  # the attempt may survive it
+    seconds: float = 10  # limit, from the fault to the decision
 
 
 @dataclass
 class Outcome:
     kind: str
     text: str
-    found: str  # class, or what else told of it; "-": nothing had to
-    delay: float | None  # to the decision, to the next supervisor; None: nothing was decided
-    to_step: float  # from there, or from the fault's end, to the next new step
+    found: str  # class of the attempt, or the event that reported the fault; "-": none expected
+    delay: float | None  # seconds to the decision, or to the next supervisor; None: there was none
+    to_step: float  # seconds from there, or from the fault's end, to the next new step
     lost: int  # steps
 
 
 class Scene:
-    """Where faults are made: the run and what it stands on. `save_disk` and `state_disk`: small filesystems, or None."""
+    """The run in which faults are made, its number of ranks `world`, and two small filesystems, or None: `save_disk`, `state_disk`."""
 
     def __init__(self, run, world, save_disk=None, state_disk=None):
         self.run, self.bed, self.world = run, run.bed, world
@@ -85,8 +85,8 @@ def kill_runner(scene, chance, hosts, _undo):
 
 
 def kill_supervisor(scene, chance, _hosts, _undo):
-    """The watcher starts the next supervisor. A watcher may be killed as well, and a supervisor that was started by hand has none: then
-    somebody adopts the run."""
+    """The watcher starts the next supervisor. In half of the cases the watcher is killed, too, and a supervisor that was started by hand has
+    none: then this function adopts the run."""
     run = scene.run
     watchers = run.watchers()
     killed = watchers if chance.random() < 0.5 else []
@@ -102,7 +102,7 @@ def kill_supervisor(scene, chance, _hosts, _undo):
     return struck
 
 
-# Takes memory of a group until the kernel has killed somebody in it.
+# Allocates memory in a cgroup until the kernel has killed a process there.
 HOG = """
 import sys
 def kills():
@@ -116,7 +116,7 @@ sys.exit(kills() == before)
 
 
 def group_of(bed, host):
-    """The memory group that endings.memory_limit has put the host into."""
+    """Returns the memory cgroup into which endings.memory_limit has put the host."""
     sshd = bed.bed.init_pid(bed.bed.number(host))
     with open(f"/proc/{sshd}/cgroup") as file:
         path = next(line.split(":")[2].strip() for line in file if "memory" in line.split(":")[1].split(","))
@@ -124,7 +124,7 @@ def group_of(bed, host):
 
 
 def take_all_memory(scene, chance, hosts, _undo):
-    """A neighbour on the host takes what its group may have; the kernel ends a rank, whose score is the highest then."""
+    """A process on the host allocates all memory that its cgroup may have. The kernel kills a rank, whose OOM score is the highest."""
     rank, host, pid = scene.victim(chance, hosts)
     group = group_of(scene.bed, host)
     check(int((group / "memory.limit_in_bytes").read_text()) <= MOST_MEMORY, f"{host} is in {group}, which has no small limit")
@@ -136,7 +136,7 @@ def take_all_memory(scene, chance, hosts, _undo):
         return int(dict(line.split() for line in lines)["oom_kill"])
     before = kills()
     done = run_to_end(sys.executable, "-ISc", HOG, group, preexec_fn=join)
-    # The neighbour may be killed as the second one, before the rank's memory is free.
+    # The kernel may kill the allocating process as well, before the rank's memory is free.
     neighbour_killed = done.returncode == -signal.SIGKILL
     if (done.returncode != 0 and not neighbour_killed) or kills() - before < 1 + neighbour_killed:
         raise Failure(f"{host}: the kernel killed no rank in {group}: exit code {done.returncode}, {done.stderr[-300:]}, "
@@ -145,7 +145,7 @@ def take_all_memory(scene, chance, hosts, _undo):
 
 
 def drop_packets(scene, chance, hosts, undo):
-    """What a host sends to the other hosts is dropped; the bastion is reached."""
+    """Packets from a host to the other hosts are dropped. The bastion stays reachable."""
     bed, host = scene.bed, scene.a_host(chance, hosts)
     others = {where for where, _ in scene.run.ranks(scene.world).values()} - {host}
     def route(word, other):
@@ -158,7 +158,7 @@ def drop_packets(scene, chance, hosts, undo):
 
 
 def cut_link(scene, chance, hosts, undo):
-    """Away for some seconds: less than the hold."""
+    """The link of a host is down for some seconds, less than the hold."""
     bed, run, host = scene.bed, scene.run, scene.a_host(chance, hosts)
     outage = chance.uniform(4, 8)
     struck = Struck(f"the link of {host} is down for {outage:.1f} s", time.time(), found="link_lost")
@@ -174,7 +174,7 @@ def cut_link(scene, chance, hosts, undo):
 
 
 def lose_host(scene, chance, hosts, undo):
-    """Away until the run has given the host up; then it is back."""
+    """The link of a host is down until the run reports the host lost, then up again."""
     bed, run, host = scene.bed, scene.run, scene.a_host(chance, hosts)
     struck = Struck(f"the link of {host} is down until the host is lost", time.time())
     undo.callback(bed.link, host, "up")
@@ -188,7 +188,7 @@ def lose_host(scene, chance, hosts, undo):
 
 
 def fill_save_dir(scene, _chance, _hosts, undo):
-    """Until a save has failed of it."""
+    """The disk of save_dir is full until a save has failed."""
     run, filler = scene.run, scene.save_disk / "filler"
     struck = Struck("no room in save_dir", time.time(), found="note")
     undo.callback(filler.unlink, missing_ok=True)
@@ -196,7 +196,7 @@ def fill_save_dir(scene, _chance, _hosts, undo):
     freed = []
     def over():
         if not freed:
-            fill(filler)  # a checkpoint that was just replaced has left its room
+            fill(filler)  # again, because a replaced checkpoint has freed its space
             if not any("training continues" in note["text"] for note in run.told("note", struck.time)):
                 return False
             filler.unlink()
@@ -238,15 +238,16 @@ KINDS = {
 
 
 def make(scene, name, chance, hosts=None):
-    """One fault, on one of `hosts` where it is a host's or a rank's. A Failure says what came out otherwise than it should."""
+    """Injects one fault, on one of `hosts` if it concerns a host or a rank. Returns its Outcome. Raises Failure if the consequences are
+    not the expected ones."""
     run, kind = scene.run, KINDS[name]
     attempt, before = run.attempt(), time.time()
     committed = max((event["step"] for event in run.told("checkpoint")), default=0)
     with contextlib.ExitStack() as undo:
         struck = kind.strike(scene, chance, hosts, undo)
         def ended():
-            return run.events("attempt_end", before, attempt=attempt)  # some strikes last longer than the rank has lived
-        patience = kind.seconds + 30  # later than that nothing is waited for; whether it was in time is judged below
+            return run.events("attempt_end", before, attempt=attempt)  # since before the strike, which may take longer than the rank lives
+        patience = kind.seconds + 30  # for the wait only; the limit itself is checked below
         run.until(lambda: ended() or struck.over(), patience, f"{struck.text}: its end")
     if not ended():
         check(kind.goes_on, f"{struck.text}: nothing came of it")

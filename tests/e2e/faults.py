@@ -1,5 +1,5 @@
-"""One run of sortie-train in which fault after fault is made: each has its class, is decided about in time, loses no step that was
-committed, and the weights at the end are those of a run in which nothing had happened, to the bit. docs/faults.md is the table."""
+"""One run of sortie-train with fault after fault: each has the right class and is decided in time, no committed step is lost, and the
+weights at the end equal those of an undisturbed run to the bit. docs/faults.md has the table of faults."""
 
 import contextlib
 import json
@@ -21,9 +21,9 @@ from training_run import Lines, TrainingRun, last_checkpoint
 from victims import left_on_all, wait_for
 
 HOSTS, SLOTS = "h[01-04]", 2
-# A host that is only busy is not lost.
+# Long enough that a busy host is not lost.
 CALM = {**RESTART, "runner.heartbeat_interval": "1s", "runner.heartbeat_timeout": "6s"}
-# One of each class that restarts, but for `app`: restart.exit_code_restarts_and_stop_exit_code_does_not.
+# One fault for each class that restarts, except `app`: see restart.exit_code_restarts_and_stop_exit_code_does_not.
 OF_EACH_CLASS = ("kill", "stop", "oom", "term", "runner")
 THE_OTHERS = ("crash", "hang", "link", "lost", "supervisor")
 HOST_MEMORY = (2048 if SANITIZED else 512) << 20
@@ -55,7 +55,7 @@ def scenario_faults_in_turn_and_the_same_weights(bed):
         equal(run.stop(40), 143, "exit code of a run that was stopped")
         struck = run.note_losses()
         bed.expect_nothing_left(5)
-        # Also of ranks that were killed: memory that they shared, sockets, folders.
+        # Includes leftovers of killed ranks: shared memory, sockets, folders.
         check(wait_for(lambda: not left_on_all(bed, bed.hosts), 5), f"left: {left_on_all(bed, bed.hosts)}")
     steps = last_checkpoint(folders["struck"])
     chosen = settings(bed, trainer__save_dir=folders["whole"], trainer__train_iterations=steps, **saving)
@@ -67,7 +67,7 @@ def scenario_faults_in_turn_and_the_same_weights(bed):
 
 
 def scenario_save_dir_without_room(bed):
-    """Saves fail for a while: that is told, nothing is restarted, and the next save that has room is committed."""
+    """Saves fail while the disk is full: this is reported, nothing restarts, and the next save with room is committed."""
     small = "/tmp/small-save-dir"
     bed.run_in("h01", "sh", "-c", f"mkdir -p {small}; mount -t tmpfs -o size=24m,mode=0777 tmpfs {small}", as_root=True)
     try:
@@ -80,7 +80,7 @@ def scenario_save_dir_without_room(bed):
             wait_until(lambda: told("checkpoint"), 60, "a checkpoint")
             fill(inside / "filler")
             def failed():
-                fill(inside / "filler")  # again: a checkpoint that was just replaced has left its room
+                fill(inside / "filler")  # again, because a replaced checkpoint has freed its space
                 return [note["text"] for note in told("note") if "training continues" in note["text"]]
             notes = wait_until(failed, 60, "a save that failed")
             check("no checkpoint" in notes[0] and str(small) in notes[0], notes[0])
@@ -97,15 +97,15 @@ def scenario_save_dir_without_room(bed):
 
 
 def scenario_host_lost_and_fewer_go_on(bed):
-    """No spare, recovery.min_hosts: three hosts instead of four share the same global batch; when the fourth one is back, all go on after a
-    commit. Losses within 1e-7."""
+    """No spare, recovery.min_hosts: three hosts instead of four share the same global batch. When the fourth one is back, all four continue
+    after a commit. Losses agree within 1e-7."""
     folder = bed.shared / "fewer"
     shutil.rmtree(folder, ignore_errors=True)
-    # At tiny.toml's learning rate the rounding of another order of sums grows by a quarter a step and passes 1e-5 in 20 steps.
+    # At tiny.toml's learning rate, rounding differences from another order of sums grow by a quarter per step and exceed 1e-5 in 20 steps.
     options = {"topology__global_batch_size": 12, "learning_rate_scheduler__learning_rate": 1e-4}
     chosen = {**settings(bed, trainer__save_dir=folder, trainer__save_interval=10, trainer__train_iterations=ENDLESS, **options),
               **CALM, "recovery.min_hosts": 2, "recovery.grow_at": "checkpoint", "recovery.fit_interval": "1s",
-              "runner.grace": "20s"}  # time for the save of the planned end
+              "runner.grace": "20s"}  # time for the save before the planned restart
     with Run(bed, config=CONFIG, hosts=HOSTS, slots=1, settings=chosen) as run:
         ranks_of(run, 1, 4)
         wait_until(lambda: len(losses(run)) >= 15, 60, "15 steps")
@@ -137,7 +137,7 @@ def scenario_host_lost_and_fewer_go_on(bed):
 
 
 def scenario_gpu_off_the_bus_and_a_spare(bed):
-    """XID 79 explains why a rank has failed: class hardware, the host is cordoned at once, and a spare has its ranks."""
+    """XID 79 explains the failure of a rank: the class is hardware, the host is cordoned at once, and a spare takes its ranks."""
     with Gates(bed) as gates, KernelLog(bed, "h02") as log:
         script = f'test "$SORTIE_ATTEMPT" = 1 || exit 0; test "$RANK" = 1 || exec sleep 1000; {gates.wait("fail")}; exit 3'
         with Run(bed, "sh", "-c", script, hosts="h[01-02]", slots=1, settings={**CALM, "recovery.spares": '["h03 slots=1"]'}) as run:
@@ -155,7 +155,7 @@ def scenario_gpu_off_the_bus_and_a_spare(bed):
 
 
 def scenario_no_spare_is_fit_and_the_host_stays(bed):
-    """Blamed twice, but the only spare lacks the program: the run goes on where it is, and does not cordon its own host."""
+    """The host is blamed twice, but the only spare lacks the program: the run stays on its hosts and does not cordon one that it needs."""
     program = "/tmp/sortie-e2e-job"
     for host in ("h01", "h02"):
         bed.run_in(host, "sh", "-c", f"printf '#!/bin/sh\\nexec sleep 1000\\n' > {program}; chmod +x {program}")

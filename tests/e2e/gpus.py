@@ -1,4 +1,4 @@
-"""Ranks with a GPU each, which find each other without MPI. The GPUs are emulated, and so is NCCL between them."""
+"""Ranks with one GPU each, which find each other without MPI. GPUs and NCCL are emulated."""
 
 import os
 import signal

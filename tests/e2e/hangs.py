@@ -1,4 +1,4 @@
-"""Ranks that make no progress: they are found in time, the right one is named, and the stacks of all are kept."""
+"""Ranks that make no progress: each hang is detected in time, the right rank is blamed, and the stacks of all ranks are saved."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ from harness import PATIENCE, PROGRAMS, ROOT, SORTIE, Run, check, equal, run_to_
 
 HANG = 6
 LIMIT = 5
-# Limit of 5 s: found within twelve on a busy machine, stacks in at most four more.
+# With this limit a hang is detected within 12 s on a busy machine. The stacks take at most 4 s more.
 FOUND_WITHIN = 12
-# News of half a limit ago would say that ranks do not stand still yet.
+# Heartbeats carry progress: at the default interval of 2 s it would be almost half a limit old when it arrives.
 WATCHDOG = {"watchdog.hang_timeout": f"{LIMIT}s", "runner.heartbeat_interval": "1s"}
-# Steps without end, for as long as the scenario needs them.
+# More steps than a scenario needs.
 ENDLESS = {"trainer__train_iterations": 1_000_000}
 
 
@@ -25,7 +25,7 @@ def events(run, name):
 
 
 def found(run, since, seconds=FOUND_WITHIN):
-    """The event `hang`, and that it came in time."""
+    """Waits for the event `hang`, checks that it was in time, and returns it."""
     hang = wait_until(lambda: events(run, "hang"), seconds + 20, "a hang in the journal")[0]
     delay = hang["time"] - since
     check(delay <= seconds * PATIENCE, f"found after {delay:.1f} s, not {seconds}")
@@ -85,7 +85,7 @@ def scenario_a_stopped_rank_of_a_training(bed):
 
 @contextlib.contextmanager
 def no_way_between(bed, host, other):
-    """Packets between the two are dropped; both go on to reach the bastion."""
+    """Drops packets between the two hosts. Both can still reach the bastion."""
     ways = [(host, f"{bed.address(other)}/32"), (other, f"{bed.address(host)}/32")]
     try:
         for at, to in ways:
@@ -98,7 +98,7 @@ def no_way_between(bed, host, other):
 
 
 def scenario_ranks_that_are_stuck_in_a_collective(bed):
-    """The network between two hosts drops everything: both wait, and the collective is named."""
+    """The network between two hosts drops all packets: both ranks block in a collective, and the event names it."""
     with Run(bed, config=training.CONFIG, hosts="h[01-02]", slots=1, settings={**training.settings(bed, **ENDLESS), **WATCHDOG}) as run:
         run.wait_for_ranks(2, seconds=40)
         wait_for_steps(run)
@@ -129,7 +129,7 @@ def scenario_a_python_program_that_sleeps(bed):
 
 
 def scenario_what_is_slow_but_moves_is_no_hang(bed):
-    """A launcher that is stopped for longer than the limit; a program that tells nothing; a link that is away."""
+    """A program that reports no progress, and a launcher that is stopped for longer than the limit."""
     with Run(bed, "sleep", "8", hosts="h01", slots=1, settings=WATCHDOG) as run:
         equal(run.wait(40), 0, "exit code of a program that tells nothing")
     hold = {"runner.on_launcher_loss": '"hold 60s"', "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s"}
@@ -138,7 +138,7 @@ def scenario_what_is_slow_but_moves_is_no_hang(bed):
         run.wait_for_ranks(2, seconds=40)
         wait_for_steps(run)
         os.kill(run.process.pid, signal.SIGSTOP)
-        time.sleep(LIMIT + 3)  # what is tested is that this is longer than the limit
+        time.sleep(LIMIT + 3)  # the pause must be longer than the limit
         os.kill(run.process.pid, signal.SIGCONT)
         wait_for_steps(run, len(training.losses(run)) + 20)
         equal(events(run, "hang"), [], "hangs")

@@ -1,6 +1,6 @@
-"""What the scenarios stand on: the bed of the suite, `sortie run` as a child with a deadline, and questions to
-the hosts. A scenario is a function scenario_NAME(bed); it fails by an exception and is registered with ctest by its
-name (CMakeLists.txt reads the files), so that none can be forgotten."""
+"""Code that the scenarios share: the bed of the suite, `sortie run` as a child process with a deadline, and queries to
+the hosts. A scenario is a function scenario_NAME(bed); it fails by raising an exception. CMakeLists.txt reads the files
+and registers each scenario with ctest, so that none can be forgotten."""
 
 import contextlib
 import json
@@ -29,8 +29,8 @@ TRAINER = BUILD / "bin/sortie-train"
 PROGRAMS = ROOT / "tests/e2e/programs"
 HOSTS = ["h01", "h02", "h03", "h04"]
 BED_ID = os.environ.get("SORTIE_E2E_BED", "e2e")
-PATIENCE = float(os.environ.get("SORTIE_TEST_PATIENCE", 1))  # of programs with a sanitizer: deadlines are so many times longer
-SANITIZED = PATIENCE > 1  # AddressSanitizer keeps memory that was freed: no bound of memory is judged
+PATIENCE = float(os.environ.get("SORTIE_TEST_PATIENCE", 1))  # factor for deadlines; above 1 for programs built with a sanitizer
+SANITIZED = PATIENCE > 1  # memory bounds are not checked, because AddressSanitizer keeps freed memory
 os.environ["SORTIE_USER_CONFIG"] = "none"  # no scenario depends on the developer's own defaults
 
 
@@ -48,10 +48,10 @@ def equal(actual, expected, what):
 
 
 def wait_until(condition, seconds, what):
-    """The first true value of `condition`, within `seconds`."""
+    """Returns the first true value of `condition()`. Fails if there is none within `seconds`."""
     deadline = now() + seconds * PATIENCE
     while True:
-        last = now() >= deadline  # only a look that begins after it says that it was too late
+        last = now() >= deadline  # fails only after a check that began past the deadline
         value = condition()
         if value:
             return value
@@ -60,14 +60,15 @@ def wait_until(condition, seconds, what):
 
 
 def in_time(began, seconds, what):
-    """Fails where more than `seconds` have passed since `began` (machine_clock.now())."""
+    """Fails if more than `seconds` have passed since `began` (machine_clock.now())."""
     took = now() - began
     check(took <= seconds * PATIENCE, f"{what}: took {took:.1f} s, not {seconds}")
 
 
 def run_to_end(*words, seconds=60, text=True, **options):
-    """What subprocess.run() returns of a program that has to end within `seconds`; its output is text unless told
-    otherwise, it is kept unless `stdout` says where it goes, and there is nothing to read unless `stdin` or `input` is given."""
+    """Runs a program and returns a CompletedProcess, as subprocess.run() does. Raises TimeoutExpired if the program has not
+    ended within `seconds`. Output is text unless text=False, and is captured unless `stdout` is given. stdin is /dev/null
+    unless `stdin` or `input` is given."""
     if "stdout" not in options:
         options["capture_output"] = True
     if "input" not in options:
@@ -92,7 +93,7 @@ def run_to_end(*words, seconds=60, text=True, **options):
 
 @contextlib.contextmanager
 def own_store():
-    """The store of cordoned hosts is the user's: each scenario has one of its own."""
+    """Gives a scenario its own store of cordoned hosts, in place of the user's."""
     folder = tempfile.mkdtemp(prefix="sortie-nodes-")
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = folder
@@ -122,7 +123,7 @@ def parent_of(pid):
 
 
 def start_time(pid):
-    """In ticks since the machine has started; later than any other's where it is gone."""
+    """Returns the start time in ticks since boot, or sys.maxsize (later than any other) if the process is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except (OSError, IndexError):
@@ -141,7 +142,7 @@ class HostBed:
 
     def __init__(self, bed_id=BED_ID):
         self.bed = testbed.Bed(bed_id)
-        self.bed.settings()  # one clear line when it is not up
+        self.bed.settings()  # fails with one clear line if the bed is not up
         self.ssh_config = self.bed.ssh_config
         self.shared = self.bed.shared
         self.hosts = [self.bed.host_name(number) for number in range(1, self.bed.count() + 1)]
@@ -173,7 +174,7 @@ class HostBed:
         return done.stdout
 
     def ranks(self, run_id=None, attempt=None):
-        """{rank: (host, pid on the bastion)} of what was exec'ed as a rank, not of what that started."""
+        """Returns {rank: (host, pid on the bastion)} of the rank processes themselves, without their children."""
         found, began = {}, {}
         for host in self.hosts:
             for pid, *_ in self.processes(host):
@@ -186,21 +187,21 @@ class HostBed:
                     continue
                 parent, rank, start = parent_of(pid), int(variables["RANK"]), start_time(pid)
                 if not parent or "RANK" in environment_of(parent):
-                    continue  # gone meanwhile, or started by a rank
-                # A rank's daemons look like it once they have lost their parent. They are younger; a pid may be any.
+                    continue  # has exited meanwhile, or was started by a rank
+                # Orphaned daemons of a rank have the same environment. They started later, but may have lower pids.
                 if rank not in found or start < began[rank]:
                     found[rank], began[rank] = (host, pid), start
         return found
 
     def runner(self, host):
-        """Pid of the host's runner: its keepers have the same executable, but a runner as ancestor."""
+        """Returns the pid of the host's runner. Its keepers have the same executable, but a runner as parent."""
         pids = [pid for pid, *_ in self.processes(host) if executable_of(pid).startswith("runner-")]
         tops = [pid for pid in pids if not executable_of(parent_of(pid)).startswith("runner-")]
         check(len(tops) == 1, f"{host}: {len(tops)} runners, not one")
         return tops[0]
 
     def clear(self):
-        """A scenario starts on links that are up, on hosts where nothing runs and no scenario has left a file."""
+        """Resets the bed for a scenario: links are up, no process runs on the hosts, and no scenario's file is left."""
         for host in self.hosts:
             self.link(host, "up")
             for pid, *_ in self.processes(host):
@@ -212,7 +213,7 @@ class HostBed:
 
 
 class Gates:
-    """What ranks wait at until the scenario lets them on, however slow the machine is: files on all hosts."""
+    """Files on all hosts for which ranks wait until the scenario creates them, however slow the machine is."""
 
     def __init__(self, bed):
         self.folder = Path(tempfile.mkdtemp(dir=bed.shared))
@@ -225,7 +226,7 @@ class Gates:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def wait(self, name):
-        """What a rank's shell does until open(name)."""
+        """Returns shell code that waits until open(name)."""
         return f"until test -e {self.folder}/{name}; do sleep 0.05; done"
 
     def open(self, name):
@@ -290,7 +291,7 @@ class Run:
         self.process.send_signal(number)
 
     def wait(self, seconds):
-        """Exit code as a shell would show it."""
+        """Returns the exit code as a shell shows it. Fails if the run has not ended within `seconds`."""
         code = wait_for_end(self.process, seconds * PATIENCE)
         if code is None:
             raise Failure(f"sortie still runs after {seconds} s")
@@ -324,13 +325,13 @@ class Run:
 
 
 def whole_events(path):
-    """Objects of a file with one per line; the last line may be half there while the run lives."""
+    """Returns the objects of a file with one JSON object per line. Ignores a last line that is still incomplete."""
     text = path.read_text()
     return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
 
 def ssh_config_variant(bed, folder, **changes):
-    """An ssh_config that is the bed's with options of some hosts replaced: {host: {option: value}}."""
+    """Writes the bed's ssh_config with some options replaced, and returns its path. `changes` is {host: {option: value}}."""
     text = []
     for block in bed.ssh_config.read_text().split("\n\n"):
         match = re.match(r"Host (\S+)", block)

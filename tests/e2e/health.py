@@ -1,4 +1,4 @@
-"""The health of hosts while a job runs: a kernel log of the scenario's own in the place of /dev/kmsg, as the host sees it."""
+"""Health of hosts while a job runs. A scenario puts its own kernel log in place of /dev/kmsg, as seen by one host."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has 
 
 
 class KernelLog:
-    """A file on the host's own /tmp, mounted over /dev/kmsg in its namespaces alone."""
+    """A file in the host's own /tmp, mounted over /dev/kmsg only in that host's namespaces."""
 
     def __init__(self, bed, host):
         self.bed, self.host = bed, host

@@ -1,4 +1,4 @@
-"""What runs when nothing goes wrong: MPI over hosts, the environment of ranks, their output."""
+"""Launches without faults: MPI over hosts, the environment of ranks, their output."""
 
 import contextlib
 import hashlib
@@ -40,7 +40,7 @@ def scenario_environment_of_ranks(bed):
 
 
 def scenario_arguments_byte_for_byte(bed):
-    """No shell on the way: what a shell would touch arrives as it was given."""
+    """No shell is involved: characters that are special to a shell arrive unchanged."""
     hostile = ["a b", "$(touch ~/owned)", "`id`", "'\"", "\\n", "line\nbreak", "*", "", "--hosts", ";|&<>", "\u00e4\u2713"]
     with Run(bed, "/usr/bin/python3", "-c", "import sys; print(ascii(sys.argv[1:]))", *hostile, slots=1) as run:
         equal(run.wait(30), 0, "exit code")
@@ -50,7 +50,7 @@ def scenario_arguments_byte_for_byte(bed):
 
 
 def files_holding(roots, word):
-    """Files below the folders that hold the word, read from here: no command line gets it."""
+    """Returns the files below `roots` that contain `word`. Reads them in this process, so that `word` is on no command line."""
     found = []
     for root in roots:
         for folder, _, names in os.walk(root):
@@ -65,7 +65,8 @@ def files_holding(roots, word):
 
 
 def scenario_a_secret_is_in_the_ranks_and_nowhere_else(bed):
-    """Planted in a config, a secrets file and the environment; looked for in every process and file of every host."""
+    """Puts a secret into runner.env, runner.secret_env and a secrets file, then searches the command lines of all processes and
+    the files of all hosts for it."""
     secret = "s3cr3t-" + os.urandom(12).hex()
     digest = hashlib.sha256(secret.encode()).hexdigest()
     with tempfile.TemporaryDirectory() as folder, Gates(bed) as gates:
@@ -77,7 +78,7 @@ def scenario_a_secret_is_in_the_ranks_and_nowhere_else(bed):
                           f'secrets_file = "{secrets}"\n[logger]\nlog_level = "debug"\n')
         with Run(bed, "sh", "-c", script, config=config, slots=1) as run:
             run.wait_for_ranks(4)
-            for path in Path("/proc").glob("[0-9]*/cmdline"):  # hosts and bastion
+            for path in Path("/proc").glob("[0-9]*/cmdline"):  # of hosts and of the bastion
                 with contextlib.suppress(OSError):
                     check(secret.encode() not in path.read_bytes(), f"{path} shows it")
             roots = {host: f"/proc/{bed.bed.init_pid(bed.bed.number(host))}/root" for host in HOSTS}
@@ -96,7 +97,7 @@ def scenario_a_secret_is_in_the_ranks_and_nowhere_else(bed):
 
 
 def scenario_output_in_full(bed):
-    """40 MB from 8 ranks: whole in the files, never stored in the launcher."""
+    """40 MB from 8 ranks are complete in the log files, and the launcher does not buffer them."""
     script = "i=0; while [ $i -lt 5 ]; do head -c 1000000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done"
     with Run(bed, "sh", "-c", script) as run:
         peak = 0
@@ -143,7 +144,7 @@ def scenario_mpi_names_over_hosts(bed):
 
 
 def scenario_mpi_spawn_is_refused(bed):
-    """An error for the rank that asks, one line for the user, and no hang where the error is fatal."""
+    """The calling rank gets an error, the user one message. Nothing hangs if MPI treats the error as fatal."""
     with Run(bed, BUILD / "bin/pmix_test_mpi", "spawn", hosts="h[01-02]") as run:
         equal(run.wait(60), 0, "exit code")
         equal(run.text().count("MPI_Comm_spawn was refused: Sortie starts all ranks itself"), 1, "lines about it")

@@ -1,5 +1,5 @@
-"""Models that several ranks hold together, over real hosts and MPI: equal to one rank, to themselves after a kill, and to what
-another layout goes on with."""
+"""Layouts in which several ranks share a model, over real hosts and MPI: losses equal those of one rank and, after a kill, those of an
+undisturbed run; another layout can continue from the checkpoint."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ def near(seen, whole, what):
 
 
 def scenario_tensor_2_pipeline_2_replicas_2_equal_one_rank(bed):
-    """Also: what that layout has saved, one rank goes on with."""
+    """Also: one rank continues from the checkpoint of that layout."""
     whole = train(bed, hosts="h01", slots=1, settings=settings(bed))
     checkpoints = bed.shared / "layout"
     shutil.rmtree(checkpoints, ignore_errors=True)
@@ -41,7 +41,7 @@ def scenario_shared_sequences_full_sharding_and_experts_equal_one_rank(bed):
 
 
 def scenario_a_rank_killed_in_any_layout_is_the_first_cause(bed):
-    """Whatever the group that waits for it: the others end, and the job's cause is the rank that was killed."""
+    """In every layout the other ranks end, and the job's first cause is the rank that was killed."""
     layouts = {"tensor": {"topology__tensor_parallel_size": 2, "topology__sequence_parallel": "true"},
                "pipeline": {"topology__pipeline_parallel_size": 2}, "context": CONTEXT, "experts": EXPERTS, "full": FULL}
     for victim, (name, layout) in enumerate(layouts.items()):
@@ -56,8 +56,8 @@ def scenario_a_rank_killed_in_any_layout_is_the_first_cause(bed):
 
 
 def scenario_killed_rank_of_a_layout_restarts_to_the_same_losses(bed):
-    """Of DeMo each rank's own momentum is part of it."""
-    steps = 100 if SANITIZED else 300  # many more than until the kill
+    """With DeMo the state includes each rank's own momentum."""
+    steps = 100 if SANITIZED else 300  # many more than before the kill
     for name, layout in (("layout", LAYOUT), ("demo", {"optimizer__name": "demo", "topology__tensor_parallel_size": 2})):
         job = {"hosts": "h[01-02]", "slots": 2}
         options = settings(bed, trainer__train_iterations=steps, **layout)

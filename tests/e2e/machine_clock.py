@@ -1,14 +1,14 @@
-"""The clock of the scenarios' deadlines: it counts the time in which the machine let this process run.
+"""The clock for the scenarios' deadlines: it counts only the time in which the machine let this process run.
 
-Where MPI ranks of several containers share two cores, some kernels (seen with 6.18) let nothing else run for up to 40 s: nothing is known of
-Sortie from such a time. On a machine that is merely busy the clock goes slower, too."""
+When MPI ranks of several containers share two cores, some kernels (seen with 6.18) let nothing else run for up to 40 s. Such a pause says
+nothing about Sortie. On a machine that is merely busy the clock is slower, too."""
 
 import subprocess
 import threading
 import time
 
 PAUSE = 0.02
-MOST = 0.25  # seconds that one pause may count
+MOST = 0.25  # seconds that one pause counts at most
 
 
 class MachineClock:
@@ -32,7 +32,7 @@ class MachineClock:
             return self.counted
 
     def longest_gap(self):
-        """Of the times in which nothing ran, since it was asked last."""
+        """Returns the longest time in which nothing ran since the previous call, in seconds."""
         self.tick()
         gap, self.gap = self.gap, 0.0
         return gap
@@ -42,24 +42,24 @@ CLOCK = MachineClock()
 
 
 def now():
-    """Seconds, of which only differences mean something. Upper bounds are judged by it; a lower bound needs time.monotonic()."""
+    """Seconds since an arbitrary point. For upper bounds; a lower bound needs time.monotonic()."""
     return CLOCK.tick()
 
 
 def communicate(process, seconds, given=None):
-    """What it has written, (stdout, stderr), when it has ended; subprocess.TimeoutExpired where that takes longer."""
+    """Returns (stdout, stderr) of the process once it has ended. Raises subprocess.TimeoutExpired after `seconds`."""
     deadline = now() + seconds
     while True:
         try:
             return process.communicate(given, timeout=max(0.1, deadline - now()))
         except subprocess.TimeoutExpired:
-            given = None  # it is under way
+            given = None  # the first call has accepted it
             if now() >= deadline:
                 raise
 
 
 def wait_for_end(process, seconds):
-    """The return code of a subprocess.Popen; None where it still runs after `seconds`."""
+    """Returns the return code of a subprocess.Popen, or None if it still runs after `seconds`."""
     deadline = now() + seconds
     while process.poll() is None:
         if now() >= deadline:

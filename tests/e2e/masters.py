@@ -1,4 +1,4 @@
-"""Hosts through OpenSSH masters (`ssh -M`), whose keys Sortie does not have: every verb, endings, masters that end, and
+"""Hosts reached through OpenSSH masters (`ssh -M`) while Sortie has no key for them: every verb, endings of runs, masters that end, and
 masters with as many sessions as sshd allows."""
 
 import contextlib
@@ -20,7 +20,7 @@ QUICK = {"runner.grace": "1s"}
 
 
 class Masters:
-    """A folder of sockets, and two configs: ssh's own, and one of a user who can not sign in without a master."""
+    """A folder of control sockets and two ssh configs: `with_key`, and `without_key`, which works only through a master."""
 
     def __init__(self, bed, *hosts, made=False):
         self.bed, self.hosts = bed, hosts or HOSTS
@@ -125,7 +125,7 @@ def scenario_runs_and_a_master_that_is_killed(bed):
 
 
 def scenario_eleven_sessions_on_one_master(bed):
-    """sshd allows ten: the eleventh host is signed in to, or says why it can not be."""
+    """sshd allows ten sessions per connection: Sortie signs in anew for the eleventh host, or reports why it can not."""
     with Masters(bed, "h01") as masters, Gates(bed) as gates:
         for path in (masters.with_key, masters.without_key):
             path.write_text(path.read_text().replace("Host h01\n", "Host h01 a*\n"))
@@ -149,16 +149,17 @@ def scenario_eleven_sessions_on_one_master(bed):
             (gates.folder / "on").unlink()
             if code:
                 check("MaxSessions" in text(), text())
-            bed.expect_nothing_left(20)  # sshd counts a session until what ran in it is gone
+            bed.expect_nothing_left(20)  # sshd counts a session until its processes are gone
         bed.expect_nothing_left(15)
 
 
 def scenario_a_jump_host_that_only_a_person_signs_in_to(bed):
-    """As with two factors: h01's master carries all hosts behind it; without it nothing goes there, and why is said."""
+    """As with two-factor sign-in: all hosts behind h01 are reached through its master. Without the master they are unreachable, and the
+    error says why."""
     with Masters(bed, "h01") as masters:
         behind = {host: {"ProxyJump": "h01"} for host in HOSTS[1:]}
         gate = {"IdentityFile": masters.folder / "nobody", "ControlPath": f"{masters.folder}/%h"}
-        behind["h03"]["ProxyJump"] = "h01,h02"  # a chain: its first hop is by the master
+        behind["h03"]["ProxyJump"] = "h01,h02"  # a chain: its first hop uses the master
         config = ssh_config_variant(bed, masters.folder, h01=gate, **behind)
         hosts = "h[02-04]"
         done = masters.sortie("exec", "--", "true", hosts=hosts, config=config)
@@ -179,7 +180,7 @@ def scenario_a_jump_host_that_only_a_person_signs_in_to(bed):
 
 
 def scenario_a_jump_hosts_master_is_made(bed):
-    """As `ssh` does with ControlMaster and ControlPersist: one sign-in at h01 for all that is behind it, now and later."""
+    """As `ssh` does with ControlMaster and ControlPersist: one sign-in at h01 serves all hosts behind it, also in later commands."""
     with Masters(bed, "h01", made=True) as masters:
         behind = {host: {"ProxyJump": "h01"} for host in HOSTS[1:]}
         gate = {"ControlPath": f"{masters.folder}/%h", "ControlMaster": "auto", "ControlPersist": "1m"}
@@ -197,7 +198,7 @@ def scenario_a_jump_hosts_master_is_made(bed):
 
 
 def scenario_masters_that_are_made(bed):
-    """With ControlMaster and ControlPersist the first command makes them, the second uses them, and they stay."""
+    """With ControlMaster and ControlPersist the first command creates the masters, the second one uses them, and they stay."""
     with Masters(bed, made=True) as masters:
         for _ in range(2):
             done = masters.sortie("exec", "--", "true", config=masters.with_key)

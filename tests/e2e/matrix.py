@@ -1,8 +1,8 @@
-"""The kill matrix: whoever dies, and however, the verdict is right and nothing is left on any host.
+"""The kill matrix: whichever process dies, and by whichever signal, the verdict is right and nothing is left on any host.
 
 One table: {supervisor, launcher, runner, rank, the rank's parent} x {TERM, INT, HUP, KILL, STOP} x {attached, detached},
-a link that goes down, and hosts that freeze. Each row is a run of its own over two hosts (one with a cgroup, one
-without), several at the same time on a bed of their own. `ROWS` is all there is to extend; victims.py has the victims."""
+runner and keeper together, and a link that goes down. Each row is a separate run over two hosts (one with a cgroup, one
+without); several run at once on a separate bed. rows() is the table; victims.py finds the processes."""
 
 import concurrent.futures
 import contextlib
@@ -22,9 +22,9 @@ from victims import DAEMONS, VICTIMS, Traces, wait_for
 BED = "m" + BED_ID[1:]
 PAIRS = (("h01", "h04"), ("h02", "h05"))
 LINK_PAIR = ("h03", "h06")
-TRIES = 5  # to strike before ranks run
+TRIES = 5  # attempts to strike before ranks run
 AT_ONCE = 10
-BUSY = 1.5  # so much longer may each take: they share the processors
+BUSY = 1.5  # factor for all time limits, because the rows share the processors
 
 TERM, INT, HUP, KILL, STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, signal.SIGSTOP)
 
@@ -35,10 +35,10 @@ class Row:
     signal: signal.Signals | None
     mode: str
     exit_code: int
-    seconds: float  # from the signal to the end of who tells the verdict
-    says: str = ""  # in what that one says
-    # "goes on": it does, until Ctrl-C or `sortie stop` ends it; "wakes": SIGCONT once the hosts are empty;
-    # "starts": struck before any rank runs; "link": no signal, but the link of a host; "same": a row of another name
+    seconds: float  # limit, from the signal to the exit of the process that reports the verdict
+    says: str = ""  # pattern in that process's output
+    # "goes on": the run continues until Ctrl-C or `sortie stop` ends it; "wakes": SIGCONT once the hosts are empty;
+    # "starts": signal before any rank runs; "link": the link of a host goes down, no signal; "same": covered by another row
     how: str = ""
 
     def name(self):
@@ -69,23 +69,23 @@ def rows():
         yield goes_on("rank", STOP, mode)
         yield Row("keeper", KILL, mode, 137, 10, r"rank 0 on \w+ .*SIGKILL")
         yield goes_on("keeper", STOP, mode)
-        # What only a fresh runner on that host can end.
+        # Only a new runner on that host can end what these leave.
         yield Row("runner and keeper", KILL, mode, 5, 15, "lost: ")
         yield Row("runner and keeper", STOP, mode, 5, 20, "no heartbeat")
         yield Row("link", None, mode, 5, 25, r"h0\d: lost: ", "link")
     yield Row("supervisor", KILL, "attached", 137, 10)
     yield Row("supervisor", KILL, "detached", 5, 10, "died without a result")
     for number in (TERM, INT, HUP, KILL, STOP):
-        # In front of a terminal the launcher is the supervisor.
+        # Attached, the launcher is the supervisor.
         yield Row("launcher", number, "attached", 0, 0, how="same")
-        # Detached it is there until all ranks run; then whoever watches takes its place.
+        # Detached, the starter exits once all ranks run; later there are viewers.
         yield (Row("starter", number, "detached", 128 + number, 10, f"interrupted by {number.name}", "starts")
                if number in (TERM, INT) else replace(goes_on("starter", number, "detached"), how="starts"))
         yield goes_on("viewer", number, "detached")
 
 
 def found_ranks(bed, run, row):
-    """Once both ranks and all that they start are there."""
+    """Waits until both ranks and all their daemons run. Returns the ranks."""
     check(wait_for(lambda: victims.family_is_up(run) or run.process.poll() not in (None, 0), 40), "no 2 ranks are up")
     check(run.process.poll() in (None, 0), f"{row.name()}: the run ended before its ranks were up")
     ranks = bed.ranks(run.id())
@@ -97,11 +97,11 @@ def found_ranks(bed, run, row):
 
 
 class TooLate(Failure):
-    """On a busy machine all ranks may run before the strike: nothing is learned of the row."""
+    """On a busy machine all ranks may run before the strike. The row then shows nothing and is tried again."""
 
 
 def strike_while_starting(bed, run, row):
-    """The supervisor is held still where no rank runs yet, while its starter is struck."""
+    """Stops the supervisor before any rank runs, and strikes its starter meanwhile."""
     def has_begun():
         with contextlib.suppress(OSError, TypeError):
             return '"begin"' in (run.folder_of_run() / "events.jsonl").read_text()
@@ -135,7 +135,7 @@ def strike_while_running(bed, run, row):
         equal(run.wait(20), 0, f"{row.name()}: exit code of run --detach")
     run.watch()
     traces = Traces(bed, run, row.hosts, ranks)
-    if row.mode == "detached":  # it says that it is there
+    if row.mode == "detached":  # the viewer prints that it is attached
         check(wait_for(lambda: "attached to" in run.text(), 20), f"{row.name()}: no viewer")
     began = now()
     if row.how == "link":
@@ -146,7 +146,7 @@ def strike_while_running(bed, run, row):
 
 
 def expect_no_traces(row, traces, seconds):
-    """The failure names what was there when the time was over, not what is there a moment later."""
+    """The failure lists what was left at the deadline, not what is left a moment later."""
     seen = []
 
     def gone():
@@ -181,13 +181,13 @@ def play(bed, row):
         equal(code, row.exit_code, f"{row.name()}: exit code")
         if row.says:
             run.expect(row.says)
-        # A supervisor that lives has confirmed it; without one the hosts see to it themselves, and that is timed.
+        # A living supervisor has confirmed the cleanup. Without one the hosts clean up themselves, within the row's limit.
         killed = row.victim == "supervisor" and row.signal == KILL
         expect_no_traces(row, traces, BUSY * row.seconds if killed else 5)
         took = max(took, now() - began) if killed else took
         check(took <= BUSY * row.seconds * PATIENCE, f"{row.name()}: took {took:.1f} s")
         check(wait_for(lambda: not run.supervisor(), 10), f"{row.name()}: the supervisor is still there")
-        if not killed:  # that one leaves a dead socket in the run's folder, for `sortie prune`
+        if not killed:  # a killed supervisor leaves a dead socket in the run's folder, for `sortie prune`
             equal(traces.on_the_bastion(), [], f"{row.name()}: left in the run folder")
         return took, verdict_of(run, row)
 
@@ -207,7 +207,7 @@ def play_in_time(bed, row):
 
 
 def play_link(bed, row, lock):
-    with lock:  # one at a time: the link is everybody's on that host
+    with lock:  # one at a time, because all runs on that host share the link
         try:
             return play(bed, row)
         finally:
@@ -223,7 +223,7 @@ def play_all(bed, table):
     lock = threading.Lock()
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         jobs = {}
-        # The long ones first.
+        # Long rows first.
         for index, row in enumerate(sorted(table, key=lambda row: -row.seconds)):
             row.hosts = PAIRS[index % 2] if row.how != "link" else LINK_PAIR
             row.mpi = ("off", "auto")[index // 2 % 2]

@@ -1,5 +1,5 @@
-"""Checkpoints in the memory of the hosts: what a run goes on from when all of its ranks are gone at once, a host with its memory among
-them; and that nothing of that memory outlives the run, however it ends."""
+"""Checkpoints in the memory of the hosts: a run resumes from them when all of its ranks are lost at once, together with a host and its
+memory. Nothing of that memory outlives the run, however it ends."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ MEMORY = {**RESTART, "trainer.memory_checkpoint_interval": INTERVAL, "recovery.c
 
 
 def memory_on(bed, host, run_id):
-    """What is kept there for the run. Each host of the bed has a /dev/shm of its own."""
+    """Returns the folders in the host's /dev/shm that are kept for the run. Each host of the bed has its own /dev/shm."""
     return bed.run_in(host, "sh", "-c", f"ls -d /dev/shm/sortie-*/*memory-{run_id}-* 2>/dev/null || true").split()
 
 
@@ -32,7 +32,7 @@ def expect_no_memory(bed, run_id, seconds):
 
 
 def ranks_of_attempt(bed, attempt, count, seconds=30):
-    """{rank: (host, pid)} once all `count` of it run."""
+    """Waits until all `count` ranks of the attempt run. Returns {rank: (host, pid)}."""
     def there():
         found = bed.ranks(attempt=attempt)
         return found if len(found) == count else None
@@ -40,7 +40,7 @@ def ranks_of_attempt(bed, attempt, count, seconds=30):
 
 
 def kill_at_once(pids):
-    """Nobody is left to save anything: they are stopped before the first one dies."""
+    """Stops all processes before it kills the first one, so that no survivor can save."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -59,15 +59,15 @@ def undisturbed(bed, folder, options, job):
 
 
 def steps_before(metrics, attempt):
-    """The last step that the metrics have of the attempt before `attempt`."""
+    """Returns the last step that the metrics contain before the start of `attempt`."""
     starts = [index for index, event in enumerate(metrics) if event["type"] == "start"]
     return max(event["step"] for event in metrics[:starts[attempt - 1]] if event["type"] == "step")
 
 
 def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(bed):
-    """All ranks killed at once, at random steps: the run goes on from the memory of the same hosts. Then once more, together with the
-    host of rank 0, with everything on it: a spare takes its place. No checkpoint is on the disk; no more than the interval is lost, and
-    the weights are those of a run in which nothing happened, to the bit."""
+    """All ranks are killed at once after a random number of steps, and the run resumes from the memory of the same hosts. Then this happens
+    again, together with the loss of the host of rank 0 with everything on it, and a spare takes its place. There is no checkpoint on disk,
+    at most the interval is lost, and the weights equal those of an undisturbed run to the bit."""
     steps = 400 if EVERY else 240
     seed = int(os.environ.get("SORTIE_E2E_SEED", time.time_ns() % 100000))
     print(f"SORTIE_E2E_SEED={seed}", flush=True)
@@ -90,14 +90,14 @@ def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(be
                 bed.link("h01", "down")
                 pids += [pid for pid, *_ in bed.processes("h01")]
             kill_at_once(pids)
-            if kill == 2:  # its memory is gone with a host
+            if kill == 2:  # the host's memory is lost with it
                 bed.run_in("h01", "sh", "-c", "rm -rf /dev/shm/sortie-*", as_root=True)
             equal(len(list(folders["killed"].glob("step-*"))), 0, "checkpoints on the disk")
             resumed = wait_until(lambda: events(run, "resumed")[kill:], 60, f"attempt {kill + 1}")[0]
-            # The journal has it a moment before.
+            # The journal records the resume a moment before the metrics do.
             wait_until(lambda: sum(event["type"] == "start" for event in run.metrics()) > kill, 20, "its start in the metrics")
             equal(resumed["from"], "memory", f"where attempt {kill + 1} goes on from ({resumed})")
-            # What a host that is lost had yet to tell is in its memory, and so in that of another one.
+            # The resumed step may be newer than the metrics: steps that the lost host had not reported yet are in another host's memory.
             equal(resumed["lost_steps"], max(0, steps_before(run.metrics(), kill + 1) - resumed["step"]), "steps lost")
             lost.append(resumed["lost_steps"])
             step = resumed["step"]
@@ -117,7 +117,7 @@ def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(be
 
 
 def holders(bed, host, kept):
-    """Processes of Sortie on the host that have one of these folders open."""
+    """Returns the pids of Sortie's processes on the host that have one of the folders `kept` open."""
     found = set()
     for pid, *_ in bed.processes(host):
         with contextlib.suppress(OSError):
@@ -128,8 +128,8 @@ def holders(bed, host, kept):
 
 
 def scenario_nothing_of_the_memory_outlives_the_run(bed):
-    """Stopped, interrupted, its supervisor killed (the last two with SORTIE_EVERY_CASE alone), a holder killed and another one frozen: no
-    process and no memory is left."""
+    """Four ends: `sortie stop`; an interrupt, or SIGKILL of the supervisor (both only with SORTIE_EVERY_CASE); an interrupt after one holder
+    of memory was killed and another one was frozen. No process and no memory is left."""
     options = {**settings(bed, trainer__train_iterations=100000, trainer__save_dir=bed.shared / "memory-ends"), **MEMORY}
 
     def stop(run):
@@ -140,7 +140,7 @@ def scenario_nothing_of_the_memory_outlives_the_run(bed):
         (killed,), (frozen,) = (holders(bed, host, kept[host]) for host in kept)
         os.kill(killed, signal.SIGKILL)
         os.kill(frozen, signal.SIGSTOP)
-        # Others take over what is there.
+        # New holders take over the existing folders.
         wait_until(lambda: holders(bed, "h01", kept["h01"]) - {killed}, 40, "another holder on h01")
         wait_until(lambda: holders(bed, "h02", kept["h02"]) - {frozen}, 40, "another holder on h02")
         os.kill(frozen, signal.SIGCONT)
@@ -168,8 +168,8 @@ def scenario_nothing_of_the_memory_outlives_the_run(bed):
 
 
 def scenario_memory_outlives_a_supervisor_that_is_replaced(bed):
-    """With a hold: the supervisor is killed, the watcher's next one adopts ranks and memory; then all ranks are killed at once, and the
-    run goes on from memory."""
+    """With a hold: the supervisor is killed, and the next one, started by the watcher, adopts ranks and memory. Then all ranks are killed at
+    once, and the run resumes from memory."""
     folder = bed.shared / "memory-adopted"
     shutil.rmtree(folder, ignore_errors=True)
     options = {**settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder), **MEMORY,
@@ -203,8 +203,8 @@ def scenario_memory_outlives_a_supervisor_that_is_replaced(bed):
 
 
 def scenario_shared_memory_that_is_full(bed):
-    """A host's /dev/shm without room for two snapshots: the run does not start, and says where and how much is missing. One that fills up
-    later: training goes on without new snapshots, says so, and takes them again once there is room."""
+    """If /dev/shm of a host has no room for two snapshots, the run does not start, and the error names the folder and the remedies. If it
+    fills up later, training continues without new snapshots, reports it, and takes snapshots again once there is room."""
     interval = 400
     job = {"hosts": "h[01-02]", "slots": 1}
     folder = bed.shared / "memory-full"
@@ -212,7 +212,7 @@ def scenario_shared_memory_that_is_full(bed):
                "trainer.memory_checkpoint_interval": interval}
 
     def fill(but):
-        """Leaves `but` KiB."""
+        """Fills /dev/shm of h02 except for `but` KiB."""
         free = int(bed.run_in("h02", "df", "--output=avail", "-k", "/dev/shm").split()[-1])
         bed.run_in("h02", "fallocate", "-l", f"{free - but}KiB", "/dev/shm/sortie-e2e-filler", as_root=True)
 
@@ -240,7 +240,7 @@ def scenario_shared_memory_that_is_full(bed):
                     os.kill(pid, number)
                 if number == signal.SIGSTOP:
                     check(max(losses(run)) < 2 * interval, "the second snapshot has begun already")
-                    fill(512)  # the first one has its memory
+                    fill(512)  # the first snapshot has its memory already
             run.wait_for_text(r"no checkpoint in memory, training continues: .*No space left", 120)
             equal(snapshots(run), [interval], "snapshots until then")
             wait_for_steps(run, 2 * interval + 50)

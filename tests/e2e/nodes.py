@@ -1,5 +1,5 @@
-"""Hosts that fail twice: cordoned by the run, replaced by a spare that was checked, refused to the next run, until somebody
-says that they are well."""
+"""Hosts that fail twice: the run cordons them and replaces them by a checked spare. Later runs refuse them until
+`sortie nodes uncordon`."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from harness import SORTIE, Run, check, equal, run_to_end
 from restart import RESTART as QUICK_RESTART
 from restart import events, ranks_of
 
-# No host is lost here for want of heartbeats: one that is busy must not be blamed.
+# Heartbeats are not the subject: with a long timeout no busy host is lost and blamed.
 RESTART = {**QUICK_RESTART, "runner.heartbeat_interval": "2s", "runner.heartbeat_timeout": "20s"}
 SLEEP = ("sh", "-c", "exec sleep 1000")
 
@@ -49,7 +49,7 @@ def scenario_host_blamed_twice_is_cordoned_and_a_spare_takes_its_place(bed):
 
 
 def scenario_spare_that_is_not_fit_does_not_join(bed):
-    """The program is on all hosts but the first spare."""
+    """All hosts have the program except h03, the first spare."""
     program = "/tmp/sortie-e2e-job"
     for host in ("h01", "h02", "h04"):
         bed.run_in(host, "sh", "-c", f"printf '#!/bin/sh\\nexec sleep 1000\\n' > {program}; chmod +x {program}")
@@ -75,7 +75,7 @@ def expect_blames(runs, cordoned):
 
 
 def scenario_host_blamed_in_several_runs_is_cordoned(bed):
-    """One failure in each: a host that fails again and again over weeks. Runs that never restart only note it."""
+    """One failure in each run, as for a host that fails repeatedly over weeks. Runs without restarts record the blame but do not cordon."""
     chosen = {"runner.grace": "1s", "recovery.cordon_runs": 2}
     for number in (1, 2):
         with Run(bed, *SLEEP, hosts="h[01-02]", slots=1, settings=chosen) as run:
@@ -84,7 +84,7 @@ def scenario_host_blamed_in_several_runs_is_cordoned(bed):
             expect_blames(number, cordoned=[])
     with Run(bed, *SLEEP, hosts="h[01-02]", slots=1, settings={**RESTART, **chosen}) as run:
         kill_rank(run, 1, "h02", 2)
-        ranks_of(run, 2, 2)  # it has no other host
+        ranks_of(run, 2, 2)  # the run has no other host
         run.signal(signal.SIGINT)
         equal(run.wait(40), 130, "exit code")
         expect_blames(3, cordoned=["h02"])

@@ -1,4 +1,4 @@
-"""What ranks write: nothing is lost, nobody waits for a rank that writes too much, no terminal is taken over."""
+"""Output of ranks: nothing is lost, no rank waits for another one that writes too much, and no output takes over the terminal."""
 
 import os
 import re
@@ -12,11 +12,11 @@ from harness import PROGRAMS, SANITIZED, Run, check, equal, wait_until
 sys.path.insert(0, str(PROGRAMS))
 import any_bytes  # noqa: E402
 
-LAUNCHER_BOUND_MIB = 64  # launcher/README.md: 15 + console 5 + per host the output window of 4
+LAUNCHER_BOUND_MIB = 64  # launcher/README.md: 15 with the console, and per host an output window of 4
 
 
 class SlowTerminal:
-    """Takes a little, until it is let go: the live view has to drop lines."""
+    """Reads slowly until `slow` is cleared, so that the live view has to drop lines."""
 
     def __init__(self, stream):
         self.shown, self.slow = bytearray(), True
@@ -50,7 +50,7 @@ def scenario_flood(bed):
             now = time.monotonic()
             text = ticks.read_text()
             lines = text[:text.rfind("\n") + 1].splitlines()
-            # What is new was not there at the look before: so much it was late, and perhaps a little more.
+            # A new tick was not in the file at the previous look: it is late by at least the time from the tick to that look.
             late = max([late] + [looked - float(line.split()[1]) for line in lines[taken:]])
             taken, looked = len(lines), now
             status = Path(f"/proc/{run.process.pid}/status")
@@ -69,7 +69,7 @@ def scenario_flood(bed):
         with open(log, "rb") as file:
             check(all(line == b"x" * 63 + b"\n" for line in file), "a line of the flood is broken")
         check(total > 4e6, f"a flood of {total} bytes shows nothing")
-        # Behind the flood they would be late by all of its time. This machine may be busy, or stand still for a moment.
+        # Queued after the flood, ticks would be late by its whole duration. The bounds allow for a machine that is busy or pauses.
         check(taken > seconds * 20 * 0.2, f"only {taken} ticks: the ticking rank was held up")
         check(late < seconds * 0.8, f"a tick was {late:.2f} s late")
         check(SANITIZED or memory < LAUNCHER_BOUND_MIB * 1024, f"the launcher grew to {memory / 1024:.0f} MiB")

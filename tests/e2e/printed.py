@@ -1,4 +1,4 @@
-"""Every command that Sortie prints for a person to copy works: of the quickstart and of fine-tuning, at the end of runs, after plan,
+"""Every command that Sortie prints for a user to copy works: those of the quickstart and of fine-tuning, at the end of runs, after plan,
 in the README."""
 
 import os
@@ -15,7 +15,7 @@ SHORT = ["--set", "trainer.train_iterations=60", "--set", "trainer.save_interval
 
 
 class Newcomer:
-    """A person in the project's folder with a state folder of their own."""
+    """A user in the project's folder, with a new state folder."""
 
     def __init__(self):
         self.state = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
@@ -37,7 +37,7 @@ class Newcomer:
         return done.stdout
 
     def at_terminal(self, *argv, code=0):
-        """What the same command shows on a terminal."""
+        """Returns what the command shows on a terminal."""
         words = " ".join(f"'{word}'" for word in argv)
         return self.good("script", "-qec", words, "/dev/null", code=code).replace("\r\n", "\n")
 
@@ -48,13 +48,13 @@ class Newcomer:
 
 
 def after_heading(text, heading):
-    """The commands below the last such line; a comment behind one says what it is for."""
+    """Returns the commands below the last such heading, with the comments after them."""
     below = text[text.rindex(heading) + len(heading):].split("\n\n")[0]
     return [line.strip() for line in below.splitlines() if line.strip()]
 
 
 def next_steps(text):
-    """The lines below "next:"."""
+    """Returns the lines below "next:"."""
     return [line.strip() for line in re.search(r"^next:\n((?:  .*\n?)+)", text, re.M).group(1).splitlines()]
 
 
@@ -70,7 +70,7 @@ def scenario_quickstart_and_finetune(bed):
 
 
 def scenario_the_quickstarts_config_is_whole(bed):
-    """The README and the first example of `sortie --help` name it."""
+    """configs/quickstart.toml is complete: the README and the first example of `sortie --help` refer to it."""
     with Newcomer() as person:
         text = person.at_terminal(SORTIE, "plan", "configs/quickstart.toml")
         printed = [line for line in next_steps(text) if " plan " not in line]
@@ -89,7 +89,7 @@ def scenario_end_of_runs(bed):
         commands = [re.split(r"   +", line.strip())[0] for line in started.splitlines() if line.startswith("  ")]
         equal([line.split()[1] for line in commands], ["attach", "status", "stop"], "verbs after --detach")
         person.works(commands[1:])
-        person.good("bash", "-c", commands[0], code=143)  # it has been stopped
+        person.good("bash", "-c", commands[0], code=143)  # the run was stopped
 
 
 def scenario_a_config_of_ones_own(bed):
@@ -101,7 +101,7 @@ def scenario_a_config_of_ones_own(bed):
 
 
 def commands_in(path):
-    """What a text calls a command: in backticks, or as a line of its own, as examples are."""
+    """Yields the commands in a text: in backticks, or on a separate line, as in examples."""
     text = path.read_text(errors="replace")
     if path.suffix in (".cc", ".h"):
         text = re.sub(r'"\s*\n\s*"', "", text)  # literals that the compiler joins
@@ -111,7 +111,7 @@ def commands_in(path):
 
 
 class Help:
-    """What the programs say of their verbs."""
+    """Texts of `--help` of the programs and their verbs."""
 
     def __init__(self):
         self.texts = {}
@@ -126,7 +126,7 @@ class Help:
         return set(re.findall(r"^  ([a-z][a-z-]*) ", self.of(program, *verb), re.M))
 
     def fault(self, command):
-        plain = re.sub(r"\{\d*\}", "", command.replace("\\n", " "))  # where a message puts something
+        plain = re.sub(r"\{\d*\}", "", command.replace("\\n", " "))  # placeholders in messages
         words = re.split(r"\s+(?:#|  )|\s--\s", plain)[0].split()
         program, verb = words[0], []
         while len(words) > len(verb) + 1 and words[len(verb) + 1] in self.verbs_below(program, *verb):
@@ -139,7 +139,7 @@ class Help:
 
 
 def scenario_commands_in_texts_exist(bed):
-    """In the README and docs, help, messages, configs and scripts: verbs and options that there are."""
+    """Commands in README, docs, help, messages, configs and scripts use only verbs and options that exist."""
     help = Help()
     files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*"), ROOT / "scripts/quickstart", ROOT / "scripts/finetune",
              *(path for folder in ("common", "launcher", "runner", "trainer") for path in (ROOT / folder).rglob("*")
@@ -155,7 +155,7 @@ def scenario_commands_in_texts_exist(bed):
 
 
 def scenario_configs_in_texts_can_be_planned(bed):
-    """What the README and the docs show as a config, or as a part of one."""
+    """Every config, or part of a config, in the README and the docs."""
     blocks = [(path.name, block) for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
               for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.M | re.S)]
     check(len(blocks) >= 8, f"only {len(blocks)} configs were found")

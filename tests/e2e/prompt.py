@@ -1,4 +1,4 @@
-"""`sortie ssh` and `sortie shell` as a person has them: over a pseudo terminal that the scenario holds."""
+"""`sortie ssh` and `sortie shell` in interactive use, at a pseudo terminal that the scenario controls."""
 
 import array
 import fcntl
@@ -20,7 +20,7 @@ from warm import Warm
 
 
 class Terminal:
-    """A program at a terminal of its own; as a context manager it never outlives the scenario."""
+    """A program at its own pseudo terminal; as a context manager it never outlives the scenario."""
 
     def __init__(self, *argv, rows=31, columns=97, environment=None):
         self.master, self.slave = os.openpty()
@@ -59,7 +59,7 @@ class Terminal:
             seconds = 0
 
     def expect(self, pattern, seconds=40):
-        """The match, after what was expected before."""
+        """Waits for the pattern in the output after the previous match. Returns the match."""
         deadline = now() + seconds * PATIENCE
         while True:
             if found := re.compile(pattern).search(self.said, self.read_to):
@@ -73,21 +73,21 @@ class Terminal:
         while (code := self.process.poll()) is None:
             if now() > deadline:
                 raise Failure(f"still runs after {seconds} s")
-            self.take(0.02)  # nobody waits for a reader
+            self.take(0.02)  # reads on, so that the program does not block in write
         self.take(0)
         equal(termios.tcgetattr(self.slave), self.before, "the terminal's modes after the end")
         return code if code >= 0 else 128 - code
 
 
 class Way:
-    """`sortie ssh` to h01 by a sign-in of its own, or on a connection that the background process keeps."""
+    """`sortie ssh` to h01 with its own sign-in, or over a connection that the background process keeps."""
 
     def __init__(self, bed, warm=None):
         self.bed, self.warm = bed, warm
         self.environment = {"XDG_RUNTIME_DIR": warm.folder.name} if warm else {}
 
     def __enter__(self):
-        """What is kept is there; nobody signs in from here on."""
+        """Establishes the kept connection. No sign-in may follow."""
         if self.warm:
             self.warm.exec("true", hosts="h01")
             self.warm.wait_idle(["h01"])
@@ -96,7 +96,7 @@ class Way:
 
     def __exit__(self, kind, _error, _trace):
         if self.warm and not kind:
-            # What was kept is kept, by the same sshd.
+            # The connection is still kept, by the same sshd.
             self.warm.wait_idle(["h01"])
             self.warm.expect_no_sign_in(self.before)
 
@@ -176,10 +176,10 @@ def gives_the_terminal_back(bed, way):
             person.expect(r"here 2\r\n")
             person.process.send_signal(number)
             equal(person.wait(), 128 + number, "exit code after a signal")
-    with way.person() as person:  # what is killed here is hung up there
+    with way.person() as person:  # when sortie is killed, the processes on the host get SIGHUP
         person.type("echo here $((1+1)); sleep 1000\r")
         person.expect(r"here 2\r\n")
-        # Between its fork and the exec it is in a process group that no terminal hangs up.
+        # Between fork and exec the process is in a process group that gets no SIGHUP from the terminal.
         wait_until(lambda: any("sleep 1000" in line for line in bed.leftovers(["h01"])), 10, "the sleep there")
         person.process.kill()
         person.process.wait()
@@ -231,7 +231,7 @@ def runs_a_command(way):
 
 
 def scenario_ssh_ends_though_nobody_reads_its_output(bed):
-    """SIGTERM, while stdout is a full pipe: the rest of the output is dropped, and what ran on the host ends."""
+    """SIGTERM while stdout is a full pipe: the rest of the output is dropped, and the command on the host ends."""
     for way in both_ways(bed):
         with way, subprocess.Popen(way.ssh("yes"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
                                    env={**os.environ, **way.environment}) as process:
@@ -243,7 +243,7 @@ def scenario_ssh_ends_though_nobody_reads_its_output(bed):
 
 
 def unread(pipe, pause=0.0):
-    """Bytes that wait in a pipe, after so many seconds."""
+    """Returns the number of unread bytes in a pipe, after a pause in seconds."""
     time.sleep(pause)
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
@@ -270,7 +270,7 @@ def scenario_shell_is_a_prompt_for_all_hosts(bed):
         person.type("@h0\t1 echo $((3*4))\r")
         person.expect(r"==> h01 \(1\)\r\n12\r\n")
         person.expect(r"h\[01-04\] \(4\)> ")
-        # Ctrl-C ends the line on all hosts, whatever it is in; the shells and what they know stay.
+        # Ctrl-C ends the line on all hosts, whatever it is doing. The shells and their state stay.
         person.type("while :; do sleep 1000; done; echo not $((1+2))\r")
         wait_until(lambda: sum("sleep 1000" in line for line in bed.leftovers()) == 4, 15, "the line on all hosts")
         person.type("\x03")
@@ -288,9 +288,9 @@ def scenario_shell_is_a_prompt_for_all_hosts(bed):
     history = Path(os.environ["XDG_STATE_HOME"]) / "sortie/shell_history"
     equal(stat.S_IMODE(history.stat().st_mode), 0o600, "mode of the history")
     check("\npwd; echo $N\n" in history.read_text(), "the history has the lines")
-    with Terminal(*shell(bed, hosts="h[01-02]")) as person:  # and a later prompt has them
+    with Terminal(*shell(bed, hosts="h[01-02]")) as person:  # a later prompt has the same history
         person.expect(r"\(2\)> ")
-        person.type("\x10\x01\x0becho again\r")  # previous line, to its begin, cut to its end
+        person.type("\x10\x01\x0becho again\r")  # Ctrl-P, Ctrl-A, Ctrl-K: previous line, to its start, delete to its end
         person.expect(r"==> h\[01-02\] \(2\)\r\nagain\r\n")
         person.type("exit 6\r")
         equal(person.wait(), 6, "exit code of exit 6")
@@ -301,7 +301,7 @@ def scenario_shell_goes_on_without_a_host_that_dies(bed):
         person.expect(r"h\[01-04\] \(4\)> ")
         person.type("echo begun; [ $SORTIE_HOST = h03 ] && sleep 1000\r")
         wait_until(lambda: any("sleep 1000" in line for line in bed.leftovers(["h03"])), 15, "the line on h03")
-        os.kill(bed.runner("h03"), signal.SIGKILL)  # in a line
+        os.kill(bed.runner("h03"), signal.SIGKILL)  # while a line runs
         person.expect(r"h03: lost: the runner ended")
         person.expect(r"\(3 of 4\)|\(3\) of 4")
         os.kill(bed.runner("h01"), signal.SIGKILL)  # at the prompt
@@ -359,7 +359,7 @@ def scenario_shell_runs_a_script(bed):
 
 
 def scenario_shell_shows_output_as_it_comes(bed):
-    """After `=`, as clush has it; after another one folded again."""
+    """After `=`, as in clush, output is shown as it arrives; after another `=` it is folded again."""
     with Terminal(*shell(bed)) as person:
         person.expect(r"\(4\)> ")
         person.type("=\r")
@@ -367,14 +367,14 @@ def scenario_shell_shows_output_as_it_comes(bed):
         person.type("echo first; sleep 1000; echo second\r")
         for _ in range(4):
             person.expect(r"\[h0[1-4]\](\x1b\[0m)? first\r\n")
-        # bash may lose an interrupt that comes between its fork and the exec.
+        # bash may lose an interrupt between its fork and the exec.
         wait_until(lambda: sum("sleep 1000" in line for line in bed.leftovers()) == 4, 15, "the sleep on all hosts")
         person.type("\x03")
         person.expect(r"h\[01-04\] \(4\): exit code 130(\x1b\[0m)?\r\n")
         check(not re.search(r"\[h0[1-4]\](\x1b\[0m)? ?\r\n", person.said), "the shells' own answer to an interrupt is shown")
         person.expect(r"\[130\]> ")
         check("second" not in person.said.split("echo second")[-1], "the line went on after Ctrl-C")
-        person.type("@h[01-02] head -c 3000000 /dev/zero | tr '\\0' x | fold -w 99; printf end-of-$SORTIE_HOST\r")  # more than may wait
+        person.type("@h[01-02] head -c 3000000 /dev/zero | tr '\\0' x | fold -w 99; printf end-of-$SORTIE_HOST\r")  # more than is buffered
         wanted = {f"end-of-h0{number}" for number in (1, 2)}
         wait_until(lambda: person.take(0.2) or all(f"{end}\r\n" in person.said for end in wanted), 60, "the ends of long output")
         person.expect(r"\(4\)> ")
@@ -388,7 +388,8 @@ def scenario_shell_shows_output_as_it_comes(bed):
 
 
 def scenario_shell_on_kept_connections(bed):
-    """A prompt signs in nowhere, leaves what it found, and goes on without the background process only where hosts are added."""
+    """A prompt over kept connections needs no sign-in and leaves the connections as they were. Without the background process all hosts
+    are lost."""
     with Warm(bed) as warm:
         warm.exec("true")
         warm.wait_idle(HOSTS)
@@ -444,11 +445,11 @@ def scenario_shell_leaves_nothing_however_it_ends(bed):
             else:
                 equal(person.wait(), 128 + number, "exit code")
             bed.expect_nothing_left(20)
-    # A line that ends neither by INT nor by TERM: a third Ctrl-C ends the shells.
+    # A line that ignores INT and TERM: a third Ctrl-C ends the shells.
     with Terminal(*shell(bed, hosts="h[01-02]")) as person:
         person.expect(r"\(2\)> ")
         person.type("(trap '' INT TERM; while :; do sleep 1000; done)\r")
-        # A shell that does not wait for the line yet takes an interrupt itself, and the line is over.
+        # A shell that does not wait for the line yet would take the interrupt itself and drop the line.
         wait_until(lambda: sum("sleep 1000" in line for line in bed.leftovers()) >= 2 and shells_wait(bed, ["h01", "h02"]),
                    15, "the line")
         for said in ("INT sent to the command on", "TERM sent to the command on", "ending the shells of"):

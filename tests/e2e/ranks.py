@@ -1,4 +1,4 @@
-"""How ranks find each other and where they run: addresses of hosts with several networks, ports of jobs side by side,
+"""How ranks find each other and where they run: addresses of hosts with several networks, ports of concurrent jobs,
 torchrun's environment, CPU sets, MPI with threads and without libpmix."""
 
 import contextlib
@@ -19,8 +19,8 @@ def number(host):
 
 @contextlib.contextmanager
 def second_network(bed, hosts=HOSTS):
-    """A second network between `hosts` (a second address of their link), and on every host a bridge that is the same everywhere,
-    as container engines make one. Both come before the network that hosts reach each other by."""
+    """Creates a second network between `hosts` (a macvlan on their link), and on every host a bridge with the same address everywhere,
+    as container engines do. The routes between the hosts use neither."""
     def ip(host, *argv):
         subprocess.run(["ip", "-n", bed.bed.netns(number(host)), *argv], check=True, capture_output=True, text=True)
     try:

@@ -1,5 +1,5 @@
-"""A live supervisor and hosts whose connection breaks while their ranks are held: it reconnects, and the run goes on. And
-state folders that stall or are full: the run goes on, too."""
+"""Connections that break under a hold: the live supervisor reconnects to its hosts, and the run continues. Also state
+folders that stall or are full: the run continues, too."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ from harness import BUILD, Gates, Run, check, equal, executable_of, in_time, par
 from machine_clock import now
 from victims import TIMING
 
-OUTAGE = 20  # seconds; TCP and heartbeats have long given up by then
-# Both kinds of outage: no host that is well is lost meanwhile, for the machine is busy.
+OUTAGE = 20  # seconds; longer than TCP and heartbeats wait
+# For two kinds of outage. The timeouts are so long that no healthy host is lost because the machine is busy.
 BROKEN = {**HOLD, "runner.heartbeat_interval": "2s", "runner.heartbeat_timeout": "15s"}  # both ends notice at once
 SILENT = {**HOLD, "runner.heartbeat_timeout": "8s"}
 
@@ -27,8 +27,8 @@ def events(run, name):
 
 
 def supervisor_connections(bed, host):
-    """Pids of the sshd processes on `host` that carry a connection from here, not the listener: of each connection two, root's
-    monitor and the user's, and both hold its socket."""
+    """Returns the pids of the sshd processes on `host` that serve a connection from here, without the listener. Each connection has
+    two, root's monitor and the user's, and both hold its socket."""
     listener = bed.bed.init_pid(bed.bed.number(host))
     sshd = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and executable_of(entry.name) == "sshd"}
     monitors = {pid for pid in sshd if parent_of(pid) == listener}
@@ -40,12 +40,12 @@ def cut_connections(bed, hosts):
         connections = supervisor_connections(bed, host)
         check(connections, f"{host}: no connection")
         for pid in connections:
-            with contextlib.suppress(ProcessLookupError):  # its other half is dead
+            with contextlib.suppress(ProcessLookupError):  # ended with the other one of its connection
                 os.kill(pid, signal.SIGKILL)
 
 
 def scenario_link_down_for_20_s(bed):
-    """Two of four hosts are out of reach for 20 s: their ranks count on, and every number is in the logs, once."""
+    """Two of four hosts are unreachable for 20 s: their ranks continue to count, and every number is in the logs exactly once."""
     limit = 700
     with Gates(bed) as gates, Detached(bed, *counting(limit, 20, gates, "back", after=600), settings=SILENT) as run:
         run.wait_for_numbers(20)
@@ -88,7 +88,7 @@ def scenario_connections_cut_again_and_again(bed):
 
 
 def scenario_supervisor_that_slept(bed):
-    """A laptop is shut for 15 s: the supervisor does not run, and when it wakes the network comes up later."""
+    """As if a laptop is closed for 15 s: the supervisor does not run, and the network returns only after it has resumed."""
     limit = 700
     with Gates(bed) as gates, Detached(bed, *counting(limit, 20, gates, "back", after=600), settings=SILENT) as run:
         run.wait_for_numbers(20)
@@ -110,7 +110,7 @@ def scenario_supervisor_that_slept(bed):
 
 
 def scenario_flood_across_a_cut(bed):
-    """Ranks that write as fast as they can: nothing is lost or doubled where output was under way."""
+    """Ranks that write as fast as they can: output in transit is neither lost nor duplicated."""
     folder = Path(tempfile.mkdtemp(dir=bed.shared))
     folder.chmod(0o755)
     block = 100000
@@ -132,7 +132,7 @@ def scenario_flood_across_a_cut(bed):
 
 
 def scenario_mpi_across_cuts(bed):
-    """Names and fences that were asked for, or answered, while a connection was broken."""
+    """Names and fences that are requested, or answered, while a connection is broken."""
     folder = Path(tempfile.mkdtemp(dir=bed.shared))
     folder.chmod(0o755)
     with Detached(bed, BUILD / "bin/e2e_mpi_adopt", folder, settings=BROKEN, slots=2) as run:
@@ -149,7 +149,7 @@ def scenario_mpi_across_cuts(bed):
 
 
 def scenario_runner_killed_under_a_hold(bed):
-    """The connection ends because there is no runner any more: nobody waits for the end of the hold."""
+    """The connection ends because the runner is gone: the run does not wait for the end of the hold."""
     with Detached(bed, "sleep", "1000", settings=HOLD) as run:
         wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
         began = now()
@@ -161,7 +161,7 @@ def scenario_runner_killed_under_a_hold(bed):
 
 
 def scenario_hold_is_over(bed):
-    """The link stays down: after the hold the host's ranks end there, and the run here."""
+    """The link stays down: after the hold the host ends its ranks, and the supervisor ends the run."""
     settings = {"runner.on_launcher_loss": "hold 5s", "runner.ssh.connect_timeout": "2s"}
     with Detached(bed, "sleep", "1000", settings=settings) as run:
         wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
@@ -190,17 +190,17 @@ def scenario_stop_while_a_host_is_away(bed):
 
 
 def scenario_stalled_state_folder(bed):
-    """A rank's log stalls for longer than the heartbeats' timeout: no host ends anything."""
+    """A rank's log stalls for longer than the heartbeat timeout: no host ends its ranks."""
     with Gates(bed) as gates:
-        # What rank 0 says stalls what the others say.
+        # Output of rank 0 stalls that of the other ranks.
         program = (f"{gates.wait('stalled')}; test $RANK = 0 || {{ {gates.wait('others')}; }}; echo one; "
                    f"{gates.wait('over')}; echo two")
         with Run(bed, "sh", "-c", program, slots=1, settings={**TIMING, "runner.heartbeat_timeout": "7s"}) as run:
             run.wait_for_ranks(4)
             stalled = run.folder_of_run() / "logs/rank-0.out"
-            os.mkfifo(stalled)  # whoever opens it to write waits until somebody reads it
+            os.mkfifo(stalled)  # an open for writing blocks until the FIFO has a reader
             gates.open("stalled")
-            run.wait_for_text(r"\[0 h01\] one\n")  # its log has been asked for it, too
+            run.wait_for_text(r"\[0 h01\] one\n")  # it has been sent to the log, too
             gates.open("others")
             time.sleep(15)
             gates.open("over")
@@ -210,21 +210,21 @@ def scenario_stalled_state_folder(bed):
             equal(run.wait(40), 0, "exit code")
             os.close(reader)
             equal(run.log(1), b"one\ntwo\n", "what waited of rank 1")
-            run.expect(r"run folder: .*rank-0.out: Illegal seek; the run continues")  # a pipe is no place for a log
+            run.expect(r"run folder: .*rank-0.out: Illegal seek; the run continues")  # a log can not seek in a pipe
             check("lost" not in [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")], "a loss")
             bed.expect_nothing_left(10)
 
 
 def fill(path):
-    """Writes until its filesystem has no room; again where it has some since."""
+    """Appends to the file until its filesystem is full. Can be repeated after space was freed."""
     with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
 
 
 def scenario_full_disk(bed):
-    """The disk of the state folder is full for a while: that is said at once, the run goes on, the log says what is
-    missing."""
+    """The disk of the state folder is full for a while: this is reported at once, the run continues, and the log marks
+    what is missing."""
     with tempfile.TemporaryDirectory() as own:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", own], check=True)
         try:
@@ -238,13 +238,13 @@ def scenario_full_disk(bed):
                     fill(filler)
                     gates.open("full")
                     run.wait_for_text("run folder: .*No space left on device; the run continues")
-                    run.wait_for_text(r"\[0 h01\] 99999\n")  # all of it came while the disk was full
+                    run.wait_for_text(r"\[0 h01\] 99999\n")  # all of it arrived while the disk was full
                     check(run.process.poll() is None, "it was said at the end")
                     filler.unlink()
                     gates.open("free")
                     equal(run.wait(40), 0, "exit code")
                     log = run.log(0).decode()
-                    # It may have been behind what is shown: then there is room again for the last of the numbers.
+                    # The log may lag behind the terminal: then there is room again for the last numbers.
                     whole = "".join(f"{number}\n" for number in range(100000)) + "end\n"
                     gap = re.fullmatch(r"(.*)\n\[sortie: (\d+) bytes are missing here: No space left on device\]\n(.*end\n)",
                                        log, re.S)
@@ -258,7 +258,7 @@ def scenario_full_disk(bed):
 
 
 def scenario_ctrl_z(bed):
-    """Ctrl-Z would end the ranks for want of heartbeats: the run goes on, and says what to do instead."""
+    """A suspended launcher sends no heartbeats, which would end the ranks: Ctrl-Z does not suspend it, and a message says what to do."""
     with Gates(bed) as gates, Run(bed, "sh", "-c", gates.wait("on"), slots=1, settings={"runner.grace": "1s"}) as run:
         run.wait_for_ranks(4)
         run.signal(signal.SIGTSTP)

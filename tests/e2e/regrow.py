@@ -1,4 +1,4 @@
-"""Runs that change their hosts by themselves: fewer, and all again when a host is back; a slow one leaves for a spare."""
+"""Runs that change their hosts by themselves: fewer after a loss, all again when a host is back, a spare in place of a slow host."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def report(run):
 
 
 def scenario_lost_host_is_back_and_takes_part_at_the_next_restart(bed):
-    """A program of its own, so any number of ranks will do; nothing but a failure restarts it."""
+    """Not sortie-train, so any number of ranks is valid. Only a failure restarts it."""
     chosen = {**RESTART, "recovery.min_hosts": 2, "recovery.fit_interval": "1s"}
     with Run(bed, *WAIT_THEN_END, hosts="h[01-03]", slots=1, settings=chosen) as run:
         ranks_of(run, 1, 3)
@@ -40,13 +40,13 @@ def scenario_lost_host_is_back_and_takes_part_at_the_next_restart(bed):
 
 
 def scenario_run_that_ends_in_the_middle_of_a_check(bed):
-    """The host that was lost does not answer, so that its check lasts; the run does not."""
+    """The lost host does not answer, so its check takes long. The end of the run does not wait for it."""
     chosen = {**RESTART, "recovery.min_hosts": 2, "recovery.fit_interval": "1s", "logger.log_level": "debug"}
     with Run(bed, "sleep", "1000", hosts="h[01-03]", slots=1, settings=chosen) as run:
         ranks_of(run, 1, 3)
         bed.link("h02", "down")
         ranks_of(run, 2, 2)
-        time.sleep(2)  # longer than fit_interval: a check is under way, or the next one is near
+        time.sleep(2)  # longer than fit_interval: a check is running or about to start
         began = now()
         run.signal(signal.SIGINT)
         equal(run.wait(30), 130, f"exit code ({run.text()[-2000:]})")
@@ -56,7 +56,7 @@ def scenario_run_that_ends_in_the_middle_of_a_check(bed):
 
 
 def scenario_slow_host_leaves_for_a_spare_after_a_commit(bed):
-    """The first spare is not fit: nothing is stopped before one is."""
+    """The first spare is not fit. No rank is stopped before a fit spare is found."""
     committed = bed.shared / "slow-committed"
     committed.unlink(missing_ok=True)
     chosen = {**RESTART, "recovery.spares": '["nowhere slots=1", "h04 slots=1"]', "recovery.slow_swaps": 1,

@@ -1,5 +1,5 @@
-"""Runs that go on by themselves after a failure: all ranks start again, with the same ranks on the same hosts or on a
-spare, until they are done, or the run stops with the reason."""
+"""Runs that restart after a failure: all ranks start again, on the same hosts or on a spare, until the job is done or the
+run stops with the reason."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from harness import SANITIZED, SORTIE, Gates, Run, check, equal, in_time, run_to
 from machine_clock import now
 from training import CONFIG, compare, losses, settings
 
-# A host that does not run for three seconds is not lost: a busy machine stops processes for so long.
+# A host that does not run for three seconds is not lost: a busy machine may pause processes for as long.
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "5s"}
 RESTART = {**QUICK, "recovery.max_restarts": 5, "recovery.backoff": "0s", "recovery.no_progress_limit": 0}
 
@@ -32,7 +32,7 @@ def attempts(run):
 
 
 def ranks_of(run, attempt, count):
-    """{rank: (host, pid)} of that attempt, once all `count` of it run."""
+    """Waits until all `count` ranks of the attempt run. Returns {rank: (host, pid)}."""
     def there():
         check(run.process.poll() is None, "sortie ended meanwhile")
         found = run.bed.ranks(attempt=attempt)
@@ -41,9 +41,9 @@ def ranks_of(run, attempt, count):
 
 
 def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
-    """SIGKILL of a rank in each of three attempts; the run ends by itself with the losses and the weights of a run
-    without a failure, to the bit."""
-    steps = 120 if SANITIZED else 240  # many more than until the last kill: none comes too late
+    """SIGKILL of a rank in each of three attempts: the run ends by itself, with the losses and weights of an undisturbed run
+    to the bit."""
+    steps = 120 if SANITIZED else 240  # many more than before the last kill, so that no kill is too late
     job = {"hosts": "h[01-04]", "slots": 2}
     options = {"trainer__train_iterations": steps, "trainer__keep_last": 3, "topology__global_batch_size": 8,
                "trainer__save_interval": 3}
@@ -78,7 +78,7 @@ def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
 
 
 def weights(folder, step):
-    """{tensor: hash} of a checkpoint, whichever ranks have written it: a save on the way out may be one rank's alone."""
+    """Returns {tensor: hash} of a checkpoint, whichever ranks wrote it: a survivor that ends may save alone."""
     found = [path for path in folder.glob("*") if path.is_dir() and str(step) in path.name]
     check(found, f"no checkpoint of step {step} in {folder}")
     manifest = json.loads((found[0] / "manifest.json").read_text())
@@ -109,7 +109,7 @@ class TensorFile:
 
 
 def scenario_exit_code_restarts_and_stop_exit_code_does_not(bed):
-    """A program's own exit code: restarted with TORCHELASTIC_RESTART_COUNT counting up, until it asks to be left alone."""
+    """A program that fails is restarted, with TORCHELASTIC_RESTART_COUNT counting up, until it exits with a stop exit code."""
     script = ('echo "attempt $SORTIE_ATTEMPT count $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS"; '
               'test "$RANK" = 1 || exec sleep 1000; test "$SORTIE_ATTEMPT" -lt 3 && exit 9; exit 77')
     with Run(bed, "sh", "-c", script, hosts="h[01-02]", slots=1, settings=RESTART) as run:
@@ -136,7 +136,7 @@ def scenario_budget_is_spent(bed):
 
 
 def scenario_no_progress(bed):
-    """Three attempts that commit nothing: an exit code of its own, and their causes side by side."""
+    """Three attempts that commit nothing: the run has a special exit code, and the message lists the cause of each attempt."""
     with Run(bed, "sh", "-c", 'test "$RANK" = 0 && exit 9; exec sleep 1000', hosts="h[01-02]", slots=1,
              settings={**RESTART, "recovery.no_progress_limit": 3}) as run:
         equal(run.wait(60), 10, "exit code")
@@ -146,7 +146,7 @@ def scenario_no_progress(bed):
 
 
 def scenario_link_cut_and_a_spare(bed):
-    """The link of a host is cut: its ranks run on the spare, and nothing runs twice at a time."""
+    """The link of a host is cut: its ranks run on the spare, and no rank runs twice at the same time."""
     with Gates(bed) as gates, \
          Run(bed, "sh", "-c", f'test "$SORTIE_ATTEMPT" = 1 && exec sleep 1000; {gates.wait("end")}',
              hosts="h[01-03]", slots=2, settings={**RESTART, "recovery.spares": '["h04 slots=2"]'}) as run:
@@ -161,7 +161,7 @@ def scenario_link_cut_and_a_spare(bed):
         equal(end["blamed"], "h02", "who is blamed")
         lost = events(run, "host_lost")[0]["time"] - cut
         check(lost <= 5 + 5, f"{lost:.1f} s from the cut to the loss; heartbeat_timeout is 5 s")
-        # The host is looked for meanwhile, for seconds, and the decision does not wait for that.
+        # Meanwhile the launcher tries for seconds to reach the host. The decision does not wait for that.
         order = [event["event"] for event in events(run) if event["event"] in ("decision", "swept", "unconfirmed")]
         equal(order[0], "decision", f"the first of {order}")
         gates.open("end")
@@ -178,7 +178,7 @@ def scenario_ctrl_c_in_the_pause(bed):
             began = now()
             run.signal(number)
             equal(run.wait(30), 128 + number, "exit code")
-            in_time(began, 15, "the end")  # of a pause of 60 s
+            in_time(began, 15, "the end")  # although the pause is 60 s
             equal(attempts(run), [1], "attempts")
             bed.expect_nothing_left(10)
 
@@ -195,7 +195,7 @@ def detached_events(run, name):
 
 
 def scenario_supervisor_killed_between_attempts_is_adopted(bed):
-    """The adopter finds a run without ranks, and starts the next attempt with the count of those before."""
+    """The adopter finds a run without ranks and starts the next attempt, with the right number."""
     script = 'echo "attempt $SORTIE_ATTEMPT in $PWD $EXTRA"; test "$SORTIE_ATTEMPT" = 1 && exit 9; exit 0'
     chosen = {"recovery.max_restarts": 5, "recovery.backoff": "6s", "recovery.no_progress_limit": 0,
               "runner.on_launcher_loss": "hold 60s", "runner.env": '{EXTRA="more"}'}
@@ -213,7 +213,7 @@ def scenario_supervisor_killed_between_attempts_is_adopted(bed):
 
 
 def scenario_adopter_of_a_second_attempt_restarts_it(bed):
-    """Attempt 2 is adopted; a rank of it is killed then, and the adopter starts attempt 3."""
+    """Attempt 2 is adopted. Then its ranks fail, and the adopter starts attempt 3."""
     chosen = {"recovery.max_restarts": 5, "recovery.backoff": "0s", "recovery.no_progress_limit": 0,
               "runner.on_launcher_loss": "hold 60s"}
     with Gates(bed) as gates:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""run.py up | up-containers | down | FILE.NAME : the suite's bed, or one scenario on it. ctest calls it; by hand:
+"""run.py up | up-containers | down | down-containers | FILE.NAME : the suite's bed, or one scenario on it. ctest calls it; by hand:
 
     tests/e2e/run.py up; tests/e2e/run.py endings.rank_killed; tests/e2e/run.py down
 """
@@ -18,7 +18,7 @@ from harness import BED_ID, HOSTS, ROOT, HostBed, own_store, testbed
 from machine_clock import CLOCK
 
 TRIES = 2
-STANDSTILL = 3.0  # seconds; heartbeats of the scenarios are lost after 3
+STANDSTILL = 3.0  # seconds; scenarios lose hosts after 3 s without heartbeats
 
 
 def bed_command(*arguments, bed_id=BED_ID):
@@ -27,7 +27,7 @@ def bed_command(*arguments, bed_id=BED_ID):
 
 
 def up_with_containers():
-    """A dockerd per host, and the image in each of them. A machine that can not have that fails here."""
+    """Brings up a bed with a dockerd per host, and the image in each of them. Fails on a machine that can not run them."""
     if code := bed_command("up", str(len(HOSTS)), "--docker"):
         print("e2e: no containers on this machine (see above): the scenarios with label containers can not run;"
               " install what they need with: scripts/setup --test", file=sys.stderr)
@@ -41,16 +41,16 @@ def main():
     if os.geteuid() != 0:
         print("e2e: needs root: the testbed makes network namespaces; run ctest as root", file=sys.stderr)
         return 1
-    # A shell's background job has it ignored, and so would all that is started here.
+    # A background job of a shell ignores SIGINT, and all programs started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     what = sys.argv[1]
-    if what == "up":  # two hosts with a cgroup of their own, two without: ending ranks must work either way
+    if what == "up":  # two hosts with their own cgroup, two without: ending ranks must work either way
         return bed_command("up", str(len(HOSTS)), "--cgroup", "2")
     if what == "up-containers":
         return up_with_containers()
     if what == "down-containers":
         return max(bed_command("down", bed_id=kind + BED_ID[1:]) for kind in (BED_ID[0], *SMALL_BEDS.values()))
-    if what == "down":  # of both: a matrix that ran out of time has left its own
+    if what == "down":  # both beds, because a matrix that timed out leaves its own
         return max(bed_command("down"), bed_command("down", bed_id=matrix.BED))
     file, name = what.split(".")
     module = importlib.import_module(file)

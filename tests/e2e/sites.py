@@ -1,5 +1,5 @@
-"""Runs over several sites: each is a job of its own, and the supervisor decides which rounds count. A site that dies
-comes back alone; the others go on; nothing is lost when the supervisor is killed."""
+"""Runs over several sites: each site is a separate job, and the supervisor decides which rounds are committed. A site that
+dies restarts alone while the others continue. Nothing is lost when the supervisor is killed."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from harness import PROGRAMS, check, equal, wait_until, whole_events
 
 SETTINGS = {"recovery.max_restarts": 20, "recovery.backoff": "200ms", "recovery.backoff_max": "500ms",
             "recovery.healthy_after": "1s", "outer.every": 4, "outer.min_sites": 1,
-            "outer.deadline": "30s"}  # a leader that does not run for a while is not left out
-ENDLESS = 1_000_000  # rounds: the scenario ends them
+            "outer.deadline": "30s"}  # long, so that a leader that is paused for a while is not left out
+ENDLESS = 1_000_000  # rounds; the scenario ends the run
 
 
 class Sites:
-    """A detached run over sites a, b, c on h01, h02, h03, whose leaders do so many rounds, or go on until end()."""
+    """A detached run over sites a, b, c on h01, h02, h03, whose leaders make `rounds` rounds, or continue until end()."""
 
     def __init__(self, bed, rounds=ENDLESS, step=0.02, settings=(), sites="abc"):
         self.bed, self.rounds = bed, rounds
@@ -46,7 +46,7 @@ class Sites:
         shutil.rmtree(self.own, ignore_errors=True)
 
     def commits(self):
-        """(round, members) in the order of the log."""
+        """Returns (round, members) of the commits, in the order of the log."""
         lines = whole_events(self.run.path / "outer.log")
         return [(line["round"], line["members"]) for line in lines if line["do"] == "commit"]
 
@@ -54,11 +54,11 @@ class Sites:
         wait_until(lambda: any(done >= number for done, _ in self.commits()), seconds, f"round {number}")
 
     def end(self):
-        """All sites leave after the same round."""
+        """Makes all sites end after the same round."""
         (self.shared / "end").touch()
 
     def leader(self, site):
-        """(host, pid) of the rank of a site, None while it has none."""
+        """Returns (host, pid) of the site's rank, or None if none runs."""
         for host in self.bed.hosts:
             for pid, *_ in self.bed.processes(host):
                 try:
@@ -70,7 +70,7 @@ class Sites:
         return None
 
     def expect_whole(self, sites="abc"):
-        """Every round was committed once, all sites came to the same weights, no sample was taken by two."""
+        """Checks that every round was committed once, all sites ended with the same weights, and no sample was used by two sites."""
         rounds = [number for number, _ in self.commits()]
         last = max(rounds) if self.rounds == ENDLESS else self.rounds
         equal(rounds, list(range(1, last + 1)), "rounds that were committed")
@@ -111,7 +111,7 @@ def scenario_ranks_know_their_site_and_all_verbs_show_it(bed):
 
 
 def scenario_one_site_dies_and_comes_back_alone(bed):
-    """Its rank, then the link of its host; the others commit rounds meanwhile and are not restarted."""
+    """First its rank is killed, then the link of its host goes down. The others commit rounds meanwhile and are not restarted."""
     with Sites(bed, step=0.05) as sites:
         sites.wait_for_round(2)
         _, pid = wait_until(lambda: sites.leader("c"), 20, "the rank of site c")
@@ -138,7 +138,7 @@ def scenario_one_site_dies_and_comes_back_alone(bed):
 
 
 def scenario_supervisor_is_killed_and_no_round_is_lost(bed):
-    """Twice; the leaders go on asking, and each round counts once. No site starts again."""
+    """Twice. The leaders repeat their requests, and each round counts once. No site restarts."""
     with Sites(bed, settings={"runner.on_launcher_loss": "hold 60s"}) as sites:
         for number in (3, 12):
             sites.wait_for_round(number)
@@ -172,11 +172,11 @@ def scenario_a_site_is_added_and_another_removed(bed):
 
 
 def scenario_chaos_reaches_the_ranks_of_sites(bed):
-    """Each rank that is killed is named with its site, is one of the run, and comes back; the rounds are whole."""
+    """Each killed rank belongs to the run, is printed with its site, and restarts. No round is lost or committed twice."""
     with Sites(bed, step=0.05) as sites:
         run = sites.run
         sites.wait_for_round(2)
-        # So far apart that the journal has the end of a rank before the next one is chosen.
+        # Far enough apart that the journal has the end of a rank before the next one is chosen.
         done = run.sortie("chaos", run.id, "--every", "4s", "--faults", "kill", "--count", "3", "--seed", "5", "--yes",
                           seconds=90)
         equal(done.returncode, 0, f"exit code of chaos ({done.stdout}{done.stderr})")

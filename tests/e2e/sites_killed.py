@@ -1,5 +1,5 @@
-"""One of three sites is killed again and again while all of them train: nothing hangs, rounds go on within seconds, and
-the model is as good as that of a run that nobody disturbs."""
+"""One of three sites is killed again and again while all of them train: nothing hangs, rounds continue within seconds, and
+the model is as good as that of an undisturbed run."""
 
 import json
 import os
@@ -16,7 +16,7 @@ OPTIONS = {"sites": SITES, "outer__every": EVERY, "topology__gradient_compressio
            "outer__min_sites": 1, "outer__deadline": "0s", "runner__grace": "10s", "runner__heartbeat_timeout": "60s",
            "recovery__max_restarts": 100, "recovery__backoff": "0s",
            "recovery__no_progress_limit": 0, "learning_rate_scheduler__learning_rate_decay_style": "warmup-stable-decay"}
-WITHIN = 15.0  # seconds to the next round without the site
+WITHIN = 15.0  # limit in seconds to the next round without the site
 
 
 def eval_loss(bed, folder):
@@ -26,8 +26,8 @@ def eval_loss(bed, folder):
 
 
 def train_to(bed, name, steps, decay, goes_on):
-    """All sites to that step, the last `decay` ones at a learning rate that falls to 0: at a constant one the losses of two
-    runs differ by more than is to be seen. The loss of their model."""
+    """Trains all sites to step `steps` and returns the loss of their model. In the last `decay` steps the learning rate falls to 0: at
+    a constant one the losses of two runs differ by more than the effect that is looked for."""
     with SitesRun(bed, name, goes_on=goes_on, **{**OPTIONS, "steps": steps, "learning_rate_scheduler__wsd_decay_steps": decay}) as run:
         equal(run.run.wait(400), 0, "exit code")
         found = [model_of(run.weights(site, steps)) for site in run.names]

@@ -1,5 +1,5 @@
-"""Sites that are stopped, killed or away in the middle of a round: no run hangs, checkpoints have the rounds that counted,
-and all sites go on with the same weights."""
+"""Sites that are stopped, killed or disconnected in the middle of a round: no run hangs, checkpoints have committed rounds,
+and all sites continue with the same weights."""
 
 import json
 import os
@@ -13,29 +13,29 @@ from sites_training import SitesRun, counters, model_of, newest, wait_for_all
 from sites_training import finish as finish_run
 from training import ENDLESS
 
-# An exchange of the tiny model takes seconds at this rate, and control messages pass all the same.
+# At this rate an exchange of the tiny model takes seconds, while control messages still pass.
 SLOW = "2mbit"
-SLOWER = 10 if SANITIZED else 1  # are steps; rounds are to take as long
+SLOWER = 10 if SANITIZED else 1  # factor for the time of a step; rounds have fewer steps then, so that they take as long
 OPTIONS = {"steps": ENDLESS, "topology__gradient_compression": "medium", "outer__wire": "f32", "outer__every": 10,
            "runner__grace": "30s"}
 
 
 def wait_for_exchange(run, rounds=1):
-    """Until an order of a later round is out and not committed."""
+    """Waits until a round after `rounds` was ordered and is not committed yet."""
     def under_way():
         lines = [line for line in run.log_lines() if line["do"] in ("order", "commit")]
         return bool(lines) and lines[-1]["do"] == "order" and lines[-1]["round"] > rounds
     wait_until(under_way, 60, "an exchange")
-    time.sleep(0.3)  # into it
+    time.sleep(0.3)  # well into it
 
 
 def expect_whole_checkpoints(run):
-    """Of rounds that counted, and the same weights where sites have the same round. Returns the newest round."""
+    """Checks that checkpoints are of committed rounds, and that sites with the same round have the same weights. Returns the newest round."""
     committed = max(run.commits())
     rounds = {}
     for site in run.names:
         step, found = newest(run, site)
-        # A site may not have heard that the last one counts.
+        # A site may not know yet that the last round was committed.
         check(committed - 1 <= found["outer.round"] <= committed, f"{site}: round {found['outer.round']}, committed {committed}")
         if not found["outer.done"]:
             outer = {name: value for name, value in model_of(run.weights(site, step)).items() if "outer.own" not in name}
@@ -48,7 +48,7 @@ def finish(bed, name, first, **options):
 
 
 def stop_in_an_exchange(bed, name, number, asked=None, **options):
-    """`asked`: a site whose rank is asked to end in an earlier exchange, as in a preemption."""
+    """`asked`: a site whose rank gets SIGTERM in an earlier exchange, as in a preemption."""
     with SitesRun(bed, name, **{**OPTIONS, **options}) as run:
         wait_until(lambda: run.commits(), 60, "a round")
         with shaped(bed, {"h01": SLOW}):
@@ -72,20 +72,20 @@ def scenario_sigterm_in_an_exchange_of_two_sites_with_two_parts(bed):
 
 
 def scenario_sigint_in_an_exchange_of_three_sites(bed):
-    """After another one in which one site alone was asked to end, and came back."""
+    """After an earlier exchange in which only one site got SIGTERM, and came back."""
     stop_in_an_exchange(bed, "int", signal.SIGINT, asked="s2", sites=3, topology__global_batch_size=6,
                         recovery__max_restarts=5, recovery__backoff="0s")
 
 
 def scenario_a_host_of_a_site_dies_in_an_exchange(bed):
-    """Not the leader's: the others call the exchange off and repeat it without the site, which comes back."""
-    options = {"hosts_each": [1, 2], "recovery__max_restarts": 5, "recovery__backoff": "5s"}  # a round without it is done
+    """Not the leader's host. The other sites abort the exchange and repeat it without this site, which comes back."""
+    options = {"hosts_each": [1, 2], "recovery__max_restarts": 5, "recovery__backoff": "5s"}  # long enough for a round without it
     with SitesRun(bed, "host", **{**OPTIONS, **options}) as run:
         wait_until(lambda: run.commits(), 60, "a round")
         with shaped(bed, {"h01": SLOW}):
             wait_for_exchange(run)
             for pid, *_ in bed.processes("h03"):
-                with suppress(ProcessLookupError):  # it went with another one
+                with suppress(ProcessLookupError):  # has ended together with another one
                     os.kill(pid, signal.SIGKILL)
             wait_until(lambda: ["s0"] in run.commits().values(), 60, "a round without s1")
         wait_for_all(run, max(run.commits()))
@@ -111,18 +111,18 @@ def stopped(pids):
 
 
 def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
-    """It has none that it could name: it saves nothing, and the run goes on with those of the other site, though it is the
-    first in the config."""
-    # Rounds so long that the donor is stopped in its steps: in an exchange nobody is told to copy.
+    """A site that is about to copy weights has none to save: it writes no checkpoint, and the run continues from that of the other
+    site, although this site is the first in the config."""
+    # Rounds so long that the donor is stopped in its steps: no site is ordered to copy during an exchange.
     options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__every": 300 // SLOWER}
     with SitesRun(bed, "copies", **{**OPTIONS, **options}) as run:
         donor = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
-        wait_until(lambda: len(run.rounds("s1")) >= 3, 120, "three rounds of s1")  # it has heard that the third one counts
+        wait_until(lambda: len(run.rounds("s1")) >= 3, 120, "three rounds of s1")  # it then knows that the third one was committed
         with stopped([donor]):
             os.kill(wait_until(lambda: run.rank_of("s0"), 20, "the rank of s0"), signal.SIGKILL)
             wait_until(lambda: any(one["what"] == "joined" and one["site"] == "s0" and one.get("sites") == ["s1"]
                                    for one in run.journal("round")), 30, "that s0 is to copy")
-            time.sleep(3)  # the answer is on its way to s0, and nothing says that it is there
+            time.sleep(3)  # the order is on its way to s0, and no event shows its arrival
             run.run.signal(signal.SIGINT)
             why = "no checkpoint: this site is to take the weights"
             wait_until(lambda: any(why in one["text"] for one in run.events("s0", "note")), 20, "why s0 saves nothing")
@@ -134,9 +134,9 @@ def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
 
 
 def scenario_a_site_that_comes_back_in_a_round_does_no_more_of_it(bed):
-    """All processes of a site are stopped for longer than the deadline, in a round that is long. When they go on the site
-    hears at once that the round was committed without it, and says how many of its steps were in vain."""
-    every = 1500 // SLOWER  # more than are done until a process is stopped
+    """All processes of a site are stopped for longer than the deadline, in a long round. When they continue, the site learns at
+    once that the round was committed without it, and reports how many of its steps were in vain."""
+    every = 1500 // SLOWER  # more than before the processes are stopped
     with SitesRun(bed, "away", **{**OPTIONS, "outer__every": every, "outer__deadline": "1s",
                                   "runner__heartbeat_timeout": "60s"}) as run:
         wait_until(lambda: run.losses("s1"), 60, "steps of s1")
@@ -147,7 +147,7 @@ def scenario_a_site_that_comes_back_in_a_round_does_no_more_of_it(bed):
         equal(joined["sites"], ["s0"], "whose weights s1 takes")
         in_vain = joined["steps_in_vain"]
         check(0 < in_vain < every, f"{in_vain} steps in vain, of {every}")
-        # With its next step.
+        # The note is written with the next step.
         note = wait_until(lambda: [one["text"] for one in run.events("s1", "note") if "in vain" in one["text"]], 120, "a note")[0]
         check(f"{in_vain} steps of round 1 were in vain" in note and "committed without" in note, note)
         run.run.wait_for_text(f"site s1 joins at round 1, with the weights of s0; it had done {in_vain} steps in vain")
@@ -160,8 +160,8 @@ def scenario_a_site_that_comes_back_in_a_round_does_no_more_of_it(bed):
 
 
 def scenario_a_site_that_was_lost_and_comes_back_commits_nothing(bed):
-    """Stopped for longer than the heartbeat's timeout, the site is started again in its place. What was stopped goes on for
-    a moment, and is in no round."""
+    """A site that is stopped for longer than the heartbeat timeout is started again. Its stopped processes then continue
+    for a moment, and take part in no round."""
     options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "runner__heartbeat_timeout": "5s"}
     with SitesRun(bed, "lost", **{**OPTIONS, **options}) as run:
         wait_until(lambda: len(run.commits()) >= 2, 60, "two rounds")

@@ -1,4 +1,4 @@
-"""Sortie's trainer over several sites: real sshd, MPI inside a site, TCP between sites."""
+"""Sortie's trainer over several sites: real sshd, MPI within a site, TCP between sites."""
 
 import contextlib
 import json
@@ -10,13 +10,13 @@ from harness import SORTIE, Run, check, environment_of, equal, parent_of, run_to
 from restart import weights
 from training import CONFIG, ENDLESS, losses, settings
 
-# A dead site is left out at once where its ranks' end is known; one that does not run for some seconds is waited for.
+# A site is left out at once if its ranks are known to have ended. If it only does not run for some seconds, the others wait.
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "10s", "outer.deadline": "60s"}
 
 
 class SitesRun:
-    """`sortie run` over sites of `hosts_each` hosts (or of so many each, in their order) with `slots` slots, with folders
-    of its own. `goes_on`: from the checkpoints of the run of that name."""
+    """`sortie run` over several sites, with its own folders. `hosts_each`: hosts per site, or a list with the number for each site.
+    `slots`: per host. `goes_on`: resumes from the checkpoints of the run of that name."""
 
     def __init__(self, bed, name, sites=2, hosts_each=1, slots=1, steps=20, goes_on=False, **options):
         counts = [hosts_each] * sites if isinstance(hosts_each, int) else hosts_each
@@ -53,7 +53,7 @@ class SitesRun:
         return {event["round"]: event for event in self.events(site, "round")}
 
     def log_lines(self):
-        """What the coordinator has on disk."""
+        """Lines of outer.log, which the coordinator writes."""
         folder = self.run.folder_of_run()
         if folder is None or not (folder / "outer.log").exists():
             return []
@@ -64,7 +64,7 @@ class SitesRun:
         return {line["round"]: line["members"] for line in self.log_lines() if line["do"] == "commit"}
 
     def journal(self, event):
-        """Of the run as a whole."""
+        """Events of the run as a whole, not of one site."""
         return [one for one in whole_events(self.run.folder_of_run() / "events.jsonl") if one["event"] == event]
 
     def attempts(self):
@@ -76,7 +76,7 @@ class SitesRun:
         return weights(self.folder / f"site-{site}", step)
 
     def rank_of(self, site):
-        """pid of a rank of that site; None while it has none."""
+        """Returns the pid of a rank of the site, or None if it has none."""
         for host in self.bed.hosts:
             for pid, *_ in self.bed.processes(host):
                 variables = environment_of(pid)
@@ -100,14 +100,14 @@ def newest(run, site):
 
 
 def wait_for_all(run, after, seconds=60):
-    """Until all sites were in three rounds after that one: who comes back takes no step in its first."""
+    """Waits until all sites were in three rounds after that one: a site that comes back makes no step in its first round."""
     def rounds():
         return sum(number > after and members == run.names for number, members in run.commits().items())
     wait_until(lambda: rounds() >= 3, seconds, f"three rounds of {', '.join(run.names)} after round {after}")
 
 
 def finish(bed, name, first, **options):
-    """Goes on from the checkpoints for three rounds; all sites end alike."""
+    """Resumes from the checkpoints for three rounds. All sites must end with the same weights."""
     options["steps"] = (first + 3) * options["outer__every"]
     with SitesRun(bed, name, goes_on=True, **options) as run:
         equal(run.run.wait(120), 0, "exit code of the run that goes on")
@@ -119,16 +119,16 @@ def finish(bed, name, first, **options):
 
 
 def model_of(found):
-    """What of a checkpoint is the model: moments are each site's own."""
+    """Returns the tensors of the model in a checkpoint. Optimizer moments differ between sites."""
     return {name: value for name, value in found.items() if not name.startswith(("adam", "optimizer", "moment"))}
 
 
 def scenario_two_sites_of_two_hosts_train_in_rounds(bed):
-    """MPI inside each site, 8-bit changes between them; at the end both have the same weights, to the bit."""
+    """MPI within each site, 8-bit changes between them. At the end both have the same weights to the bit."""
     with SitesRun(bed, "rounds", hosts_each=2, outer__every=5, topology__gradient_compression="medium") as run:
         equal(run.run.wait(120), 0, "exit code")
         for site in run.names:
-            # Who is slower for a moment does fewer steps of a round.
+            # A site that is slower for a moment makes fewer steps in a round.
             steps = sorted(run.losses(site))
             check(steps[:6] == [1, 2, 3, 4, 5, 6] and steps[-1] == 20, f"steps of {site}: {steps}")
             equal(sorted(run.rounds(site)), [1, 2, 3, 4], f"rounds of {site}")
@@ -143,7 +143,7 @@ def scenario_two_sites_of_two_hosts_train_in_rounds(bed):
 
 
 def scenario_plain_steps_over_two_sites_equal_one_rank(bed):
-    """Without compression every step is a data-parallel one over both sites."""
+    """Without compression every step is a data-parallel step over both sites."""
     with Run(bed, config=CONFIG, hosts="h01", slots=1, settings=settings(bed, topology__global_batch_size=8)) as alone:
         equal(alone.wait(60), 0, "exit code of one rank")
         single = losses(alone)
@@ -158,10 +158,10 @@ def scenario_plain_steps_over_two_sites_equal_one_rank(bed):
 
 
 def kill_and_join(bed, name, **options):
-    """SIGKILL of the rank of the last site; the others go on, it joins again, and all end alike. The run has no last round
-    before that: however long a site takes to come back, the others are still at work."""
+    """SIGKILL of the rank of the last site: the others continue, it joins again, and all end with the same weights. The run has no
+    last round before that: however long a site takes to come back, the others are still training."""
     options = {"outer__every": 5, "topology__gradient_compression": "medium", "runner__grace": "30s", **options}
-    # A round without it is done meanwhile.
+    # The pause is long enough for a round without the site.
     restarts = {"recovery__max_restarts": 5, "recovery__backoff": "3s", "recovery__no_progress_limit": 0}
     with SitesRun(bed, name, steps=ENDLESS, **options, **restarts) as run:
         *others, victim = run.names
@@ -185,8 +185,8 @@ def scenario_a_killed_site_comes_back_with_the_weights_of_the_others(bed):
 
 @contextlib.contextmanager
 def stopped_after_three_rounds(run, site):
-    """SIGSTOP to the one rank of a site, and SIGCONT at the end."""
-    rank = wait_until(lambda: run.rank_of(site), 60, f"the rank of {site}")  # before: the run may end soon after
+    """SIGSTOP to the only rank of a site, and SIGCONT at the end."""
+    rank = wait_until(lambda: run.rank_of(site), 60, f"the rank of {site}")  # first, because the run may end soon after
     wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
     os.kill(rank, signal.SIGSTOP)
     try:
@@ -196,12 +196,12 @@ def stopped_after_three_rounds(run, site):
 
 
 def scenario_a_site_that_was_late_joins_again(bed):
-    """SIGSTOP of the rank of one of two sites for longer than the deadline: the other goes on without it. Once it runs
-    again it takes the other's weights, says that it made no step of that round, and is in the rounds that follow."""
+    """SIGSTOP of the rank of one of two sites for longer than the deadline: the other one continues alone. When the rank runs
+    again, the site copies the other's weights, reports no step for that round, and takes part in later rounds."""
     with SitesRun(bed, "late", steps=ENDLESS, outer__every=5, outer__deadline="5s", topology__gradient_compression="medium",
                   topology__global_batch_size=4) as run:
         with stopped_after_three_rounds(run, "s1"):
-            # In an exchange its vote is waited for, too: half a minute.
+            # If it is stopped in an exchange, its vote is waited for as well, half a minute.
             wait_until(lambda: ["s0"] in run.commits().values(), 90, "a round without s1")
         alone = max(number for number, members in run.commits().items() if members == ["s0"])
         wait_until(lambda: any(number > alone + 3 and members == run.names for number, members in run.commits().items()),
@@ -220,9 +220,9 @@ def scenario_a_site_that_was_late_joins_again(bed):
 
 
 def scenario_a_site_that_missed_the_end_ends_with_exit_code_0(bed):
-    """SIGSTOP of the rank of one of two sites until the other has done all rounds and ended: then it has nothing to train, saves
-    nothing, and the run is a complete one."""
-    steps = 300  # many more than until the stop
+    """SIGSTOP of the rank of one of two sites until the other has done all rounds and ended: then it has nothing to train and saves
+    nothing, and the run counts as complete."""
+    steps = 300  # many more than before the stop
     with SitesRun(bed, "missed-end", steps=steps, outer__every=5, outer__deadline="2s", topology__gradient_compression="medium",
                   topology__global_batch_size=4) as run:
         with stopped_after_three_rounds(run, "s1"):
@@ -235,8 +235,8 @@ def scenario_a_site_that_missed_the_end_ends_with_exit_code_0(bed):
 
 
 def scenario_sites_that_do_not_reach_each_other_train_through_the_launcher(bed):
-    """No route between the hosts of two sites: plain steps and rounds go by way of the launcher. The weights are those
-    of a run with direct links, to the bit."""
+    """No route between the hosts of two sites: plain steps and rounds pass through the launcher. The weights equal those of a
+    run with direct links to the bit."""
     with SitesRun(bed, "direct", topology__gradient_compression="none") as run:
         equal(run.run.wait(120), 0, "exit code with direct links")
         direct = model_of(run.weights("s0", 20))

@@ -1,4 +1,4 @@
-"""What a training keeps when a rank is lost or asked to end: the survivors' last save, and the exit code of a run that can go on."""
+"""What a training keeps when a rank is lost or gets SIGTERM: the survivors' last save, and the exit code of a run that can be resumed."""
 
 import os
 import random
@@ -12,8 +12,8 @@ from training import CONFIG, PATIENT, compare, losses, settings, train
 
 
 def scenario_a_killed_rank_costs_at_most_a_step(bed):
-    """kill -9 of a random rank while nothing is saved regularly: a survivor saves what all had. Rank 0 or another, on the host of the
-    survivors or not."""
+    """SIGKILL of each rank once while nothing is saved regularly: a survivor saves the last state. The victim is rank 0 or another one, on
+    the host of the survivors or not."""
     steps, kills = 300, 4
     seed = int(os.environ.get("SORTIE_E2E_SEED", time.time_ns() % 100000))
     print(f"SORTIE_E2E_SEED={seed}", flush=True)
@@ -51,7 +51,7 @@ def scenario_a_killed_rank_costs_at_most_a_step(bed):
 
 
 def scenario_a_rank_that_is_asked_to_end_saves_and_can_go_on(bed):
-    """SIGTERM to one rank: all save at the end of the step and exit with 75; the same command goes on."""
+    """SIGTERM to one rank: all save at the end of the step and exit with 75; the same command resumes."""
     folder = bed.shared / "asked"
     shutil.rmtree(folder, ignore_errors=True)
     options = settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder, **PATIENT)
@@ -77,7 +77,7 @@ def reaches(bed, host, other):
 
 
 def scenario_survivors_save_when_a_host_is_cut_off(bed):
-    """The link of a host goes down: the rank of the other one holds all of the state, and saves it where rank 0 did."""
+    """The link of a host goes down: the rank on the other host has the whole state and saves it in save_dir."""
     folder = bed.shared / "cut"
     shutil.rmtree(folder, ignore_errors=True)
     options = settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder, runner__heartbeat_timeout="5s",
@@ -92,7 +92,7 @@ def scenario_survivors_save_when_a_host_is_cut_off(bed):
         finally:
             bed.link("h02", "up")
         bed.expect_nothing_left(30)
-    # Open MPI connects once: while the kernel still looks for the neighbour behind the link, that fails.
+    # Open MPI tries to connect only once, which fails while the kernel still looks for the neighbour.
     wait_until(lambda: reaches(bed, "h02", "h01") and reaches(bed, "h01", "h02"), 20, "the hosts reach each other again")
     with Run(bed, config=CONFIG, settings={**options, "trainer.train_iterations": reached + 3}, hosts="h[01-02]", slots=1) as run:
         equal(run.wait(60), 0, "exit code of the same command")

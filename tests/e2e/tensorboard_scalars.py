@@ -1,6 +1,6 @@
-"""tensorboard_scalars.py FOLDER: every scalar in it, as the TensorBoard package reads it: {"tag": [[step, value], ...]}.
+"""tensorboard_scalars.py FOLDER: prints every scalar of FOLDER, as read by the TensorBoard package: {"tag": [[step, value], ...]}.
 
-Runs in a virtual environment that has the package (training.tensorboard_reads_the_events makes it)."""
+Runs in a virtual environment that has the package (training.tensorboard_reads_the_events creates it)."""
 
 import json
 import sys

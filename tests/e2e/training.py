@@ -1,4 +1,4 @@
-"""The trainer as a job: over hosts as on one rank, and as if it had never been killed."""
+"""The trainer as a job: several hosts train as one rank does, and a killed run continues as if it had not been killed."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from harness import BUILD, HOSTS, PATIENCE, ROOT, SANITIZED, SORTIE, TRAINER, Fa
 from machine_clock import now
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
-ENDLESS = 1_000_000  # steps: the scenario ends it
-PATIENT = {"runner__grace": "20s"}  # a save on the way out takes seconds on a busy machine
+ENDLESS = 1_000_000  # steps; the scenario ends the run
+PATIENT = {"runner__grace": "20s"}  # the save at the end takes seconds on a busy machine
 EVERY = bool(os.environ.get("SORTIE_EVERY_CASE"))
 
 
 def build_tokens(bed):
-    """Token files of the project's own sources, at the same path on all hosts."""
+    """Builds token files from the project's own sources, at the same path on all hosts. Returns their prefix."""
     prefix = bed.shared / "tokens"
     if not (bed.shared / "tokens.idx").exists():
         done = run_to_end(TRAINER, "data", "build", "--tokenizer", "byte", "--output", prefix, "--overwrite",
@@ -38,7 +38,7 @@ def settings(bed, **more):
 
 
 def losses(run):
-    """{step: loss} as the journal has them; JSON keeps every bit of a double."""
+    """Returns {step: loss} from the metrics; JSON keeps every bit of a double."""
     found = {}
     try:
         events = run.metrics()
@@ -77,13 +77,13 @@ def scenario_killed_again_and_again_equals_uninterrupted(bed):
     checkpoints = bed.shared / "killed"
     shutil.rmtree(checkpoints, ignore_errors=True)
     saving = settings(bed, trainer__save_dir=checkpoints, trainer__save_interval=1, **options)
-    endless = {**saving, "trainer.train_iterations": ENDLESS}  # none is done before its kill
+    endless = {**saving, "trainer.train_iterations": ENDLESS}  # no run ends before its kill
     done, reached, first_steps, runs = 0, 0, [], []
     while done < kills:
         with Run(bed, config=CONFIG, settings=endless, **job) as run:
             ranks = run.wait_for_ranks(2, seconds=30)
             victim = ranks[chance.randrange(2)][1]
-            if done % 2:  # however slow the machine is, some runs get past a checkpoint
+            if done % 2:  # on a slow machine, too, some runs get past a checkpoint
                 wait_until(lambda: len(losses(run)) >= 2, 60, "two steps")
             wait_or_steps(run, chance.uniform(0.0, 1.2), chance.randint(1, max(1, (steps - reached) // (kills - done + 1))))
             time.sleep(chance.uniform(0.0, 0.005))
@@ -148,7 +148,7 @@ def scenario_interrupted_then_resumed(bed):
 
 
 def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
-    """load_dir names another run's checkpoint: after a kill the same command goes on from save_dir, and says so."""
+    """load_dir names another run's checkpoint: after a kill the same command resumes from save_dir, and reports it."""
     base, fork = bed.shared / "base", bed.shared / "fork"
     for folder in (base, fork):
         shutil.rmtree(folder, ignore_errors=True)
@@ -180,7 +180,7 @@ def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
 
 
 def scenario_other_instruction_set_on_one_rank(bed):
-    """Replicas on CPUs with other instructions part in the last bits: refused before the first step."""
+    """Replicas on CPUs with different instruction sets differ in the last bits: refused before the first step."""
     wrapper = bed.shared / "narrow.sh"
     wrapper.write_text(f'#!/bin/sh\nif [ "$RANK" = 1 ]; then export ONEDNN_MAX_CPU_ISA=SSE41; fi\n'
                        f'exec {TRAINER} train --config {bed.shared}/narrow.toml\n')
@@ -196,7 +196,7 @@ def scenario_other_instruction_set_on_one_rank(bed):
 
 
 def tensorboard_python():
-    """Python of a virtual environment with the TensorBoard package, made once per build folder."""
+    """Returns the Python of a virtual environment with the TensorBoard package, which is created once per build folder."""
     folder = BUILD / "tensorboard-venv"
     python = folder / "bin/python"
     if subprocess.run([python, "-c", "import tensorboard"], capture_output=True).returncode if python.exists() else 1:
@@ -232,14 +232,14 @@ def as_f32(value):
 
 
 def commands_to_go_on(text):
-    """(step, command) as the end of a run prints them."""
+    """Returns (step, command) from the hint at the end of a run."""
     found = re.search(r"to resume from step (\d+):\n  (.+)", text)
     check(found, f"no command that goes on in {text[-2000:]}")
     return int(found.group(1)), found.group(2)
 
 
 def scenario_readable_log(bed):
-    """Step lines, validations and checkpoints on disk, in `logs` and on the screen; profiles in the run folder; what ps tells."""
+    """Step lines, validations and checkpoints on disk, in `logs` and on the screen; profiles in the run folder; the output of ps."""
     options = settings(bed, trainer__save_dir=bed.shared / "readable", trainer__save_interval=10, trainer__eval_interval=10,
                        data__validation_data_prefixes=f'["{build_tokens(bed)}"]',
                        profiler__profile_steps=2, profiler__profile_start_at_step=19, optimizer__allreduce_bucket_size=20000)
@@ -294,7 +294,7 @@ def sortie(*argv):
 
 
 def scenario_the_printed_command_goes_on(bed):
-    """After a rank was killed, and after the supervisor was: the command that is printed goes on from the step that it names."""
+    """After SIGKILL of a rank, and of the supervisor: the printed command resumes from the step that it names."""
     save_dir = bed.shared / "goes-on"
     shutil.rmtree(save_dir, ignore_errors=True)
     options = settings(bed, trainer__save_dir=save_dir, trainer__save_interval=10, trainer__train_iterations=100000,
@@ -330,7 +330,7 @@ def scenario_the_printed_command_goes_on(bed):
 
 
 def scenario_other_data_on_one_host(bed):
-    """Ranks compare what they train on before the first step; the message names the host that differs."""
+    """Ranks compare their training data before the first step; the message names the host that differs."""
     for host in HOSTS[:3]:
         text = "one text for all\n" if host != "h02" else "another text here\n"
         bed.run_in(host, "sh", "-c", f"mkdir -p /tmp/own; for i in 1 2 3 4 5 6 7 8; do yes '{text.strip()}' | head -c 100000"
@@ -345,12 +345,12 @@ def scenario_other_data_on_one_host(bed):
 
 
 def scenario_an_error_of_one_rank_ends_the_job(bed):
-    """One rank reads a token that is none while the other goes on to the next step and waits for it."""
+    """One rank reads an invalid token, while the other continues to the next step and waits for it."""
     for host in ("h01", "h02"):
         bed.run_in(host, "sh", "-c", f"mkdir -p /tmp/own; yes 'one text for all' | head -c 800000 > /tmp/own/text.txt; {TRAINER} data build"
                                      " --overwrite --tokenizer byte --output /tmp/own/tokens /tmp/own/text.txt;"
-                                     " rm /tmp/own/tokens.json")  # the model below has fewer ids than that says
-    # Between the 64 blocks that the start-up check compares: those are the same on both hosts.
+                                     " rm /tmp/own/tokens.json")  # it would name more ids than the model below has
+    # Changes the data between the 64 blocks that the start-up check compares, so that the check passes.
     spoil = """
 import os
 size = os.path.getsize("/tmp/own/tokens.bin")
@@ -372,7 +372,7 @@ with open("/tmp/own/tokens.bin", "r+b") as file:
 
 
 def scenario_memory_is_within_a_tenth_of_the_plan(bed):
-    """The highest resident size of a rank, alone and one of two, beside what the plan of its run said."""
+    """The peak resident size of a rank, alone and as one of two, compared with the plan of its run."""
     shape = {"model__hidden_size": 512, "model__num_layers": 8, "model__num_attention_heads": 8, "model__vocab_size": 16000,
              "model__sequence_length": 256, "topology__micro_batch_size": 4, "trainer__threads": 2, "trainer__train_iterations": 3}
     for slots in (1, 2):
@@ -387,8 +387,8 @@ def scenario_memory_is_within_a_tenth_of_the_plan(bed):
 
 
 def scenario_quickstart_in_bf16_ends_within_1_percent_of_f32(bed):
-    """The quickstart's own config, cut to few steps at a third of its rate: at all of it, roundings that differ part two runs
-    by chance within so few steps. What the whole of it ends with is in docs/benchmarks.md."""
+    """The quickstart's own config with few steps and a third of its learning rate: at the full rate, different roundings make two runs
+    diverge by chance within so few steps. docs/benchmarks.md has the result of the whole quickstart."""
     steps, share = (120, 0.6) if EVERY else (60, 0.75)
     options = {"trainer__train_iterations": steps, "trainer__train_duration": "0s", "trainer__save_dir": '""', "trainer__save_interval": 0, "trainer__eval_interval": steps,
                "learning_rate_scheduler__learning_rate": 1e-3, "learning_rate_scheduler__learning_rate_minimum": 1e-4,
@@ -411,6 +411,6 @@ def scenario_quickstart_in_bf16_ends_within_1_percent_of_f32(bed):
 
 
 def multiplied_here():
-    """The flags of this CPU that stand for products in hardware."""
+    """Returns the flags of this CPU for bf16 products in hardware."""
     flags = next(line for line in open("/proc/cpuinfo") if line.startswith("flags")).split()
     return " ".join(flag for flag in flags if flag in ("avx512_bf16", "amx_bf16"))

@@ -1,5 +1,5 @@
-"""A detached run of sortie-train that faults are made in: what its journal and its metrics say while it goes on, whom of it one
-can strike, and a supervisor in the place of one that was killed."""
+"""A detached run of sortie-train for fault injection: its journal and metrics while it runs, the processes that can be killed, and a
+new supervisor in place of a killed one."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from training import CONFIG
 
 
 class Lines:
-    """Objects of a file with one per line, as they come. What a full disk has cut is passed over."""
+    """Reads a growing file with one JSON object per line. Skips lines that a full disk has cut."""
 
     def __init__(self, path):
         self.path, self.offset, self.found = path, 0, []
@@ -33,7 +33,7 @@ class Lines:
 
 
 class TrainingRun:
-    """`folder` has the state folder of the run; `hosts` as --hosts takes them. Never outlives the scenario."""
+    """`folder` contains the state folder of the run; `hosts` is as for --hosts. Never outlives the scenario."""
 
     def __init__(self, bed, folder, hosts, slots, settings):
         self.bed = bed
@@ -54,11 +54,11 @@ class TrainingRun:
 
     def __exit__(self, kind, error, _trace):
         if self.result() is None:
-            # The watchers first: they would start another supervisor.
+            # Watchers first, because they would start another supervisor.
             for pid in [*self.watchers(), *programs_of(self.path, "supervisor")]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.bed.clear()  # what its hosts would hold
+            self.bed.clear()  # ends what the hosts hold
         for process in self.adopters:
             if process.poll() is None:
                 process.kill()
@@ -79,7 +79,7 @@ class TrainingRun:
         return max((event["attempt"] for event in self.events("attempt")), default=0)
 
     def told(self, kind, since=0.0):
-        """Metrics of a type, newest first, back to `since`."""
+        """Yields the metrics of a type, newest first, back to `since`."""
         for event in reversed(self.metrics.read()):
             if event["time"] < since:
                 return
@@ -87,7 +87,7 @@ class TrainingRun:
                 yield event
 
     def note_losses(self):
-        """{step: loss}; a step that was done again must have had the same loss."""
+        """Returns {step: loss}. A repeated step must have had the same loss."""
         for event in self.metrics.read()[self.read_metrics:]:
             if event["type"] != "step":
                 continue
@@ -102,8 +102,8 @@ class TrainingRun:
         return None
 
     def until(self, condition, seconds, what):
-        """The first true value of `condition`, while the run goes on. Only a look that begins after the deadline says that it was too
-        late: on a busy machine one takes seconds."""
+        """Returns the first true value of `condition()`. Fails if the run ends first, or if there is none within `seconds`. Only a check
+        that began past the deadline fails, because on a busy machine a check takes seconds."""
         deadline = machine_clock.now() + seconds * PATIENCE
         while True:
             last = machine_clock.now() > deadline
@@ -114,13 +114,13 @@ class TrainingRun:
             time.sleep(0.03)
 
     def wait_for_step_after(self, since, seconds=60):
-        """The first step that was done after `since`."""
+        """Waits for a step that was done after `since`. Returns the first one."""
         def stepped():
             return list(self.told("step", since))
         return self.until(stepped, seconds, "a new step")[-1]
 
     def supervisor(self):
-        """Pid of the one that lives; 0 when none does."""
+        """Returns the pid of the living supervisor, or 0 if there is none."""
         return (programs_of(self.path, "supervisor") or [0])[-1]
 
     def watchers(self):
@@ -132,7 +132,7 @@ class TrainingRun:
                                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL))
 
     def ranks(self, count):
-        """{rank: (host, pid)} of the newest attempt, once all of them run."""
+        """Waits until all ranks of the newest attempt run. Returns {rank: (host, pid)}."""
         def there():
             number = str(self.attempt())
             found = self.bed.ranks(self.id)
@@ -141,14 +141,14 @@ class TrainingRun:
         return self.until(there, 60, f"{count} ranks")
 
     def stop(self, seconds):
-        """Ends it as a user does; training saves at the end of its step."""
+        """Ends the run as a user does; training saves at the end of its step. Returns the exit code."""
         done = self.sortie("stop", self.id, seconds=seconds)
         equal(done.returncode, 0, f"exit code of stop ({done.stderr})")
         return wait_until(lambda: self.result(), seconds, "result.json")
 
 
 def last_checkpoint(folder):
-    """Step of the newest checkpoint."""
+    """Returns the step of the newest checkpoint."""
     return max(int(path.name.rsplit("-", 1)[1]) for path in folder.glob("step-*"))
 
 

@@ -1,4 +1,4 @@
-"""Files to and from hosts: passed on from host to host, with hosts that fail, and staged for a job."""
+"""Files to and from hosts: forwarded from host to host, with hosts that fail, and staged for a job."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @contextmanager
 def private_folder():
-    """A folder that no host sees: each has a /tmp of its own."""
+    """A folder that no host sees, because each host has its own /tmp."""
     folder = Path(tempfile.mkdtemp(prefix="sortie-copy-", dir="/tmp"))
     try:
         yield folder
@@ -34,7 +34,7 @@ def start(bed, verb, *arguments, hosts="h[01-04]"):
 
 
 def finish(process, code=0, seconds=60):
-    """What it says of each host."""
+    """Waits for the exit of sortie. Returns ({host: its result}, stderr)."""
     try:
         out, err = communicate(process, seconds * PATIENCE)
     except subprocess.TimeoutExpired:
@@ -64,7 +64,7 @@ def clean(bed):
 
 @contextmanager
 def cut_off(bed, host):
-    """The host reaches this machine and no other host: nothing that it sends to them arrives."""
+    """The host reaches this machine, but its packets to the other hosts are dropped."""
     others = [bed.address(other) for other in HOSTS if other != host]
     for address in others:
         bed.run_in(host, "ip", "route", "add", "blackhole", address, as_root=True)
@@ -88,14 +88,14 @@ def slow_links(bed, rate):
 
 
 def full_speed(bed):
-    """What a slow push has to show on its way has been seen; the rest of it need not be slow."""
+    """Ends the rate limits, once a slow push has reached the state that is tested."""
     import look
     for host in HOSTS:
         look.shape(bed.bed, host, "off")
 
 
 def wait_for_part(bed, host, mib):
-    """Until so much of the file has arrived."""
+    """Waits until more than `mib` MiB of the file have arrived."""
     def arrived():
         parts = bed.run_in(host, "sh", "-c", "du -k pushed/.sortie-part-* 2>/dev/null || true").split()
         return parts and int(parts[0]) > mib * 1024
@@ -112,7 +112,7 @@ def scenario_pieces_are_passed_on(bed):
         (tree / "script").chmod(0o750)
         (tree / "link").symlink_to("sub/large")
         results, notes = finish(start(bed, "push", tree, "pushed/"))
-        # A host that is too busy to answer the next one for seconds is passed over, and that is said.
+        # A host that is too busy to answer the next one for seconds is skipped, with a note.
         passed_over = min(2, notes.count("no more pieces from another host"))
         check(sum(host["bytes_from_hosts"] for host in results.values()) >= (3 - passed_over) * 20 * MIB,
               f"not passed on: {results} {notes}")
@@ -136,7 +136,7 @@ def scenario_a_host_that_the_others_do_not_reach(bed):
         results, notes = finish(start(bed, "push", large, "pushed/large"))
         for host in HOSTS:
             equal(hash_on(bed, host, "pushed/large"), hash_here(large), f"hash on {host}")
-        # Unless it was the last of the chain or the first, two hosts turn to the launcher; never all four.
+        # Unless h03 is the first or last of the chain, two hosts fetch from the launcher; never all four.
         direct = [host for host, result in results.items() if result["bytes_from_launcher"] > 0]
         check("h03" in direct or "no more pieces from another host" in notes, f"{results} {notes}")
         check(len(direct) < 4, f"everybody was fed from here: {results}")
@@ -145,7 +145,7 @@ def scenario_a_host_that_the_others_do_not_reach(bed):
 
 @contextmanager
 def slow_push(bed, size):
-    """A file on its way to all hosts, to pushed/large, which takes 20 seconds: (the file, sortie). See full_speed."""
+    """A push of a file to pushed/large on all hosts that takes 20 seconds. Yields (the file, the process). See full_speed."""
     with private_folder() as folder, slow_links(bed, "10mbit"):
         large = folder / "large"
         large.write_bytes(os.urandom(size))
@@ -173,7 +173,7 @@ def scenario_a_host_dies_while_it_passes_on(bed):
 
 
 def passing_on(bed):
-    """The hosts that fetch from one host and give to another, by their connections."""
+    """Returns the hosts that fetch from one host and give to another, by their connections."""
     names = {bed.address(host): host for host in HOSTS}
     between = {}
     for host in HOSTS:
@@ -193,7 +193,7 @@ def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
         try:
             began = now()
             results, notes = finish(process, code=5)
-            # Silence of a host counts after 10 s, of a neighbour after 5 s; the rest is the transfer.
+            # A silent host is lost after 10 s, a silent neighbour is skipped after 5 s; the rest is the transfer.
             in_time(began, 40, "the push")
         finally:
             bed.link(victim, "up")
@@ -246,11 +246,11 @@ def scenario_pull_from_all_hosts(bed):
         equal(sum(result["bytes_from_hosts"] for result in results.values()), 0, "bytes of the second pull")
         results = copy(bed, "pull", "pushed/nothing", folder / "in", code=9, hosts="h[01-02]")
         check("nothing" in results["h01"]["message"], results["h01"]["message"])
-        # One host lacks it: the others come.
+        # One host lacks the path: the copies of the others arrive.
         bed.run_in("h02", "rm", "pushed/out/name")
         results = copy(bed, "pull", "pushed/out/name", folder / "two", code=9)
         equal(sorted(host for host, result in results.items() if result["ok"]), ["h01", "h03", "h04"], "hosts that gave")
-        # A path that one host lacks keeps nothing else back, on that host neither.
+        # A path that one host lacks does not prevent the copy of other paths, not even from that host.
         results = copy(bed, "pull", "pushed/out/name", "pushed/o*/sub/d*", folder / "three", code=9)
         check("pushed/out/name" in results["h02"]["missing"][0], str(results["h02"]))
         for host in HOSTS:
@@ -260,7 +260,7 @@ def scenario_pull_from_all_hosts(bed):
 
 
 def scenario_staged_training_equals_shared(bed):
-    """Trainer and token files are where no host sees them; each gets them into its own home."""
+    """The trainer and the token files are in a folder that no host sees; each host gets a copy in its home folder."""
     clean(bed)
     tokens = build_tokens(bed)
     common = {"trainer.train_iterations": 8}

@@ -1,5 +1,5 @@
 """Hosts that are containers: each host's dockerd runs one container without sshd, and Sortie reaches it by `docker exec -i`
-as runner.transport says. Every verb goes that way, and nothing is left in a container when a run has ended."""
+(runner.transport). Every verb works over it, and nothing is left in a container after a run."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from check import is_sound
 from harness import HOSTS, SORTIE, Gates, Run, check, equal, run_to_end, wait_until
 from restart import RESTART, attempts, ranks_of
 
-__all__ = ["ContainerBed"]  # run.py asks for it
-QUICK = {"runner.grace": "1s"}  # heartbeats as usual: the engines carry them, and are slow where the machine is busy
+__all__ = ["ContainerBed"]  # run.py uses it
+QUICK = {"runner.grace": "1s"}  # default heartbeats, because they pass through the engines, which are slow on a busy machine
 
 
 class Boxes:
-    """A container named "box" in each host's engine, on the host's network; `docker --host unix://FOLDER/HOST.sock`."""
+    """A container named "box" in each host's engine, on the host's network, at `docker --host unix://FOLDER/HOST.sock`."""
 
     def __init__(self, bed):
         self.bed = bed
@@ -52,7 +52,7 @@ class Boxes:
         return run_to_end(SORTIE, verb, *options, *arguments, seconds=seconds)
 
     def processes(self):
-        """What runs in the boxes beside their `sleep` and docker's init."""
+        """Returns the processes in the boxes except their `sleep` and docker's init."""
         return [f"{host}: {pid} {command}" for host in HOSTS for pid, _, _, _, command in self.bed.processes(host)
                 if "sleep 100000" not in command and "containerd-shim" not in command]
 
@@ -71,7 +71,7 @@ def scenario_mpi_and_the_verbs_over_docker_exec(bed):
         done = boxes.sortie("exec", "--", "sh", "-c", "hostname; exit 0")
         equal(done.returncode, 0, f"exit code of exec ({done.stderr})")
         check(all(f"{host}" in done.stdout for host in HOSTS), done.stdout)
-        # Ranks that poll take the processors from the engines.
+        # A longer timeout, because ranks that poll take processor time from the engines.
         with running(boxes, "e2e_mpi_ring", settings={"runner.heartbeat_timeout": "30s"}) as run:
             equal(run.wait(60), 0, f"exit code of MPI ({run.text()[-2000:]})")
             run.expect(r"ring ok size=8 sum=28")
@@ -98,7 +98,7 @@ def scenario_mpi_and_the_verbs_over_docker_exec(bed):
 
 
 def scenario_endings_over_docker_exec(bed):
-    """A rank's code, a stop, a killed launcher, and a killed rank that is restarted: nothing stays in a container."""
+    """A rank's exit code, Ctrl-C, a killed launcher, and a killed rank that is restarted: nothing is left in a container."""
     with Boxes(bed) as boxes, Gates(bed) as gates:
         with running(boxes, "sh", "-c", "test $RANK = 3 && exit 9; exec sleep 1000") as run:
             equal(run.wait(60), 9, f"exit code ({run.text()[-2000:]})")
@@ -117,7 +117,7 @@ def scenario_endings_over_docker_exec(bed):
             gates.open("end")
             equal(run.wait(60), 0, f"exit code after a restart ({run.text()[-2000:]})")
             equal(attempts(run), [1, 2], "attempts")
-        # The way itself is lost: the client of one host dies.
+        # The transport fails: the client of one host dies.
         with running(boxes, "sleep", "1000", slots=1) as run:
             run.wait_for_ranks(4, 40)
             clients = subprocess.run(["pgrep", "-f", f"unix://{boxes.folder}/h02.sock"], text=True, capture_output=True).stdout
@@ -140,7 +140,7 @@ BAD = [
 
 
 def scenario_templates_that_are_wrong(bed):
-    """One clear error each, for all hosts together."""
+    """Each gives one clear error for all hosts together."""
     for words, code, pattern in BAD:
         with Run(bed, "true", slots=1, settings={"runner.transport": words}) as run:
             equal(run.wait(40), code, f"exit code with {words} ({run.text()})")

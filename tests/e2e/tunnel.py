@@ -1,4 +1,4 @@
-"""A mesh of WireGuard between hosts: ranks meet in it, also on a host behind a translator, and nothing of it is left. tunnel_ways.py has more."""
+"""A WireGuard mesh between hosts: ranks communicate in it, also on a host behind NAT, and nothing of it is left. tunnel_ways.py has more."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ SHOW = "echo $MASTER_ADDR $NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $OMPI_MCA_btl_
 
 @contextlib.contextmanager
 def as_root(bed):
-    """Devices are made by root. Its home folder is the machine's own: for a while it is another one."""
+    """Yields an ssh_config that signs in as root, who may create devices. Meanwhile a tmpfs covers /root, which hosts share with this machine."""
     try:
         for host in bed.hosts:
             bed.run_in(host, "mount", "-t", "tmpfs", "tmpfs", "/root", as_root=True)
@@ -33,7 +33,7 @@ def tunnel_run(bed, config, *program, hosts="h[01-03]", slots=1, settings=(), **
 
 @contextlib.contextmanager
 def rules(bed, *lines):
-    """(host, words of iptables): appended, and taken away again."""
+    """Appends iptables rules, given as (host, words), and removes them at the end. `+` in the words stands for -A, or -D."""
     done = []
     try:
         for host, words in lines:
@@ -46,7 +46,7 @@ def rules(bed, *lines):
 
 
 def behind_a_translator(host):
-    """What leaves its port has another one outside, and only answers come in."""
+    """Rules for NAT: packets from the tunnel's port get another source port, and only answers are accepted."""
     return [(host, f"-t nat + POSTROUTING -p udp --sport {PORT} -j MASQUERADE --to-ports 40000-41000"),
             (host, f"+ INPUT -p udp --dport {PORT} -m conntrack --ctstate NEW -j DROP")]
 
@@ -57,7 +57,7 @@ def devices(bed, host):
 
 
 def traces(bed):
-    """What a tunnel may leave behind: devices, sockets, routes and processes of hosts."""
+    """Returns what a tunnel may leave on the hosts: devices, sockets, routes and processes."""
     found = bed.leftovers()
     for host in bed.hosts:
         found += [f"{host}: device {name}" for name in devices(bed, host)]
@@ -70,7 +70,7 @@ def traces(bed):
 def expect_no_trace(bed, seconds):
     deadline = now() + seconds * PATIENCE
     while True:
-        last = now() >= deadline  # a look takes a while: only one that begins after it says that it was too late
+        last = now() >= deadline  # fails only after a check that began past the deadline, because a check takes a while
         if not (left := traces(bed)):
             return
         check(not last, f"still there after {seconds} s:\n  " + "\n  ".join(left))
@@ -83,7 +83,7 @@ def raised(run):
 
 
 def scenario_a_mesh_with_a_host_behind_a_translator(bed):
-    """Ranks meet in it, MPI's bytes go through the device, its MTU is that of the way, and it is gone at the end."""
+    """Ranks communicate in the mesh, MPI's bytes pass through the device, its MTU is that of the path, and it is gone at the end."""
     ring = f"{ranks.RING} && grep $GLOO_SOCKET_IFNAME /proc/net/dev >&2 && {KEEPALIVES} && {SHOW}"
     with as_root(bed) as config, rules(bed, *behind_a_translator("h03")):
         with tunnel_run(bed, config, "sh", "-c", ring, settings={"runner.env.OMPI_MCA_btl": "tcp,self"}) as run:

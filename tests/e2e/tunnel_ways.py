@@ -1,4 +1,4 @@
-"""Tunnels on bad ways, without rights, and after everything that may be killed. Registered for `ctest -C long`."""
+"""Tunnels over bad links, without rights, and after each kind of kill. Registered for `ctest -C long`."""
 
 import os
 import re
@@ -14,12 +14,12 @@ DDP_RESULT = re.compile(r"ddp size=(?P<size>\d+) loss=(?P<loss>[0-9.e-]+) weight
 
 
 def deaf(one, other, bed):
-    """Rules by which two hosts hear no UDP of each other."""
+    """Rules that drop all UDP between two hosts."""
     return [(one, f"+ INPUT -p udp -s {bed.address(other)} -j DROP"), (other, f"+ INPUT -p udp -s {bed.address(one)} -j DROP")]
 
 
 def scenario_narrow_links_and_taken_ports(bed):
-    """A link whose MTU was lowered is found and named; a port that another program has is passed over."""
+    """A link with a lowered MTU is found and named. A port that another program uses is skipped."""
     taken = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 51820)); time.sleep(600)"
     with as_root(bed) as config:
         bed.run_in("h02", "ip", "link", "set", "eth0", "mtu", "1400", as_root=True)
@@ -36,7 +36,7 @@ def scenario_narrow_links_and_taken_ports(bed):
 
 
 def scenario_pairs_that_hear_nothing(bed):
-    """By way of a third host where there is one; else the pair is named, and no rank starts."""
+    """A third host relays for the pair if there is one. Otherwise the message names the pair, and no rank starts."""
     with as_root(bed) as config, rules(bed, *deaf("h01", "h03", bed)):
         with tunnel_run(bed, config, ranks.RING) as run:
             equal(run.wait(90), 0, "exit code")
@@ -51,7 +51,7 @@ def scenario_pairs_that_hear_nothing(bed):
 
 
 def scenario_check_makes_one_and_takes_it_away(bed):
-    """And measures it; a pair that hears nothing is named."""
+    """Also measures it. A pair without UDP between its hosts is named."""
     words = ["--set", "runner.network.tunnel=wireguard"]
     with as_root(bed) as config:
         result = Checked(bed, *words, "--bandwidth", "0.3", hosts="h[01-03]", ssh_config=config, seconds=90)
@@ -68,7 +68,7 @@ def scenario_check_makes_one_and_takes_it_away(bed):
 
 
 def scenario_nothing_of_it_is_left(bed):
-    """Whatever is killed, and however the run ends."""
+    """Whichever process is killed, and however the run ends."""
     with as_root(bed) as config:
         for victim, number in (("runner", signal.SIGKILL), ("launcher", signal.SIGKILL), ("launcher", signal.SIGINT),
                                ("holder", signal.SIGKILL), ("wireguard-go", signal.SIGKILL), ("link", None)):
@@ -88,7 +88,7 @@ def scenario_nothing_of_it_is_left(bed):
 
 
 def scenario_another_attempt_has_another_tunnel(bed):
-    """On the same port, also when a runner was killed."""
+    """All attempts use the same port, also after the kill of a runner."""
     settings = {"recovery.max_restarts": 2, "recovery.backoff": "0s", "recovery.cordon": "false"}
     first_fails = "test $SORTIE_ATTEMPT != 1 || exit 3; test $SORTIE_ATTEMPT != 2 || sleep 600; ss -uln"
     with as_root(bed) as config:
@@ -105,8 +105,8 @@ def scenario_another_attempt_has_another_tunnel(bed):
 
 
 def scenario_pytorch_over_two_sites(bed):
-    """An unchanged program of torch.distributed: two hosts here, two behind a translator, 50 Mbit/s between all of them. It
-    finds the other ranks by the tunnel, and trains as one process does. Needs Debian's python3-torch."""
+    """An unchanged program of torch.distributed: two hosts here, two behind NAT, 50 Mbit/s between all of them. Its ranks find
+    each other in the tunnel, and train as one process does. Needs Debian's python3-torch."""
     check(run_to_end("/usr/bin/python3", "-c", "import torch.distributed").returncode == 0,
           "no PyTorch on this machine: scripts/setup --long")
     four = [*THREE, "h04"]
@@ -131,8 +131,8 @@ def scenario_pytorch_over_two_sites(bed):
 
 
 def scenario_demo_over_two_sites(bed):
-    """Decoupled momentum between two sites: one world on links of 50 Mbit/s, one of the hosts behind a translator. The losses are
-    those without a tunnel, to the bit."""
+    """Decoupled momentum between two sites: one world on links of 50 Mbit/s, one of the hosts behind NAT. The losses equal those without
+    a tunnel to the bit."""
     job = settings(bed, optimizer__name="demo", trainer__train_iterations=30)
     plain = train(bed, hosts="h[01-02]", slots=1, settings=job)
     with as_root(bed) as config, rules(bed, *behind_a_translator("h02")), shaped(bed, dict.fromkeys(("h01", "h02"), "50mbit")):
@@ -153,7 +153,7 @@ def victim_on(bed, run, victim, host="h02"):
 
 
 def scenario_hosts_that_can_have_none(bed):
-    """Without root there is a clear error, and no rank starts."""
+    """Without root the error is clear, and no rank starts."""
     with Run(bed, "true", hosts="h[01-02]", slots=1, settings={"runner.network.tunnel": "wireguard"}) as run:
         equal(run.wait(60), 3, "exit code")
         run.expect(r"h\[01-02\].*a tunnel needs root or CAP_NET_ADMIN on this host, or sudo without a password")

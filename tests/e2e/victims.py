@@ -1,5 +1,5 @@
-"""What the kill matrix and the soak are made of: a run whose ranks have daemons in several ways, attached to a terminal
-or detached from it; whom of it one can kill; and what of it is left anywhere."""
+"""Code that the kill matrix and the soak share: a run whose ranks have several kinds of daemons, attached to a terminal or
+detached; its processes that can be killed; and the search for what is left of it."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ TIMING = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.he
 
 
 class DetachedRun(Run):
-    """`run --detach`, and `attach` that watches it: the run's exit code and last words are those of `attach`."""
+    """`run --detach`, watched by `attach`: the run's exit code and final messages are those of `attach`."""
 
     options = ("--detach",)
     viewer = None
@@ -62,7 +62,7 @@ class DetachedRun(Run):
 
 
 class AttachedRun(Run):
-    """`run` as a terminal has it: launcher and supervisor are one process."""
+    """`run` as on a terminal: launcher and supervisor are one process."""
 
     def watch(self):
         pass
@@ -99,8 +99,8 @@ VICTIMS = {
 
 
 def strike(pids, number):
-    """Several are stopped first: none may act on another's death."""
-    check(all(pid > 0 for pid in pids), f"{pids}: one is not there")  # 0 would be this process and all beside it
+    """Several processes are stopped before the signal, so that none can react to another's death."""
+    check(all(pid > 0 for pid in pids), f"{pids}: one is not there")  # pid 0 would be the process group of this process
     for signals in ([signal.SIGSTOP] if len(pids) > 1 else []), [number]:
         for pid in pids:
             for each in signals:
@@ -117,7 +117,7 @@ def start_time(pid):
 
 
 def descendants(bed, host, top):
-    """{pid: start time} of `top` and all below it."""
+    """Returns {pid: start time} of `top` and all of its descendants."""
     parents = {pid: parent_of(pid) for pid, *_ in bed.processes(host)}
     family, grown = {top}, True
     while grown:
@@ -128,7 +128,7 @@ def descendants(bed, host, top):
 
 
 class Traces:
-    """What a run has on its hosts, found while it lives, so that it is found wherever it goes."""
+    """What a run has on its hosts. Processes are listed while the run lives, so that those that lose their parents are found, too."""
 
     def __init__(self, bed, run, hosts, ranks):
         self.bed, self.hosts, self.id, self.folder = bed, hosts, run.id(), run.folder_of_run()
@@ -145,7 +145,7 @@ class Traces:
         return left
 
     def of_files(self):
-        """Folders, sockets, shared memory, cgroups and ports on the hosts."""
+        """Returns the run's folders, sockets, shared memory, cgroups and ports on the hosts."""
         left = []
         for host in self.hosts:
             init = Path(f"/proc/{self.bed.bed.init_pid(self.bed.bed.number(host))}")
@@ -162,7 +162,7 @@ class Traces:
                         local, state = line.split()[1], line.split()[3]
                         if int(local.rsplit(":", 1)[1], 16) == self.port and state != "06":  # TIME_WAIT
                             left.append(f"{host}: port {self.port}")
-        # Not below them: the groups of other runs come and go meanwhile.
+        # Does not look below these, because cgroups of other runs appear and disappear meanwhile.
         return left + [str(path) for host in self.hosts
                        for path in (self.bed.bed.cgroup / host).glob(f"sortie-{self.id}-*")]
 
@@ -170,12 +170,12 @@ class Traces:
         return self.of_processes() or self.of_files()
 
     def on_the_bastion(self):
-        """A supervisor that ended by itself leaves neither socket nor half-written file in the run folder."""
+        """Returns sockets and half-written files in the run folder. A supervisor that exits by itself leaves none."""
         return [str(path) for path in self.folder.rglob("*") if path.is_socket() or path.name.startswith(".")]
 
 
 def left_on(bed, host):
-    """Anything at all that is not the host's own."""
+    """Returns everything on the host that a run may have left."""
     root = Path(f"/proc/{bed.bed.init_pid(bed.bed.number(host))}")
     left = bed.leftovers([host])
     for pattern in ("tmp/sortie-[0-9]*/[0-9]*", "dev/shm/*"):
@@ -189,14 +189,14 @@ def left_on_all(bed, hosts):
 
 
 def family_is_up(run):
-    """Both ranks have said so, and with it their daemons are there."""
+    """Whether both ranks have printed "up", which they do after the start of their daemons."""
     with contextlib.suppress(OSError, TypeError, AttributeError):
         return all(b"up\n" in run.log(rank) for rank in range(2))
     return False
 
 
 def sorties_of(run):
-    """Living `sortie` processes that name the run's folder."""
+    """Returns the pids of living `sortie` processes with the run's folder in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and executable_of(int(entry.name)) == "sortie":
@@ -207,10 +207,10 @@ def sorties_of(run):
 
 
 def wait_for(condition, seconds, pause=0.15):
-    """True when `condition` came true in time; looks less often than harness.wait_until: many rows look at once."""
+    """Returns whether `condition` became true in time. Checks less often than harness.wait_until, because many rows wait at once."""
     deadline = now() + seconds * PATIENCE
     while True:
-        # Only a look that begins after the deadline says that it was too late: on a busy machine one takes a second.
+        # Returns False only after a check that began past the deadline: on a busy machine one takes a second.
         last = now() > deadline
         if condition():
             return True

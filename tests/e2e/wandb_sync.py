@@ -2,7 +2,7 @@
 """wandb_sync.py PYTHON FOLDER...: uploads offline runs with the wandb package's own `wandb sync` to a server of this
 script on the loopback device, and prints as JSON what arrived: the run, the rows of its history, and its exit code.
 
-PYTHON is one with the package. Nothing leaves this machine; the account and the key are made up.
+PYTHON is an interpreter that has the package. Nothing leaves this machine; the account and the key are invented.
 """
 
 import http.server

@@ -1,4 +1,4 @@
-"""Connections that are kept (runner.ssh.persist): every verb uses them, and whatever ends, nothing is left on any host."""
+"""Kept connections (runner.ssh.persist): every verb uses them, and nothing is left on any host, whichever process ends."""
 
 import contextlib
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 from harness import HOSTS, PATIENCE, SANITIZED, SORTIE, check, equal, executable_of, in_time, parent_of, run_to_end, wait_until
 from machine_clock import communicate, now, wait_for_end
 
-STAY = {"runner.ssh.persist": "60s", "runner.heartbeat_timeout": "60s"}  # a host that is merely busy is not signed in to anew
+STAY = {"runner.ssh.persist": "60s", "runner.heartbeat_timeout": "60s"}  # long, so that a busy host is not signed in to anew
 HELD = {"runner.on_launcher_loss": "hold 30s"}
 
 
 class Warm:
-    """Commands of one user with a runtime folder of his own; ends what keeps his connections."""
+    """Commands of one user with a separate runtime folder. Kills the background process of the connections at the end."""
 
     def __init__(self, bed):
         self.bed = bed
@@ -59,7 +59,7 @@ class Warm:
                    20, f"idle connections to {hosts} ({self.connections()})")
 
     def keepers(self):
-        """The background process: of this user's folder, on this machine."""
+        """Returns the pids of background processes of this runtime folder, on this machine."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -69,20 +69,20 @@ class Warm:
         return found
 
     def signs_in(self):
-        """The sshd processes of all hosts, which a command without a sign-in leaves alone."""
+        """Returns the pids of the sshd processes of all hosts. A command without a sign-in starts none."""
         pids = self.bed.bed.pids_by_netns()
         return sorted(pid for number in range(1, len(HOSTS) + 1) for pid in pids.get(self.bed.bed.netns(number), [])
                       if executable_of(pid) == "sshd")
 
     def expect_no_sign_in(self, before):
-        """No sshd process is there but those of before. Some of these, of scenarios before, may be about to end; that of a new
-        session is one for a moment, until it is the session's program."""
+        """Waits until all sshd processes are in `before`. Some of these, from earlier scenarios, may end meanwhile. A new session is an
+        sshd process for a moment, before it executes its program."""
         wait_until(lambda: set(self.signs_in()) <= set(before), 10,
                    f"no sshd process but those of before ({before}, {self.signs_in()})")
 
     def runners(self):
-        """That stay: each has, a moment after a command, a process that waits for the next one, that a keeper, and that the process of the next
-        command. Nothing else is there."""
+        """Returns the pids of the runners that stay. Shortly after a command each heads a chain: a process that waits for the next command, its
+        keeper, and the process of the next command. Checks that nothing else runs."""
         def resting(host):
             parents = {pid: parent_of(pid) for pid, *_ in self.bed.processes(host)}
             chain = [pid for pid, parent in parents.items() if parent not in parents]
@@ -93,7 +93,7 @@ class Warm:
         return [self.bed.runner(host) for host in HOSTS]
 
     def waiting(self, host):
-        """The process on a host that waits for a conversation, or holds one."""
+        """Returns the process on a host that waits for a conversation, or has one."""
         runner = self.bed.runner(host)
         return next(pid for pid, *_ in self.bed.processes(host) if parent_of(pid) == runner)
 
@@ -125,7 +125,7 @@ def scenario_every_verb_without_another_sign_in(bed):
         warm.wait_idle(HOSTS)
         warm.expect_no_sign_in(before)
         equal(warm.runners(), runners, "runners after all verbs")
-        # Its ranks outlive a connection. Any other run signs in by itself, and its runners go with it.
+        # Ranks of a run with a hold outlive a connection. Any other run signs in by itself, and its runners end with it.
         warm.run("run", "--slots", "1", "--", "true", **HELD)
         warm.wait_idle(HOSTS)
         warm.expect_no_sign_in(before)
@@ -138,14 +138,14 @@ def scenario_every_verb_without_another_sign_in(bed):
 
 
 def memory_has(pid, words):
-    """Whether the bytes are anywhere in a process that others may write to."""
+    """Whether the bytes are in the writable memory of a process."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
         for line in maps:
             area, rights, *_ = line.split()
             if "w" not in rights:
                 continue
             begin, end = (int(word, 16) for word in area.split("-"))
-            if SANITIZED and end - begin > 1 << 30:  # what a sanitizer knows of the memory, not the memory
+            if SANITIZED and end - begin > 1 << 30:  # a sanitizer's shadow memory
                 continue
             memory.seek(begin)
             if words in memory.read(end - begin):
@@ -166,7 +166,7 @@ def scenario_secrets_of_one_command_are_not_there_for_the_next(bed):
             bed.run_in(host, "mkfifo", "-m", "666", "/tmp/go")
         run = subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         told = 0
-        while told < len(HOSTS):  # Sortie may have something to say, too
+        while told < len(HOSTS):  # Sortie may print lines, too
             line = run.stdout.readline()
             check(line, f"only {told} ranks have the secret")
             told += line.endswith(" 32\n")
@@ -179,7 +179,7 @@ def scenario_secrets_of_one_command_are_not_there_for_the_next(bed):
         equal(warm.runners(), runners, "runners after the run")
         for host in HOSTS:
             for pid in (bed.runner(host), warm.waiting(host)):
-                # That of the last one is gone a moment after its connection is idle; what the next one has, it keeps.
+                # The last command's process may live for a moment after its connection is idle. A new process would keep the secret.
                 wait_until(lambda pid=pid: not memory_has(pid, secret.encode()), 10,
                            f"{host}: a process of the next command without the secret of the last")
         equal(warm.exec("sh", "-c", "echo \"<$THEIR_TOKEN>\"").splitlines(), ["<>"] * 4, "what the next command has of it")
@@ -188,7 +188,7 @@ def scenario_secrets_of_one_command_are_not_there_for_the_next(bed):
 
 
 def scenario_kill_matrix(bed):
-    """Who is killed while connections are idle and while a command uses them; nothing stays, the next command works."""
+    """Each kind of process is killed, with idle connections and during a command: nothing is left, and the next command works."""
     with Warm(bed) as warm:
         def all_keepers():
             return warm.keepers()
@@ -226,7 +226,7 @@ def scenario_kill_matrix(bed):
 
 
 def scenario_a_host_that_is_gone_and_back(bed):
-    """The network of a host goes while its connection is idle: its runner ends by itself, and the next command waits for nothing."""
+    """The network of a host goes down while its connection is idle: its runner ends by itself, and the next command is not delayed."""
     short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "2500ms"}
     with Warm(bed) as warm:
         warm.exec("true", **short)
@@ -238,7 +238,7 @@ def scenario_a_host_that_is_gone_and_back(bed):
         equal(warm.exec("echo", "back").count("back"), 4, "lines")
         in_time(began, 10, "the next command")
         wait_until(lambda: all(one["state"] == "idle" for one in warm.connections()), 10, "idle connections")
-        # Down again: the keeper knows it no sooner than the next command, which says it and has the others' answers.
+        # Down again: the background process notices it only with the next command, which reports it and has the others' output.
         bed.link("h04", "down")
         equal(warm.exec("echo", "here", code=4, **short, **{"runner.ssh.connect_timeout": "5s"}).count("here"), 3, "lines")
         bed.link("h04", "up")
@@ -247,14 +247,14 @@ def scenario_a_host_that_is_gone_and_back(bed):
 
 
 def is_reached(bed, host):
-    """The kernel has no route to a neighbour that has not answered for a while, also for a moment after its link is up."""
+    """Whether the host accepts connections. The kernel has no route to a neighbour that did not answer, also just after its link is up."""
     with contextlib.suppress(OSError), socket.create_connection((bed.address(host), 22), 1):
         return True
     return False
 
 
 def scenario_the_bastion_is_gone(bed):
-    """With all that ran there, and without a word to any host: runners end by themselves, idle ones and those with ranks."""
+    """All its processes are gone, and no host is notified: runners end by themselves, idle ones and those with a command."""
     short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "2500ms"}
     with Warm(bed) as warm:
         for busy in (False, True):
@@ -302,7 +302,7 @@ def scenario_their_time_is_over(bed):
 
 
 def scenario_a_run_outlives_its_background_process(bed):
-    """With a hold a run uses kept connections; who is killed costs it no rank and no line."""
+    """With a hold a run uses kept connections. The loss of the background process costs it no rank and no line."""
     with Warm(bed) as warm:
         warm.exec("true")
         warm.wait_idle(HOSTS)

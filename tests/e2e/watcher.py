@@ -1,5 +1,5 @@
-"""Supervisors that are killed while nobody looks: the watcher of a detached run starts the next one, and the run goes on
-as if nothing had been."""
+"""Supervisors that are killed while no user is present: the watcher of a detached run starts the next one, and the run
+continues as if nothing had happened."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def epoch(run):
 
 
 def kill_supervisor(run):
-    """Of the supervisor that is there; the next one has taken its place when this returns."""
+    """Kills the living supervisor, and waits until the next one has started."""
     before = epoch(run)
     pid = wait_until(run.supervisors, 20, "a supervisor")[-1]
     os.kill(pid, signal.SIGKILL)
@@ -31,7 +31,7 @@ def kill_supervisor(run):
 
 
 def expect_no_trace(bed, run, killed=()):
-    """Neither on the hosts nor on this machine; `killed`: files of watchers that could not remove them."""
+    """Checks the hosts and this machine. `killed`: files of killed watchers, which could not remove them."""
     bed.expect_nothing_left(5)
     wait_until(lambda: not run.supervisors() and not run.watchers(), 10, "the end of supervisor and watcher")
     left = [path.name for path in run.path.glob("watcher-*")]
@@ -42,7 +42,7 @@ def expect_no_trace(bed, run, killed=()):
             try:
                 environment = (path / "environ").read_bytes()
                 program = os.readlink(path / "exe")
-            except OSError:  # gone, or nobody's
+            except OSError:  # gone, or a kernel thread
                 continue
             if str(run.folder).encode() in environment and program.endswith("/sortie"):
                 found.append(f"{path}: {program}")
@@ -52,9 +52,9 @@ def expect_no_trace(bed, run, killed=()):
 
 
 def scenario_killed_five_times_in_an_attempt(bed):
-    """Ranks count all the time: every number is in the logs, once; `attach` and `status` have the run's exit code."""
+    """Ranks count all the time: every number is in the logs exactly once, and `attach` and `status` have the run's exit code."""
     limit = 400
-    # However long the supervisors take to start, ranks are there until the last one does.
+    # However long the supervisors take to start, ranks run until the last one has started.
     with Gates(bed) as gates, \
             Detached(bed, *counting(limit, 60, gates, "end", after=limit - 1), settings=HOLD) as run:
         attached = run.start("attach", "--from-start", run.id)
@@ -100,7 +100,7 @@ def scenario_killed_between_two_attempts(bed):
         equal(attached.returncode, 0, f"exit code ({attached.stderr[-1000:]})")
         numbers = [event["attempt"] for event in detached_events(run, "attempt")]
         equal(numbers, list(range(1, len(numbers) + 1)), "attempts")
-        # One more for each kill before the ranks of an attempt ran: the second one, and the first where it came late.
+        # One more for each kill before the ranks of an attempt ran: for the second kill, and for the first if it was late.
         check(2 <= len(numbers) <= 4, f"attempts {numbers}")
         check(not any(event.get("blamed") for event in detached_events(run, "attempt_end")), "a host is blamed")
         said = run.sortie("logs", run.id).stdout
@@ -109,7 +109,7 @@ def scenario_killed_between_two_attempts(bed):
 
 
 def scenario_without_hold_the_next_attempt_begins(bed):
-    """on_launcher_loss = "kill": the ranks go with their supervisor, and the next one starts them again. Three times."""
+    """on_launcher_loss = "kill": the ranks end with their supervisor, and the next one starts them again. Three times."""
     with Gates(bed) as gates, Detached(bed, "sh", "-c", f'echo "up $SORTIE_ATTEMPT"; {gates.wait("end")}', hosts="h[01-02]",
                                        settings=RESTARTS) as run:
         for attempt in (1, 2, 3):
@@ -123,14 +123,14 @@ def scenario_without_hold_the_next_attempt_begins(bed):
 
 
 class OnTerminal(Detached):
-    """Started by a shell on a terminal of its own, which then goes away with all that was on it."""
+    """A detached run that is started by a shell on a separate terminal, which then closes."""
 
     def sortie(self, *argv, seconds=40):
         if argv[0] != "run":
             return super().sortie(*argv, seconds=seconds)
         master, slave = pty.openpty()
         with open(self.folder / "out", "w+", encoding="utf-8") as out, open(self.folder / "err", "w+", encoding="utf-8") as err:
-            # A session with that terminal: the shell leads it, and is told when it hangs up.
+            # The shell leads a session with that terminal, and gets SIGHUP when the terminal closes.
             process = subprocess.Popen(["setsid", "--ctty", "sh", "-c", '"$@"; echo $? > "$0"; exec sleep 1000', self.folder / "code",
                                         *map(str, self.words(argv))], stdin=slave, stdout=out, stderr=err, env=self.environment)
             os.close(slave)
@@ -144,7 +144,7 @@ class OnTerminal(Detached):
 
 
 def scenario_terminal_is_gone(bed):
-    """The login that started the run is over; then its supervisor dies."""
+    """The login session that started the run has ended; then its supervisor dies."""
     with Gates(bed) as gates, OnTerminal(bed, "sh", "-c", gates.wait("end"), settings=HOLD) as run:
         watcher = run.watchers()[0]
         fields = Path(f"/proc/{watcher}/stat").read_text().rpartition(")")[2].split()
@@ -157,12 +157,12 @@ def scenario_terminal_is_gone(bed):
 
 
 def scenario_stop_without_a_supervisor(bed):
-    """`stop` in the pause before the next supervisor, on ranks that are held."""
+    """`stop` in the pause before the next supervisor, while ranks are held."""
     with Detached(bed, "sleep", "1000", settings=HOLD) as run:
         for _ in range(4):
             kill_supervisor(run)
         watcher = run.watchers()[0]
-        # The next supervisor would come in 4 s; the watcher does not begin to count them before all has been looked at.
+        # The watcher would start the next supervisor after 4 s. While it is stopped it does not notice the death: time for the checks.
         os.kill(watcher, signal.SIGSTOP)
         try:
             os.kill(wait_until(run.supervisors, 20, "a supervisor")[-1], signal.SIGKILL)
@@ -176,7 +176,7 @@ def scenario_stop_without_a_supervisor(bed):
 
 
 def scenario_watcher_is_killed_first(bed):
-    """Nobody starts another supervisor then: ranks are held, a person adopts them, and that supervisor has a watcher again."""
+    """No other supervisor starts then: ranks are held until a user adopts them, and that supervisor has a watcher again."""
     with Gates(bed) as gates, Detached(bed, "sh", "-c", gates.wait("end"), settings=HOLD) as run:
         os.kill(run.watchers()[0], signal.SIGKILL)
         os.kill(run.supervisor(), signal.SIGKILL)
@@ -191,7 +191,7 @@ def scenario_watcher_is_killed_first(bed):
 
 
 def scenario_watcher_costs_next_to_nothing(bed):
-    """Memory of its own (Pss counts a shared page by its share), and CPU time over a run with ten deaths or none."""
+    """Private memory (Pss counts a shared page by its share), and CPU time while the watcher waits."""
     with Gates(bed) as gates, Detached(bed, "sh", "-c", gates.wait("end"), settings=HOLD) as run:
         watcher = run.watchers()[0]
 
@@ -207,7 +207,7 @@ def scenario_watcher_costs_next_to_nothing(bed):
             text = Path(f"/proc/{watcher}/status").read_text()
             return sum(int(line.split()[1]) for line in text.splitlines() if "ctxt_switches" in line)
 
-        def settled():  # past its start
+        def settled():  # its start is over
             first = switches()
             time.sleep(0.5)
             return switches() == first

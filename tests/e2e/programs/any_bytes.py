@@ -1,5 +1,5 @@
-"""Writes what is hard to carry: every byte value, progress lines, a line of 1 MB, invalid UTF-8, terminal escapes, and
-an end without a newline. `any_bytes.BYTES` is what must arrive."""
+"""Writes bytes that are hard to carry: every byte value, progress lines, a line of 1 MB, invalid UTF-8, terminal escapes, and
+no newline at the end. `any_bytes.BYTES` is what must arrive."""
 
 import os
 

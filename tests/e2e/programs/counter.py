@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -S
-"""counter.py LIMIT RATE [FIRST]: numbers from 0, or from FIRST on, each on a line of stdout, RATE a second."""
+"""counter.py LIMIT RATE [FIRST]: prints the numbers from 0, or FIRST, to LIMIT - 1, one per line, RATE per second."""
 
 import os
 import sys

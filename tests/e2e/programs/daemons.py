@@ -1,5 +1,5 @@
 """A rank that starts daemons in every way that escapes a process group: setsid, double fork, ignored signals, no
-environment. Then it exits with the given code, or waits for ever ("wait")."""
+environment. Then it exits with the given code, or waits forever ("wait")."""
 
 import os
 import signal

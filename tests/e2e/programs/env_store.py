@@ -1,6 +1,6 @@
-"""What a script that torchrun would start does first: from its environment alone, rank 0 opens a store at
-MASTER_ADDR:MASTER_PORT, everybody registers there with a retry, and all leave when all have been. `env_store.py [FILE]`
-holds the store open until FILE is there. Prints what the environment said, as one JSON line."""
+"""The rendezvous of a script for torchrun, from its environment alone: rank 0 opens a store at MASTER_ADDR:MASTER_PORT,
+all ranks register there, with retries, and leave once all have registered. `env_store.py [FILE]` keeps the store open
+until FILE exists. Prints the environment as one JSON line."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-# What torch.distributed.run documents for its workers.
+# The variables that torch.distributed.run documents for its workers.
 NAMES = ["LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE",
          "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
          "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"]

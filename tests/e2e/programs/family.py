@@ -1,5 +1,5 @@
-"""A rank for the kill matrix: three daemons (a session of its own, double-forked and deaf to HUP, without environment),
-on rank 0 a listener on MASTER_PORT that holds the rank's stdout, then "up" and a long sleep."""
+"""A rank for the kill matrix: three daemons (own session; double-forked and ignoring HUP; without environment), on
+rank 0 a listener on MASTER_PORT that holds the rank's stdout, then "up" and a long sleep."""
 
 import os
 import signal

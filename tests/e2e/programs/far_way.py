@@ -1,11 +1,11 @@
-"""A way to another site in user space, for kernels that have no netem: ports of this host that lead to another one, with
-delay, loss, reordering and closed doors. `far_way.py tcp:PORT:HOST:PORT udp:PORT:HOST:PORT ... [--delay-ms 40] [--loss 0.01]`
-prints `ready` and the ports (0 = any free one). Lines on stdin change it while it runs, each answered by `ok`: `delay_ms 80`,
-`loss 0.1`, `reorder 0.2`, `jitter_ms 5`, `udp off | on`, `tcp off | on`, `cut`, `still` and `go`. It ends with its stdin.
+"""A path to another site in user space, for kernels without netem: ports of this host that forward to another one, with
+delay, loss, reordering and blocked protocols. `far_way.py tcp:PORT:HOST:PORT udp:PORT:HOST:PORT ... [--delay-ms 40] [--loss 0.01]`
+prints `ready` and the ports (0 = any free one). Commands on stdin change it while it runs, each answered by `ok`: `delay_ms 80`,
+`loss 0.1`, `reorder 0.2`, `jitter_ms 5`, `udp off | on`, `tcp off | on`, `cut`, `still` and `go`. It exits when stdin closes.
 
-Loss of TCP is what a retransmission makes of it: what was lost, and all behind it, comes one stall later. Datagrams that are lost are
-gone; one that is reordered comes behind the next. `off` drops datagrams and closes connections at once, `still` passes
-nothing on and closes nothing, `cut` resets what is connected."""
+Loss of TCP has the effect of a retransmission: lost data, and all data after it, arrives one stall later. Lost datagrams are
+dropped; a reordered one arrives after the next. `off` drops datagrams and closes connections at once, `still` forwards
+nothing and closes nothing until `go`, `cut` resets all connections."""
 
 import argparse
 import asyncio
@@ -14,12 +14,12 @@ import socket
 import struct
 import sys
 
-AHEAD = 16 << 20  # bytes of a connection that may be on their way: room for 1 Gbit/s x 100 ms
-STALL_S = 0.2  # the shortest time in which TCP sends again
+AHEAD = 16 << 20  # limit of the bytes in transit per direction of a connection, enough for 1 Gbit/s x 100 ms
+STALL_S = 0.2  # TCP's shortest retransmission timeout
 
 
 class Way:
-    """How it is at present, and what is connected."""
+    """The current properties of the path, and its connections."""
 
     def __init__(self, options):
         self.delay_ms, self.jitter_ms, self.loss, self.reorder = (options.delay_ms, options.jitter_ms, options.loss,
@@ -35,7 +35,7 @@ class Way:
 
     def cut(self):
         for writer in list(self.connected):
-            # Reset, not closed in order: as after a cut, nothing that is under way arrives.
+            # A reset, not an orderly close: as after a cut, data in transit does not arrive.
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
@@ -58,7 +58,7 @@ class Way:
 
 
 async def one_way(way, reader, writer):
-    """Bytes in their order, each `delay` after it came. The end of the stream, too."""
+    """Forwards bytes in order, each after the delay, and then the end of the stream."""
     loop = asyncio.get_running_loop()
     queue, room = asyncio.Queue(), asyncio.Condition()
     held = 0
@@ -110,7 +110,7 @@ async def connection(way, host, port, reader, writer):
             tasks.create_task(one_way(way, reader, other))
             tasks.create_task(one_way(way, other_reader, writer))
     except* OSError:
-        pass  # an end is gone, and so is the connection
+        pass  # one end is gone, and so is the connection
     finally:
         for end in (writer, other):
             if end:
@@ -119,7 +119,7 @@ async def connection(way, host, port, reader, writer):
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """One end of a way for datagrams; `give` takes what comes out at the other."""
+    """One end of a path for datagrams. `give` gets what is to leave at the other end."""
 
     def __init__(self, way, give):
         self.way, self.give, self.kept, self.waiting = way, give, None, []
@@ -142,7 +142,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self.kept = None
 
     def error_received(self, error):
-        pass  # nobody listens there: lost, as datagrams are
+        pass  # no program listens there: the datagram is lost
 
     def send(self, data):
         if hasattr(self, "transport"):
@@ -152,7 +152,7 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 async def datagrams(way, port, host, to):
-    """Each source has a socket of its own at the other end, as behind a NAT."""
+    """Forwards datagrams from `port` to host:to. Each source has its own socket there, as behind NAT. Returns the port."""
     loop = asyncio.get_running_loop()
     ends = {}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""far_way.py does what it says, on the loopback: delay, order, loss, stalls, closed doors. Ends with an error where not."""
+"""Checks far_way.py on the loopback device: delay, order, loss, stalls, blocked protocols. Fails with an error."""
 
 import socket
 import subprocess
@@ -110,8 +110,8 @@ CALLS = iter(range(1000))
 
 
 def count_udp(link, count):
-    """Numbers of the datagrams that come back. They are read between sends, few at a time: queues of processes that get no processor
-    are full soon. What is late is of an earlier call, by its first byte."""
+    """Sends `count` datagrams and returns the numbers of those that come back. Reads between sends, a few at a time, because the queues of
+    processes that get no processor time fill up soon. The first byte identifies late datagrams of an earlier call."""
     call, numbers = next(CALLS), []
 
     def read(seconds):

@@ -1,5 +1,5 @@
-"""A rank that writes as fast as it can for some seconds and says how much (rank 0), beside one that writes a tick
-every 50 ms for as long (the others)."""
+"""Rank 0 writes as fast as it can for some seconds and reports how much. The other ranks write a tick every 50 ms for as
+long."""
 
 import os
 import sys

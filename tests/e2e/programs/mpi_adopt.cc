@@ -1,6 +1,7 @@
-// An MPI job across an adoption, in three steps, each begun by a file in the folder of argv[1]:
-// names published, "published"; then a lookup of them and a name more, while nobody supervises;
-// then ranks that have not spoken yet speak, and MPI_Finalize. Ends with "adopt ok" on rank 0.
+// An MPI job across an adoption, in three steps. The second and third start when a file appears in
+// the folder argv[1]. First a name is published. With "lost", while there is no supervisor, it is
+// looked up, and another name is published. With "adopted", ranks that had not communicated before
+// do so, and MPI_Finalize follows. Rank 0 prints "adopt ok" at the end.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
   say(rank, "published");
   wait_for_file(folder + "/lost");
   say(rank, "asks");
-  // Rank `last` asks for what rank 0 has published, on another host; rank 1 publishes.
+  // Rank `last`, on another host, looks up rank 0's name; rank 1 publishes another one.
   if (rank == last && !found("first", first)) MPI_Abort(MPI_COMM_WORLD, 3);
   if (rank == 1) MPI_Publish_name("second", MPI_INFO_NULL, second);
   say(rank, "was answered");

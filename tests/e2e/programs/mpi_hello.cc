@@ -1,4 +1,4 @@
-// The smallest MPI program: says who it is. What benchmarks of starting MPI jobs start.
+// The smallest MPI program: prints its rank and host. Benchmarks of MPI start-up launch it.
 #include <mpi.h>
 
 #include <cstdio>
@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Get_processor_name(host, &length);
   std::printf("hello from %d of %d on %s\n", rank, size, host);
-  std::fflush(stdout);  // seen at once: the moment when all are past MPI_Init is measured
+  std::fflush(stdout);  // at once: benchmarks measure when all are past MPI_Init
   MPI_Finalize();
   return 0;
 }

@@ -1,5 +1,6 @@
-// MPI_THREAD_MULTIPLE: four threads of every rank exchange with the same threads of all other ranks
-// at once. Ends with "threads ok size=<ranks>" on rank 0; exits 1 where a value is wrong.
+// MPI_THREAD_MULTIPLE: four threads of every rank exchange values with the same threads of all
+// other ranks at the same time. Rank 0 prints "threads ok size=<ranks>" at the end. Aborts with
+// code 1 if a value is wrong.
 #include <mpi.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -S
-"""site_leader.py FOLDER ROUNDS STEP_SECONDS: what the leader of a site asks and does (common/training/outer.h), with a
-number in place of weights and files in FOLDER, which all hosts have, in place of links. Each round that it has applied
-is a line on stdout and a checkpoint. It ends after ROUNDS, or after a round in which one of its members saw FOLDER/end."""
+"""site_leader.py FOLDER ROUNDS STEP_SECONDS: the protocol of a site's leader (common/training/outer.h), with a hash in
+place of weights, and files in FOLDER, which all hosts share, in place of links. For each round that it has applied it
+prints a line and writes a checkpoint. It ends after ROUNDS, or after a round in which a member saw FOLDER/end."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class Supervisor:
-    """Questions with a number each, repeated until they are answered."""
+    """Sends requests with increasing numbers, each repeated until it is answered."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -75,7 +75,7 @@ class Site:
 
     def save(self):
         state = json.dumps([self.round, self.weights, self.position])
-        for path in (self.checkpoint, FOLDER / f"state-{SITE}-{self.round}"):  # the latter is for who joins
+        for path in (self.checkpoint, FOLDER / f"state-{SITE}-{self.round}"):  # the latter is for sites that join
             fresh = path.with_name(path.name + ".new")
             fresh.write_text(state)
             fresh.rename(path)
@@ -91,7 +91,7 @@ class Site:
                 break
 
     def exchange(self, order):
-        """The hash of the mean, or None and who was missing."""
+        """Returns (hash of the mean, ""), or (None, a missing member)."""
         names = [member["site"] for member in order["members"]]
         change = FOLDER / f"change-{order['epoch']}-{SITE}"
         fresh = change.with_name(change.name + ".new")

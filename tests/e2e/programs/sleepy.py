@@ -1,4 +1,4 @@
-"""A rank with the shim: steps every tenth of a second; rank 1 goes to sleep in its twentieth."""
+"""A rank that reports a step every tenth of a second through sortie_progress; rank 1 falls asleep in its twentieth step."""
 import os
 import time
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A rank of steps that commits each of them and tells its own time; rank 1 of the first attempt needs twice as long. Later attempts end well."""
+"""A rank that reports its steps and compute time; rank 0 commits each step. In the first attempt rank 1 takes twice as long. Later attempts succeed."""
 import json
 import os
 import socket

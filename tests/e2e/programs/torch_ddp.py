@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Data parallelism by torch.distributed, as torchrun starts it: only the variables of the environment say who is where.
+"""Data parallelism with torch.distributed, started as by torchrun: ranks know each other only by environment variables.
 The last line has the world's size, the loss of the whole batch after the last step, and a hash of the weights."""
 
 import hashlib
