@@ -20,7 +20,6 @@ namespace {
 
 using Stream = boost::asio::posix::stream_descriptor;
 constexpr std::size_t kMaxClients = 8;
-constexpr std::chrono::milliseconds kNoDescriptorPause{200};
 constexpr char kTaken = 'k';  // any other answer is the reason for the refusal
 constexpr std::string_view kSocketName = "/adopt.sock";
 
@@ -42,38 +41,15 @@ bool is_own(int socket) {
 }  // namespace
 
 Result<> AdoptionListener::open(const std::string& folder) {
-  SORTIE_ASSIGN_OR_RETURN(const sockaddr_un address, address_of(folder));
-  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // The runner's umask is 077, so the socket is private.
-  if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(fd.get(), kMaxClients) != 0)
-    return std::unexpected(os_error(errno, address.sun_path));
-  acceptor_.assign(fd.release());
-  await_client();
-  return {};
+  return listener_.open(folder + std::string(kSocketName), kMaxClients);
 }
 
-void AdoptionListener::await_client() {
-  acceptor_.async_wait(Stream::wait_read, [this](const boost::system::error_code& error) {
-    if (error) return;
-    if (accept_all()) return await_client();
-    pause_.expires_after(kNoDescriptorPause);
-    pause_.async_wait([this](const boost::system::error_code& cancelled) {
-      if (!cancelled) await_client();
-    });
-  });
-}
-
-bool AdoptionListener::accept_all() {
-  for (;;) {
-    Fd fd(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return errno != EMFILE && errno != ENFILE;
-    if (!is_own(fd.get()) || clients_.size() >= kMaxClients) continue;
-    auto client = std::make_shared<Client>(io_);
-    client->stream.assign(fd.release());
-    clients_.push_back(client);
-    await_data(client);
-  }
+void AdoptionListener::take_client(Fd fd) {
+  if (!is_own(fd.get()) || clients_.size() >= kMaxClients) return;
+  auto client = std::make_shared<Client>(io_);
+  client->stream.assign(fd.release());
+  clients_.push_back(client);
+  await_data(client);
 }
 
 void AdoptionListener::await_data(const std::shared_ptr<Client>& client) {

@@ -7,7 +7,6 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 #include "common/base/result.h"
 #include "common/wire/frame.h"
 #include "common/wire/message.h"
+#include "runner/streams/unix_listener.h"
 
 namespace sortie::runner {
 
@@ -28,7 +28,9 @@ class AdoptionListener {
   using OnOffer = std::function<Result<>(const wire::Adopt& adopt, Fd in, Fd out)>;
 
   AdoptionListener(boost::asio::io_context& io, OnOffer on_offer)
-      : io_(io), acceptor_(io), pause_(io), on_offer_(std::move(on_offer)) {}
+      : io_(io),
+        listener_(io, [this](Fd fd) { take_client(std::move(fd)); }),
+        on_offer_(std::move(on_offer)) {}
   Result<> open(const std::string& folder);
 
  private:
@@ -38,17 +40,14 @@ class AdoptionListener {
     wire::FrameDecoder decoder;
     std::vector<Fd> descriptors;
   };
-  void await_client();
-  /// Returns false if this process has no free descriptor at the moment.
-  bool accept_all();
+  void take_client(Fd fd);
   void await_data(const std::shared_ptr<Client>& client);
   /// Returns false if nothing more is expected from this client.
   bool receive(const std::shared_ptr<Client>& client);
   bool offer(const std::shared_ptr<Client>& client, const wire::Frame& frame);
 
   boost::asio::io_context& io_;
-  boost::asio::posix::stream_descriptor acceptor_;
-  boost::asio::steady_timer pause_;
+  UnixListener listener_;
   OnOffer on_offer_;
   std::vector<std::shared_ptr<Client>> clients_;
   std::shared_ptr<Client>

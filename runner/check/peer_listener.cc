@@ -26,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMaxConnections = 512;
 constexpr int kMaxPings = 64;
 constexpr int kPortTries = 8;
+constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr auto kTokenLimit = std::chrono::seconds(2);
 constexpr auto kServeLimit = std::chrono::seconds(15);
 constexpr auto kWayLimit = std::chrono::seconds(30);
@@ -119,8 +120,12 @@ asio::awaitable<void> PeerListener::accept_all() {
   while (acceptor_.is_open()) {
     auto [error, socket] = co_await acceptor_.async_accept(kToken);
     if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
-    if (error || connections_ >= kMaxConnections) continue;
-    spawn(io_, serve(std::move(socket)));
+    if (error) {  // out of descriptors: the connection stays pending, so do not spin
+      asio::steady_timer pause(io_, kAcceptPause);
+      co_await pause.async_wait(kToken);
+      continue;
+    }
+    if (connections_ < kMaxConnections) spawn(io_, serve(std::move(socket)));
   }
 }
 

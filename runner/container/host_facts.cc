@@ -136,7 +136,10 @@ Result<> add_gpus(HostFacts& facts, const wire::ContainerSpec& spec, const cpu::
   const std::vector<std::string> uuids = gpu_uuids(topology);
   for (const std::uint32_t slot : sorted(slots)) {
     if (slot >= topology.gpus.size()) {
-      if (spec.gpus == "auto") return {};  // ranks share devices: the container gets all of them
+      if (spec.gpus == "auto") {  // ranks share devices: the container gets all of them
+        facts.gpus.clear();
+        return {};
+      }
       return fail(
           ErrorCode::unsupported,
           fmt::format("container: gpus = \"slots\", and there is no GPU {} here ({} in all)", slot,

@@ -67,19 +67,20 @@ Result<> HealthHelper::launch() {
   SORTIE_ASSIGN_OR_RETURN(const std::string path,
                           unpack_program("sortie-health", health_binary(), parts_.folder, program));
   const std::vector<std::string> argv = health_argv(parts_.folders, environ);
+  boost::system::error_code error;
+  output_.assign(mine.get(), error);
+  if (error) return fail(ErrorCode::io, "epoll: " + error.message());
+  mine.release();
   const pid_t runner = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) return std::unexpected(os_error(errno, "fork"));
+  if (pid < 0) {
+    Error why = os_error(errno, "fork");
+    output_.close();
+    return std::unexpected(std::move(why));
+  }
   if (pid == 0) become_helper(path, argv, parts_.env, its.get(), runner, defaults_);
   pid_ = pid;
   parts_.on_pid(pid);
-  boost::system::error_code error;
-  output_.assign(mine.get(), error);
-  if (error) {
-    ::kill(pid_, SIGKILL);
-    return fail(ErrorCode::io, "epoll: " + error.message());
-  }
-  mine.release();
   line_.clear();
   skipping_ = false;
   await_lines();

@@ -61,7 +61,7 @@ void InputFeed::write_some() {
     }
     if (count < 0) {
       closed = true;
-      done = queued_bytes_;
+      done += queued_bytes_;
       break;
     }
     done += static_cast<std::uint64_t>(count);

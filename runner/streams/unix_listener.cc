@@ -5,9 +5,15 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 namespace sortie::runner {
+namespace {
+
+constexpr std::chrono::milliseconds kNoDescriptorPause{200};
+
+}  // namespace
 
 Result<> UnixListener::open(const std::string& path, std::size_t backlog) {
   sockaddr_un address{};
@@ -29,21 +35,26 @@ void UnixListener::await_connection() {
   acceptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                        [this](const boost::system::error_code& error) {
                          if (error) return;
-                         accept_all();
-                         await_connection();
+                         if (accept_all()) return await_connection();
+                         // The socket stays readable: without a pause this would spin.
+                         pause_.expires_after(kNoDescriptorPause);
+                         pause_.async_wait([this](const boost::system::error_code& cancelled) {
+                           if (!cancelled && is_open()) await_connection();
+                         });
                        });
 }
 
-void UnixListener::accept_all() {
+bool UnixListener::accept_all() {
   for (;;) {
     Fd fd(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
+    if (!fd) return errno != EMFILE && errno != ENFILE;
     on_connection_(std::move(fd));
   }
 }
 
 void UnixListener::close() {
   if (acceptor_.is_open()) acceptor_.close();
+  pause_.cancel();
 }
 
 }  // namespace sortie::runner

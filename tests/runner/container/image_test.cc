@@ -222,6 +222,25 @@ TEST_CASE("the last words of an engine") {
   CHECK(last_words("") == "");
 }
 
+TEST_CASE("ranks that share devices get all of them, also those whose own device exists") {
+  using runner::container::add_gpus;
+  cpu::Topology two_gpus;
+  two_gpus.gpus = {{.pci = "0000:01:00.0"}, {.pci = "0000:02:00.0"}};
+  wire::ContainerSpec spec;
+  const auto devices_of = [&](const std::vector<std::uint32_t>& slots) {
+    runner::container::HostFacts facts;
+    const auto added = add_gpus(facts, spec, two_gpus, slots);
+    CHECK(added.has_value() == (spec.gpus == "auto" || slots.back() < 2));
+    return facts.gpus;
+  };
+  spec.gpus = "auto";
+  CHECK(devices_of({1}) == std::vector<std::string>{"1"});
+  CHECK(devices_of({0, 1}) == std::vector<std::string>{"0", "1"});
+  CHECK(devices_of({0, 1, 2, 3}).empty());  // all devices
+  spec.gpus = "slots";
+  devices_of({0, 2});
+}
+
 TEST_CASE("devices of a container are counted inside, or named by UUID") {
   using runner::container::visible_devices;
   wire::ContainerSpec spec;
