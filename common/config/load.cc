@@ -254,7 +254,7 @@ void Loader::apply_preset(const Value& root) {
   if (preset == nullptr) return;  // no preset, or an unknown one, which is reported with its key
   loaded_.job.model = preset->model;
   for (const Field& field : fields())
-    if (section_of(field) == "model" && value_text(field, loaded_.job) != default_text(field))
+    if (field.key.starts_with("model.") && value_text(field, loaded_.job) != default_text(field))
       loaded_.origins[std::string(field.key)] = fmt::format("preset {}", name);
 }
 

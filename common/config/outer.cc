@@ -79,6 +79,12 @@ std::string_view gradient_compression_level(const TopologyConfig& topology, std:
   return level_of(topology, sites).name;
 }
 
+bool asks_for_rounds(const JobConfig& job) {
+  const std::string& level = job.topology.gradient_compression;
+  if (level == "auto") return job.outer.every > 0;
+  return level != "none" && level != "no";
+}
+
 OuterSettings resolve_outer(const JobConfig& job, std::int64_t sites) {
   SORTIE_CHECK(sites >= 0, "{} sites", sites);
   const OuterConfig& outer = job.outer;

@@ -49,6 +49,9 @@ struct OuterSettings {
 /// "auto" is medium for more than one site, else none.
 std::string_view gradient_compression_level(const TopologyConfig& topology, std::int64_t sites);
 
+/// Whether the config asks for rounds on any number of sites: by outer.every or by a level.
+bool asks_for_rounds(const JobConfig& job);
+
 /// Settings for a valid config. `sites` is the number of configured sites; 0 means hosts without a
 /// site and is treated as 1. One site has rounds if outer.every or a level sets them (Lookahead,
 /// Zhang et al. 2019).

@@ -44,8 +44,8 @@ void resolve_rampup(const TopologyConfig& topology, BatchOutcome& outcome) {
     if (value % unit != 0)
       outcome.violations.push_back(broken_rampup(
           key, kGlobal,
-          fmt::format("{} is no multiple of {} = {} (micro_batch_size) * {} (ranks); use {}", value,
-                      unit, plan.micro_batch_size, plan.data_parallel_size,
+          fmt::format("{} is no multiple of {} = {} (micro_batch_size) * {} (replicas); use {}",
+                      value, unit, plan.micro_batch_size, plan.data_parallel_size,
                       std::max(unit, value / unit * unit))));
   const std::int64_t grow = plan.global_batch_size - start;
   if (grow <= 0 || grow % step != 0)

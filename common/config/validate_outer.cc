@@ -106,6 +106,9 @@ void check_one_world_keys(const JobConfig& job, Violations& found) {
     refuse("model.moe.bias_update_rate",
            "the biases of the routers follow the tokens of one site and would differ; set it to 0, "
            "and balance experts by model.moe's balance loss");
+  if (job.model.fp8_scaling == "delayed")
+    refuse("model.fp8_scaling",
+           "sites do not share the state of \"delayed\" scaling; use \"current\"");
   if (!job.runner.master_addr.empty())
     refuse("runner.master_addr",
            "every site has a first host of its own; remove it, and each site finds its address");

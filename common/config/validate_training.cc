@@ -6,6 +6,7 @@
 
 #include "common/config/forms.h"
 #include "common/config/mesh.h"
+#include "common/config/outer.h"
 #include "common/config/text.h"
 #include "common/config/training_groups.h"
 #include "common/config/validate.h"
@@ -129,9 +130,7 @@ void check_demo(const JobConfig& job, Violations& found) {
         "topology.expert_parallel_size",
         "with optimizer.name = \"demo\" the ranks that hold one expert have to be those that hold "
         "all else; use 1");
-  if (job.outer.every > 0 ||
-      (topology.gradient_compression != "auto" && topology.gradient_compression != "none" &&
-       topology.gradient_compression != "no"))
+  if (job.outer.every > 0 || asks_for_rounds(job))
     refuse(job.outer.every > 0 ? "outer.every" : "topology.gradient_compression",
            "rounds between sites train with AdamW in them; remove it, or optimizer.name = "
            "\"demo\"");
@@ -241,9 +240,10 @@ void check_trainer(const JobConfig& job, Violations& found) {
                      "\"delayed\" is a scaling of products in FP8, and there are none; set "
                      "model.precision = \"fp8\", or remove it"});
   if (job.model.fp8_scaling == "delayed" &&
-      (trainer.memory_checkpoint_interval > 0 || job.outer.every > 0))
+      (trainer.memory_checkpoint_interval > 0 || job.outer.every > 0 || asks_for_rounds(job)))
     found.push_back({"C12",
-                     {"model.fp8_scaling", "trainer.memory_checkpoint_interval", "outer.every"},
+                     {"model.fp8_scaling", "trainer.memory_checkpoint_interval", "outer.every",
+                      "topology.gradient_compression"},
                      "checkpoints in memory and rounds between sites do not have the state of "
                      "\"delayed\" scaling; use \"current\""});
   if (trainer.save_interval > 0 && trainer.save_dir.empty())

@@ -91,10 +91,11 @@ TEST_CASE("a batch ramp-up grows in equal shares and is whole for the ranks that
   CHECK(steps_for_samples(plan, 137) == 11);
   CHECK(steps_for_samples(plan, 136 + 3200) == 110);
   CHECK(batch_error(topology, 8) ==
-        "T6 topology.batch_rampup_start: 8 is no multiple of 16 = 2 (micro_batch_size) * 8 (ranks);"
+        "T6 topology.batch_rampup_start: 8 is no multiple of 16 = 2 (micro_batch_size) * 8 "
+        "(replicas);"
         " use 16\n"
         "T6 topology.batch_rampup_increment: 8 is no multiple of 16 = 2 (micro_batch_size) * 8 "
-        "(ranks); use 16");
+        "(replicas); use 16");
   TopologyConfig uneven = topology;
   uneven.batch_rampup_increment = 16;
   CHECK(batch_error(uneven, 4) ==

@@ -308,6 +308,10 @@ TEST_CASE("a preset comes before the other keys, wherever it stands") {
   CHECK(model.num_layers == 3);
   CHECK(loaded->origins.at("model.num_layers") == "job.toml:2:14");
   CHECK(loaded->origins.at("model.hidden_size") == "preset pythia-70m");
+  const auto mixture = load_job_text("[model]\npreset = \"openseek-small\"\n", "job.toml");
+  REQUIRE_MESSAGE(mixture, (mixture ? "" : mixture.error().message));
+  CHECK(mixture->origins.at("model.moe.num_experts") == "preset openseek-small");
+  CHECK(mixture->origins.at("model.moe.topk") == "preset openseek-small");
   CHECK(load_job_text(to_toml(loaded->job), "again").value().job.model.num_layers == 3);
   // --set of the preset or of a key overrides the file.
   const auto other = load_job_text(text, "job.toml", {"model.preset=gpt2-124m"});

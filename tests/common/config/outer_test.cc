@@ -273,6 +273,7 @@ TEST_CASE("what is of one world is refused for several sites") {
        "trainer.memory_checkpoint_interval"},
       {[](JobConfig& job) { job.model.moe.bias_update_rate = 0.001; },
        "model.moe.bias_update_rate"},
+      {[](JobConfig& job) { job.model.fp8_scaling = "delayed"; }, "model.fp8_scaling"},
       {[](JobConfig& job) { job.runner.master_addr = "10.0.0.1"; }, "runner.master_addr"},
       {[](JobConfig& job) { job.optimizer.name = "demo"; }, "optimizer.name"},
       {[](JobConfig& job) { job.runner.network.tunnel = "wireguard"; }, "runner.network.tunnel"},

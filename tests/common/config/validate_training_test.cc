@@ -155,6 +155,14 @@ TEST_CASE("each rule of training names the numbers and what to do") {
       {[](JobConfig& job) {
          job.model.precision = "fp8";
          job.model.fp8_scaling = "delayed";
+         job.topology.gradient_compression = "medium";
+       },
+       "C12 model.fp8_scaling: checkpoints in memory and rounds between sites do not have the "
+       "state "
+       "of \"delayed\" scaling; use \"current\""},
+      {[](JobConfig& job) {
+         job.model.precision = "fp8";
+         job.model.fp8_scaling = "delayed";
          job.outer.every = 4;
        },
        "C12 model.fp8_scaling: checkpoints in memory and rounds between sites do not have the "
