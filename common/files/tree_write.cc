@@ -204,29 +204,24 @@ Result<> TreeWriter::read(std::uint32_t entry, std::uint32_t piece, std::string&
   return {};
 }
 
-Result<bool> TreeWriter::still_whole(std::uint32_t entry, int part) {
-  for (std::uint64_t piece = 0; piece < piece_count(entries_[entry].size); ++piece)
-    if (!matches(part, buffer_, entries_[entry], piece)) return false;
-  return true;
-}
-
-Result<> TreeWriter::settle_file(std::uint32_t index) {
+Result<bool> TreeWriter::settle_file(std::uint32_t index) {
   const wire::FileEntry& entry = entries_[index];
   const std::string_view name = name_of(entry.path);
   bool changed = false;
   SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entry.path));
   if (entry.kind == wire::FileKind::symlink) {
-    if (entry.link_target.empty()) return {};
+    if (entry.link_target.empty()) return true;
     SORTIE_TRY(make_symlink(parent, name, entry.link_target, changed));
   } else if (!states_[index].part) {
     SORTIE_TRY(set_mode(parent, name, entry.mode, changed));
   } else {
     SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(index));
-    if (states_[index].shared) {
-      SORTIE_ASSIGN_OR_RETURN(const bool whole, still_whole(index, part));
-      if (!whole)
+    if (states_[index].shared && checked_ < piece_count(entry.size)) {
+      if (!matches(part, buffer_, entry, checked_++))
         return fail(ErrorCode::io, "another transfer has changed it meanwhile; try again");
+      return false;
     }
+    checked_ = 0;
     if (::fchmod(part, entry.mode) != 0) return std::unexpected(os_error(errno, "chmod"));
     if (::fsync(part) != 0) return std::unexpected(os_error(errno, "fsync"));
     const std::string from = part_name(name), to(name);
@@ -237,16 +232,16 @@ Result<> TreeWriter::settle_file(std::uint32_t index) {
     changed = true;
   }
   if (changed) ++files_changed_;
-  return {};
+  return true;
 }
 
 Result<bool> TreeWriter::settle() {
   const auto count = static_cast<std::uint32_t>(entries_.size());
   while (settled_ < count && entries_[settled_].kind == wire::FileKind::folder) ++settled_;
   if (settled_ < count) {
-    if (auto done = settle_file(settled_); !done)
-      return std::unexpected(at_entry(std::move(done).error(), settled_));
-    ++settled_;
+    auto done = settle_file(settled_);
+    if (!done) return std::unexpected(at_entry(std::move(done).error(), settled_));
+    if (*done) ++settled_;
     return false;
   }
   // Innermost folders first; modes last, because they may forbid writing.

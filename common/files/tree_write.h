@@ -37,7 +37,8 @@ class TreeWriter {
   /// Reads a piece for another host, which checks it.
   Result<> read(std::uint32_t entry, std::uint32_t piece, std::string& bytes);
 
-  /// Call when nothing is missing: performs one step of syncing, renaming and setting modes.
+  /// Call when nothing is missing: performs one step of syncing, renaming and setting modes, or of
+  /// reading a piece again that another transfer may have changed.
   /// Returns true when all files are in place.
   Result<bool> settle();
   std::uint64_t files_changed() const { return files_changed_; }
@@ -58,8 +59,8 @@ class TreeWriter {
   Result<> end_comparison(int parent);
   Result<int> part_fd(std::uint32_t entry);
   void forget_part(std::uint32_t entry);
-  Result<> settle_file(std::uint32_t entry);
-  Result<bool> still_whole(std::uint32_t entry, int part);
+  /// Performs one step; returns true when the file is in place.
+  Result<bool> settle_file(std::uint32_t entry);
   Error at_entry(Error error, std::uint32_t entry) const;
 
   Folder folder_;
@@ -77,6 +78,7 @@ class TreeWriter {
   std::string buffer_;
   // settle()
   std::uint32_t settled_ = 0, folders_settled_ = 0;
+  std::uint64_t checked_ = 0;  // pieces of a shared part that were read again
   // read()
   std::uint32_t reading_ = UINT32_MAX;
   Fd reading_fd_;
