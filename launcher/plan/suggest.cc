@@ -166,7 +166,7 @@ Result<Suggestions> suggest_layouts(const config::JobConfig& job,
       ++found.too_large_for_gpu;
       continue;
     }
-    found.gpu_memory_unknown = gpu_bytes > 0 && known.gpu == 0;
+    found.gpu_memory_unknown = found.gpu_memory_unknown || (gpu_bytes > 0 && known.gpu == 0);
     found.best.push_back(predict_step(changed, *plan, use, rates));
   }
   if (found.legal == 0)

@@ -9,7 +9,7 @@ namespace sortie::launcher {
 namespace {
 
 /// Whether the file exists and is not empty, and its last byte is not '\n'.
-bool ends_in_a_line(const std::filesystem::path& path) {
+bool lacks_line_end(const std::filesystem::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return false;
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -21,7 +21,7 @@ bool ends_in_a_line(const std::filesystem::path& path) {
 
 Result<> LineFile::open() {
   if (file_) return {};
-  const bool torn = ends_in_a_line(path_);
+  const bool torn = lacks_line_end(path_);
   file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!file_) return std::unexpected(os_error(errno, path_.string()));
   if (torn) waiting_.insert(0, "\n");

@@ -104,7 +104,7 @@ bool OuterCoordinator::judge(std::int64_t number) {
     Note told{Note::Kind::differs, others.size() == 1 ? others.front() : "",
               order.round,         number,
               order.epoch,         others};
-    told.text = most ? "their mean is not that of most sites" : "no two sites in three agree";
+    told.text = most ? "their mean is not that of most sites" : "too few sites agree on the mean";
     note(std::move(told));
     if (!most) {
       call_off(number,

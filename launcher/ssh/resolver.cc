@@ -36,7 +36,7 @@ struct Lookup {
       : host(std::move(name)), waiter(who) {}
   const std::string host;
   const std::weak_ptr<Waiter> waiter;
-  bool given_up = false;  // under the queue's mutex
+  bool given_up = false, finished = false;  // under the queue's mutex
   // Owned by the lookup thread until the waiter is done, then by the I/O thread.
   int status = 0;
   int error_number = 0;
@@ -105,6 +105,7 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
   // Abandons a lookup after its timeout. Its thread is replaced until it returns.
   void give_up(Lookup& lookup) {
     const std::lock_guard lock(mutex);
+    if (lookup.finished) return;
     lookup.given_up = true;
     ++stuck;
     if (!waiting.empty()) add_thread();
@@ -124,6 +125,7 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
       look_up(*lookup);
       lock.lock();
       if (stopped) return;
+      lookup->finished = true;
       if (lookup->given_up) {
         --stuck;
         if (threads - stuck > kThreads) {

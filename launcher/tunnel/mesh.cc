@@ -82,13 +82,18 @@ std::string endpoint_of(const std::string& address, std::uint16_t port) {
                                            : fmt::format("{}:{}", address, port);
 }
 
+/// Round trip of a direct tunnel, measured by either end.
+std::uint64_t round_trip(const Contacts& contacts, std::size_t a, std::size_t b) {
+  return std::max(contacts[a][b].round_trip_us, contacts[b][a].round_trip_us);
+}
+
 /// Returns the third host with the shortest round trip to both; nullopt if no host reaches both.
 std::optional<std::size_t> hub_of(const Contacts& contacts, std::size_t a, std::size_t b) {
   std::optional<std::size_t> best;
   std::uint64_t shortest = 0;
   for (std::size_t i = 0; i < contacts.size(); ++i) {
     if (i == a || i == b || !is_direct(contacts, i, a) || !is_direct(contacts, i, b)) continue;
-    const std::uint64_t way = contacts[i][a].round_trip_us + contacts[i][b].round_trip_us;
+    const std::uint64_t way = round_trip(contacts, i, a) + round_trip(contacts, i, b);
     if (!best || way < shortest) best = i, shortest = way;
   }
   return best;

@@ -378,7 +378,7 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   REQUIRE(status);
   for (const char* part : {"30 of 100", "12.3k tokens/s", "step 20, /c/step-20"})
     CHECK_MESSAGE(status->find(part) != std::string::npos, *status);
-  CHECK(status->find("go on") == std::string::npos);  // the run is alive
+  CHECK(status->find("to resume") == std::string::npos);  // it lives
 }
 
 TEST_CASE(

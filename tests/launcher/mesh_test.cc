@@ -172,6 +172,21 @@ TEST_CASE("pairs that do not hear each other go by way of a third host, or are n
   CHECK(plan_mesh(hosts, contacts, 7)->relayed.size() == 1);
 }
 
+TEST_CASE("a hub that only the others have measured is not taken for the nearest") {
+  std::vector<MeshHost> hosts = three_hosts();
+  hosts.push_back(mesh_host("h4", "10.1.0.4", {"eth0 10.1.0.4/24"}));
+  Contacts contacts = all_direct(4);
+  cut(contacts, 0, 2);
+  for (const std::size_t end : {0, 2}) {
+    contacts[3][end] = {};
+    contacts[end][3].round_trip_us = 5000;
+  }
+  const auto mesh = plan_mesh(hosts, contacts, 7);
+  REQUIRE(mesh);
+  REQUIRE(mesh->relayed.size() == 1);
+  CHECK(mesh->relayed[0].hub == 1);
+}
+
 TEST_CASE("the conversation makes a mesh in four steps") {
   MeshSetup setup(three_hosts(), {"run-a", 1, 51900});
   std::vector<std::string> steps;

@@ -127,7 +127,7 @@ TEST_CASE("training: a resumed run that has saved nothing goes on from where it 
   CHECK(text.find("last checkpoint: step 40, /c/step-40\nto resume from step 40:\n  ") !=
         text.npos);
   CHECK(text.ends_with(" run --name n /runs/x/config.toml"));
-  CHECK(training_summary(view, {"/runs/x", "n", true}).find("to go on") == text.npos);
+  CHECK(training_summary(view, {"/runs/x", "n", true}).find("to resume") == text.npos);
 }
 
 TEST_CASE("training: what is in memory is for the run's own restarts, and no place to go on from") {
