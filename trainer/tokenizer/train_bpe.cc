@@ -80,7 +80,7 @@ class TrainingText {
   Result<> add_large(const std::filesystem::path& path, std::uint64_t used) {
     SORTIE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, ErrorCode::io));
     std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-    text = text.substr(0, used);
+    text = utf8_prefix(text, used);
     const TextKind kind = kind_of_text(text, keep_non_text_);
     left_out_.add(kind, text.size(), path.string());
     if (kind != TextKind::text) return {};
@@ -161,7 +161,7 @@ class WordCounter {
     LeftOutText left_out;
     for (const Portion::File& file : portion.files) {
       SORTIE_ASSIGN_OR_RETURN(own.content, read_file(file.path));
-      const std::string_view text = std::string_view(own.content).substr(0, file.bytes);
+      const std::string_view text = utf8_prefix(own.content, file.bytes);
       const TextKind kind = kind_of_text(text, keep_non_text_);
       left_out.add(kind, text.size(), file.path.string());
       if (kind == TextKind::text) count_words(text, own);

@@ -89,4 +89,11 @@ std::size_t incomplete_utf8_suffix(std::string_view text) {
   return 0;
 }
 
+std::string_view utf8_prefix(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  text = text.substr(0, most);
+  text.remove_suffix(incomplete_utf8_suffix(text));
+  return text;
+}
+
 }  // namespace sortie::trainer

@@ -90,4 +90,7 @@ std::string_view repair_utf8(std::string_view text, std::string& buffer);
 /// bytes could complete.
 std::size_t incomplete_utf8_suffix(std::string_view text);
 
+/// Returns the first `most` bytes of `text`, without a character that this would cut in two.
+std::string_view utf8_prefix(std::string_view text, std::size_t most);
+
 }  // namespace sortie::trainer

@@ -137,6 +137,18 @@ TEST_CASE("many small files give what one large file gives, and what is no text 
   CHECK(kept->text_bytes == one.text_bytes + 3 * 24 + noise.size());
 }
 
+TEST_CASE("a limit within a character does not make the text before it invalid") {
+  test::ScopedTempDir dir;
+  const std::string text = "caf\u00e9 caf\u00e9 caf\u00e9 caf\u00e9";
+  test::write_text(dir.path() / "text", text);
+  const auto trained = train_bpe({.files = {dir.path() / "text"},
+                                  .vocab_size = 260,
+                                  .output = dir.path() / "t.json",
+                                  .max_bytes = text.size() - 1});
+  REQUIRE_MESSAGE(trained, (trained ? "" : trained.error().message));
+  CHECK(trained->left_out.count() == 0);
+}
+
 TEST_CASE("training stops where no pair is left, and refuses what can not be") {
   test::ScopedTempDir dir;
   test::write_text(dir.path() / "text", "aaaa aaaa b");
