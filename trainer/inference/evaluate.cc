@@ -153,6 +153,7 @@ Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel
   ChoiceScore score;
   std::string line;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    read += line.size() + 1;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string where = fmt::format("{}:{}", file.string(), number);
     SORTIE_ASSIGN_OR_RETURN(const Item item, parse_item(line, where));
@@ -169,7 +170,6 @@ Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel
       most_per_byte = std::max(most_per_byte, per_byte);
     }
     ++score.items;
-    read += line.size() + 1;
     if (progress) progress({"scoring choices", read, ignored ? 0 : size});
     score.right += best == item.answer;
     score.right_per_byte += best_per_byte == item.answer;

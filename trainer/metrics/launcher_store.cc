@@ -53,7 +53,10 @@ Result<> LauncherStore::put(const std::string& key, const std::string& value,
                             std::chrono::milliseconds limit) {
   const nlohmann::json question = {
       {"type", "store"}, {"number", ++number_}, {"do", "put"}, {"key", key}, {"value", value}};
-  SORTIE_ASSIGN_OR_RETURN(const std::string nothing, ask(question.dump(), number_, limit));
+  SORTIE_ASSIGN_OR_RETURN(const std::string nothing,
+                          ask(question.dump(), number_, limit,
+                              "the launcher has not acknowledged the "
+                              "address of rank 0: see what happened to it"));
   (void)nothing;
   return {};
 }
@@ -61,18 +64,17 @@ Result<> LauncherStore::put(const std::string& key, const std::string& value,
 Result<std::string> LauncherStore::get(const std::string& key, std::chrono::milliseconds limit) {
   const nlohmann::json question = {
       {"type", "store"}, {"number", ++number_}, {"do", "get"}, {"key", key}};
-  return ask(question.dump(), number_, limit);
+  return ask(question.dump(), number_, limit,
+             "the launcher has not sent the address of rank 0: see what happened to rank 0");
 }
 
 Result<std::string> LauncherStore::ask(const std::string& line, std::uint64_t number,
-                                       std::chrono::milliseconds limit) {
+                                       std::chrono::milliseconds limit, const char* late) {
   const auto deadline = Clock::now() + limit;
   auto again = Clock::now();
   for (;;) {
     auto now = Clock::now();
-    if (now >= deadline)
-      return fail(ErrorCode::timeout,
-                  "the launcher has not sent the address of rank 0: see what happened to rank 0");
+    if (now >= deadline) return fail(ErrorCode::timeout, late);
     if (now >= again) {
       SORTIE_TRY(write_line(socket_.get(), line));
       again = now + kAskAgain;

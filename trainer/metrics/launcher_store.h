@@ -29,7 +29,7 @@ class LauncherStore {
   /// Sends a request, repeatedly if necessary, and returns the value of its answer; empty if it has
   /// none.
   Result<std::string> ask(const std::string& line, std::uint64_t number,
-                          std::chrono::milliseconds limit);
+                          std::chrono::milliseconds limit, const char* late);
 
   Fd socket_;
   std::string pending_;

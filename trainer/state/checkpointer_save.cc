@@ -21,9 +21,6 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 namespace {
 
-/// Reported by a rank that has no memory for a copy of its share when a save begins.
-constexpr std::string_view kNoSnapshot = "no snapshot";
-
 std::vector<PieceToWrite> pieces_to_write(const std::vector<StatePiece>& share) {
   std::vector<PieceToWrite> pieces;
   for (const StatePiece& piece : share)

@@ -25,9 +25,11 @@ OutOfMemory::OutOfMemory(Device device, std::size_t asked, std::size_t in_use, s
                   "be used again",
                   device.index, mebibytes(asked), mebibytes(in_use), mebibytes(reserved - in_use));
   else
-    std::snprintf(text_, sizeof text_,
-                  "the system gave no %.0f MiB more than the %.0f MiB that tensors have",
-                  mebibytes(asked), mebibytes(reserved));
+    std::snprintf(
+        text_, sizeof text_,
+        "the system gave no %.0f MiB more: tensors have %.0f MiB, and %.0f MiB wait to be "
+        "used again",
+        mebibytes(asked), mebibytes(in_use), mebibytes(reserved - in_use));
 }
 
 struct Allocator::State {

@@ -103,7 +103,7 @@ RepeatedWork::Done RepeatedWork::run(ExecutionContext& context, const std::funct
   }
   if (is_graph()) forget();
   const bool can = captures_ && context.streams() != nullptr && context.streams()->captures();
-  if (can && times_ >= kBeforeCapture && settled_ == 0 && times_ >= kMostUnsettled) {
+  if (can && settled_ == 0 && times_ >= kMostUnsettled) {
     captures_ = false;
     failure_ = name_ + " is not a CUDA graph: its memory is not the same each time";
   }

@@ -53,7 +53,7 @@ void run(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tens
     std::vector<float> scores, sum;
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t row = task % rows, h = task / rows % heads, b = task / rows / heads;
-      const std::int64_t last = before + row;
+      const std::int64_t last = std::min(before + row, k.size(1) - 1);
       const std::int64_t first =
           mask.window > 0 ? std::max<std::int64_t>(0, last - mask.window + 1) : 0;
       attend(row_of<T>(q, b, row, h), k, v, b, h / group, first, last, mask.scale, scores, sum,

@@ -9,6 +9,11 @@
 namespace sortie::trainer::ops {
 namespace {
 
+std::int64_t checked_expert(std::int32_t expert, std::int64_t experts) {
+  SORTIE_CHECK(expert >= 0 && expert < experts, "expert {} of {}", expert, experts);
+  return expert;
+}
+
 constexpr std::int64_t kRouterGrain = 32;
 constexpr float kSigmoidFloor = 1e-20f;  // keeps the sum of k scores from being zero
 
@@ -237,7 +242,8 @@ void CpuBackend::count_choices(ExecutionContext&, const Tensor& experts, Tensor&
   const auto* chosen = experts.data<std::int32_t>();
   double* count = counts.data<double>();
   std::fill_n(count, counts.elements(), 0.0);
-  for (std::int64_t i = 0; i < experts.elements(); ++i) count[chosen[i]] += 1.0;
+  for (std::int64_t i = 0; i < experts.elements(); ++i)
+    count[checked_expert(chosen[i], counts.elements())] += 1.0;
 }
 
 void CpuBackend::count_choices_of_parts(ExecutionContext&, const Tensor& experts, Tensor& counts) {
@@ -246,7 +252,8 @@ void CpuBackend::count_choices_of_parts(ExecutionContext&, const Tensor& experts
   std::fill_n(count, counts.elements(), 0.0f);
   const std::int64_t length = experts.elements() / counts.size(0);
   for (std::int64_t part = 0; part < counts.size(0); ++part, count += counts.size(1))
-    for (std::int64_t i = part * length; i < (part + 1) * length; ++i) count[chosen[i]] += 1.0f;
+    for (std::int64_t i = part * length; i < (part + 1) * length; ++i)
+      count[checked_expert(chosen[i], counts.size(1))] += 1.0f;
 }
 
 void CpuBackend::limit_choices(ExecutionContext&, const Tensor& experts, std::int64_t expert_count,
