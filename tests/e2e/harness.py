@@ -48,14 +48,15 @@ def equal(actual, expected, what):
 
 
 def wait_until(condition, seconds, what):
-    """Returns the first true value of `condition()`. Fails if there is none within `seconds`."""
+    """Returns the first true value of `condition()`. Fails if there is none within `seconds`. `what` names the condition: a text, or a function that
+    describes the state at the timeout."""
     deadline = now() + seconds * PATIENCE
     while True:
         last = now() >= deadline  # fails only after a check that began past the deadline
         value = condition()
         if value:
             return value
-        check(not last, f"{what}: not within {seconds} s")
+        check(not last, f"{what() if callable(what) else what}: not within {seconds} s")
         time.sleep(0.03)
 
 

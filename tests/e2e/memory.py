@@ -28,7 +28,7 @@ def memory_on(bed, host, run_id):
 def expect_no_memory(bed, run_id, seconds):
     def there():
         return {host: kept for host in bed.hosts if (kept := memory_on(bed, host, run_id))}
-    wait_until(lambda: not there(), seconds, f"memory of {run_id} gone: {there()}")
+    wait_until(lambda: not there(), seconds, lambda: f"memory of {run_id} gone: {there()}")
 
 
 def ranks_of_attempt(bed, attempt, count, seconds=30):

@@ -57,7 +57,7 @@ class Boxes:
                 if "sleep 100000" not in command and "containerd-shim" not in command]
 
     def expect_clean(self, seconds):
-        wait_until(lambda: not self.processes(), seconds, f"the end of all in the boxes ({self.processes()})")
+        wait_until(lambda: not self.processes(), seconds, lambda: f"the end of all in the boxes ({self.processes()})")
 
 
 @contextlib.contextmanager

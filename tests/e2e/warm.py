@@ -56,7 +56,7 @@ class Warm:
 
     def wait_idle(self, hosts):
         wait_until(lambda: sorted((one["host"], one["state"]) for one in self.connections()) == [(host, "idle") for host in hosts],
-                   20, f"idle connections to {hosts} ({self.connections()})")
+                   20, lambda: f"idle connections to {hosts} ({self.connections()})")
 
     def keepers(self):
         """Returns the pids of background processes of this runtime folder, on this machine."""
@@ -89,7 +89,7 @@ class Warm:
             while below := [pid for pid, parent in parents.items() if chain and parent == chain[-1]]:
                 chain += below
             return len(chain) == len(parents) == 4
-        wait_until(lambda: all(resting(host) for host in HOSTS), 10, f"a chain of four processes on each host ({self.bed.leftovers()})")
+        wait_until(lambda: all(resting(host) for host in HOSTS), 10, lambda: f"a chain of four processes on each host ({self.bed.leftovers()})")
         return [self.bed.runner(host) for host in HOSTS]
 
     def waiting(self, host):

@@ -61,13 +61,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   SORTIE_CHECK(again.has_value(), "{}\n{}", again ? "" : again.error().message, shown);
   SORTIE_CHECK(same(loaded->job, again->job), "\n{}", shown);
   SORTIE_CHECK(to_toml(again->job) == shown);
-  for (const bool all : {false, true}) {
-    const std::string with_origin = show(*loaded, {.all = all, .origin = true});
-    auto annotated = load_job_text(with_origin, "origin.toml");
-    SORTIE_CHECK(annotated.has_value(), "{}\n{}", annotated ? "" : annotated.error().message,
-                 with_origin);
-    SORTIE_CHECK(same(loaded->job, annotated->job), "\n{}", with_origin);
-  }
+  // Each of the two forms for half of the inputs: a load of all keys takes 30 ms here.
+  const std::string with_origin = show(*loaded, {.all = size % 2 == 0, .origin = true});
+  auto annotated = load_job_text(with_origin, "origin.toml");
+  SORTIE_CHECK(annotated.has_value(), "{}\n{}", annotated ? "" : annotated.error().message,
+               with_origin);
+  SORTIE_CHECK(same(loaded->job, annotated->job), "\n{}", with_origin);
   if (loaded->job.runner.hosts_file.empty())
     SORTIE_CHECK(job_hosts(loaded->job.runner).has_value());
   return 0;
