@@ -11,7 +11,9 @@
 namespace sortie::cli {
 
 int print_error(const Error& error) {
-  fmt::print(stderr, "{}\n", printable_lines(error.message));
+  // Not by fmt::print(): it throws if stderr is closed or full, and the exit code still counts.
+  const std::string text = printable_lines(error.message) + "\n";
+  (void)std::fwrite(text.data(), 1, text.size(), stderr);
   return exit_code_for(error.code);
 }
 

@@ -49,9 +49,16 @@ bool is_underdetermined(const TopologyConfig& topology, BatchOutcome& outcome) {
 
 std::vector<Violation> check_batch(const TopologyConfig& topology) {
   if (std::vector<Violation> wrong = check_rampup(topology); !wrong.empty()) return wrong;
-  if (topology.data_parallel_size != 0)
-    return resolve_batch(topology, topology.data_parallel_size * ranks_of_replica(topology))
-        .violations;
+  if (topology.data_parallel_size != 0) {
+    const std::int64_t ranks = topology.data_parallel_size * ranks_of_replica(topology);
+    TopologyConfig of_site = topology;
+    // The hosts are unknown here. With several sites the global batch is that of all of them, and
+    // the other sizes are those of one site.
+    const std::int64_t each = topology.micro_batch_size * topology.gradient_accumulation_steps *
+                              topology.data_parallel_size;
+    if (each > 0 && topology.global_batch_size % each == 0) of_site.global_batch_size = each;
+    return resolve_batch(of_site, ranks).violations;
+  }
   BatchOutcome outcome;
   if (is_underdetermined(topology, outcome)) return outcome.violations;
   const std::int64_t micro = std::max<std::int64_t>(topology.micro_batch_size, 1);

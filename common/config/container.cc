@@ -258,6 +258,7 @@ std::vector<Violation> check_mounted(const JobConfig& job) {
   for (const DataPath& data : data_paths(job.data)) mounts.needs(data.key, data.path, true, false);
   mounts.needs("trainer.save_dir", job.trainer.save_dir, false, true);
   mounts.needs("trainer.load_dir", job.trainer.load_dir, false, false);
+  mounts.needs("trainer.load_weights_from", job.trainer.load_weights_from, false, false);
   mounts.needs("profiler.profiler_output", job.profiler.profiler_output, true, true);
   return rules.take();
 }

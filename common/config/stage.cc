@@ -119,6 +119,7 @@ std::vector<Violation> check_stage(const JobConfig& job) {
   for (const auto& [name, value] : job.runner.env) rules.anywhere("runner.env." + name, value);
   for (const DataPath& data : data_paths(job.data)) rules.path(data.key, data.path, data.is_prefix);
   rules.path("trainer.load_dir", job.trainer.load_dir, false);
+  rules.path("trainer.load_weights_from", job.trainer.load_weights_from, false);
   rules.nowhere("trainer.save_dir", job.trainer.save_dir);
   rules.nowhere("runner.work_dir", job.runner.work_dir);
   rules.nowhere("profiler.profiler_output", job.profiler.profiler_output);
@@ -141,6 +142,7 @@ void resolve_stage(JobConfig& job, std::string_view folder) {
   for (auto& [name, path] : job.data.validation_sets) path = with_stage(path, folder);
   job.data.tokenizer = with_stage(job.data.tokenizer, folder);
   job.trainer.load_dir = with_stage(job.trainer.load_dir, folder);
+  job.trainer.load_weights_from = with_stage(job.trainer.load_weights_from, folder);
 }
 
 }  // namespace sortie::config

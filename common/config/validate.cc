@@ -195,9 +195,10 @@ std::vector<Violation> validate_training(const JobConfig& job) {
       rules.broken("D1", {names.first, names.second},
                    fmt::format("{} is set too; remove one of the two", names.second));
   const std::vector<ValidationSet> sets = validation_sets(job.data);
+  constexpr std::string_view kNamed = "data.validation_sets.";
   for (const ValidationSet& set : sets) {
-    if (set.key.starts_with("data.validation_sets.") && set.name == kMainSet &&
-        set.key != sets.front().key)
+    const bool main_set_first = !sets.front().key.starts_with(kNamed);
+    if (main_set_first && set.key.starts_with(kNamed) && set.name == kMainSet)
       rules.broken("D4", {set.key, "data.validation_sets", sets.front().key},
                    fmt::format("{} is called so already; choose another name", sets.front().key));
     for (const std::string& prefix : set.prefixes)

@@ -41,7 +41,9 @@ std::uint64_t entry_bytes(const wire::FileEntry& entry);
 /// Assembles a received list of wanted pieces. Ranges must be within the manifest.
 class WantedReader {
  public:
-  static constexpr std::size_t kMaxRanges = 1'000'000;
+  /// A range is within one file, so there are as many as files, and more where pieces of a file are
+  /// scattered. 12 bytes each.
+  static constexpr std::size_t kMaxRanges = 2 * ManifestReader::kMaxEntries;
   Result<> add(const wire::FilesWanted& message, const std::vector<wire::FileEntry>& entries);
   bool complete() const { return complete_; }
   std::vector<wire::PieceRange> take();

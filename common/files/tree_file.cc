@@ -42,8 +42,16 @@ std::string part_name(std::string_view name) {
 Result<Part> open_part(int folder, std::string_view name) {
   Part part;
   Fd& fd = part.fd;
-  fd.reset(::openat(folder, part_name(name).c_str(),
-                    O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+  const std::string file = part_name(name);
+  const auto open = [&] {
+    fd.reset(::openat(folder, file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
+                      0600));
+  };
+  open();
+  // A transfer that ended between setting the mode and renaming leaves a part that may be
+  // read-only.
+  if (!fd && errno == EACCES && ::fchmodat(folder, file.c_str(), 0600, AT_SYMLINK_NOFOLLOW) == 0)
+    open();
   if (!fd) return std::unexpected(os_error(errno, shown_path(name)));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != ::geteuid())

@@ -57,9 +57,8 @@ Result<> TreeWriter::begin_file(int parent) {
                 "remove it");
   target_ = open_existing(parent, name);
   same_size_ = target_ && there && static_cast<std::uint64_t>(there->st_size) == entry.size;
-  old_part_ = open_existing(parent, part_name(name));
+  had_part_ = static_cast<bool>(open_existing(parent, part_name(name)));
   in_target_.assign(static_cast<std::size_t>(piece_count(entry.size)), false);
-  in_part_ = in_target_;
   piece_ = 0;
   copying_ = false;
   begun_ = true;
@@ -73,7 +72,7 @@ Result<> TreeWriter::end_comparison(int parent) {
   State& state = states_[entry_];
   const std::string_view name = name_of(entry.path);
   if (same_size_ && std::ranges::all_of(in_target_, [](bool b) { return b; })) {
-    if (old_part_) remove_part(parent, name);
+    if (had_part_) remove_part(parent, name);
     begun_ = false;
     return {};
   }
@@ -99,8 +98,6 @@ Result<bool> TreeWriter::inspect_file() {
     if (piece_ < count) {
       const auto at = static_cast<std::size_t>(piece_);
       in_target_[at] = target_ && matches(target_.get(), buffer_, entry, piece_);
-      if (!in_target_[at])
-        in_part_[at] = old_part_ && matches(old_part_.get(), buffer_, entry, piece_);
       if (++piece_ < count) return false;
     }
     SORTIE_TRY(end_comparison(parent));
@@ -110,9 +107,11 @@ Result<bool> TreeWriter::inspect_file() {
   State& state = states_[entry_];
   if (piece_ < count) {
     const auto at = static_cast<std::size_t>(piece_);
-    bool here = in_part_[at];
-    if (in_target_[at] && matches(target_.get(), buffer_, entry, piece_)) {
-      SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
+    SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
+    // Pieces of an old part are compared only now that it is locked: another transfer may have
+    // renamed that part to its final name, and this one is then new.
+    bool here = had_part_ && matches(part, buffer_, entry, piece_);
+    if (!here && in_target_[at] && matches(target_.get(), buffer_, entry, piece_)) {
       SORTIE_TRY(write_sparse(part, buffer_, piece_ * wire::kPieceBytes));
       here = true;
     }
@@ -125,7 +124,6 @@ Result<bool> TreeWriter::inspect_file() {
     if (++piece_ < count) return false;
   }
   target_.reset();
-  old_part_.reset();
   begun_ = false;
   return true;
 }

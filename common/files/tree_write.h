@@ -73,8 +73,9 @@ class TreeWriter {
   std::uint32_t entry_ = 0;
   std::uint64_t piece_ = 0;
   bool begun_ = false, copying_ = false, same_size_ = false;
-  Fd target_, old_part_;
-  std::vector<bool> in_target_, in_part_;
+  bool had_part_ = false;  // of an earlier transfer
+  Fd target_;
+  std::vector<bool> in_target_;
   std::string buffer_;
   // settle()
   std::uint32_t settled_ = 0, folders_settled_ = 0;

@@ -179,6 +179,8 @@ std::string remedy_command(Remedy remedy, std::string_view host, const Finding& 
     case Remedy::storage:
       return word ? where + "sudo smartctl -a /dev/" + finding.device : std::string();
     case Remedy::network:
+      if (const std::string pci = pci_address(finding.device); !pci.empty())
+        return where + "lspci -vv -s " + pci;
       return word ? where + "ip -s link show dev " + finding.device : std::string();
     case Remedy::space:
       return where + "df -h";

@@ -41,6 +41,16 @@ TEST_CASE("two of the three batch keys decide") {
   }
 }
 
+TEST_CASE("a global batch may be that of several sites, whose number is unknown") {
+  TopologyConfig topology{.data_parallel_size = 4,
+                          .micro_batch_size = 2,
+                          .gradient_accumulation_steps = 2,
+                          .global_batch_size = 32};
+  CHECK(text_of(check_batch(topology)) == "");
+  topology.global_batch_size = 24;
+  CHECK(text_of(check_batch(topology)).starts_with("T4 topology.global_batch_size: 24 is not 16"));
+}
+
 TEST_CASE("batch sizes that do not fit the ranks name the nearest that do") {
   CHECK(batch_error({.micro_batch_size = 2, .global_batch_size = 20}, 4) ==
         "T4 topology.global_batch_size: 20 is no multiple of 8 = 2 (micro_batch_size) * 4 (ranks), "

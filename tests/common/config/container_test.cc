@@ -260,6 +260,9 @@ TEST_CASE("what the trainer reads and writes lies under a mount") {
   job.trainer.load_dir = "/old";
   CHECK(error().find("add [\"/old\", \"/old\", \"ro\"] to") != std::string::npos);
   job.trainer.load_dir = "";
+  job.trainer.load_weights_from = "/old";
+  CHECK(error().starts_with("E3 trainer.load_weights_from: \"/old\" is under no mount"));
+  job.trainer.load_weights_from = "";
   job.data.tokenizer = "sentencepiece:/tok/m.model";
   CHECK(error().starts_with("E3 data.tokenizer: \"/tok/m.model\" is under no mount"));
   job.runner.container.engine = "";

@@ -10,6 +10,15 @@ TEST_CASE("the default job breaks no rule, and only lacks token files for traini
         "PREFIX.idx (`sortie-train data build` makes them)");
 }
 
+TEST_CASE("a validation set may be called as the main set, where there is none") {
+  JobConfig job;
+  job.data.data_prefixes = {"/d/text"};
+  job.data.validation_sets = {{"code", "/d/code"}, {"validation", "/d/other"}};
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.validation_data_prefixes = {"/d/main"};
+  CHECK(text_of(validate_training(job)).starts_with("D4 data.validation_sets.validation: "));
+}
+
 TEST_CASE("a network is an interface, a pattern of interfaces, or a CIDR") {
   JobConfig job;
   for (const char* good : {"", "eth1", "ib*", "enp3s0f0.100", "*", "10.1.0.0/16", "0.0.0.0/0",

@@ -101,6 +101,19 @@ TEST_CASE("pieces that no file has can not be asked for") {
   CHECK_FALSE(ask({1, UINT32_MAX, UINT32_MAX}));
 }
 
+TEST_CASE("pieces of as many files as a manifest may have can be asked for") {
+  const std::vector<FileEntry> entries = {file("a", 1)};
+  const std::vector<wire::PieceRange> many(100'000, wire::PieceRange{0, 0, 1});
+  WantedReader reader;
+  std::size_t asked = 0;
+  for (; asked < ManifestReader::kMaxEntries; asked += many.size())
+    REQUIRE(reader.add({many, 0, 0, ""}, entries));
+  for (; asked <= WantedReader::kMaxRanges; asked += many.size())
+    if (!reader.add({many, 0, 0, ""}, entries)) break;
+  CHECK(asked >= ManifestReader::kMaxEntries);
+  CHECK(asked <= WantedReader::kMaxRanges);
+}
+
 TEST_CASE("pieces of a file") {
   CHECK(piece_count(0) == 0);
   CHECK(piece_count(1) == 1);

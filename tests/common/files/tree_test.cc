@@ -212,6 +212,44 @@ TEST_CASE("two transfers at once on a file system without locks: none of them mi
   });
 }
 
+TEST_CASE("a part that another transfer completes meanwhile is not taken for the own part") {
+  const ScopedTempDir dir;
+  write_text(dir / "source", big(3u << 20, 'p'));
+  const auto source = scan_tree(dir / "source", "file");
+  TreeWriter first = writer(dir / "to", *source), second = writer(dir / "to", *source);
+  REQUIRE(inspect(first));
+  REQUIRE(fill(first, *source));
+  for (int piece = 0; piece < 2; ++piece) CHECK_FALSE(*second.inspect());
+  REQUIRE(settle(first));  // renames the part
+  REQUIRE(inspect(second));
+  REQUIRE(fill(second, *source));
+  REQUIRE(settle(second));
+  CHECK((read_text(dir / "to/file") == read_text(dir / "source")));
+}
+
+TEST_CASE("a part that already has its final mode is used again") {
+  const ScopedTempDir dir;
+  write_text(dir / "source", big(2u << 20, 'm'));
+  write_text(dir / "to/other", "");
+  constexpr uid_t kNobody = 65534;  // root could open the part whatever its mode
+  for (const fs::path& path : {dir.path(), dir / "to"})
+    REQUIRE(::chown(path.c_str(), kNobody, kNobody) == 0);
+  REQUIRE(::seteuid(kNobody) == 0);
+  const auto source = scan_tree(dir / "source", "file");
+  Result<int> pieces = 0;
+  {
+    TreeWriter ended = writer(dir / "to", *source);
+    REQUIRE(inspect(ended));
+    REQUIRE(fill(ended, *source));
+    REQUIRE(::chmod((dir / "to" / part_name("file")).c_str(), 0444) == 0);
+  }
+  pieces = copy(dir / "source", "file", dir / "to");
+  REQUIRE(::seteuid(0) == 0);
+  REQUIRE_MESSAGE(pieces, (pieces ? "" : pieces.error().message));
+  CHECK(*pieces == 0);
+  CHECK((read_text(dir / "to/file") == read_text(dir / "source")));
+}
+
 TEST_CASE("a piece that is not what was announced is not written") {
   const ScopedTempDir dir;
   write_text(dir / "source", big(2u << 20, 'n'));

@@ -156,6 +156,8 @@ TEST_CASE(
     CHECK(remedy_command(Remedy::storage, "h03", finding).empty());
     CHECK(remedy_command(Remedy::network, "h03", finding).empty());
   }
+  finding.device = "0000:c1:00.0";  // of an adapter, whose interface is not known
+  CHECK(remedy_command(Remedy::network, "h03", finding) == "ssh h03 lspci -vv -s 0000:c1:00.0");
   finding.device = "nvme0n1";
   CHECK(remedy_command(Remedy::storage, "h03", finding) == "ssh h03 sudo smartctl -a /dev/nvme0n1");
 }
