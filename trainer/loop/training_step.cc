@@ -119,10 +119,13 @@ void TrainingStep::rehearse() {
   expect_routing();
   std::optional<Allocator::RepeatedMemory> memory;  // that of the steps
   if (passes_->one_by_one()) memory.emplace(context_.allocator());
-  for (const PipelineAction& action : passes_->begin_training(1, shape.elements())) {
+  // Interleaved stages take micro-batches in groups of as many as there are stages.
+  const std::int64_t micro_batches =
+      job_.topology.pipeline_interleave > 1 ? job_.topology.pipeline_parallel_size : 1;
+  for (const PipelineAction& action : passes_->begin_training(micro_batches, shape.elements())) {
     if (passes_->several_stages()) passes_->await(action);
     if (action.kind == PipelineAction::Kind::forward)
-      pass_forward(action, batch, 1, shape.elements(), loss);
+      pass_forward(action, batch, micro_batches, micro_batches * shape.elements(), loss);
     else if (action.kind == PipelineAction::Kind::backward)
       (void)passes_->backward(action);
     else

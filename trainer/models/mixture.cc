@@ -107,10 +107,23 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
                group_);
 }
 
+bool MixtureModule::trains() const {
+  const auto trained = [](const Parameter* weight) {
+    if (weight == nullptr || weight->trained()) return weight != nullptr;
+    const auto& low = weight->low_rank();
+    return low && (low->down->trained() || low->up->trained());
+  };
+  return std::ranges::any_of(gate_up_, trained) || std::ranges::any_of(down_, trained) ||
+         trained(shared_.gate_up.weight) || trained(shared_.down.weight);
+}
+
 /// Returns a partial sum over the tensor-parallel group: this rank's rows through the experts, plus
 /// its part of the shared expert's width for all rows.
 Var MixtureModule::mix_apart(Graph& graph, const Var& rows, const Routed& routed) const {
   const ExpertGroup& group = *expert_group_;
+  // All ranks of the group record the same steps, whichever experts are trained: a backward pass
+  // has exchanges of all of them.
+  if (trains()) graph.set_flows(true);
   const auto [first, count] = group.own_rows(rows.data.size(0));
   const Routed own{slice_rows(graph, routed.weights, first, count),
                    routed.experts.slice(0, first, count), routed.most};

@@ -42,6 +42,8 @@ class MixtureModule {
   MixtureSpec spec_;
   std::int64_t index_;
   Var mix_apart(Graph& graph, const Var& rows, const Routed& routed) const;
+  /// Whether any weight of the experts, of all ranks, or of the shared expert is trained.
+  bool trains() const;
   const TensorGroup* group_;
   const ExpertGroup* expert_group_;
   Parameter* router_;

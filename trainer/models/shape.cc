@@ -1,8 +1,12 @@
 #include "trainer/models/shape.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "common/config/architectures.h"
+#include "trainer/ops/attention.h"
 
 namespace sortie::trainer {
 
@@ -33,6 +37,21 @@ ModelShape resolve_shape(const config::ModelConfig& c) {
   s.num_positions = c.num_positions ? c.num_positions : c.sequence_length;
   s.tied = c.weight_tying;
   return s;
+}
+
+Result<> check_head_sizes(const config::ModelConfig& config, const Device& device) {
+  const ModelShape shape = resolve_shape(config);
+  const std::int64_t widest = std::max(shape.head_dim, shape.value_dim);
+  if (device.kind != DeviceKind::cuda || widest <= ops::kMaxHeadSizeOnGpu) return {};
+  const bool latent = config::architecture_of(config).latent;
+  return fail(ErrorCode::unsupported,
+              fmt::format("{}: heads of {} dimensions are wider than the {} that GPUs support; use "
+                          "narrower heads, or compute on the CPU (trainer.device = \"cpu\")",
+                          !latent ? "model.head_dim"
+                          : shape.head_dim == widest
+                              ? "model.mla.qk_nope_head_dim, model.mla.qk_rope_head_dim"
+                              : "model.mla.v_head_dim",
+                          widest, ops::kMaxHeadSizeOnGpu));
 }
 
 std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& shape) {

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "common/base/result.h"
 #include "common/config/schema.h"
+#include "trainer/tensor/device.h"
 
 namespace sortie::trainer {
 
@@ -17,6 +19,9 @@ struct ModelShape {
   bool tied;
 };
 ModelShape resolve_shape(const config::ModelConfig& config);
+
+/// ErrorCode::unsupported if the heads are too wide for the device.
+Result<> check_head_sizes(const config::ModelConfig& config, const Device& device);
 
 /// Inner width of an expert.
 std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& shape);

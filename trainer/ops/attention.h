@@ -31,6 +31,9 @@ RopeTable make_rope_table(ExecutionContext& context, std::int64_t positions,
 void rope(ExecutionContext& context, Tensor& x, const RopeTable& table, const Tensor& positions,
           bool inverse);
 
+/// Widest heads, of queries, keys and values, that GPUs support.
+inline constexpr std::int64_t kMaxHeadSizeOnGpu = 256;
+
 /// For a call with only some queries and some keys of each sequence: their positions in it.
 struct AttentionPart {
   std::int64_t first_query = 0, first_key = 0;

@@ -50,6 +50,23 @@ TEST_CASE("frozen parts and low-rank updates leave experts apart as they are in 
   check_equal(run_layout(with_experts_on(lora, kTwoReplicas), 2, 4), run_layout(lora, 1, 4));
 }
 
+TEST_CASE("ranks with only frozen experts, or only a trained shared one, exchange all gradients") {
+  // Nothing before the experts is trained.
+  config::JobConfig frozen = experts_job("mixtral");
+  frozen.model.weight_tying = false;
+  frozen.optimizer.freeze = {"embedding.*", "final_norm*", "*.attention*", "*.mlp_norm*",
+                             "*.router*"};
+  for (int expert = 0; expert < 4; ++expert)  // all of the first rank
+    frozen.optimizer.freeze.push_back("*.experts." + std::to_string(expert) + ".*");
+  check_equal(run_layout(with_experts_on(frozen, kTwoReplicas), 2, 3), run_layout(frozen, 1, 3));
+  config::JobConfig shared = experts_job("deepseek-v3");
+  shared.model.moe.num_shared_experts = 1;
+  shared.model.moe.first_dense_layers = 0;
+  shared.lora.rank = 2;
+  shared.lora.modules = {"*.shared.*"};
+  check_equal(run_layout(with_experts_on(shared, kTwoReplicas), 2, 3), run_layout(shared, 1, 3));
+}
+
 TEST_CASE("experts apart in bf16 follow one process in bf16") {
   if (skips_bf16()) return;
   const config::JobConfig narrow = experts_job("mixtral");

@@ -146,6 +146,20 @@ TEST_CASE("on a GPU: a resume computes products as before, whatever is timed now
   CHECK(resumed[1].state == whole[1].state);
 }
 
+TEST_CASE("on a GPU: interleaved stages time their products" * doctest::skip(no_gpu_is_tested())) {
+  config::JobConfig job = tiny_job();
+  job.model.num_layers = 4;
+  job.model.sequence_length = 16;
+  job.topology.micro_batch_size = 1;
+  job.topology.global_batch_size = 4;
+  job.topology.pipeline_parallel_size = 2;
+  job.topology.pipeline_interleave = 2;
+  job.trainer.train_iterations = 1;
+  const auto trained = train_on_two_ranks(job);
+  CHECK(trained[0].losses == trained[1].losses);
+  CHECK(ops::count_product_choices(trained[0].choices) > 4);
+}
+
 TEST_CASE("on a GPU: what was timed before the first step has no part in it" *
           doctest::skip(no_gpu_is_tested())) {
   config::JobConfig job = mixture_job("deepseek-v3");

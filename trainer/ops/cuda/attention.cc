@@ -13,8 +13,6 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr std::int64_t kMaxHeadSize = 256;
-
 template <class T>
 Heads<T> heads_of(const Tensor& x) {
   Heads<T> view{
@@ -45,9 +43,9 @@ template <class T>
 AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
                              const AttentionMask& mask, std::int64_t ahead = 0) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
-  SORTIE_CHECK(q.size(3) <= kMaxHeadSize && v.size(3) <= kMaxHeadSize,
+  SORTIE_CHECK(q.size(3) <= kMaxHeadSizeOnGpu && v.size(3) <= kMaxHeadSizeOnGpu,
                "heads of {} and {} dimensions: GPUs take up to {}", q.size(3), v.size(3),
-               kMaxHeadSize);
+               kMaxHeadSizeOnGpu);
   const AttentionPart part =
       mask.part.value_or(AttentionPart{.first_query = ahead, .first_key = 0, .tokens = k.size(1)});
   SORTIE_CHECK(part.tokens <= kMost, "sequences of {} tokens", part.tokens);
