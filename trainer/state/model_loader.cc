@@ -93,8 +93,8 @@ Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer(const std::string& nam
 
 Result<> LoadedModel::encode_prompt(const Tokenizer& tokenizer, std::string_view text,
                                     std::vector<std::int32_t>& ids) const {
-  SORTIE_ASSIGN_OR_RETURN(const TextForm form, find_text_form(folder));
-  if (form.special_tokens.value_or(true)) return encode_with_special_tokens(tokenizer, text, ids);
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<std::int32_t> before, tokens_before_prompt(tokenizer));
+  ids.insert(ids.end(), before.begin(), before.end());
   return tokenizer.encode(text, ids);
 }
 

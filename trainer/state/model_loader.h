@@ -25,8 +25,9 @@ struct LoadedModel {
   /// `named` is empty, returns the checkpoint's own: the one that it contains, otherwise the one
   /// that its config names. ErrorCode::data if there is none.
   Result<std::unique_ptr<Tokenizer>> tokenizer(const std::string& named = {}) const;
-  /// Encodes a text that the model is to continue, and appends it to `ids`; with the tokenizer's
-  /// special tokens around it if the training texts had them, or if that is unknown.
+  /// Encodes a text that the model is to continue, and appends it to `ids`, after the special
+  /// tokens that the tokenizer puts before a text if the training texts had them, or if that is
+  /// unknown. Those that end a text do not follow.
   Result<> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
                          std::vector<std::int32_t>& ids) const;
   /// Returns the special tokens that precede such a text.

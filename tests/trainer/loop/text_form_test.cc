@@ -104,6 +104,18 @@ TEST_CASE("prompts begin as the texts of the training did") {
   CHECK_FALSE(begins_texts(files.train(next, "g")));
 }
 
+TEST_CASE("a prompt has no token that ends a text") {
+  const BuiltFiles files;
+  const std::string prefix = files.build("both", true, false, kPrefixed);
+  const auto model = load_model(files.train(files.job({prefix}, kPrefixed), "a"), 1, "f32").value();
+  const auto tokenizer = model->tokenizer().value();
+  REQUIRE(tokenizer->special_tokens().after == std::vector<std::int32_t>{600});
+  std::vector<std::int32_t> ids, expected = {601};
+  REQUIRE(model->encode_prompt(*tokenizer, "text", ids));
+  REQUIRE(tokenizer->encode("text", expected));
+  CHECK(ids == expected);
+}
+
 TEST_CASE("checkpoints of older versions and imported ones begin prompts as their tokenizer does") {
   const BuiltFiles files;
   const fs::path trained = files.train(files.job({files.build("without", false)}), "run");
