@@ -52,7 +52,10 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
   };
   Sha256 hash;
   if (source->packed_) hash.update("packed\n");
-  hash.update(fmt::format("{} {}\n", tokenizer.name(), tokenizer.model_hash()));
+  // The path of the tokenizer's file is not part of it: hosts may have the file at different
+  // places.
+  const std::string name = tokenizer.name();
+  hash.update(fmt::format("{} {}\n", name.substr(0, name.find(':')), tokenizer.model_hash()));
   for (const std::string& file : files) {
     SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
     hash.update(text);

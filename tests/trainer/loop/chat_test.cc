@@ -110,6 +110,25 @@ TEST_CASE("reading conversations reports the bytes of all files") {
   CHECK(reports.back() == bytes);
 }
 
+TEST_CASE("the fingerprint of conversations depends on the tokenizer's content, not its path") {
+  const sortie::test::ScopedTempDir dir;
+  sortie::test::write_text(dir / "chat.jsonl", kConversation);
+  for (const char* home : {"a", "b"}) {
+    fs::create_directories(dir / home);
+    fs::copy_file(std::string(kQwen).substr(3), dir / home / "tokenizer.json");
+  }
+  const auto fingerprint = [&](const std::string& tokenizer) {
+    return ChatSource::open(chat_job(tokenizer), {dir.str("chat.jsonl")},
+                            *make_tokenizer(tokenizer).value(), /*shuffle=*/true)
+        .value()
+        ->fingerprint();
+  };
+  const std::string first = fingerprint("hf:" + dir.str("a/tokenizer.json"));
+  CHECK(fingerprint("hf:" + dir.str("b/tokenizer.json")) == first);
+  CHECK(fingerprint(kGpt2) != first);
+  CHECK(fingerprint("byte") != first);
+}
+
 TEST_CASE("keys that would change what is trained are errors that name file, line and key") {
   const sortie::test::ScopedTempDir dir;
   const auto tokenizer = make_byte_tokenizer();
