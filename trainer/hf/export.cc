@@ -109,9 +109,11 @@ void choose_prediction_layers(OpenedModel& opened, std::vector<StorageType>& typ
 
 }  // namespace
 
-Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
+Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& folder,
                                const ExportOptions& options) {
   std::error_code error;
+  // With a slash at the end the temporary folder would be inside.
+  const fs::path out = folder.has_filename() ? folder : folder.parent_path();
   if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error)))
     return fail(ErrorCode::usage,
                 fmt::format("{}: exists and is not empty; name a new folder", out.string()));

@@ -31,9 +31,9 @@ struct ExportOptions {
   OnProgress progress{};
 };
 /// Creates a folder that transformers loads, with the tokenizer of the run and its companion files.
-/// Merges low-rank updates into the weights. ErrorCode::usage unless `out` is absent or empty.
+/// Merges low-rank updates into the weights. ErrorCode::usage unless `folder` is absent or empty.
 Result<ImportReport> export_hf(const std::filesystem::path& checkpoint,
-                               const std::filesystem::path& out, const ExportOptions& options);
+                               const std::filesystem::path& folder, const ExportOptions& options);
 
 /// Reads the notes that an import left in the checkpoint into types, left_out_prefix, assets and
 /// config_json. Without notes, sets all types to f32.

@@ -274,6 +274,16 @@ TEST_CASE("an export reports how far it is, from the reading of the checkpoint o
   CHECK(ended);
 }
 
+TEST_CASE("an export into a folder whose name ends with a slash, new or empty") {
+  const Scratch scratch;
+  import_and_export(kData / "llama-a", scratch, scratch.path / "new" / "");
+  CHECK(fs::exists(scratch.path / "new" / "config.json"));
+  fs::create_directories(scratch.path / "empty");
+  import_and_export(kData / "llama-a", scratch, scratch.path / "empty" / "");
+  CHECK(fs::exists(scratch.path / "empty" / "config.json"));
+  CHECK_FALSE(fs::exists(scratch.path / "empty.tmp"));
+}
+
 TEST_CASE("an export does not touch what is there, and leaves nothing behind when it fails") {
   const Scratch scratch;
   import_and_export(kData / "llama-a", scratch, scratch.path / "out");
