@@ -1,9 +1,11 @@
 #include "trainer/data/build.h"
 
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <charconv>
 #include <chrono>
+#include <map>
 
 #include "common/base/atomic_file.h"
 #include "trainer/data/build_manifest.h"
@@ -38,6 +40,10 @@ class Builder {
     result_.type = tokenizer_.name() == "byte" && !options_.append_eod
                        ? TokenType::u8
                        : token_type_for(tokenizer_.vocab_size());
+    result_.parts = options_.split ? std::vector<BuildPart>{{options_.output + "-train", {}},
+                                                            {options_.output + "-validation", {}}}
+                                   : std::vector<BuildPart>{{options_.output, {}}};
+    SORTIE_TRY(check_existing_files());
     SORTIE_TRY(open_writers());
     SORTIE_TRY(add_documents());
     SORTIE_TRY(check_parts());
@@ -49,12 +55,14 @@ class Builder {
     result_.text_bytes = progress_.bytes;
     result_.empty_documents = progress_.empty_documents;
     result_.left_out = progress_.left_out;
-    SORTIE_TRY(write_file_atomic(options_.output + ".json", to_json(manifest())));
+    SORTIE_TRY(write_file_atomic(manifest_path(), to_json(manifest())));
     return std::move(result_);
   }
 
  private:
   using Pool = OrderedPool<TextChunk, EncodedChunk>;
+
+  std::string manifest_path() const { return options_.output + ".json"; }
 
   Result<> check_special_tokens() const {
     if (!options_.add_special_tokens) return {};
@@ -73,12 +81,33 @@ class Builder {
     return {};
   }
 
-  Result<> open_writers() {
-    if (options_.split) {
-      result_.parts = {{options_.output + "-train", {}}, {options_.output + "-validation", {}}};
-    } else {
-      result_.parts = {{options_.output, {}}};
+  /// Refuses a manifest that exists, unless --overwrite, and output files that are inputs, always.
+  Result<> check_existing_files() const {
+    std::vector<std::string> outputs = {manifest_path()};
+    for (const BuildPart& part : result_.parts)
+      outputs.insert(outputs.end(), {part.prefix + ".bin", part.prefix + ".idx"});
+    std::map<std::pair<dev_t, ino_t>, std::string> existing;
+    struct stat info {};
+    for (const std::string& path : outputs)
+      if (::stat(path.c_str(), &info) == 0)
+        existing.emplace(std::pair(info.st_dev, info.st_ino), path);
+    if (existing.empty()) return {};
+    for (const std::filesystem::path& file : result_.corpus.files) {
+      if (::stat(file.c_str(), &info) != 0) continue;  // opening it says why
+      if (const auto found = existing.find({info.st_dev, info.st_ino}); found != existing.end())
+        return fail(ErrorCode::data, fmt::format("{}: is the input {}, which the build would "
+                                                 "replace; choose another --output",
+                                                 found->second, file.string()));
     }
+    std::error_code ignored;
+    if (!options_.overwrite && std::filesystem::exists(manifest_path(), ignored))
+      return fail(
+          ErrorCode::data,
+          fmt::format("{}: exists; choose another --output or give --overwrite", manifest_path()));
+    return {};
+  }
+
+  Result<> open_writers() {
     writers_.reserve(result_.parts.size());
     for (const BuildPart& part : result_.parts) {
       SORTIE_ASSIGN_OR_RETURN(

@@ -59,6 +59,7 @@ struct BuildResult {
 /// With a split t,v, document i belongs to validation if
 /// floor((i + 1) * v / (t + v)) > floor(i * v / (t + v)); with 99,1 every 100th does.
 /// Equal inputs give byte-identical files. PREFIX.json (see README.md) is written last.
+/// ErrorCode::data if one of the files exists, unless `overwrite`, or is an input.
 Result<BuildResult> build_token_files(const BuildOptions& options, const Tokenizer& tokenizer);
 
 /// Parses two shares such as "99,1". ErrorCode::usage unless both are whole numbers from 1 to

@@ -180,6 +180,46 @@ TEST_CASE("bad splits are refused") {
   CHECK(*parse_split("99,1") == std::pair<std::uint64_t, std::uint64_t>(99, 1));
 }
 
+TEST_CASE("a build replaces the manifest of another build only if it is told to") {
+  const Tree tree;
+  BuildOptions options{.corpus = {.inputs = {tree.root}}, .output = tree.dir.str("y")};
+  options.split = *parse_split("1,1");
+  REQUIRE(build_token_files(options, *make_byte_tokenizer()).has_value());
+  options.split.reset();
+  const auto refused = build_token_files(options, *make_byte_tokenizer());
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code == ErrorCode::data);
+  CHECK(refused.error().message ==
+        tree.dir.str("y.json") + ": exists; choose another --output or give --overwrite");
+  CHECK(inspect_token_file(tree.dir.str("y-train"), 5)->manifest.has_value());
+  CHECK_FALSE(fs::exists(tree.dir / "y.bin"));
+  options.overwrite = true;
+  CHECK(build_token_files(options, *make_byte_tokenizer()).has_value());
+}
+
+TEST_CASE("a build never replaces an input") {
+  for (const char* ending : {".json", ".bin", ".idx"}) {
+    CAPTURE(ending);
+    const test::ScopedTempDir dir;
+    const std::string line = "{\"text\": \"good\"}\n", name = std::string("train") + ending;
+    test::write_text(dir / "text", line);
+    fs::create_hard_link(dir / "text", dir / name);
+    BuildOptions options{.corpus = {.inputs = {dir / "text"}}, .output = dir.str("train")};
+    options.documents.json_key = "text";
+    for (const bool overwrite : {false, true}) {
+      options.overwrite = overwrite;
+      const auto refused = build_token_files(options, *make_byte_tokenizer());
+      REQUIRE_FALSE(refused.has_value());
+      CHECK(refused.error().code == ErrorCode::data);
+      CHECK(refused.error().message == dir.str(name) + ": is the input " + dir.str("text") +
+                                           ", which the build would replace; choose another "
+                                           "--output");
+    }
+    CHECK(test::read_text(dir / name) == line);
+    CHECK(names_in(dir.path()) == std::set<std::string>{"text", name});
+  }
+}
+
 TEST_CASE("an interrupted build leaves nothing") {
   const Tree tree;
   int asked = 0;
