@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <map>
@@ -47,6 +49,7 @@ class Builder {
     SORTIE_TRY(open_writers());
     SORTIE_TRY(add_documents());
     SORTIE_TRY(check_parts());
+    SORTIE_TRY(remove_old_manifest());
     for (TokenFileWriter& writer : writers_) {
       SORTIE_ASSIGN_OR_RETURN(TokenFileSummary summary, writer.finish());
       result_.parts[static_cast<std::size_t>(&writer - writers_.data())].summary =
@@ -185,6 +188,15 @@ class Builder {
                       options_.split->second, left_out_text()));
     }
     return {};
+  }
+
+  /// If the build fails later, the old manifest must not describe the new files.
+  Result<> remove_old_manifest() const {
+    const std::filesystem::path path = manifest_path();
+    if (::unlink(path.c_str()) == 0)
+      return sync_path(path.has_parent_path() ? path.parent_path() : ".");
+    if (errno == ENOENT) return {};
+    return std::unexpected(os_error(errno, "remove " + path.string()));
   }
 
   std::string left_out_text() const {

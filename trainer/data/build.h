@@ -58,7 +58,8 @@ struct BuildResult {
 /// DocumentOptions keeps them. The other documents are numbered from 0 in the order of list_corpus.
 /// With a split t,v, document i belongs to validation if
 /// floor((i + 1) * v / (t + v)) > floor(i * v / (t + v)); with 99,1 every 100th does.
-/// Equal inputs give byte-identical files. PREFIX.json (see README.md) is written last.
+/// Equal inputs give byte-identical files. PREFIX.json (see README.md) is written last; an old one
+/// is removed before the first file is replaced.
 /// ErrorCode::data if one of the files exists, unless `overwrite`, or is an input.
 Result<BuildResult> build_token_files(const BuildOptions& options, const Tokenizer& tokenizer);
 

@@ -197,6 +197,24 @@ TEST_CASE("a build replaces the manifest of another build only if it is told to"
   CHECK(build_token_files(options, *make_byte_tokenizer()).has_value());
 }
 
+TEST_CASE("a build that fails between its files leaves no manifest of the old ones") {
+  const Tree tree;
+  BuildOptions options{
+      .corpus = {.inputs = {tree.root}}, .output = tree.dir.str("s"), .overwrite = true};
+  options.split = *parse_split("1,1");
+  REQUIRE(build_token_files(options, *make_byte_tokenizer()).has_value());
+  fs::remove(tree.dir / "s-validation.bin");
+  fs::create_directories(tree.dir / "s-validation.bin");  // no file can replace it
+  test::write_text(tree.root / "a.txt", "another text");
+  const std::string old = test::read_text(tree.dir / "s-train.bin");
+  CHECK_FALSE(build_token_files(options, *make_byte_tokenizer()).has_value());
+  CHECK(test::read_text(tree.dir / "s-train.bin") != old);
+  CHECK_FALSE(fs::exists(tree.dir / "s.json"));
+  const auto inspection = inspect_token_file(tree.dir.str("s-train"), 5);
+  REQUIRE(inspection.has_value());
+  CHECK_FALSE(inspection->manifest.has_value());
+}
+
 TEST_CASE("a build never replaces an input") {
   for (const char* ending : {".json", ".bin", ".idx"}) {
     CAPTURE(ending);
