@@ -3,11 +3,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <span>
+
+#include "trainer/storage/mapped_file.h"
 
 namespace sortie::trainer {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
+
+/// Larger files stay mapped. A chunk can hold thousands of small files, and a process has 65530
+/// mappings by default (vm.max_map_count), so these are copied.
+constexpr std::size_t kMostCopied = std::size_t{256} << 10;
 
 std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.data()), file.size()};
@@ -25,20 +32,29 @@ Result<> DocumentReader::open_next() {
                               "another name to take the file as text",
                               path_));
   SORTIE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, ErrorCode::io));
-  file.expect_sequential();
-  mapped_ = std::make_shared<MappedFile>(std::move(file));
+  if (file.size() <= kMostCopied) {
+    auto copy = std::make_shared<std::string>(text_of(file));
+    stored_ = *copy;
+    stored_owner_ = std::move(copy);
+  } else {
+    file.expect_sequential();
+    auto mapped = std::make_shared<MappedFile>(std::move(file));
+    stored_ = text_of(*mapped);
+    stored_owner_ = std::move(mapped);
+  }
   begins_ = true;
   line_ = 1;
   input_used_ = 0;
   gzip_.reset();
   carried_.clear();
-  if (!GzipReader::is_gzip(mapped_->bytes())) {
-    owner_ = mapped_;
-    rest_ = text_of(*mapped_);
+  const auto bytes = std::as_bytes(std::span(stored_));
+  if (!GzipReader::is_gzip(bytes)) {
+    owner_ = stored_owner_;
+    rest_ = stored_;
     return {};
   }
   rest_ = {};
-  gzip_.emplace(mapped_->bytes(), path_);
+  gzip_.emplace(bytes, path_);
   if (!options_.json_key.empty()) return {};
   auto text = std::make_shared<std::string>();
   while (!gzip_->at_end()) SORTIE_TRY(gzip_->read(std::max(text->size(), kChunk), *text));
@@ -49,10 +65,10 @@ Result<> DocumentReader::open_next() {
 }
 
 void DocumentReader::use_input(TextChunk& chunk) {
-  const std::uint64_t used = gzip_               ? gzip_->position()
-                             : rest_.empty()     ? mapped_->size()
-                             : owner_ == mapped_ ? mapped_->size() - rest_.size()
-                                                 : 0;
+  const std::uint64_t used = gzip_                     ? gzip_->position()
+                             : rest_.empty()           ? stored_.size()
+                             : owner_ == stored_owner_ ? stored_.size() - rest_.size()
+                                                       : 0;
   chunk.input_bytes += used - input_used_;
   input_used_ = used;
   chunk.files += begins_ ? 1 : 0;

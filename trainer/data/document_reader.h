@@ -11,7 +11,6 @@
 #include "common/base/result.h"
 #include "trainer/data/corpus.h"
 #include "trainer/data/gzip_reader.h"
-#include "trainer/storage/mapped_file.h"
 #include "trainer/tokenizer/text_check.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -48,8 +47,9 @@ struct TextChunk {
   std::vector<std::shared_ptr<const void>> owners{};  // keep the memory of the views alive
 };
 
-/// Not thread-safe. Maps a file when it is reached and detects gzip by its magic number.
-/// Decompresses a gzip file of plain text as a whole in memory; streams one of JSON lines.
+/// Not thread-safe. Reads a small file when it is reached and maps a larger one. Detects gzip by
+/// its magic number. Decompresses a gzip file of plain text as a whole in memory; streams one of
+/// JSON lines.
 class DocumentReader {
  public:
   /// `corpus` and `tokenizer` must outlive the reader. Tokenizer::find_cut decides where a long
@@ -76,8 +76,9 @@ class DocumentReader {
   std::string path_;
   std::shared_ptr<const void> owner_;  // owns the memory of rest_
   std::string_view rest_;
-  std::size_t document_rest_ = 0;  // bytes of rest_ that belong to the current document
-  std::shared_ptr<MappedFile> mapped_;
+  std::size_t document_rest_ = 0;             // bytes of rest_ that belong to the current document
+  std::shared_ptr<const void> stored_owner_;  // owns the memory of stored_
+  std::string_view stored_;                   // the file's bytes, compressed or not
   std::optional<GzipReader> gzip_;
   std::string carried_;  // gzip of JSON lines: the beginning of an incomplete line
   std::uint64_t line_ = 1;

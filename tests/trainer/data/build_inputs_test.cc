@@ -118,6 +118,24 @@ TEST_CASE("files of a folder, of a pattern and of gzip give what JSON lines give
   CHECK(none.error().message.find("matches nothing") != std::string::npos);
 }
 
+TEST_CASE("a chunk of many small files needs no mapping for each") {
+  constexpr std::size_t kFiles = 500;
+  test::ScopedTempDir dir;
+  for (std::size_t i = 0; i < kFiles; ++i)
+    test::write_text(dir.path() / "in" / fmt::format("{:03}", i), fmt::format("text {:03}", i));
+  const Corpus corpus = list_corpus({.inputs = {dir.path() / "in"}}).value();
+  const auto tokenizer = make_byte_tokenizer();
+  DocumentReader reader(corpus, {}, *tokenizer);
+  const auto chunk = reader.next().value();
+  REQUIRE(chunk.has_value());
+  REQUIRE(chunk->pieces.size() == kFiles);
+  CHECK(chunk->pieces[0].text == "text 000");
+  CHECK(chunk->pieces[kFiles - 1].text == "text 499");
+  CHECK(chunk->input_bytes == kFiles * 8);
+  const std::string maps = test::read_text("/proc/self/maps");
+  CHECK(maps.find(dir.path().string()) == std::string::npos);
+}
+
 TEST_CASE("special tokens are put around every document, also around one that is cut") {
   test::ScopedTempDir dir;
   std::string text;
