@@ -12,24 +12,18 @@ namespace {
 
 using BenchClock = std::chrono::steady_clock;
 
-/// Element `index` that rank `rank` contributes: small whole numbers, so that sums are exact in
-/// every type except for one rounding.
-std::int64_t put_in(int rank, std::int64_t index) {
-  return (index * 31 + rank * 17) % 13;
-}
-
 /// Elements that are copied to the host at a time, because a tensor may occupy half of the memory.
 constexpr std::int64_t kSlice = std::int64_t{1} << 22;
 
 template <class T>
-void fill_as(ExecutionContext& context, Tensor& tensor, int rank) {
+void fill_as(ExecutionContext& context, Tensor& tensor,
+             const std::function<std::int64_t(std::int64_t)>& element) {
   std::vector<T> values(static_cast<std::size_t>(std::min(kSlice, tensor.elements())));
   for (std::int64_t first = 0; first < tensor.elements(); first += kSlice) {
     Tensor slice = tensor.slice(0, first, std::min(kSlice, tensor.elements() - first));
     values.resize(static_cast<std::size_t>(slice.elements()));
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] =
-          static_cast<T>(static_cast<float>(put_in(rank, first + static_cast<std::int64_t>(i))));
+      values[i] = static_cast<T>(static_cast<float>(element(first + static_cast<std::int64_t>(i))));
     ops::copy_from_host<T>(context, values, slice);
   }
   context.synchronize();
@@ -78,9 +72,13 @@ struct Measured {
   std::int64_t count;  // elements of the larger side
   Tensor input, output;
   std::vector<std::int64_t> counts;  // all-to-all
+  bool summed = bench.reduce == ReduceOp::sum && reduces(operation);
 
   int ranks() const { return group.size(); }
   std::int64_t block() const { return count / ranks(); }
+  std::int64_t put_in(int rank, std::int64_t index) const {
+    return bench_element(bench.dtype, summed, ranks(), rank, index);
+  }
 
   void allocate() {
     const auto make = [&](std::int64_t elements) { return context.empty(bench.dtype, {elements}); };
@@ -92,7 +90,8 @@ struct Measured {
   }
   void fill() {
     with_type(bench.dtype, [&](auto type) {
-      fill_as<decltype(type)>(context, input, group.rank());
+      fill_as<decltype(type)>(context, input,
+                              [this](std::int64_t i) { return put_in(group.rank(), i); });
       return 0;
     });
   }
@@ -160,6 +159,14 @@ std::vector<std::string> collective_bench_names() {
 
 bool reduces(const std::string& operation) {
   return operation == "all_reduce" || operation == "reduce_scatter";
+}
+
+std::int64_t bench_element(DType dtype, bool summed, int ranks, int rank, std::int64_t index) {
+  constexpr int kExact = 256;  // bf16 has all whole numbers up to it
+  const std::int64_t value = (index * 31 + rank * 17) % 13;
+  if (dtype != DType::bf16 || !summed) return value;
+  if (ranks <= kExact) return value % (kExact / ranks + 1);
+  return (index + rank) % (ranks / kExact + 1) == 0 ? 1 : 0;
 }
 
 std::vector<CollectiveRow> bench_collectives(

@@ -34,6 +34,11 @@ std::vector<std::string> collective_bench_names();
 /// Whether the operation reduces values.
 bool reduces(const std::string& operation);
 
+/// Element `index` that rank `rank` of `ranks` contributes: a small whole number. Sums over the
+/// ranks are exact in any order except for one rounding at the end. Between GPUs each partial sum
+/// is rounded, so sums of bf16 are at most 256, up to which bf16 has all whole numbers.
+std::int64_t bench_element(DType dtype, bool summed, int ranks, int rank, std::int64_t index);
+
 /// Collective call. Calls `on_row` on every rank as soon as a row is known. The group must have at
 /// least two ranks, and `reduce` must support the dtype.
 std::vector<CollectiveRow> bench_collectives(

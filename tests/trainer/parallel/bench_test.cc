@@ -60,6 +60,31 @@ TEST_CASE("a bench of collectives has a row per operation and size, and finds no
   }
 }
 
+TEST_CASE("partial sums of a bench's elements are exact in bf16, in any order of the ranks") {
+  for (const int ranks : {2, 21, 22, 48, 100, 256, 257, 512, 1000, 4352, 20000}) {
+    CAPTURE(ranks);
+    std::set<std::int64_t> sums;
+    for (std::int64_t index = 0; index < 200; ++index) {
+      std::int64_t sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const std::int64_t value = bench_element(DType::bf16, /*summed=*/true, ranks, rank, index);
+        REQUIRE(value >= 0);
+        sum += value;
+      }
+      sums.insert(sum);
+    }
+    CHECK(*sums.begin() > 0);
+    CHECK(*sums.rbegin() <= 256);
+  }
+  // Elements that are not added, or not in bf16, have all their values with any number of ranks.
+  for (const auto& [dtype, summed] : {std::pair(DType::f32, true), {DType::bf16, false}}) {
+    std::set<std::int64_t> values;
+    for (std::int64_t index = 0; index < 13; ++index)
+      values.insert(bench_element(dtype, summed, 1000, 5, index));
+    CHECK(values.size() == 13);
+  }
+}
+
 TEST_CASE("links: every pair and the ring are measured") {
   LinkReport report;
   run_thread_ranks(3,
