@@ -99,9 +99,21 @@ struct TrainTokenizerArguments {
   std::filesystem::path output;
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
   BpeTraining bpe;
+  std::vector<const CLI::Option*> only_bpe{};
 };
 
+Result<> check_type(const TrainTokenizerArguments& arguments) {
+  if (arguments.type == "bpe") return {};
+  for (const CLI::Option* option : arguments.only_bpe)
+    if (option->count() > 0)
+      return fail(ErrorCode::usage,
+                  fmt::format("{}: a {} model does not have it; give --type bpe, or leave it out",
+                              option->get_name(), arguments.type));
+  return {};
+}
+
 Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
+  SORTIE_TRY(check_type(arguments));
   SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
   const std::string output = arguments.output.string();
   log::debug("{} files, at most {} of text", corpus.files.size(), human_bytes(arguments.max_bytes));
@@ -208,20 +220,23 @@ void add_train_tokenizer(CLI::App& data, int& exit_code) {
                    "sentencepiece: a .model file; bpe: a Hugging Face tokenizer.json")
       ->capture_default_str()
       ->check(CLI::IsMember({"sentencepiece", "bpe"}));
-  command->add_option("--pattern", arguments->pattern, "Pre-tokenization pattern of bpe")
-      ->capture_default_str()
-      ->check(
-          CLI::IsMember({"gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3"}));
-  command
-      ->add_option("--special-token", arguments->bpe.special_tokens,
-                   "First ids of bpe (repeatable)")
-      ->capture_default_str()
-      ->allow_extra_args(false);
-  command
-      ->add_option("--min-count", arguments->bpe.min_count,
-                   "bpe merges no pair that occurs less often")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000'000));
+  CLI::Option* pattern =
+      command->add_option("--pattern", arguments->pattern, "Pre-tokenization pattern of bpe")
+          ->capture_default_str()
+          ->check(CLI::IsMember(
+              {"gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3"}));
+  CLI::Option* special_tokens =
+      command
+          ->add_option("--special-token", arguments->bpe.special_tokens,
+                       "First ids of bpe, in place of the default (repeatable)")
+          ->capture_default_str()
+          ->allow_extra_args(false);
+  CLI::Option* min_count = command
+                               ->add_option("--min-count", arguments->bpe.min_count,
+                                            "bpe merges no pair that occurs less often")
+                               ->capture_default_str()
+                               ->check(CLI::Range(1, 1'000'000'000));
+  arguments->only_bpe = {pattern, special_tokens, min_count};
   arguments->bpe.threads = all_cores();
   command->add_option("--vocab-size", arguments->vocab_size, "Number of ids")
       ->capture_default_str()

@@ -52,10 +52,12 @@ Result<std::vector<std::string>> check_chatml(const RunTokenizer& run, const fs:
                               "conversations as \"prompt\" and \"completion\" in the model's own "
                               "format, or import a model that has the marks",
                               problem, start.string()));
+    // Options for special tokens replace the default, which ends a document.
     notes.push_back(
         fmt::format("warning: {}: each mark is several tokens, and no single token ends an answer; "
                     "for a new model train a tokenizer with `sortie-train data train-tokenizer "
-                    "--special-token '{}' --special-token '{}'`",
+                    "--type bpe --special-token '<|endoftext|>' --special-token '{}' "
+                    "--special-token '{}'`",
                     problem, kChatBegin, kChatEnd));
   }
   if (const auto found = find_template(run, start); found && !is_chatml(found->text))

@@ -188,6 +188,40 @@ TEST_CASE("inspect decodes with no tokenizer but the one of the token files") {
   CHECK(has(changed.output, "has another vocabulary"));
 }
 
+TEST_CASE("options of bpe are refused for a sentencepiece model, and make the marks of ChatML") {
+  const sortie::test::ScopedTempDir dir;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i) + " of the text\n";
+  sortie::test::write_text(dir / "text", text);
+  const auto make = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments = {"data", "train-tokenizer", "--vocab-size", "290",
+                                          "-o",   dir.str("out"),    dir.str("text")};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return train(arguments);
+  };
+  for (const auto& [option, value] : {std::pair("--special-token", "<|im_start|>"),
+                                      {"--pattern", "gpt2"},
+                                      {"--min-count", "3"}}) {
+    CAPTURE(option);
+    for (const bool named : {false, true}) {
+      const Finished refused =
+          named ? make({option, value, "--type", "sentencepiece"}) : make({option, value});
+      CHECK(refused.code == 2);
+      CHECK(has(refused.output, std::string("train-tokenizer: ") + option + ": "));
+      CHECK(has(refused.output, "give --type bpe"));
+    }
+    CHECK_FALSE(fs::exists(dir / "out"));
+  }
+  // As the warning about marks that a tokenizer splits advises.
+  const Finished made = make({"--type", "bpe", "--special-token", "<|endoftext|>",
+                              "--special-token", "<|im_start|>", "--special-token", "<|im_end|>"});
+  REQUIRE_MESSAGE(made.code == 0, made.output);
+  const auto json = nlohmann::json::parse(sortie::test::read_text(dir / "out"));
+  std::vector<std::string> added;
+  for (const auto& token : json["added_tokens"]) added.push_back(token["content"]);
+  CHECK(added == std::vector<std::string>{"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
+}
+
 TEST_CASE("a tokenizer that is not there stops training before the first step") {
   const Trained place;
   fs::remove(place.at("one.json"));

@@ -216,6 +216,9 @@ TEST_CASE("marks that the tokenizer splits are an error for an imported model, e
     CHECK(has(notes[0], "data.tokenizer: "));
     CHECK(has(notes[0], tokenizer));
     CHECK(has(notes[0], "does not have <|im_start|> and <|im_end|> as single tokens"));
+    CHECK(has(notes[0],
+              "--type bpe --special-token '<|endoftext|>' --special-token '<|im_start|>' "
+              "--special-token '<|im_end|>'"));
     // Lines of a prompt and a completion contain no marks.
     RunTokenizer run = chat_tokenizer(chat_job(tokenizer));
     run.chatml = false;
