@@ -97,6 +97,8 @@ void HeldProcess::read_reports() {
     KeeperReport report;
     const ssize_t count = receive(report);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return await_report();
+    // The keeper exited with an unread command. Told once; its reports follow.
+    if (count < 0 && errno == ECONNRESET) continue;
     if (over_) return control_.close();  // the keeper has exited, too
     if (count != sizeof report) report = {.kind = KeeperReport::Kind::keeper_lost};
     if (report.kind == KeeperReport::Kind::announced) {

@@ -113,7 +113,11 @@ class Keeper {
     pollfd polled[3] = {{control_, POLLIN, 0}, {signals_, POLLIN, 0}, {exec_error_, POLLIN, 0}};
     ::poll(polled, 3, timeout);
     if (polled[2].revents) read_exec_result();
-    if (polled[0].revents) read_command();
+    if (polled[0].revents) {
+      const bool was_dead = dead_;
+      look_at_held();
+      if (dead_ == was_dead) read_command();  // a death before the command is no stop
+    }
     if (polled[1].revents) {
       signalfd_siginfo discarded[8];
       while (::read(signals_, discarded, sizeof discarded) > 0) {

@@ -1,19 +1,24 @@
 // State that keeps a run intact while its launcher is away: unacknowledged events, and
-// the lock on the run folder.
+// the lock on the run folder. Deaths that a keeper reports while a Stop comes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "runner/cleanup/folder_lock.h"
 #include "runner/cleanup/run_folder.h"
+#include "runner/process/held_process.h"
 #include "runner/streams/kept_events.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
@@ -192,4 +197,57 @@ TEST_CASE("a run folder and all in it are kept young") {
     CHECK(info.st_atim.tv_sec > 1000000);
   }
   folder->remove();
+}
+
+TEST_CASE("reports of a keeper that exited with an unread Stop arrive") {
+  boost::asio::io_context io;
+  HeldProcess process(io);
+  Fd keeper;
+  std::vector<KeeperReport> reports;
+  REQUIRE(process.start_inside(
+      [&](int control) -> Result<> {
+        keeper.reset(::dup(control));
+        return {};
+      },
+      [&](const KeeperReport& report) { reports.push_back(report); }));
+  for (const auto kind : {KeeperReport::Kind::died, KeeperReport::Kind::gone}) {
+    const KeeperReport report{.kind = kind, .wait_status = SIGSEGV};
+    REQUIRE(::send(keeper.get(), &report, sizeof report, 0) == sizeof report);
+  }
+  process.stop(std::chrono::milliseconds(1000));
+  keeper.reset();
+  io.run_for(std::chrono::seconds(10));
+  REQUIRE(reports.size() == 2);
+  CHECK(reports[0].kind == KeeperReport::Kind::died);
+  CHECK(reports[0].wait_status == SIGSEGV);
+  CHECK(reports[1].kind == KeeperReport::Kind::gone);
+}
+
+TEST_CASE("a process that died before its keeper read the Stop was not stopped") {
+  boost::asio::io_context io;
+  HeldProcess process(io);
+  HeldSpec spec;
+  spec.title = "sortie-keep-0";
+  spec.candidates = {"/bin/sleep"};
+  spec.argv = {"sleep", "100"};
+  spec.folders = {"/"};
+  std::vector<KeeperReport> reports;
+  const auto on_report = [&](const KeeperReport& report) {
+    reports.push_back(report);
+    if (report.kind != KeeperReport::Kind::started) return;
+    ::kill(process.keeper(), SIGSTOP);
+    siginfo_t state{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(process.keeper()), &state, WSTOPPED) == 0);
+    ::kill(report.pid, SIGKILL);
+    process.stop(std::chrono::milliseconds(10000));
+    ::kill(process.keeper(), SIGCONT);
+  };
+  REQUIRE(process.start(spec, on_report));
+  io.run_for(std::chrono::seconds(30));
+  ::waitpid(process.keeper(), nullptr, 0);
+  REQUIRE(reports.size() == 3);
+  CHECK(reports[1].kind == KeeperReport::Kind::died);
+  CHECK(reports[1].wait_status == SIGKILL);
+  CHECK(reports[1].stopped == 0);
+  CHECK(reports[2].kind == KeeperReport::Kind::gone);
 }
