@@ -139,6 +139,7 @@ boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::To
 boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts) {
   const Client& client = image_.engine.client;
   const std::string image = client.engine == Engine::ctr ? spec_.image : image_.image.id;
+  const auto limits = spec_.ulimits;  // another container may clear them meanwhile
   auto words = start_command(spec_, facts, box.box, image, box.socket_path);
   if (!words) co_return std::unexpected(words.error());
   if (events_.stopped()) co_return fail(ErrorCode::interrupted, "stopped");
@@ -151,9 +152,11 @@ boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts)
   call.detaches = client.engine == Engine::podman;
   const Result<CallOutput> output = co_await calls_.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());
-  if (!output->status.success() && spec_.ulimits_are_wishes && refuses_limits(*output)) {
-    log::warning("{} may not grant {}; containers have the engine's own limits",
-                 image_.engine.version, limits_text(spec_.ulimits));
+  if (!output->status.success() && spec_.ulimits_are_wishes && !limits.empty() &&
+      refuses_limits(*output)) {
+    if (!spec_.ulimits.empty())
+      log::warning("{} may not grant {}; containers have the engine's own limits",
+                   image_.engine.version, limits_text(limits));
     spec_.ulimits.clear();
     std::vector<std::string> refused(1, box.name);
     const Result<> removed = co_await remove_containers(io_, calls_, client, std::move(refused),

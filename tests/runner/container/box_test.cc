@@ -247,6 +247,11 @@ TEST_CASE("what can not be: one clear error and no container") {
   job.container.extra_args = {"--no-such-option"};
   CHECK(has(refused(job), "exit code 125: docker: run: unknown flag: --no-such-option"));
   job = box_job({"true"});
+  job.container.extra_args = {"--no-such-rlimit"};  // not one of those that are wishes
+  job.container.ulimits = {{"memlock", "-1"}};
+  job.container.ulimits_are_wishes = 1;
+  CHECK(has(refused(job), "exit code 125: docker: run: unknown flag: --no-such-rlimit"));
+  job = box_job({"true"});
   job.container.gpus = "slots";
   CHECK(refused(job) == "unsupported: container: gpus = \"slots\", and this host has no GPU");
   job = box_job({"true"});
