@@ -18,6 +18,7 @@ constexpr std::chrono::milliseconds kHelloLimit{5000};
 constexpr std::chrono::milliseconds kKeyLimit{2500}, kKeyPoll{50};
 /// A host that reads nothing for this long is dropped; it then asks the launcher.
 constexpr std::chrono::milliseconds kWriteLimit{15000};
+/// Time after the last write.
 constexpr std::chrono::milliseconds kIdleBeat{1000};
 
 }  // namespace
@@ -99,14 +100,19 @@ asio::awaitable<void> RelayServer::give(tcp::socket socket, Wakeup& news) {
   wire::Message message = wire::FilePiece();
   wire::FilePiece& next = std::get<wire::FilePiece>(message);  // keeps its buffer
   const wire::Message beat = wire::Heartbeat();
+  auto beat_at = std::chrono::steady_clock::now() + kIdleBeat;
   for (const wire::PieceRange& range : wanted.take())
     for (std::uint32_t piece = range.first; piece < range.first + range.count; ++piece) {
       while (!tree_.has(range.entry, piece)) {
-        const bool came = co_await news.wait(kIdleBeat);
-        if (came) continue;
+        const auto left = beat_at - std::chrono::steady_clock::now();
+        if (left.count() > 0) {
+          co_await news.wait(left);  // the pieces that come may be others
+          continue;
+        }
         stream.set_deadline(kWriteLimit);
         const auto sent = co_await stream.write(beat);
         if (!sent) co_return;
+        beat_at = std::chrono::steady_clock::now() + kIdleBeat;
       }
       next.entry = range.entry;
       next.piece = piece;
@@ -117,6 +123,7 @@ asio::awaitable<void> RelayServer::give(tcp::socket socket, Wakeup& news) {
       stream.set_deadline(kWriteLimit);
       const auto sent = co_await stream.write(message);
       if (!sent) co_return;
+      beat_at = std::chrono::steady_clock::now() + kIdleBeat;
     }
 }
 

@@ -364,6 +364,29 @@ TEST_CASE("relay: a host passes on what it has, to who knows the key and nobody 
   }
 }
 
+TEST_CASE("relay: a host that gets only other pieces for seconds is not silent to the next host") {
+  const ScopedTempDir dir;
+  write_text(dir / "file", numbers(10u << 20, 16));
+  const ScannedTree tree = scan_tree(dir / "file", "file").value();
+  FileRunner first(dir / "one"), second(dir / "two");
+  for (FileRunner* runner : {&first, &second}) {
+    runner->open(wire::FilesPurpose::put, "~", "127.0.0.1");
+    runner->list(tree);
+    CHECK(runner->wanted().size() == 1);
+  }
+  const std::string key(32, 'k');
+  first.client.send(wire::FilesServe{7, key});
+  second.client.send(wire::FilesFetch{7, key, "127.0.0.1", first.relay_port});
+  for (std::uint32_t piece = 1; piece < 10; ++piece) {  // the next host waits for the first piece
+    CHECK(first.feed(tree, {{0, piece, 1}}) == 1);
+    second.client.pump(milliseconds(700));  // all pauses together exceed the silence limit of 5 s
+  }
+  CHECK(first.feed(tree, {{0, 0, 1}}) == 1);
+  const auto done = second.client.expect<wire::FilesDone>();
+  REQUIRE(done);
+  CHECK(done->bytes_from_hosts == 10u << 20);
+}
+
 namespace {
 
 /// A tree of two pieces to stage, and the cache that receives it.
