@@ -26,6 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
+/// Process 1 forks a keeper for each order, which takes longer than to send one.
+constexpr milliseconds kOrderLimit{2000};
 constexpr auto kStream = boost::asio::posix::stream_descriptor::wait_read;
 
 Result<Fd> listen_at(const std::string& path) {
@@ -134,7 +136,7 @@ Result<> Boxes::start(std::size_t slot, HeldProcess& process, const HeldSpec& sp
   const int init = box.init.native_handle();
   return process.start_inside(
       [init, &spec](int control) -> Result<> {
-        auto sent = send_order(init, spec, control);
+        auto sent = send_order(init, spec, control, kOrderLimit);
         if (!sent) return std::unexpected(with_context(std::move(sent).error(), "the container"));
         return {};
       },

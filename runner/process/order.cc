@@ -113,6 +113,20 @@ Result<Fd> file_of(std::string_view bytes) {
   return file;
 }
 
+/// Returns errno, 0 on success.
+int send_within(int socket, const msghdr& packet, std::chrono::milliseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + limit;
+  while (::sendmsg(socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    const int error = errno;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    if (error != EAGAIN || left.count() <= 0) return error;
+    pollfd polled{socket, POLLOUT, 0};
+    ::poll(&polled, 1, static_cast<int>(left.count()));
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string encode_spec(const HeldSpec& spec) {
@@ -146,7 +160,8 @@ Result<HeldSpec> decode_spec(std::string_view bytes) {
   return spec;
 }
 
-Result<> send_order(int socket, const HeldSpec& spec, int control) {
+Result<> send_order(int socket, const HeldSpec& spec, int control,
+                    std::chrono::milliseconds limit) {
   std::string bytes = encode_spec(spec);
   OrderHead head;
   Fd file;
@@ -181,8 +196,8 @@ Result<> send_order(int socket, const HeldSpec& spec, int control) {
   part->cmsg_type = SCM_RIGHTS;
   part->cmsg_len = CMSG_LEN(count * sizeof(int));
   std::memcpy(CMSG_DATA(part), fds, count * sizeof(int));
-  if (::sendmsg(socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-    return std::unexpected(os_error(errno, "no order is accepted", ErrorCode::spawn));
+  if (const int error = send_within(socket, packet, limit); error != 0)
+    return std::unexpected(os_error(error, "no order is accepted", ErrorCode::spawn));
   return {};
 }
 

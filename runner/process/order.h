@@ -23,8 +23,10 @@ struct Order {
 };
 
 /// `control`: the keeper's end of its control socket; -1 if `socket` is the other end of it.
+/// Waits at most `limit` while the socket's buffer is full of earlier orders.
 /// ErrorCode::spawn: the order could not be sent.
-Result<> send_order(int socket, const HeldSpec& spec, int control);
+Result<> send_order(int socket, const HeldSpec& spec, int control,
+                    std::chrono::milliseconds limit = {});
 /// Does not block. ErrorCode::timeout: no order yet. ErrorCode::lost: the other side is gone.
 /// ErrorCode::protocol: not an order.
 Result<Order> receive_order(int socket);

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "runner/cleanup/run_folder.h"
 #include "runner/cleanup/sweep.h"
@@ -340,4 +342,27 @@ TEST_CASE("orders, small ones and those that need a file, bring their descriptor
   }
   REQUIRE(::send(from.get(), "not an order, but long enough", 29, 0) == 29);
   CHECK(await_order(to.get(), milliseconds(-1)).error().code == ErrorCode::protocol);
+}
+
+TEST_CASE("an order waits, but not forever, for a receiver that is slower than the sender") {
+  int pair[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+  const Fd from(pair[0]), to(pair[1]);
+  const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  using std::chrono::milliseconds;
+  HeldSpec spec;
+  spec.argv = {"a"};
+  spec.env = {std::string(15000, 'y')};
+  spec.stdout_fd = spec.stderr_fd = null.get();
+  int sent = 0;
+  while (sent < 1000 && send_order(from.get(), spec, -1)) ++sent;
+  REQUIRE(sent < 1000);  // the buffer is full
+  CHECK_FALSE(send_order(from.get(), spec, -1, milliseconds(50)));
+  std::thread receiver([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    for (int order = 0; order < sent; ++order) CHECK(await_order(to.get(), milliseconds(-1)));
+  });
+  CHECK(send_order(from.get(), spec, -1, milliseconds(20000)));
+  receiver.join();
+  CHECK(await_order(to.get(), milliseconds(1000)));
 }
