@@ -26,6 +26,9 @@ namespace fs = std::filesystem;
 constexpr std::size_t kKeyLength = 64;
 /// Modification time of every staged file, so that a later write is noticed.
 constexpr time_t kStagedTime = 1;
+/// This many times in a row a tree that is missing is in use. Fewer may be due to others that try,
+/// too, after a runner that filled it was killed.
+constexpr int kRemovedTries = 20;
 /// Without locks, a part that has not changed for this long is abandoned.
 constexpr time_t kOldPartSeconds = 7 * 24 * 3600;
 
@@ -86,7 +89,14 @@ Result<bool> StageCache::try_lock() {
   if (lock == FileLock::held) lock = take_lock(lock_, LOCK_SH, path);
   if (lock == FileLock::failed) return std::unexpected(os_error(errno, "lock " + path));
   struct stat info {};
-  return lock == FileLock::taken && ::stat(folder().c_str(), &info) == 0;
+  if (lock == FileLock::taken && ::stat(folder().c_str(), &info) == 0) return true;
+  lock_.reset();  // others that wait may need it exclusively
+  removed_tries_ = lock == FileLock::taken ? removed_tries_ + 1 : 0;
+  if (removed_tries_ < kRemovedTries) return false;
+  return fail(ErrorCode::io,
+              fmt::format("{}: was removed while another job uses it; end that job: `fuser "
+                          "{}.lock` shows its runner",
+                          folder(), folder()));
 }
 
 std::string StageCache::holder_hint() const {
@@ -130,9 +140,10 @@ Result<> StageCache::note_size(std::uint64_t bytes) const {
 
 Result<files::Folder> StageCache::part(std::uint64_t bytes) const {
   if (!exclusive_)
-    return fail(ErrorCode::io, folder() +
-                                   ": was changed while another job uses it; end that job or"
-                                   " remove the folder");
+    return fail(ErrorCode::io,
+                fmt::format("{}: was changed while another job uses it; end that job: `fuser "
+                            "{}.lock` shows its runner",
+                            folder(), folder()));
   SORTIE_TRY(note_size(bytes));
   return files::Folder::open(part_folder(), 0700);
 }

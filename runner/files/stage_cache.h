@@ -24,7 +24,8 @@ class StageCache {
   static Result<StageCache> open(const std::string& key);
 
   /// Returns true if we hold the lock, either to use the existing tree or to fill the cache.
-  /// Returns false if another process is filling it; call again later.
+  /// Returns false if another process is filling it; call again later. ErrorCode::io if the tree
+  /// was removed while another job uses it, seen in many calls in a row.
   Result<bool> try_lock();
   /// Whether the tree exists as it was installed: names, kinds, modes, sizes, and times that prove
   /// that nothing was written since. An incomplete tree becomes the part again, if we hold the lock
@@ -54,8 +55,9 @@ class StageCache {
   std::string base_, key_;
   Fd lock_;
   bool exclusive_ = false;
-  std::string letters_;  // suffix of our part; empty if the file system has locks. Otherwise
-                         // exclusive_ is true and excludes no other process
+  int removed_tries_ = 0;  // in a row in which the tree was in use, but missing
+  std::string letters_;    // suffix of our part; empty if the file system has locks. Otherwise
+                           // exclusive_ is true and excludes no other process
 };
 
 }  // namespace sortie::runner

@@ -487,6 +487,24 @@ TEST_CASE("stage: a wait for another process is told to the launcher") {
   runner.goodbye();
 }
 
+TEST_CASE("stage: a tree that was removed while a job uses it is an error, not a wait") {
+  const Staging staging;
+  CHECK(staging.stage() == 2);
+  Fd job(::open((staging.cache / (staging.key + ".lock")).c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(::flock(job.get(), LOCK_SH | LOCK_NB) == 0);
+  fs::remove_all(staging.cache / staging.key);
+  {
+    FileRunner one(staging.dir / "home"), two(staging.dir / "home");
+    staging.begin(one);
+    staging.begin(two);
+    for (FileRunner* runner : {&one, &two})
+      CHECK(runner->refused().find("was removed while another job uses it; end that job") !=
+            std::string::npos);
+  }
+  job.reset();
+  CHECK(staging.stage() == 2);
+}
+
 TEST_CASE("a file system without locks: staging and push work, also two at once") {
   const Staging staging;
   const fs::path home = staging.dir / "home";
