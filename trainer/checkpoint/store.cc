@@ -33,6 +33,21 @@ Result<> check_free_space(const fs::path& folder, std::uint64_t needed) {
   return {};
 }
 
+/// Returns a free name in the save folder for what is to be removed.
+fs::path trash_name(const fs::path& save_dir, const std::string& name) {
+  fs::path trash = save_dir / fmt::format("{}{}", kTrash, name);
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(trash, ignored))) trash += "." + new_lineage();
+  return trash;
+}
+
+/// A file that cannot be removed (of another user, or open on NFS) must not prevent a save or a
+/// start.
+void remove_trash(const fs::path& trash) {
+  if (auto removed = file_ops::remove_tree(trash); !removed)
+    log::warning("{}; the next save or start tries again", removed.error().message);
+}
+
 }  // namespace
 
 CheckpointStore::CheckpointStore(fs::path save_dir, Ownership ownership)
@@ -72,7 +87,7 @@ Result<> CheckpointStore::remove_leftovers() {
     if (path.filename().string().starts_with(kTemporary))
       SORTIE_TRY(move_to_trash(path));
     else
-      SORTIE_TRY(file_ops::remove_tree(path));
+      remove_trash(path);
   }
   // After those above: what was to replace these cannot do so any more.
   for (const fs::path& path : aside) {
@@ -87,13 +102,12 @@ Result<> CheckpointStore::remove_leftovers() {
   return {};
 }
 
-/// Removes a folder that is not a checkpoint, or not any more.
+/// Removes a folder that is not a checkpoint, or not any more. Fails only if it keeps its name.
 Result<> CheckpointStore::move_to_trash(const fs::path& folder) const {
-  const fs::path trash =
-      save_dir_ / fmt::format("{}{}", kTrash, folder.filename().string().substr(1));
-  SORTIE_TRY(file_ops::remove_tree(trash));
+  const fs::path trash = trash_name(save_dir_, folder.filename().string().substr(1));
   SORTIE_TRY(file_ops::rename_path(folder, trash));
-  return file_ops::remove_tree(trash);
+  remove_trash(trash);
+  return {};
 }
 
 Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expected_bytes) {
@@ -190,11 +204,18 @@ Result<> CheckpointStore::abandon(const fs::path& folder) {
 Result<> CheckpointStore::discard(const fs::path& folder) {
   SORTIE_TRY(ownership_.check());
   // Renamed first: a partly removed folder must never look like a checkpoint.
-  const fs::path trash = save_dir_ / fmt::format("{}{}", kTrash, folder.filename().string());
-  SORTIE_TRY(file_ops::remove_tree(trash));
+  const fs::path trash = trash_name(save_dir_, folder.filename().string());
   SORTIE_TRY(file_ops::rename_path(folder, trash));
   SORTIE_TRY(file_ops::sync_dir(save_dir_));
   return file_ops::remove_tree(trash);
+}
+
+/// Removes checkpoints, also those after one that could not be removed. Returns the first failure.
+Result<> CheckpointStore::discard_all(const std::vector<fs::path>& folders) {
+  Result<> outcome;
+  for (const fs::path& folder : folders)
+    if (auto discarded = discard(folder); !discarded && outcome) outcome = std::move(discarded);
+  return outcome;
 }
 
 Result<fs::path> CheckpointStore::quarantine(const fs::path& folder) const {
@@ -215,6 +236,7 @@ Result<> CheckpointStore::retain(std::int64_t step, std::int64_t keep_last, std:
   if (keep_last <= 0) return {};
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
+  std::vector<fs::path> old;
   std::int64_t good = 0;
   bool trusted = false;  // whether one that is not suspect is kept
   for (const CheckpointEntry& entry : entries) {
@@ -228,34 +250,37 @@ Result<> CheckpointStore::retain(std::int64_t step, std::int64_t keep_last, std:
     if (kept)
       trusted = trusted || !entry.manifest->suspect;
     else
-      SORTIE_TRY(discard(entry.folder));
+      old.push_back(entry.folder);
   }
-  return {};
+  return discard_all(old);
 }
 
 Result<> CheckpointStore::keep_only(std::int64_t step) {
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
+  std::vector<fs::path> old;
   for (const CheckpointEntry& entry : entries)
-    if (entry.manifest && entry.step != step) SORTIE_TRY(discard(entry.folder));
-  return {};
+    if (entry.manifest && entry.step != step) old.push_back(entry.folder);
+  return discard_all(old);
 }
 
 Result<> CheckpointStore::discard_after(std::int64_t step) {
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
+  std::vector<fs::path> old;
   for (const CheckpointEntry& entry : entries)
-    if (entry.step > step) SORTIE_TRY(discard(entry.folder));
-  return {};
+    if (entry.step > step) old.push_back(entry.folder);
+  return discard_all(old);
 }
 
 Result<> CheckpointStore::discard_abandoned(const std::optional<RollbackFile>& file) {
   if (!file) return {};
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
+  std::vector<fs::path> old;
   for (const CheckpointEntry& entry : entries)
-    if (entry.manifest && is_abandoned(*entry.manifest, file)) SORTIE_TRY(discard(entry.folder));
-  return {};
+    if (entry.manifest && is_abandoned(*entry.manifest, file)) old.push_back(entry.folder);
+  return discard_all(old);
 }
 
 Result<> CheckpointStore::check_room(std::uint64_t bytes) const {

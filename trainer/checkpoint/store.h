@@ -57,6 +57,10 @@ class CheckpointStore {
   /// new path.
   Result<std::filesystem::path> quarantine(const std::filesystem::path& folder) const;
 
+  // If a checkpoint could not be removed, the following four remove the others and return the first
+  // failure. What is left of it is under another name, and each open() and begin() tries again to
+  // remove it.
+
   /// Removes old checkpoints. Of those up to `step`, which was just committed, it keeps the newest
   /// `keep_last`, the newest that is not suspect, and that of step `also`; keep_last = 0 keeps all.
   /// Broken folders and later steps are neither counted nor removed (a run continues from an
@@ -83,6 +87,7 @@ class CheckpointStore {
   CheckpointStore(std::filesystem::path save_dir, Ownership ownership);
   Result<> remove_leftovers();
   Result<> discard(const std::filesystem::path& folder);
+  Result<> discard_all(const std::vector<std::filesystem::path>& folders);
   Result<> move_to_trash(const std::filesystem::path& folder) const;
   Result<std::filesystem::path> replace(const std::filesystem::path& folder,
                                         const std::filesystem::path& target) const;

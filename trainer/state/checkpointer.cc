@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "common/base/log.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/reader.h"
@@ -75,7 +76,9 @@ Result<> Checkpointer::choose() {
     SORTIE_ASSIGN_OR_RETURN(const auto file, read_rollbacks(start_.folder.parent_path()));
     rollbacks_ = rollbacks_from(*start_.manifest, file);
     SORTIE_ASSIGN_OR_RETURN(const auto own, read_rollbacks(job_.trainer.save_dir));
-    SORTIE_TRY(folder_->discard_abandoned(own));  // of a rollback that was cut short
+    // Of a rollback that was cut short. No start uses those that cannot be removed now.
+    if (auto removed = folder_->discard_abandoned(own); !removed)
+      log::warning("{}", removed.error().message);
   } else if (start_.kind == StartPoint::Kind::fork) {
     rollbacks_ = start_.manifest->rollbacks;
   }

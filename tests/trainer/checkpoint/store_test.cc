@@ -9,6 +9,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
+#include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
 
 namespace sortie::trainer {
@@ -283,6 +284,27 @@ TEST_CASE("leftovers of crashed saves go, other files stay") {
   const CheckpointStore store = open_store(dir.path());
   CHECK(names_in(dir.path()) == std::set<std::string>{".lock", "notes.txt", "outside"});
   CHECK(fs::exists(dir.path() / "outside/keep"));
+}
+
+TEST_CASE("an old checkpoint that can not be removed prevents no save and no other removal") {
+  test::ScopedTempDir dir;
+  CheckpointStore store = open_store(dir.path());
+  for (const std::int64_t step : {1, 2, 3}) REQUIRE(test_job::save(store, step));
+  // Removals follow the rename and its sync; they begin with the folder's files.
+  REQUIRE(file_ops::set_fault("checkpoint:3:eio"));
+  CHECK_FALSE(store.retain(3, 1).has_value());
+  CHECK(names_in(dir.path()) ==
+        std::set<std::string>{".lock", ".trash-step-00000002", "step-00000003"});
+  REQUIRE(file_ops::set_fault("checkpoint:1:eio"));
+  REQUIRE(test_job::save(store, 2));
+  CHECK(fs::exists(dir.path() / ".trash-step-00000002"));
+  REQUIRE(file_ops::set_fault("checkpoint:3:eio"));
+  CHECK_FALSE(store.retain(3, 1).has_value());  // its name in the trash is taken
+  CHECK_FALSE(fs::exists(dir.path() / "step-00000002"));
+  CHECK(names_in(dir.path()).size() == 4);
+  REQUIRE(file_ops::set_fault(""));
+  REQUIRE(test_job::save(store, 4));
+  CHECK(names_in(dir.path()) == std::set<std::string>{".lock", "step-00000003", "step-00000004"});
 }
 
 TEST_CASE("two runs do not save to one folder") {
