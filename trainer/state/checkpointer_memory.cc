@@ -47,7 +47,7 @@ Result<> Checkpointer::choose_from_memory() {
       rollbacks_ = rollbacks_from(*manifest, *file);
     else
       outcome = std::unexpected(file.error());
-    if (resumes) notes_from_ = start_.folder;
+    if (start_.kind != StartPoint::Kind::seed) notes_from_ = start_.folder;
     start_.kind = StartPoint::Kind::resume;
     start_.reason = fmt::format("checkpoint in the memory of {} host{}; on the disk is {}",
                                 memory_->hosts(), memory_->hosts() == 1 ? "" : "s",

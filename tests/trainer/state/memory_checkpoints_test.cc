@@ -226,6 +226,33 @@ TEST_CASE("a snapshot that is torn, or damaged in both copies, leaves the one be
   }
 }
 
+TEST_CASE("notes about an import outlive a restart from memory before the first save on disk") {
+  RememberedRun first;
+  first.job.trainer.save_interval = 5;
+  first.job.trainer.async_save = false;
+  first.run({"a"}, 5);
+  const fs::path imported = first.dir / "save/step-00000005";
+  sortie::test::write_text(imported / "huggingface/config.json", "{}");
+  const auto starts_from_it = [&](RememberedRun& run) {
+    run.job.trainer.save_interval = 12;
+    run.run({"a", "b"}, 9);
+    CHECK_FALSE(find_latest(run.dir / "save")->entry);
+    run.run({"a", "b"}, kMemorySteps);
+    CHECK(run.began_at == 8);
+    CHECK(fs::exists(run.dir / "save/step-00000014/huggingface/config.json"));
+  };
+  SUBCASE("weights") {
+    RememberedRun run;
+    run.job.trainer.load_weights_from = imported;
+    starts_from_it(run);
+  }
+  SUBCASE("a fork") {
+    RememberedRun run;
+    run.job.trainer.load_dir = imported;
+    starts_from_it(run);
+  }
+}
+
 TEST_CASE("what is on the disk and newer is taken; what is of another run is not") {
   RememberedRun run;
   run.job.trainer.save_interval = 5;
