@@ -26,7 +26,7 @@ struct Fault {
   std::atomic<std::uint64_t> count{0};
   std::uint64_t at = 0;
   Action action = Action::none;
-  bool no_exchange = false;
+  bool no_exchange = false, no_read = false;
   std::optional<Error> problem;  // in SORTIE_FAULT: every operation then fails with it
 };
 
@@ -35,6 +35,10 @@ bool add_fault(Fault& fault, std::string_view text) {
   constexpr std::string_view kPrefix = "checkpoint:";
   if (text == "checkpoint:noexchange") {
     fault.no_exchange = true;
+    return true;
+  }
+  if (text == "checkpoint:noread") {
+    fault.no_read = true;
     return true;
   }
   constexpr std::pair<std::string_view, Action> kActions[] = {
@@ -61,7 +65,7 @@ Result<> configure(Fault& fault, std::string_view text) {
   const auto reset = [&] {
     fault.at = 0;
     fault.action = Action::none;
-    fault.no_exchange = false;
+    fault.no_exchange = fault.no_read = false;
     fault.problem.reset();
   };
   reset();
@@ -71,9 +75,11 @@ Result<> configure(Fault& fault, std::string_view text) {
       reset();
       return fail(
           ErrorCode::usage,
-          fmt::format("SORTIE_FAULT={}: want one checkpoint:N:kill|stop|enospc|eio|eintr|short|"
-                      "delay, checkpoint:noexchange, or both with a comma between them",
-                      text));
+          fmt::format(
+              "SORTIE_FAULT={}: want one checkpoint:N:kill|stop|enospc|eio|eintr|short|"
+              "delay, checkpoint:noexchange, checkpoint:noread, or several with commas between "
+              "them",
+              text));
     }
     begin = end + 1;
   }
@@ -262,6 +268,26 @@ Result<> sync_dir(const fs::path& path) {
   }));
   observe({.kind = Operation::Kind::sync_dir, .path = path});
   return {};
+}
+
+Result<std::size_t> read_at(const Fd& file, std::uint64_t offset, std::span<std::byte> bytes,
+                            const fs::path& path) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    ssize_t count = -1;
+    if (process_fault().no_read)
+      errno = EIO;
+    else
+      count = ::pread(file.get(), bytes.data() + done, bytes.size() - done,
+                      static_cast<off_t>(offset + done));
+    if (count == 0) break;
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return std::unexpected(os_error(errno, "read " + path.string()));
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  return done;
 }
 
 Result<> remove_tree(const fs::path& path) {

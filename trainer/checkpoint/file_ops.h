@@ -32,6 +32,10 @@ Result<> rename_path(const std::filesystem::path& from, const std::filesystem::p
 /// does not support that (NFS).
 Result<bool> exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 Result<> sync_dir(const std::filesystem::path& path);
+/// Reads until the buffer is full or the file ends; returns the number of bytes. An unreadable
+/// sector is an error here, while it ends a process that has mapped the file. Not a fault point.
+Result<std::size_t> read_at(const Fd& file, std::uint64_t offset, std::span<std::byte> bytes,
+                            const std::filesystem::path& path);
 /// Removes a folder with its contents; what is already gone is not an error.
 Result<> remove_tree(const std::filesystem::path& path);
 
@@ -39,8 +43,8 @@ Result<> remove_tree(const std::filesystem::path& path);
 /// operation): "checkpoint:N:ACTION" acts at the N-th operation from now (from 1). ACTION: kill
 /// (SIGKILL to this process), stop (SIGSTOP to it), enospc, eio (that error), eintr (interrupted
 /// once), short (a write of half the bytes), delay (0.1 s). "checkpoint:noexchange": folders cannot
-/// be exchanged, as on NFS; alone, or with the other, separated by a comma. Empty = none.
-/// ErrorCode::usage for any other text.
+/// be exchanged, as on NFS. "checkpoint:noread": every read_at() fails with EIO. Both alone, or
+/// with others, separated by commas. Empty = none. ErrorCode::usage for any other text.
 Result<> set_fault(std::string_view specification);
 /// Number of operations since set_fault() or the start of the process.
 std::uint64_t operations();

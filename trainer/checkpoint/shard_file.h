@@ -72,8 +72,6 @@ class SafetensorsFile {
   /// Returns nullptr if there is no such tensor.
   const TensorEntry* find(std::string_view name) const;
   std::span<const std::byte> data(const TensorEntry& entry) const;
-  std::span<const std::byte> file_bytes() const { return file_.bytes(); }
-  const MappedFile& file() const { return file_; }
 
  private:
   MappedFile file_;

@@ -8,6 +8,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
+#include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/state/scrubber.h"
 
@@ -87,6 +88,26 @@ TEST_CASE("the last checkpoint is not moved, though it is damaged, and the note 
   REQUIRE(report.notes.size() == 1);
   CHECK(contains(report.notes[0], "it stays, because no good one is left"));
   CHECK(visible(dir.path()) == std::set<std::string>{"step-00000007"});
+}
+
+TEST_CASE("a checkpoint that can not be read counts as damaged, and does not end the process") {
+  const sortie::test::ScopedTempDir dir;
+  auto store = CheckpointStore::open(dir.path(), {"test"});
+  REQUIRE(store);
+  REQUIRE(test_job::save(*store, 7));
+  REQUIRE(file_ops::set_fault("checkpoint:noread"));
+  const auto checked = check_checkpoint(dir / "step-00000007", CheckDepth::hashes);
+  const ScrubReport report = scrub(*store);
+  const auto latest = find_latest(dir.path(), CheckDepth::hashes);
+  REQUIRE(file_ops::set_fault(""));
+  REQUIRE_FALSE(checked);
+  CHECK(checked.error().code == ErrorCode::checkpoint);
+  CHECK(contains(checked.error().message, "Input/output error"));
+  CHECK(report.damaged == 1);
+  REQUIRE(latest);
+  CHECK_FALSE(latest->entry);
+  CHECK(latest->skipped.size() == 1);
+  CHECK(scrub(*store).damaged == 0);
 }
 
 TEST_CASE("a scrub of an attempt that was taken over touches nothing") {
