@@ -201,6 +201,8 @@ Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
   if (step_.profiler().complete()) keep_profile();
   for (const std::string& text : checkpointer_.take_scrub_notes()) report_.note(text);
+  if (const std::int64_t moved = checkpointer_.take_moved_best(); moved > 0 && config.keep_best)
+    restore_best(moved);
   for (const std::string& text : step_.take_graph_notes()) report_.note(text);
   if (outer_ && outer_->missed_end()) return {};
   SORTIE_ASSIGN_OR_RETURN(const bool back, handle_trouble(report));

@@ -82,8 +82,8 @@ class Trainer {
   /// Discards the best loss so far if it was measured on other samples, or on sequences of another
   /// length. Returns it if it was discarded.
   std::optional<BestValidation> forget_other_measure();
-  /// The best checkpoint of `step` was not saved: sets the best loss to that of the one that
-  /// exists.
+  /// The best checkpoint of `step` was not saved, or is damaged: sets the best loss to that of the
+  /// one that exists.
   void restore_best(std::int64_t step);
   void keep_profile();
   /// The last save blocks, and its failure ends training. Other saves run concurrently with

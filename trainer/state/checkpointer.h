@@ -127,6 +127,9 @@ class Checkpointer {
   std::vector<std::string> take_scrub_notes() {
     return scrubber_ ? scrubber_->take_notes() : std::vector<std::string>();
   }
+  /// Rank 0: the step of a damaged best checkpoint that the verification has moved away since the
+  /// last call; 0 = none.
+  std::int64_t take_moved_best() { return scrubber_ ? scrubber_->take_moved_best() : 0; }
 
   /// After prepare(): the rollbacks of the run so far, the same on every rank.
   const std::vector<Rollback>& rollbacks() const { return rollbacks_; }

@@ -48,6 +48,7 @@ void scrub_folder(const CheckpointStore& store, const fs::path& folder, const st
       continue;
     }
     const auto moved = store.quarantine(entry->folder);
+    if (best && moved) report.moved_best = std::max(report.moved_best, entry->step);
     report.notes.push_back(
         moved ? fmt::format("{}; moved to {}", what, moved->string())
               : fmt::format("{}; it could not be moved: {}", what, moved.error().message));
@@ -81,6 +82,11 @@ std::vector<std::string> Scrubber::take_notes() {
   return std::exchange(notes_, {});
 }
 
+std::int64_t Scrubber::take_moved_best() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(moved_best_, 0);
+}
+
 std::int64_t Scrubber::newest_good() const {
   const std::lock_guard lock(mutex_);
   return newest_good_;
@@ -94,6 +100,7 @@ void Scrubber::run() {
     ScrubReport report = scrub(store_, stop_.get_token());
     lock.lock();
     newest_good_ = report.newest_good;
+    if (report.moved_best > 0) moved_best_ = report.moved_best;
     std::ranges::move(report.notes, std::back_inserter(notes_));
   }
 }

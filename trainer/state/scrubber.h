@@ -20,6 +20,7 @@ struct ScrubReport {
   std::int64_t checked = 0, damaged = 0;
   std::vector<std::string> notes;  // one per damaged checkpoint: which, why, where it is now
   std::int64_t newest_good = 0;    // step of the newest regular one that is good; 0 = none
+  std::int64_t moved_best = 0;     // step of the one of `best` that was moved away; 0 = none
 };
 
 /// Compares every byte of all checkpoints with its hash. Moves a damaged checkpoint to
@@ -40,6 +41,8 @@ class Scrubber {
 
   /// Returns the notes since the last call.
   std::vector<std::string> take_notes();
+  /// Returns the step of the checkpoint that was moved out of `best` since the last call; 0 = none.
+  std::int64_t take_moved_best();
   /// Step of the newest regular checkpoint that the last scrub() found good; 0 = none.
   std::int64_t newest_good() const;
 
@@ -52,7 +55,7 @@ class Scrubber {
   std::condition_variable changed_;
   std::stop_source stop_;
   std::vector<std::string> notes_;
-  std::int64_t newest_good_ = 0;
+  std::int64_t newest_good_ = 0, moved_best_ = 0;
   std::thread thread_;
 };
 

@@ -2,8 +2,10 @@
 // the checkpoint in save_dir/best is the one that counts.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <mutex>
+#include <thread>
 
 #include "tests/support/event_listener.h"
 #include "tests/support/temp_dir.h"
@@ -159,6 +161,44 @@ TEST_CASE("a best checkpoint that could not be saved is tried again, on every nu
       });
       REQUIRE(file_ops::set_fault(""));
     }
+}
+
+TEST_CASE("after a damaged best checkpoint was moved away the next validation is the best") {
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const sortie::test::ScopedTempDir dir;
+    config::JobConfig job = validated_job(dir.str("run"));
+    job.trainer.train_iterations = 2000;
+    job.trainer.save_interval = 0;
+    job.trainer.eval_interval = 5;
+    job.trainer.async_save = false;
+    job.trainer.scrub_interval = std::chrono::milliseconds(10);
+    job.learning_rate_scheduler.learning_rate = 0;  // no later loss is lower
+    run_thread_ranks(ranks, [&](Communicator& communicator) {
+      TinyTraining training(job, communicator);
+      advance(training, 5);
+      CHECK(training.trainer->progress().best.step == 5);
+      communicator.barrier();
+      if (communicator.rank() == 0) {
+        const CheckpointEntry entry = best_in(dir / "run");
+        const fs::path shard = entry.folder / entry.manifest->shards[0].file;
+        std::string bytes = sortie::test::read_text(shard);
+        bytes.back() = static_cast<char>(bytes.back() ^ 1);
+        sortie::test::write_text(shard, bytes);
+        while (!fs::exists(dir / "run/quarantine/best-step-00000005")) std::this_thread::yield();
+      }
+      communicator.barrier();
+      // The report of the verification follows the move.
+      while (training.trainer->progress().best.step == 5 &&
+             training.trainer->progress().step < 1000)
+        advance(training, training.trainer->progress().step + 5);
+      const std::int64_t step = training.trainer->progress().best.step;
+      CHECK(step > 5);
+      communicator.barrier();
+      if (communicator.rank() == 0) CHECK(best_in(dir / "run").step == step);
+      communicator.barrier();
+    });
+  }
 }
 
 TEST_CASE("a loss that is recorded, and whose checkpoint was never committed, is not the lowest") {

@@ -56,6 +56,7 @@ TEST_CASE("a scrub moves damaged checkpoints away and keeps the others") {
   CHECK(clean.damaged == 0);
   CHECK(clean.notes.empty());
   CHECK(clean.newest_good == 3);
+  CHECK(clean.moved_best == 0);
 
   damage(dir / "step-00000003");
   damage(dir / "best/step-00000002");
@@ -63,6 +64,7 @@ TEST_CASE("a scrub moves damaged checkpoints away and keeps the others") {
   CHECK(report.checked == 4);
   CHECK(report.damaged == 2);
   CHECK(report.newest_good == 2);
+  CHECK(report.moved_best == 2);
   REQUIRE(report.notes.size() == 2);
   CHECK(contains(report.notes[0], "step-00000003 is damaged: "));
   CHECK(contains(report.notes[0], "; moved to " + dir.str("quarantine/step-00000003")));
