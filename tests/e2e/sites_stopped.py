@@ -97,6 +97,23 @@ def scenario_a_host_of_a_site_dies_in_an_exchange(bed):
     finish(bed, "host", first, **options)
 
 
+def scenario_one_rank_of_a_site_is_asked_to_end_in_an_exchange(bed):
+    """The other rank of the site does not get the signal, and saves with it all the same."""
+    options = {"slots": 2, "topology__tensor_parallel_size": 2, "recovery__max_restarts": 5, "recovery__backoff": "0s"}
+    with SitesRun(bed, "one", **{**OPTIONS, **options}) as run:
+        wait_until(lambda: run.commits(), 60, "a round")
+        with shaped(bed, {"h01": SLOW}):
+            wait_for_exchange(run)
+            os.kill(wait_until(lambda: run.rank_of("s1"), 20, "a rank of s1"), signal.SIGTERM)
+            wait_until(lambda: run.attempts()["s1"] == 2, 40, "attempt 2 of s1")
+            newest(run, "s1")
+        wait_for_all(run, max(run.commits()))
+        run.run.signal(signal.SIGINT)
+        equal(run.run.wait(60), 130, "exit code")
+        first = expect_whole_checkpoints(run)
+    finish(bed, "one", first, **options)
+
+
 @contextmanager
 def stopped(pids):
     def send(number):

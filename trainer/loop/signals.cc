@@ -18,7 +18,7 @@ namespace sortie::trainer {
 namespace {
 
 // Signal handlers use these: lock-free atomics and the timer's id.
-std::atomic<bool> stop{false}, save{false}, given_up{false};
+std::atomic<bool> stop{false}, save{false}, given_up{false}, stopping{false};
 // Time from giving up waits until a save must begin: a busy machine may suspend a process for a
 // second or two. kToEndMs is for the time before the first step, when there is nothing to save.
 constexpr long kToBeginMs = 3000, kToEndMs = 500;
@@ -43,6 +43,7 @@ void on_term(int) {
   const bool hurried = !hurry_file.empty() && ::access(hurry_file.c_str(), F_OK) == 0;
   arm(hurried ? patience_ms : together_ms);  // timer first: it must be set when the flag is seen
   stop = true;
+  if (stopping) arm(0);
   errno = error;
 }
 
@@ -69,7 +70,7 @@ long milliseconds_of(double seconds) {
 SaveSignals::SaveSignals(double longest_seconds, const std::string& socket_path) {
   const std::lock_guard lock(users_mutex);
   if (users++ > 0) return;
-  stop = save = given_up = false;
+  stop = save = given_up = stopping = false;
   give_up_waits(false);
   hurry_file = socket_path.empty() ? "" : socket_path + std::string(training::kHurrySuffix);
   together_ms = patience_ms = 1;  // before the first step has ended there is nothing to save
@@ -110,11 +111,13 @@ void SaveSignals::expect(double seconds) {
 }
 
 void SaveSignals::step_ended() {
+  stopping = true;
   if (stop) arm(0);
 }
 
 void SaveSignals::last_save(double seconds) {
   given_up = true;  // the next alarm ends the process
+  stopping = false;
   together_ms = patience_ms = milliseconds_of(seconds);
   if (stop) arm(patience_ms);
 }

@@ -29,7 +29,8 @@ class SaveSignals {
 
   /// The next step, save or validation will take about `seconds`.
   void expect(double seconds);
-  /// Call when a step has ended: a requested stop is now in progress, and the timer is stopped.
+  /// Call when a step has ended after which all ranks save and stop: the timer is stopped, and a
+  /// SIGTERM that this rank gets later starts none.
   void step_ended();
   /// Call when the last save of this rank begins, with or without a SIGTERM before; it will take
   /// about `seconds`.

@@ -351,9 +351,11 @@ double Trainer::longest_step() const {
 }
 
 Result<> Trainer::end_in_exchange(const Error& error) {
-  const bool stopped = outer_ && signals_ && signals_->stop_requested() &&
-                       error.code == ErrorCode::interrupted && progress_.step > 0;
+  // Not every rank may have the signal yet: what decides is the same on all of them.
+  const bool stopped =
+      outer_ && outer_->cancelled() && error.code == ErrorCode::interrupted && progress_.step > 0;
   if (!stopped) return std::unexpected(error);
+  if (signals_) signals_->step_ended();
   SORTIE_TRY(save(/*last=*/true, {Checkpointer::Series::regular}));
   return std::unexpected(stopped_by_signal());
 }

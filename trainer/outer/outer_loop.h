@@ -73,6 +73,10 @@ class OuterLoop {
   /// and no weights worth an evaluation or a checkpoint. The same on all ranks.
   bool missed_end() const { return missed_end_; }
 
+  /// Whether the loop has ended its waits for other sites because a rank was asked to stop. The
+  /// same on all ranks.
+  bool cancelled() const { return cancelled_; }
+
   /// Whether the site's weights are outdated and will be replaced by a copy of another site's.
   /// Nothing may be saved then. Collective.
   bool lacks_state() const;

@@ -235,6 +235,25 @@ TEST_CASE("peers that are gone in the middle of a save are given up while there 
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));
 }
 
+TEST_CASE("a SIGTERM that comes when the peers have begun the last save does not end it") {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    SaveSignals signals(0.5);
+    signals.expect(0.01);
+    signals.step_ended();  // another rank has the signal
+    ::kill(::getpid(), SIGTERM);
+    while (!signals.stop_requested()) ::usleep(1000);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1200);
+    while (std::chrono::steady_clock::now() < until) ::usleep(1000);
+    ::_exit(waits_given_up() ? 1 : 0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
 TEST_CASE("a slow step is waited for while all peers are alive, and not when one is lost") {
   const sortie::test::ScopedTempDir dir;
   const std::string socket_path = dir.str("rank-0.sock");
