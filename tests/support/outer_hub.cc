@@ -399,6 +399,12 @@ std::int64_t OuterHub::steps_in_vain(const std::string& site) const {
   return found == sites_.end() ? 0 : found->second.in_vain;
 }
 
+bool OuterHub::dead(const std::string& site) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sites_.find(site);
+  return found != sites_.end() && found->second.dead;
+}
+
 std::int64_t OuterHub::aborted() const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::int64_t>(aborted_epochs_.size());

@@ -62,6 +62,8 @@ class OuterHub {
   std::vector<Commit> commits() const;
   /// Whether the site has finished its training.
   bool left(const std::string& site) const;
+  /// Whether the site was killed, or has ended its connection.
+  bool dead(const std::string& site) const;
   std::int64_t aborted() const;
   /// Number of wasted steps that the site has reported, over all its parts.
   std::int64_t steps_in_vain(const std::string& site) const;

@@ -144,6 +144,7 @@ Result<> Trainer::start() {
   validation_losses_.emplace(step_.repeats_passes());
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   if (outer_) SORTIE_TRY(outer_->start(progress_));
+  loaded_round_ = progress_.outer.round;
   last_equal_ = step_before_ = progress_.step;
   checkpointer_.start_scrubbing();
   started_ = whole_ = true;
@@ -310,6 +311,7 @@ Result<StepReport*> Trainer::begin_step() {
 
 Result<StepReport> Trainer::settle_step() {
   StepReport report = step_.settle(progress_);
+  settled_ = true;
   if (outer_) SORTIE_TRY(outer_->step_taken(report, progress_, left_out_));
   step_seconds_ = seconds_since(step_begin_);
   step_begin_ = Clock::now();
@@ -356,6 +358,12 @@ Result<> Trainer::end_in_exchange(const Error& error) {
       outer_ && outer_->cancelled() && error.code == ErrorCode::interrupted && progress_.step > 0;
   if (!stopped) return std::unexpected(error);
   if (signals_) signals_->step_ended();
+  // The state is that of the checkpoint, maybe without the own weights of the site, which the loop
+  // has not restored yet.
+  if (!settled_ && progress_.outer.round == loaded_round_)
+    return fail(ErrorCode::interrupted,
+                "stopped by SIGTERM before its first step; the checkpoint that it started from is "
+                "unchanged; start it again to resume");
   SORTIE_TRY(save(/*last=*/true, {Checkpointer::Series::regular}));
   return std::unexpected(stopped_by_signal());
 }

@@ -103,7 +103,7 @@ class Trainer {
   /// before.
   bool needs_its_state(const StepReport& report) const;
   /// Returns the error of a step that failed. If a signal has ended its wait for other sites, the
-  /// state of the last step is saved first.
+  /// state of the last step is saved first, if it is not that of the start.
   Result<> end_in_exchange(const Error& error);
   void report_rounds();
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
@@ -127,6 +127,8 @@ class Trainer {
   std::unique_ptr<outer::OuterLoop> outer_;         // with several sites
   std::int64_t step_before_ = 0;                    // last step that after_step() has handled
   bool evaluation_due_ = false, save_due_ = false;  // at the end of a round
+  bool settled_ = false;                            // a step was settled since the start
+  std::int64_t loaded_round_ = 0;                   // of the outer weights at the start
   bool not_saved_ = false;                // the last save was skipped: the site lacked the state
   std::unique_ptr<SaveSignals> signals_;  // in run(), if checkpoints are written
   bool started_ = false;

@@ -1,4 +1,8 @@
 // Tests of the state of sites: in checkpoints, and copied from one site to another.
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -6,6 +10,8 @@
 #include "tests/support/site_training.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/expert_runs.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/loop/signals.h"
 #include "trainer/outer/fragments.h"
 #include "trainer/outer/state_exchange.h"
 
@@ -137,6 +143,42 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
   }
   if (job.outer.fragments == 1) CHECK(resumed[0].whole == resumed[1].whole);
   if (job.outer.fragments == 1) CHECK(resumed[0].weights == resumed[1].weights);
+}
+
+TEST_CASE("a site that is stopped again before its first step keeps its own weights on disk") {
+  const sortie::test::ScopedTempDir dir;
+  const auto stopped_at = [&](const std::string& question, std::int64_t round) {
+    // Its settings apply, not those before the first step, which end the process soon.
+    SaveSignals signals(600);
+    signals.expect(100);
+    SitesJob job = saved_rounds(dir.path(), 18);
+    job.sites = 1;
+    Sites* all = nullptr;
+    job.hub.kills = [&](const std::string& site, const std::string& what, std::int64_t at,
+                        bool answered) {
+      if (what != question || at != round || answered) return false;
+      ::kill(::getpid(), SIGTERM);
+      while (!all->hub().dead(site)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    };
+    Sites sites(job);
+    all = &sites;
+    CHECK(sites.run()[0].error.starts_with("stopped by SIGTERM"));
+    const auto latest = find_latest(dir / "site-a", CheckDepth::hashes);
+    REQUIRE(latest);
+    REQUIRE(latest->entry);
+    CHECK(latest->entry->step == 6);
+    return *latest->entry->manifest;
+  };
+  const auto own_weights = [](const Manifest& manifest) {
+    return std::ranges::count_if(
+        manifest.tensors, [](const auto& entry) { return entry.first.starts_with("outer.own."); });
+  };
+  const Manifest first = stopped_at("ready", 2);
+  CHECK(own_weights(first) > 0);
+  const Manifest second = stopped_at("join", 1);
+  CHECK(own_weights(second) == own_weights(first));
+  CHECK(second.shards[0].sha256 == first.shards[0].sha256);
 }
 
 TEST_CASE(
