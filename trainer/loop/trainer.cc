@@ -114,6 +114,7 @@ Result<> Trainer::start() {
   step_.allocate(precision_);
   SORTIE_TRY(begin_outer());
   SORTIE_TRY(begin_fp8());
+  SORTIE_TRY(checkpointer_.count_extras());
   if (!checkpointer_.loads_all_values())
     store().initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());

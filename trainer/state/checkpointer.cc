@@ -47,11 +47,10 @@ Result<> Checkpointer::open_save_dir() {
   if (!store) return in_context(std::move(store).error());
   folder_ = std::move(*store);
   // Room for a checkpoint and, while there is none yet, for the next one; the same for the best.
-  std::uint64_t saves = 0;
   const auto count_saves = [&](const CheckpointStore& folder) -> Result<> {
     SORTIE_ASSIGN_OR_RETURN(const auto entries,
                             list_checkpoints(folder.save_dir(), CheckDepth::sizes));
-    saves += entries.empty() ? 2 : 1;
+    saves_ += entries.empty() ? 2 : 1;
     return {};
   };
   if (auto counted = count_saves(*folder_); !counted) return in_context(counted.error());
@@ -61,7 +60,7 @@ Result<> Checkpointer::open_save_dir() {
     best_ = std::move(*best);
     if (auto counted = count_saves(*best_); !counted) return in_context(counted.error());
   }
-  if (auto room = folder_->check_room(saves * state_bytes_); !room)
+  if (auto room = folder_->check_room(saves_ * state_bytes_); !room)
     return in_context(std::move(room).error());
   return {};
 }
@@ -134,6 +133,16 @@ std::uint64_t Checkpointer::count_state_bytes() const {
   bytes += static_cast<double>(extras_.most) * sizeof(float);
   layout_.world().all_reduce_sum({&bytes, 1});
   return static_cast<std::uint64_t>(bytes);
+}
+
+Result<> Checkpointer::count_extras() {
+  const std::uint64_t before = state_bytes_;
+  state_bytes_ = count_state_bytes();
+  Result<> outcome;
+  if (folder_ && state_bytes_ != before)
+    if (auto room = folder_->check_room(saves_ * state_bytes_); !room)
+      outcome = std::unexpected(with_context(std::move(room).error(), "trainer.save_dir"));
+  return share_outcome(communicator_, outcome);
 }
 
 Result<> Checkpointer::prepare() {

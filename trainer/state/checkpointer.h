@@ -79,7 +79,7 @@ class Checkpointer {
   void set_tokenizer(RunTokenizer tokenizer) { tokenizer_ = std::move(tokenizer); }
   /// Additional state that only this rank has. to_save() returns what to save, at the time of a
   /// save; to_load() where to load it; pieces that the checkpoint lacks are skipped. `most`: the
-  /// maximum number of elements. Call set_extras() before prepare().
+  /// maximum number of elements. Call set_extras() before prepare(), or count_extras() after both.
   struct Extras {
     std::function<std::vector<ExtraPiece>()> to_save, to_load;
     std::int64_t most = 0;
@@ -101,6 +101,9 @@ class Checkpointer {
   /// write to it (they must, if no rank has the whole state), chooses where the run starts
   /// (start_point.h), and compares that checkpoint's model with ours (saved_job.h).
   Result<> prepare();
+  /// If set_extras() was called after prepare(): counts them, too, in the size of a checkpoint, and
+  /// checks that trainer.save_dir has room for them; collective.
+  Result<> count_extras();
   /// After prepare(): whether load() sets the values of all parameters.
   bool loads_all_values() const { return loads_all_values_; }
   /// Loads the checkpoint that the run starts from; nullopt if there is none. Call after prepare()
@@ -292,6 +295,7 @@ class Checkpointer {
   std::vector<Rollback> rollbacks_;
   std::string token_;              // of rank 0's claim to save_dir; empty = none
   std::uint64_t state_bytes_ = 0;  // of a checkpoint
+  std::uint64_t saves_ = 0;        // rank 0: checkpoints for which save_dir must have room
   bool loads_all_values_ = false;
   bool shared_ = false;  // all ranks write to save_dir
   std::int64_t ranks_of_host_ = 1;

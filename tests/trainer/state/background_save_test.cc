@@ -348,6 +348,28 @@ TEST_CASE("where compute threads fill the CPUs, a background save takes a tenth 
   CHECK(outcomes[0].saved->seconds >= 0.15);  // 48 MB are hashed and written in 0.03 s of CPU
 }
 
+TEST_CASE(
+    "what a rank saves in addition counts in the size of a checkpoint, and in the room for it") {
+  const sortie::test::ScopedTempDir dir;
+  run_thread_ranks(2, [&](Communicator& communicator) {
+    Rank rank(saving_job(dir.str("run")), communicator);
+    const auto size_of = [&](std::int64_t step) {
+      const auto saved = rank.saver.save(rank.progress(step));
+      return saved ? saved->bytes : 0;
+    };
+    const std::int64_t alone = size_of(3);
+    const auto none = [] { return std::vector<ExtraPiece>(); };
+    rank.saver.set_extras({none, none, 1000});
+    REQUIRE(rank.saver.count_extras());
+    const std::int64_t more = size_of(4);
+    if (communicator.rank() == 0) CHECK(more == alone + 2 * 1000 * std::int64_t{sizeof(float)});
+    rank.saver.set_extras({none, none, std::int64_t{1} << 55});
+    const auto full = rank.saver.count_extras();  // the same on both ranks
+    REQUIRE_FALSE(full);
+    CHECK(full.error().message.find("bytes are needed for checkpoints") != std::string::npos);
+  });
+}
+
 TEST_CASE("who waits for a save's thread lifts its limit of CPU time") {
   SaveThread thread;
   thread.limit_to(1e-9);
