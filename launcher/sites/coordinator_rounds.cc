@@ -208,13 +208,12 @@ void OuterCoordinator::order_exchange(std::int64_t number) {
                                                 [](const auto& entry) { return entry.second; });
     if (worst->second >= 2) shunned = worst->first;
   }
-  if (!shunned.empty()) {
-    std::vector<std::size_t> others = members;
-    std::erase_if(others, [&](std::size_t i) { return sites_[i].name == shunned; });
-    if (static_cast<std::int64_t>(others.size()) >= wanted) members = others;
-  } else if (now_ < fragment.retry_at) {
+  std::vector<std::size_t> others = members;
+  std::erase_if(others, [&](std::size_t i) { return sites_[i].name == shunned; });
+  if (!shunned.empty() && static_cast<std::int64_t>(others.size()) >= wanted)
+    members = others;
+  else if (now_ < fragment.retry_at)
     return due(fragment.retry_at);
-  }
   if (static_cast<std::int64_t>(members.size()) < wanted) return;
   const Time wait = settings_.outer.deadline.count() > 0 ? settings_.outer.deadline
                     : settings_.outer.equal_steps

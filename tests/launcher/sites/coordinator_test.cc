@@ -127,6 +127,26 @@ TEST_CASE("sites: an exchange that fails is repeated at once, three times, then 
   CHECK(table.told<OuterExchange>("a").epoch == 4);
 }
 
+TEST_CASE("sites: where the cause of failed exchanges can not be left out, the pauses remain") {
+  OuterCoordinator::Settings settings;
+  settings.sites = {"a", "b"};
+  settings.outer.min_sites = 2;
+  Table table(settings);
+  table.join_all();
+  for (const char* site : {"a", "b"}) table.next(site, 1);
+  for (std::uint64_t epoch = 1; epoch <= 3; ++epoch) {
+    for (const char* site : {"a", "b"}) table.ready(site, 1);
+    REQUIRE(table.coordinator->epoch() == epoch);
+    table.vote("a", 1, epoch, 0, /*done=*/false, /*suspect=*/"b");
+    table.vote("b", 1, epoch, 8);
+  }
+  for (const char* site : {"a", "b"}) table.ready(site, 1);
+  CHECK(table.waits("a"));
+  table.wait(Ms(5100));
+  CHECK(table.told<OuterExchange>("a").members.size() == 2);
+  CHECK(table.coordinator->epoch() == 4);
+}
+
 TEST_CASE(
     "sites: with too few of them the others wait, then the run ends so that it can be resumed") {
   OuterCoordinator::Settings settings;
