@@ -35,7 +35,7 @@ SiteRuns::~SiteRuns() {
 
 Result<> SiteRuns::open() {
   OuterCoordinator::Settings settings;
-  // Sites that were added later are in the log.
+  // Of sites that were added later the log has those that have joined; the others follow below.
   for (const Site& site : sites_)
     if (site.what.planned.place.index < site.what.planned.place.count)
       settings.sites.push_back(site.what.planned.place.name);
@@ -57,6 +57,12 @@ Result<> SiteRuns::open() {
       }};
   SORTIE_ASSIGN_OR_RETURN(outer_,
                           OuterService::open(parts_.folder.path(), parts_.epoch, std::move(parts)));
+  const auto known = outer_->coordinator().sites();
+  for (const Site& site : sites_) {
+    const std::string& name = site.what.planned.place.name;
+    if (std::ranges::find(known, name, &OuterCoordinator::SiteState::name) == known.end())
+      outer_->add_site(name);
+  }
   return write_names();
 }
 

@@ -1,0 +1,99 @@
+// A run over several sites: what its supervisor knows about them, and `sortie sites`.
+#include "launcher/sites/site_runs.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/run/run_folder.h"
+#include "tests/launcher/launch.h"
+
+namespace sortie::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+/// A run over the sites a and b, each on a host of its own in memory.
+struct SitesInMemory {
+  SitesInMemory() {
+    job.runner.program = {"true"};
+    job.runner.grace = milliseconds(100);
+    test::write_text(dir / "runner", "#!/bin/sh\n");
+    binary.emplace(RunnerBinary::open(dir / "runner").value());
+    folder.emplace(RunFolder::create(dir.path(), false).value());
+    fs::create_directory(folder->path() / "sites");
+    style.out = style.err = out.get();
+    console.emplace(style);
+  }
+
+  SiteOfRun site(const std::string& name, std::int64_t index) {
+    PlannedSite planned;
+    planned.place = {name, index, 2};
+    planned.hosts = {{"host-" + name, {0}}};
+    planned.plan = make_site_plan(job, planned.hosts, {}, planned.place).value();
+    RunFolder own =
+        RunFolder::open_site(folder->path(), name, run_id_of_site(folder->id(), index), false)
+            .value();
+    return {std::move(planned), std::move(own)};
+  }
+
+  SiteRuns::Parts parts() {
+    SiteRuns::Parts parts{io.get_executor(), *console, *folder, job, {}};
+    parts.sites.push_back(site("a", 0));
+    parts.sites.push_back(site("b", 1));
+    parts.loop_parts = [this](Console& of_site, RunFolder& own) {
+      return RunLoop::Parts{{io.get_executor(), router, *binary, of_site, own}, {}};
+    };
+    parts.replan = [](const SitePlace&) { return RunLoop::Replan(); };
+    parts.plan_site = [this](const std::string& name, const std::string&, std::int64_t index) {
+      return Result<SiteOfRun>(site(name, index));
+    };
+    return parts;
+  }
+
+  test::ScopedTempDir dir;
+  boost::asio::io_context io{1};
+  test::FakeTransport transport{io.get_executor()};
+  TransportRouter router{std::make_unique<test::Borrowed>(transport),
+                         std::make_unique<test::Borrowed>(transport)};
+  config::JobConfig job;
+  std::optional<RunnerBinary> binary;
+  std::optional<RunFolder> folder;
+  Fd out{::open(dir.str("console").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600)};
+  Console::Style style;
+  std::optional<Console> console;
+};
+
+/// Name of each site -> its state in the rounds; "unknown" if the coordinator does not know it.
+std::map<std::string, std::string> states_of(SiteRuns& runs) {
+  std::map<std::string, std::string> out;
+  const ordered_json answer = runs.sites_order({{"do", "ls"}}).value();
+  for (const auto& site : answer["sites"]) out[site["site"]] = site.value("rounds", "unknown");
+  return out;
+}
+
+TEST_CASE("sites: another supervisor knows a site that was added and has not joined yet") {
+  SitesInMemory world;
+  SiteRuns::Parts parts = world.parts();
+  parts.sites.push_back(world.site("c", 2));
+  std::string wanted = "down";
+  SUBCASE("nothing of it is in the log") {}
+  SUBCASE("it has joined and left") {
+    test::write_text(world.folder->path() / "outer.log",
+                     R"({"by":1,"do":"joined","site":"c","attempt":1,"round":0,"leaders":[]})"
+                     "\n"
+                     R"({"by":1,"do":"left","site":"c"})"
+                     "\n");
+    wanted = "left";
+  }
+  SiteRuns runs(std::move(parts));
+  REQUIRE(runs.open());
+  const auto states = states_of(runs);
+  CHECK(states.at("a") == "down");
+  CHECK(states.at("c") == wanted);
+}
+
+}  // namespace
+}  // namespace sortie::launcher
