@@ -297,6 +297,9 @@ Result<SiteOfRun> plan_added_site(const SuperviseParts& with, const std::string&
       config::parse_host_file(lines, "sites add", static_cast<int>(with.job.runner.default_slots)));
   if (site.hosts.empty()) return fail(ErrorCode::usage, "sites add: no host is named");
   for (config::HostSlots& host : site.hosts) host.site = name;
+  SORTIE_ASSIGN_OR_RETURN(const NodeState state, cordoned_hosts());
+  SORTIE_ASSIGN_OR_RETURN(SoundHosts sound, without_cordoned(site.hosts, {}, state, unix_time()));
+  site.hosts = std::move(sound.hosts);
   SORTIE_ASSIGN_OR_RETURN(site.plan, make_site_plan(with.job, site.hosts, with.facts, site.place));
   SORTIE_ASSIGN_OR_RETURN(SiteOfRun made, make_site(site, with.folder, with.job));
   if (with.job.runner.on_launcher_loss != "kill" || with.job.recovery.max_restarts > 0)

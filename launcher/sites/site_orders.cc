@@ -68,7 +68,10 @@ Result<> SiteRuns::add(const std::string& name, const std::string& hosts) {
         return fail(ErrorCode::usage, fmt::format("host {} is at site {}", printable(host.name),
                                                   site.what.planned.place.name));
   Site& site = sites_.emplace_back(Site{std::move(*planned), {}, {}, {}});
-  SORTIE_TRY(write_names());
+  if (auto written = write_names(); !written) {
+    sites_.pop_back();
+    return written;
+  }
   outer_->add_site(name);
   parts_.folder.event(JournalEvent::site, {{"site", name}, {"state", "added"}});
   parts_.console.message(fmt::format("site {} is added, by `sortie sites add`", name));
@@ -87,7 +90,7 @@ Result<> SiteRuns::remove(const std::string& name) {
   parts_.folder.event(JournalEvent::site, {{"site", name}, {"state", "removed"}});
   parts_.console.message(fmt::format("site {} is removed, by `sortie sites remove`", name));
   outer_->remove_site(name);
-  site->loop->stop(false);
+  if (site->loop) site->loop->stop(false);
   return {};
 }
 

@@ -156,6 +156,10 @@ def scenario_a_site_is_added_and_another_removed(bed):
     with Sites(bed, step=0.05, sites="ab") as sites:
         run = sites.run
         sites.wait_for_round(2)
+        equal(run.sortie("nodes", "cordon", "h04", "--reason", "test").returncode, 0, "nodes cordon")
+        said = run.sortie("sites", "add", "c", "h04 slots=1", "--run", run.id)
+        check(said.returncode != 0 and "h04 is cordoned by " in said.stderr, f"sites add of a cordoned host: {said.stderr}")
+        equal(run.sortie("nodes", "uncordon", "h04").returncode, 0, "nodes uncordon")
         said = run.sortie("sites", "add", "c", "h04 slots=1", "--run", run.id)
         equal(said.returncode, 0, f"sites add ({said.stderr})")
         wait_until(lambda: any("c" in members for _, members in sites.commits()), 30, "c in a round")

@@ -3,10 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "launcher/run/run_folder.h"
 #include "tests/launcher/launch.h"
+#include "tests/launcher/scripts.h"
+#include "tests/support/run_within.h"
 
 namespace sortie::launcher {
 namespace {
@@ -14,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using std::chrono::milliseconds;
+using test::FakeRunner;
 
 /// A run over the sites a and b, each on a host of its own in memory.
 struct SitesInMemory {
@@ -93,6 +97,36 @@ TEST_CASE("sites: another supervisor knows a site that was added and has not joi
   const auto states = states_of(runs);
   CHECK(states.at("a") == "down");
   CHECK(states.at("c") == wanted);
+}
+
+TEST_CASE("sites: one that could not be written to the run folder is not added") {
+  SitesInMemory world;
+  std::optional<SiteRuns> runs;
+  bool asked = false;
+  world.transport.host("host-a").script = test::after_start([&](FakeRunner&) {
+    asked = true;
+    const fs::path names = world.folder->path() / "sites/names";
+    fs::remove(names);
+    fs::create_directory(names);
+    CHECK_FALSE(runs->sites_order({{"do", "add"}, {"site", "c"}, {"hosts", "host-c"}}));
+    CHECK(states_of(*runs).size() == 2);
+    const auto removed = runs->sites_order({{"do", "remove"}, {"site", "c"}});
+    REQUIRE_FALSE(removed);
+    CHECK(removed.error().message == "the run has no site c");
+    runs->stop(false);
+  });
+  world.transport.host("host-b").script = test::run_until_stopped;
+  runs.emplace(world.parts());
+  REQUIRE(runs->open());
+  std::optional<Verdict> verdict;
+  boost::asio::co_spawn(world.io, runs->run(), [&](std::exception_ptr error, Verdict result) {
+    if (!error) verdict = std::move(result);
+    world.io.stop();
+  });
+  test::run_within(world.io, std::chrono::seconds(20));
+  CHECK(asked);
+  REQUIRE(verdict);
+  CHECK(verdict->exit_code == 128 + SIGTERM);
 }
 
 }  // namespace
