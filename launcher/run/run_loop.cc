@@ -81,7 +81,7 @@ asio::awaitable<Verdict> RunLoop::run() {
     if (superseded) break;
     more = co_await go_on(verdict);
   }
-  superseded = superseded || verdict.exit_code == kExitAdopted;
+  superseded = superseded || verdict.adopted;
   // Wait until leftovers on lost hosts are killed or reported.
   for (const auto& started : started_) co_await started->attempt->swept();
   // A supervisor that has adopted the run takes the memory over.
@@ -254,6 +254,7 @@ asio::awaitable<bool> RunLoop::pause(Clock::time_point until, Verdict& verdict) 
     newer = co_await has_successor(parts_.attempt.executor, parts_.attempt.folder);
   if (newer.value_or(false)) {
     verdict = Verdict();
+    verdict.adopted = true;
     verdict.exit_code = kExitAdopted;
     verdict.text = "this run was adopted by another supervisor (`sortie attach --adopt`)";
     co_return false;

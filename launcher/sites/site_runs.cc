@@ -9,7 +9,6 @@
 
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
-#include "common/base/exit_code.h"
 #include "common/base/process_status.h"
 #include "common/config/outer.h"
 #include "launcher/run/attempt_folder.h"
@@ -158,7 +157,7 @@ asio::awaitable<void> SiteRuns::run_site(Site& site) {
 void SiteRuns::site_ended(Site& site) {
   const std::string& name = site.what.planned.place.name;
   const Verdict& verdict = *site.verdict;
-  if (verdict.exit_code != kExitAdopted)
+  if (!verdict.adopted)
     parts_.folder.event(JournalEvent::site, {{"site", name},
                                              {"state", "ended"},
                                              {"exit_code", verdict.exit_code},
@@ -168,8 +167,8 @@ void SiteRuns::site_ended(Site& site) {
     outer_->remove_site(name);
   else
     outer_->site_down(name, /*for_good=*/true);
-  if (!site.stopped && !stopped_ && !too_few_ && verdict.exit_code != 0 &&
-      verdict.exit_code != kExitAdopted && running_ > 0)
+  if (!site.stopped && !stopped_ && !too_few_ && verdict.exit_code != 0 && !verdict.adopted &&
+      running_ > 0)
     parts_.console.message(
         fmt::format("site {} has ended with exit code {} and is not restarted; the others continue",
                     name, verdict.exit_code));
@@ -307,7 +306,7 @@ bool SiteRuns::has_host(const std::string& name) const {
 Verdict SiteRuns::verdict_of_all() const {
   Verdict all;
   for (const Site& site : sites_)
-    if (site.verdict && site.verdict->exit_code == kExitAdopted) return *site.verdict;
+    if (site.verdict && site.verdict->adopted) return *site.verdict;
   if (stopped_) return *stopped_;
   if (too_few_) {
     all.exit_code = too_few_->exit_code;

@@ -47,6 +47,7 @@ struct Verdict {
   bool shown = false;             // already printed when it happened
   std::uint32_t ended_after = 0;  // ranks that ended as a consequence
   std::string aftermath;          // how these ranks ended, in one line; empty if there are none
+  bool adopted = false;           // by another supervisor; a program's exit code may be 7, too
 };
 
 class Attempt {

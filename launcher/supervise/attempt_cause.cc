@@ -103,6 +103,7 @@ void Attempt::note_exited(HeldEvent event) {
 Verdict Attempt::make_verdict() const {
   Verdict verdict;
   if (superseded_) {
+    verdict.adopted = true;
     verdict.exit_code = kExitAdopted;
     verdict.text =
         "this run was adopted by another supervisor (`sortie attach --adopt`); this one leaves it "

@@ -325,6 +325,17 @@ TEST_CASE("memory is held before ranks start, over all attempts, and let go of w
   }
 }
 
+TEST_CASE("a program's exit code 7 is not taken for an adoption: the memory is let go of") {
+  Remembering launch({{"h", {0}}});
+  launch.set();
+  launch.job.recovery.max_restarts = 0;
+  in_turn(launch.host("h"), {test::keep_memory, after_start([](FakeRunner& runner) {
+                               runner.exit_rank(runner.job.ranks[0].rank, kExitAdopted);
+                             })});
+  CHECK(launch.run().exit_code == kExitAdopted);
+  CHECK(launch.runner("h").all<wire::Goodbye>().size() == 1);
+}
+
 TEST_CASE("Ctrl-C while a host hangs before its memory is held ends the run at once") {
   Remembering launch({{"h", {0}}});
   launch.set();
