@@ -23,6 +23,7 @@
 #include "launcher/control/log_feed.h"
 #include "launcher/control/run_index.h"
 #include "launcher/run/attempt_folder.h"
+#include "launcher/view/attempts_text.h"
 #include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
@@ -100,8 +101,7 @@ class Shown {
     const RunView view = read_journal(record_.path);
     for (const AttemptView& attempt : view.attempts)
       if (attempt.number == record_.attempt && attempt.ended)
-        console_.message(fmt::format("attempt {} has failed: {}; {}", attempt.number,
-                                     attempt.end.cause, attempt.decision));
+        console_.message(attempt_end_text(attempt));
     feed_.reset();
     record_ = std::move(*next);
     open_feed();

@@ -60,6 +60,13 @@ std::string attempts_text(const RunView& view) {
   return printable_lines(out);
 }
 
+std::string attempt_end_text(const AttemptView& attempt) {
+  if (attempt.end.failure == FailureClass::planned)
+    return fmt::format("attempt {} has ended; {}", attempt.number, attempt.decision);
+  return fmt::format("attempt {} has failed: {}; {}", attempt.number, attempt.end.cause,
+                     attempt.decision);
+}
+
 Ordered attempts_json(const RunView& view) {
   Ordered list = Ordered::array();
   for (const AttemptView& attempt : view.attempts) {

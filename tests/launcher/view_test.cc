@@ -272,6 +272,9 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   take(JournalEvent::resumed, 115, event_fields(AttemptResumed{2, "disk", 20, "/c", {}}));
   CHECK(attempts_text(view).find("; from step 20 on the disk\n") != text.npos);
   CHECK(attempts_json(view)[1]["resumed"]["path"] == "/c");
+  CHECK(attempt_end_text(view.attempts[0]).starts_with("attempt 1 has failed: rank 1 on h2 ended"));
+  view.attempts[0].end.failure = FailureClass::planned;
+  CHECK(attempt_end_text(view.attempts[0]) == "attempt 1 has ended; " + view.attempts[0].decision);
   // Members that are missing or have another type count as unknown. The line is not rejected.
   for (const JournalEvent event : {JournalEvent::attempt, JournalEvent::resumed,
                                    JournalEvent::attempt_end, JournalEvent::decision})
