@@ -136,9 +136,10 @@ void Attempt::start_sweep(Host& host) {
 }
 
 asio::awaitable<void> Attempt::sweep(Host& host) {
-  // If another supervisor has adopted the ranks meanwhile, this one must not kill them.
+  // If another supervisor has adopted the run meanwhile, this one must not kill its ranks.
   std::optional<bool> successor = false;
-  if (hold_.count() > 0) successor = co_await has_successor(parts_.executor, parts_.folder);
+  const bool adoptable = hold_.count() > 0 || job_.recovery.max_restarts > 0;
+  if (adoptable) successor = co_await has_successor(parts_.executor, parts_.folder);
   if (successor.value_or(true)) {
     if (!superseded()) note_swept(host, not_looked());
     --sweeps_;

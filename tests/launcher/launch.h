@@ -56,6 +56,7 @@ class Launch {
     auto folder = launcher::RunFolder::create(dir.path(), false);
     REQUIRE(folder);
     folder->track(job);
+    folder->obey(newer());
     const Fd out(::open(dir.str("console").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600));
     launcher::Console::Style style;
     style.out = style.err = out.get();
@@ -86,6 +87,8 @@ class Launch {
     return *verdict;
   }
 
+  /// Once this file exists another supervisor has adopted the run.
+  std::filesystem::path newer() const { return dir / "newer"; }
   FakeHost& host(const std::string& name) { return transport.host(name); }
   FakeRunner& runner(const std::string& name) { return transport.runner(name); }
   /// Interrupts the run with `signal`, as Ctrl-C does. For use in scripts.

@@ -294,6 +294,33 @@ TEST_CASE("a host that was lost and is clear again is used again") {
   CHECK(launch.events_named("attempt").at(1)["hosts"] == nlohmann::json({"h1", "h2"}));
 }
 
+TEST_CASE("a supervisor that was replaced while it stood still ends no ranks of its successor") {
+  struct Replaced {
+    static Doing run(FakeRunner& runner, std::filesystem::path newer) {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      co_await runner.sleep(milliseconds(200));  // the journal has been written
+      test::write_text(newer, "");
+      runner.cut("Connection reset by peer");
+    }
+  };
+  Restarting launch({{"h", {0}}});
+  launch.job.runner.on_launcher_loss = "kill";
+  launch.spares = {{"s", {0}}};
+  launch.host("h").script = [&](FakeRunner& runner) {
+    return Replaced::run(runner, launch.newer());
+  };
+  bool swept = false;
+  launch.host("h").after_loss = [&](FakeRunner& runner) {
+    swept = true;
+    return sweeps_and_is_clear(runner);
+  };
+  launch.sweep_reach = milliseconds(10000);
+  CHECK(launch.run().exit_code == kExitAdopted);
+  CHECK_FALSE(swept);
+  CHECK_FALSE(launch.transport.has_runner("s"));
+}
+
 /// sortie-train with checkpoints in memory. The first runner of each host is the holder.
 struct Remembering : Restarting {
   using Restarting::Restarting;
