@@ -198,18 +198,17 @@ asio::awaitable<void> RunLoop::learn_of_end(Started& started, const Verdict& ver
 /// Decides after an attempt. Returns true if the next attempt shall start; plan_ is then its plan.
 /// Otherwise `verdict` is the verdict of the run.
 asio::awaitable<bool> RunLoop::go_on(Verdict& verdict) {
-  Clock::time_point leases_end{};
+  const Attempt* ended = nullptr;
   if (!between_) {
     Started& started = *started_.back();
     co_await learn_of_end(started, verdict);
-    leases_end = started.attempt->leases_end();
+    ended = started.attempt.get();
     between_ = true;
   }
   if (verdict.exit_code == 0 || stop_order_ || !recovers()) co_return false;
   const std::optional<Decision> decision = co_await choose(verdict);
   if (!decision) co_return false;
-  const auto until = std::max<Clock::time_point>(Clock::now() + decision->pause, leases_end);
-  const bool waited = co_await pause(until, verdict);
+  const bool waited = co_await pause(Clock::now() + decision->pause, ended, verdict);
   if (!waited) co_return false;
   if (auto planned = plan_next(*decision); !planned) {
     verdict.exit_code = exit_code_for(planned.error().code);
@@ -243,9 +242,17 @@ asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
   }
 }
 
-asio::awaitable<bool> RunLoop::pause(Clock::time_point until, Verdict& verdict) {
-  while (!stop_order_ && Clock::now() < until) {
-    pause_.expires_at(until);
+/// Waits until `until`, and for the runners on lost hosts of the attempt `ended` (nullptr = none)
+/// that are not swept. Returns false if the run ends; then sets `verdict`.
+asio::awaitable<bool> RunLoop::pause(Clock::time_point until, const Attempt* ended,
+                                     Verdict& verdict) {
+  constexpr std::chrono::milliseconds kLook{100};
+  while (!stop_order_) {
+    const auto now = Clock::now();
+    const auto last = ended ? std::max(until, ended->leases_end()) : until;
+    if (now >= last) break;
+    const bool may_shorten = ended && ended->sweeping();
+    pause_.expires_at(may_shorten ? std::min<Clock::time_point>(last, now + kLook) : last);
     co_await pause_.async_wait(kToken);
   }
   // If this process was stopped in the meantime, another supervisor may have adopted the run.

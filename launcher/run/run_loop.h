@@ -141,7 +141,8 @@ class RunLoop : public SupervisedRun {
   void cordon_chronic();
   std::vector<config::HostSlots> with_places() const;
   void cordon(const std::vector<std::string>& hosts);
-  boost::asio::awaitable<bool> pause(std::chrono::steady_clock::time_point until, Verdict& verdict);
+  boost::asio::awaitable<bool> pause(std::chrono::steady_clock::time_point until,
+                                     const Attempt* ended, Verdict& verdict);
   Result<> plan_next(const Decision& decision);
   std::optional<config::TopologyConfig> topology_on(std::int64_t ranks) const;
   void conclude(const Decision& decision, Verdict& verdict);

@@ -85,17 +85,25 @@ std::set<std::string> Attempt::unusable_hosts() const {
   return names;
 }
 
-/// A runner that is cut off notices it at most one heartbeat later than the launcher, and gives its
-/// ranks a grace period of at most kLeaseGrace.
+/// A runner that is cut off has received nothing later than one heartbeat after the last message
+/// from it. If the connection ended here with an error, the runner may see only silence. It gives
+/// its ranks a grace period of at most kLeaseGrace.
 Clock::time_point Attempt::leases_end() const {
   constexpr milliseconds kLeaseGrace{5000}, kMargin{1000};
   const milliseconds grace = std::min(milliseconds(job_.runner.grace), kLeaseGrace);
-  const milliseconds held = hold_.count() > 0 ? hold_ + milliseconds(job_.runner.heartbeat_timeout)
-                                              : milliseconds(job_.runner.heartbeat_interval);
+  const milliseconds interval = job_.runner.heartbeat_interval;
+  const milliseconds timeout = job_.runner.heartbeat_timeout;
   Clock::time_point latest{};
-  for (const Host& host : hosts_)
-    if (host.state == HostState::lost && !host.clear && host.lost_at != Clock::time_point{})
-      latest = std::max<Clock::time_point>(latest, host.lost_at + held + grace + kMargin);
+  for (const Host& host : hosts_) {
+    if (host.state != HostState::lost || host.clear || host.lost_at == Clock::time_point{})
+      continue;
+    const Clock::time_point noticed =
+        hold_.count() > 0
+            ? host.lost_at + hold_ + timeout
+            : std::max<Clock::time_point>(host.lost_at, host.session->last_heard() + timeout) +
+                  interval;
+    latest = std::max<Clock::time_point>(latest, noticed + grace + kMargin);
+  }
   return latest;
 }
 

@@ -294,6 +294,39 @@ TEST_CASE("a host that was lost and is clear again is used again") {
   CHECK(launch.events_named("attempt").at(1)["hosts"] == nlohmann::json({"h1", "h2"}));
 }
 
+void is_cut_off(FakeRunner& runner) {
+  runner.cut("Connection reset by peer");
+}
+
+TEST_CASE(
+    "a lost host that is not reached again: the next attempt waits until its lease has ended") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}});
+  launch.spares = {{"s", {0}}};
+  launch.job.runner.heartbeat_timeout = milliseconds(3000);
+  in_turn(launch.host("h1"), {run_until_stopped, succeed});
+  launch.host("h2").script = after_start(is_cut_off);
+  launch.host("s").script = succeed;
+  launch.limit = std::chrono::seconds(20);
+  CHECK(launch.run().exit_code == 0);
+  const double lost = launch.events_named("host_lost").at(0)["time"];
+  const double next = launch.events_named("attempt").at(1)["time"];
+  CHECK(next - lost >= 3.0);
+}
+
+TEST_CASE("a lost host that is swept: the next attempt does not wait for its lease") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}});
+  launch.spares = {{"s", {0}}};
+  launch.job.runner.heartbeat_timeout = std::chrono::seconds(60);
+  in_turn(launch.host("h1"), {run_until_stopped, succeed});
+  in_turn(launch.host("h2"), {after_start(is_cut_off), sweeps_and_is_clear, succeed});
+  launch.host("h2").reconnect_delay = milliseconds(500);  // the spare is chosen before that
+  launch.host("s").script = succeed;
+  launch.sweep_reach = milliseconds(10000);
+  launch.limit = std::chrono::seconds(20);
+  CHECK(launch.run().exit_code == 0);
+  CHECK(launch.events_named("swept").size() == 1);
+}
+
 TEST_CASE("a supervisor that was replaced while it stood still ends no ranks of its successor") {
   struct Replaced {
     static Doing run(FakeRunner& runner, std::filesystem::path newer) {
