@@ -265,7 +265,8 @@ struct StackDump {
   std::string text;  // at most 256 KiB
 };
 /// runner -> launcher: an observation of the host's health helper, a JSON object of at most 64 KiB
-/// (runner/health/README.md). Untrusted.
+/// (runner/health/README.md) with its number "n"; if it is sent again, also its age "age_ms".
+/// Untrusted.
 struct HealthEvent {
   std::string json;
 };

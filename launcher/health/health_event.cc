@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kMostCode = 1'000'000, kMostGpu = 4095;
-constexpr std::int64_t kMostCount = std::int64_t{1} << 40;
+constexpr std::int64_t kMostCount = std::int64_t{1} << 40, kMostAgeMs = std::int64_t{1} << 40;
 
 std::unexpected<Error> bad_member(const char* key, std::string_view wanted) {
   return fail(ErrorCode::data, fmt::format("\"{}\" must be {}", key, wanted));
@@ -102,6 +102,7 @@ Result<std::optional<health::Finding>> HealthIntake::take(std::string_view text,
   if (!object || object->at("type") != "health")
     return fail(ErrorCode::data, "no JSON object of type \"health\", or nested too deeply");
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t number, whole(*object, "n", std::int64_t{1} << 53, 0));
+  SORTIE_ASSIGN_OR_RETURN(const std::int64_t age_ms, whole(*object, "age_ms", kMostAgeMs, 0));
   SORTIE_ASSIGN_OR_RETURN(health::Finding finding, finding_of(*object));
   if (number != 0) {
     if (static_cast<std::uint64_t>(number) <= number_) return std::nullopt;
@@ -113,6 +114,7 @@ Result<std::optional<health::Finding>> HealthIntake::take(std::string_view text,
     return std::nullopt;
   }
   times_.push_back(now);
+  age_ = static_cast<double>(age_ms) / 1000;
   return std::optional(std::move(finding));
 }
 

@@ -36,11 +36,14 @@ class HealthIntake {
   Result<std::optional<health::Finding>> take(std::string_view json, double now);
   /// Highest number of a finding so far; the runner numbers findings from 1. 0: none had a number.
   std::uint64_t number() const { return number_; }
+  /// Age in seconds of the finding taken last: 0, unless the runner has sent it again.
+  double age() const { return age_; }
   /// Number of findings above the rate limit since the last call.
   std::uint64_t left_out();
 
  private:
   std::uint64_t number_ = 0;
+  double age_ = 0;
   std::deque<double> times_;  // times of findings within the last minute
   std::uint64_t left_out_ = 0;
 };

@@ -28,7 +28,7 @@ void Attempt::on_health(Host& host, const wire::HealthEvent& event) {
     parts_.folder.event(JournalEvent::health, health_json(name, dropped));
   }
   if (auto gpus = gpus_of(*host.plan)) health_.set_gpus(name, std::move(*gpus));
-  const HealthView::Taken taken = health_.take(name, **finding, now);
+  const HealthView::Taken taken = health_.take(name, **finding, now - host.health.age());
   nlohmann::ordered_json fields = health_json(name, **finding);
   fields["n"] = host.health.number();
   if (!taken.incident.used) fields["used"] = false;

@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "common/asio/spawn.h"
+#include "common/base/boot_clock.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/container/inside.h"
@@ -178,7 +179,7 @@ void Job::on_health(const std::string& line) {
   wire::HealthEvent event{fmt::format("{{\"n\":{},{}", ++health_number_, line.substr(1))};
   if (!link_.broken() && link_.queued_bytes() < kMaxQueuedForEvents) link_.send(event);
   if (spec_.hold_ms == 0) return;
-  health_events_.push_back(std::move(event));
+  health_events_.emplace_back(boot_ms(), std::move(event));
   if (health_events_.size() > kKeptHealthEvents) health_events_.pop_front();
 }
 
@@ -242,7 +243,9 @@ void Job::resend(const wire::Adopt& adopt, bool same) {
     if (rank->pid > 0)
       link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});
   for (const wire::RunnerError& error : errors_) link_.send(error);
-  for (const wire::HealthEvent& event : health_events_) link_.send(event);
+  for (const auto& [at, event] : health_events_)
+    link_.send(
+        wire::HealthEvent{fmt::format("{{\"age_ms\":{},{}", boot_ms() - at, event.json.substr(1))});
   const std::uint32_t own_rank = ranks_.front()->spec->rank;
   for (const wire::Message& message :
        same ? pmix_memory_.unanswered() : pmix_memory_.open(own_rank))

@@ -200,8 +200,9 @@ class Job {
   cpu::Binding binding_;
   std::unique_ptr<PmixHelper> pmix_;
   std::unique_ptr<HealthHelper> health_;
-  std::deque<wire::HealthEvent> health_events_;  // the last ones, for a launcher that reconnects
-  std::uint64_t health_number_ = 0;              // number of the last one
+  /// The last health events and when they came (boot clock), for a launcher that reconnects.
+  std::deque<std::pair<std::int64_t, wire::HealthEvent>> health_events_;
+  std::uint64_t health_number_ = 0;  // number of the last one
   std::optional<container::ReadyImage> image_;
   std::unique_ptr<container::Boxes> boxes_;
   std::unique_ptr<Forwards> forwards_;

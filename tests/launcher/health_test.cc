@@ -54,20 +54,26 @@ TEST_CASE("a finding survives the way from the helper to the journal and back") 
 
 TEST_CASE("a host is not trusted with its words") {
   HealthIntake intake;
-  for (const char* bad :
-       {"", "{}", "[]", "null", R"({"type":"health"})", R"({"type":"step","kind":"xid"})",
-        R"({"type":"health","kind":"xids"})", R"({"type":"health","kind":7})",
-        R"({"type":"health","kind":"xid","code":-1})",
-        R"({"type":"health","kind":"xid","code":1e9})",
-        R"({"type":"health","kind":"xid","code":99999999999})",
-        R"({"type":"health","kind":"xid","code":"79"})",
-        R"({"type":"health","kind":"xid","gpu":-3})",
-        R"({"type":"health","kind":"xid","device":["a"]})",
-        R"({"type":"health","kind":"xid","recovery":8})",
-        R"({"type":"health","kind":"xid","fatal":1})",
-        R"({"type":"health","kind":"xid","value":"x"})",
-        R"({"type":"health","kind":"xid","count":-1})",
-        R"({"type":"health","kind":"xid","n":-1})"}) {
+  for (const char* bad : {"",
+                          "{}",
+                          "[]",
+                          "null",
+                          R"({"type":"health"})",
+                          R"({"type":"step","kind":"xid"})",
+                          R"({"type":"health","kind":"xids"})",
+                          R"({"type":"health","kind":7})",
+                          R"({"type":"health","kind":"xid","code":-1})",
+                          R"({"type":"health","kind":"xid","code":1e9})",
+                          R"({"type":"health","kind":"xid","code":99999999999})",
+                          R"({"type":"health","kind":"xid","code":"79"})",
+                          R"({"type":"health","kind":"xid","gpu":-3})",
+                          R"({"type":"health","kind":"xid","device":["a"]})",
+                          R"({"type":"health","kind":"xid","recovery":8})",
+                          R"({"type":"health","kind":"xid","fatal":1})",
+                          R"({"type":"health","kind":"xid","value":"x"})",
+                          R"({"type":"health","kind":"xid","count":-1})",
+                          R"({"type":"health","kind":"xid","n":-1})",
+                          R"({"type":"health","kind":"xid","age_ms":-1})"}) {
     CAPTURE(bad);
     CHECK_FALSE(intake.take(bad, 1));
   }
@@ -204,6 +210,24 @@ TEST_CASE("a run that ends because of a fault that a person has to mend leaves t
   CHECK(contains(verdict.text, "h2 can not be used, no spare is left for it"));
   CHECK(launch.cordoned == std::vector<std::string>{"h2"});
   CHECK(contains(launch.shown, "h2: cordoned; `sortie nodes ls` says why"));
+}
+
+TEST_CASE("a finding that the runner sends again counts from the time when it was made") {
+  for (const bool old : {false, true}) {
+    CAPTURE(old);
+    Launch launch({{"h", {0}}});
+    launch.host("h").script = after_start([old](FakeRunner& runner) {
+      Finding finding = gpu_xid(74);  // explains failures of the next two minutes
+      finding.gpu = 0;
+      wire::HealthEvent event = health_event(1, finding);
+      if (old) event.json = "{\"age_ms\":600000," + event.json.substr(1);
+      runner.send(event);
+      runner.exit_rank(0, 1);
+    });
+    CHECK(launch.run().exit_code == 1);
+    CHECK(launch.events_named("health").size() == 1);
+    CHECK(launch.events_named("attempt_end").at(0)["class"] == (old ? "app" : "hardware"));
+  }
 }
 
 TEST_CASE("a sick GPU of one host: journal, console, status' rows and report name it") {

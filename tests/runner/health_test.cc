@@ -170,7 +170,7 @@ TEST_CASE("a keeper is killed: what is swept then is not sortie-health") {
   for (const wire::RunnerError& error : host.client->errors) CHECK(error.message == "");
 }
 
-TEST_CASE("a launcher that comes back is told again") {
+TEST_CASE("a launcher that comes back is told again, with the age of each finding") {
   WatchedHost host;
   wire::JobSpec job = watched_job();
   job.env = {{"GATE", host.folder.str("gate")}};
@@ -178,7 +178,8 @@ TEST_CASE("a launcher that comes back is told again") {
   REQUIRE(host.client->start(job));
   host.finding("sources");
   host.kernel("EXT4-fs error (device sda1): ext4_find_entry: reading directory");
-  host.finding("disk");
+  CHECK_FALSE(host.finding("disk").contains("age_ms"));
+  host.client->pump(milliseconds(300));
   host.client->close_input();
   host.client->close_output();
   RunnerClient again(SORTIE_RUNNER_BINARY, host.environment());  // the same base for run folders
@@ -196,7 +197,9 @@ TEST_CASE("a launcher that comes back is told again") {
   for (const char* kind : {"sources", "disk"}) {
     const auto event = again.expect<wire::HealthEvent>();
     REQUIRE(event);
-    CHECK(nlohmann::json::parse(event->json)["kind"] == kind);
+    const auto finding = nlohmann::json::parse(event->json);
+    CHECK(finding["kind"] == kind);
+    CHECK(finding["age_ms"] >= 250);
   }
   write_text(host.folder / "gate", "");
   CHECK(again.wait_finished());
