@@ -16,15 +16,15 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
+using sortie::test::FakeRunner;
 using std::chrono::milliseconds;
-using test::FakeRunner;
 
 /// A run over the sites a and b, each on a host of its own in memory.
 struct SitesInMemory {
   SitesInMemory() {
     job.runner.program = {"true"};
     job.runner.grace = milliseconds(100);
-    test::write_text(dir / "runner", "#!/bin/sh\n");
+    sortie::test::write_text(dir / "runner", "#!/bin/sh\n");
     binary.emplace(RunnerBinary::open(dir / "runner").value());
     folder.emplace(RunFolder::create(dir.path(), false).value());
     fs::create_directory(folder->path() / "sites");
@@ -57,11 +57,11 @@ struct SitesInMemory {
     return parts;
   }
 
-  test::ScopedTempDir dir;
+  sortie::test::ScopedTempDir dir;
   boost::asio::io_context io{1};
-  test::FakeTransport transport{io.get_executor()};
-  TransportRouter router{std::make_unique<test::Borrowed>(transport),
-                         std::make_unique<test::Borrowed>(transport)};
+  sortie::test::FakeTransport transport{io.get_executor()};
+  TransportRouter router{std::make_unique<sortie::test::Borrowed>(transport),
+                         std::make_unique<sortie::test::Borrowed>(transport)};
   config::JobConfig job;
   std::optional<RunnerBinary> binary;
   std::optional<RunFolder> folder;
@@ -85,11 +85,12 @@ TEST_CASE("sites: another supervisor knows a site that was added and has not joi
   std::string wanted = "down";
   SUBCASE("nothing of it is in the log") {}
   SUBCASE("it has joined and left") {
-    test::write_text(world.folder->path() / "outer.log",
-                     R"({"by":1,"do":"joined","site":"c","attempt":1,"round":0,"leaders":[]})"
-                     "\n"
-                     R"({"by":1,"do":"left","site":"c"})"
-                     "\n");
+    sortie::test::write_text(
+        world.folder->path() / "outer.log",
+        R"({"by":1,"do":"joined","site":"c","attempt":1,"round":0,"leaders":[]})"
+        "\n"
+        R"({"by":1,"do":"left","site":"c"})"
+        "\n");
     wanted = "left";
   }
   SiteRuns runs(std::move(parts));
@@ -103,7 +104,7 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
   SitesInMemory world;
   std::optional<SiteRuns> runs;
   bool asked = false;
-  world.transport.host("host-a").script = test::after_start([&](FakeRunner&) {
+  world.transport.host("host-a").script = sortie::test::after_start([&](FakeRunner&) {
     asked = true;
     const fs::path names = world.folder->path() / "sites/names";
     fs::remove(names);
@@ -115,7 +116,7 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
     CHECK(removed.error().message == "the run has no site c");
     runs->stop(false);
   });
-  world.transport.host("host-b").script = test::run_until_stopped;
+  world.transport.host("host-b").script = sortie::test::run_until_stopped;
   runs.emplace(world.parts());
   REQUIRE(runs->open());
   std::optional<Verdict> verdict;
@@ -123,7 +124,7 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
     if (!error) verdict = std::move(result);
     world.io.stop();
   });
-  test::run_within(world.io, std::chrono::seconds(20));
+  sortie::test::run_within(world.io, std::chrono::seconds(20));
   CHECK(asked);
   REQUIRE(verdict);
   CHECK(verdict->exit_code == 128 + SIGTERM);
