@@ -45,7 +45,7 @@ struct Group {
   std::optional<Error> error;
   bool made = false;
   std::size_t receiving = 0;
-  asio::steady_timer changed;
+  asio::steady_timer changed;  // never expires; setting its time would wake all waiters
 };
 
 class ImagePush {
@@ -196,10 +196,7 @@ asio::awaitable<Result<std::shared_ptr<Group>>> ImagePush::group_of(std::size_t 
     group->made = true;
     group->changed.cancel();
   }
-  while (!group->made) {
-    group->changed.expires_at(Clock::time_point::max());
-    co_await group->changed.async_wait(kToken);
-  }
+  while (!group->made) co_await group->changed.async_wait(kToken);
   if (group->error) co_return std::unexpected(*group->error);
   co_return group;
 }
@@ -233,10 +230,7 @@ asio::awaitable<Result<wire::FilesDone>> ImagePush::serve(std::size_t index,
   (*group)->changed.cancel();
   if (!done) co_return done;
   // Other hosts may still fetch from the file, which is removed when loaded.
-  while ((*group)->receiving > 0) {
-    (*group)->changed.expires_at(Clock::time_point::max());
-    co_await (*group)->changed.async_wait(kToken);
-  }
+  while ((*group)->receiving > 0) co_await (*group)->changed.async_wait(kToken);
   ++loading_;
   std::string file = fmt::format("{}/{}", done->folder, file_name(lacking->layers));
   const auto loaded = co_await load(index, session, std::move(file));

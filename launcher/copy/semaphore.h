@@ -16,10 +16,7 @@ class Semaphore {
       : seats_(seats), free_(executor, std::chrono::steady_clock::time_point::max()) {}
 
   boost::asio::awaitable<void> acquire() {
-    while (seats_ == 0) {
-      free_.expires_at(std::chrono::steady_clock::time_point::max());
-      co_await free_.async_wait(kToken);
-    }
+    while (seats_ == 0) co_await free_.async_wait(kToken);
     --seats_;
   }
   void release() {
@@ -29,7 +26,7 @@ class Semaphore {
 
  private:
   std::size_t seats_;
-  boost::asio::steady_timer free_;
+  boost::asio::steady_timer free_;  // never expires; setting its time would wake all waiters
 };
 
 }  // namespace sortie::launcher

@@ -8,12 +8,14 @@
 #include <optional>
 #include <thread>
 
+#include "common/asio/spawn.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
 #include "common/files/piece.h"
 #include "launcher/copy/local_tree.h"
 #include "launcher/copy/progress.h"
 #include "launcher/copy/relay_chains.h"
+#include "launcher/copy/semaphore.h"
 #include "launcher/copy/stage.h"
 #include "launcher/copy/tree_download.h"
 #include "launcher/copy/tree_upload.h"
@@ -107,6 +109,29 @@ TEST_CASE("staging that ended before its hosts had anything does not say that it
   io.run();
   CHECK(read);
   CHECK(stager.summary() == "1 files, 1 B, staged on 0 of 2 hosts");
+}
+
+TEST_CASE("coroutines that wait for a semaphore cost nothing, and each gets its turn") {
+  struct Waiter {
+    static asio::awaitable<void> run(Semaphore& semaphore, std::size_t& turns) {
+      co_await semaphore.acquire();
+      ++turns;
+      semaphore.release();
+    }
+  };
+  for (const std::size_t waiters : {2, 4}) {
+    CAPTURE(waiters);
+    asio::io_context io;
+    Semaphore semaphore(io.get_executor(), 0);
+    std::size_t turns = 0;
+    for (std::size_t i = 0; i < waiters; ++i) spawn(io, Waiter::run(semaphore, turns));
+    CHECK(io.run_for(std::chrono::milliseconds(100)) < 10 * waiters);
+    CHECK(turns == 0);
+    semaphore.release();
+    io.restart();
+    io.run_for(std::chrono::seconds(10));
+    CHECK(turns == waiters);
+  }
 }
 
 TEST_CASE("byte counts") {
