@@ -91,7 +91,9 @@ void RunReducer::begin_attempt(const Json& event, double at) {
     view_.ranks = begin.ranks;
     view_.connected = view_.ready = Stage();
     view_.image_at = view_.started = view_.all_running = view_.cause_at = view_.stop_at =
-        std::nullopt;
+        view_.hang_at = std::nullopt;
+    view_.hang.clear();
+    view_.hang_stacks.clear();
     view_.cause.clear();
     view_.planned.clear();
     view_.cause_what.clear();

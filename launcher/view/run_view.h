@@ -91,7 +91,7 @@ struct RunView {
   std::vector<std::string> stragglers;  // "h03: 1.31 times the median of all hosts (+812.4 s)"
   std::vector<std::string> fit_again;   // "h03: checked at +912.4 s"
   std::string planned;            // why the current attempt will be restarted; empty = it will not
-  std::optional<double> hang_at;  // time of the last hang
+  std::optional<double> hang_at;  // time of the last hang of the attempt
   std::string hang, hang_stacks;  // its description; the folder with its stacks
   std::optional<int> exit_code;
   std::size_t adoptions = 0;

@@ -236,6 +236,8 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   take(JournalEvent::attempt, 100, event_fields(AttemptBegin{1, {"h1", "h2"}, 2}));
   for (const int rank : {0, 1})
     take(JournalEvent::rank_started, 101, {{"rank", rank}, {"host", "h"}, {"pid", 7}});
+  take(JournalEvent::hang, 111, {{"text", "rank 1 is silent"}, {"stacks", "stacks-1"}});
+  CHECK(view.hang_at == 11);
   take(JournalEvent::stop, 112, {{"reason", "r"}});
   CHECK(view.attempt() == 1);
   CHECK_FALSE(view.restarting());
@@ -248,6 +250,9 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   CHECK(view.attempt() == 2);
   CHECK(view.restarts() == 1);
   CHECK_FALSE(view.stop_at);
+  CHECK_FALSE(view.hang_at);
+  CHECK(view.hang.empty());
+  CHECK(view.hang_stacks.empty());
   CHECK(view.rank.empty());
   CHECK(view.cordoned == std::vector<std::string>{"h2"});
   REQUIRE(view.attempts.size() == 2);
