@@ -53,6 +53,14 @@ struct Taker {
     view.memory_step = std::nullopt;
     view.checkpoint = TrainingView::Checkpoint{e.to, printable(e.path), when};
     view.time = when;
+    // The run has left these steps and removed their checkpoints. The next validation tells the
+    // lowest loss before them.
+    const auto forget = [&](auto& known) {
+      if (known && known->step > e.to) known.reset();
+    };
+    forget(view.validation);
+    forget(view.best);
+    forget(view.best_checkpoint);
   }
   void operator()(const RoundEvent& e) const {
     view.step = e.step;

@@ -87,6 +87,34 @@ TEST_CASE("training: the newest step, checkpoint and validation, and the lowest 
         "step 61/100  loss 4.0000  8 tokens/s  ETA 39s  checkpoint 60  best 3.2500 at step 50");
 }
 
+TEST_CASE("training: what a rollback has left is neither the last nor the best") {
+  const Json before = {{"type", "eval"}, {"step", 10}, {"loss", 3.5}};
+  const Json kept = {
+      {"type", "checkpoint"}, {"step", 10}, {"path", "/c/best/step-10"}, {"best", true}};
+  const Json left = {{"type", "eval"}, {"step", 30}, {"loss", 3}};
+  const Json best = {
+      {"type", "checkpoint"}, {"step", 30}, {"path", "/c/best/step-30"}, {"best", true}};
+  const Json back = {{"type", "rollback"}, {"from", 35}, {"to", 20}, {"path", "/c/step-20"}};
+  const TrainingView view = taken({before, kept, left, best, back});
+  CHECK(view.step == 20);
+  CHECK_FALSE(view.validation);
+  CHECK_FALSE(view.best);
+  CHECK_FALSE(view.best_checkpoint);
+  const TrainingView again = taken(
+      {before,
+       kept,
+       left,
+       best,
+       back,
+       {{"type", "eval"}, {"step", 30}, {"loss", 3.75}, {"best_loss", 3.5}, {"best_step", 10}}});
+  CHECK(again.validation->step == 30);
+  CHECK(again.best->step == 10);
+  const TrainingView earlier = taken({before, kept, back});
+  CHECK(earlier.validation->step == 10);
+  CHECK(earlier.best->step == 10);
+  CHECK(earlier.best_checkpoint->step == 10);
+}
+
 TEST_CASE("training: every validation set has its loss, beside the mean") {
   const auto eval = [](int step, double code, double wiki) -> Json {
     return {{"type", "eval"},   {"step", step},      {"loss", (code + wiki) / 2}, {"best_step", 20},
