@@ -67,6 +67,7 @@ struct LaunchPlan {
   std::optional<ModelPlan> model;
   bool keeps_memory = false;                 // hosts hold memory for checkpoints
   std::vector<std::string> warnings;         // likely mistakes; the job starts nevertheless
+  std::vector<std::string> model_warnings;   // likely mistakes about the model, by plan_model()
   std::vector<std::string> config_warnings;  // likely mistakes in the config
   /// The config as TOML for sortie-train, of [runner] only `stage`; empty for other programs.
   std::string trainer_config;

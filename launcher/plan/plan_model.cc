@@ -108,8 +108,8 @@ Result<> ask_cost(const AskTrainer& ask, CostQuestion question, LaunchPlan& plan
     return {};
   }
   if (cost.error().code == ErrorCode::config) return std::unexpected(std::move(cost).error());
-  plan.warnings.push_back("the plan has no parameters, operations and memory: " +
-                          cost.error().message);
+  plan.model_warnings.push_back("the plan has no parameters, operations and memory: " +
+                                cost.error().message);
   return {};
 }
 
@@ -117,7 +117,7 @@ Result<> ask_cost(const AskTrainer& ask, CostQuestion question, LaunchPlan& plan
 
 Result<> plan_model(const config::JobConfig& job, const AskTrainer& ask, LaunchPlan& plan) {
   const Threads threads = find_threads(job, plan);
-  plan.warnings.clear();
+  plan.model_warnings.clear();
   SORTIE_TRY(ask_cost(
       ask, {plan.trainer_config, plan.world_size, plan.batch->micro_batch_size, threads.most},
       plan));
@@ -126,13 +126,13 @@ Result<> plan_model(const config::JobConfig& job, const AskTrainer& ask, LaunchP
     plan.model->threads_assumed = threads.assumed;
   }
   plan.beside_preset = config::beside_preset(job);
-  if (plan.mesh) std::ranges::move(layout_warnings(plan), std::back_inserter(plan.warnings));
-  std::ranges::move(too_small(plan), std::back_inserter(plan.warnings));
+  if (plan.mesh) std::ranges::move(layout_warnings(plan), std::back_inserter(plan.model_warnings));
+  std::ranges::move(too_small(plan), std::back_inserter(plan.model_warnings));
   if (job.trainer.save_dir.empty())
-    plan.warnings.emplace_back(
+    plan.model_warnings.emplace_back(
         "trainer.save_dir is not set: no checkpoint is written and nothing of this training is "
         "kept; add --set trainer.save_dir=FOLDER");
-  std::ranges::move(crowded(job, plan), std::back_inserter(plan.warnings));
+  std::ranges::move(crowded(job, plan), std::back_inserter(plan.model_warnings));
   return {};
 }
 

@@ -111,7 +111,7 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown_value(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  for (const auto* warnings : {&plan.config_warnings, &plan.warnings})
+  for (const auto* warnings : {&plan.config_warnings, &plan.warnings, &plan.model_warnings})
     for (const std::string& warning : *warnings) out += fmt::format("  warning   {}\n", warning);
   if (plan.container) out += containers_text(plan);
   return printable_lines(out);  // the config may come from another user
@@ -174,7 +174,8 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
     if (const OrderedJson traffic = traffic_json(plan); !traffic.empty()) out["traffic"] = traffic;
   }
   std::vector<std::string> warnings = plan.config_warnings;
-  warnings.insert(warnings.end(), plan.warnings.begin(), plan.warnings.end());
+  for (const auto* more : {&plan.warnings, &plan.model_warnings})
+    warnings.insert(warnings.end(), more->begin(), more->end());
   if (!warnings.empty()) out["warnings"] = warnings;
   return out;
 }

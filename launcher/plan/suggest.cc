@@ -147,7 +147,7 @@ Result<Suggestions> suggest_layouts(const config::JobConfig& job,
       continue;
     }
     if (!plan->model) {
-      last_error = plan->warnings.empty() ? "" : plan->warnings.front();
+      last_error = plan->model_warnings.empty() ? "" : plan->model_warnings.front();
       continue;
     }
     ++found.legal;

@@ -52,8 +52,10 @@ LaunchPlan plan_of_all(const std::vector<PlannedSite>& sites) {
       for (RankPlan& rank : host.ranks) rank.rank = all.world_size++;
       all.hosts.push_back(std::move(host));
     }
-    for (const std::string& warning : site.plan.warnings)
-      if (site.place.index > 0) all.warnings.push_back(site.place.name + ": " + warning);
+    if (site.place.index == 0) continue;
+    for (const auto* warnings : {&site.plan.warnings, &site.plan.model_warnings})
+      for (const std::string& warning : *warnings)
+        all.warnings.push_back(site.place.name + ": " + warning);
   }
   return all;
 }

@@ -142,11 +142,11 @@ TEST_CASE("the threads of a rank are those that its runner will tell it") {
 TEST_CASE("a host with less memory than its ranks need is warned of") {
   const config::JobConfig job = training("llama-3.1-8b");
   const LaunchPlan plan = *make_plan(job, kMixedHosts, machine(std::uint64_t{16} << 30));
-  REQUIRE(plan.warnings.size() == 1);  // the memory of h2 is not known
-  CHECK(has(plan.warnings[0], "localhost: 1 rank of "));
-  CHECK(has(plan.warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
+  REQUIRE(plan.model_warnings.size() == 1);  // the memory of h2 is not known
+  CHECK(has(plan.model_warnings[0], "localhost: 1 rank of "));
+  CHECK(has(plan.model_warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
   CHECK(has(plan_text(plan), "  warning   localhost: 1 rank of "));
-  CHECK(plan_json(plan)["warnings"][0] == plan.warnings[0]);
+  CHECK(plan_json(plan)["warnings"][0] == plan.model_warnings[0]);
 }
 
 TEST_CASE("training that keeps nothing is warned of") {
@@ -156,7 +156,7 @@ TEST_CASE("training that keeps nothing is warned of") {
   const std::string warning =
       "trainer.save_dir is not set: no checkpoint is written and nothing of this training is kept; "
       "add --set trainer.save_dir=FOLDER";
-  CHECK(plan.warnings == std::vector<std::string>{warning});
+  CHECK(plan.model_warnings == std::vector<std::string>{warning});
   CHECK(has(plan_text(plan), "  warning   " + warning + "\n"));
 }
 
@@ -164,18 +164,19 @@ TEST_CASE("hosts with more compute threads than cores are warned of") {
   config::JobConfig job = training("pythia-70m");
   LauncherFacts here = machine();
   here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {0, {2}}, {0, {3}}}, {}};
-  CHECK(make_plan(job, {{"localhost", {0}}}, here)->warnings.empty());  // 4 threads on 4 cores
+  CHECK(
+      make_plan(job, {{"localhost", {0}}}, here)->model_warnings.empty());  // 4 threads on 4 cores
   const LaunchPlan plan = *make_plan(job, {{"localhost", {0, 1}}}, here);
-  REQUIRE(plan.warnings.size() == 1);
-  CHECK(plan.warnings[0] ==
+  REQUIRE(plan.model_warnings.size() == 1);
+  CHECK(plan.model_warnings[0] ==
         "localhost: 8 compute threads on 4 cores, so steps are slow; set trainer.threads lower, or "
         "give it fewer slots");
   // Each rank has at least one thread, however few cores there are.
   job.trainer.threads = 0;
-  CHECK(make_plan(job, {{"localhost", {0, 1, 2, 3}}}, here)->warnings.empty());
+  CHECK(make_plan(job, {{"localhost", {0, 1, 2, 3}}}, here)->model_warnings.empty());
   const LaunchPlan crowded = *make_plan(job, {{"localhost", {0, 1, 2, 3, 4}}}, here);
-  REQUIRE(crowded.warnings.size() == 1);
-  CHECK(has(crowded.warnings[0], "localhost: 5 compute threads on 4 cores, "));
+  REQUIRE(crowded.model_warnings.size() == 1);
+  CHECK(has(crowded.model_warnings[0], "localhost: 5 compute threads on 4 cores, "));
 }
 
 TEST_CASE("patterns that match no parameter fail before a host is touched") {
@@ -211,11 +212,11 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
     REQUIRE(plan.has_value());
     CHECK_FALSE(plan->model.has_value());
     CHECK(plan->world_size == 3);
-    REQUIRE(plan->warnings.size() == 1);
-    CAPTURE(plan->warnings[0]);
-    CHECK(has(plan->warnings[0], "the plan has no parameters, operations and memory: "));
-    CHECK(has(plan->warnings[0], each.why));
-    CHECK_FALSE(has(plan->warnings[0], "\n"));
+    REQUIRE(plan->model_warnings.size() == 1);
+    CAPTURE(plan->model_warnings[0]);
+    CHECK(has(plan->model_warnings[0], "the plan has no parameters, operations and memory: "));
+    CHECK(has(plan->model_warnings[0], each.why));
+    CHECK_FALSE(has(plan->model_warnings[0], "\n"));
   }
   LauncherFacts nowhere;
   nowhere.ask_trainer = [](const CostQuestion& question) {
@@ -223,9 +224,27 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
   };
   const auto plan = make_plan(job, kMixedHosts, nowhere);
   REQUIRE(plan.has_value());
-  CHECK(has(plan->warnings.at(0), "there is no /nowhere/sortie-train; install sortie-train"));
+  CHECK(has(plan->model_warnings.at(0), "there is no /nowhere/sortie-train; install sortie-train"));
   CHECK(has(plan_text(*plan), "  batch     "));
   CHECK_FALSE(plan_json(*plan).contains("model"));
+}
+
+TEST_CASE("a training is warned of what is no matter of its model, too, also after a survey") {
+  config::JobConfig job = training("pythia-70m");
+  job.trainer.save_dir.clear();
+  job.recovery.max_restarts = 2;
+  job.recovery.min_hosts = 5;
+  job.runner.network.tunnel = "wireguard";
+  LauncherFacts facts = machine();
+  facts.ask_trainer = nullptr;
+  LaunchPlan plan = *make_plan(job, {{"localhost", {0}}}, facts);
+  const std::string text = plan_text(plan);
+  CHECK(has(text, "  warning   runner.network.tunnel: a job on one host needs no tunnel"));
+  CHECK(has(text, "  warning   recovery.min_hosts: 5 are more hosts than the 1 of the job"));
+  CHECK(has(text, "  warning   trainer.save_dir is not set"));
+  CHECK(plan_json(plan)["warnings"].size() == 3);
+  REQUIRE(plan_model(job, facts.ask_trainer, plan));  // as a survey does
+  CHECK(plan_text(plan) == text);
 }
 
 TEST_CASE("a job of another program has no model") {
@@ -235,6 +254,7 @@ TEST_CASE("a job of another program has no model") {
   CHECK_FALSE(plan.model.has_value());
   CHECK_FALSE(plan_json(plan).contains("model"));
   CHECK(plan.warnings.empty());
+  CHECK(plan.model_warnings.empty());
 }
 
 }  // namespace sortie::launcher
