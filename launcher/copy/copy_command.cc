@@ -174,7 +174,7 @@ int push_files(const CopyOptions& options) {
   };
   const Result<> ran = crew.run(first, work, tick);
   progress.clear();
-  if (!ran) return say(ran.error());
+  if (!ran) return crew.interrupted().value_or(say(ran.error()));
   const double seconds = seconds_since(begun);
   const Summary sum = summary_of(crew.results());
   if (options.json) {
@@ -224,7 +224,7 @@ int pull_files(const CopyOptions& options) {
   };
   const Result<> ran = crew.run(first, work, tick);
   progress.clear();
-  if (!ran) return say(ran.error());
+  if (!ran) return crew.interrupted().value_or(say(ran.error()));
   const double seconds = seconds_since(begun);
   const Summary sum = summary_of(crew.results());
   Missing missing;

@@ -69,6 +69,7 @@ asio::awaitable<void> HostCrew::conduct(std::function<asio::awaitable<Result<>>(
     failure_ = prepared.error();
     co_return;
   }
+  serving_ = true;
   for (std::size_t index = 0; index < sessions_.size(); ++index) hosts_.spawn(serve(index, work));
   co_await hosts_.wait();
   co_await say_goodbye();
@@ -127,9 +128,11 @@ asio::awaitable<void> HostCrew::watch_signals() {
       continue;
     }
     if (interrupted_) std::_Exit(128 + number);
-    interrupted_ = 128 + number;
     for (const auto& session : sessions_) session->close();
-    if (hosts_.running() == 0) {
+    // All hosts are done: it only shortens the goodbye.
+    if (serving_ && hosts_.running() == 0) continue;
+    interrupted_ = 128 + number;
+    if (!serving_) {
       failure_ = Error{ErrorCode::interrupted, "interrupted"};
       io_.stop();
     }

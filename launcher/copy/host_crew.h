@@ -38,11 +38,11 @@ class HostCrew {
   /// Runs `first` (once, before any connection; an error ends the run), then `work` for each host.
   /// Calls `tick` five times per second. SIGINT, SIGTERM and SIGHUP abort: hosts that are not done
   /// get ErrorCode::interrupted. Error: the runner binary is missing, `first` failed, or a signal
-  /// arrived while no host was served.
+  /// arrived during `first`. A signal after the last host is done only shortens the goodbye.
   Result<> run(std::function<boost::asio::awaitable<Result<>>()> first, Work work,
                std::function<void()> tick);
   const std::vector<HostResult>& results() const { return results_; }
-  /// 130, 143 or 129 after a signal, else nullopt.
+  /// 130, 143 or 129 after a signal that arrived before all hosts were done, else nullopt.
   std::optional<int> interrupted() const { return interrupted_; }
 
  private:
@@ -61,7 +61,8 @@ class HostCrew {
   std::vector<std::shared_ptr<HostSession>> sessions_;
   std::unique_ptr<Reach> reach_;
   Semaphore connecting_;
-  TaskGroup hosts_;  // coroutines of the hosts
+  TaskGroup hosts_;       // coroutines of the hosts
+  bool serving_ = false;  // `first` has ended
   std::optional<Error> failure_;
   std::optional<int> interrupted_;
 };

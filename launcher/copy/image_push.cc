@@ -262,7 +262,7 @@ int ImagePush::run() {
   progress_.clear();
   if (!ran) {
     fmt::print(stderr, "{}\n", ran.error().message);
-    return exit_code_for(ran.error().code);
+    return crew_.interrupted().value_or(exit_code_for(ran.error().code));
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
   const PushReport report{options_.image, archive_->image_id(), seconds, crew_.results(),

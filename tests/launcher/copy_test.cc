@@ -5,6 +5,9 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
 #include <optional>
 #include <thread>
 
@@ -12,6 +15,7 @@
 #include "common/config/load.h"
 #include "common/config/stage.h"
 #include "common/files/piece.h"
+#include "launcher/copy/host_crew.h"
 #include "launcher/copy/local_tree.h"
 #include "launcher/copy/progress.h"
 #include "launcher/copy/relay_chains.h"
@@ -21,6 +25,7 @@
 #include "launcher/copy/tree_upload.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/run_within.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
@@ -132,6 +137,30 @@ TEST_CASE("coroutines that wait for a semaphore cost nothing, and each gets its 
     io.run_for(std::chrono::seconds(10));
     CHECK(turns == waiters);
   }
+}
+
+TEST_CASE("a signal after the last host is done ends the goodbye, and the result stays") {
+  struct Steps {
+    static asio::awaitable<Result<>> first() { co_return Result<>(); }
+    static asio::awaitable<Result<wire::FilesDone>> done() { co_return wire::FilesDone(); }
+    /// By then all hosts are done, and their runners have not yet had time to end.
+    static asio::awaitable<void> raise_later(asio::io_context& io) {
+      for (int i = 0; i < 50; ++i) co_await asio::post(io, asio::use_awaitable);
+      std::raise(SIGTERM);
+    }
+  };
+  const test::ScopedVariable chosen(
+      "SORTIE_RUNNER", (fs::path(SORTIE_BINARY).parent_path() / "sortie-runner").string());
+  const config::RunnerConfig runner;
+  HostCrew crew(runner, {"localhost"});
+  const auto work = [&](std::size_t, std::shared_ptr<HostSession>) {
+    spawn(crew.io(), Steps::raise_later(crew.io()));
+    return Steps::done();
+  };
+  const Result<> ran = crew.run(Steps::first, work, [] {});
+  REQUIRE_MESSAGE(ran, (ran ? "" : ran.error().message));
+  CHECK_FALSE(crew.results().at(0).error);
+  CHECK_FALSE(crew.interrupted());
 }
 
 TEST_CASE("byte counts") {

@@ -139,5 +139,27 @@ TEST_CASE("image push says what is wrong before it touches a host") {
   CHECK(has(none.output, "docker: is not on this machine, so it has no image to push"));
 }
 
+TEST_CASE("image push that a signal ends while it saves has that signal's exit code") {
+  const test::ScopedTempDir dir;
+  const std::string began = dir.str("began"), docker = dir.str("docker");
+  test::write_text(docker, "#!/bin/sh\n: > '" + began + "'\nexec sleep 60\n");
+  std::filesystem::permissions(docker, std::filesystem::perms::owner_all);
+  struct Row {
+    const char* signal;
+    int code;
+  };
+  for (const Row& row : {Row{"TERM", 143}, Row{"HUP", 129}}) {
+    CAPTURE(row.signal);
+    const auto ended = shell("export PATH='" + dir.path().string() + "':\"$PATH\"; rm -f '" +
+                             began + "'; '" + SORTIE_BINARY +
+                             "' image push trainer:1 --hosts localhost & pid=$!; "
+                             "until [ -e '" +
+                             began + "' ] || ! kill -0 $pid; do sleep 0.05; done; kill -" +
+                             row.signal + " $pid; wait $pid");
+    CHECK(ended.code == row.code);
+    CHECK(has(ended.output, "interrupted"));
+  }
+}
+
 }  // namespace
 }  // namespace sortie::launcher
