@@ -87,6 +87,24 @@ class PlainReader {
   std::string held_;
 };
 
+/// Waits until the child has ended, and keeps it a zombie. A stopped one goes on: this shell has no
+/// job control, and the user could not continue it.
+void wait_for_end(pid_t pid) {
+  const auto id = static_cast<id_t>(pid);
+  for (;;) {
+    siginfo_t state{}, taken{};
+    if (::waitid(P_PID, id, &state, WEXITED | WSTOPPED | WNOWAIT) < 0) {
+      if (errno == EINTR) continue;
+      return;
+    }
+    if (state.si_code != CLD_STOPPED) return;
+    (void)::waitid(P_PID, id, &taken, WSTOPPED | WNOHANG);  // or it would be reported again
+    // Ctrl-Z stops all processes of the command. They are in the group of this process. One that
+    // needs the terminal, which another group has, would stop again at once (SIGTTIN, SIGTTOU).
+    if (state.si_status == SIGTSTP || state.si_status == SIGSTOP) ::kill(0, SIGCONT);
+  }
+}
+
 /// Runs a local command: in the foreground of the terminal like any shell command; without a
 /// terminal with stdin from /dev/null, because stdin is the script.
 int run_command_here(const std::string& command, bool terminal, std::atomic<pid_t>& running) {
@@ -109,9 +127,7 @@ int run_command_here(const std::string& command, bool terminal, std::atomic<pid_
   if (error != 0) return 126;
   running = pid;
   // Keep it a zombie, so that its pid is not reused, until end() can no longer signal it.
-  siginfo_t ended{};
-  while (::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
-  }
+  wait_for_end(pid);
   running = 0;
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -150,7 +166,10 @@ void Prompt::wake(char what) {
 
 void Prompt::end() {
   wake(LineEditor::kEnd);
-  if (const pid_t pid = shared_->local; pid > 0) ::kill(pid, SIGTERM);
+  if (const pid_t pid = shared_->local; pid > 0) {
+    ::kill(pid, SIGTERM);
+    ::kill(pid, SIGCONT);  // a stopped process does not end
+  }
 }
 
 void Prompt::show(const std::string& text) {

@@ -36,7 +36,7 @@ class Prompt {
   /// Reads a line. At most one call of ask() or run_here() may be active.
   boost::asio::awaitable<Answer> ask(std::string text);
   /// Runs a local command through /bin/sh with the terminal of this process. Returns its exit code,
-  /// or 128 + signal.
+  /// or 128 + signal. Ctrl-Z does not suspend it.
   boost::asio::awaitable<int> run_here(std::string command);
 
   bool asking() const { return asking_; }

@@ -5,10 +5,14 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 
+#include "common/asio/spawn.h"
 #include "common/base/shell_text.h"
 #include "launcher/exec/fold_sink.h"
+#include "launcher/shell/prompt.h"
 #include "launcher/shell/shell_history.h"
 #include "launcher/shell/shell_hosts.h"
 #include "launcher/shell/shell_input.h"
@@ -238,6 +242,35 @@ TEST_CASE("an interrupt ends a line, and the shell goes on, with bash and withou
     CAPTURE(with_bash);
     CHECK(through_interrupted_shell(with_bash) == "a\n>130 130c\n>0 ");
   }
+}
+
+TEST_CASE("a command of this machine that is stopped goes on, and the end of the prompt ends it") {
+  boost::asio::io_context io{1};
+  Prompt prompt(io.get_executor(), Prompt::Options());
+  struct Lines {
+    static awaitable<void> run(Prompt& prompt, std::vector<int>& codes) {
+      const std::string all_stop =  // as at Ctrl-Z
+          "sh -c 'kill -STOP $$; exit 3' & until grep -q '^State:.T' /proc/$!/status; do sleep "
+          "0.02; done; kill -STOP $$; wait $!";
+      codes.push_back(co_await prompt.run_here(all_stop));
+      const std::string stays = "kill -TTIN $$; exec sleep 60";
+      codes.push_back(co_await prompt.run_here(stays));
+    }
+    static awaitable<void> end(boost::asio::io_context& io, Prompt& prompt,
+                               const std::vector<int>& codes) {
+      boost::asio::steady_timer pause(io);
+      while (codes.size() < 2) {
+        pause.expires_after(std::chrono::milliseconds(50));
+        co_await pause.async_wait(boost::asio::use_awaitable);
+        if (codes.size() == 1) prompt.end();
+      }
+    }
+  };
+  std::vector<int> codes;
+  spawn(io, Lines::run(prompt, codes));
+  spawn(io, Lines::end(io, prompt, codes));
+  test::run_within(io, std::chrono::seconds(20));
+  CHECK(codes == std::vector<int>{3, 143});
 }
 
 TEST_CASE("the history is the user's alone, and is cut") {
