@@ -14,7 +14,13 @@ using Kind = Outcome::Kind;
 void ExecRun::on_message(std::size_t index, wire::Message message) {
   if (is_done(index)) return;
   Active& active = *active_[index];
-  if (const auto* output = std::get_if<wire::Output>(&message)) {
+  const bool early = active.phase == Phase::queued &&  // its command has not been started
+                     !std::holds_alternative<wire::RunnerError>(message) &&
+                     !std::holds_alternative<wire::RankEvent>(message);
+  if (early) {
+    give_up(index, {ErrorCode::protocol, fmt::format("runner sent {} before its command began",
+                                                     wire::message_name(message))});
+  } else if (const auto* output = std::get_if<wire::Output>(&message)) {
     on_output(index, *output);
   } else if (const auto* credit = std::get_if<wire::InputCredit>(&message)) {
     const std::uint64_t sent = parts_.input ? kInputWindow - active.input_room : 0;

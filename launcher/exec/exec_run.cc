@@ -63,7 +63,8 @@ asio::awaitable<void> ExecRun::run() {
 }
 
 /// Serves hosts one after the other. A host that connects slowly keeps its deadline, but another
-/// worker replaces this one: unreachable hosts do not delay others, however many they are.
+/// worker replaces this one: unreachable hosts do not delay others, however many they are. A
+/// replaced one that connects after all waits for a place.
 asio::awaitable<void> ExecRun::worker() {
   while (next_ < outcomes_.size() && !stopping_) {
     const std::size_t index = next_++;
@@ -112,19 +113,58 @@ asio::awaitable<void> ExecRun::serve(std::size_t index) {
     give_up(index, std::move(connected).error());
     co_return;
   }
-  active.phase = Phase::preparing;
+  // A runner ends if it gets no job, so a host that has to wait has its job, and gets Start later.
+  const bool at_once = placed_ < job_.fanout;
+  if (at_once) take_place(active);
+  active.phase = at_once ? Phase::preparing : Phase::queued;
   wire::JobSpec spec = job_spec(index);
+  spec.autostart = at_once ? 1 : 0;
   auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
   if (is_done(index)) co_return;
   if (!ready) {
     give_up(index, std::move(ready).error());
     co_return;
   }
+  if (!at_once) co_await wait_for_place(index);
+  if (is_done(index)) co_return;
   begin(index);
   while (!is_done(index)) {
     active.timer.expires_at(std::min(active.timeout_at, active.give_up_at));
     co_await active.timer.async_wait(kToken);
     if (!is_done(index)) on_deadline(index);
+  }
+}
+
+void ExecRun::take_place(Active& active) {
+  active.placed = true;
+  ++placed_;
+}
+
+/// Frees the place of a host that is done, for the one that has waited longest.
+void ExecRun::give_place() {
+  --placed_;
+  while (!queue_.empty() && !stopping_) {
+    const std::size_t index = queue_.front();
+    queue_.pop_front();
+    if (is_done(index)) continue;
+    take_place(*active_[index]);
+    active_[index]->timer.cancel();
+    return;
+  }
+}
+
+/// Returns when the host has a place, or is done: it may be lost meanwhile.
+asio::awaitable<void> ExecRun::wait_for_place(std::size_t index) {
+  Active& active = *active_[index];
+  listen(index);
+  if (is_done(index)) co_return;
+  if (placed_ < job_.fanout)
+    take_place(active);
+  else
+    queue_.push_back(index);
+  while (!is_done(index) && !active.placed) {
+    active.timer.expires_at(Clock::time_point::max());
+    co_await active.timer.async_wait(kToken);
   }
 }
 
@@ -148,8 +188,15 @@ void ExecRun::leave_when_done() {
   if (done_ == outcomes_.size() && open_ == 0) tasks_.stop_waiting();
 }
 
+void ExecRun::listen(std::size_t index) {
+  active_[index]->session->start(
+      {[this, index](wire::Message message) { on_message(index, std::move(message)); },
+       [this, index](Error error) { on_lost(index, std::move(error)); }});
+}
+
 void ExecRun::begin(std::size_t index) {
   Active& active = *active_[index];
+  const bool waited = active.phase == Phase::queued;
   active.phase = Phase::running;
   active.begun = Clock::now();
   active.timeout_at =
@@ -157,9 +204,10 @@ void ExecRun::begin(std::size_t index) {
   active.give_up_at = Clock::time_point::max();
   active.input_room = parts_.input ? kInputWindow : 0;
   for (ExecSink* sink : parts_.sinks) sink->started(index, outcomes_[index].host);
-  active.session->start(
-      {[this, index](wire::Message message) { on_message(index, std::move(message)); },
-       [this, index](Error error) { on_lost(index, std::move(error)); }});
+  if (waited)
+    active.session->send(wire::Start{});
+  else
+    listen(index);
   if (is_done(index)) return;  // a short command had already finished
   if (stopping_) stop(active, at_once_ ? milliseconds(0) : job_.grace, "interrupted");
   send_input(index);
@@ -221,6 +269,7 @@ void ExecRun::finish(std::size_t index, Outcome outcome) {
   if (outcome.kind != Kind::ok) ++failed_;
   active.phase = Phase::ended;
   outcomes_[index].outcome = std::move(outcome);
+  if (active.placed) give_place();
   for (ExecSink* sink : parts_.sinks)
     sink->finished(index, outcomes_[index].host, outcomes_[index].outcome);
   active.timer.cancel();
@@ -262,7 +311,7 @@ void ExecRun::stop_all() {
     Active& active = *active_[index];
     if (active.phase == Phase::running) {
       stop(active, at_once_ ? milliseconds(0) : job_.grace, "interrupted");
-    } else if (active.phase == Phase::connecting || at_once_) {
+    } else if (active.phase != Phase::preparing || at_once_) {
       active.session->close();
       finish(index, std::move(skipped));
     } else {

@@ -1,10 +1,12 @@
-// ExecRun: runs one command on many independent hosts, at most `fanout` at a time, each from
-// connect to exit; a failure of one does not stop the others. All state is used on the I/O thread.
+// ExecRun: runs one command on many independent hosts, at most `fanout` commands at a time, each
+// host from connect to exit; a failure of one does not stop the others. All state is used on the
+// I/O thread.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,7 +64,8 @@ class ExecRun {
   /// Bytes of stdin that may be in flight to a host.
   static constexpr std::uint32_t kInputWindow = 256u << 10;
 
-  enum class Phase { connecting, preparing, running, ended };
+  /// queued: the job is sent, and its command is not started before there is a place for it.
+  enum class Phase { connecting, queued, preparing, running, ended };
   /// A host that is currently served.
   struct Active {
     explicit Active(const boost::asio::any_io_executor& executor) : timer(executor) {}
@@ -70,6 +73,7 @@ class ExecRun {
     boost::asio::steady_timer timer;
     Phase phase = Phase::connecting;
     std::chrono::steady_clock::time_point begun, timeout_at, give_up_at;
+    bool placed = false;  // counts towards the fan-out
     bool timed_out = false, told_to_stop = false;
     std::optional<wire::RankExited> exited;
     std::string spawn_error;
@@ -83,6 +87,10 @@ class ExecRun {
   boost::asio::awaitable<void> let_go(std::size_t index);
   boost::asio::awaitable<void> tick();
   wire::JobSpec job_spec(std::size_t index) const;
+  void take_place(Active& active);
+  void give_place();
+  boost::asio::awaitable<void> wait_for_place(std::size_t index);
+  void listen(std::size_t index);
   void begin(std::size_t index);
   void on_message(std::size_t index, wire::Message message);
   void on_output(std::size_t index, const wire::Output& output);
@@ -113,6 +121,8 @@ class ExecRun {
   std::vector<HostOutcome> outcomes_;
   std::vector<std::unique_ptr<Active>> active_;  // by host; nullptr if not (or no longer) served
   std::size_t next_ = 0, done_ = 0, failed_ = 0, open_ = 0, credits_ = 0;
+  std::size_t placed_ = 0;         // hosts whose commands run or are about to; at most fanout
+  std::deque<std::size_t> queue_;  // hosts that wait for a place, the first one first
   std::vector<std::size_t> owed_;  // hosts whose output waits for credit
   std::vector<std::string> cleaned_;
   std::optional<int> interrupted_;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -181,6 +182,73 @@ TEST_CASE("no more hosts at a time than the fan-out, and all get their turn") {
   CHECK(exec.transport.most_connecting == 5);
   for (const std::string& name : names)
     CHECK(exec.shown.find("[" + name + "] " + name + "\n") != exec.shown.npos);
+}
+
+/// Hosts that connect so slowly that others are served meanwhile, and count how many run at once.
+struct SlowHosts {
+  static awaitable<void> run(FakeRunner& runner, SlowHosts* hosts) {
+    const bool prepared = co_await runner.prepare();
+    if (!prepared) co_return;
+    if (runner.job.autostart == 0) {
+      const bool told = co_await runner.until<wire::Start>();
+      if (!told) co_return;
+    }
+    hosts->most = std::max(hosts->most, ++hosts->running);
+    runner.send(wire::RankStarted{0, 1000});
+    co_await runner.sleep(milliseconds(1000));
+    --hosts->running;
+    co_await runner.finish(false);
+  }
+  void add(Exec& exec, const std::string& name) {
+    exec.host(name).connect_delay = milliseconds(800);
+    exec.host(name).script = [this](FakeRunner& runner) { return run(runner, this); };
+  }
+  int running = 0, most = 0;
+};
+
+TEST_CASE("hosts that connect slowly run no more commands at a time than the fan-out") {
+  Exec exec({"a", "b", "c"});
+  SlowHosts hosts;
+  for (const char* name : {"a", "b", "c"}) hosts.add(exec, name);
+  exec.job.fanout = 1;
+  CHECK(exec.run() == 0);
+  CHECK(hosts.most == 1);
+  for (const char* name : {"a", "b", "c"}) {
+    CHECK(exec.outcome(name).kind == Kind::ok);
+    CHECK(exec.on(name).all<wire::Goodbye>().size() == 1);
+  }
+}
+
+TEST_CASE("a host that waits for its turn: lost alone, and not started after Ctrl-C") {
+  struct Lost {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool prepared = co_await runner.prepare();
+      if (!prepared) co_return;
+      runner.cut("Connection reset");
+    }
+  };
+  struct Waits {
+    static awaitable<void> run(FakeRunner& runner, Exec* exec) {
+      const bool prepared = co_await runner.prepare();
+      if (!prepared) co_return;
+      co_await runner.sleep(milliseconds(200));
+      exec->interrupt(SIGINT);
+      co_await runner.until<wire::Start>();
+    }
+  };
+  Exec exec({"lost", "waits", "runs"});
+  exec.job.fanout = 1;
+  // Each gives its place to the next one after half a second; "runs" has it when they connect.
+  exec.host("lost").connect_delay = exec.host("waits").connect_delay = milliseconds(2500);
+  exec.host("lost").script = Lost::run;
+  exec.host("waits").script = [&](FakeRunner& runner) { return Waits::run(runner, &exec); };
+  exec.host("runs").script = until_stopped;
+  CHECK(exec.run() == 130);
+  CHECK(exec.outcome("lost").kind == Kind::unreachable);
+  CHECK(exec.outcome("waits").kind == Kind::skipped);
+  CHECK(exec.on("waits").all<wire::Start>().empty());
+  CHECK(exec.on("waits").job.autostart == 0);
+  CHECK(exec.outcome("runs").kind == Kind::stopped);
 }
 
 TEST_CASE("a timeout is for each host alone: TERM, and given up on when nothing ends it") {
