@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/asio/use_awaitable.hpp>
+#include <cctype>
 #include <cstdio>
 #include <map>
 
@@ -25,9 +26,6 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
-/// Below the home folder of each host; archives there are removed once they are loaded.
-constexpr const char* kRemoteFolder = ".cache/sortie/images";
 
 /// Returns the next message other than ImageProgress.
 asio::awaitable<Result<wire::Message>> answer_of(std::shared_ptr<HostSession> session) {
@@ -73,7 +71,7 @@ class ImagePush {
   asio::awaitable<Result<>> load(std::size_t index, std::shared_ptr<HostSession> session,
                                  std::string file);
   wire::Message query() const;
-  wire::FilesOpen files_order() const;
+  wire::FilesOpen files_order(const std::string& host) const;
   wire::Message load_order(std::string file) const;
   Result<wire::ImageLacking> lacking_in(const wire::Message& message) const;
   Result<> loaded_in(std::size_t index, const wire::Message& message);
@@ -119,10 +117,10 @@ wire::Message ImagePush::query() const {
   return query;
 }
 
-wire::FilesOpen ImagePush::files_order() const {
+wire::FilesOpen ImagePush::files_order(const std::string& host) const {
   wire::FilesOpen order;
   order.purpose = wire::FilesPurpose::put;
-  order.folder = kRemoteFolder;
+  order.folder = image_folder(host);
   order.private_folder = 1;
   order.heartbeat_interval_ms = static_cast<std::uint32_t>(runner_.heartbeat_interval.count());
   order.heartbeat_timeout_ms = static_cast<std::uint32_t>(runner_.heartbeat_timeout.count());
@@ -225,11 +223,11 @@ asio::awaitable<Result<wire::FilesDone>> ImagePush::serve(std::size_t index,
   auto group = co_await group_of(lacking->layers);
   if (!group) co_return std::unexpected(std::move(group).error());
   ++(*group)->receiving;
-  auto done = co_await (*group)->upload->send_to(index, session, files_order());
+  auto done = co_await (*group)->upload->send_to(index, session, files_order(session->host()));
   --(*group)->receiving;
   (*group)->changed.cancel();
   if (!done) co_return done;
-  // Other hosts may still fetch from the file, which is removed when loaded.
+  // Other hosts may still fetch from this one's file, which is removed when loaded.
   while ((*group)->receiving > 0) co_await (*group)->changed.async_wait(kToken);
   ++loading_;
   std::string file = fmt::format("{}/{}", done->folder, file_name(lacking->layers));
@@ -275,6 +273,15 @@ int ImagePush::run() {
 }
 
 }  // namespace
+
+std::string image_folder(const std::string& host) {
+  std::string name = host;
+  for (char& letter : name)
+    if (std::isalnum(static_cast<unsigned char>(letter)) == 0 && letter != '-' && letter != '.')
+      letter = '_';
+  if (name.starts_with('.')) name.front() = '_';
+  return ".cache/sortie/images/" + name;
+}
 
 int push_image(const ImagePushOptions& options) {
   const auto say = [](const std::string& message, ErrorCode code) {

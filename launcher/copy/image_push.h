@@ -17,6 +17,10 @@ struct ImagePushOptions {
   bool json = false;
 };
 
+/// The folder of a host's archive, below its home folder. Hosts may share a home folder, and each
+/// removes its archive once it is loaded, so each has a folder of its own.
+std::string image_folder(const std::string& host);
+
 int push_image(const ImagePushOptions& options);
 
 }  // namespace sortie::launcher

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/copy/image_archive.h"
+#include "launcher/copy/image_push.h"
 #include "tests/launcher/command_line.h"
 
 namespace sortie::launcher {
@@ -122,6 +123,13 @@ TEST_CASE("what is no saved image is refused") {
   const SavedImage cut;
   std::filesystem::resize_file(cut.dir / "image.tar", 60000);
   CHECK(!ImageArchive::open(cut.dir.str("image.tar")));
+}
+
+TEST_CASE("each host has a folder of its own for the archive, also in a home that hosts share") {
+  CHECK(image_folder("gpu01.site") == ".cache/sortie/images/gpu01.site");
+  CHECK(image_folder("gpu02.site") != image_folder("gpu01.site"));
+  CHECK(image_folder("../x") == ".cache/sortie/images/_.__x");
+  CHECK(image_folder("fe80::1%eth0") == ".cache/sortie/images/fe80__1_eth0");
 }
 
 TEST_CASE("image push says what is wrong before it touches a host") {
