@@ -34,9 +34,9 @@ struct ModelPlan {
   bool threads_assumed = true;  // the core counts of the hosts are unknown
 };
 
-/// Fills in plan.model, plan.beside_preset and plan.model_warnings from what is known about the hosts.
-/// Without an answer of the trainer the plan has no model, but a warning if the request failed.
-/// ErrorCode::config if the trainer rejects the config.
+/// Fills in plan.model, plan.beside_preset and plan.model_warnings from what is known about the
+/// hosts. Without an answer of the trainer the plan has no model, but a warning if the request
+/// failed. ErrorCode::config if the trainer rejects the config.
 Result<> plan_model(const config::JobConfig& job, const AskTrainer& ask, LaunchPlan& plan);
 
 /// The lines about the model in the text of a plan.
