@@ -115,11 +115,11 @@ Result<Fd> file_of(std::string_view bytes) {
 
 /// Returns errno, 0 on success.
 int send_within(int socket, const msghdr& packet, std::chrono::milliseconds limit) {
-  using Clock = std::chrono::steady_clock;
-  const auto until = Clock::now() + limit;
+  using std::chrono::steady_clock;
+  const auto until = steady_clock::now() + limit;
   while (::sendmsg(socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     const int error = errno;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_clock::now());
     if (error != EAGAIN || left.count() <= 0) return error;
     pollfd polled{socket, POLLOUT, 0};
     ::poll(&polled, 1, static_cast<int>(left.count()));

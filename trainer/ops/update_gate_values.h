@@ -48,16 +48,20 @@ struct GateStep {
   double loss_count = 1.0, norm_weight = 1.0;
 };
 
+SORTIE_HOST_DEVICE inline bool is_spike(const UpdateRule& rule, const GateState& seen,
+                                        double loss) {
+  // The mean of fewer values means little.
+  constexpr std::int64_t kFewest = 8;
+  const std::int64_t fewest = rule.loss.window < kFewest ? rule.loss.window : kFewest;
+  return rule.spike_ratio > 0 && seen.losses.count >= fewest && seen.losses.mean > 0 &&
+         loss > rule.spike_ratio * seen.losses.mean;
+}
+
 SORTIE_HOST_DEVICE inline GateReason reason_to_skip(const UpdateRule& rule, const GateState& seen,
                                                     double loss, double norm) {
   if (!std::isfinite(norm)) return GateReason::gradient_not_finite;
   if (!std::isfinite(loss)) return GateReason::loss_not_finite;
-  // The mean of fewer values means little.
-  constexpr std::int64_t kFewest = 8;
-  const std::int64_t fewest = rule.loss.window < kFewest ? rule.loss.window : kFewest;
-  if (rule.spike_ratio > 0 && seen.losses.count >= fewest && seen.losses.mean > 0 &&
-      loss > rule.spike_ratio * seen.losses.mean)
-    return GateReason::loss_spike;
+  if (is_spike(rule, seen, loss)) return GateReason::loss_spike;
   if (stands_out(seen.losses, rule.loss, loss)) return GateReason::loss_outlier;
   if (stands_out(seen.norms, rule.norm, norm)) return GateReason::norm_outlier;
   return GateReason::none;
@@ -101,9 +105,9 @@ SORTIE_HOST_DEVICE inline void decide(const UpdateRule& rule, const GateStep& st
   const double norm = std::sqrt(squared_norm * step.norm_weight);
   const GateReason reason = reason_to_skip(rule, seen, loss, norm);
   const bool made = reason == GateReason::none;
-  // A spike counts as the largest loss that is not one.
+  // A spike counts as the largest loss that is not one, also if another reason comes first.
   add_value(seen.losses, rule.loss,
-            reason == GateReason::loss_spike ? rule.spike_ratio * seen.losses.mean : loss);
+            is_spike(rule, seen, loss) ? rule.spike_ratio * seen.losses.mean : loss);
   add_value(seen.norms, rule.norm, norm);
   if (made) ++seen.updates;
   float grad_scale = 1.0f;

@@ -133,6 +133,11 @@ TEST_CASE("a spike of the loss closes the gate, and counts as the largest value 
   CHECK(spike.state.losses.mean == doctest::Approx(expected.mean));
   CHECK(spike.state.losses.count == expected.count);
   CHECK(updated_weight(full) == 1.0f);
+  // Also a spike whose gradients are not finite.
+  const ops::GateOutcome broken = full.decide(1e6, std::numeric_limits<double>::infinity());
+  CHECK(broken.reason == ops::GateReason::gradient_not_finite);
+  add_value(expected, full.rule.loss, 3.0 * expected.mean);
+  CHECK(broken.state.losses.mean == doctest::Approx(expected.mean));
 }
 
 TEST_CASE("outliers of loss and norm close the gate once their windows are full") {

@@ -38,10 +38,15 @@ struct BlockSums {
 /// Shared memory in front of the rows: for sums over a block's threads, or for the sums of warps
 /// that process a row each.
 template <bool row_per_warp, bool with_bias>
-__host__ __device__ __forceinline__ std::int64_t sums_bytes(int threads, std::int64_t cols) {
+__host__ __device__ __forceinline__ constexpr std::int64_t sums_bytes(int threads, std::int64_t cols) {
   const std::int64_t floats = row_per_warp ? kRowsAtATime * (with_bias ? 2 : 1) * cols
                                            : std::int64_t{4} * (threads / kWarp);
   return (floats * static_cast<std::int64_t>(sizeof(float)) + 15) / 16 * 16;
+}
+
+/// Shared memory of the ring: three operands of 16-byte packs for each thread and stage.
+constexpr std::int64_t ring_bytes(int stages, int packs, int threads) {
+  return std::int64_t{3} * stages * packs * 16 * threads;
 }
 
 template <class T>
@@ -265,12 +270,24 @@ template <class T, bool packed, bool with_bias>
 void norm_backward_of(cudaStream_t stream, const NormBackward<T>& a) {
   constexpr int kPacks = kEach / kPackOf<T>;
   // As many rows as leave room for other blocks on all GPUs.
-  constexpr int kStages = packed ? 4 : 0, kStagesOfWide = packed ? 2 : 0, kWide = 256;
+  constexpr bool kNarrow = sizeof(T) < sizeof(float);
+  constexpr int kStages = packed ? (kNarrow ? 4 : 2) : 0;
+  constexpr int kStagesOfWide = packed ? (kNarrow ? 2 : 1) : 0, kWide = 256;
+  // The least that a block may have of shared memory on the supported GPUs (8.6, 8.9 and 12.0).
+  constexpr std::int64_t kMostShared = 101376;
+  static_assert(ring_bytes(kStages, kPacks, kWide) + sums_bytes<false, true>(kWide, 0) <=
+                kMostShared);
+  static_assert(ring_bytes(kStagesOfWide, kPacks, kMostThreads) +
+                    sums_bytes<false, true>(kMostThreads, 0) <=
+                kMostShared);
+  static_assert(ring_bytes(kStages, kPacks, kWarp * kRowsAtATime) +
+                    sums_bytes<true, true>(0, kEach * kWarp) <=
+                kMostShared);
   const std::int64_t cols = a.x.cols;
   const NormBackwardTask<T> task{a, norm_parts(a.x.rows, cols)};
   const auto run = [&]<int packs, bool row_per_warp, int stages>(dim3 block) {
     const auto threads = static_cast<int>(block.x * block.y);
-    const std::size_t ring = std::size_t{3} * stages * packs * 16 * static_cast<unsigned>(threads);
+    const auto ring = static_cast<std::size_t>(ring_bytes(stages, packs, threads));
     launch(norm_backward_kernel<T, packs, row_per_warp, packed, with_bias, stages>,
            {.blocks = static_cast<unsigned>(task.parts.blocks),
             .threads = block,
