@@ -18,14 +18,20 @@ std::string prologue() {
   return fmt::format("exec /bin/sh -c '{}'", first_script("$SSH_CONNECTION"));
 }
 
+// An IPv6 literal without its brackets: ssh would look it up as a name.
+std::string name_for_ssh(const std::string& host) {
+  const auto spec = parse_host_spec(host);
+  return spec && host.starts_with('[') ? spec->host : host;
+}
+
 // State shared by the functions of the HostProgram.
 struct User {
   User(config::SshConfig s, const UserEnvironment& env)
       : ssh(std::move(s)), environment(env), config_reader(env, ssh.config_file) {}
 
   std::string server_of(const std::string& host) {
-    if (const auto files = config_reader.lookup(host)) {
-      const HostSpec spec{"", host, 0};
+    const HostSpec spec{"", name_for_ssh(host), 0};
+    if (const auto files = config_reader.lookup(spec.host)) {
       const auto settings = make_host_settings(spec, ssh, *files, environment, false);
       if (settings && settings->jumps.empty())
         return fmt::format("{}:{}", settings->host_name, settings->port);
@@ -67,7 +73,7 @@ std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const st
   if (!ssh.identity_file.empty()) add({"-i", ssh.identity_file});
   if (!ssh.user.empty()) add({"-l", ssh.user});
   if (ssh.port != 0) add({"-p", std::to_string(ssh.port)});
-  add({"--", host});
+  add({"--", name_for_ssh(host)});
   return words;
 }
 
