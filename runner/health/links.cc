@@ -63,6 +63,8 @@ std::vector<Finding> LinkState::look(const LinkLook& look, double now) {
     found.push_back(of_link(Kind::link_blip));
   }
   if (look.up) {
+    // It was down in the last sample, and not for long enough to be reported as down.
+    if (down_since_ && !down_told_ && found.empty()) found.push_back(of_link(Kind::link_blip));
     was_up_ = true;
     down_since_.reset();
     down_told_ = false;

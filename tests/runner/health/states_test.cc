@@ -124,6 +124,10 @@ TEST_CASE("a link that stays down; a port without a cable is none") {
   CHECK(found[0].value == 5);
   CHECK(state.look({false, 1}, 500).empty());
   CHECK(state.look({true, 1}, 505).empty());
+  // A short loss that a sample sees is a blip, as one between two samples is.
+  CHECK(state.look({false, 2}, 1000).empty());
+  CHECK(kinds(state.look({true, 2}, 1005)) == std::vector{Kind::link_blip});
+  CHECK(state.look({true, 2}, 1010).empty());
   LinkState unused;
   for (double second = 0; second < 1000; second += 5)
     CHECK(unused.look({false, 0}, second).empty());
