@@ -162,7 +162,12 @@ Result<> SshConfigReader::Lookup::apply(const ConfigLine& line, const std::strin
     auto& files = config.identity_files;
     if (std::ranges::find(files, value) == files.end()) files.push_back(value);
   } else if (key == "identitiesonly") {
-    if (!identities_only_set) config.identities_only = lower(value) == "yes";
+    const std::string flag = lower(value);
+    const bool on = flag == "yes" || flag == "true";
+    if (!on && flag != "no" && flag != "false")
+      return fail(ErrorCode::config,
+                  fmt::format("{}: IdentitiesOnly '{}' is unknown; use yes or no", place(), value));
+    if (!identities_only_set) config.identities_only = on;
     identities_only_set = true;
   } else if (key == "identityagent") {
     set_first(config.identity_agent, value);

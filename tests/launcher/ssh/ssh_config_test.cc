@@ -85,6 +85,17 @@ TEST_SUITE("launcher") {
     CHECK(settings.identity_files.front() == files.folder / ".ssh/all keys");
   }
 
+  TEST_CASE("IdentitiesOnly is yes or no, or true or false as in ssh") {
+    Files files;
+    files.write("config",
+                "Host a\n IdentitiesOnly true\nHost b\n IdentitiesOnly YES\n"
+                "Host c\n IdentitiesOnly false\nHost *\n IdentitiesOnly yes\n");
+    CHECK(files.lookup("a").identities_only);
+    CHECK(files.lookup("b").identities_only);
+    CHECK_FALSE(files.lookup("c").identities_only);
+    CHECK(files.lookup("d").identities_only);
+  }
+
   TEST_CASE("values before any Host line hold for all hosts, negation excludes") {
     Files files;
     files.write("config", "User early\nHost * !special\n  Port 99\n");
@@ -142,6 +153,8 @@ TEST_SUITE("launcher") {
     };
     CHECK(error("\nPort 70000\n") == ":2: Port '70000' is not a port; use 1 to 65535");
     CHECK(error("Port x\n") == ":1: Port 'x' is not a port; use 1 to 65535");
+    CHECK(error("IdentitiesOnly maybe\n") ==
+          ":1: IdentitiesOnly 'maybe' is unknown; use yes or no");
     CHECK(error("User\n") == ":1: user has no value; give it one or remove the line");
     CHECK(error("User \"x\n") == ":1: a quote is not closed; add the closing quote");
     CHECK(error("Include config\n").starts_with(":1: Include goes deeper than 16 files"));
