@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <libssh/libssh.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -37,8 +38,9 @@ Identity read_identity(const std::filesystem::path& file) {
   const bool exists = ::stat(file.c_str(), &status) == 0;
   if (!exists) {
     identity.problem = strerrordesc_np(errno);
-  } else if ((status.st_mode & 077) != 0) {
-    // Like ssh, reject a key that others can read.
+  } else if (status.st_uid == ::getuid() && (status.st_mode & 077) != 0) {
+    // Like ssh, reject the user's key that others can read. Another user's key, readable through a
+    // group, is that user's decision.
     identity.problem = fmt::format("is open to others (mode {:04o}); chmod 600 it",
                                    static_cast<unsigned>(status.st_mode & 07777));
   } else if (const auto text = read_file(file, kMaxKeyBytes); !text) {

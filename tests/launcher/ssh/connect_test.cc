@@ -4,10 +4,13 @@
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 
+#include "launcher/ssh/keys.h"
 #include "tests/launcher/ssh/fixture.h"
 #include "tests/support/patience.h"
 #include "tests/support/run_within.h"
@@ -261,6 +264,22 @@ TEST_SUITE("launcher") {
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::auth);
     CHECK(contains(connection.error().message, "mode 0644"));
+  }
+
+  TEST_CASE("another user's key that a group can read is used, as ssh does") {
+    const TempDir folder;
+    make_key(folder / "shared");
+    std::string file = folder / "shared";
+    std::string problem;
+    if (::getuid() == 0) {
+      REQUIRE(::chmod(file.c_str(), 0640) == 0);
+      REQUIRE(::chown(file.c_str(), 12345, 12345) == 0);
+    } else {
+      file = "/etc/passwd";  // root's, and open to all
+      problem = "is not a private key that libssh can read";
+    }
+    ssh::KeyStore keys;
+    CHECK(keys.load(file).problem == problem);
   }
 
   TEST_CASE("an encrypted key without an agent is explained, not asked for") {
