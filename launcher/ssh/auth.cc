@@ -95,8 +95,9 @@ class PreparedAgent {
 
 // In two passes: the first stops where libssh needs a signature, which shows the data to sign. The
 // agent signs it while the I/O thread continues. The second pass finds the signature prepared.
+// `has_file`: the key can also be used from its file, so the agent gets half of the time only.
 asio::awaitable<Outcome> try_agent_key(std::shared_ptr<SessionCore> core, HostSettings settings,
-                                       AgentKey key, Clock::time_point deadline,
+                                       AgentKey key, bool has_file, Clock::time_point deadline,
                                        AgentSocket& socket, std::string& problem) {
   const auto session = core->session();
   const auto step = [session] { return as_again(ssh_userauth_agent(session, nullptr)); };
@@ -106,7 +107,9 @@ asio::awaitable<Outcome> try_agent_key(std::shared_ptr<SessionCore> core, HostSe
   const auto offered = co_await core->drive(step, deadline);
   const std::string request = read_sign_request(first.requests());
   if (request.empty()) co_return outcome_of(offered);
-  auto answer = co_await ask_agent(settings.agent_socket, request, deadline);
+  const auto now = Clock::now();
+  const auto sign_by = has_file ? now + (deadline - now) / 2 : deadline;
+  auto answer = co_await ask_agent(settings.agent_socket, request, sign_by);
   if (!answer || answer->front() != kAgentSignResponse) {
     problem = answer ? "the agent refused to sign" : answer.error().message;
     co_return Outcome::unsigned_;
@@ -169,10 +172,13 @@ asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core, HostSe
   for (const Candidate& candidate : candidates.keys) {
     Outcome outcome = Outcome::unsigned_;
     std::string problem;
+    const bool has_file = candidate.identity && candidate.identity->private_key;
     if (candidate.in_agent)
-      outcome = co_await try_agent_key(core, settings, candidate.agent_key, deadline, agent_socket,
-                                       problem);
-    if (outcome == Outcome::unsigned_ && candidate.identity && candidate.identity->private_key) {
+      outcome = co_await try_agent_key(core, settings, candidate.agent_key, has_file, deadline,
+                                       agent_socket, problem);
+    if (!problem.empty())
+      candidates.problems.push_back(fmt::format("{}: {}", candidate.name, problem));
+    if (outcome == Outcome::unsigned_ && has_file) {
       // A signature is cheaper than a round trip, unless there are several keys to try.
       const bool ask_first = !first || candidates.keys.size() > 1;
       outcome = co_await try_file_key(core, candidate.identity, ask_first, deadline);
@@ -185,8 +191,7 @@ asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core, HostSe
       case Outcome::refused:
         refused.push_back(candidate.name);
         break;
-      case Outcome::unsigned_:
-        candidates.problems.push_back(fmt::format("{}: {}", candidate.name, problem));
+      case Outcome::unsigned_:  // one of `problems`
         break;
       case Outcome::partial:
         co_return fail(

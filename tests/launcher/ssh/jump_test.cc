@@ -8,6 +8,8 @@
 #include <csignal>
 #include <thread>
 
+#include "launcher/ssh/agent.h"
+#include "launcher/ssh/base64.h"
 #include "tests/launcher/ssh/fixture.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/text.h"
@@ -276,5 +278,43 @@ TEST_SUITE("launcher") {
     const auto connection = world.connect(host, ssh);
     CHECK_MESSAGE(connection, (connection ? "" : connection.error().message));
     ::close(silent);
+  }
+
+  TEST_CASE("an agent that lists a key and never signs leaves time for the key's file") {
+    World world;
+    const auto blob_at = world.public_key.find(' ') + 1;
+    const auto blob_end = world.public_key.find_first_of(" \n", blob_at);
+    const std::string blob = base64_decode(world.public_key.substr(blob_at, blob_end - blob_at));
+    REQUIRE_FALSE(blob.empty());
+    const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = world.folder / "lazy-agent";
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(listener, 8) == 0);
+    std::jthread agent([&] {
+      const std::string list = ssh::make_identities_answer({blob, "lazy"});
+      std::vector<int> clients;
+      for (int fd; (fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+        clients.push_back(fd);
+        char head[5] = {};  // length and type of the request
+        if (::recv(fd, head, sizeof head, MSG_WAITALL) == 5 && head[4] == 11)
+          (void)::send(fd, list.data(), list.size(), MSG_NOSIGNAL);
+      }
+      for (const int fd : clients) ::close(fd);
+    });
+    world.environment.agent_socket = path;
+    config::SshConfig ssh;
+    ssh.auth_timeout = 4000ms;
+    {
+      const Sshd server(world.folder / "sshd", world.public_key);
+      world.know(server.known_hosts_line());
+      const auto connection = world.connect(fmt::format("127.0.0.1:{}", server.port()), ssh);
+      CHECK_MESSAGE(connection, (connection ? "" : connection.error().message));
+    }
+    ::shutdown(listener, SHUT_RDWR);
+    agent.join();
+    ::close(listener);
   }
 }
