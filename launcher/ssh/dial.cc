@@ -49,21 +49,28 @@ asio::awaitable<boost::system::error_code> connect_one(std::shared_ptr<tcp::sock
   co_return error;
 }
 
+bool is_out_of_files(const boost::system::error_code& error) {
+  return error == boost::system::errc::too_many_files_open ||
+         error == boost::system::errc::too_many_files_open_in_system;
+}
+
 std::string hint_for(const boost::system::error_code& error) {
   if (error == asio::error::connection_refused) return "is sshd running there, on this port?";
   if (error == asio::error::timed_out)
     return "is the host up, and does a firewall drop the packets?";
+  if (is_out_of_files(error)) return "raise `ulimit -n`";
   return "check the route to the host";
 }
 
 }  // namespace
 
-asio::awaitable<Result<Dialled>> dial(std::vector<tcp::endpoint> endpoints,
-                                      std::chrono::milliseconds timeout) {
+asio::awaitable<std::expected<Dialled, DialFailure>> dial(std::vector<tcp::endpoint> endpoints,
+                                                          std::chrono::milliseconds timeout) {
   const auto executor = co_await asio::this_coro::executor;
   const auto deadline = Clock::now() + timeout;
   std::string failures;
   std::string hint = "check the name";
+  bool out_of_files = false;
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     // The remaining time is divided among the remaining addresses, so that one that drops packets
     // leaves time for the next.
@@ -89,8 +96,10 @@ asio::awaitable<Result<Dialled>> dial(std::vector<tcp::endpoint> endpoints,
     failures += fmt::format("{}{} port {}: {}", failures.empty() ? "" : ", ",
                             at.address().to_string(), at.port(), why);
     hint = hint_for(error);
+    out_of_files = is_out_of_files(error);
   }
-  co_return fail(ErrorCode::connect, fmt::format("{}; {}", failures, hint));
+  co_return std::unexpected(
+      DialFailure{{ErrorCode::connect, fmt::format("{}; {}", failures, hint)}, out_of_files});
 }
 
 }  // namespace sortie::launcher::ssh

@@ -5,6 +5,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <chrono>
+#include <expected>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,13 @@ struct Dialled {
   std::string address;  // "10.0.0.7"
 };
 
-/// Returns a connection to the first endpoint that answers. ErrorCode::connect with the error of
-/// each address.
-boost::asio::awaitable<Result<Dialled>> dial(std::vector<boost::asio::ip::tcp::endpoint> endpoints,
-                                             std::chrono::milliseconds timeout);
+struct DialFailure {
+  Error error;                // ErrorCode::connect with the error of each address
+  bool out_of_files = false;  // this machine has no descriptor left: says nothing about the host
+};
+
+/// Returns a connection to the first endpoint that answers.
+boost::asio::awaitable<std::expected<Dialled, DialFailure>> dial(
+    std::vector<boost::asio::ip::tcp::endpoint> endpoints, std::chrono::milliseconds timeout);
 
 }  // namespace sortie::launcher::ssh

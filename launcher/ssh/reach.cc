@@ -142,8 +142,8 @@ asio::awaitable<Result<>> Reach::dial_directly(const HostSettings& settings, Att
   attempt.reached.waited();
   auto dialled = co_await dial(std::move(*endpoints), ssh_.connect_timeout);
   if (!dialled) {
-    attempt.pass->unreachable();
-    co_return std::unexpected(std::move(dialled).error());
+    if (!dialled.error().out_of_files) attempt.pass->unreachable();
+    co_return std::unexpected(std::move(dialled.error().error));
   }
   attempt.socket = std::move(dialled->socket);
   attempt.reached.address = std::move(dialled->address);

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fmt/core.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 
+#include "launcher/ssh/dial.h"
 #include "launcher/ssh/keys.h"
 #include "tests/launcher/ssh/fixture.h"
 #include "tests/support/patience.h"
@@ -302,6 +304,26 @@ TEST_SUITE("launcher") {
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::connect);
     CHECK(contains(connection.error().message, "Connection refused"));
+  }
+
+  TEST_CASE("no descriptor is left: the limit is named, not the route to the host") {
+    asio::io_context io;
+    const Listener listener;
+    const std::vector<asio::ip::tcp::endpoint> endpoints{
+        {asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(listener.port)}};
+    CHECK(finish(io, ssh::dial(endpoints, 1000ms)));  // opens what the I/O context needs
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const int lowest = ::dup(listener.fd);
+    ::close(lowest);
+    const rlimit none{static_cast<rlim_t>(lowest), before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    const auto dialled = finish(io, ssh::dial(endpoints, 1000ms));
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+    REQUIRE_FALSE(dialled);
+    CHECK(dialled.error().out_of_files);
+    CHECK(dialled.error().error.code == ErrorCode::connect);
+    CHECK(dialled.error().error.message.ends_with("Too many open files; raise `ulimit -n`"));
   }
 
   TEST_CASE("an address that swallows packets: connect, after connect_timeout") {
