@@ -123,6 +123,9 @@ asio::awaitable<Result<Reached>> Reach::reach_with(HostSettings settings) {
       co_return not_taken(std::move(attempt->outcome).error(), tries, ssh_.handshake_timeout);
     attempt->pass.reset();
     attempt->carrier.reset();
+    // A host that waits for its next try must not occupy a place of runner.ssh.fanout.
+    attempt->reached.core.reset();
+    attempt->reached.slot.reset();
     co_await sleep_for(executor_, delay);
   }
 }

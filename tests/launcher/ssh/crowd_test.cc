@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 
 #include "launcher/ssh/fan_out.h"
@@ -60,6 +62,14 @@ std::vector<std::unique_ptr<Connection>> reach_all(World& world, Transport& tran
   CHECK(done == hosts.size());
   CHECK(kept.size() == hosts.size());
   return kept;
+}
+
+// Accepts connections and closes each at once, as sshd does with those past MaxStartups.
+asio::awaitable<void> drop_all(std::shared_ptr<asio::ip::tcp::acceptor> acceptor) {
+  for (;;) {
+    auto socket = co_await acceptor->async_accept(asio::use_awaitable);
+    socket.close();
+  }
 }
 
 std::vector<std::string> names(int count) {
@@ -205,6 +215,34 @@ TEST_SUITE("launcher") {
     ssh.handshake_timeout = 10000ms;
     const auto got_in = world.connect(fmt::format("127.0.0.1:{}", server.port()), ssh);
     CHECK_MESSAGE(got_in, (got_in ? "" : got_in.error().message));
+  }
+
+  TEST_CASE("hosts that wait to be tried again hold up no host that is not dropped") {
+    World world;
+    std::vector<std::shared_ptr<asio::ip::tcp::acceptor>> dropping;
+    std::vector<std::string> hosts;
+    for (int i = 0; i < 8; ++i) {
+      const asio::ip::tcp::endpoint any(asio::ip::address_v4::loopback(), 0);
+      dropping.push_back(std::make_shared<asio::ip::tcp::acceptor>(world.io, any));
+      hosts.push_back(fmt::format("127.0.0.1:{}", dropping.back()->local_endpoint().port()));
+      asio::co_spawn(world.io, drop_all(dropping.back()), [](std::exception_ptr) {});
+    }
+    const Sshd server(world.folder / "sshd", world.public_key);
+    world.know(server.known_hosts_line());
+    config::SshConfig ssh;
+    ssh.fanout = 1;
+    ssh.handshake_timeout = 120s;
+    const auto transport = world.transport(ssh);
+    int failed = 0;
+    for (const auto& host : hosts)
+      asio::co_spawn(world.io, transport->connect(host),
+                     [&](std::exception_ptr, Result<std::unique_ptr<Connection>>) { ++failed; });
+    world.spend(10s);  // pauses between tries have grown to about a second
+    const auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < 3; ++i)
+      CHECK(reach_all(world, *transport, {fmt::format("127.0.0.1:{}", server.port())}).size() == 1);
+    CHECK(std::chrono::steady_clock::now() - began < test::patient(5s));
+    CHECK(failed == 0);
   }
 
   TEST_CASE("hosts that are down hold up no host that is not") {
