@@ -176,6 +176,7 @@ Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const conf
         RunFolder::open_site(record.path, name, run_id_of_site(record.id, planned.place.index),
                              job.logger.tensorboard, part.attempt));
     SiteOfRun& site = sites.emplace_back(SiteOfRun{std::move(planned), std::move(folder)});
+    if (const auto first = read_run(part.path, 1)) site.configured_ranks = first->world_size;
     std::error_code ignored;
     const RunView view = read_journal(part.path);
     site.removed = std::filesystem::exists(part.path / "removed", ignored);

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "common/config/outer.h"
+#include "common/config/validate.h"
 
 namespace sortie::launcher {
 
@@ -58,6 +59,14 @@ LaunchPlan plan_of_all(const std::vector<PlannedSite>& sites) {
         all.warnings.push_back(site.place.name + ": " + warning);
   }
   return all;
+}
+
+std::int64_t batch_of_sites(const config::TopologyConfig& topology, std::int64_t sites,
+                            std::int64_t ranks) {
+  if (topology.global_batch_size > 0) return topology.global_batch_size;
+  const config::BatchOutcome batch =
+      config::resolve_batch(config::topology_of_site(topology, sites), ranks);
+  return batch.violations.empty() ? batch.plan.global_batch_size * sites : 0;
 }
 
 std::string run_id_of_site(const std::string& run, std::int64_t index) {

@@ -39,6 +39,12 @@ Result<std::vector<PlannedSite>> plan_sites(const config::JobConfig& job,
 /// Lists hosts and ranks of all sites in sequence: the plan of the run as shown to the user.
 LaunchPlan plan_of_all(const std::vector<PlannedSite>& sites);
 
+/// Samples of a step over all `sites` configured sites, of which each trains with the batch of a
+/// site with `ranks` ranks: topology.global_batch_size if it is set. 0 if the topology does not fit
+/// these ranks, as it may for a job of another program.
+std::int64_t batch_of_sites(const config::TopologyConfig& topology, std::int64_t sites,
+                            std::int64_t ranks);
+
 /// Run id under which the hosts of a site know its part of the run, "ID-s0". It is unique per site,
 /// so that a site can not kill what another site has left on a host.
 std::string run_id_of_site(const std::string& run, std::int64_t index);

@@ -35,12 +35,17 @@ SiteRuns::~SiteRuns() {
 Result<> SiteRuns::open() {
   OuterCoordinator::Settings settings;
   // Of sites that were added later the log has those that have joined; the others follow below.
-  for (const Site& site : sites_)
-    if (site.what.planned.place.index < site.what.planned.place.count)
-      settings.sites.push_back(site.what.planned.place.name);
+  std::int64_t ranks = 0;  // of one site; all of them have the same batch
+  for (const Site& site : sites_) {
+    if (site.what.planned.place.index >= site.what.planned.place.count) continue;
+    settings.sites.push_back(site.what.planned.place.name);
+    if (ranks == 0)
+      ranks = site.what.configured_ranks > 0 ? site.what.configured_ranks
+                                             : site.what.planned.plan.world_size;
+  }
   const auto count = static_cast<std::int64_t>(settings.sites.size());
   settings.outer = config::resolve_outer(parts_.job, count);
-  settings.global_batch_size = parts_.job.topology.global_batch_size;
+  if (ranks > 0) settings.global_batch_size = batch_of_sites(parts_.job.topology, count, ranks);
   OuterService::Parts parts{
       parts_.executor,
       std::move(settings),

@@ -28,6 +28,9 @@ struct SiteOfRun {
   std::function<void(RunLoop::Parts&)> adopt = {};
   std::optional<Verdict> ended = {};  // set if it ended under an earlier supervisor
   bool removed = false;               // by `sortie sites remove`
+  /// Ranks of its first attempt; 0 = those of `planned`. A later attempt may have fewer, with the
+  /// same batch.
+  std::uint32_t configured_ranks = 0;
 };
 
 class SiteRuns final : public SupervisedRun {

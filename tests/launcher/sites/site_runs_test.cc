@@ -100,6 +100,19 @@ TEST_CASE("sites: another supervisor knows a site that was added and has not joi
   CHECK(states.at("c") == wanted);
 }
 
+TEST_CASE("sites: without global_batch_size a step has the batch of one site times their number") {
+  config::TopologyConfig topology;
+  topology.micro_batch_size = 2;
+  CHECK(batch_of_sites(topology, 2, 1) == 4);
+  topology.gradient_accumulation_steps = 3;
+  CHECK(batch_of_sites(topology, 3, 4) == 3 * (2 * 3 * 4));
+  topology.tensor_parallel_size = 2;
+  CHECK(batch_of_sites(topology, 2, 4) == 2 * (2 * 3 * 2));
+  CHECK(batch_of_sites(topology, 2, 3) == 0);  // no whole number of replicas
+  topology.global_batch_size = 48;
+  CHECK(batch_of_sites(topology, 2, 4) == 48);
+}
+
 TEST_CASE("sites: one that could not be written to the run folder is not added") {
   SitesInMemory world;
   std::optional<SiteRuns> runs;
