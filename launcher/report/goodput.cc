@@ -31,8 +31,8 @@ class Accounts {
     end_ = std::max(begun_, times.ended.value_or(now.value_or(times.last)));
     alive_ = now && !times.ended;
     attempts_ = times.attempts;
-    if (attempts_.empty() || attempts_.front().begun > begun_)
-      attempts_.insert(attempts_.begin(), RunTimes::Attempt{begun_, {}, {}, {}, false});
+    if (attempts_.empty()) attempts_.push_back({begun_, {}, {}, {}, false});
+    attempts_.front().begun = begun_;  // the journal has its event after that of the run
     for (std::size_t i = 0; i < attempts_.size(); ++i) works_.push_back(work_of(i));
   }
 

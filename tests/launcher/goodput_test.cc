@@ -185,6 +185,19 @@ TEST_CASE("a program that tells nothing trains while its ranks run") {
   CHECK(goodput_text(once.goodput()).empty());
 }
 
+TEST_CASE("the first attempt is not counted twice, although its event follows that of the run") {
+  MadeUpRun run;
+  run.journal(0, "begin");
+  run.journal(0.002, "attempt", {{"attempt", 1}});
+  run.journal(3, "started");
+  run.journal(9, "attempt_end", {{"attempt", 1}, {"exit_code", 0}});
+  run.journal(9, "end", {{"exit_code", 0}});
+  const Goodput found = run.goodput();
+  CHECK(found.attempts == 1);
+  CHECK(found.train == doctest::Approx(6));
+  CHECK(goodput_text(found).empty());
+}
+
 TEST_CASE("files of any shape: cut, out of order, of another kind") {
   MadeUpRun run = restarted_once();
   // Every prefix of the journal with all metrics, and every prefix of the metrics with the whole
