@@ -9,6 +9,7 @@
 #include "common/base/command_name.h"
 #include "common/base/quantity.h"
 #include "launcher/console/console.h"
+#include "launcher/run/attempt_folder.h"
 
 namespace sortie::launcher {
 namespace {
@@ -39,11 +40,12 @@ std::string step_text(const TrainingView& training) {
   return fmt::format("{} of {}", training.step, training.steps);
 }
 
-/// The command that continues the run. The name keeps the runs together in `ps`.
+/// The command that continues the run; for a site that of the whole run, which has the config. The
+/// name keeps the runs together in `ps`.
 std::string go_on_command(const TrainingRun& run) {
   std::vector<std::string> words = {"run"};
   if (!run.name.empty()) words.insert(words.end(), {"--name", run.name});
-  words.push_back((run.folder / "config.toml").string());
+  words.push_back((run_of_site(run.folder).value_or(run.folder) / "config.toml").string());
   return command_line(words);
 }
 

@@ -113,6 +113,19 @@ TEST_CASE("the report of a training knows where it stands and how it goes on") {
   CHECK(report_json(*report, run)["training"]["checkpoint"]["step"] == 20);
 }
 
+TEST_CASE("a site goes on with the config of its run") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "sites/names", "rome\n");
+  test::write_text(dir / "sites/rome/events.jsonl",
+                   "{\"event\":\"begin\",\"hosts\":1,\"ranks\":1,\"time\":5}\n");
+  test::write_text(dir / "sites/rome/metrics.jsonl",
+                   "{\"type\":\"start\",\"step\":0,\"steps\":100,\"time\":6}\n");
+  const auto report = read_run_view(dir / "sites/rome");
+  REQUIRE(report);
+  const std::string text = report_text(*report, {dir / "sites/rome", "", false});
+  CHECK(text.find(" run " + dir.str("config.toml")) != std::string::npos);
+}
+
 TEST_CASE("a run without an end is told as such") {
   const test::ScopedTempDir dir;
   test::write_text(dir / "events.jsonl",
