@@ -30,7 +30,10 @@ std::size_t count(const Json& event, const char* key) {
   return static_cast<std::size_t>(std::clamp(number(event, key), 0.0, 1e15));
 }
 
-void reach(Stage& stage, const Json& event, double at) {
+/// A host counts once per attempt: after an adoption it connects again. `reached`: those that
+/// count.
+void reach(Stage& stage, std::set<std::string>& reached, const Json& event, double at) {
+  if (!reached.insert(text(event, "host")).second) return;
   if (stage.hosts++ == 0) stage.first = at;
   stage.last = std::max(stage.last, at);
   if (stage.last == at) stage.slowest = text(event, "host");
@@ -105,6 +108,8 @@ void RunReducer::begin_attempt(const Json& event, double at) {
     view_.host_state.clear();
     view_.host_trouble.clear();
     view_.cgroups.clear();
+    connected_.clear();
+    ready_.clear();
     running_ = 0;
   }
   AttemptView& attempt = view_.attempts.emplace_back();
@@ -197,7 +202,7 @@ void RunReducer::journal(const Json& event) {
       break;
     }
     case JournalEvent::connected:
-      reach(view_.connected, event, at);
+      reach(view_.connected, connected_, event, at);
       view_.host_state[host] = "connected";
       break;
     case JournalEvent::image:
@@ -207,7 +212,7 @@ void RunReducer::journal(const Json& event) {
       view_.image_pulled = count(event, "pulled");
       break;
     case JournalEvent::ready:
-      reach(view_.ready, event, at);
+      reach(view_.ready, ready_, event, at);
       view_.host_state[host] = "ready";
       if (const std::string cgroup = text(event, "cgroup"); cgroup.starts_with("v2 "))
         view_.cgroups[host] = cgroup.substr(3);

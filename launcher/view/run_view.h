@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,6 +134,7 @@ class RunReducer {
 
   RunView& view_;
   std::size_t running_ = 0;
+  std::set<std::string> connected_, ready_;                        // hosts of the current attempt
   std::map<std::string, std::set<std::uint64_t>> health_numbers_;  // of events taken, by host
 };
 

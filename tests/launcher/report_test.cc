@@ -91,6 +91,28 @@ TEST_CASE("what happened is shown in the order of its times, not in that of its 
   CHECK(times == std::vector<double>{1, 2, 3, 6, 7, 9, 10});
 }
 
+TEST_CASE("a host that an adopted run connects to again counts once per attempt") {
+  const test::ScopedTempDir dir;
+  const std::string adopted = R"({"event":"begin","hosts":2,"ranks":2,"time":100}
+{"event":"attempt","attempt":1,"time":100}
+{"event":"connected","host":"h1","time":101}
+{"event":"connected","host":"h2","time":102}
+{"event":"started","time":103}
+{"event":"adopted","time":200}
+{"event":"connected","host":"h1","time":201}
+{"event":"connected","host":"h2","time":202}
+)";
+  test::write_text(dir / "events.jsonl", adopted);
+  const auto report = read_run_view(dir.path());
+  REQUIRE(report);
+  CHECK(report->connected.hosts == 2);
+  CHECK(report_text(*report, {}).find("+   2.000 s  2 of 2 hosts connected") != std::string::npos);
+  test::write_text(dir / "events.jsonl",
+                   adopted + "{\"event\":\"attempt\",\"attempt\":2,\"time\":300}\n" +
+                       "{\"event\":\"connected\",\"host\":\"h1\",\"time\":301}\n");
+  CHECK(read_run_view(dir.path())->connected.hosts == 1);
+}
+
 TEST_CASE("the report of a training knows where it stands and how it goes on") {
   const test::ScopedTempDir dir;
   test::write_text(dir / "events.jsonl",
