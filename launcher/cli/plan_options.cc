@@ -20,13 +20,15 @@ void add_reliability_options(CLI::App& app, AskedReliability& asked) {
       "by --failures to --step-time");
   const auto number = [&app](const char* name, std::optional<double>& value, const char* help,
                              double least, double most) {
-    app.add_option(name, value, help)->check(CLI::Range(least, most));
+    return app.add_option(name, value, help)->check(CLI::Range(least, most));
   };
   ReliabilityOptions& options = asked.options;
-  number("--failures", options.failures,
-         "Failures of hosts per 1000 host-days (6.5, as a large cluster has reported)", 1e-6, 1e6);
+  CLI::Option* const failures = number(
+      "--failures", options.failures,
+      "Failures of hosts per 1000 host-days (6.5, as a large cluster has reported)", 1e-6, 1e6);
   number("--mttf-node-hours", options.mttf_hours,
-         "The same as mean hours between failures of one host", 1e-3, 1e9);
+         "The same as mean hours between failures of one host", 1e-3, 1e9)
+      ->excludes(failures);
   number("--save-bandwidth", options.save_bandwidth,
          "GB/s at which all ranks together write a checkpoint (1)", 1e-6, 1e6);
   number("--save-time", options.save_time, "Seconds for which a save blocks training, if known",

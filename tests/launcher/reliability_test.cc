@@ -113,6 +113,7 @@ TEST_CASE("plan says what it assumed and what it was told") {
   CHECK(parsed["schema"] == "sortie/plan/1");
   CHECK(plan("--failures 0").code == 2);
   CHECK(plan("--save-time -1").code == 2);
+  CHECK(plan("--failures 5 --mttf-node-hours 30").code == 2);  // the same quantity
 }
 
 TEST_CASE("of a training job the plan knows the checkpoint") {
