@@ -121,12 +121,16 @@ std::vector<std::int32_t> shifted(const Batch& batch) {
   return targets;
 }
 
-void run_logits(OpenedModel& opened, const Batch& batch, const std::string& pattern,
-                Output& output) {
+Result<> run_logits(OpenedModel& opened, const Batch& batch, const std::string& pattern,
+                    Output& output) {
   Graph graph(*opened.context, Graph::Mode::inference);
+  bool matched = false;
+  std::string last;  // name of a module, as an example
   if (!pattern.empty())
     graph.set_observer([&](std::string_view name, const Tensor& value) {
-      if (fnmatch(pattern.c_str(), std::string(name).c_str(), 0) != 0) return;
+      last = name;
+      if (fnmatch(pattern.c_str(), last.c_str(), 0) != 0) return;
+      matched = true;
       Tensor wide = opened.context->empty(DType::f32, {value.elements()});
       ops::convert(*opened.context, value.view({value.elements()}), wide);
       const std::int64_t tokens = batch.rows * batch.width;
@@ -136,10 +140,16 @@ void run_logits(OpenedModel& opened, const Batch& batch, const std::string& patt
     });
   const Tensor logits =
       opened.model->logits(graph, as_tensor(*opened.context, batch, batch.input_ids));
+  if (!pattern.empty() && !matched)
+    return fail(ErrorCode::usage,
+                fmt::format("--activations: \"{}\" matches no module; give names of modules, like "
+                            "{}, or a pattern, like \"layers.0.*\"",
+                            pattern, last));
   Tensor dense = opened.context->empty(DType::f32, logits.shape());  // without padding
   ops::copy(*opened.context, logits, dense);
   output.add("logits", {batch.rows, batch.width, logits.size(1)},
              ops::copy_to_host<float>(*opened.context, dense));
+  return {};
 }
 
 Result<> run_loss(OpenedModel& opened, const Batch& batch, bool gradients, Output& output) {
@@ -180,7 +190,7 @@ Result<> probe(const fs::path& place, const ProbeOptions& options) {
                 fmt::format("{}: gradients need labels, and there are none; add them",
                             options.tokens.string()));
   Output output;
-  run_logits(opened, batch, options.activations, output);
+  SORTIE_TRY(run_logits(opened, batch, options.activations, output));
   if (!batch.labels.empty()) SORTIE_TRY(run_loss(opened, batch, options.gradients, output));
   return output.write(options.out);
 }

@@ -15,7 +15,8 @@ struct ProbeOptions {
   int threads = 1;
   Device device = {};  // of the computation
   bool gradients = false;
-  /// Pattern (fnmatch) of the modules whose outputs are written; empty = none.
+  /// Pattern (fnmatch) of the modules whose outputs are written; empty = none. It is an error if
+  /// it matches none.
   std::string activations;
 };
 

@@ -355,6 +355,12 @@ TEST_CASE("probe writes logits, loss, gradients and activations; bad tokens are 
         std::string::npos);
   CHECK(refused({{"input_ids", Json::array({std::vector<int>(41, 1)})}})
             .find("41 tokens, the model is made for 40") != std::string::npos);
+  options.activations = "nope*";
+  options.out = scratch.path / "nothing.safetensors";
+  CHECK(refused({{"input_ids", {{1, 2}}}, {"labels", {{1, 2}}}})
+            .find("--activations: \"nope*\" matches no module; give names of modules, like ") !=
+        std::string::npos);
+  CHECK_FALSE(fs::exists(options.out));
 }
 
 }  // namespace sortie::trainer
