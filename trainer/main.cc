@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
   cli::add_help_verb(app, verbs);
   cli::add_man_verb(app, verbs, kEnvironment);
   cli::add_completion_verbs(app, verbs, program, {});
-  cli::add_global_flags(app, /*colors=*/false);
+  cli::add_global_flags(app, "Also print details: threads, devices, files", /*colors=*/false);
   cli::set_help(app, verbs);
   app.parse_complete_callback([&app] { set_output_options(app); });
   const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});

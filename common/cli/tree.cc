@@ -69,13 +69,13 @@ void set_help(CLI::App& root, const Verbs& verbs) {
   });
 }
 
-void add_global_flags(CLI::App& root, bool colors) {
-  for_each_app(root, [colors](CLI::App& app) {
+void add_global_flags(CLI::App& root, const char* verbose, bool colors) {
+  for_each_app(root, [verbose, colors](CLI::App& app) {
     const auto flag = [&app](const char* names, const char* const description) {
       app.add_flag(names, description)->group(kGlobalGroup);
     };
     flag("-q,--quiet", "Print only errors, output of ranks and results");
-    flag("-v,--verbose", "Also print what Sortie itself does");
+    flag("-v,--verbose", verbose);
     if (colors) flag("--no-color", "No colours (as NO_COLOR=1; CLICOLOR_FORCE=1 is the opposite)");
   });
 }

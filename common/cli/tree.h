@@ -22,7 +22,8 @@ struct GlobalFlags {
   bool no_color = false;  // --no-color
 };
 /// Adds these flags to `root` and every verb; --no-color only if `colors` is true.
-void add_global_flags(CLI::App& root, bool colors);
+/// `verbose`: what --verbose does, for the help.
+void add_global_flags(CLI::App& root, const char* verbose, bool colors);
 /// The flags that were given before and after the verb.
 GlobalFlags global_flags(const CLI::App& verb);
 

@@ -86,7 +86,8 @@ int run_cli(int argc, char** argv) {
   cli::add_help_verb(app, verbs);
   cli::add_man_verb(app, verbs, kEnvironment);
   cli::add_completion_verbs(app, verbs, program, {.runs = known_runs});
-  cli::add_global_flags(app, /*colors=*/true);
+  cli::add_global_flags(app, "Also print details of SSH connections; in check also what passed",
+                        /*colors=*/true);
   cli::set_help(app, verbs);
 
   std::vector<std::string> words(argv + 1, argv + argc);
