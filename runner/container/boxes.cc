@@ -26,8 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-/// Process 1 forks a keeper for each order, which takes longer than to send one.
-constexpr milliseconds kOrderLimit{2000};
+/// Process 1 forks a keeper for each order, which takes longer than to send one. For all orders of
+/// a job together, because the runner waits in its only thread.
+constexpr milliseconds kOrdersLimit{2000};
 constexpr auto kStream = boost::asio::posix::stream_descriptor::wait_read;
 
 Result<Fd> listen_at(const std::string& path) {
@@ -134,9 +135,12 @@ Result<> Boxes::start(std::size_t slot, HeldProcess& process, const HeldSpec& sp
   Running& box = *boxes_[box_of_slot_[slot]];
   if (!box.init.is_open()) return fail(ErrorCode::spawn, why_lost(slot));
   const int init = box.init.native_handle();
+  const auto now = std::chrono::steady_clock::now();
+  if (orders_until_ == std::chrono::steady_clock::time_point{}) orders_until_ = now + kOrdersLimit;
+  const auto left = std::max(milliseconds(0), std::chrono::ceil<milliseconds>(orders_until_ - now));
   return process.start_inside(
-      [init, &spec](int control) -> Result<> {
-        auto sent = send_order(init, spec, control, kOrderLimit);
+      [init, &spec, left](int control) -> Result<> {
+        auto sent = send_order(init, spec, control, left);
         if (!sent) return std::unexpected(with_context(std::move(sent).error(), "the container"));
         return {};
       },

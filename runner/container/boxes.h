@@ -6,6 +6,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -100,6 +101,7 @@ class Boxes {
   std::string run_folder_;
   std::vector<std::string> uuids_;
   std::vector<std::unique_ptr<Running>> boxes_;
+  std::chrono::steady_clock::time_point orders_until_{};  // limit for waits to send orders
   std::vector<std::size_t> box_of_slot_;
   bool removing_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <sys/stat.h>
+#include <random>
 
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
@@ -88,7 +89,8 @@ asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
       told = true;
       link_.send(wire::FilesProgress{0, cache_->holder_hint()});
     }
-    pause.expires_after(kCachePoll);
+    // Hosts that share a cache must not all hold its lock at the same moments.
+    pause.expires_after(kCachePoll + milliseconds(std::random_device{}() % 400));
     co_await pause.async_wait(kToken);
     if (link_.broken()) co_return fail(ErrorCode::lost, "the launcher is gone");
   }

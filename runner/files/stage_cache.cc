@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <chrono>
 
 #include <algorithm>
 #include <array>
@@ -26,9 +27,9 @@ namespace fs = std::filesystem;
 constexpr std::size_t kKeyLength = 64;
 /// Modification time of every staged file, so that a later write is noticed.
 constexpr time_t kStagedTime = 1;
-/// This many times in a row a tree that is missing is in use. Fewer may be due to others that try,
-/// too, after a runner that filled it was killed.
-constexpr int kRemovedTries = 20;
+/// A missing tree that is in use for this long was removed. For a shorter time others that try as
+/// well may hold the lock, after a runner that filled the tree was killed.
+constexpr std::chrono::seconds kRemovedLimit{15};
 /// Without locks, a part that has not changed for this long is abandoned.
 constexpr time_t kOldPartSeconds = 7 * 24 * 3600;
 
@@ -91,8 +92,10 @@ Result<bool> StageCache::try_lock() {
   struct stat info {};
   if (lock == FileLock::taken && ::stat(folder().c_str(), &info) == 0) return true;
   lock_.reset();  // others that wait may need it exclusively
-  removed_tries_ = lock == FileLock::taken ? removed_tries_ + 1 : 0;
-  if (removed_tries_ < kRemovedTries) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (lock != FileLock::taken) removed_since_.reset();
+  if (lock == FileLock::taken && !removed_since_) removed_since_ = now;
+  if (!removed_since_ || now - *removed_since_ < kRemovedLimit) return false;
   return fail(ErrorCode::io,
               fmt::format("{}: was removed while another job uses it; end that job: `fuser "
                           "{}.lock` shows its runner",

@@ -7,6 +7,7 @@
 // complete one becomes the tree. Nothing is pruned, because it is unknown which trees are in use.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,9 +56,10 @@ class StageCache {
   std::string base_, key_;
   Fd lock_;
   bool exclusive_ = false;
-  int removed_tries_ = 0;  // in a row in which the tree was in use, but missing
-  std::string letters_;    // suffix of our part; empty if the file system has locks. Otherwise
-                           // exclusive_ is true and excludes no other process
+  // Since when the tree is in use, but missing.
+  std::optional<std::chrono::steady_clock::time_point> removed_since_;
+  std::string letters_;  // suffix of our part; empty if the file system has locks. Otherwise
+                         // exclusive_ is true and excludes no other process
 };
 
 }  // namespace sortie::runner

@@ -53,8 +53,8 @@ SORTIE_HOST_DEVICE inline bool is_spike(const UpdateRule& rule, const GateState&
   // The mean of fewer values means little.
   constexpr std::int64_t kFewest = 8;
   const std::int64_t fewest = rule.loss.window < kFewest ? rule.loss.window : kFewest;
-  return rule.spike_ratio > 0 && seen.losses.count >= fewest && seen.losses.mean > 0 &&
-         loss > rule.spike_ratio * seen.losses.mean;
+  return rule.spike_ratio > 0 && std::isfinite(loss) && seen.losses.count >= fewest &&
+         seen.losses.mean > 0 && loss > rule.spike_ratio * seen.losses.mean;
 }
 
 SORTIE_HOST_DEVICE inline GateReason reason_to_skip(const UpdateRule& rule, const GateState& seen,

@@ -48,7 +48,9 @@ void scrub_folder(const CheckpointStore& store, const fs::path& folder, const st
       continue;
     }
     const auto moved = store.quarantine(entry->folder);
-    if (best && moved) report.moved_best = std::max(report.moved_best, entry->step);
+    std::error_code ignored;  // it may be gone although an error followed
+    if (best && (moved || !std::filesystem::exists(entry->folder, ignored)))
+      report.moved_best = std::max(report.moved_best, entry->step);
     report.notes.push_back(
         moved ? fmt::format("{}; moved to {}", what, moved->string())
               : fmt::format("{}; it could not be moved: {}", what, moved.error().message));

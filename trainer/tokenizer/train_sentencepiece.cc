@@ -45,7 +45,10 @@ class LineIterator final : public sentencepiece::SentenceIterator {
       }
       file_ = std::move(*mapped);
       rest_ = {reinterpret_cast<const char*>(file_.data()), file_.size()};
-      rest_ = utf8_prefix(rest_, training_.max_bytes - used_);
+      const std::uint64_t left = training_.max_bytes - used_;
+      const std::uint64_t wanted = std::min<std::uint64_t>(rest_.size(), left);
+      rest_ = utf8_prefix(rest_, left);
+      used_ += wanted - rest_.size();  // of a character that was cut
       const TextKind kind = kind_of_text(rest_, training_.keep_non_text);
       left_out_.add(kind, rest_.size(), training_.files[next_file_ - 1].string());
       if (kind != TextKind::text) rest_ = {};

@@ -190,8 +190,10 @@ TEST_CASE("after a damaged best checkpoint was moved away the next validation is
       communicator.barrier();
       // The report of the verification follows the move.
       while (training.trainer->progress().best.step == 5 &&
-             training.trainer->progress().step < 1000)
+             training.trainer->progress().step < 1000) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
         advance(training, training.trainer->progress().step + 5);
+      }
       const std::int64_t step = training.trainer->progress().best.step;
       CHECK(step > 5);
       communicator.barrier();

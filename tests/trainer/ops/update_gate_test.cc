@@ -138,6 +138,9 @@ TEST_CASE("a spike of the loss closes the gate, and counts as the largest value 
   CHECK(broken.reason == ops::GateReason::gradient_not_finite);
   add_value(expected, full.rule.loss, 3.0 * expected.mean);
   CHECK(broken.state.losses.mean == doctest::Approx(expected.mean));
+  // What is not finite leaves the mean alone.
+  CHECK(full.decide(std::numeric_limits<double>::infinity(), 1.0).state.losses.count ==
+        broken.state.losses.count);
 }
 
 TEST_CASE("outliers of loss and norm close the gate once their windows are full") {
