@@ -48,10 +48,17 @@ Result<Part> open_part(int folder, std::string_view name) {
                       0600));
   };
   open();
-  // A transfer that ended between setting the mode and renaming leaves a part that may be
-  // read-only.
-  if (!fd && errno == EACCES && ::fchmodat(folder, file.c_str(), 0600, AT_SYMLINK_NOFOLLOW) == 0)
-    open();
+  if (!fd && errno == EACCES) {
+    // A transfer that ended between setting the mode and renaming leaves a part that may be
+    // read-only. One that another transfer still holds stays as it is.
+    const bool free = [&] {
+      const Fd old = open_existing(folder, file);
+      return old && try_lock_file(old.get(), LOCK_EX) != FileLock::held &&
+             ::fchmod(old.get(), 0600) == 0;
+    }();  // closes it: its lock would conflict with that of the second open
+    errno = EACCES;
+    if (free) open();
+  }
   if (!fd) return std::unexpected(os_error(errno, shown_path(name)));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != ::geteuid())

@@ -18,10 +18,11 @@ std::string prologue() {
   return fmt::format("exec /bin/sh -c '{}'", first_script("$SSH_CONNECTION"));
 }
 
-// An IPv6 literal without its brackets: ssh would look it up as a name.
+// An IPv6 literal without its brackets: ssh would look it up as a name. One with a port stays as it
+// is, which ssh refuses: without it the job would run on another server.
 std::string name_for_ssh(const std::string& host) {
   const auto spec = parse_host_spec(host);
-  return spec && host.starts_with('[') ? spec->host : host;
+  return spec && spec->port == 0 && host.starts_with('[') ? spec->host : host;
 }
 
 // State shared by the functions of the HostProgram.

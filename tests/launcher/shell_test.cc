@@ -245,6 +245,9 @@ TEST_CASE("an interrupt ends a line, and the shell goes on, with bash and withou
 }
 
 TEST_CASE("a command of this machine that is stopped goes on, and the end of the prompt ends it") {
+  // The SIGCONT to the process group must not reach other tests.
+  const pid_t group = ::getpgrp();
+  if (group != ::getpid()) REQUIRE(::setpgid(0, 0) == 0);
   boost::asio::io_context io{1};
   Prompt prompt(io.get_executor(), Prompt::Options());
   struct Lines {
@@ -270,6 +273,7 @@ TEST_CASE("a command of this machine that is stopped goes on, and the end of the
   spawn(io, Lines::run(prompt, codes));
   spawn(io, Lines::end(io, prompt, codes));
   test::run_within(io, std::chrono::seconds(20));
+  if (group != ::getpid()) (void)::setpgid(0, group);
   CHECK(codes == std::vector<int>{3, 143});
 }
 

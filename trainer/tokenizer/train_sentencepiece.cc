@@ -11,6 +11,7 @@
 
 #include "common/base/atomic_file.h"
 #include "trainer/storage/mapped_file.h"
+#include "trainer/tokenizer/unicode.h"
 
 namespace sortie::trainer {
 namespace {

@@ -12,6 +12,7 @@
 #include "launcher/ssh/base64.h"
 #include "tests/launcher/ssh/fixture.h"
 #include "tests/support/descriptors.h"
+#include "tests/support/patience.h"
 #include "tests/support/text.h"
 
 using namespace sortie;
@@ -306,7 +307,11 @@ TEST_SUITE("launcher") {
     });
     world.environment.agent_socket = path;
     config::SshConfig ssh;
-    ssh.auth_timeout = 4000ms;
+    ssh.auth_timeout = test::patient(8000ms);
+    struct Shut {
+      int fd;
+      ~Shut() { ::shutdown(fd, SHUT_RDWR); }  // ends the agent's thread, also after a failure
+    } const shut{listener};
     {
       const Sshd server(world.folder / "sshd", world.public_key);
       world.know(server.known_hosts_line());

@@ -207,6 +207,7 @@ TEST_SUITE("launcher") {
     for (const char* kept_here : {"-a", "-x", "-k"})  // agent, X11, Kerberos credentials
       CHECK(std::ranges::find(words, kept_here) != words.end());
     CHECK(ssh::system_ssh_words(ssh, "[::1]").back() == "::1");
+    CHECK(ssh::system_ssh_words(ssh, "[::1]:2222").back() == "[::1]:2222");
     CHECK(ssh::system_ssh_words(ssh, "[fe80::1%eth0]").back() == "fe80::1%eth0");
   }
 
