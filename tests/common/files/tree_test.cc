@@ -86,6 +86,17 @@ bool has_parts(const fs::path& folder) {
   return false;
 }
 
+/// While one lives, this process acts as user nobody: root could open any file.
+struct AsNobody {
+  static constexpr uid_t kNobody = 65534;
+  AsNobody() {
+    if (::seteuid(kNobody) != 0) std::abort();
+  }
+  ~AsNobody() {
+    if (::seteuid(0) != 0) std::abort();
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a tree arrives with modes, symlinks and empty files; then only what differs") {
@@ -232,16 +243,6 @@ TEST_CASE("a part that another transfer completes meanwhile is not taken for the
 
 TEST_CASE("a part that already has its final mode is used again" *
           doctest::skip(::geteuid() != 0)) {
-  // Root could open the part whatever its mode.
-  struct AsNobody {
-    static constexpr uid_t kNobody = 65534;
-    AsNobody() {
-      if (::seteuid(kNobody) != 0) std::abort();
-    }
-    ~AsNobody() {
-      if (::seteuid(0) != 0) std::abort();
-    }
-  };
   const ScopedTempDir dir;
   write_text(dir / "source", big(2u << 20, 'm'));
   REQUIRE(::chmod((dir / "source").c_str(), 0644) == 0);
