@@ -128,7 +128,7 @@ TEST_CASE("what is no saved image is refused") {
 TEST_CASE("each host has a folder of its own for the archive, also in a home that hosts share") {
   CHECK(image_folder("gpu01.site") == ".cache/sortie/images/gpu01.site");
   CHECK(image_folder("gpu02.site") != image_folder("gpu01.site"));
-  CHECK(image_folder("../x") == ".cache/sortie/images/_.__x");
+  CHECK(image_folder("../x") == ".cache/sortie/images/_._x");
   CHECK(image_folder("fe80::1%eth0") == ".cache/sortie/images/fe80__1_eth0");
 }
 

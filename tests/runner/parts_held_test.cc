@@ -239,6 +239,9 @@ TEST_CASE("a process that died before its keeper read the Stop was not stopped")
     siginfo_t state{};
     REQUIRE(::waitid(P_PID, static_cast<id_t>(process.keeper()), &state, WSTOPPED) == 0);
     ::kill(report.pid, SIGKILL);
+    // It stays a zombie, because its keeper is stopped.
+    const std::string stat = "/proc/" + std::to_string(report.pid) + "/stat";
+    while (test::read_text(stat).find(") Z ") == std::string::npos) std::this_thread::yield();
     process.stop(std::chrono::milliseconds(10000));
     ::kill(process.keeper(), SIGCONT);
   };
