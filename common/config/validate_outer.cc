@@ -187,8 +187,7 @@ Violations check_outer(const JobConfig& job) {
          {"outer.block"},
          fmt::format("{} is no multiple of 16, the values of the widest vectors; use {}",
                      outer.block, nearest_multiples(outer.block, 16))});
-  const bool has_rounds = !none && (level != "auto" || outer.every > 0);
-  if (has_rounds) check_length(job, settings, found);
+  if (asks_for_rounds(job)) check_length(job, settings, found);
   return found;
 }
 
