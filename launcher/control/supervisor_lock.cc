@@ -11,6 +11,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/file_lock.h"
+#include "common/base/host_name.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
@@ -107,8 +108,7 @@ SupervisorFacts read_facts(const fs::path& file, unsigned epoch) {
 }  // namespace
 
 std::string machine_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "this machine";
+  return host_name("this machine");
 }
 
 fs::path supervisor_file(const fs::path& run, unsigned epoch) {

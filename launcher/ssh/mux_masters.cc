@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/steady_timer.hpp>
 
 #include "common/asio/token.h"
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "launcher/ssh/program_transport.h"
 
@@ -23,11 +23,6 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kMasterPatience{3000};
 constexpr milliseconds kSessionPatience{1000};
 constexpr milliseconds kMakerPatience{10000};
-
-std::string own_name() {
-  std::array<char, 1025> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 }  // namespace
 
@@ -45,7 +40,7 @@ MuxMasters::MuxMasters(asio::any_io_executor executor, config::SshConfig ssh,
     : executor_(executor),
       ssh_(std::move(ssh)),
       environment_(environment),
-      this_host_(own_name()),
+      this_host_(host_name()),
       config_reader_(std::move(environment), ssh_.config_file),
       sessions_(std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout),
                                          kSessionPatience)),

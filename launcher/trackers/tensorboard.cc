@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <protozero/pbf_writer.hpp>
 
+#include "common/base/host_name.h"
+
 namespace sortie::launcher {
 namespace {
 
@@ -61,11 +63,10 @@ std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_
 Result<TensorBoardWriter> TensorBoardWriter::create(const std::filesystem::path& folder,
                                                     double wall_time) {
   ::mkdir(folder.c_str(), 0700);  // an error shows below when the file is opened
-  char host[256] = "host";
-  ::gethostname(host, sizeof host - 1);
   TensorBoardWriter writer;
-  writer.path_ = folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.0",
-                                      static_cast<std::int64_t>(wall_time), host, ::getpid());
+  writer.path_ =
+      folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.0",
+                           static_cast<std::int64_t>(wall_time), host_name("host"), ::getpid());
   writer.file_.reset(::open(writer.path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!writer.file_) return std::unexpected(os_error(errno, writer.path_.string()));
   SORTIE_TRY(writer.write(tensorboard_header(wall_time)));

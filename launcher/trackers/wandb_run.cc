@@ -2,13 +2,14 @@
 
 #include <fmt/core.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
+
+#include "common/base/host_name.h"
 
 namespace sortie::launcher {
 namespace {
@@ -133,11 +134,9 @@ Result<WandbRun> WandbRun::open(const fs::path& folder, const std::string& id,
 }
 
 Result<> WandbRun::begin(const std::string& id, const WandbSettings& settings, double now) {
-  char host[256] = "host";
-  ::gethostname(host, sizeof host - 1);
   start_time_ = now;
   SORTIE_TRY(log_.append(wandb_header_record(++number_)));
-  return log_.append(wandb_run_record(++number_, id, settings, host, now));
+  return log_.append(wandb_run_record(++number_, id, settings, host_name("host"), now));
 }
 
 /// Reads the state from the file, and truncates a summary and exit record at its end.

@@ -62,13 +62,11 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
     if (line.starts_with("PMIX_") || line.starts_with("OMPI_MCA_pmix_")) put_line(variables, line);
   variables["SORTIE_RUN_ID"] = job.run_id;
   variables["SORTIE_ATTEMPT"] = std::to_string(job.attempt);
+  variables["SORTIE_HOST"] = job.host;
   if (!context.config_path.empty()) variables["SORTIE_CONFIG"] = context.config_path;
   if (!context.socket_path.empty()) variables["SORTIE_SOCKET"] = context.socket_path;
   variables.erase("SORTIE_MEMORY");  // inherited if this job was started inside another one
-  if (!context.forward_path.empty()) {
-    variables["SORTIE_FORWARD"] = context.forward_path;
-    variables["SORTIE_FORWARD_HOST"] = job.host;
-  }
+  if (!context.forward_path.empty()) variables["SORTIE_FORWARD"] = context.forward_path;
   if (!context.memory_folder.empty()) variables["SORTIE_MEMORY"] = context.memory_folder;
 
   std::vector<std::string> lines;

@@ -18,7 +18,7 @@ struct RankContext {
   std::string config_path;            // SORTIE_CONFIG, empty = not set
   std::string socket_path;            // SORTIE_SOCKET, empty = not set
   std::string memory_folder;          // SORTIE_MEMORY, empty = not set
-  std::string forward_path;           // SORTIE_FORWARD, with SORTIE_FORWARD_HOST; empty = not set
+  std::string forward_path;           // SORTIE_FORWARD; empty = not set
   std::uint32_t cpus = 1;             // of the host; its ranks share them
   std::uint32_t threads = 0;          // OMP_NUM_THREADS; 0 = the rank's share of `cpus`
   bool amd_gpus = false;              // the host's GPUs are from AMD

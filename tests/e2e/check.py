@@ -234,7 +234,8 @@ def scenario_sites_are_measured_for_the_plan_and_a_dead_pair_is_named(bed):
 
 
 def scenario_comm_names_the_host_with_the_slow_link(bed):
-    with shaped(bed, RATES):
+    """By the config's name of the host: two machines have the same name of their own."""
+    with shaped(bed, RATES), undone(bed, "h03", "hostname h02", "hostname h03"):
         result = Checked(bed, "--comm", "--comm-bytes", "512KB", "--comm-floor", "14Mbit/s", "--slots", "2", seconds=120)
     equal(result.code, 3, f"exit code ({result.json['comm']})")
     equal(result.json["verdict"], "fail", "verdict")

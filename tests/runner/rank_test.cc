@@ -18,8 +18,6 @@ using namespace sortie;
 using namespace sortie::test;
 using std::chrono::milliseconds;
 
-namespace {}  // namespace
-
 TEST_CASE("argv and environment reach the rank byte for byte") {
   const std::string nasty = "a b'c\"d$(id)`x`\\\n\t{a: b} \xff\xfe \x01*";
   wire::JobSpec job = make_job({kHelper, "show", nasty, "", "--x=\xc3\xa4"});
@@ -301,7 +299,7 @@ TEST_CASE("a rank has streams to other hosts by way of the launcher, and others 
        "import os, socket\n"
        "s = socket.socket(socket.AF_UNIX); s.connect(os.environ['SORTIE_FORWARD'])\n"
        "s.sendall(b'far 7000\\nfirst bytes')\n"  // programs may send before the stream is open
-       "print(os.environ['SORTIE_FORWARD_HOST'], s.makefile('rb').readline(), flush=True)\n"
+       "print(os.environ['SORTIE_HOST'], s.makefile('rb').readline(), flush=True)\n"
        "l = socket.create_server(('127.0.0.1', 0))\n"
        "print(l.getsockname()[1], flush=True)\n"
        "c, _ = l.accept()\n"

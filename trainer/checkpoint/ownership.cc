@@ -10,6 +10,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/file_lock.h"
+#include "common/base/host_name.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/small_file.h"
@@ -33,11 +34,6 @@ struct Owner {
                        host);
   }
 };
-
-std::string this_host() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
 
 std::string to_text(const Owner& owner) {
   const nlohmann::ordered_json root = {{"run_id", owner.claimant.run_id},
@@ -137,7 +133,7 @@ Result<Ownership> Ownership::claim(const fs::path& save_dir, const Claimant& cla
   SORTIE_ASSIGN_OR_RETURN(const Owner owner, read_owner(save_dir));
   if (is_later_attempt(owner.claimant, claimant)) return taken_over(save_dir, owner, claimant);
 
-  const Owner self{claimant, new_lineage(), this_host(), ::getpid()};
+  const Owner self{claimant, new_lineage(), host_name(), ::getpid()};
   const fs::path path = save_dir / kLockFile;
   const fs::path written = save_dir / fmt::format(".tmp-lock.{}", self.token);
   SORTIE_TRY(write_small_file(written, to_text(self)));

@@ -37,7 +37,7 @@ std::optional<outer::Site> site_of_rank(const config::JobConfig& job, const Rank
   const std::int64_t port = job.outer.port;
   if (job.outer.route == "launcher") {
     links.forward = rank.forward_path;
-    links.host = rank.forward_host;
+    links.host = rank.host;
   }
   const bool forwarded = job.outer.route == "launcher";
   site.make_links = [links, port,

@@ -2,12 +2,13 @@
 
 #include <fmt/core.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+
+#include "common/base/host_name.h"
 
 namespace sortie::trainer {
 namespace {
@@ -55,14 +56,12 @@ Result<RankContext> rank_context_from_environment() {
     return fail(ErrorCode::config,
                 "environment: SORTIE_SITES is set and SORTIE_SITE is not: the name of this rank's "
                 "site is expected");
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  context.host = host;
+  context.host = environment("SORTIE_HOST");
+  if (context.host.empty()) context.host = host_name();
   context.run_id = environment("SORTIE_RUN_ID");
   context.config_path = environment("SORTIE_CONFIG");
   context.socket_path = environment("SORTIE_SOCKET");
   context.forward_path = environment("SORTIE_FORWARD");
-  context.forward_host = environment("SORTIE_FORWARD_HOST");
   context.memory_folder = environment("SORTIE_MEMORY");
   return context;
 }

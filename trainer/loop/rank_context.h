@@ -16,15 +16,15 @@ struct RankContext {
   int world_size = 1;
   int local_rank = 0;
   int local_ranks = 1;  // LOCAL_WORLD_SIZE
-  std::string host;     // this machine's name
-  std::string run_id;   // empty outside of `sortie run`
+  /// SORTIE_HOST: the launcher's name of this host, which no other host of the job has; outside of
+  /// a job the kernel's.
+  std::string host;
+  std::string run_id;  // empty outside of `sortie run`
   int attempt = 1;
-  std::string config_path;  // SORTIE_CONFIG: the resolved config
-  std::string socket_path;  // SORTIE_SOCKET: where events go; empty = to stdout
-  /// SORTIE_FORWARD, SORTIE_FORWARD_HOST: socket for streams to other hosts through the launcher,
-  /// and the launcher's name of this host; empty = none.
-  std::string forward_path = {}, forward_host = {};
-  std::string memory_folder;  // SORTIE_MEMORY: for checkpoints in memory; empty = no holder
+  std::string config_path;        // SORTIE_CONFIG: the resolved config
+  std::string socket_path;        // SORTIE_SOCKET: where events go; empty = to stdout
+  std::string forward_path = {};  // SORTIE_FORWARD: for streams to other hosts through the launcher
+  std::string memory_folder;      // SORTIE_MEMORY: for checkpoints in memory; empty = no holder
   // With several sites, each of which has separate ranks and a separate world. `sites` = 0: a run
   // without sites.
   std::string site;            // SORTIE_SITE

@@ -67,6 +67,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       prepared_(step_.prepare()),
       checkpointer_(job, facts_, step_.store(), layout_, step_.context()) {
   checkpointer_.set_claimant({rank.run_id, rank.attempt});
+  checkpointer_.set_host(rank.host);
   checkpointer_.set_memory_folder(rank.memory_folder);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "common/base/host_name.h"
 #include "trainer/metrics/launcher_store.h"
 #include "trainer/parallel/device_communicator.h"
 #include "trainer/parallel/engine.h"
@@ -58,7 +59,7 @@ Result<MeetingPlace> place_by_launcher(const RankContext& rank, Fd& listener,
     return parse_place(text);
   }
   MeetingPlace place{variable("MASTER_ADDR"), 0, new_secret()};
-  if (place.host.empty()) place.host = rank.host;
+  if (place.host.empty()) place.host = host_name();  // an address, unlike rank.host
   SORTIE_ASSIGN_OR_RETURN(listener, listen_for_ranks(place.port));
   SORTIE_TRY(store.put(kWorldKey, text_of(place), limit));
   return place;

@@ -1,7 +1,6 @@
 #include "trainer/state/checkpointer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -18,15 +17,6 @@
 #include "trainer/state/state_view.h"
 
 namespace sortie::trainer {
-namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
-}  // namespace
-
 Checkpointer::Checkpointer(const config::JobConfig& job, const BitFacts& facts,
                            ParameterStore& store, const Layout& layout, ExecutionContext& context)
     : job_(job),
@@ -162,7 +152,7 @@ Result<> Checkpointer::prepare() {
                               "has the whole {} to write; use a folder that hosts share",
                               job_.trainer.save_dir, state_name()));
   }
-  const auto hosts = communicator_.all_gather(host_name());
+  const auto hosts = communicator_.all_gather(host_);
   ranks_of_host_ = std::ranges::count(hosts, hosts[static_cast<std::size_t>(communicator_.rank())]);
   // Low-rank updates may begin on weights that have none. Rank 0 knows only the parameters of its
   // own stage.

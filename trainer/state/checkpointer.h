@@ -88,6 +88,8 @@ class Checkpointer {
   /// Sets the run, which every manifest records, and the attempt. Together they identify the owner
   /// of trainer.save_dir.
   void set_claimant(Claimant claimant) { claimant_ = std::move(claimant); }
+  /// Sets the name of this rank's host, which ranks of other hosts do not have.
+  void set_host(std::string host) { host_ = std::move(host); }
   /// Sets the folder of this host for checkpoints in memory, used if
   /// trainer.memory_checkpoint_interval is set; empty = the job was started without a holder.
   void set_memory_folder(std::filesystem::path folder) { memory_folder_ = std::move(folder); }
@@ -290,6 +292,7 @@ class Checkpointer {
   ExecutionContext& context_;
   RunTokenizer tokenizer_;
   Claimant claimant_;
+  std::string host_;
   Extras extras_;
   StartPoint start_;  // rank 0; on other ranks only what share_start() sends
   std::vector<Rollback> rollbacks_;
