@@ -94,7 +94,9 @@ asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
     co_await pause.async_wait(kToken);
     if (link_.broken()) co_return fail(ErrorCode::lost, "the launcher is gone");
   }
-  co_return cache_->ready(manifest_.entries());
+  std::optional<bool> there;
+  while (!(there = cache_->ready(manifest_.entries()))) co_await let_heartbeats_run();
+  co_return *there;
 }
 
 Result<files::Folder> FileReceiver::target_folder() {
@@ -134,8 +136,7 @@ asio::awaitable<void> FileReceiver::receive() {
       co_return;
     }
     if (*compared) break;
-    say_progress();
-    co_await asio::post(io_, asio::use_awaitable);  // let heartbeats run
+    co_await let_heartbeats_run();
   }
   if (!order_.relay_address.empty()) {
     server_.emplace(io_, *tree_);
@@ -248,22 +249,33 @@ asio::awaitable<void> FileReceiver::finish() {
       co_return;
     }
     if (*settled) break;
-    say_progress();
-    co_await asio::post(io_, asio::use_awaitable);
+    co_await let_heartbeats_run();
   }
-  if (auto installed = install(); !installed) {
+  if (auto installed = co_await install(); !installed) {
     on_failure_(installed.error());
     co_return;
   }
   say_done();
 }
 
-Result<> FileReceiver::install() {
-  if (!cache_) return {};
-  if (tree_) SORTIE_TRY(cache_->install(tree_->entries()));
-  SORTIE_TRY(cache_->use());
-  cache_->prune(order_.cache_bytes);
-  return {};
+asio::awaitable<Result<>> FileReceiver::install() {
+  if (!cache_) co_return Result<>();
+  while (tree_) {
+    const Result<bool> installed = cache_->install(tree_->entries());
+    if (!installed) co_return std::unexpected(installed.error());
+    if (*installed) break;
+    co_await let_heartbeats_run();
+  }
+  if (Result<> used = cache_->use(); !used) co_return used;
+  StagePruner pruner = cache_->pruner(order_.cache_bytes);
+  while (!pruner.step()) co_await let_heartbeats_run();
+  co_return Result<>();
+}
+
+/// Between the parts of a work that may take long.
+asio::awaitable<void> FileReceiver::let_heartbeats_run() {
+  say_progress();
+  co_await asio::post(io_, asio::use_awaitable);
 }
 
 void FileReceiver::say_done() {

@@ -38,7 +38,8 @@ class FileReceiver : public FileRole {
   boost::asio::awaitable<Result<>> fetch_from(const wire::FilesFetch& order);
   Result<> take_from_host(const wire::Message& message);
   boost::asio::awaitable<void> finish();
-  Result<> install();
+  boost::asio::awaitable<Result<>> install();
+  boost::asio::awaitable<void> let_heartbeats_run();
   void say_wanted(std::string reason);
   void say_done();
   void took();

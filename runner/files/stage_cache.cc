@@ -9,14 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 
 #include "common/base/atomic_file.h"
 #include "common/base/boot_clock.h"
-#include "common/base/file_lock.h"
 #include "common/base/fnv1a.h"
-#include "common/base/log.h"
+#include "common/base/host_name.h"
+#include "runner/files/stage_files.h"
 #include "runner/files/user_path.h"
 
 namespace sortie::runner {
@@ -24,48 +23,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kKeyLength = 64;
 /// Modification time of every staged file, so that a later write is noticed.
 constexpr time_t kStagedTime = 1;
 /// A missing tree that is in use for this long was removed. For a shorter time others that try as
 /// well may hold the lock, after a runner that filled the tree was killed.
 constexpr std::chrono::seconds kRemovedLimit{15};
-/// Without locks, a part that has not changed for this long is abandoned.
-constexpr time_t kOldPartSeconds = 7 * 24 * 3600;
-
-bool is_key(const std::string& text) {
-  return text.size() == kKeyLength &&
-         text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-Fd open_lock(const std::string& path) {
-  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  return fd;
-}
-
-/// Takes the lock only if the file still has that name: a pruner may have removed it meanwhile.
-FileLock take_lock(const Fd& fd, int kind, const std::string& path) {
-  if (!fd) return FileLock::failed;
-  const FileLock lock = try_lock_file(fd.get(), kind);
-  if (lock != FileLock::taken) return lock;
-  struct stat held {
-  }, named{};
-  const bool same = ::fstat(fd.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
-                    held.st_ino == named.st_ino;
-  return same ? FileLock::taken : FileLock::held;
-}
 
 /// Unique to this process, even if hosts or containers share the folder.
 std::string own_letters() {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  return fmt::format("{:016x}", fnv1a_64(fmt::format("{} {} {}", host, ::getpid(), boot_ms())));
+  return fmt::format("{:016x}",
+                     fnv1a_64(fmt::format("{} {} {}", host_name(), ::getpid(), boot_ms())));
 }
 
 }  // namespace
 
 Result<StageCache> StageCache::open(const std::string& key) {
-  if (!is_key(key)) return fail(ErrorCode::protocol, "a staged tree without a hash");
+  if (!is_stage_key(key)) return fail(ErrorCode::protocol, "a staged tree without a hash");
   StageCache cache;
   SORTIE_ASSIGN_OR_RETURN(const std::string home, user_path("~"));
   cache.base_ = home + "/.cache/sortie/stage";
@@ -81,13 +54,13 @@ Result<StageCache> StageCache::open(const std::string& key) {
 
 Result<bool> StageCache::try_lock() {
   const std::string path = folder() + ".lock";
-  lock_ = open_lock(path);
+  lock_ = open_stage_lock(path);
   if (!lock_) return std::unexpected(os_error(errno, path));
-  FileLock lock = take_lock(lock_, LOCK_EX, path);
+  FileLock lock = take_stage_lock(lock_, LOCK_EX, path);
   if (lock == FileLock::absent && letters_.empty()) letters_ = own_letters();
   exclusive_ = lock == FileLock::taken || lock == FileLock::absent;
   if (exclusive_) return true;
-  if (lock == FileLock::held) lock = take_lock(lock_, LOCK_SH, path);
+  if (lock == FileLock::held) lock = take_stage_lock(lock_, LOCK_SH, path);
   if (lock == FileLock::failed) return std::unexpected(os_error(errno, "lock " + path));
   struct stat info {};
   if (lock == FileLock::taken && ::stat(folder().c_str(), &info) == 0) return true;
@@ -112,24 +85,32 @@ std::string StageCache::part_folder() const {
   return folder() + (letters_.empty() ? ".part" : ".part-" + letters_);
 }
 
-bool StageCache::is_whole(const std::vector<wire::FileEntry>& entries) const {
-  return std::ranges::all_of(entries, [&](const wire::FileEntry& entry) {
+/// Compares the next entries with the tree; nullopt if some are left.
+std::optional<bool> StageCache::compare_some(const std::vector<wire::FileEntry>& entries) {
+  const auto same = [&](const wire::FileEntry& entry) {
     struct stat now {};
     if (::lstat((folder() + "/" + entry.path).c_str(), &now) != 0) return false;
     if (entry.kind == wire::FileKind::folder) return S_ISDIR(now.st_mode) != 0;
     if (entry.kind == wire::FileKind::symlink) return S_ISLNK(now.st_mode) != 0;
     return S_ISREG(now.st_mode) && static_cast<std::uint64_t>(now.st_size) == entry.size &&
            (now.st_mode & 07777) == entry.mode && now.st_mtime == kStagedTime;
-  });
+  };
+  const std::size_t end = std::min(entries.size(), compared_ + kStagedAtOnce);
+  for (; compared_ < end; ++compared_)
+    if (!same(entries[compared_])) return false;
+  return compared_ < entries.size() ? std::nullopt : std::optional(true);
 }
 
-bool StageCache::ready(const std::vector<wire::FileEntry>& entries) {
-  struct stat info {};
-  if (::lstat(folder().c_str(), &info) != 0) return false;
-  if (is_whole(entries)) return true;
-  if (!exclusive_) return false;
+std::optional<bool> StageCache::ready(const std::vector<wire::FileEntry>& entries) {
+  if (!damaged_) {
+    struct stat info {};
+    if (compared_ == 0 && ::lstat(folder().c_str(), &info) != 0) return false;
+    const std::optional<bool> whole = compare_some(entries);
+    if (!whole || *whole || !exclusive_) return whole;
+    damaged_ = true;
+  }
+  if (!remove_some(part_folder())) return std::nullopt;
   std::error_code ignored;
-  fs::remove_all(part_folder(), ignored);
   fs::rename(folder(), part_folder(), ignored);
   return false;
 }
@@ -151,24 +132,41 @@ Result<files::Folder> StageCache::part(std::uint64_t bytes) const {
   return files::Folder::open(part_folder(), 0700);
 }
 
-Result<> StageCache::install(const std::vector<wire::FileEntry>& entries) {
+/// Turns the part into the tree. Returns false if another runner's part has become it.
+Result<bool> StageCache::rename_part() {
+  if (::rename(part_folder().c_str(), folder().c_str()) == 0) return true;
+  const int error = errno;
+  const bool there = error == EEXIST || error == ENOTEMPTY;
+  if (letters_.empty() || !there) return std::unexpected(os_error(error, folder()));
+  return false;
+}
+
+Result<bool> StageCache::install(const std::vector<wire::FileEntry>& entries) {
   const std::string part = part_folder();
-  for (const wire::FileEntry& entry : entries) {
+  const std::size_t end = std::min(entries.size(), dated_ + kStagedAtOnce);
+  for (; dated_ < end; ++dated_) {
+    const wire::FileEntry& entry = entries[dated_];
     if (entry.kind != wire::FileKind::file) continue;
     const std::array<timespec, 2> times = {timespec{kStagedTime, 0}, timespec{kStagedTime, 0}};
     const std::string path = part + "/" + entry.path;
     if (::utimensat(AT_FDCWD, path.c_str(), times.data(), AT_SYMLINK_NOFOLLOW) != 0)
       return std::unexpected(os_error(errno, path));
   }
-  if (::rename(part.c_str(), folder().c_str()) != 0) {
-    const int error = errno;
-    const bool there = error == EEXIST || error == ENOTEMPTY;
-    if (letters_.empty() || !there || !is_whole(entries))
-      return std::unexpected(os_error(error, folder()));
-    std::error_code ignored;
-    fs::remove_all(part, ignored);
+  if (dated_ < entries.size()) return false;
+  if (!replaced_) {
+    SORTIE_ASSIGN_OR_RETURN(const bool ours, rename_part());
+    replaced_ = !ours;
+    compared_ = 0;
   }
-  return sync_path(base_);
+  if (replaced_ && !is_same_) {
+    const std::optional<bool> same = compare_some(entries);
+    if (!same) return false;
+    if (!*same) return std::unexpected(os_error(EEXIST, folder()));
+    is_same_ = true;
+  }
+  if (replaced_ && !remove_some(part)) return false;
+  SORTIE_TRY(sync_path(base_));
+  return true;
 }
 
 Result<> StageCache::use() {
@@ -180,61 +178,9 @@ Result<> StageCache::use() {
   return {};
 }
 
-/// Removes parts of killed stagings, where locks can not show that their owners are dead.
-void StageCache::remove_old_parts() const {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(base_, error)) {
-    const std::string name = entry.path().filename().string();
-    struct stat info {};
-    if (name.size() <= kKeyLength || !is_key(name.substr(0, kKeyLength)) ||
-        !name.substr(kKeyLength).starts_with(".part-") ||
-        ::lstat(entry.path().c_str(), &info) != 0 ||
-        info.st_ctime > ::time(nullptr) - kOldPartSeconds)
-      continue;
-    std::error_code ignored;
-    fs::remove_all(entry.path(), ignored);
-  }
-}
-
-void StageCache::prune(std::uint64_t limit) const {
-  if (!letters_.empty()) return remove_old_parts();
-  struct Tree {
-    std::string key;
-    std::uint64_t bytes = 0;
-    timespec used{};
-  };
-  std::vector<Tree> trees;
-  std::uint64_t total = 0;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(base_, error)) {
-    const std::string name = file.path().filename().string();
-    struct stat info {};
-    if (!name.ends_with(".lock") || !is_key(name.substr(0, name.size() - 5)) ||
-        ::lstat(file.path().c_str(), &info) != 0)
-      continue;
-    Tree tree{name.substr(0, name.size() - 5), 0, info.st_mtim};
-    if (const auto text = read_file(file.path(), 64))
-      tree.bytes = std::strtoull(text->c_str(), nullptr, 10);
-    total += tree.bytes;
-    trees.push_back(std::move(tree));
-  }
-  std::ranges::sort(trees, [](const Tree& a, const Tree& b) {
-    return a.used.tv_sec != b.used.tv_sec ? a.used.tv_sec < b.used.tv_sec
-                                          : a.used.tv_nsec < b.used.tv_nsec;
-  });
-  for (const Tree& tree : trees) {
-    if (total <= limit) return;
-    const std::string path = base_ + "/" + tree.key;
-    const Fd lock = open_lock(path + ".lock");
-    if (tree.key == key_ || take_lock(lock, LOCK_EX, path + ".lock") != FileLock::taken) continue;
-    log::info("stage cache: removes {} ({} bytes)", tree.key, tree.bytes);
-    // Rename first: an incomplete tree must not be found under its final name.
-    fs::remove_all(path + ".part", error);
-    fs::rename(path, path + ".part", error);
-    fs::remove_all(path + ".part", error);
-    fs::remove(path + ".lock", error);
-    total -= tree.bytes;
-  }
+StagePruner StageCache::pruner(std::uint64_t limit) const {
+  return letters_.empty() ? StagePruner::of_trees(base_, key_, limit)
+                          : StagePruner::of_old_parts(base_);
 }
 
 }  // namespace sortie::runner

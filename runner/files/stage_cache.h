@@ -16,6 +16,7 @@
 #include "common/base/result.h"
 #include "common/files/folder.h"
 #include "common/wire/file_messages.h"
+#include "runner/files/stage_pruner.h"
 
 namespace sortie::runner {
 
@@ -28,20 +29,22 @@ class StageCache {
   /// Returns false if another process is filling it; call again later. ErrorCode::io if the tree
   /// was removed while another job uses it, seen in many calls in a row.
   Result<bool> try_lock();
+  // Each call of ready() and install() does a part of the work, so that the runner can send
+  // heartbeats between them.
   /// Whether the tree exists as it was installed: names, kinds, modes, sizes, and times that prove
-  /// that nothing was written since. An incomplete tree becomes the part again, if we hold the lock
-  /// exclusively.
-  bool ready(const std::vector<wire::FileEntry>& entries);
+  /// that nothing was written since. nullopt: call it again. An incomplete tree becomes the part
+  /// again, if we hold the lock exclusively.
+  std::optional<bool> ready(const std::vector<wire::FileEntry>& entries);
   /// The folder to fill with `bytes` bytes. ErrorCode::io if another job uses the tree.
   Result<files::Folder> part(std::uint64_t bytes) const;
-  /// Turns the part into the tree. Without locks, also succeeds if another runner's part has become
-  /// the tree meanwhile.
-  Result<> install(const std::vector<wire::FileEntry>& entries);
+  /// Turns the part into the tree. Returns false if it is to be called again. Without locks, also
+  /// succeeds if another runner's part has become the tree meanwhile.
+  Result<bool> install(const std::vector<wire::FileEntry>& entries);
   /// Marks the tree as in use: downgrades to a shared lock and sets the time of use.
   Result<> use();
   /// Removes the least recently used trees that are not in use, until the rest fits into `limit`
   /// bytes. Without locks, removes only abandoned parts.
-  void prune(std::uint64_t limit) const;
+  StagePruner pruner(std::uint64_t limit) const;
 
   std::string folder() const { return base_ + "/" + key_; }
   /// Text for the user: why we wait for the lock, and how to find its holder.
@@ -50,9 +53,10 @@ class StageCache {
  private:
   StageCache() = default;
   Result<> note_size(std::uint64_t bytes) const;
-  bool is_whole(const std::vector<wire::FileEntry>& entries) const;
+  std::optional<bool> compare_some(const std::vector<wire::FileEntry>& entries);
+  Result<bool> rename_part();
   std::string part_folder() const;
-  void remove_old_parts() const;
+
   std::string base_, key_;
   Fd lock_;
   bool exclusive_ = false;
@@ -60,6 +64,10 @@ class StageCache {
   std::optional<std::chrono::steady_clock::time_point> removed_since_;
   std::string letters_;  // suffix of our part; empty if the file system has locks. Otherwise
                          // exclusive_ is true and excludes no other process
+  std::size_t compared_ = 0, dated_ = 0;  // entries that ready() and install() have handled
+  bool damaged_ = false;                  // ready(): the tree is to become the part
+  bool replaced_ = false;                 // install(): another runner's part has become the tree,
+  bool is_same_ = false;                  // which is as ours
 };
 
 }  // namespace sortie::runner
