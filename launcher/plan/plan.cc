@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "common/base/check.h"
@@ -208,6 +209,12 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     if (auto commands = container_commands(plan, plan.hosts.front()); !commands)
       return std::unexpected(std::move(commands).error());
   return plan;
+}
+
+std::vector<std::string> warnings_of(const LaunchPlan& plan) {
+  std::vector<std::string> all = plan.warnings;
+  std::ranges::copy(plan.model_warnings, std::back_inserter(all));
+  return all;
 }
 
 bool keeps_memory(const config::JobConfig& job) {

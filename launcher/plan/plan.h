@@ -65,10 +65,11 @@ struct LaunchPlan {
   std::optional<config::BatchPlan> batch;
   std::optional<config::Mesh> mesh;  // if a replica of the model spans several ranks
   std::optional<ModelPlan> model;
-  bool keeps_memory = false;                 // hosts hold memory for checkpoints
-  std::vector<std::string> warnings;         // likely mistakes; the job starts nevertheless
-  std::vector<std::string> model_warnings;   // likely mistakes about the model, by plan_model()
-  std::vector<std::string> config_warnings;  // likely mistakes in the config
+  bool keeps_memory = false;  // hosts hold memory for checkpoints
+  // Likely mistakes; the job starts nevertheless.
+  std::vector<std::string> warnings;
+  std::vector<std::string> model_warnings;   // by plan_model()
+  std::vector<std::string> config_warnings;  // found when the config was loaded
   /// The config as TOML for sortie-train, of [runner] only `stage`; empty for other programs.
   std::string trainer_config;
   std::vector<std::string> beside_preset;  // "num_layers = 2": keys that differ from model.preset
@@ -91,6 +92,9 @@ struct LauncherFacts {
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts);
+
+/// Returns the warnings of the plan: all but those of the config.
+std::vector<std::string> warnings_of(const LaunchPlan& plan);
 
 /// Returns for each rank the index of its host in `plan.hosts`.
 std::vector<std::size_t> host_of_each_rank(const LaunchPlan& plan);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
@@ -111,8 +112,8 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown_value(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  for (const auto* warnings : {&plan.config_warnings, &plan.warnings, &plan.model_warnings})
-    for (const std::string& warning : *warnings) out += fmt::format("  warning   {}\n", warning);
+  for (const auto& warnings : {plan.config_warnings, warnings_of(plan)})
+    for (const std::string& warning : warnings) out += fmt::format("  warning   {}\n", warning);
   if (plan.container) out += containers_text(plan);
   return printable_lines(out);  // the config may come from another user
 }
@@ -174,8 +175,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
     if (const OrderedJson traffic = traffic_json(plan); !traffic.empty()) out["traffic"] = traffic;
   }
   std::vector<std::string> warnings = plan.config_warnings;
-  for (const auto* more : {&plan.warnings, &plan.model_warnings})
-    warnings.insert(warnings.end(), more->begin(), more->end());
+  std::ranges::move(warnings_of(plan), std::back_inserter(warnings));
   if (!warnings.empty()) out["warnings"] = warnings;
   return out;
 }

@@ -199,8 +199,8 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
   }
   {
     Console before(Console::detect());  // on the terminal, also for a detached run
-    for (const auto* warnings : {&planned.plan.warnings, &planned.plan.model_warnings})
-      for (const std::string& warning : *warnings) before.message("warning: " + warning);
+    for (const std::string& warning : warnings_of(planned.plan))
+      before.message("warning: " + warning);
   }
   Console::Style style = Console::detect();
   if (detached) {

@@ -54,9 +54,8 @@ LaunchPlan plan_of_all(const std::vector<PlannedSite>& sites) {
       all.hosts.push_back(std::move(host));
     }
     if (site.place.index == 0) continue;
-    for (const auto* warnings : {&site.plan.warnings, &site.plan.model_warnings})
-      for (const std::string& warning : *warnings)
-        all.warnings.push_back(site.place.name + ": " + warning);
+    for (const std::string& warning : warnings_of(site.plan))
+      all.warnings.push_back(site.place.name + ": " + warning);
   }
   return all;
 }
