@@ -130,11 +130,12 @@ def stopped(pids):
 def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
     """A site that is about to copy weights has none to save: it writes no checkpoint, and the run continues from that of the other
     site, although this site is the first in the config."""
-    # Rounds so long that the donor is stopped in its steps: no site is ordered to copy during an exchange.
-    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__every": 300 // SLOWER}
+    # Rounds so long, of seconds, that both sites are in their steps when the donor is stopped: no site is ordered to copy while a
+    # site waits for the others or exchanges.
+    options = {"recovery__max_restarts": 5, "recovery__backoff": "0s", "outer__every": 1200 // SLOWER}
     with SitesRun(bed, "copies", **{**OPTIONS, **options}) as run:
         donor = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
-        wait_until(lambda: len(run.rounds("s1")) >= 3, 120, "three rounds of s1")  # it then knows that the third one was committed
+        wait_until(lambda: len(run.rounds("s1")) >= 2, 120, "two rounds of s1")  # it then knows that the second one was committed
         with stopped([donor]):
             os.kill(wait_until(lambda: run.rank_of("s0"), 20, "the rank of s0"), signal.SIGKILL)
             wait_until(lambda: any(one["what"] == "joined" and one["site"] == "s0" and one.get("sites") == ["s1"]
@@ -146,7 +147,7 @@ def scenario_stopped_while_a_site_is_to_copy_the_weights(bed):
         equal(run.run.wait(60), 130, "exit code")
         equal(counters(run, "s0"), {}, "checkpoints of s0")
         first = newest(run, "s1")[1]["outer.round"]
-        check(first >= 3, f"s1 has saved round {first}")
+        check(first >= 2, f"s1 has saved round {first}")
     finish(bed, "copies", first, **options)
 
 
