@@ -158,7 +158,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
              rank.compute.device.to_string());
   SORTIE_ASSIGN_OR_RETURN(const DType precision,
                           choose_precision(job.model.precision, cpu, rank.compute.gpu));
-  SORTIE_TRY(check_head_sizes(job.model, rank.compute.device));
+  SORTIE_TRY(check_device_limits(job.model, rank.compute.device));
   const config::BatchOutcome batch = config::resolve_batch(job.topology, rank.world_size);
   if (!batch.violations.empty())
     return fail(ErrorCode::config,

@@ -134,7 +134,7 @@ Result<> Trainer::start() {
         "until here, {:.4f} at step {}, counts no more, and the next one is the lowest",
         other->loss, other->step));
   for (const std::string& text : checkpointer_.take_start_notes()) report_.note(text);
-  if (const std::string text = fp8_note(store()); !text.empty()) report_.note(text);
+  if (const std::string text = bf16_products(store()).text(); !text.empty()) report_.note(text);
   store().refresh_compute_copy(context());
   step_.spread_weights();
   store().weights_changed();

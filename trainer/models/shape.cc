@@ -7,6 +7,7 @@
 
 #include "common/config/architectures.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/moe_router.h"
 
 namespace sortie::trainer {
 
@@ -39,19 +40,36 @@ ModelShape resolve_shape(const config::ModelConfig& c) {
   return s;
 }
 
-Result<> check_head_sizes(const config::ModelConfig& config, const Device& device) {
+namespace {
+
+constexpr const char* kOrCpu = "or compute on the CPU (trainer.device = \"cpu\")";
+
+Result<> check_head_sizes(const config::ModelConfig& config) {
   const ModelShape shape = resolve_shape(config);
   const std::int64_t widest = std::max(shape.head_dim, shape.value_dim);
-  if (device.kind != DeviceKind::cuda || widest <= ops::kMaxHeadSizeOnGpu) return {};
+  if (widest <= ops::kMaxHeadSizeOnGpu) return {};
   const bool latent = config::architecture_of(config).latent;
   return fail(ErrorCode::unsupported,
               fmt::format("{}: heads of {} dimensions are wider than the {} that GPUs support; use "
-                          "narrower heads, or compute on the CPU (trainer.device = \"cpu\")",
+                          "narrower heads, {}",
                           !latent ? "model.head_dim"
                           : shape.head_dim == widest
                               ? "model.mla.qk_nope_head_dim, model.mla.qk_rope_head_dim"
                               : "model.mla.v_head_dim",
-                          widest, ops::kMaxHeadSizeOnGpu));
+                          widest, ops::kMaxHeadSizeOnGpu, kOrCpu));
+}
+
+}  // namespace
+
+Result<> check_device_limits(const config::ModelConfig& config, const Device& device) {
+  if (device.kind != DeviceKind::cuda) return {};
+  SORTIE_TRY(check_head_sizes(config));
+  if (!config::architecture_of(config).mixture || config.moe.num_experts <= ops::kMaxExpertsOnGpu)
+    return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("model.moe.num_experts: {} experts are more than the {} that GPUs "
+                          "support; use fewer, {}",
+                          config.moe.num_experts, ops::kMaxExpertsOnGpu, kOrCpu));
 }
 
 std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& shape) {

@@ -20,8 +20,8 @@ struct ModelShape {
 };
 ModelShape resolve_shape(const config::ModelConfig& config);
 
-/// ErrorCode::unsupported if the heads are too wide for the device.
-Result<> check_head_sizes(const config::ModelConfig& config, const Device& device);
+/// ErrorCode::unsupported if the heads are too wide or the experts too many for the device.
+Result<> check_device_limits(const config::ModelConfig& config, const Device& device);
 
 /// Inner width of an expert.
 std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& shape);

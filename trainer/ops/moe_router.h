@@ -6,6 +6,10 @@
 
 namespace sortie::trainer::ops {
 
+/// Most experts of a mixture that GPUs support: kernels keep numbers of all experts in the shared
+/// memory of a block.
+inline constexpr std::int64_t kMaxExpertsOnGpu = 4096;
+
 enum class RouterScore { softmax, sigmoid };
 
 struct RouterSpec {

@@ -20,23 +20,33 @@ Result<> check_fp8_rows(const config::JobConfig& job, std::int64_t micro_batch_s
                           micro_batch_size, job.model.sequence_length, rows, ops::kFp8Unit));
 }
 
-std::string fp8_note(const ParameterStore& store) {
-  if (!store.multiplies_in_fp8()) return {};
-  const Parameter* example = nullptr;
-  std::int64_t count = 0;
-  bool experts = false;
+Bf16Products bf16_products(const ParameterStore& store) {
+  Bf16Products found;
+  if (!store.multiplies_in_fp8()) return found;
   for (const auto& parameter : store.parameters()) {
-    experts = experts || parameter->name().contains(".experts.");
+    found.experts = found.experts || parameter->name().contains(".experts.");
     if (!parameter->spec().fp8 || parameter->in_fp8() || parameter->elements() == 0) continue;
-    if (example == nullptr) example = parameter.get();
-    ++count;
+    found.add({parameter->name(), parameter->shape()[0], parameter->shape()[1], 1});
   }
+  return found;
+}
+
+void Bf16Products::add(const Bf16Products& later) {
+  if (count == 0) {
+    first = later.first;
+    rows = later.rows;
+    cols = later.cols;
+  }
+  count += later.count;
+  experts = experts || later.experts;
+}
+
+std::string Bf16Products::text() const {
   std::string note;
   if (count > 0)
     note = fmt::format("{}{} multipl{} in bf16: rows and columns are not multiples of {} ({} x {})",
-                       example->name(), count == 1 ? "" : fmt::format(" and {} more", count - 1),
-                       count == 1 ? "ies" : "y", ops::kFp8Unit, example->shape()[0],
-                       example->shape()[1]);
+                       first, count == 1 ? "" : fmt::format(" and {} more", count - 1),
+                       count == 1 ? "ies" : "y", ops::kFp8Unit, rows, cols);
   if (experts) note += (note.empty() ? "" : "; ") + std::string("routed experts multiply in bf16");
   return note.empty() ? note : "precision fp8: " + note;
 }

@@ -36,7 +36,7 @@ Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOp
       if (part != "device" || options.gpu) memory.parts.emplace_back(part, bytes);
     cost.memory.push_back(std::move(memory));
     cost.bubble = plan.bubble;
-    cost.note = plan.note;
+    cost.note = plan.in_bf16.text();
     cost.stages.resize(stages.size());
     for (std::size_t i = 0; i < stages.size(); ++i) {
       training::ModelCost::StageUse use{name, stages[i].memory.total(), {}};

@@ -15,6 +15,7 @@
 #include "trainer/loop/pipeline_step.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
+#include "trainer/models/shape.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/meta/planned_gpu.h"
 #include "trainer/optim/optimizer.h"
@@ -24,7 +25,6 @@
 #include "trainer/parallel/partial_gradients.h"
 #include "trainer/parallel/stage_pairs.h"
 #include "trainer/parallel/weight_gatherer.h"
-#include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/part_parameters.h"
 
 namespace sortie::trainer {
@@ -110,6 +110,7 @@ class MetaRank {
 
   Result<> prepare() {
     SORTIE_TRY(check_fp8_rows(job_, options_.micro_batch_size));
+    if (options_.gpu) SORTIE_TRY(check_device_limits(job_.model, Device{DeviceKind::cuda}));
     SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
@@ -166,7 +167,7 @@ class MetaRank {
   RankPlan plan() {
     RankPlan plan;
     plan.parameters = count_parameters(store_);
-    plan.note = fp8_note(store_);
+    plan.in_bf16 = bf16_products(store_);
     plan.flop_per_token = static_cast<double>(flop_) /
                           static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
     plan.memory = memory_;
@@ -367,11 +368,13 @@ RankPlan whole_plan(const std::vector<RankPlan>& stages) {
   });
   whole.parameters = {};
   whole.flop_per_token = 0.0;
+  whole.in_bf16 = {};
   for (const RankPlan& stage : stages) {
     whole.parameters.total += stage.parameters.total;
     whole.parameters.active += stage.parameters.active;
     whole.parameters.trained += stage.parameters.trained;
     whole.flop_per_token += stage.flop_per_token;
+    whole.in_bf16.add(stage.in_bf16);
   }
   return whole;
 }

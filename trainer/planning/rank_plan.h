@@ -10,6 +10,7 @@
 #include "common/base/result.h"
 #include "common/config/schema.h"
 #include "trainer/parallel/counting.h"
+#include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/memory_use.h"
 
 namespace sortie::trainer {
@@ -49,9 +50,7 @@ struct RankPlan {
   /// The fraction of a step in which the stages of a pipeline wait for each other, assuming that
   /// all of its runs take equally long (parallel/schedule.h).
   double bubble = 0.0;
-  /// What is not in FP8 although the job asks for FP8 (fp8_rules.h); empty if there is nothing to
-  /// say.
-  std::string note;
+  Bf16Products in_bf16;  // if the job asks for FP8
 };
 
 /// Plans one rank; its replicas have the same plan. Parameters and operations are those of its
@@ -65,8 +64,8 @@ Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& opti
 /// Plans the first rank of each pipeline stage, in order. Ignores options.rank. Errors like
 /// plan_rank().
 Result<std::vector<RankPlan>> plan_stages(const config::JobConfig& job, PlanOptions options);
-/// Returns the plan of the stage that needs the most memory, with the parameters and operations of
-/// all stages together.
+/// Returns the plan of the stage that needs the most memory, with the parameters, operations and
+/// bf16 products of all stages together.
 RankPlan whole_plan(const std::vector<RankPlan>& stages);
 
 }  // namespace sortie::trainer

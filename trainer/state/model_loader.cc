@@ -128,7 +128,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
   std::optional<GpuFacts> gpu;
   if (device.kind == DeviceKind::cuda) gpu.emplace();  // all supported ones compute alike
   SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts(), gpu));
-  SORTIE_TRY(check_head_sizes(job.model, device));
+  SORTIE_TRY(check_device_limits(job.model, device));
   auto result = std::make_unique<LoadedModel>(threads, device);
   result->folder = folder;
   result->job = std::move(job);

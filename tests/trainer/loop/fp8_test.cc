@@ -59,7 +59,7 @@ Fp8Run fp8_run(const config::JobConfig& job, int steps) {
     run.losses.push_back(report->loss);
     run.norms.push_back(report->grad_norm);
   }
-  run.note = fp8_note(training.trainer->store());
+  run.note = bf16_products(training.trainer->store()).text();
   run.flop = training.trainer->context().flop();
   return run;
 }

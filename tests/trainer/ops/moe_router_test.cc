@@ -19,7 +19,8 @@ using Choices = std::vector<std::int32_t>;
 
 constexpr double kTolerance = 1e-5;
 
-// One expert, as many choices as experts, groups of one, two, four and many, odd numbers.
+// One expert, as many choices as experts, groups of one, two, four and many, odd numbers,
+// and so many experts that a GPU has one row in a block.
 const RouterSpec kSpecs[] = {
     {RouterScore::softmax, 1, 1},
     {RouterScore::softmax, 8, 2},
@@ -30,6 +31,7 @@ const RouterSpec kSpecs[] = {
     {RouterScore::sigmoid, 6, 2, 6, 4, true, 2.446f},
     {RouterScore::sigmoid, 64, 6, 1, 1, false, 1.0f},
     {RouterScore::softmax, 300, 10, 4, 3, true, 1.5f},
+    {RouterScore::sigmoid, 1600, 5, 8, 2, true, 1.0f},
 };
 
 struct RouterRun {

@@ -116,6 +116,40 @@ TEST_CASE("sizes that each are allowed and together are absurd are an error, not
   CHECK(!plan_rank(job, {.micro_batch_size = 1 << 20}).has_value());
 }
 
+TEST_CASE("a plan for GPUs refuses a model that they do not support") {
+  const auto message_of = [](const config::JobConfig& job) {
+    CHECK(plan_rank(job, {}).has_value());
+    const auto plan = plan_rank(job, {.dtype = DType::bf16, .gpu = true});
+    return plan ? std::string("none") : plan.error().message;
+  };
+  config::JobConfig job = job_of("llama-3.1-8b");
+  job.model.head_dim = 320;
+  CHECK(message_of(job) ==
+        "model.head_dim: heads of 320 dimensions are wider than the 256 that GPUs support; use "
+        "narrower heads, or compute on the CPU (trainer.device = \"cpu\")");
+  job = job_of("openseek-small");
+  job.model.num_layers = 2;
+  job.model.moe.num_experts = 4096;
+  CHECK(message_of(job) == "none");
+  job.model.moe.num_experts = 4098;
+  CHECK(message_of(job) ==
+        "model.moe.num_experts: 4098 experts are more than the 4096 that GPUs support; use fewer, "
+        "or compute on the CPU (trainer.device = \"cpu\")");
+}
+
+TEST_CASE("a plan says of all pipeline stages together what FP8 leaves in bf16") {
+  config::JobConfig job = job_of("llama-3.1-8b");
+  job.model.precision = "fp8";
+  job.model.ffn_hidden_size = 14344;
+  job.topology.pipeline_parallel_size = 2;
+  const auto stages = plan_stages(job, {.world_size = 2, .dtype = DType::bf16, .gpu = true});
+  REQUIRE(stages.has_value());
+  CHECK(
+      whole_plan(*stages).in_bf16.text() ==
+      "precision fp8: layers.0.mlp.down.weight and 31 more multiply in bf16: rows and columns are "
+      "not multiples of 16 (4096 x 14344)");
+}
+
 TEST_CASE("the largest model that was published is planned") {
   config::JobConfig job = job_of("openseek-small");  // DeepSeek-V3
   config::ModelConfig& m = job.model;

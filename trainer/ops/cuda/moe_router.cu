@@ -7,15 +7,17 @@ namespace sortie::trainer::ops::cuda {
 namespace {
 
 constexpr int kWarps = 4;                // per block; each processes one row
+constexpr std::size_t kRoom = 48 << 10;  // shared memory that all GPUs give a block
 constexpr float kSigmoidFloor = 1e-20f;  // keeps the sum of k scores from being zero
 
 __device__ __forceinline__ std::int64_t row_of_warp() {
-  return std::int64_t{blockIdx.x} * kWarps + warp_of_thread();
+  return (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
 }
 Grid grid_of_rows(std::int64_t rows, std::size_t bytes_per_row) {
-  return {.blocks = blocks_for(rows, kWarps),
-          .threads = kWarps * kWarp,
-          .shared_bytes = kWarps * bytes_per_row};
+  const int warps = kWarps * bytes_per_row <= kRoom ? kWarps : 1;  // one for many experts
+  return {.blocks = blocks_for(rows, warps),
+          .threads = static_cast<unsigned>(warps * kWarp),
+          .shared_bytes = static_cast<std::size_t>(warps) * bytes_per_row};
 }
 
 /// Maps floats to unsigned numbers in the same order, so that a warp finds the largest with one
