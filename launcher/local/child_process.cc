@@ -26,7 +26,9 @@ namespace {
 constexpr std::chrono::seconds kUntilKill{1};
 using Descriptor = asio::posix::stream_descriptor;
 
-Result<pid_t> start_program(std::vector<std::string>& words, int input, int output, int error) {
+Result<pid_t> start_program(std::vector<std::string>& words,
+                            std::optional<std::vector<std::string>>& variables, int input,
+                            int output, int error) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&actions);
@@ -44,8 +46,14 @@ Result<pid_t> start_program(std::vector<std::string>& words, int input, int outp
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  std::vector<char*> given;
+  if (variables) {
+    for (std::string& variable : *variables) given.push_back(variable.data());
+    given.push_back(nullptr);
+  }
   pid_t pid = -1;
-  const int failed = ::posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(), environ);
+  const int failed = ::posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(),
+                                    variables ? given.data() : environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (failed)
@@ -74,14 +82,14 @@ ChildProcess::~ChildProcess() {
   }
 }
 
-Result<std::shared_ptr<ChildProcess>> ChildProcess::start(asio::any_io_executor executor,
-                                                          std::vector<std::string> argv,
-                                                          OnClose on_close) {
+Result<std::shared_ptr<ChildProcess>> ChildProcess::start(
+    asio::any_io_executor executor, std::vector<std::string> argv, OnClose on_close,
+    std::optional<std::vector<std::string>> environment) {
   SORTIE_ASSIGN_OR_RETURN(Pipe input, make_socket_pair(ErrorCode::channel));
   SORTIE_ASSIGN_OR_RETURN(Pipe output, make_pipe(ErrorCode::channel));
   SORTIE_ASSIGN_OR_RETURN(Pipe error, make_pipe(ErrorCode::channel));
-  SORTIE_ASSIGN_OR_RETURN(const pid_t pid, start_program(argv, input.read.get(), output.write.get(),
-                                                         error.write.get()));
+  SORTIE_ASSIGN_OR_RETURN(const pid_t pid, start_program(argv, environment, input.read.get(),
+                                                         output.write.get(), error.write.get()));
   const auto child = std::make_shared<ChildProcess>(executor);
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd) {

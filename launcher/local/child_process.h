@@ -33,11 +33,12 @@ enum class OnClose {
 /// Shared by the channel and its coroutines. Reaped as soon as it exits.
 class ChildProcess : public std::enable_shared_from_this<ChildProcess> {
  public:
-  /// Starts a program; `argv[0]` is searched in PATH. ErrorCode::not_found if there is no such
-  /// program, ErrorCode::channel if it can not be started.
-  static Result<std::shared_ptr<ChildProcess>> start(boost::asio::any_io_executor executor,
-                                                     std::vector<std::string> argv,
-                                                     OnClose on_close);
+  /// Starts a program; `argv[0]` is searched in PATH. `environment`: its variables, "NAME=value";
+  /// nullopt: those of this process. ErrorCode::not_found if there is no such program,
+  /// ErrorCode::channel if it can not be started.
+  static Result<std::shared_ptr<ChildProcess>> start(
+      boost::asio::any_io_executor executor, std::vector<std::string> argv, OnClose on_close,
+      std::optional<std::vector<std::string>> environment = std::nullopt);
   explicit ChildProcess(const boost::asio::any_io_executor& executor);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

@@ -22,6 +22,7 @@ void add_value(std::string& text, std::string_view value) {
 struct ConnectionKeys::Gathered {
   std::string text;
   std::string address;  // of the host itself
+  bool names_master = false;
 };
 
 ConnectionKeys::ConnectionKeys(config::SshConfig ssh, UserEnvironment environment)
@@ -50,6 +51,7 @@ Result<> ConnectionKeys::add(Gathered& all, const HostSpec& spec, int depth) {
                           make_host_settings(spec, ssh_, files, environment_, depth > 0));
   std::string& text = all.text;
   if (depth == 0) all.address = settings.address();
+  all.names_master = all.names_master || !files.control_path.empty();
   for (const std::string& value :
        {settings.host_name, std::to_string(settings.port), settings.user, settings.key_name,
         settings.agent_socket, settings.kex_algorithms, settings.host_key_algorithms,
@@ -77,7 +79,7 @@ Result<ConnectionKey> ConnectionKeys::key_of(const std::string& host) {
   Gathered all;
   add_value(all.text, ssh_.control);  // decides whether a master may be used
   SORTIE_TRY(add(all, spec, 0));
-  return ConnectionKey{hex(sha256(all.text)), std::move(all.address)};
+  return ConnectionKey{hex(sha256(all.text)), std::move(all.address), all.names_master};
 }
 
 }  // namespace sortie::launcher::ssh

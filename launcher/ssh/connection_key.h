@@ -15,8 +15,9 @@
 namespace sortie::launcher::ssh {
 
 struct ConnectionKey {
-  std::string hash;     // lower-case hex
-  std::string address;  // "user@host:port", for display
+  std::string hash;           // lower-case hex
+  std::string address;        // "user@host:port", for display
+  bool names_master = false;  // the host or a jump host of it has a ControlPath
 };
 
 class ConnectionKeys {

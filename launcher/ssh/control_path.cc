@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <limits>
 
 #include "common/base/hex.h"
@@ -92,12 +91,12 @@ Result<std::string> expand_tilde(std::string_view text, const ControlNames& name
   return entry->pw_dir + std::string(rest);
 }
 
-Result<std::string> variable_value(std::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
-  if (!value)
+Result<std::string> variable_value(std::string_view name, const ControlNames& names) {
+  const auto found = names.variables ? names.variables->find(name) : Variables::const_iterator();
+  if (!names.variables || found == names.variables->end())
     return fail(ErrorCode::config,
                 fmt::format("${{{}}} is not set; set the variable or write its value", name));
-  return std::string(value);
+  return found->second;
 }
 
 Result<std::string> token_value(char token, const ControlNames& names, bool with_jump_host) {
@@ -180,7 +179,7 @@ Result<std::filesystem::path> expand_control_path(std::string_view text, const C
       if (end == std::string::npos)
         return fail(ErrorCode::config, "'}' is missing after '${'; add it");
       const auto name = std::string_view(from_home).substr(i + 2, end - i - 2);
-      SORTIE_ASSIGN_OR_RETURN(const std::string value, variable_value(name));
+      SORTIE_ASSIGN_OR_RETURN(const std::string value, variable_value(name, names));
       path += value;
       i = end;
     } else {

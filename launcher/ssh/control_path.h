@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "common/base/result.h"
+#include "launcher/ssh/user_environment.h"
 
 namespace sortie::launcher::ssh {
 
@@ -23,16 +24,17 @@ Result<bool> parse_control_persist(std::string_view value);
 
 /// Values of the tokens of ControlPath.
 struct ControlNames {
-  std::string host;       // %h: HostName, in lower case
-  std::string typed;      // %n: the host as the user wrote it
-  std::string key_alias;  // %k: HostKeyAlias, else %n
-  std::string port;       // %p
-  std::string user;       // %r: user on the host
-  std::string jump_host;  // %j: name of the last ProxyJump host; empty = none
-  std::string this_host;  // %l; %L is the part before the first dot
-  std::string this_user;  // %u
-  std::string uid;        // %i
-  std::string home;       // %d, and the leading "~"
+  std::string host;                      // %h: HostName, in lower case
+  std::string typed;                     // %n: the host as the user wrote it
+  std::string key_alias;                 // %k: HostKeyAlias, else %n
+  std::string port;                      // %p
+  std::string user;                      // %r: user on the host
+  std::string jump_host;                 // %j: name of the last ProxyJump host; empty = none
+  std::string this_host;                 // %l; %L is the part before the first dot
+  std::string this_user;                 // %u
+  std::string uid;                       // %i
+  std::string home;                      // %d, and the leading "~"
+  const Variables* variables = nullptr;  // ${NAME}
 };
 
 /// Returns %C: the SHA-1 of %l%h%p%r%j in hexadecimal. Before OpenSSH 9.6 ssh omits %j.

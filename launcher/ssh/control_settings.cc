@@ -33,6 +33,7 @@ ControlNames names_of(const HostSpec& spec, const HostSettings& settings, const 
   names.this_user = environment.user;
   names.uid = std::to_string(::getuid());
   names.home = environment.home.string();
+  names.variables = &environment.variables;
   return names;
 }
 

@@ -191,8 +191,8 @@ asio::awaitable<void> MuxMasters::run_maker(MasterOrder order, std::shared_ptr<M
     auto slot = co_await makers_->enter();
     log::debug("{}: making the ssh master at {}", order.host.host, order.socket.string());
     auto words = master_words(ssh_, order);
-    auto failure =
-        co_await start_master(executor_, std::move(words), order.socket, time_to_sign_in(ssh_));
+    auto failure = co_await start_master(executor_, std::move(words), environment_.lines(),
+                                         order.socket, time_to_sign_in(ssh_));
     if (begun == Clock::time_point{}) begun = Clock::now();
     if (!failure) {
       pass->got_in();

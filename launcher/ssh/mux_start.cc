@@ -75,9 +75,11 @@ std::vector<std::string> master_words(const config::SshConfig& ssh, const Master
 
 asio::awaitable<std::optional<SshFailure>> start_master(asio::any_io_executor executor,
                                                         std::vector<std::string> words,
+                                                        std::vector<std::string> environment,
                                                         std::filesystem::path socket,
                                                         milliseconds limit) {
-  auto started = ChildProcess::start(executor, std::move(words), OnClose::kill);
+  auto started =
+      ChildProcess::start(executor, std::move(words), OnClose::kill, std::move(environment));
   if (!started) co_return SshFailure{std::move(started).error(), false};
   const auto maker = *started;
   const auto end = std::make_shared<MakerEnd>(executor);

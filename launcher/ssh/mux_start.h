@@ -32,11 +32,12 @@ struct MasterOrder {
 /// Returns the argv. With it ssh never prompts, and a host name that begins with "-" is no option.
 std::vector<std::string> master_words(const config::SshConfig& ssh, const MasterOrder& order);
 
-/// Runs the argv `words` and waits until a master listens at `socket`. Returns nullopt then, else
-/// the failure. A program that has not become a master after `limit` is killed.
-/// ErrorCode::not_found: no such program.
+/// Runs the argv `words` with the variables `environment` ("NAME=value") and waits until a master
+/// listens at `socket`. Returns nullopt then, else the failure. A program that has not become a
+/// master after `limit` is killed. ErrorCode::not_found: no such program.
 boost::asio::awaitable<std::optional<SshFailure>> start_master(
     boost::asio::any_io_executor executor, std::vector<std::string> words,
-    std::filesystem::path socket, std::chrono::milliseconds limit);
+    std::vector<std::string> environment, std::filesystem::path socket,
+    std::chrono::milliseconds limit);
 
 }  // namespace sortie::launcher::ssh

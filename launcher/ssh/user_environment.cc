@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <string_view>
 
 namespace sortie::launcher::ssh {
 namespace {
@@ -26,7 +27,19 @@ UserEnvironment UserEnvironment::from_process() {
   result.agent_socket = variable("SSH_AUTH_SOCK");
   result.system_config = "/etc/ssh/ssh_config";
   result.system_known_hosts = "/etc/ssh/ssh_known_hosts";
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view line = *entry;
+    const std::size_t equals = line.find('=');
+    if (equals != line.npos)
+      result.variables.emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
   return result;
+}
+
+std::vector<std::string> UserEnvironment::lines() const {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : variables) lines.push_back(name + '=' + value);
+  return lines;
 }
 
 std::filesystem::path UserEnvironment::expand_home(const std::string& path) const {

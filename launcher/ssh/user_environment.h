@@ -3,9 +3,15 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 namespace sortie::launcher::ssh {
+
+/// Environment variables by name.
+using Variables = std::map<std::string, std::string, std::less<>>;
 
 struct UserEnvironment {
   std::filesystem::path home;
@@ -13,8 +19,13 @@ struct UserEnvironment {
   std::string agent_socket;             // SSH_AUTH_SOCK; empty = none
   std::filesystem::path system_config;  // read after the user's config; empty = none
   std::filesystem::path system_known_hosts;
+  /// All variables by name: for ${NAME} in the config, and for ssh, which makes masters.
+  Variables variables;
 
   static UserEnvironment from_process();
+
+  /// Returns the variables as "NAME=value".
+  std::vector<std::string> lines() const;
 
   /// Replaces a leading "~/" by the home folder.
   std::filesystem::path expand_home(const std::string& path) const;

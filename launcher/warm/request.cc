@@ -43,6 +43,12 @@ std::string narrow(const std::string& text) {
   return out;
 }
 
+Json variables_json(const ssh::Variables& variables) {
+  Json json = Json::object();
+  for (const auto& [name, value] : variables) json[wide(name)] = wide(value);
+  return json;
+}
+
 Json want_json(const Want& want) {
   const config::SshConfig& ssh = want.ssh;
   return {{"build", want.build},
@@ -65,6 +71,7 @@ Json want_json(const Want& want) {
           {"home", wide(want.environment.home.native())},
           {"login", wide(want.environment.user)},
           {"agent", wide(want.environment.agent_socket)},
+          {"variables", variables_json(want.environment.variables)},
           {"system_config", wide(want.environment.system_config.native())},
           {"system_known_hosts", wide(want.environment.system_known_hosts.native())}};
 }
@@ -98,6 +105,8 @@ Want read_want(const Json& json) {
   want.environment.home = text("home");
   want.environment.user = text("login");
   want.environment.agent_socket = text("agent");
+  for (const auto& [name, value] : json.at("variables").items())
+    want.environment.variables[narrow(name)] = narrow(value.get<std::string>());
   want.environment.system_config = text("system_config");
   want.environment.system_known_hosts = text("system_known_hosts");
   return want;

@@ -121,6 +121,11 @@ struct WarmState {
                     parts.environment,
                     parts.runner.heartbeat_timeout,
                     parts.runner.startup_timeout};
+    // Only masters need the variables. The hosts of a session have one environment.
+    if (key.names_master)
+      request.want.session += "-masters";
+    else
+      request.want.environment.variables.clear();
     return request_frame(request);
   }
 };

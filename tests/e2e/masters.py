@@ -212,3 +212,23 @@ def scenario_masters_that_are_made(bed):
         done = masters.sortie("exec", "--set", "runner.ssh.control=no", "--", "true")
         equal(done.returncode, 4, f"exit code when masters are left alone ({done.stderr})")
         bed.expect_nothing_left(15)
+
+
+def scenario_masters_with_kept_connections(bed):
+    """The background process of runner.ssh.persist finds and makes masters with the variables of the command, not with its own."""
+    with Masters(bed, made=True) as masters:
+        config, runtime = masters.folder / "by_variable", masters.folder / "runtime"
+        config.write_text(masters.with_key.read_text().replace(f"{masters.folder}/%h", "${MASTERS_FOLDER}/%h"))
+        runtime.mkdir(mode=0o700)
+        environment = {**os.environ, "MASTERS_FOLDER": str(masters.folder), "XDG_RUNTIME_DIR": str(runtime)}
+        words = (SORTIE, "exec", "--ssh-config", config, "--hosts", "h[01-02]", "--set", "runner.ssh.persist=20s", "--", "true")
+        try:
+            for _ in range(2):
+                done = run_to_end(*words, env=environment)
+                equal((done.returncode, done.stderr), (0, ""), "exec")
+        finally:
+            closed = run_to_end(SORTIE, "connections", "close", env=environment)
+        equal(closed.stdout, "2 connections closed\n", "answer of close")
+        for host in HOSTS[:2]:
+            masters.pid(host)
+        bed.expect_nothing_left(15)

@@ -188,6 +188,7 @@ TEST_CASE("a request goes through JSON unchanged, also with bytes that are no UT
   request.want.ssh.persist = seconds(9);
   request.want.ssh.control = "no";
   request.want.environment.user = "j\xc3\xb6rg";
+  request.want.environment.variables = {{"KRB5CCNAME", "FILE:/tmp/\xff"}, {"EMPTY", ""}};
   const std::string frame = request_frame(request);
   const auto back = read_request(frame.substr(wire::kFrameHeaderBytes));
   REQUIRE(back);
@@ -195,6 +196,7 @@ TEST_CASE("a request goes through JSON unchanged, also with bytes that are no UT
   CHECK(back->want.ssh.persist == request.want.ssh.persist);
   CHECK(back->want.ssh.control == "no");
   CHECK(back->want.environment.user == request.want.environment.user);
+  CHECK(back->want.environment.variables == request.want.environment.variables);
   CHECK_FALSE(read_request("{\"op\":\"want\"}"));
   CHECK_FALSE(read_request("{"));
 }

@@ -25,6 +25,7 @@ struct ControlFiles {
   ControlFiles() {
     environment.home = ::getpwuid(::getuid())->pw_dir;
     environment.user = ::getpwuid(::getuid())->pw_name;
+    environment.variables = UserEnvironment::from_process().variables;
     std::array<char, 256> name{};
     ::gethostname(name.data(), name.size() - 1);
     this_host = name.data();

@@ -51,6 +51,7 @@ struct World {
     public_key = make_key(home() / "id_ed25519");
     environment.home = folder / "user";
     environment.user = ::getpwuid(::getuid())->pw_name;
+    environment.variables = ssh::UserEnvironment::from_process().variables;
   }
 
   std::filesystem::path home() const { return folder / "user/.ssh"; }
