@@ -54,7 +54,9 @@ std::string list_of(const char* title, const std::vector<std::string>& lines) {
 
 std::string exit_meaning(const RunView& report) {
   if (!report.exit_code) return {};
-  if (report.cause_what == "exit" || report.cause_what == "mpi_abort")
+  // The exit code is that of the rank, unless the run ended with one of its own.
+  const bool own_code = !report.attempts.empty() && report.attempts.back().no_progress;
+  if (!own_code && (report.cause_what == "exit" || report.cause_what == "mpi_abort"))
     return "the code of the rank that failed first";
   return explain_exit_code(*report.exit_code).meaning;
 }

@@ -199,6 +199,7 @@ void RunReducer::journal(const Json& event) {
       if (view_.attempts.empty()) break;
       view_.attempts.back().decision = std::move(made.decision.reason);
       view_.attempts.back().restarts = made.decision.action == Decision::Action::restart;
+      view_.attempts.back().no_progress = made.decision.no_progress;
       break;
     }
     case JournalEvent::connected:

@@ -46,6 +46,7 @@ struct AttemptView {
   AttemptEnd end;                         // valid once it has ended
   std::string decision;                   // decision after it, with its rule; empty = none
   bool restarts = false;                  // the decision was to restart
+  bool no_progress = false;               // ... to stop by recovery.no_progress_limit
 };
 
 /// A site of a run over several sites, from the journal of the whole run.

@@ -91,6 +91,35 @@ TEST_CASE("what happened is shown in the order of its times, not in that of its 
   CHECK(times == std::vector<double>{1, 2, 3, 6, 7, 9, 10});
 }
 
+TEST_CASE("the code of a run that stops without progress is not that of a rank") {
+  const test::ScopedTempDir dir;
+  const std::string failed = R"({"event":"begin","hosts":1,"ranks":1,"time":100}
+{"event":"attempt","attempt":1,"time":100}
+{"event":"cause","what":"exit","text":"rank 0 on h1 failed with exit code 3","time":101}
+{"event":"attempt_end","attempt":1,"exit_code":3,"class":"app","time":102}
+)";
+  const auto text = [&](const std::string& rest) {
+    test::write_text(dir / "events.jsonl", failed + rest);
+    const auto report = read_run_view(dir.path());
+    REQUIRE(report);
+    return report_text(*report, {});
+  };
+  const std::string by_rank = text(
+      R"({"event":"decision","attempt":1,"action":"stop","exit_code":3,"no_progress":false}
+{"event":"end","exit_code":3,"time":103}
+)");
+  CHECK_MESSAGE(
+      by_rank.find("exit code 3 (the code of the rank that failed first)") != std::string::npos,
+      by_rank);
+  const std::string by_limit = text(
+      R"({"event":"decision","attempt":1,"action":"stop","exit_code":3,"no_progress":true}
+{"event":"end","exit_code":10,"time":103}
+)");
+  CHECK_MESSAGE(by_limit.find("exit code 10 (" + explain_exit_code(kExitNoProgress).meaning) !=
+                    std::string::npos,
+                by_limit);
+}
+
 TEST_CASE("a host that an adopted run connects to again counts once per attempt") {
   const test::ScopedTempDir dir;
   const std::string adopted = R"({"event":"begin","hosts":2,"ranks":2,"time":100}
