@@ -229,6 +229,8 @@ class Attachment {
     if (!lost_since_) lost_since_ = now;
     if (now - *lost_since_ < kLostAfter && !record_.result) return std::nullopt;
     if (read_result(record_.path)) return std::nullopt;
+    if (const auto result = result_without_supervisor(record_.path))
+      return ended(result->exit_code, result->text, result->aftermath);
     for_each_rank_end();
     console_.error(
         fmt::format("{}: lost: its supervisor (pid {} on {}) died without a result; its hosts "

@@ -61,6 +61,14 @@ std::optional<RunResult> read_result(const fs::path& run) {
                    number(document, "ended")};
 }
 
+std::optional<RunResult> result_without_supervisor(const fs::path& run) {
+  if (auto written = read_result(run)) return written;
+  const RunView view = read_journal(run);
+  if (!view.ended) return std::nullopt;
+  return RunResult{view.exit_code.value_or(0), view.end_text, 0, "", view.begun,
+                   view.begun + *view.ended};
+}
+
 std::string default_run_name(const fs::path& config, const std::vector<std::string>& program) {
   if (config.empty()) return program_name(program);
   // The config of an earlier run, which is continued: keep its name.
@@ -158,7 +166,7 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
   const fs::path whole = run_of_site(run).value_or(run);
   record.supervisor = latest_supervisor(whole);
   const bool watched = !record.supervisor.alive && watcher_of(whole).alive;
-  record.result = read_result(whole == run ? run : whole);
+  record.result = record.supervisor.alive ? read_result(whole) : result_without_supervisor(whole);
   if (whole != run) {
     record.id = whole.filename().string();
     record.name = read_label(whole).name;

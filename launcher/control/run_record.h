@@ -24,6 +24,9 @@ struct RunResult {
 };
 Result<> write_result(const std::filesystem::path& run, const RunResult& result);
 std::optional<RunResult> read_result(const std::filesystem::path& run);
+/// The same for a run without a living supervisor. Its result may not have been written, because
+/// the disk was full; then the end in its journal counts.
+std::optional<RunResult> result_without_supervisor(const std::filesystem::path& run);
 
 /// run.json: the name of the run and its config. Written before the run starts.
 struct RunLabel {

@@ -146,7 +146,7 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
     if (!printer.good()) return std::unexpected(os_error(errno, "sortie: write to stdout"));
     if (next) return {};
     if (!over) continue;
-    if (read_result(whole)) return {};
+    if (result_without_supervisor(whole)) return {};
     return fail(ErrorCode::lost,
                 "its supervisor died without a result; `sortie status` has what "
                 "is known");

@@ -318,6 +318,7 @@ void RunReducer::journal(const Json& event) {
       if (!view_.attempts.empty()) view_.attempts.back().restarts = false;
       view_.ended = at;
       view_.exit_code = static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
+      view_.end_text = text(event, "text");
       break;
     case JournalEvent::staged:
     case JournalEvent::tunnel:

@@ -96,6 +96,7 @@ struct RunView {
   std::optional<double> hang_at;  // time of the last hang of the attempt
   std::string hang, hang_stacks;  // its description; the folder with its stacks
   std::optional<int> exit_code;
+  std::string end_text;  // the first cause, as of the end; empty = every rank exited with 0
   std::size_t adoptions = 0;
   std::vector<AttemptView> attempts;                // empty if an earlier version wrote the journal
   std::vector<std::string> cordoned;                // hosts that this run cordoned

@@ -381,6 +381,31 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   CHECK(status->find("to resume") == std::string::npos);  // it lives
 }
 
+TEST_CASE("ps, status: a run whose result could not be written ended as its journal says") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  const auto run = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
+  test::write_text(run / "events.jsonl",
+                   R"({"event":"begin","hosts":2,"ranks":2,"time":100}
+{"event":"end","exit_code":3,"text":"rank 1 on h2 failed with exit code 3","time":104}
+)");
+  std::optional<SupervisorLock> lock = std::move(*SupervisorLock::take(run, 1));
+  CHECK_FALSE(read_run(run)->result);  // its supervisor is about to write it
+  lock.reset();
+  const auto record = read_run(run);
+  REQUIRE(record);
+  CHECK(record->state == RunState::ended);
+  REQUIRE(record->result);
+  CHECK(record->result->exit_code == 3);
+  CHECK(record->result->started == 100);
+  CHECK(record->result->ended == 104);
+  CHECK(ps_text(state, false, false)->find("lost") == std::string::npos);
+  const auto status = status_text("eeee", state, false);
+  REQUIRE(status);
+  for (const char* part : {"ended 3\n", "rank 1 on h2 failed with exit code 3\n"})
+    CHECK_MESSAGE(status->find(part) != std::string::npos, *status);
+}
+
 TEST_CASE(
     "runs: a name is given, the config's, the program's, or that of the run it goes on from") {
   test::ScopedTempDir dir;
