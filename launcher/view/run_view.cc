@@ -123,6 +123,9 @@ void RunReducer::end_attempt(const Json& event, double at) {
   AttemptView& attempt = view_.attempts.back();
   attempt.end = read_attempt_end(event);
   attempt.ended = attempt.end.ended > 0 ? attempt.end.ended - view_.begun : at;
+  // A supervisor that died, or a host that was lost, could not report these ends.
+  for (auto& [number, rank] : view_.rank)
+    if (rank.state == "running") rank.state = "lost";
 }
 
 /// Adds a health event. Duplicates are skipped: hosts repeat their events to a supervisor that has

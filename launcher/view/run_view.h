@@ -30,7 +30,7 @@ struct Stage {
 };
 
 struct RankView {
-  std::string state = "waiting";  // waiting, running, ended
+  std::string state = "waiting";  // waiting, running, ended; lost = its end was not observed
   std::uint32_t pid = 0;
   std::string status;  // how it ended
 };

@@ -269,7 +269,11 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   take(JournalEvent::stop, 112, {{"reason", "r"}});
   CHECK(view.attempt() == 1);
   CHECK_FALSE(view.restarting());
+  take(JournalEvent::rank_exited, 112, {{"rank", 1}, {"status", "signal 9 (SIGKILL)"}});
+  CHECK(view.rank[0].state == "running");
   take(JournalEvent::attempt_end, 112.6, event_fields(end));
+  CHECK(view.rank[0].state == "lost");  // nothing was heard of its end
+  CHECK(view.rank[1].state == "ended");
   take(JournalEvent::decision, 112.7, event_fields(DecisionMade{1, decision}));
   CHECK(view.restarting());
   CHECK(view.stop_at);
