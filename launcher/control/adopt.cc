@@ -85,24 +85,42 @@ std::vector<config::HostSlots> hosts_of(const RunRecord& record) {
   return hosts;
 }
 
-/// Restores the working directory and the variables of the first attempt, for further attempts.
-/// Secrets are not stored; `secrets` receives their names.
-LauncherFacts facts_of(const RunRecord& record, std::vector<std::string>& secrets) {
-  LauncherFacts facts = launcher_facts();
+/// Whether `text`, from a file of a run, may have had other bytes. These files have only UTF-8: any
+/// other byte is stored as U+FFFD.
+bool may_differ(std::string_view text) {
+  return text.find("\uFFFD") != text.npos;
+}
+
+/// What a run has stored for further attempts.
+struct Stored {
+  LauncherFacts facts = launcher_facts();  // working directory and variables of the first attempt
+  std::vector<std::string> secrets = {};   // variables whose values are not stored
+  std::string inexact = {};  // an argument or variable that is not stored exactly; empty = none
+};
+
+Stored stored_in(const RunRecord& record) {
+  Stored stored;
+  LauncherFacts& facts = stored.facts;
+  for (std::size_t i = 0; i < record.argv.size(); ++i)
+    if (may_differ(record.argv[i]))
+      stored.inexact = fmt::format("word {} of runner.program", i + 1);
   const auto text = read_file(record.path / "plan.json");
   const nlohmann::json plan =
       text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
-  if (!plan.is_object()) return facts;
+  if (!plan.is_object()) return stored;
   if (const auto it = plan.find("work_dir"); it != plan.end() && it->is_string())
     facts.work_dir = it->get<std::string>();
+  if (may_differ(facts.work_dir)) stored.inexact = "the working folder";
   const auto variables = plan.find("env");
-  if (variables == plan.end() || !variables->is_object()) return facts;
+  if (variables == plan.end() || !variables->is_object()) return stored;
   for (const auto& [name, value] : variables->items())
-    if (value == config::kSecretShown)
-      secrets.push_back(name);
-    else if (value.is_string())
+    if (value == config::kSecretShown) {
+      stored.secrets.push_back(name);
+    } else if (value.is_string()) {
       facts.environment.emplace_back(name, value.get<std::string>());
-  return facts;
+      if (may_differ(facts.environment.back().second)) stored.inexact = "variable " + name;
+    }
+  return stored;
 }
 
 /// Returns the history of attempts from the journal. An attempt whose hosts do not hold their
@@ -213,15 +231,22 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   console.set_training(read_training(record.path));
   const LaunchPlan plan = adopted_plan(record, job);
   config::JobConfig with_secrets = job;
-  std::vector<std::string> secrets;
-  const LauncherFacts facts = facts_of(record, secrets);
+  const Stored stored = stored_in(record);
+  const LauncherFacts& facts = stored.facts;
   // Running ranks have their secrets; only another attempt needs them again.
   const bool has_sites = !sites_in(record.path).empty();
   SuperviseParts::Adopted story;
   if (!has_sites) story = adopted_story(record, job, folder);
   if (job.recovery.max_restarts > 0) {
     auto filled = fill_in_secrets(with_secrets.runner, facts.environment);
-    if (filled) filled = check_passed_secrets(with_secrets.runner, secrets, facts.environment);
+    if (filled)
+      filled = check_passed_secrets(with_secrets.runner, stored.secrets, facts.environment);
+    if (filled && !stored.inexact.empty())
+      filled =
+          fail(ErrorCode::data,
+               fmt::format("{}: {} has bytes that are not UTF-8, which its files do not keep, "
+                           "so no other attempt has the same; start it again with `sortie run`",
+                           record.id, stored.inexact));
     if (!filled) story.no_plan = std::move(filled).error();
   }
   const std::vector<config::HostSlots> hosts = hosts_of(record);

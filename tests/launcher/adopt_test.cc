@@ -40,14 +40,16 @@ struct UnwatchedRun {
     return testing::run(argv(words, "NO_TOKEN=1"));
   }
   std::vector<std::string> job(const std::string& script,
-                               const std::vector<std::string>& options = {}) const {
+                               const std::vector<std::string>& options = {},
+                               const std::string& passed = "HF_TOKEN") const {
     std::vector<std::string> words = {"run"};
     words.insert(words.end(), options.begin(), options.end());
     for (const char* setting :
          {"runner.mpi=off", "runner.grace=1s", "runner.heartbeat_interval=100ms",
-          "runner.on_launcher_loss=hold 60s", "runner.env_passthrough=[\"HF_TOKEN\"]",
-          "recovery.supervisor_restarts=0", "recovery.backoff=0s"})
+          "runner.on_launcher_loss=hold 60s", "recovery.supervisor_restarts=0",
+          "recovery.backoff=0s"})
       words.insert(words.end(), {"--set", setting});
+    words.insert(words.end(), {"--set", "runner.env_passthrough=[\"" + passed + "\"]"});
     words.insert(words.end(), {"--", "/bin/sh", "-c", script});
     return words;
   }
@@ -87,6 +89,28 @@ TEST_CASE("adopt: without a secret that came by env_passthrough there is no othe
     CHECK(test::read_text(run.run() / "attempts/2/logs/rank-0.out") ==
           "attempt 2 token=[abc123]\n");
   }
+}
+
+TEST_CASE("adopt: an argument or variable that no file keeps exactly is in no other attempt") {
+  const UnwatchedRun run;
+  const std::string script = "echo up; until test -e " + run.dir.str("go") +
+                             "; do sleep 0.05; done; [ $SORTIE_ATTEMPT != 1 ]";
+  auto words = run.job(script, {"--detach", "--set", "recovery.max_restarts=1"}, "CITY");
+  std::string variable = "CITY=Z\xFCrich", what = "variable CITY has bytes that are not UTF-8";
+  SUBCASE("a variable") {}
+  SUBCASE("an argument") {
+    variable = "CITY=Z\u00FCrich";
+    words.push_back("\xFF");
+    what = "word 4 of runner.program has bytes that are not UTF-8";
+  }
+  const Finished started = testing::run(run.argv(words, variable));
+  REQUIRE_MESSAGE(started.code == 0, started.output);
+  run.kill_supervisor();
+  std::ofstream(run.dir / "go") << "\n";
+  const Finished adopted = run.sortie({"attach", "--adopt", "last"});
+  CHECK_MESSAGE(adopted.code != 0, adopted.output);
+  CHECK_MESSAGE(has(adopted.output, what), adopted.output);
+  CHECK_FALSE(fs::exists(run.run() / "attempts/2/plan.json"));
 }
 
 TEST_CASE("stop: a run that lost its supervisor is adopted and ended, since hosts hold its ranks") {
