@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "launcher/control/attach.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/detach.h"
+#include "launcher/control/held_ranks.h"
 #include "launcher/control/own_folder.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
@@ -125,9 +127,9 @@ Stored stored_in(const RunRecord& record) {
 
 /// Returns the history of attempts from the journal. An attempt whose hosts do not hold their
 /// ranks, or whose ranks had not started, ended with its supervisor; that is now added to the
-/// journal.
+/// journal. `gone_by`: a time at which that supervisor was dead, in seconds since 1970.
 SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::JobConfig& job,
-                                      RunFolder& folder) {
+                                      double gone_by, RunFolder& folder) {
   const RunView view = read_journal(record.path);
   SuperviseParts::Adopted story;
   story.cgroups = view.cgroups;
@@ -156,7 +158,7 @@ SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::Job
     now.cause =
         fmt::format("the supervisor of the run was lost{}",
                     killed ? "; hosts have ended their ranks" : " before its ranks had started");
-    now.ended = unix_time();
+    now.ended = std::max(now.begun, gone_by);
     if (untold)
       folder.event(
           JournalEvent::attempt,
@@ -173,7 +175,7 @@ SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::Job
 /// Returns the state of each site of the run, with the state from which its loop continues. The
 /// folder of a site is written to only after it has been moved into the result.
 Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const config::JobConfig& job,
-                                             const std::optional<Error>& no_plan) {
+                                             double gone_by, const std::optional<Error>& no_plan) {
   std::vector<SiteOfRun> sites;
   SORTIE_ASSIGN_OR_RETURN(const std::vector<config::HostSlots> configured,
                           config::job_hosts(job.runner));
@@ -205,7 +207,7 @@ Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const conf
       site.ended->shown = true;
       continue;
     }
-    SuperviseParts::Adopted story = adopted_story(part, job, site.folder);
+    SuperviseParts::Adopted story = adopted_story(part, job, gone_by, site.folder);
     for (config::HostSlots& place : story.places) place.site = name;
     story.no_plan = no_plan;
     site.adopt = [story = std::move(story)](RunLoop::Parts& parts) { adopt_into(parts, story); };
@@ -213,7 +215,17 @@ Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const conf
   return sites;
 }
 
-int supervise_adopted(const RunRecord& record, const config::JobConfig& job, StartNotice& notice) {
+/// A run that can be adopted, and its job.
+struct Orphan {
+  RunRecord record;
+  config::LoadedJob loaded;
+  double gone_by = 0;  // at this time its supervisor was dead
+};
+
+int supervise_adopted(const Orphan& orphan, StartNotice& notice) {
+  const RunRecord& record = orphan.record;
+  const config::JobConfig& job = orphan.loaded.job;
+  const double gone_by = orphan.gone_by;
   const auto give_up = [&](const Error& error) {
     const int code = exit_code_for(error.code);
     notice.failed(code, error.message);
@@ -236,7 +248,7 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   // Running ranks have their secrets; only another attempt needs them again.
   const bool has_sites = !sites_in(record.path).empty();
   SuperviseParts::Adopted story;
-  if (!has_sites) story = adopted_story(record, job, folder);
+  if (!has_sites) story = adopted_story(record, job, gone_by, folder);
   if (job.recovery.max_restarts > 0) {
     auto filled = fill_in_secrets(with_secrets.runner, facts.environment);
     if (filled)
@@ -252,7 +264,7 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   const std::vector<config::HostSlots> hosts = hosts_of(record);
   std::vector<SiteOfRun> sites;
   if (has_sites) {
-    auto read = adopted_sites(record, with_secrets, story.no_plan);
+    auto read = adopted_sites(record, with_secrets, gone_by, story.no_plan);
     if (!read) return give_up(read.error());
     sites = std::move(*read);
   }
@@ -263,28 +275,21 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
                     console, &notice, std::move(story), has_sites ? &sites : nullptr});
 }
 
-/// A run that can be adopted, and its job.
-struct Orphan {
-  RunRecord record;
-  config::LoadedJob loaded;
-};
-
 Result<Orphan> read_orphan(RunRecord record) {
   SORTIE_TRY(check_own_folder(record.path));
   SORTIE_ASSIGN_OR_RETURN(auto loaded,
                           config::load_job((record.path / "config.toml").string(), {}));
   SORTIE_TRY(may_adopt(record, loaded.job));
-  return Orphan{std::move(record), std::move(loaded)};
+  // Read before this process writes there. The run may be adopted days after its supervisor died.
+  const double gone_by = std::min(unix_time(), last_sign_of_life(record.path) + kSignSeconds);
+  return Orphan{std::move(record), std::move(loaded), gone_by};
 }
 
 /// Starts a supervisor in a separate process; returns 0 once it supervises the run. `watch`: its
 /// watcher.
 int start_adopter(const Orphan& orphan, const WatchOrder& watch) {
-  return run_detached(
-      [&](StartNotice& notice) {
-        return supervise_adopted(orphan.record, orphan.loaded.job, notice);
-      },
-      watch, /*announce=*/false);
+  return run_detached([&](StartNotice& notice) { return supervise_adopted(orphan, notice); }, watch,
+                      /*announce=*/false);
 }
 
 Result<int> adopt_and_attach(AttachRequest request) {
@@ -306,7 +311,7 @@ int adopt_run(const std::filesystem::path& run, StartNotice& notice) {
     SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(run));
     return read_orphan(std::move(record));
   }();
-  if (orphan) return supervise_adopted(orphan->record, orphan->loaded.job, notice);
+  if (orphan) return supervise_adopted(*orphan, notice);
   const int code = exit_code_for(orphan.error().code);
   notice.failed(code, orphan.error().message);
   return code;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -111,6 +112,36 @@ TEST_CASE("adopt: an argument or variable that no file keeps exactly is in no ot
   CHECK_MESSAGE(adopted.code != 0, adopted.output);
   CHECK_MESSAGE(has(adopted.output, what), adopted.output);
   CHECK_FALSE(fs::exists(run.run() / "attempts/2/plan.json"));
+}
+
+TEST_CASE("adopt: an attempt ended when its supervisor died, and not when the run is adopted") {
+  const UnwatchedRun run;
+  auto words = run.job("[ $SORTIE_ATTEMPT != 1 ] || exec sleep 1000",
+                       {"--detach", "--set", "recovery.max_restarts=1"});
+  std::ranges::replace(words, "runner.on_launcher_loss=hold 60s", "runner.on_launcher_loss=kill");
+  const Finished started = testing::run(run.argv(words, "NO_TOKEN=1"));
+  REQUIRE_MESSAGE(started.code == 0, started.output);
+  run.kill_supervisor();
+  // Two hours ago it began, one hour ago its supervisor died.
+  std::istringstream lines(test::read_text(run.run() / "events.jsonl"));
+  std::string earlier;
+  for (std::string line; std::getline(lines, line);) {
+    auto event = nlohmann::ordered_json::parse(line);
+    event["time"] = event["time"].get<double>() - 7200;
+    earlier += event.dump() + "\n";
+  }
+  test::write_text(run.run() / "events.jsonl", earlier);
+  const auto death = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  for (const auto& entry : fs::recursive_directory_iterator(run.run()))
+    if (!entry.is_symlink() && !entry.is_socket()) fs::last_write_time(entry.path(), death);
+  fs::last_write_time(run.run(), death);
+  const Finished adopted = run.sortie({"attach", "--adopt", "last"});
+  CHECK_MESSAGE(adopted.code == 0, adopted.output);
+  const auto report = nlohmann::json::parse(run.sortie({"report", "--json", "last"}).output);
+  REQUIRE(report["attempts"].size() == 2);
+  const double lasted = report["attempts"][0]["ended_s"].get<double>();
+  CHECK(lasted > 3600 - 60);
+  CHECK(lasted < 3600 + 120);
 }
 
 TEST_CASE("stop: a run that lost its supervisor is adopted and ended, since hosts hold its ranks") {
