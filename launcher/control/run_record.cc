@@ -165,6 +165,10 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
   // and result of its run.
   const fs::path whole = run_of_site(run).value_or(run);
   record.supervisor = latest_supervisor(whole);
+  record.supervised_since = record.supervisor.started;
+  if (record.supervisor.epoch > 1)
+    if (const SupervisorFacts first = supervisor_of(whole, 1); first.started > 0)
+      record.supervised_since = first.started;
   const bool watched = !record.supervisor.alive && watcher_of(whole).alive;
   record.result = record.supervisor.alive ? read_result(whole) : result_without_supervisor(whole);
   if (whole != run) {

@@ -63,11 +63,12 @@ struct RunRecord {
   std::vector<Host> hosts;
   std::uint32_t world_size = 0;
   RunState state = RunState::lost;
-  SupervisorFacts supervisor;
+  SupervisorFacts supervisor;   // the latest
+  double supervised_since = 0;  // when the first one started, in seconds since 1970
   std::optional<RunResult> result;
 
   bool alive() const { return state != RunState::ended && state != RunState::lost; }
-  double started() const { return result ? result->started : supervisor.started; }
+  double started() const { return result ? result->started : supervised_since; }
   /// "ended 3", "running".
   std::string state_text() const;
   std::vector<std::string> host_names() const;

@@ -381,6 +381,20 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   CHECK(status->find("to resume") == std::string::npos);  // it lives
 }
 
+TEST_CASE("ps, status: an adopted run is as old as its first supervisor") {
+  test::ScopedTempDir dir;
+  const auto run = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
+  test::write_text(supervisor_file(run, 1), R"({"pid":1,"machine":"m","started":1000})");
+  const auto lock = SupervisorLock::take(run, 2);
+  REQUIRE(lock);
+  const auto record = read_run(run);
+  REQUIRE(record);
+  CHECK(record->supervisor.epoch == 2);
+  CHECK(record->started() == 1000);
+  const auto list = OrderedJson::parse(*ps_text(dir.path().string(), false, true));
+  CHECK(list["runs"][0]["started"] == 1000);
+}
+
 TEST_CASE("ps, status: a run whose result could not be written ended as its journal says") {
   test::ScopedTempDir dir;
   const std::string state = dir.path().string();
