@@ -10,6 +10,7 @@
 #include "common/config/text.h"
 #include "launcher/console/console.h"
 #include "launcher/control/control_client.h"
+#include "launcher/control/held_ranks.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/health/health_text.h"
@@ -188,13 +189,14 @@ std::string table(const std::vector<Listed>& runs) {
 Result<std::string> ps_text(const std::string& log_dir, bool all, bool json) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(log_dir));
   std::vector<Listed> runs;
-  std::size_t lost = 0;  // lost within the last day, not shown
+  std::size_t lost = 0;  // within the last day, not shown
   for (const auto& run : index.runs()) {
     auto record = read_run(run);
     if (!record) continue;  // just pruned, or not a run
     if (!all && !record->alive()) {
-      lost +=
-          record->state == RunState::lost && unix_time() - record->started() < kLostNamedSeconds;
+      // By its last sign of life: a run of many days may have been lost just now.
+      lost += record->state == RunState::lost &&
+              unix_time() - last_sign_of_life(run) < kLostNamedSeconds;
       continue;
     }
     TrainingView training = training_of(*record);

@@ -381,6 +381,18 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   CHECK(status->find("to resume") == std::string::npos);  // it lives
 }
 
+TEST_CASE("ps: a run that began days ago and was lost just now is counted") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  const auto run = make_run(dir.path(), "20260104-000000-dddd", std::nullopt);
+  test::write_text(supervisor_file(run, 1), R"({"pid":1,"machine":"m","started":1000})");
+  REQUIRE(read_run(run)->state == RunState::lost);
+  CHECK(ps_text(state, false, false)->find("1 run of the last day is lost") != std::string::npos);
+  const auto two_days_ago = fs::file_time_type::clock::now() - std::chrono::hours(48);
+  for (const char* name : {"logs", ""}) fs::last_write_time(run / name, two_days_ago);
+  CHECK(ps_text(state, false, false)->find("lost") == std::string::npos);
+}
+
 TEST_CASE("ps, status: an adopted run is as old as its first supervisor") {
   test::ScopedTempDir dir;
   const auto run = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
