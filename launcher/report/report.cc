@@ -54,8 +54,11 @@ std::string list_of(const char* title, const std::vector<std::string>& lines) {
 
 std::string exit_meaning(const RunView& report) {
   if (!report.exit_code) return {};
-  // The exit code is that of the rank, unless the run ended with one of its own.
-  const bool own_code = !report.attempts.empty() && report.attempts.back().no_progress;
+  // The exit code is that of the rank, unless the run ended with one of its own: without progress,
+  // or stopped in the pause after the attempt.
+  const AttemptView* last = report.attempts.empty() ? nullptr : &report.attempts.back();
+  const bool own_code =
+      last && (last->no_progress || (last->ended && last->end.exit_code != *report.exit_code));
   if (!own_code && (report.cause_what == "exit" || report.cause_what == "mpi_abort"))
     return "the code of the rank that failed first";
   return explain_exit_code(*report.exit_code).meaning;
@@ -91,7 +94,11 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   times.add(report.stop_at, fmt::format("order to stop sent: TERM, KILL after {:.3g} s",
                                         report.stop_grace_ms / 1000.0));
   for (const auto& [at, what] : health_times(report.health)) times.add(at - report.begun, what);
-  times.add(report.ended, "end");
+  // It has a reason of its own if the run was stopped between two attempts.
+  const std::string why = report.end_text.substr(0, report.end_text.find('\n'));
+  times.add(report.ended, why.empty() || report.cause.starts_with(why)
+                              ? "end"
+                              : fmt::format("end: {}", printable(why)));
   out += times.text();
   if (const auto rest = report.cause.find('\n'); rest != std::string::npos)
     out += "\n" + printable_lines(report.cause.substr(rest + 1)) + "\n";

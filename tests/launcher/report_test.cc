@@ -91,7 +91,7 @@ TEST_CASE("what happened is shown in the order of its times, not in that of its 
   CHECK(times == std::vector<double>{1, 2, 3, 6, 7, 9, 10});
 }
 
-TEST_CASE("the code of a run that stops without progress is not that of a rank") {
+TEST_CASE("the code of a run that stops without progress, or in a pause, is not that of a rank") {
   const test::ScopedTempDir dir;
   const std::string failed = R"({"event":"begin","hosts":1,"ranks":1,"time":100}
 {"event":"attempt","attempt":1,"time":100}
@@ -118,6 +118,16 @@ TEST_CASE("the code of a run that stops without progress is not that of a rank")
   CHECK_MESSAGE(by_limit.find("exit code 10 (" + explain_exit_code(kExitNoProgress).meaning) !=
                     std::string::npos,
                 by_limit);
+  const std::string by_order = text(
+      R"({"event":"decision","attempt":1,"action":"restart","reason":"restart"}
+{"event":"end","exit_code":143,"text":"stopped by `sortie stop` before the next attempt","time":103}
+)");
+  CHECK_MESSAGE(
+      by_order.find("exit code 143 (" + explain_exit_code(143).meaning) != std::string::npos,
+      by_order);
+  CHECK_MESSAGE(by_order.find("  end: stopped by `sortie stop` before the next attempt\n") !=
+                    std::string::npos,
+                by_order);
 }
 
 TEST_CASE("a host that an adopted run connects to again counts once per attempt") {
