@@ -136,7 +136,9 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
     row("attempt", fmt::format("{} ({} restart{})", view.attempt(), view.restarts(),
                                view.restarts() == 1 ? "" : "s"));
   if (!view.cordoned.empty()) row("cordoned", config::fold_host_names(view.cordoned));
-  row("stop", view.stop_reason);
+  // The failure that was seen first stopped the ranks; the first cause, known later, may be
+  // another.
+  row("stop", view.cause.empty() ? view.stop_reason : view.cause.substr(0, view.cause.find('\n')));
   row("hang", view.hang);
   for (const std::string& slow : view.stragglers) row("slow host", slow);
   for (const std::string& host : view.fit_again) row("fit again", host);

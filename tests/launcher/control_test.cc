@@ -381,6 +381,27 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   CHECK(status->find("to resume") == std::string::npos);  // it lives
 }
 
+TEST_CASE("status: ranks were stopped for the first cause, once it is known") {
+  test::ScopedTempDir dir;
+  const auto run = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
+  const auto lock = SupervisorLock::take(run, 1);
+  REQUIRE(lock);
+  const std::string seen = R"({"event":"begin","hosts":2,"ranks":2,"time":100}
+{"event":"stop","reason":"rank 1 on h2 failed","time":101}
+)";
+  const auto stop_row = [&](const std::string& journal) {
+    test::write_text(run / "events.jsonl", journal);
+    const std::string text = *status_text("eeee", dir.path().string(), false);
+    const auto at = text.find("  stop ");
+    REQUIRE_MESSAGE(at != std::string::npos, text);
+    return text.substr(at, text.find('\n', at) - at);
+  };
+  CHECK(stop_row(seen) == "  stop        rank 1 on h2 failed");
+  CHECK(stop_row(seen +
+                 "{\"event\":\"cause\",\"text\":\"rank 0 on h1 failed\\n  x\",\"time\":102}\n") ==
+        "  stop        rank 0 on h1 failed");
+}
+
 TEST_CASE("ps: a run that began days ago and was lost just now is counted") {
   test::ScopedTempDir dir;
   const std::string state = dir.path().string();
