@@ -307,6 +307,8 @@ void RunReducer::journal(const Json& event) {
       break;
     case JournalEvent::site: {
       SiteView& known = site(text(event, "site"));
+      // A site that was removed then ends, too; why is known already.
+      if (known.state == "removed" && text(event, "state") == "ended") break;
       known.state = text(event, "state");
       known.exit_code.reset();
       if (event.contains("exit_code"))

@@ -14,6 +14,7 @@
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/view/attempts_text.h"
 #include "launcher/view/journal_event.h"
+#include "launcher/view/rounds_text.h"
 #include "launcher/view/training_text.h"
 #include "tests/support/temp_dir.h"
 
@@ -228,6 +229,22 @@ TEST_CASE("profiles: in the run folder, or where the rank wrote it") {
              {{"type", "profile"}, {"rank", 1}, {"host", "h2"}, {"path", "/t"}}});
   CHECK(training_summary(view, {"/runs/x", "n", true})
             .find("profiles: /runs/x/profile-rank-0.json h2:/t") != std::string::npos);
+}
+
+TEST_CASE("sites: one that was removed stays that after its end, whatever ends it") {
+  RunView view;
+  RunReducer reducer(view);
+  const auto site = [&](const std::string& name, const std::string& state, Json more) {
+    more.update({{"event", "site"}, {"time", 1}, {"site", name}, {"state", state}});
+    reducer.journal(more);
+  };
+  for (const std::string name : {"oslo", "rome"}) site(name, "begun", Json::object());
+  site("rome", "removed", Json::object());
+  for (const std::string name : {"oslo", "rome"})
+    site(name, "ended", {{"exit_code", 143}, {"text", "stopped by `sortie stop`"}});
+  const std::string text = sites_text(view);
+  CHECK(text.find("oslo             ended 143, joined 0 times: stopped by") != text.npos);
+  CHECK(text.find("rome             removed, joined 0 times\n") != text.npos);
 }
 
 TEST_CASE("attempts: what each was, and the view of the newest one") {
