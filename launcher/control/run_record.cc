@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
@@ -33,6 +34,51 @@ std::string program_name(const std::vector<std::string>& program) {
                           name == "perl" || name == "node";
   if (!interprets || program.size() < 2 || program[1].starts_with('-')) return name;
   return fs::path(program[1]).filename().string();
+}
+
+/// Reads the hosts and ranks of the plan in `folder` into the record, after those that it has.
+Result<> add_plan(const fs::path& folder, RunRecord& record) {
+  SORTIE_ASSIGN_OR_RETURN(const std::string content,
+                          read_file(folder / "plan.json", kMaxRecordBytes));
+  const nlohmann::json plan = parse(content);
+  if (!plan.is_object() || !plan.contains("hosts") || !plan["hosts"].is_array())
+    return fail(ErrorCode::data, (folder / "plan.json").string() + ": is no plan of a run");
+  record.argv.clear();
+  for (const nlohmann::json& word : plan.value("argv", nlohmann::json::array()))
+    if (word.is_string()) record.argv.push_back(word.get<std::string>());
+  const std::uint32_t first = record.world_size;
+  for (const nlohmann::json& json : plan["hosts"]) {
+    if (!json.is_object()) continue;
+    // The host of a site that has failed may be that of a later site.
+    const std::string name = text(json, "name");
+    auto host = std::ranges::find(record.hosts, name, &RunRecord::Host::name);
+    if (host == record.hosts.end()) host = record.hosts.insert(host, {name, {}});
+    for (const nlohmann::json& rank : json.value("ranks", nlohmann::json::array())) {
+      if (!rank.is_object()) continue;
+      host->ranks.push_back(first + static_cast<std::uint32_t>(number(rank, "rank")));
+      host->slots.push_back(static_cast<int>(number(rank, "slot")));
+      ++record.world_size;
+    }
+  }
+  return {};
+}
+
+/// Replaces the hosts of the first plan by those that the sites have now: sites join and leave, and
+/// spares take the place of hosts.
+void read_hosts_of_sites(const fs::path& run, RunRecord& record) {
+  RunRecord now;
+  for (const std::string& site : record.sites) {
+    const fs::path part = site_folder(run, site);
+    const std::uint32_t attempt = latest_attempt(part);
+    record.restarts += attempt - 1;
+    std::error_code ignored;
+    if (fs::exists(part / "removed", ignored)) continue;
+    // A site that is just being added has no plan yet.
+    (void)add_plan(attempt_folder(part, attempt), now);
+  }
+  if (now.hosts.empty()) return;
+  record.hosts = std::move(now.hosts);
+  record.world_size = now.world_size;
 }
 
 }  // namespace
@@ -143,24 +189,10 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
                             run.filename().string(), latest, latest == 1 ? " only" : "s"));
   record.id = run.filename().string();
   record.name = read_label(run).name;
-  SORTIE_ASSIGN_OR_RETURN(const std::string content,
-                          read_file(record.logs_of / "plan.json", kMaxRecordBytes));
-  const nlohmann::json plan = parse(content);
-  if (!plan.is_object() || !plan.contains("hosts") || !plan["hosts"].is_array())
-    return fail(ErrorCode::data, (record.logs_of / "plan.json").string() + ": is no plan of a run");
-  for (const nlohmann::json& word : plan.value("argv", nlohmann::json::array()))
-    if (word.is_string()) record.argv.push_back(word.get<std::string>());
-  for (const nlohmann::json& host : plan["hosts"]) {
-    if (!host.is_object()) continue;
-    record.hosts.push_back({text(host, "name"), {}});
-    for (const nlohmann::json& rank : host.value("ranks", nlohmann::json::array())) {
-      if (!rank.is_object()) continue;
-      record.hosts.back().ranks.push_back(static_cast<std::uint32_t>(number(rank, "rank")));
-      record.hosts.back().slots.push_back(static_cast<int>(number(rank, "slot")));
-    }
-    record.world_size += static_cast<std::uint32_t>(record.hosts.back().ranks.size());
-  }
+  SORTIE_TRY(add_plan(record.logs_of, record));
+  record.restarts = record.attempt - 1;
   record.sites = sites_in(run);
+  if (attempt == 0) read_hosts_of_sites(run, record);
   // The order matters: a supervisor writes the result before it exits. A site has the supervisor
   // and result of its run.
   const fs::path whole = run_of_site(run).value_or(run);

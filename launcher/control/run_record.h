@@ -57,11 +57,13 @@ struct RunRecord {
   std::filesystem::path logs_of;  // folder that contains its logs/
   std::vector<std::string> argv;
   /// The sites of a run over several sites. Each has a folder like that of a run
-  /// (run/attempt_folder.h), which read_run() also reads. Ranks in this record are then numbered
-  /// over all sites.
+  /// (run/attempt_folder.h), which read_run() also reads. Hosts and ranks in this record are then
+  /// those of the newest attempts of all sites that were not removed, and ranks are numbered over
+  /// these sites.
   std::vector<std::string> sites;
   std::vector<Host> hosts;
   std::uint32_t world_size = 0;
+  std::uint32_t restarts = 0;  // over all sites
   RunState state = RunState::lost;
   SupervisorFacts supervisor;   // the latest
   double supervised_since = 0;  // when the first one started, in seconds since 1970

@@ -43,7 +43,7 @@ OrderedJson run_json(const RunRecord& record, const TrainingView& training) {
                       {"ranks", record.world_size},
                       {"argv", record.argv},
                       {"attempt", record.attempt},
-                      {"restarts", record.attempt - 1},
+                      {"restarts", record.restarts},
                       {"started", record.started()}};
   if (record.result) {
     json["ended"] = record.result->ended;
@@ -179,7 +179,7 @@ std::string table(const std::vector<Listed>& runs) {
     const RunRecord& record = run.record;
     const TrainingCells cells = training_cells(run.training, record.alive(), unix_time());
     out += line(record.id, config::shorten(printable(record.name)), widest, record.state_text(),
-                record.world_size, record.attempt - 1, ago(record.started()), cells.step,
+                record.world_size, record.restarts, ago(record.started()), cells.step,
                 cells.loss, cells.tokens_per_s, cells.eta, cells.checkpoint, cells.best,
                 config::fold_host_names(record.host_names()));
   }

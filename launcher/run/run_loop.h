@@ -100,6 +100,8 @@ class RunLoop : public SupervisedRun {
   std::uint32_t attempt() const override { return plan_.attempt; }
   bool has_host(const std::string& name) const override;
   nlohmann::ordered_json progress() const override;
+  /// The plan of the current attempt; between two attempts that of the next one, once it is made.
+  const LaunchPlan& plan() const { return plan_; }
 
   /// Sends a message of a stream between hosts (Attempt::send_forward). Returns false between
   /// attempts.

@@ -19,10 +19,12 @@ SiteJson SiteRuns::site_list() const {
     const std::string& name = site.what.planned.place.name;
     const auto known = std::ranges::find(states, name, &OuterCoordinator::SiteState::name);
     std::vector<std::string> hosts;
-    for (const config::HostSlots& host : site.what.planned.hosts) hosts.push_back(host.name);
+    // The loop knows which spares have taken the place of hosts.
+    const LaunchPlan& plan = site.loop ? site.loop->plan() : site.what.planned.plan;
+    for (const HostPlan& host : plan.hosts) hosts.push_back(host.name);
     SiteJson entry = {{"site", name},
                       {"hosts", hosts},
-                      {"ranks", site.what.planned.plan.world_size},
+                      {"ranks", plan.world_size},
                       {"state", site.verdict ? "ended"
                                 : site.loop  ? site.loop->state()
                                              : "ended"},

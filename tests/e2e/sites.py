@@ -168,11 +168,41 @@ def scenario_a_site_is_added_and_another_removed(bed):
         said = run.sortie("sites", "remove", "b", "--run", run.id)
         equal(said.returncode, 0, f"sites remove ({said.stderr})")
         wait_until(lambda: sites.commits()[-1][1] == ["a", "c"], 20, "a round of a and c")
+        wait_until(lambda: '"state":"ended"' in (run.path / "events.jsonl").read_text(), 20, "the end of site b")
+        equal(run.status()["ranks"], 2, "ranks of a and c")
+        shown = run.sortie("status", run.id).stdout
+        check(re.search(r"^  hosts +h\[01,04\] \(2 ranks\)$", shown, re.M) and "\nsite b  removed\n" in shown,
+              f"hosts and sites in {shown}")
         sites.end()
         wait_until(lambda: run.status()["state"] == "ended", 60, "the end")
         equal(run.status()["exit_code"], 0, "exit code")
         sites.expect_whole("ac")
         bed.expect_nothing_left(10)
+
+
+def scenario_a_spare_takes_the_place_of_a_host_of_a_site(bed):
+    """All that lists hosts then names the spare."""
+    quick = {"runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "2s", "recovery.spares": '["h04 slots=1 site=b"]'}
+    with Sites(bed, step=0.05, sites="ab", settings=quick) as sites:
+        run = sites.run
+        sites.wait_for_round(2)
+        bed.link("h02", "down")
+        try:
+            wait_until(lambda: sites.attempts()["b"] == 2, 40, "attempt 2 of site b")
+            back = len(sites.commits())
+            wait_until(lambda: any("b" in members for _, members in sites.commits()[back:]), 30, "b in a round again")
+            listed = json.loads(run.sortie("sites", "ls", "--json", run.id).stdout)
+            equal([site["hosts"] for site in listed["sites"]], [["h01"], ["h04"]], "hosts in sites ls")
+            check("h[01,04] (2 ranks)" in run.sortie("status", run.id).stdout, "hosts in status")
+            equal([(one["hosts"], one["restarts"]) for one in json.loads(run.sortie("ps", "--json").stdout)["runs"]
+                   if one["run"] == run.id], [(["h01", "h04"], 1)], "hosts and restarts in ps")
+        finally:
+            bed.link("h02", "up")
+        sites.end()
+        wait_until(lambda: run.status()["state"] == "ended", 60, "the end")
+        equal(run.status()["exit_code"], 0, "exit code")
+        sites.expect_whole("ab")
+        bed.expect_nothing_left(15)
 
 
 def scenario_chaos_reaches_the_ranks_of_sites(bed):

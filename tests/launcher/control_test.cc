@@ -453,6 +453,38 @@ TEST_CASE("ps, status: a run whose result could not be written ended as its jour
     CHECK_MESSAGE(status->find(part) != std::string::npos, *status);
 }
 
+TEST_CASE("ps: the hosts, ranks and restarts of a run over sites are those that it has now") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  const fs::path run = make_run(dir.path(), "20260101-000000-aaaa", std::nullopt);
+  const auto lock = SupervisorLock::take(run, 1);
+  REQUIRE(lock);
+  const auto plan = [&](const fs::path& folder, const std::string& hosts) {
+    fs::create_directories(run / "sites" / folder);
+    test::write_text(run / "sites" / folder / "plan.json", R"({"argv":["a"],"hosts":)" + hosts + "}");
+  };
+  // The first plan has h1 and h2. In oslo a spare has taken the place of h1, rome was removed, bonn
+  // was added, and a site that is just being added has no plan yet.
+  plan("oslo", R"([{"name":"h1","ranks":[{"rank":0}]}])");
+  plan("oslo/attempts/3", R"([{"name":"h4","ranks":[{"rank":0}]}])");
+  plan("rome", R"([{"name":"h2","ranks":[{"rank":0}]}])");
+  test::write_text(run / "sites/rome/removed", "");
+  plan("bonn", R"([{"name":"h5","ranks":[{"rank":0,"slot":0},{"rank":1,"slot":1}]}])");
+  test::write_text(run / "sites/names", "oslo\nrome\nbonn\nkyiv\n");
+  const auto record = read_run(run);
+  REQUIRE(record);
+  CHECK(record->host_names() == std::vector<std::string>{"h4", "h5"});
+  CHECK(record->world_size == 3);
+  CHECK(record->hosts[1].ranks == std::vector<std::uint32_t>{1, 2});
+  CHECK(record->hosts[1].slots == std::vector<int>{0, 1});
+  const auto parsed = OrderedJson::parse(*ps_text(state, false, true));
+  CHECK(parsed["runs"][0]["restarts"] == 2);
+  CHECK(parsed["runs"][0]["ranks"] == 3);
+  CHECK(status_text("20260101", state, false)->find("h[4-5] (3 ranks)") != std::string::npos);
+  // The plan of the first attempt stays what it was.
+  CHECK(read_run(run, 1)->host_names() == std::vector<std::string>{"h1", "h2"});
+}
+
 TEST_CASE(
     "runs: a name is given, the config's, the program's, or that of the run it goes on from") {
   test::ScopedTempDir dir;
