@@ -8,6 +8,8 @@
 
 #include "common/config/architectures.h"
 #include "common/config/fields.h"
+#include "common/config/hostlist.h"
+#include "common/config/outer.h"
 #include "common/config/saved.h"
 #include "common/config/validate.h"
 #include "trainer/checkpoint/find.h"
@@ -39,8 +41,8 @@ const Keys& training_keys_of_model() {
   return keys;
 }
 
-/// Keys that do not decide the bits of a step, or are recorded in another way (precision, ranks,
-/// what moments are kept in).
+/// Keys that do not decide the bits of a step (on which way sites send each other the same bytes), or
+/// are recorded in another way (precision, ranks, what moments are kept in).
 bool is_beside_the_course(std::string_view key) {
   static const Keys keys = {"model.preset",
                             "model.precision",
@@ -57,6 +59,9 @@ bool is_beside_the_course(std::string_view key) {
                             "topology.expert_tensor_parallel_size",
                             "topology.parameter_sharding",
                             "optimizer.moments",
+                            "outer.streams",
+                            "outer.route",
+                            "outer.port",
                             "data.validation_data_prefixes",
                             "data.validation_chat_files",
                             "data.tokenizer"};
@@ -133,11 +138,15 @@ std::vector<KeyDifference> differences_of(const config::JobConfig& saved,
   return found;
 }
 
-/// Fills in derived sizes of the batch and the end of the schedule.
+/// Fills in derived sizes of the batch and the end of the schedule, and the main name of the level of
+/// compression between sites.
 config::JobConfig plain_course(config::JobConfig job, std::int64_t ranks) {
   auto& schedule = job.learning_rate_scheduler;
   if (schedule.learning_rate_decay_iters == 0 && schedule.learning_rate_decay_style != "constant")
     schedule.learning_rate_decay_iters = job.trainer.train_iterations;
+  if (const auto hosts = config::job_hosts(job.runner))
+    job.topology.gradient_compression = config::gradient_compression_level(
+        job.topology, static_cast<std::int64_t>(config::sites_of(*hosts).size()));
   const config::BatchOutcome batch = config::resolve_batch(job.topology, ranks);
   if (!batch.violations.empty()) return job;
   job.topology.micro_batch_size = batch.plan.micro_batch_size;

@@ -210,6 +210,22 @@ TEST_CASE("what makes a resumed run differ in bits is named by key") {
   CHECK(changes(facts, longer) ==
         std::vector<std::string>{"learning_rate_scheduler.learning_rate_decay_iters: was 4, is 9"});
 
+  // The same rounds in other words, over other connections.
+  config::JobConfig over_sites = job;
+  over_sites.runner.hosts = {"a site=oslo", "b site=rome"};
+  over_sites.outer.every = 5;
+  config::JobConfig on_another_way = over_sites;
+  on_another_way.topology.gradient_compression = "medium";  // auto, for several sites
+  on_another_way.outer.route = "launcher";
+  on_another_way.outer.port = 51000;
+  on_another_way.outer.streams = 1;
+  CHECK(course_differences({over_sites}, {on_another_way}, false).empty());
+  on_another_way.outer.wire = "bf16";
+  on_another_way.topology.gradient_compression = "weak";
+  CHECK(lines_of(course_differences({over_sites}, {on_another_way}, false)) ==
+        std::vector<std::string>{"topology.gradient_compression \"medium\" \"low\"",
+                                 "outer.wire \"auto\" \"bf16\""});
+
   config::JobConfig other = job;
   other.optimizer.weight_decay = 0.05;
   other.trainer.seed = 43;
