@@ -170,6 +170,8 @@ Result<bool> StageCache::install(const std::vector<wire::FileEntry>& entries) {
 }
 
 Result<> StageCache::use() {
+  // Ranks in containers may be of another user. On the host base_ keeps other users out.
+  if (::chmod(folder().c_str(), 0755) != 0) return std::unexpected(os_error(errno, folder()));
   if (::futimens(lock_.get(), nullptr) != 0)
     return std::unexpected(os_error(errno, folder() + ".lock"));
   if (letters_.empty() && ::flock(lock_.get(), LOCK_SH) != 0)

@@ -22,7 +22,7 @@ namespace sortie::runner {
 
 class StageCache {
  public:
-  /// Creates the folders (0700). `key`: 64 hex digits.
+  /// Creates the folders (0700, a tree in use 0755). `key`: 64 hex digits.
   static Result<StageCache> open(const std::string& key);
 
   /// Returns true if we hold the lock, either to use the existing tree or to fill the cache.

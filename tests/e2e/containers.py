@@ -130,6 +130,19 @@ def scenario_limits_reach_the_container(bed):
         equal(shm.split()[1], str(48 << 10), "KiB of /dev/shm")
 
 
+def scenario_staged_files_for_another_user(bed):
+    """The user of the ranks is not the one that signs in, and reads what was staged."""
+    with folder() as where:
+        where.chmod(0o755)
+        (where / "words").write_text("staged words\n")
+        with boxed(bed, "cat", "{stage}/words", hosts="h01", slots=1, box={"user": "12345:12345"},
+                   settings={"runner.stage": f'["{where}/words"]', "runner.mpi": "off"}) as run:
+            equal(run.wait(40), 0, "exit code")
+            equal(run.log(0), b"staged words\n", "output of the rank")
+    mode = bed.run_in("h01", "sh", "-c", "stat -c %a ~/.cache/sortie/stage").strip()
+    equal(mode, "700", "mode of the folder that keeps other users of the host out")
+
+
 def push_image(bed, ssh_config, *settings, environment=None):
     """Removes the image from the engines of the other hosts, then pushes it to them from the engine of h01."""
     for host in HOSTS[1:]:

@@ -443,8 +443,11 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
   const auto stage = [&](std::uint64_t limit = 1u << 30) { return staging.stage(limit); };
   CHECK(stage() == 2);
   CHECK(mode_of(cache) == 0700);
+  CHECK(mode_of(cache / key) == 0755);  // for a container's user
   CHECK(mode_of(cache / key / "trainer") == 0555);
+  fs::permissions(cache / key, static_cast<fs::perms>(0700));  // as an earlier version left it
   CHECK(stage() == 0);
+  CHECK(mode_of(cache / key) == 0755);
   fs::permissions(cache / key / "trainer", static_cast<fs::perms>(0755));
   {
     std::fstream file(cache / key / "trainer", std::ios::in | std::ios::out | std::ios::binary);
