@@ -50,6 +50,7 @@ bool is_wanted(Cause::What what) {
 Cause::What cause_of_error(ErrorCode code) {
   switch (code) {
     case ErrorCode::spawn:
+    case ErrorCode::unsupported:  // an MPI program that can not be wired up: never on this host
       return Cause::What::spawn;
     case ErrorCode::lost:
       return Cause::What::lost;

@@ -112,6 +112,9 @@ ROWS = [
     Row("MPI as another user than the runner's", {"user": "12345:12345"},
         ["e2e_mpi_ring.* is an MPI program, and .* same user as the runner", r"runner\.mpi"], (3,), ("e2e_mpi_ring",),
         settings={"runner.mpi": "auto"}, inside=True),
+    Row("the same in a run with restarts", {"user": "12345:12345"},
+        ["same user as the runner", "no rank had run: a restart would fail in the same way"], (3,), ("e2e_mpi_ring",),
+        settings={"runner.mpi": "auto", "recovery.max_restarts": 2}, inside=True),
     Row("the engine refuses an argument", {"extra_args": ["--cpuset-cpus=4000"]}, [r"h\[01-04\]: .*exit code 125", "(?i)cpu"], (3, 4)),
     Row("a limit above what the host grants", {"ulimits": '{nofile="1073741817"}'}, [r"h\[01-04\]: .*exit code 125", "rlimit|ulimit|nofile"], (3, 4)),
 ]

@@ -33,6 +33,12 @@ Cause failure(What what, int code, std::int64_t time, std::uint32_t rank = 0) {
   return cause;
 }
 
+TEST_CASE("what a host can not do is a failure of the set-up, which is not restarted") {
+  CHECK(cause_of_error(ErrorCode::spawn) == What::spawn);
+  CHECK(cause_of_error(ErrorCode::unsupported) == What::spawn);
+  CHECK(cause_of_error(ErrorCode::io) == What::runner);
+}
+
 TEST_CASE("which of two failures was first") {
   struct Row {
     const char* why;
