@@ -89,9 +89,35 @@ void OuterLoop::make_outer_state() {
   state_.round = progress_.round;
 }
 
+/// The number of a round gives its steps. With other rounds than those of the checkpoint the run
+/// would leave out steps, or repeat them.
+Result<> OuterLoop::check_same_rounds(const TrainingProgress& progress) const {
+  const OuterProgress& saved = progress.outer;
+  const bool without_rounds = progress.step > 0 && saved.round == 0 && saved.done == 0;
+  const std::int64_t begin = first_step_of(saved.round + 1);
+  if (!without_rounds && (saved.begin == 0 || saved.begin == begin)) return {};
+  const std::string found =
+      without_rounds
+          ? fmt::format("is at step {} of a run without rounds, and this job has rounds from its "
+                        "first step on",
+                        progress.step)
+          : fmt::format("has {} rounds in {} steps, which are {} steps in this job", saved.round,
+                        saved.begin, begin);
+  const char* const same =
+      without_rounds ? ""
+                     : "set outer.every, outer.start_after and topology.gradient_compression as in "
+                       "the run that saved it, or ";
+  return fail(ErrorCode::config,
+              fmt::format("outer.every: the checkpoint {}; {}start a new run with "
+                          "trainer.load_weights_from and another trainer.save_dir",
+                          found, same));
+}
+
 Result<> OuterLoop::start(TrainingProgress& progress) {
+  SORTIE_TRY(check_same_rounds(progress));
   resumed_ = progress.outer;
   progress.outer.own = 0;
+  progress.outer.begin = first_step_of(progress.outer.round + 1);
   progress_ = progress.outer;
   fresh_ = progress.step == 0 && progress_.round == 0;
   Result<> made;
@@ -256,6 +282,7 @@ void OuterLoop::end_round(TrainingProgress& progress) {
   state_.round = progress_.round;
   progress_.done = 0;
   progress_.first_sample = 0;
+  progress_.begin = first_step_of(progress_.round + 1);
   progress_.step = progress.step;
   progress.outer = progress_;
   fresh_ = false;

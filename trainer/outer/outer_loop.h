@@ -113,6 +113,7 @@ class OuterLoop {
     return !site_.settings.rounds || round <= site_.settings.start_after;
   }
   std::int64_t first_step_of(std::int64_t round) const;
+  Result<> check_same_rounds(const TrainingProgress& progress) const;
   std::int64_t steps_of(std::int64_t round) const;
   void make_outer_state();
   void weights_written();

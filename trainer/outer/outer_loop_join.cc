@@ -181,7 +181,7 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
     weights_written();
     own_differs_ = false;
   }
-  progress.step = first_step_of(progress_.round + 1);
+  progress_.begin = progress.step = first_step_of(progress_.round + 1);
   progress.outer = progress_;
   return {};
 }

@@ -62,6 +62,7 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
     manifest.counters["outer.step"] = outer.step;
     manifest.counters["outer.first_sample"] = outer.first_sample;
     manifest.counters["outer.own"] = outer.own;
+    manifest.counters["outer.begin"] = outer.begin;
   }
   if (std::isfinite(progress.best.loss)) {
     manifest.scalars["best_validation_loss"] = progress.best.loss;
@@ -92,7 +93,8 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
                     .done = outer("outer.done"),
                     .step = outer("outer.step"),
                     .first_sample = outer("outer.first_sample"),
-                    .own = outer("outer.own")};
+                    .own = outer("outer.own"),
+                    .begin = outer("outer.begin")};
   progress.best = {.loss = value_of(manifest.scalars, "best_validation_loss", progress.best.loss),
                    .step = value_of<std::int64_t>(manifest.counters, "best_validation_step", 0),
                    .measure = value_of<std::int64_t>(manifest.counters, "validation_measure", 0)};

@@ -18,6 +18,8 @@ struct OuterProgress {
   std::int64_t done = 0, step = 0, first_sample = 0;
   /// Not 0 if the site's own weights differ from those of the round; a checkpoint then has both.
   std::int64_t own = 0;
+  /// Step of the schedule after which the next round begins; 0 = not recorded, or the first round.
+  std::int64_t begin = 0;
 };
 
 /// The lowest validation loss so far. With trainer.keep_best only losses count whose checkpoint is

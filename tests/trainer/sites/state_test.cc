@@ -145,6 +145,48 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
   if (job.outer.fragments == 1) CHECK(resumed[0].weights == resumed[1].weights);
 }
 
+TEST_CASE("a checkpoint of other rounds is refused, because steps would be left out or repeated") {
+  const sortie::test::ScopedTempDir dir;
+  SitesJob job = saved_rounds(dir.path(), 9);
+  const auto refused = [](const SitesJob& resumed, const std::string& part) {
+    for (const SiteRun& run : Sites(resumed).run()) {
+      CAPTURE(run.error);
+      CHECK(run.error.starts_with("outer.every: the checkpoint " + part));
+      CHECK(run.error.find("trainer.load_weights_from") != std::string::npos);
+    }
+  };
+  SUBCASE("another number of steps") {
+    for (const SiteRun& run : Sites(job).run()) REQUIRE(run.error == "");
+    job.job.trainer.train_iterations = 18;
+    job.outer.every = 4;
+    refused(job, "has 3 rounds in 9 steps, which are 12 steps in this job");
+    job.outer.every = 3;
+    for (const SiteRun& run : Sites(job).run()) CHECK(run.error == "");
+  }
+  SUBCASE("plain steps before") {
+    job.outer.rounds = false;
+    for (const SiteRun& run : Sites(job).run()) REQUIRE(run.error == "");
+    job.job.trainer.train_iterations = 60;
+    job.outer.rounds = true;
+    refused(job, "has 9 rounds in 9 steps, which are 27 steps in this job");
+    job.outer.start_after = 9;  // from here on in rounds
+    for (const SiteRun& run : Sites(job).run()) CHECK(run.error == "");
+  }
+  SUBCASE("a run without sites") {
+    config::JobConfig plain = job.job;
+    plain.trainer.save_dir = (dir.path() / "plain").string();
+    const auto communicator = make_single_communicator();
+    TinyTraining training(plain, *communicator);
+    REQUIRE(training.trainer->run());
+    job.change = [&, change = job.change](std::size_t site, config::JobConfig one) {
+      one.trainer.load_dir = plain.trainer.save_dir;
+      return change(site, std::move(one));
+    };
+    job.job.trainer.train_iterations = 18;
+    refused(job, "is at step 9 of a run without rounds");
+  }
+}
+
 TEST_CASE("a site that is stopped again before its first step keeps its own weights on disk") {
   const sortie::test::ScopedTempDir dir;
   const auto stopped_at = [&](const std::string& question, std::int64_t round) {
