@@ -98,9 +98,10 @@ Result<> OuterLoop::check_same_rounds(const TrainingProgress& progress) const {
   if (!without_rounds && (saved.begin == 0 || saved.begin == begin)) return {};
   const std::string found =
       without_rounds
-          ? fmt::format("is at step {} of a run without rounds, and this job has rounds from its "
-                        "first step on",
-                        progress.step)
+          ? fmt::format(
+                "is at step {} of a run without rounds, and this job has rounds from its "
+                "first step on",
+                progress.step)
           : fmt::format("has {} rounds in {} steps, which are {} steps in this job", saved.round,
                         saved.begin, begin);
   const char* const same =

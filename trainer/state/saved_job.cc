@@ -41,8 +41,8 @@ const Keys& training_keys_of_model() {
   return keys;
 }
 
-/// Keys that do not decide the bits of a step (on which way sites send each other the same bytes), or
-/// are recorded in another way (precision, ranks, what moments are kept in).
+/// Keys that do not decide the bits of a step (on which way sites send each other the same bytes),
+/// or are recorded in another way (precision, ranks, what moments are kept in).
 bool is_beside_the_course(std::string_view key) {
   static const Keys keys = {"model.preset",
                             "model.precision",
@@ -138,8 +138,8 @@ std::vector<KeyDifference> differences_of(const config::JobConfig& saved,
   return found;
 }
 
-/// Fills in derived sizes of the batch and the end of the schedule, and the main name of the level of
-/// compression between sites.
+/// Fills in derived sizes of the batch and the end of the schedule, and the main name of the level
+/// of compression between sites.
 config::JobConfig plain_course(config::JobConfig job, std::int64_t ranks) {
   auto& schedule = job.learning_rate_scheduler;
   if (schedule.learning_rate_decay_iters == 0 && schedule.learning_rate_decay_style != "constant")
