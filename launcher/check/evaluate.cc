@@ -55,11 +55,9 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
   const std::vector<std::string> names = check_names(expect);
   std::vector<std::vector<Finding>> findings(hosts.size());
   std::vector<std::vector<Finding>> compared = {
-      judge_kernels(hosts),        judge_gpus(hosts),
-      judge_files(hosts, expect),  judge_mpi(hosts, expect),
-      judge_network(hosts),        judge_bandwidth(hosts),
-      judge_images(hosts, expect), judge_reached(hosts, expect),
-      judge_sites(hosts, expect)};
+      judge_kernels(hosts),        judge_gpus(hosts, expect),    judge_files(hosts, expect),
+      judge_mpi(hosts, expect),    judge_network(hosts),         judge_bandwidth(hosts),
+      judge_images(hosts, expect), judge_reached(hosts, expect), judge_sites(hosts, expect)};
   const bool own_shm = expect.container && expect.container->ipc != "host";
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostResult& host = hosts[i];

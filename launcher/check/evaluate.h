@@ -60,6 +60,7 @@ struct Expectations {
   std::size_t world_size = 0;
   bool bandwidth = false;
   bool allow_same_machine = false;
+  bool gpus = false;  // each rank needs one: trainer.device = "cuda"
   std::optional<ContainerExpectations> container;
   std::optional<SiteExpectations> sites;
   std::optional<std::int64_t> tunnel_port;  // set with runner.network.tunnel
@@ -135,7 +136,7 @@ std::vector<Finding> judge_reached(const std::vector<HostResult>& hosts,
                                    const Expectations& expect);
 std::vector<Finding> judge_images(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts);
-std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts);
+std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_files(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_network(const std::vector<HostResult>& hosts);

@@ -82,12 +82,15 @@ void judge_drivers(const std::vector<HostResult>& hosts, std::vector<Finding>& f
   }
 }
 
-Finding judge_gpus_of(const HostResult& host, bool others_have) {
+Finding judge_gpus_of(const HostResult& host, const Expectations& expect, bool others_have) {
   const GpuFacts& facts = *host.report.gpus;
   const char* const fix = "see nvidia-smi and dmesg there, and that its user may open /dev/nvidia*";
   if (!facts.smi_error.empty())
     return {"gpus", Verdict::fail, fmt::format("{}: {}", facts.smi, facts.smi_error), fix};
   const std::size_t count = gpu_count(facts);
+  if (count == 0 && expect.gpus)
+    return {"gpus", Verdict::fail, "none, and trainer.device = \"cuda\" needs one for each rank",
+            "use hosts with NVIDIA GPUs, or set trainer.device = \"cpu\""};
   if (count == 0 && facts.smi.empty() && !others_have)
     return {"gpus", Verdict::pass, "none: slots are shares of the cores", ""};
   if (count == 0)
@@ -102,7 +105,8 @@ Finding judge_gpus_of(const HostResult& host, bool others_have) {
   const std::string names = gpu_names(facts);
   std::string text = fmt::format("{}{}{}", count, names.empty() ? "" : " x ", names);
   if (static_cast<std::size_t>(last) >= count)
-    return {"gpus", Verdict::warn, fmt::format("{}, but slot {} is used", text, last),
+    return {"gpus", expect.gpus ? Verdict::fail : Verdict::warn,
+            fmt::format("{}, but slot {} is used", text, last),
             fmt::format("slots={} or a list of ids below {}: its rank would find no GPU", count,
                         count)};
   return {"gpus", Verdict::pass, std::move(text), ""};
@@ -198,13 +202,13 @@ std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts) {
   return findings;
 }
 
-std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts) {
+std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts, const Expectations& expect) {
   std::vector<Finding> findings = blank(hosts, "gpus");
   const bool any = std::ranges::any_of(hosts, [](const HostResult& host) {
     return host.report.gpus && gpu_count(*host.report.gpus) > 0;
   });
   for (std::size_t i = 0; i < hosts.size(); ++i)
-    if (hosts[i].report.gpus) findings[i] = judge_gpus_of(hosts[i], any);
+    if (hosts[i].report.gpus) findings[i] = judge_gpus_of(hosts[i], expect, any);
   judge_drivers(hosts, findings);
   return findings;
 }

@@ -147,6 +147,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   expect.mpi = planned.plan.mpi;
   // Only Sortie's own trainer reads data and writes checkpoints as the config has it.
   if (job.runner.program.empty()) {
+    expect.gpus = job.trainer.device == "cuda";
     expect.save_dir = job.trainer.save_dir;
     expect.files = data_files(job.data);
   }

@@ -117,6 +117,7 @@ TEST_CASE("cores, memory, limits against the slots") {
 
 TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without") {
   std::vector<HostResult> hosts = {sound_host("h1"), sound_host("h2"), sound_host("h3")};
+  Expectations expect = sound_expectations();
   const auto with = [](std::size_t count) {
     GpuFacts gpus;
     gpus.smi = "/usr/bin/nvidia-smi";
@@ -126,27 +127,34 @@ TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without")
   };
   hosts[0].report.gpus = with(2);
   hosts[1].report.gpus = with(1);  // but the host has slots 0 and 1
-  const auto found = judge_gpus(hosts);
+  const auto found = judge_gpus(hosts, expect);
   CHECK(found[0].verdict == Verdict::pass);
   CHECK(found[0].reason == "2 x NVIDIA H100");
   CHECK(found[1].verdict == Verdict::warn);
   CHECK(found[2].verdict == Verdict::warn);
+  expect.gpus = true;  // then the ranks would end at once
+  CHECK(judge_gpus(hosts, expect)[0].verdict == Verdict::pass);
+  CHECK(judge_gpus(hosts, expect)[1].verdict == Verdict::fail);
+  CHECK(judge_gpus(hosts, expect)[2].verdict == Verdict::fail);
+  CHECK(judge_gpus({sound_host("h3")}, expect)[0].reason.find("trainer.device") !=
+        std::string::npos);
+  expect.gpus = false;
   hosts[0].report.gpus->smi_error = "exit code 255: Unable to determine the device handle";
-  CHECK(judge_gpus(hosts)[0].verdict == Verdict::fail);
+  CHECK(judge_gpus(hosts, expect)[0].verdict == Verdict::fail);
   hosts[1].report.gpus->driver = 2;
-  CHECK(judge_gpus(hosts)[1].verdict == Verdict::fail);
+  CHECK(judge_gpus(hosts, expect)[1].verdict == Verdict::fail);
 
   // Drivers: equal ones, one that is too old, different ones.
   hosts[0].report.gpus = hosts[1].report.gpus = with(2);
   hosts[0].report.gpus->driver_version = hosts[1].report.gpus->driver_version = "580.65.06";
-  CHECK(judge_gpus(hosts)[0].verdict == Verdict::pass);
-  CHECK(judge_gpus(hosts)[0].reason == "2 x NVIDIA H100, driver 580.65.06");
+  CHECK(judge_gpus(hosts, expect)[0].verdict == Verdict::pass);
+  CHECK(judge_gpus(hosts, expect)[0].reason == "2 x NVIDIA H100, driver 580.65.06");
   hosts[1].report.gpus->driver_version = "570.10";
-  CHECK(judge_gpus(hosts)[1].verdict == Verdict::warn);
-  CHECK(judge_gpus(hosts)[1].reason.find("needs 580 or newer") != std::string::npos);
+  CHECK(judge_gpus(hosts, expect)[1].verdict == Verdict::warn);
+  CHECK(judge_gpus(hosts, expect)[1].reason.find("needs 580 or newer") != std::string::npos);
   hosts[0].report.gpus->driver_version = "590.1";
   hosts[1].report.gpus->driver_version = "600.1";
-  const auto differ = judge_gpus(hosts);
+  const auto differ = judge_gpus(hosts, expect);
   CHECK((differ[0].verdict == Verdict::warn) != (differ[1].verdict == Verdict::warn));
 }
 
