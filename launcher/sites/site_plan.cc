@@ -43,6 +43,7 @@ Result<std::vector<PlannedSite>> plan_sites(const config::JobConfig& job,
 
 LaunchPlan plan_of_all(const std::vector<PlannedSite>& sites) {
   LaunchPlan all = sites.front().plan;
+  if (sites.size() == 1) return all;
   std::erase_if(all.env, [](const auto& entry) { return entry.first.starts_with("SORTIE_SITE"); });
   all.hosts.clear();
   all.nodes.clear();

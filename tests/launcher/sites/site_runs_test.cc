@@ -100,6 +100,28 @@ TEST_CASE("sites: another supervisor knows a site that was added and has not joi
   CHECK(states.at("c") == wanted);
 }
 
+TEST_CASE("sites: the plan of a run with one site is that of the site, with its variables") {
+  config::JobConfig job;
+  job.runner.program = {"true"};
+  const auto site = [&](const std::string& name, std::int64_t index, std::int64_t count) {
+    PlannedSite planned;
+    planned.place = {name, index, count};
+    planned.hosts = {{"host-" + name, {0}}};
+    planned.plan = make_site_plan(job, planned.hosts, {}, planned.place).value();
+    return planned;
+  };
+  const auto has_site = [](const LaunchPlan& plan) {
+    return std::ranges::any_of(plan.env,
+                               [](const auto& one) { return one.first == "SORTIE_SITE"; });
+  };
+  const LaunchPlan one = plan_of_all({site("a", 0, 1)});
+  CHECK(has_site(one));
+  CHECK(plan_hash(one) == plan_hash(site("a", 0, 1).plan));
+  const LaunchPlan two = plan_of_all({site("a", 0, 2), site("b", 1, 2)});
+  CHECK_FALSE(has_site(two));
+  CHECK(two.world_size == 2);
+}
+
 TEST_CASE("sites: without global_batch_size a step has the batch of one site times their number") {
   config::TopologyConfig topology;
   topology.micro_batch_size = 2;
