@@ -175,7 +175,8 @@ struct TinyTraining {
 };
 
 /// Starts a trainer and destroys it.
-inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokenizer = {}) {
+inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokenizer = {},
+                              const outer::Site* site = nullptr) {
   const auto communicator = make_single_communicator();
   RankContext rank;
   rank.compute = compute_device();
@@ -186,6 +187,7 @@ inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokeniz
   Trainer trainer(job, batch.plan, rank, *communicator, *events, samples, {}, cpu, DType::f32,
                   "test-build");
   trainer.set_tokenizer(std::move(tokenizer));
+  if (site != nullptr) trainer.set_site(*site);
   return trainer.start();
 }
 
