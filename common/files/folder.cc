@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "common/files/entry_path.h"
 
@@ -17,17 +18,24 @@ constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 }  // namespace
 
 Result<Folder> Folder::open(const std::string& path, unsigned mode) {
+  // A refusal does not matter if the folder exists, because some file systems refuse before they
+  // look. Else it is the cause of the ENOENT that follows.
+  std::optional<Error> refused;
+  const auto failed = [&](int error, const std::string& where) {
+    return std::unexpected(error == ENOENT && refused ? *refused : os_error(error, where));
+  };
   for (std::size_t at = 1; at < path.size();) {
     const std::size_t slash = std::min(path.find('/', at), path.size());
-    if (::mkdir(path.substr(0, slash).c_str(), mode) != 0 && errno != EEXIST && errno != EROFS &&
-        errno != EACCES)
-      return std::unexpected(os_error(errno, path.substr(0, slash)));
+    const std::string part = path.substr(0, slash);
     at = slash + 1;
+    if (::mkdir(part.c_str(), mode) == 0 || errno == EEXIST) continue;
+    if (errno != EROFS && errno != EACCES) return failed(errno, part);
+    refused = os_error(errno, fmt::format("{}: make this folder", part));
   }
   Folder folder;
   folder.path_ = path;
   folder.fd_.reset(::open(path.c_str(), kFolderFlags));
-  if (!folder.fd_) return std::unexpected(os_error(errno, path));
+  if (!folder.fd_) return failed(errno, path);
   return folder;
 }
 

@@ -99,6 +99,23 @@ struct AsNobody {
 
 }  // namespace
 
+TEST_CASE("a folder that may not be made is named with the refusal, not as a missing one" *
+          doctest::skip(::geteuid() != 0)) {
+  const ScopedTempDir dir;
+  fs::create_directories(dir / "taken/there");
+  for (const fs::path& folder : {dir.path(), dir / "taken"})
+    fs::permissions(folder, static_cast<fs::perms>(0755));
+  const AsNobody nobody;
+  for (const char* below : {"taken/new", "taken/new/", "taken/new/deeper"}) {
+    CAPTURE(below);
+    const auto folder = Folder::open((dir / below).string());
+    REQUIRE_FALSE(folder);
+    CHECK(folder.error().message ==
+          (dir / "taken/new").string() + ": make this folder: Permission denied");
+  }
+  CHECK(Folder::open((dir / "taken/there").string()));  // it exists: no need to make it
+}
+
 TEST_CASE("a tree arrives with modes, symlinks and empty files; then only what differs") {
   const ScopedTempDir dir;
   const fs::path from = dir / "from", to = dir / "to";
