@@ -134,7 +134,8 @@ std::string trust_command(const HostSettings& settings, const HostKey& key,
 
 Result<> check_host_key(const HostSettings& settings, KnownHosts& known_hosts, const HostKey& key,
                         bool accept_new) {
-  const HostKeyCheck check = known_hosts.check(settings.key_name, key);
+  const HostKeyCheck check =
+      known_hosts.check(settings.key_name, settings.key_name_without_port, key);
   const std::string file =
       settings.known_hosts_files.empty() ? "" : settings.known_hosts_files.front().string();
   const std::string trust = trust_command(settings, key, file);
@@ -214,7 +215,10 @@ asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSet
                                       config::SshConfig ssh) {
   auto loaded = known_hosts->load(settings.known_hosts_files);
   if (!loaded) co_return loaded;
-  auto configured = configure(core->session(), settings, known_hosts->key_types(settings.key_name));
+  auto known_types = known_hosts->key_types(settings.key_name);
+  if (known_types.empty() && !settings.key_name_without_port.empty())
+    known_types = known_hosts->key_types(settings.key_name_without_port);
+  auto configured = configure(core->session(), settings, known_types);
   if (!configured) co_return configured;
   const auto deadline = Clock::now() + ssh.handshake_timeout;
   const auto status = co_await core->drive([&] { return core->connect_step(); }, deadline);

@@ -172,10 +172,11 @@ HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
     settings.host_name = expand_tokens(files.host_name, settings, spec.host, environment);
   if (!files.host_key_alias.empty()) {
     settings.key_name = files.host_key_alias;
+  } else if (settings.port == 22) {
+    settings.key_name = settings.host_name;
   } else {
-    settings.key_name = settings.port == 22
-                            ? settings.host_name
-                            : fmt::format("[{}]:{}", settings.host_name, settings.port);
+    settings.key_name = fmt::format("[{}]:{}", settings.host_name, settings.port);
+    settings.key_name_without_port = settings.host_name;
   }
   return settings;
 }

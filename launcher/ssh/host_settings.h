@@ -18,6 +18,7 @@ struct HostSettings {
   int port = 22;
   std::string user;
   std::string key_name;  // name in known_hosts: "host", "[host]:2222" or HostKeyAlias
+  std::string key_name_without_port;  // looked up if key_name is unknown; empty = not another name
   std::vector<std::filesystem::path> identity_files;
   bool identities_named = false;  // named by the user; else the default files, which need not exist
   bool identities_only = false;
@@ -40,7 +41,7 @@ struct HostSpec {
 };
 Result<HostSpec> parse_host_spec(std::string_view text);
 
-/// Fills in host_name, port, user and key_name only: the first step of make_host_settings().
+/// Fills in host_name, port, user and the names in known_hosts only: the first step of make_host_settings().
 HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
                            const HostConfig& files, const UserEnvironment& environment,
                            bool is_jump);

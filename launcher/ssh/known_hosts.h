@@ -53,6 +53,10 @@ class KnownHosts {
 
   /// `name`: "host", or "[host]:port" if the port is not 22.
   HostKeyCheck check(const std::string& name, const HostKey& key) const;
+  /// As `check`; if the name is unknown, an entry for `name_without_port` (not empty) makes the key
+  /// known or revoked. OpenSSH accepts a host at another port by such an entry, too.
+  HostKeyCheck check(const std::string& name, const std::string& name_without_port,
+                     const HostKey& key) const;
   /// Returns the types of the known keys of a name, in file order.
   std::vector<std::string> key_types(const std::string& name) const;
 

@@ -172,6 +172,17 @@ TEST_SUITE("launcher") {
       CHECK(connection.error().code == ErrorCode::host_key);
       CHECK(contains(connection.error().message, "known_hosts:2"));
     }
+    SUBCASE("without the port, as ssh accepts it; not for an alias") {
+      world.know("127.0.0.1 " + server.host_key() + "\n");
+      CHECK(world.connect(at(server.port())));
+      world.know(world.known() + "@revoked 127.0.0.1 " + server.host_key() + "\n");
+      const auto revoked = world.connect(at(server.port()));
+      REQUIRE_FALSE(revoked);
+      CHECK(contains(revoked.error().message, "known_hosts:2"));
+      world.know("127.0.0.1 " + server.host_key() + "\n");
+      world.configure("Host *\n  HostKeyAlias farm\n");
+      CHECK_FALSE(world.connect(at(server.port())));
+    }
     SUBCASE("HostKeyAlias") {
       world.know("farm " + server.host_key() + "\n");
       world.configure("Host *\n  HostKeyAlias farm\n");

@@ -242,6 +242,14 @@ TEST_SUITE("launcher") {
     CHECK(verdict("[one]:2222", "ssh-ed25519", "blob-b") == known);
     CHECK(hosts.check("two", {"ssh-ed25519", "x"}).place == (folder / "kh").string() + ":1");
     CHECK(hosts.key_types("x.farm") == std::vector<std::string>{"ssh-rsa"});
+    // A host at another port may be known without it; a key of port 22 does not contradict.
+    const auto at_port = [&](const char* port, const char* name, const char* blob) {
+      return hosts.check(port, name, {"ssh-ed25519", blob}).verdict;
+    };
+    CHECK(at_port("[two]:2222", "two", "blob-a") == known);
+    CHECK(at_port("[two]:2222", "two", "blob-b") == unknown);
+    CHECK(at_port("[two]:2222", "", "blob-a") == unknown);
+    CHECK(at_port("[one]:2222", "one", "blob-a") == changed);
     // The record gets a separate line although the file does not end with a newline, and is found.
     REQUIRE(record_host_key(folder / "kh", "three", {"ssh-ed25519", "blob-c"}));
     REQUIRE(hosts.load({folder / "kh"}));
