@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "common/base/hex.h"
 #include "launcher/host/sha256.h"
 
@@ -17,12 +19,21 @@ void add_value(std::string& text, std::string_view value) {
   text += fmt::format("{}:{};", value.size(), value);
 }
 
+/// ssh gets the variables when it makes a master; others are named in paths, as ${NAME} or $NAME.
+bool uses_variables(const config::SshConfig& ssh, const HostConfig& files) {
+  const auto names_one = [](const std::string& text) { return text.contains('$'); };
+  return !files.control_path.empty() || names_one(files.identity_agent) ||
+         names_one(ssh.identity_file) || names_one(ssh.known_hosts_file) ||
+         std::ranges::any_of(files.identity_files, names_one) ||
+         std::ranges::any_of(files.user_known_hosts_files, names_one);
+}
+
 }  // namespace
 
 struct ConnectionKeys::Gathered {
   std::string text;
   std::string address;  // of the host itself
-  bool names_master = false;
+  bool uses_variables = false;
 };
 
 ConnectionKeys::ConnectionKeys(config::SshConfig ssh, UserEnvironment environment)
@@ -51,7 +62,7 @@ Result<> ConnectionKeys::add(Gathered& all, const HostSpec& spec, int depth) {
                           make_host_settings(spec, ssh_, files, environment_, depth > 0));
   std::string& text = all.text;
   if (depth == 0) all.address = settings.address();
-  all.names_master = all.names_master || !files.control_path.empty();
+  all.uses_variables = all.uses_variables || uses_variables(ssh_, files);
   for (const std::string& value :
        {settings.host_name, std::to_string(settings.port), settings.user, settings.key_name,
         settings.agent_socket, settings.kex_algorithms, settings.host_key_algorithms,
@@ -79,7 +90,7 @@ Result<ConnectionKey> ConnectionKeys::key_of(const std::string& host) {
   Gathered all;
   add_value(all.text, ssh_.control);  // decides whether a master may be used
   SORTIE_TRY(add(all, spec, 0));
-  return ConnectionKey{hex(sha256(all.text)), std::move(all.address), all.names_master};
+  return ConnectionKey{hex(sha256(all.text)), std::move(all.address), all.uses_variables};
 }
 
 }  // namespace sortie::launcher::ssh

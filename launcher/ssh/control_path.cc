@@ -163,8 +163,8 @@ std::string connection_hash(const ControlNames& names, bool with_jump_host) {
   return hex({reinterpret_cast<const char*>(digest), length});
 }
 
-Result<std::filesystem::path> expand_control_path(std::string_view text, const ControlNames& names,
-                                                  bool with_jump_host) {
+Result<std::filesystem::path> expand_ssh_path(std::string_view text, const ControlNames& names,
+                                              bool with_jump_host) {
   SORTIE_ASSIGN_OR_RETURN(const std::string from_home, expand_tilde(text, names));
   std::string path;
   for (std::size_t i = 0; i < from_home.size(); ++i) {

@@ -1,5 +1,5 @@
 // ControlMaster, ControlPath and ControlPersist of ssh_config: parses their values, expands the
-// tokens of a path, and checks whether its folder is safe. Opens no socket.
+// tokens of paths, and checks whether the folder of a ControlPath is safe. Opens no socket.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +22,7 @@ Result<ControlMaster> parse_control_master(std::string_view value);
 /// times ("600", "1h30m"). ErrorCode::config.
 Result<bool> parse_control_persist(std::string_view value);
 
-/// Values of the tokens of ControlPath.
+/// Values of the tokens of ControlPath, IdentityFile, UserKnownHostsFile and IdentityAgent.
 struct ControlNames {
   std::string host;                      // %h: HostName, in lower case
   std::string typed;                     // %n: the host as the user wrote it
@@ -42,8 +42,8 @@ std::string connection_hash(const ControlNames& names, bool with_jump_host);
 
 /// Expands "~", "~user", tokens and ${VARIABLES} in the order in which ssh does. ErrorCode::config
 /// for a token or variable that ssh would refuse, too.
-Result<std::filesystem::path> expand_control_path(std::string_view text, const ControlNames& names,
-                                                  bool with_jump_host);
+Result<std::filesystem::path> expand_ssh_path(std::string_view text, const ControlNames& names,
+                                              bool with_jump_host);
 
 /// Checks that no other user can replace the socket: its folder must belong to the user or to root,
 /// and must not be writable by others, except with root's sticky bit as in /tmp.

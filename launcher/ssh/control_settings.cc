@@ -1,41 +1,14 @@
 #include "launcher/ssh/control_settings.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 
+#include "launcher/ssh/control_path.h"
 #include "launcher/ssh/pattern.h"
 
 namespace sortie::launcher::ssh {
 namespace {
-
-// The host of the last hop, as written in the config.
-std::string jump_name(const HostConfig& files) {
-  if (files.proxy_jump.empty() || files.proxy_jump == "none") return "";
-  const std::size_t comma = files.proxy_jump.rfind(',');
-  const auto last =
-      std::string_view(files.proxy_jump).substr(comma == std::string::npos ? 0 : comma + 1);
-  const auto spec = parse_host_spec(last);
-  return spec ? spec->host : "";
-}
-
-ControlNames names_of(const HostSpec& spec, const HostSettings& settings, const HostConfig& files,
-                      const UserEnvironment& environment, const std::string& this_host) {
-  ControlNames names;
-  names.host = lower(settings.host_name);
-  names.typed = spec.host;
-  names.key_alias = files.host_key_alias.empty() ? spec.host : files.host_key_alias;
-  names.port = std::to_string(settings.port);
-  names.user = settings.user;
-  names.jump_host = jump_name(files);
-  names.this_host = this_host;
-  names.this_user = environment.user;
-  names.uid = std::to_string(::getuid());
-  names.home = environment.home.string();
-  names.variables = &environment.variables;
-  return names;
-}
 
 bool names_file(const std::vector<std::string>& files, const std::string& wanted,
                 const UserEnvironment& environment) {
@@ -77,13 +50,13 @@ std::string contradiction(const HostSettings& settings, const config::SshConfig&
 Result<ControlSettings> make_control_settings(const HostSpec& spec, const config::SshConfig& ssh,
                                               const HostConfig& files,
                                               const UserEnvironment& environment,
-                                              const std::string& this_host, bool is_jump) {
+                                              bool is_jump) {
   ControlSettings control;
   if (files.control_path.empty() || lower(files.control_path) == "none") return control;
   const HostSettings settings = name_settings(spec, ssh, files, environment, is_jump);
-  const ControlNames names = names_of(spec, settings, files, environment, this_host);
+  const ControlNames names = token_values(spec, settings, files, environment);
   for (const bool with_jump_host : {true, false}) {
-    auto path = expand_control_path(files.control_path, names, with_jump_host);
+    auto path = expand_ssh_path(files.control_path, names, with_jump_host);
     if (!path)
       return std::unexpected(
           with_context(path.error(), fmt::format("{}: ControlPath", files.control_path_place)));

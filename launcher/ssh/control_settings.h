@@ -26,12 +26,11 @@ struct ControlSettings {
   std::string left_alone;
 };
 
-/// `this_host`: host name of this machine. For a jump host (`is_jump`) the user and port of
-/// runner.ssh are ignored. ErrorCode::config, with file and line, for a ControlPath that ssh
-/// refuses.
+/// For a jump host (`is_jump`) the user and port of runner.ssh are ignored. ErrorCode::config, with
+/// file and line, for a ControlPath that ssh refuses.
 Result<ControlSettings> make_control_settings(const HostSpec& spec, const config::SshConfig& ssh,
                                               const HostConfig& files,
                                               const UserEnvironment& environment,
-                                              const std::string& this_host, bool is_jump);
+                                              bool is_jump);
 
 }  // namespace sortie::launcher::ssh

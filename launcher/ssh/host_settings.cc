@@ -5,13 +5,16 @@
 
 #include <charconv>
 
+#include "launcher/ssh/pattern.h"
+
 namespace sortie::launcher::ssh {
 namespace {
 
 using std::filesystem::path;
 
+// Expands the tokens of HostName, ProxyJump and ProxyCommand.
 std::string expand_tokens(std::string_view text, const HostSettings& settings,
-                          const std::string& alias, const UserEnvironment& environment) {
+                          const std::string& alias) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%' || i + 1 == text.size()) {
@@ -34,16 +37,7 @@ std::string expand_tokens(std::string_view text, const HostSettings& settings,
       case 'r':
         result += settings.user;
         break;
-      case 'u':
-        result += environment.user;
-        break;
-      case 'd':
-        result += environment.home.string();
-        break;
-      case 'i':
-        result += std::to_string(::getuid());
-        break;
-      default:
+      default:  // not a token: the zone of an IPv6 address
         result += '%';
         result += text[i];
     }
@@ -98,13 +92,40 @@ Result<std::vector<std::string>> find_jumps(const HostSpec& spec, const HostConf
   }
   if (jumps.empty() || jumps == "none") return std::vector<std::string>{};
   auto list = split_commas(jumps);
-  for (const std::string& jump : list) {
+  for (std::string& jump : list) {
+    jump = expand_tokens(jump, settings, spec.host);
     SORTIE_ASSIGN_OR_RETURN(const HostSpec hop, parse_host_spec(jump));
     // "Host *" with a ProxyJump also covers the jump host itself: it is reached directly.
     const bool is_self = hop.host == spec.host || hop.host == settings.host_name;
     if (is_self && (hop.port == 0 || hop.port == settings.port)) return std::vector<std::string>{};
   }
   return list;
+}
+
+// The host of the last hop, as written in the config.
+std::string last_jump_name(const HostConfig& files) {
+  if (files.proxy_jump.empty() || files.proxy_jump == "none") return "";
+  const std::size_t comma = files.proxy_jump.rfind(',');
+  const auto last =
+      std::string_view(files.proxy_jump).substr(comma == std::string::npos ? 0 : comma + 1);
+  const auto spec = parse_host_spec(last);
+  return spec ? spec->host : "";
+}
+
+// `value`: IdentityAgent; empty if it is not set. "$NAME" is the older form of "${NAME}"; there a
+// variable that is not set means no agent.
+Result<std::string> find_agent(const std::string& value, const UserEnvironment& environment,
+                               const ControlNames& names) {
+  if (value == "none") return std::string();
+  if (value.empty() || value == "SSH_AUTH_SOCK") return environment.agent_socket;
+  if (value.starts_with('$') && !value.starts_with("${")) {
+    const auto socket = environment.variables.find(std::string_view(value).substr(1));
+    return socket == environment.variables.end() ? "" : socket->second;
+  }
+  auto expanded = expand_ssh_path(value, names, /*with_jump_host=*/true);
+  if (!expanded)
+    return std::unexpected(with_context(expanded.error(), fmt::format("IdentityAgent {}", value)));
+  return expanded->string();
 }
 
 }  // namespace
@@ -169,7 +190,7 @@ HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
   if (spec.port) settings.port = spec.port;
   settings.host_name = spec.host;
   if (!files.host_name.empty())
-    settings.host_name = expand_tokens(files.host_name, settings, spec.host, environment);
+    settings.host_name = expand_tokens(files.host_name, settings, spec.host);
   if (!files.host_key_alias.empty()) {
     settings.key_name = files.host_key_alias;
   } else if (settings.port == 22) {
@@ -181,40 +202,62 @@ HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
   return settings;
 }
 
+ControlNames token_values(const HostSpec& spec, const HostSettings& settings,
+                          const HostConfig& files, const UserEnvironment& environment) {
+  ControlNames names;
+  names.host = lower(settings.host_name);
+  names.typed = spec.host;
+  names.key_alias = files.host_key_alias.empty() ? spec.host : files.host_key_alias;
+  names.port = std::to_string(settings.port);
+  names.user = settings.user;
+  names.jump_host = last_jump_name(files);
+  names.this_host = environment.this_host;
+  names.this_user = environment.user;
+  names.uid = std::to_string(::getuid());
+  names.home = environment.home.string();
+  names.variables = &environment.variables;
+  return names;
+}
+
 Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshConfig& ssh,
                                         const HostConfig& files, const UserEnvironment& environment,
                                         bool is_jump) {
   HostSettings settings = name_settings(spec, ssh, files, environment, is_jump);
-  const auto expand = [&](const std::string& text) {
-    return environment.expand_home(expand_tokens(text, settings, spec.host, environment));
+  const ControlNames names = token_values(spec, settings, files, environment);
+  // Appends the expanded path. `key`: the key that names it.
+  const auto add = [&](std::vector<path>& paths, const std::string& text,
+                       std::string_view key) -> Result<> {
+    auto expanded = expand_ssh_path(text, names, /*with_jump_host=*/true);
+    if (!expanded)
+      return std::unexpected(with_context(expanded.error(), fmt::format("{} {}", key, text)));
+    paths.push_back(std::move(*expanded));
+    return {};
   };
 
-  if (!ssh.identity_file.empty()) settings.identity_files.push_back(expand(ssh.identity_file));
+  if (!ssh.identity_file.empty())
+    SORTIE_TRY(add(settings.identity_files, ssh.identity_file, "runner.ssh.identity_file"));
   for (const auto& file : files.identity_files)
-    if (file != "none") settings.identity_files.push_back(expand(file));
+    if (file != "none") SORTIE_TRY(add(settings.identity_files, file, "IdentityFile"));
   settings.identities_named = !settings.identity_files.empty() || !files.identity_files.empty();
   if (!settings.identities_named)
     for (const char* name : {"id_ed25519", "id_ecdsa", "id_rsa"})
       settings.identity_files.push_back(environment.home / ".ssh" / name);
   settings.identities_only = files.identities_only;
-  settings.agent_socket = environment.agent_socket;
-  if (files.identity_agent == "none") {
-    settings.agent_socket.clear();
-  } else if (!files.identity_agent.empty() && files.identity_agent != "SSH_AUTH_SOCK") {
-    settings.agent_socket = expand(files.identity_agent).string();
-  }
+  SORTIE_ASSIGN_OR_RETURN(settings.agent_socket,
+                          find_agent(files.identity_agent, environment, names));
 
   if (!ssh.known_hosts_file.empty()) {
-    settings.known_hosts_files.push_back(expand(ssh.known_hosts_file));
+    SORTIE_TRY(
+        add(settings.known_hosts_files, ssh.known_hosts_file, "runner.ssh.known_hosts_file"));
   } else if (!files.user_known_hosts_files.empty()) {
     for (const auto& file : files.user_known_hosts_files)
-      if (file != "none") settings.known_hosts_files.push_back(expand(file));
+      if (file != "none") SORTIE_TRY(add(settings.known_hosts_files, file, "UserKnownHostsFile"));
   } else {
     settings.known_hosts_files.push_back(environment.home / ".ssh/known_hosts");
     settings.known_hosts_files.push_back(environment.home / ".ssh/known_hosts2");
   }
   for (const auto& file : files.global_known_hosts_files)
-    if (file != "none") settings.known_hosts_files.push_back(expand(file));
+    if (file != "none") settings.known_hosts_files.push_back(environment.expand_home(file));
   if (files.global_known_hosts_files.empty() && !environment.system_known_hosts.empty())
     settings.known_hosts_files.push_back(environment.system_known_hosts);
 

@@ -8,6 +8,7 @@
 
 #include "common/base/result.h"
 #include "common/config/schema.h"
+#include "launcher/ssh/control_path.h"
 #include "launcher/ssh/ssh_config.h"
 #include "launcher/ssh/user_environment.h"
 
@@ -45,6 +46,11 @@ Result<HostSpec> parse_host_spec(std::string_view text);
 HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
                            const HostConfig& files, const UserEnvironment& environment,
                            bool is_jump);
+
+/// Values of the tokens in the paths of ssh_config, for a host with these names. Refers to
+/// `environment`.
+ControlNames token_values(const HostSpec& spec, const HostSettings& settings,
+                          const HostConfig& files, const UserEnvironment& environment);
 
 /// Makes the settings of a host. runner.ssh has precedence over the files. For a jump host
 /// (`is_jump`) the user and port of runner.ssh are ignored: they apply to the hosts behind it.

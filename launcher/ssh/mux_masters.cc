@@ -8,7 +8,6 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "common/asio/token.h"
-#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "launcher/ssh/program_transport.h"
 
@@ -40,7 +39,6 @@ MuxMasters::MuxMasters(asio::any_io_executor executor, config::SshConfig ssh,
     : executor_(executor),
       ssh_(std::move(ssh)),
       environment_(environment),
-      this_host_(host_name()),
       config_reader_(std::move(environment), ssh_.config_file),
       sessions_(std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout),
                                          kSessionPatience)),
@@ -58,7 +56,7 @@ asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, MuxRole role) 
   const auto files = config_reader_.lookup(spec.host);
   if (!files) co_return found;  // connecting without a master reports the error
   const bool is_jump = role != MuxRole::host;
-  const auto made = make_control_settings(spec, ssh_, *files, environment_, this_host_, is_jump);
+  const auto made = make_control_settings(spec, ssh_, *files, environment_, is_jump);
   if (!made) co_return std::unexpected(made.error());
   const ControlSettings& control = *made;
   if (control.sockets.empty()) co_return found;

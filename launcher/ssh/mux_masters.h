@@ -65,7 +65,6 @@ class MuxMasters : public std::enable_shared_from_this<MuxMasters> {
   boost::asio::any_io_executor executor_;
   const config::SshConfig ssh_;
   const UserEnvironment environment_;
-  const std::string this_host_;
   SshConfigReader config_reader_;
   std::shared_ptr<FanOut> sessions_;  // runner.ssh.fanout: from the socket to the runner's start
   std::shared_ptr<FanOut> makers_;    // the same for programs that start masters

@@ -40,9 +40,11 @@ struct User {
     }
     return host;
   }
-  /// Checks the identity file. A name with tokens is not checked, because ssh expands it.
+  /// Checks the identity file. A name with tokens or variables is not checked: ssh expands it.
   Result<> check_identity() const {
-    if (ssh.identity_file.empty() || ssh.identity_file.contains('%')) return {};
+    if (ssh.identity_file.empty() || ssh.identity_file.contains('%') ||
+        ssh.identity_file.contains("${"))
+      return {};
     return check_identity_file(environment.expand_home(ssh.identity_file));
   }
 

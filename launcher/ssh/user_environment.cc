@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "common/base/host_name.h"
+
 namespace sortie::launcher::ssh {
 namespace {
 
@@ -33,6 +35,7 @@ UserEnvironment UserEnvironment::from_process() {
     if (equals != line.npos)
       result.variables.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
+  result.this_host = host_name();
   return result;
 }
 

@@ -19,6 +19,7 @@ struct UserEnvironment {
   std::string agent_socket;             // SSH_AUTH_SOCK; empty = none
   std::filesystem::path system_config;  // read after the user's config; empty = none
   std::filesystem::path system_known_hosts;
+  std::string this_host;  // host name of this machine
   /// All variables by name: for ${NAME} in the config, and for ssh, which makes masters.
   Variables variables;
 

@@ -71,6 +71,7 @@ Json want_json(const Want& want) {
           {"home", wide(want.environment.home.native())},
           {"login", wide(want.environment.user)},
           {"agent", wide(want.environment.agent_socket)},
+          {"this_host", wide(want.environment.this_host)},
           {"variables", variables_json(want.environment.variables)},
           {"system_config", wide(want.environment.system_config.native())},
           {"system_known_hosts", wide(want.environment.system_known_hosts.native())}};
@@ -105,6 +106,7 @@ Want read_want(const Json& json) {
   want.environment.home = text("home");
   want.environment.user = text("login");
   want.environment.agent_socket = text("agent");
+  want.environment.this_host = text("this_host");
   for (const auto& [name, value] : json.at("variables").items())
     want.environment.variables[narrow(name)] = narrow(value.get<std::string>());
   want.environment.system_config = text("system_config");

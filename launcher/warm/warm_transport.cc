@@ -121,9 +121,9 @@ struct WarmState {
                     parts.environment,
                     parts.runner.heartbeat_timeout,
                     parts.runner.startup_timeout};
-    // Only masters need the variables. The hosts of a session have one environment.
-    if (key.names_master)
-      request.want.session += "-masters";
+    // Few hosts need the variables. Those of a session have one environment.
+    if (key.uses_variables)
+      request.want.session += "-variables";
     else
       request.want.environment.variables.clear();
     return request_frame(request);

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
+#include "common/base/host_name.h"
 #include "launcher/ssh/control_settings.h"
 #include "launcher/ssh/mux_start.h"
 #include "launcher/ssh/mux_wire.h"
@@ -26,15 +26,13 @@ struct ControlFiles {
     environment.home = ::getpwuid(::getuid())->pw_dir;
     environment.user = ::getpwuid(::getuid())->pw_name;
     environment.variables = UserEnvironment::from_process().variables;
-    std::array<char, 256> name{};
-    ::gethostname(name.data(), name.size() - 1);
-    this_host = name.data();
+    environment.this_host = host_name();
   }
   Result<ControlSettings> read(const std::string& host, const config::SshConfig& ssh = {},
                                bool is_jump = false) {
     auto files = SshConfigReader(environment, file.string()).lookup(host);
     if (!files) return std::unexpected(files.error());
-    return make_control_settings({"", host, 0}, ssh, *files, environment, this_host, is_jump);
+    return make_control_settings({"", host, 0}, ssh, *files, environment, is_jump);
   }
   ControlSettings settings(const std::string& host, const config::SshConfig& ssh = {},
                            bool is_jump = false) {
@@ -59,7 +57,6 @@ struct ControlFiles {
   TempDir folder;
   std::filesystem::path file = folder / "config";
   UserEnvironment environment;
-  std::string this_host;
 };
 
 }  // namespace

@@ -203,6 +203,51 @@ TEST_SUITE("launcher") {
     CHECK(odd.error().message.find("config:6: ProxyCommand is not supported") != std::string::npos);
   }
 
+  TEST_CASE("tokens in ProxyJump are those of the host, as in ssh") {
+    Files files;
+    files.write("config",
+                "Host other\n  HostName %h.example\n  User ada\n  ProxyJump %r@gate-%n,in-%h:%p\n"
+                "Host old\n  ProxyCommand ssh -W %h:%p %r@gate-%n\n"
+                "Host self\n  ProxyJump %h\n"
+                "Host zone\n  ProxyJump [fe80::1%eth0]\n");
+    CHECK(files.settings("other").jumps ==
+          std::vector<std::string>{"ada@gate-other", "in-other.example:22"});
+    CHECK(files.settings("old").jumps == std::vector<std::string>{"me@gate-old"});
+    CHECK(files.settings("self").jumps.empty());
+    CHECK(files.settings("zone").jumps == std::vector<std::string>{"[fe80::1%eth0]"});
+  }
+
+  TEST_CASE("tokens and variables in paths: the alias, this machine, the environment") {
+    Files files;
+    files.environment.this_host = "desk.example";
+    files.environment.variables["SORTIE_TEST_FOLDER"] = "/of/variable";
+    files.write("config",
+                "Host aliased\n  HostKeyAlias farm\n"
+                "Host old\n  IdentityAgent $SORTIE_TEST_FOLDER\n"
+                "Host unset\n  IdentityAgent $SORTIE_TEST_UNSET\n"
+                "Host broken\n  IdentityFile ${SORTIE_TEST_UNSET}/key\n"
+                "Host *\n"
+                "  HostName %h.example\n"
+                "  IdentityFile ~/.ssh/%L/%l/%r\n"
+                "  UserKnownHostsFile ~/known.d/%k ${SORTIE_TEST_FOLDER}/%n-%h-%p-%%\n"
+                "  IdentityAgent ${SORTIE_TEST_FOLDER}/%u\n");
+    using Paths = std::vector<std::filesystem::path>;
+    const auto plain = files.settings("Node");
+    CHECK(plain.identity_files == Paths{files.folder / ".ssh/desk/desk.example/me"});
+    CHECK(plain.known_hosts_files ==
+          Paths{files.folder / "known.d/Node", "/of/variable/Node-node.example-22-%"});
+    CHECK(plain.agent_socket == "/of/variable/me");
+    CHECK(files.settings("aliased").known_hosts_files.front() == files.folder / "known.d/farm");
+    CHECK(files.settings("old").agent_socket == "/of/variable");
+    CHECK(files.settings("unset").agent_socket.empty());
+    const auto broken =
+        make_host_settings({"", "broken", 0}, {}, files.lookup("broken"), files.environment, false);
+    REQUIRE_FALSE(broken);
+    CHECK(broken.error().code == ErrorCode::config);
+    CHECK(broken.error().message.starts_with(
+        "IdentityFile ${SORTIE_TEST_UNSET}/key: ${SORTIE_TEST_UNSET} is not set; "));
+  }
+
   TEST_CASE("host specs") {
     const auto spec = parse_host_spec("me@[fe80::1]:2022");
     REQUIRE(spec);
