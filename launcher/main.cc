@@ -4,10 +4,12 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
+#include "common/base/standard_files.h"
 #include "launcher/cli/cli.h"
 #include "launcher/warm/keeper_process.h"
 
 int main(int argc, char** argv) {
+  sortie::open_closed_standard_files();
   sortie::keep_freed_pieces();
   try {
     // The background process that keeps connections, started by a command.

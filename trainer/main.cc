@@ -6,6 +6,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/standard_files.h"
 #include "common/cli/command_line.h"
 #include "common/cli/common_verbs.h"
 #include "common/cli/print.h"
@@ -65,6 +66,7 @@ void set_output_options(const CLI::App& root) {
 
 int main(int argc, char** argv) {
   using namespace sortie;
+  open_closed_standard_files();
   log::init("sortie-train", log::Level::info);
   if (computes(std::span(argv, static_cast<std::size_t>(argc)).subspan(1)))
     trainer::make_threads_wait_passively(argv);

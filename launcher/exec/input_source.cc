@@ -19,6 +19,9 @@ Result<std::shared_ptr<InputSource>> InputSource::open(boost::asio::any_io_execu
                                                        int fd) {
   Fd mine(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   if (!mine) return std::unexpected(os_error(errno, "--stdin: stdin", ErrorCode::usage));
+  // Also a stdin that was closed when this process started.
+  if ((::fcntl(mine.get(), F_GETFL) & O_ACCMODE) == O_WRONLY)
+    return std::unexpected(os_error(EBADF, "--stdin: stdin", ErrorCode::usage));
   return std::shared_ptr<InputSource>(new InputSource(std::move(executor), std::move(mine)));
 }
 

@@ -18,7 +18,7 @@ struct HostSettings {
   std::string host_name;  // the name to resolve
   int port = 22;
   std::string user;
-  std::string key_name;  // name in known_hosts: "host", "[host]:2222" or HostKeyAlias
+  std::string key_name;               // name in known_hosts: "host", "[host]:2222" or HostKeyAlias
   std::string key_name_without_port;  // looked up if key_name is unknown; empty = not another name
   std::vector<std::filesystem::path> identity_files;
   bool identities_named = false;  // named by the user; else the default files, which need not exist
@@ -42,7 +42,8 @@ struct HostSpec {
 };
 Result<HostSpec> parse_host_spec(std::string_view text);
 
-/// Fills in host_name, port, user and the names in known_hosts only: the first step of make_host_settings().
+/// Fills in host_name, port, user and the names in known_hosts only: the first step of
+/// make_host_settings().
 HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
                            const HostConfig& files, const UserEnvironment& environment,
                            bool is_jump);

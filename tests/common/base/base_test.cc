@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +12,7 @@
 #include "common/base/atomic_file.h"
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "common/base/standard_files.h"
 
 using namespace sortie;
 
@@ -40,4 +45,22 @@ TEST_CASE("an atomic write replaces the content and leaves no temporary file") {
   CHECK(read_file(folder / "f", 2).error().message.ends_with("larger than the limit of 2 bytes"));
   CHECK(read_file(folder / "absent").error().code == ErrorCode::not_found);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("standard files that are closed get no file that is opened later") {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    for (const int file : {0, 1, 2}) ::close(file);
+    open_closed_standard_files();
+    char byte = 'x';
+    const bool no_input = ::read(0, &byte, 1) < 0 && errno == EBADF;
+    const bool no_output = ::write(1, &byte, 1) < 0 && errno == EBADF;
+    const bool dropped = ::write(2, &byte, 1) == 1;
+    const bool next = ::open("/dev/null", O_RDONLY | O_CLOEXEC) > 2;
+    ::_exit(no_input && no_output && dropped && next ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(ProcessStatus::from_wait_status(status).shell_code() == 0);
 }
