@@ -10,6 +10,7 @@
 
 #include "common/base/elapsed.h"
 #include "common/base/exit_code.h"
+#include "common/cli/print.h"
 #include "common/config/hostlist.h"
 #include "common/files/entry_path.h"
 #include "launcher/copy/copy_targets.h"
@@ -61,8 +62,8 @@ Summary summary_of(const std::vector<HostResult>& results) {
 /// `missing`: paths that each host lacks; empty for a push.
 using Missing = std::vector<std::vector<std::string>>;
 
-void print_json(const char* schema, const std::vector<HostResult>& results, double seconds,
-                const Missing& missing = {}) {
+std::string json_text(const char* schema, const std::vector<HostResult>& results, double seconds,
+                      const Missing& missing = {}) {
   nlohmann::ordered_json out = {{"schema", schema}, {"seconds", seconds}};
   for (std::size_t i = 0; i < results.size(); ++i) {
     const HostResult& result = results[i];
@@ -84,7 +85,7 @@ void print_json(const char* schema, const std::vector<HostResult>& results, doub
     }
     out["hosts"].push_back(std::move(host));
   }
-  fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 /// Names only a few links: a folder may have thousands.
@@ -102,8 +103,9 @@ void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress
   }
 }
 
-/// Prints the errors; returns the exit code of the command.
-int finish(const HostCrew& crew, const Missing& missing = {}) {
+/// Prints the result and the errors; returns the exit code of the command.
+int finish(const HostCrew& crew, const std::string& result_text, const Missing& missing = {}) {
+  const int printed = cli::print_text("sortie", result_text);
   std::vector<HostResult> failed;
   for (std::size_t i = 0; i < crew.size(); ++i) {
     const HostResult& result = crew.results()[i];
@@ -113,7 +115,7 @@ int finish(const HostCrew& crew, const Missing& missing = {}) {
         failed.push_back({result.host, Error{ErrorCode::not_found, text}, {}});
   }
   const int exit_code = print_host_errors(failed);
-  if (!crew.interrupted()) return exit_code;
+  if (!crew.interrupted()) return exit_code != kExitOk ? exit_code : printed;
   fmt::print(stderr, "interrupted; the same command continues from here\n");
   return *crew.interrupted();
 }
@@ -177,19 +179,19 @@ int push_files(const CopyOptions& options) {
   if (!ran) return crew.interrupted().value_or(say(ran.error()));
   const double seconds = seconds_since(begun);
   const Summary sum = summary_of(crew.results());
+  std::string text;
   if (options.json) {
-    print_json("sortie/push/1", crew.results(), seconds);
+    text = json_text("sortie/push/1", crew.results(), seconds);
   } else if (sum.hosts > 0) {
-    fmt::print("{} files, {}, on {} of {} hosts in {:.1f} s: {} files written", tree.files,
-               byte_count(tree.bytes), sum.hosts, crew.size(), seconds, sum.files);
+    text = fmt::format("{} files, {}, on {} of {} hosts in {:.1f} s: {} files written", tree.files,
+                       byte_count(tree.bytes), sum.hosts, crew.size(), seconds, sum.files);
     if (sum.from_launcher + sum.from_hosts > 0)
-      fmt::print(", {} sent from here{}", byte_count(sum.from_launcher),
-                 sum.from_hosts > 0
-                     ? fmt::format(", {} from host to host", byte_count(sum.from_hosts))
-                     : "");
-    fmt::print("\n");
+      text += fmt::format(", {} sent from here", byte_count(sum.from_launcher));
+    if (sum.from_hosts > 0)
+      text += fmt::format(", {} from host to host", byte_count(sum.from_hosts));
+    text += '\n';
   }
-  return finish(crew);
+  return finish(crew, text);
 }
 
 int pull_files(const CopyOptions& options) {
@@ -229,13 +231,16 @@ int pull_files(const CopyOptions& options) {
   const Summary sum = summary_of(crew.results());
   Missing missing;
   for (DownloadProgress& one : progresses) missing.push_back(std::move(one.missing));
+  std::string text;
   if (options.json)
-    print_json("sortie/pull/1", crew.results(), seconds, missing);
+    text = json_text("sortie/pull/1", crew.results(), seconds, missing);
   else if (sum.hosts > 0)
-    fmt::print("{} files, {}, from {} of {} hosts in {:.1f} s; they are in {}/HOST/\n", sum.files,
-               byte_count(sum.from_hosts), sum.hosts, crew.size(), seconds, local.string());
+    text = fmt::format("{} files, {}, from {} of {} hosts in {:.1f} s; they are in {}/HOST/\n",
+                       sum.files, byte_count(sum.from_hosts), sum.hosts, crew.size(), seconds,
+                       local.string());
+  const int exit_code = finish(crew, text, missing);
   say_links_left_out(crew, progresses);
-  return finish(crew, missing);
+  return exit_code;
 }
 
 }  // namespace sortie::launcher

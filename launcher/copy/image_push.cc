@@ -9,6 +9,7 @@
 
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
+#include "common/cli/print.h"
 #include "common/config/container_forms.h"
 #include "common/config/hostlist.h"
 #include "common/container/engine_command.h"
@@ -265,9 +266,10 @@ int ImagePush::run() {
   const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
   const PushReport report{options_.image, archive_->image_id(), seconds, crew_.results(),
                           outcomes_};
-  options_.json ? print_json(report) : print_text(report);
+  const int printed =
+      cli::print_text("sortie", options_.json ? image_json(report) : image_text(report));
   const int exit_code = print_host_errors(crew_.results());
-  if (!crew_.interrupted()) return exit_code;
+  if (!crew_.interrupted()) return exit_code != kExitOk ? exit_code : printed;
   fmt::print(stderr, "interrupted; the same command continues from here\n");
   return *crew_.interrupted();
 }

@@ -23,7 +23,8 @@ struct PushReport {
   const std::vector<PushOutcome>& outcomes;
 };
 
-void print_text(const PushReport& report);
-void print_json(const PushReport& report);
+/// Empty if no host has the image.
+std::string image_text(const PushReport& report);
+std::string image_json(const PushReport& report);
 
 }  // namespace sortie::launcher

@@ -225,11 +225,33 @@ TEST_CASE("a preset in --set over keys of the file: the plan says what wins") {
 }
 
 TEST_CASE("output that can not be written is an error") {
-  for (const char* what : {"config schema", "config show", "plan -- true", "plan --json -- true"}) {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "file", "text");
+  const std::string push = " --hosts localhost " + dir.str("file") + " " + dir.str("pushed");
+  const std::string pull = " --hosts localhost " + dir.str("file") + " " + dir.str("pulled");
+  for (const std::string& what :
+       {std::string("config schema"), std::string("config show"), std::string("plan -- true"),
+        std::string("plan --json -- true"), "push" + push, "push --json" + push, "pull" + pull,
+        "pull --json" + pull}) {
+    CAPTURE(what);
     const Finished result = shell(std::string(SORTIE_BINARY) + " " + what + " > /dev/full");
     CHECK(result.code == 9);
     CHECK(result.output == "sortie: write to stdout: No space left on device\n");
   }
+}
+
+TEST_CASE("text for a closed stdout or stderr is written into no file") {
+  const test::ScopedTempDir dir;
+  // The command line itself does not contain the text.
+  const std::string run =
+      std::string(SORTIE_BINARY) +
+      " run --set runner.mpi=off --shell -- 'echo from\"-\"rank; echo from\"-\"rank >&2'";
+  CHECK(shell("XDG_STATE_HOME=" + dir.path().string() + " " + run + " >&- 2>&-").code == 0);
+  CHECK(shell("cd " + dir.str("sortie/runs/latest/") + " && grep -rl from-rank . | sort").output ==
+        "./logs/rank-0.err\n./logs/rank-0.out\n");
+  const Finished told = shell(std::string(SORTIE_BINARY) + " config show >&-");
+  CHECK(told.code == 9);
+  CHECK(told.output == "sortie: write to stdout: Bad file descriptor\n");
 }
 
 }  // namespace
