@@ -107,6 +107,11 @@ std::string opening_order() {
   return relayed("exec 8>&1 9>&2; set +o history 2> /dev/null; set +H 2> /dev/null");
 }
 
+std::string closing_order() {
+  // At the end of input an interactive bash writes "exit" to stderr.
+  return relayed("exec 2> /dev/null");
+}
+
 std::string line_order(const LineMark& mark, std::string_view line, int last_status) {
   // Discard errors and `set -x` traces of printing the marks.
   const auto both = [&](std::string_view out, std::string_view err) {

@@ -26,8 +26,10 @@ struct LineMark {
 /// Command line of a rank that is such a shell: bash if the host has it, else /bin/sh.
 std::vector<std::string> shell_argv();
 
-/// Text for the shell's stdin: opening_order() once, then any number of line_order().
+/// Text for the shell's stdin: opening_order() once, then any number of line_order(), and
+/// closing_order() before the end of input.
 std::string opening_order();
+std::string closing_order();
 /// `last_status` is the value of $? at the start of the line.
 std::string line_order(const LineMark& mark, std::string_view line, int last_status);
 /// Orders that send SIGINT or SIGTERM to the processes of the running line.

@@ -202,8 +202,13 @@ void ShellHosts::abandon() {
 
 asio::awaitable<void> ShellHosts::leave() {
   leaving_ = true;
-  for (const auto& host : hosts_)
-    if (host->phase == Phase::ready) host->session->send(wire::Input{"", 1});
+  const std::string closing = closing_order();
+  for (const auto& host : hosts_) {
+    if (host->phase != Phase::ready) continue;
+    // Not while older input waits for room: nothing may follow the end of input.
+    if (!host->busy && host->room >= closing.size()) write(*host, closing);
+    host->session->send(wire::Input{"", 1});
+  }
   const auto wait_for = [this](Clock::time_point until) -> asio::awaitable<void> {
     while (Clock::now() < until && std::ranges::any_of(hosts_, [](const auto& host) {
              return host->session && !host->ended && !host->session->closed();

@@ -178,13 +178,14 @@ std::string through_shell(const std::vector<std::string>& lines, bool with_bash,
     marks.push_back(LineMark::make());
     orders += line_order(marks.back(), line, 0);
   }
-  test::write_text(dir / "orders", orders);
+  test::write_text(dir / "orders", orders + closing_order());
   test::write_text(dir / "program", shell_argv()[2]);
   make_path(dir / "bin", with_bash);
   const testing::Finished done = test::shell(
       "cd '" + dir.path().string() +
       "' && PATH=\"$PWD/bin\" exec /usr/bin/setsid /bin/sh program < orders > out 2> err");
   CHECK_MESSAGE(done.code >= 0, done.output);
+  CHECK_FALSE(test::read_text(dir / "err").ends_with("exit\n"));  // of bash, at the end of input
   return read_outputs(dir, marks, errors);
 }
 
