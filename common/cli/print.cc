@@ -6,14 +6,13 @@
 #include <cstdio>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/base/printable.h"
 
 namespace sortie::cli {
 
 int print_error(const Error& error) {
-  // Not by fmt::print(): it throws if stderr is closed or full, and the exit code still counts.
-  const std::string text = printable_lines(error.message) + "\n";
-  (void)std::fwrite(text.data(), 1, text.size(), stderr);
+  print_stderr("{}\n", printable_lines(error.message));
   return exit_code_for(error.code);
 }
 

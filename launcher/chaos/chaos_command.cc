@@ -13,6 +13,7 @@
 #include <random>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/cli/print.h"
 #include "common/config/text.h"
 #include "launcher/chaos/fault.h"
@@ -76,8 +77,8 @@ Result<bool> confirmed(const RunRecord& record, const ChaosOptions& options) {
   if (::isatty(STDIN_FILENO) != 1)
     return fail(ErrorCode::usage,
                 "sortie: chaos asks for confirmation, and there is no terminal; use --yes");
-  fmt::print(stderr, "{} ({}): {} every {}, until it ends. Continue? [y/N] ", record.id,
-             printable(record.name), options.faults, options.every);
+  print_stderr("{} ({}): {} every {}, until it ends. Continue? [y/N] ", record.id,
+               printable(record.name), options.faults, options.every);
   std::fflush(stderr);
   std::string answer;
   return std::getline(std::cin, answer) && (answer == "y" || answer == "yes");

@@ -17,6 +17,7 @@
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "launcher/check/pass.h"
 #include "launcher/check/present.h"
 #include "launcher/check/requests.h"
@@ -41,7 +42,7 @@ asio::awaitable<void> show_progress(const Pass& pass, std::size_t hosts) {
        timer.expires_after(std::chrono::milliseconds(200))) {
     const auto [error] = co_await timer.async_wait(kToken);
     if (error) co_return;
-    fmt::print(stderr, "\r\x1b[K{}: {} of {} hosts", pass.step(), pass.done(), hosts);
+    print_stderr("\r\x1b[K{}: {} of {} hosts", pass.step(), pass.done(), hosts);
     std::fflush(stderr);
   }
 }
@@ -54,7 +55,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, asio::io_context&
     const auto [error, number] = co_await signals.async_wait(kToken);
     if (error) co_return;
     if (number == SIGTSTP) {
-      fmt::print(stderr, "{}sortie: {}\n", progress ? "\r\x1b[K" : "", ctrl_z_refusal(""));
+      print_stderr("{}sortie: {}\n", progress ? "\r\x1b[K" : "", ctrl_z_refusal(""));
       continue;
     }
     interrupted = number;
@@ -95,11 +96,11 @@ CommEnd measure_links(const PlannedJob& job, const CommOptions& options,
                          "why; correct them first"};
   } else {
     if (progress)
-      fmt::print(stderr, "links of {} hosts: a job measures them, within {} s\r",
-                 job.plan.hosts.size(), options.limit.count());
+      print_stderr("links of {} hosts: a job measures them, within {} s\r", job.plan.hosts.size(),
+                   options.limit.count());
     const std::string trainer = program_beside("sortie-train").string();
     end = run_comm_job(comm_job(job, options, trainer), options, program_beside("sortie"));
-    if (progress) fmt::print(stderr, "\r\x1b[K");
+    if (progress) print_stderr("\r\x1b[K");
   }
   return end;
 }
@@ -116,8 +117,8 @@ void keep_links(const std::vector<SiteLink>& links) {
   const Result<> kept =
       file ? keep_site_links(*file, links) : Result<>(std::unexpected(file.error()));
   if (!kept)
-    fmt::print(stderr, "sortie: warning: the rates measured between sites were not saved: {}\n",
-               kept.error().message);
+    print_stderr("sortie: warning: the rates measured between sites were not saved: {}\n",
+                 kept.error().message);
 }
 
 std::size_t terminal_width() {
@@ -146,7 +147,7 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   if (progress) spawn(io, show_progress(pass, job.plan.hosts.size()));
   run_to_end(io, pass.run());
   signals.clear();  // from here on Ctrl-C and Ctrl-Z have their default effect
-  if (progress) fmt::print(stderr, "\r\x1b[K");
+  if (progress) print_stderr("\r\x1b[K");
   if (interrupted != 0) return 128 + interrupted;
 
   const std::vector<HostResult> results = pass.results();

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "common/base/print_stderr.h"
 #include "common/base/printable.h"
 #include "common/cli/tree.h"
 #include "common/config/hostlist.h"
@@ -20,13 +21,13 @@ int print_text(std::string_view text) {
 void print_warnings(const config::LoadedJob& loaded) {
   if (output_options().quiet) return;
   for (const std::string& warning : loaded.warnings)
-    fmt::print(stderr, "sortie: warning: {}\n", printable(warning));
+    print_stderr("sortie: warning: {}\n", printable(warning));
 }
 
 void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
   if (output_options().quiet || ::isatty(STDERR_FILENO) != 1) return;
   const std::string text = cli::next_steps(root, lines);
-  if (!text.empty()) fmt::print(stderr, "{}\n", printable_lines(text));
+  if (!text.empty()) print_stderr("{}\n", printable_lines(text));
 }
 
 void add_config_option(CLI::App& app, JobOptions& options) {

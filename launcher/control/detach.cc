@@ -12,6 +12,7 @@
 
 #include "common/base/command_name.h"
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/base/process_status.h"
 #include "launcher/console/console.h"
 
@@ -63,7 +64,7 @@ int run_detached(const Supervise& supervise, const WatchOrder& watch, bool annou
       },
       before);
   if (!child) {
-    fmt::print(stderr, "sortie: {}\n", child.error().message);
+    print_stderr("sortie: {}\n", child.error().message);
     return kExitFailed;
   }
   const Heard heard = listen_to(*child, before);
@@ -72,31 +73,31 @@ int run_detached(const Supervise& supervise, const WatchOrder& watch, bool annou
   if (said.is_object() && said.value("started", false)) {
     const std::string id = said.value("run", "");
     if (heard.passed_on != 0) {  // its ranks were started before it handled the signal
-      fmt::print(stderr, "sortie: run {}: interrupted by {} while its ranks started\n", id,
-                 signal_name(heard.passed_on));
+      print_stderr("sortie: run {}: interrupted by {} while its ranks started\n", id,
+                   signal_name(heard.passed_on));
       return 128 + heard.passed_on;
     }
     if (!announce) return kExitOk;
     fmt::print("{}\n", id);
     std::fflush(stdout);
-    fmt::print(stderr,
-               "  {0} attach {1}    its output, live; Ctrl-C leaves it running\n"
-               "  {0} status {1}    its hosts, ranks and training\n"
-               "  {0} stop {1}      end it\n",
-               command_line({}), id);
+    print_stderr(
+        "  {0} attach {1}    its output, live; Ctrl-C leaves it running\n"
+        "  {0} status {1}    its hosts, ranks and training\n"
+        "  {0} stop {1}      end it\n",
+        command_line({}), id);
     return kExitOk;
   }
   if (said.is_object()) {
     if (const std::string text = said.value("text", ""); !text.empty())
-      fmt::print(stderr, "{}\n", printable_lines(text));
+      print_stderr("{}\n", printable_lines(text));
     return said.value("exit_code", kExitFailed);
   }
   int status = 0;
   ::waitpid(child->pid, &status, 0);
-  fmt::print(stderr,
-             "sortie: the supervisor ended before its ranks had started ({}); the latest "
-             "supervisor.log in the run folder may say why\n",
-             ProcessStatus::from_wait_status(status).to_string());
+  print_stderr(
+      "sortie: the supervisor ended before its ranks had started ({}); the latest "
+      "supervisor.log in the run folder may say why\n",
+      ProcessStatus::from_wait_status(status).to_string());
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : kExitFailed;
 }
 

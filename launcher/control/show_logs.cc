@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/console.h"
@@ -224,7 +225,7 @@ Result<> print_logs(const LogsRequest& request) {
 int show_logs(const LogsRequest& request) {
   const auto done = print_logs(request);
   if (done) return kExitOk;
-  fmt::print(stderr, "{}\n", printable_lines(done.error().message));
+  print_stderr("{}\n", printable_lines(done.error().message));
   return exit_code_for(done.error().code);
 }
 

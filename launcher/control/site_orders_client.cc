@@ -8,6 +8,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/json_member.h"
+#include "common/base/print_stderr.h"
 #include "common/base/printable.h"
 #include "common/config/hostlist.h"
 #include "launcher/control/control_client.h"
@@ -83,7 +84,7 @@ int order_sites(const SitesRequest& request) {
     fmt::print("{}", *said);
     return kExitOk;
   }
-  fmt::print(stderr, "{}\n", printable_lines(said.error().message));
+  print_stderr("{}\n", printable_lines(said.error().message));
   return exit_code_for(said.error().code);
 }
 

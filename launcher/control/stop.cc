@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/base/quantity.h"
 #include "launcher/console/console.h"
 #include "launcher/control/adopt.h"
@@ -165,7 +166,7 @@ Result<std::string> stop(const std::string& name, const std::string& log_dir, bo
 
 int stop_run(const std::string& run, const std::string& log_dir, bool now) {
   const auto said = stop(run, log_dir, now);
-  fmt::print(stderr, "{}\n", printable_lines(said ? *said : said.error().message));
+  print_stderr("{}\n", printable_lines(said ? *said : said.error().message));
   return said ? kExitOk : exit_code_for(said.error().code);
 }
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/command_name.h"
+#include "common/base/print_stderr.h"
 #include "common/base/process_status.h"
 #include "launcher/control/detach.h"
 #include "launcher/control/run_record.h"
@@ -71,7 +72,7 @@ int asked_to_end() {
 
 /// Writes to supervisor.log.
 void say(const fs::path& run, const std::string& text) {
-  fmt::print(stderr, "{}: {}\n", run.filename().string(), text);
+  print_stderr("{}: {}\n", run.filename().string(), text);
   std::fflush(stderr);
 }
 

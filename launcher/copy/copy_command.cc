@@ -10,6 +10,7 @@
 
 #include "common/base/elapsed.h"
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/cli/print.h"
 #include "common/config/hostlist.h"
 #include "common/files/entry_path.h"
@@ -29,7 +30,7 @@ constexpr std::uint64_t kListBytes = 512u << 20;
 constexpr std::uint64_t kLeastListBytes = 4u << 20;
 
 int say(const Error& error) {
-  fmt::print(stderr, "{}\n", error.message);
+  print_stderr("{}\n", error.message);
   return exit_code_for(error.code);
 }
 
@@ -95,11 +96,11 @@ void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress
     const std::vector<std::string>& links = progresses[host].links_left_out;
     if (links.empty()) continue;
     const std::size_t named = std::min(links.size(), kMostNamed);
-    fmt::print(stderr, "{}: {} symlink{} left out, because what {} to is not in the copy: {}{}\n",
-               crew.results()[host].host, links.size(), links.size() == 1 ? "" : "s",
-               links.size() == 1 ? "it points" : "they point",
-               fmt::join(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-               links.size() > named ? " ..." : "");
+    print_stderr("{}: {} symlink{} left out, because what {} to is not in the copy: {}{}\n",
+                 crew.results()[host].host, links.size(), links.size() == 1 ? "" : "s",
+                 links.size() == 1 ? "it points" : "they point",
+                 fmt::join(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+                 links.size() > named ? " ..." : "");
   }
 }
 
@@ -116,7 +117,7 @@ int finish(const HostCrew& crew, const std::string& result_text, const Missing& 
   }
   const int exit_code = print_host_errors(failed);
   if (!crew.interrupted()) return exit_code != kExitOk ? exit_code : printed;
-  fmt::print(stderr, "interrupted; the same command continues from here\n");
+  print_stderr("interrupted; the same command continues from here\n");
   return *crew.interrupted();
 }
 
@@ -158,7 +159,7 @@ int push_files(const CopyOptions& options) {
     upload = std::make_shared<TreeUpload>(crew.io().get_executor(), tree, crew.size(), relay,
                                           [&](const std::string& text) {
                                             progress.clear();
-                                            fmt::print(stderr, "{}\n", text);
+                                            print_stderr("{}\n", text);
                                           });
     co_return Result<>();
   };

@@ -12,6 +12,7 @@
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
+#include "common/base/print_stderr.h"
 #include "common/base/printable.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/console.h"
@@ -124,7 +125,7 @@ asio::awaitable<void> HostCrew::watch_signals() {
   for (;;) {
     const int number = co_await signals.async_wait(asio::use_awaitable);
     if (number == SIGTSTP) {
-      fmt::print(stderr, "\nsortie: {}\n", ctrl_z_refusal(""));
+      print_stderr("\nsortie: {}\n", ctrl_z_refusal(""));
       continue;
     }
     if (interrupted_) std::_Exit(128 + number);
@@ -153,7 +154,7 @@ int print_host_errors(const std::vector<HostResult>& results) {
   for (const HostResult& result : results)
     if (result.error) errors.emplace_back(result.host, *result.error);
   if (errors.empty()) return kExitOk;
-  fmt::print(stderr, "{}\n", sortie::printable_lines(fold_errors(errors)));
+  print_stderr("{}\n", sortie::printable_lines(fold_errors(errors)));
   return exit_code_for(errors.front().second.code);
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/cli/print.h"
 #include "common/config/container_forms.h"
 #include "common/config/hostlist.h"
@@ -178,7 +179,7 @@ asio::awaitable<Result<>> ImagePush::make(Group& group, std::size_t layers) {
   group.tree = std::move(*read);
   std::function<void(std::string)> on_note = [this](const std::string& text) {
     progress_.clear();
-    fmt::print(stderr, "{}\n", text);
+    print_stderr("{}\n", text);
   };
   const bool relay = relay_pays(options_.relay, crew_.size(), group.tree.bytes);
   group.upload = std::make_shared<TreeUpload>(crew_.io().get_executor(), group.tree, crew_.size(),
@@ -260,7 +261,7 @@ int ImagePush::run() {
                                  [this] { show_progress(); });
   progress_.clear();
   if (!ran) {
-    fmt::print(stderr, "{}\n", ran.error().message);
+    print_stderr("{}\n", ran.error().message);
     return crew_.interrupted().value_or(exit_code_for(ran.error().code));
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
@@ -270,7 +271,7 @@ int ImagePush::run() {
       cli::print_text("sortie", options_.json ? image_json(report) : image_text(report));
   const int exit_code = print_host_errors(crew_.results());
   if (!crew_.interrupted()) return exit_code != kExitOk ? exit_code : printed;
-  fmt::print(stderr, "interrupted; the same command continues from here\n");
+  print_stderr("interrupted; the same command continues from here\n");
   return *crew_.interrupted();
 }
 
@@ -287,7 +288,7 @@ std::string image_folder(const std::string& host) {
 
 int push_image(const ImagePushOptions& options) {
   const auto say = [](const std::string& message, ErrorCode code) {
-    fmt::print(stderr, "{}\n", message);
+    print_stderr("{}\n", message);
     return exit_code_for(code);
   };
   if (std::string error = config::check_image(options.image); !error.empty())

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "common/base/print_stderr.h"
 #include "common/base/quantity.h"
 #include "launcher/console/output_options.h"
 
@@ -97,16 +98,16 @@ void ProgressLine::show(const std::string& what, std::uint64_t done, std::uint64
   shown_ = now;
   const std::string text = progress_text(what, done, total, rate_.per_second(), unit);
   if (terminal_)
-    fmt::print(stderr, "\r\x1b[K{}", text.substr(0, terminal_width() - 1));
+    print_stderr("\r\x1b[K{}", text.substr(0, terminal_width() - 1));
   else
-    fmt::print(stderr, "{}\n", text);
+    print_stderr("{}\n", text);
   std::fflush(stderr);
   visible_ = terminal_;
 }
 
 void ProgressLine::clear() {
   if (!visible_) return;
-  fmt::print(stderr, "\r\x1b[K");
+  print_stderr("\r\x1b[K");
   std::fflush(stderr);
   visible_ = false;
 }

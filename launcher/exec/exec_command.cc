@@ -16,6 +16,7 @@
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
 #include "launcher/console/output_options.h"
@@ -143,7 +144,7 @@ bool has_unread_pipe() {
 int exec_command(const ExecOptions& options) {
   auto prepared = prepare(options);
   if (!prepared) {
-    fmt::print(stderr, "{}\n", printable_lines(prepared.error().message));
+    print_stderr("{}\n", printable_lines(prepared.error().message));
     return exit_code_for(prepared.error().code);
   }
   const config::JobConfig& config = prepared->loaded.job;

@@ -10,6 +10,7 @@
 
 #include "common/asio/run.h"
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/output_options.h"
@@ -52,7 +53,7 @@ Result<> open_history(const std::string& log_dir, Prompt::Options& prompt) {
 
 int shell_command(const ShellOptions& options) {
   const auto give_up = [](const Error& error) {
-    fmt::print(stderr, "{}\n", printable_lines(error.message));
+    print_stderr("{}\n", printable_lines(error.message));
     return exit_code_for(error.code);
   };
   if (options.job.hosts.empty() && options.job.config.empty())

@@ -12,6 +12,7 @@
 
 #include "common/asio/run.h"
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/base/printable.h"
 #include "launcher/console/output_options.h"
 #include "launcher/host/terminal_channel.h"
@@ -104,7 +105,7 @@ struct Session {
 };
 
 void say(std::string_view text) {
-  fmt::print(stderr, "{}\n", printable_lines(text));
+  print_stderr("{}\n", printable_lines(text));
 }
 
 int code_of(const TerminalClient::Ended& ended, const std::string& host) {

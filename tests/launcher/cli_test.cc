@@ -240,6 +240,19 @@ TEST_CASE("output that can not be written is an error") {
   }
 }
 
+TEST_CASE("a stderr that takes no text changes no exit code") {
+  const test::ScopedTempDir dir;
+  const std::string nothing = dir.str("nothing") + " " + dir.str("copy");
+  for (const auto& [what, code] :
+       std::vector<std::pair<std::string, int>>{{"exec --hosts 'a[1-' -- true", 2},
+                                                {"ssh 'a[1-' true", 2},
+                                                {"push --hosts localhost " + nothing, 9},
+                                                {"pull --hosts localhost " + nothing, 9}}) {
+    CAPTURE(what);
+    CHECK(shell(std::string(SORTIE_BINARY) + " " + what + " 2> /dev/full").code == code);
+  }
+}
+
 TEST_CASE("text for a closed stdout or stderr is written into no file") {
   const test::ScopedTempDir dir;
   // The command line itself does not contain the text.

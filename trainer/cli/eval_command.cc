@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/progress.h"
 #include "trainer/inference/evaluate.h"
@@ -52,7 +53,7 @@ Result<> score_samples(const EvalOptions& options, LoadedModel& loaded, const To
                           score_text(loaded.context, *loaded.model, tokenizer, source, samples,
                                      options.batch, line.callback()));
   line.finish();
-  if (score.graph_failure) fmt::print(stderr, "sortie-train eval: {}\n", *score.graph_failure);
+  if (score.graph_failure) print_stderr("sortie-train eval: {}\n", *score.graph_failure);
   report["loss"] = score.loss();
   report["perplexity"] = score.perplexity();
   report["bits_per_byte"] = score.bits_per_byte();
@@ -147,7 +148,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   command->add_flag("--json", options->json, "One JSON object instead of text");
   command->callback([options, &exit_code] {
     if (const Result<> outcome = run(*options); !outcome) {
-      fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
+      print_stderr("sortie-train: {}\n", outcome.error().message);
       exit_code = exit_code_for(outcome.error().code);
     }
   });

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/inference/generate.h"
 #include "trainer/loop/rank_context.h"
@@ -89,7 +90,7 @@ Result<> run(const GenerateOptions& options) {
         stopped = !stream.show(text);
         return !stopped;
       },
-      [](const std::string& note) { fmt::print(stderr, "sortie-train generate: {}\n", note); });
+      [](const std::string& note) { print_stderr("sortie-train generate: {}\n", note); });
   if (!stopped) stream.finish(text + pieces.finish());
   std::puts("");
   return {};
@@ -138,7 +139,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
                     "Compute the whole text again for every token (slow, for comparisons)");
   command->callback([options, &exit_code] {
     if (const Result<> outcome = run(*options); !outcome) {
-      fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
+      print_stderr("sortie-train: {}\n", outcome.error().message);
       exit_code = exit_code_for(outcome.error().code);
     }
   });

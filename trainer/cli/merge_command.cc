@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/state/merge.h"
@@ -31,7 +32,7 @@ void add_merge_command(CLI::App& app, int& exit_code) {
   command->add_option("out", paths->second, "Folder for the new checkpoint")->required();
   command->callback([paths, &exit_code] {
     if (const Result<> outcome = run(paths->first, paths->second); !outcome) {
-      fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
+      print_stderr("sortie-train: {}\n", outcome.error().message);
       exit_code = exit_code_for(outcome.error().code);
     }
   });

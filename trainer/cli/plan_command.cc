@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "common/base/quantity.h"
 #include "common/config/load.h"
 #include "trainer/loop/rank_context.h"
@@ -105,7 +106,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
         fmt::print(
             "{}\n",
             nlohmann::json{{"version", SORTIE_VERSION}, {"error", outcome.error().message}}.dump());
-      fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
+      print_stderr("sortie-train: {}\n", outcome.error().message);
       exit_code = exit_code_for(outcome.error().code);
     }
   });

@@ -6,12 +6,13 @@
 #include <iterator>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 
 namespace sortie::trainer {
 
 int report_error(std::string_view command, const Result<>& result) {
   if (result) return kExitOk;
-  fmt::print(stderr, "sortie-train {}: {}\n", command, result.error().message);
+  print_stderr("sortie-train {}: {}\n", command, result.error().message);
   return exit_code_for(result.error().code);
 }
 

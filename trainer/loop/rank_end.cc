@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/base/exit_code.h"
+#include "common/base/print_stderr.h"
 #include "trainer/loop/signals.h"
 #include "trainer/tensor/allocator.h"
 #include "trainer/tensor/device_memory.h"
@@ -135,7 +136,7 @@ void RankEnd::report(const Error& error) {
                                 ? fmt::format("rank {} on {}: ", rank_.rank, rank_.host)
                                 : "";
   std::fflush(stdout);
-  fmt::print(stderr, "sortie-train: {}{}\n", where, error.message);
+  print_stderr("sortie-train: {}{}\n", where, error.message);
   std::fflush(stderr);
   // Without a socket events are lines on stdout, which would repeat this.
   if (!events_ || rank_.socket_path.empty()) return;
