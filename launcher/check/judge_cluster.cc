@@ -213,6 +213,18 @@ std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts, const Expe
   return findings;
 }
 
+namespace {
+
+/// Whether the report says that the program needs no MPI. It does not if the program could not be
+/// examined, or if its libmpi is missing.
+bool is_without_mpi(const ProgramFacts& program) {
+  return program.error.empty() && std::ranges::none_of(program.missing, [](const auto& library) {
+           return library.starts_with("libmpi.so");
+         });
+}
+
+}  // namespace
+
 std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expectations& expect) {
   std::vector<Finding> findings = blank(hosts, "mpi");
   const auto pmix = [](const HostResult& host) {
@@ -226,7 +238,7 @@ std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expec
     if (!hosts[i].report.mpi) {
       if (expect.mpi == "off") findings[i] = {"mpi", Verdict::pass, "off", ""};
       // The runner does not load libmpi for a program that is not linked with it.
-      else if (hosts[i].report.program)
+      else if (hosts[i].report.program && is_without_mpi(*hosts[i].report.program))
         findings[i] = {"mpi", Verdict::pass, "the program is not linked with libmpi", ""};
       continue;
     }

@@ -134,8 +134,9 @@ Finding judge_cgroup(const HostResult& host) {
   if (!facts.cgroup_error.empty())
     return {"cgroup", Verdict::pass, "none: " + facts.cgroup_error, ""};
   return {"cgroup", Verdict::pass,
-          facts.cgroup_writable ? "v2, writable"
-                                : "v2, not writable: OOM kills look like other SIGKILLs",
+          facts.cgroup_writable
+              ? "v2, writable"
+              : "v2, not writable: OOM kills of ranks are reported as very likely, not as proven",
           ""};
 }
 

@@ -115,6 +115,14 @@ TEST_CASE("cores, memory, limits against the slots") {
   CHECK(judge_leftovers(host).verdict == Verdict::warn);
 }
 
+TEST_CASE("without a writable cgroup OOM kills are very likely, as the report of a run says") {
+  HostResult host = sound_host("h1");
+  CHECK(judge_cgroup(host).reason == "v2, writable");
+  host.report.host->cgroup_writable = false;
+  CHECK(judge_cgroup(host).verdict == Verdict::pass);
+  CHECK(judge_cgroup(host).reason.find("very likely") != std::string::npos);
+}
+
 TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without") {
   std::vector<HostResult> hosts = {sound_host("h1"), sound_host("h2"), sound_host("h3")};
   Expectations expect = sound_expectations();
@@ -214,6 +222,12 @@ TEST_CASE("program, port, MPI, kernel") {
   CHECK(verdict_of(hosts, expect, "mpi", 1) == Verdict::fail);
   hosts[2].report.mpi.reset();
   CHECK(verdict_of(hosts, expect, "mpi", 2) == Verdict::pass);
+  hosts[2].report.program->missing = {"libfoo.so.1"};
+  CHECK(finding_of(hosts, expect, "mpi", 2).reason == "the program is not linked with libmpi");
+  hosts[2].report.program->missing = {"libfoo.so.1", "libmpi.so.40"};
+  CHECK(verdict_of(hosts, expect, "mpi", 2) == Verdict::none);
+  hosts[0].report.mpi.reset();  // the program of this host was not found
+  CHECK(verdict_of(hosts, expect, "mpi", 0) == Verdict::none);
   hosts[1].report.host->kernel = "5.15.0-91-generic";
   CHECK(verdict_of(hosts, expect, "kernel", 1) == Verdict::warn);
   hosts[2].report.host->kernel = "6.1.9";
