@@ -146,7 +146,7 @@ const Field kTrainingFields[] = {
     {"outer.error_feedback", outer<&Outer::error_feedback>, Choices{{"auto", "on", "off"}}, "",
      "Add the rounding error to the next round: auto = for formats of 4 bits"},
     {"outer.fragments", outer<&Outer::fragments>, IntegerRange{0, 65536}, "",
-     "Parts of the model, of about the same size, that are exchanged one after the other within a round; 0 = by topology.gradient_compression, 4 for high, else 1"},
+     "Parts of the model, of about the same size, that are exchanged one after the other within a round; 0 = by topology.gradient_compression, 4 for high (no more than layers), else 1"},
     {"outer.overlap", outer<&Outer::overlap>, IntegerRange{-1, 1'000'000}, "steps",
      "Inner steps that run while a fragment is exchanged; 0 = training waits; -1 = by topology.gradient_compression, 5 for high, else 0"},
     {"outer.mix", outer<&Outer::mix>, NumberRange{-1, 1, false, true}, "",
