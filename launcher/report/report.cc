@@ -91,8 +91,10 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   times.add(
       report.cause_at,
       fmt::format("first cause: {}", printable(report.cause.substr(0, report.cause.find('\n')))));
-  times.add(report.stop_at, fmt::format("order to stop sent: TERM, KILL after {:.3g} s",
-                                        report.stop_grace_ms / 1000.0));
+  std::string stop = "order to stop sent";
+  if (report.stop_grace_ms)
+    stop += fmt::format(": TERM, KILL after {:.3g} s", *report.stop_grace_ms / 1000.0);
+  times.add(report.stop_at, std::move(stop));
   for (const auto& [at, what] : health_times(report.health)) times.add(at - report.begun, what);
   // It has a reason of its own if the run was stopped between two attempts.
   const std::string why = report.end_text.substr(0, report.end_text.find('\n'));

@@ -96,6 +96,8 @@ class RunLoop : public SupervisedRun {
 
   void interrupt(int signal_number) override;
   void stop(bool now) override;
+  /// The same by another order than `sortie stop`, which `by` names.
+  void stop(bool now, const std::string& by);
   const char* state() const override;
   std::uint32_t attempt() const override { return plan_.attempt; }
   bool has_host(const std::string& name) const override;

@@ -65,14 +65,18 @@ void RunLoop::interrupt(int signal_number) {
 }
 
 void RunLoop::stop(bool now) {
+  stop(now, "`sortie stop`");
+}
+
+void RunLoop::stop(bool now, const std::string& by) {
   if (ended_) return;
   const bool first = !stop_order_;
-  if (first) stop_order_ = {128 + SIGTERM, "stopped by `sortie stop`"};
+  if (first) stop_order_ = {128 + SIGTERM, "stopped by " + by};
   pause_.cancel();
   give_up_->give_up();
   if (memory_) memory_->stop_waiting(now);
-  const auto act = [this, now] {
-    for (const auto& started : started_) started->attempt->stop(now);
+  const auto act = [this, now, by] {
+    for (const auto& started : started_) started->attempt->stop(now, by);
   };
   first ? after_adoption(act) : act();
 }

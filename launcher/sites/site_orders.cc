@@ -92,7 +92,7 @@ Result<> SiteRuns::remove(const std::string& name) {
   parts_.folder.event(JournalEvent::site, {{"site", name}, {"state", "removed"}});
   parts_.console.message(fmt::format("site {} is removed, by `sortie sites remove`", name));
   outer_->remove_site(name);
-  if (site->loop) site->loop->stop(false);
+  if (site->loop) site->loop->stop(false, "`sortie sites remove`");
   return {};
 }
 

@@ -274,7 +274,7 @@ void SiteRuns::on_end(const OuterCoordinator::End& end) {
   too_few_ = end;
   parts_.console.error(end.text);
   for (Site& site : sites_)
-    if (site.loop && !site.verdict) site.loop->stop(false);
+    if (site.loop && !site.verdict) site.loop->stop(false, "the end of the run: " + end.text);
 }
 
 void SiteRuns::begin_stop(int signal_number, std::string reason) {

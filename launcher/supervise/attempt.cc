@@ -327,18 +327,17 @@ void Attempt::interrupt(int signal_number) {
   }
 }
 
-void Attempt::stop(bool now) {
+void Attempt::stop(bool now, const std::string& by) {
   if (ended_) return;
   count_interrupt();
   if (over_) return wake();
   if (!failing()) {
-    parts_.console.message(
-        fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
+    parts_.console.message(fmt::format("stopping all ranks{}, by {}", now ? " at once" : "", by));
     Cause cause;
     cause.what = Cause::What::interrupted;
     cause.code = SIGTERM;
     cause.exit_code = 128 + SIGTERM;
-    cause.message = "stopped by `sortie stop`";
+    cause.message = "stopped by " + by;
     blame(std::move(cause));
   }
   if (now) stop_all(0, "`sortie stop --now`");

@@ -121,9 +121,9 @@ class Attempt {
   /// Handles Ctrl-C, TERM or HUP: the first call stops the ranks with the grace period, the next
   /// one kills them at once.
   void interrupt(int signal_number);
-  /// Handles `sortie stop`: stops the ranks with the grace period, or kills them at once (`now`).
-  /// The run ends as after SIGTERM.
-  void stop(bool now);
+  /// Handles `sortie stop`, or what else `by` names in the messages: stops the ranks with the grace
+  /// period, or kills them at once (`now`). The run ends as after SIGTERM.
+  void stop(bool now, const std::string& by);
   /// Requests a planned restart: after the next commit all ranks are stopped with the grace period,
   /// with the cause `planned`. Ranks of sortie-train that have a save_dir are stopped after
   /// recovery.commit_wait even without a commit, because they save on SIGTERM. Returns false if the

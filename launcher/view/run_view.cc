@@ -247,7 +247,7 @@ void RunReducer::journal(const Json& event) {
     case JournalEvent::stop:
       if (!view_.stop_at) view_.stop_at = at;
       view_.stop_reason = text(event, "reason");
-      view_.stop_grace_ms = u32(event, "grace_ms");
+      if (event.contains("grace_ms")) view_.stop_grace_ms = u32(event, "grace_ms");
       break;
     case JournalEvent::host_failed:
       view_.host_state[host] = "failed";

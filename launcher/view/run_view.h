@@ -82,7 +82,7 @@ struct RunView {
   std::string cause_what;  // "signal": cause_name() in cause.h
   std::string cause_json;  // the event `cause`
   std::string stop_reason;
-  std::uint32_t stop_grace_ms = 0;
+  std::optional<std::uint32_t> stop_grace_ms;  // sites have their own
   std::size_t exited_well = 0, consequences = 0, leftovers_killed = 0;
   std::vector<std::pair<std::string, std::size_t>> aftermath;  // {how, number of ranks}
   std::vector<std::string> gaps;         // "h03: at +9.1 s connected again ..."

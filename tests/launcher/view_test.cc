@@ -284,6 +284,9 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   take(JournalEvent::hang, 111, {{"text", "rank 1 is silent"}, {"stacks", "stacks-1"}});
   CHECK(view.hang_at == 11);
   take(JournalEvent::stop, 112, {{"reason", "r"}});
+  CHECK_FALSE(view.stop_grace_ms);  // as in the journal of a run with sites
+  take(JournalEvent::stop, 112, {{"reason", "r"}, {"grace_ms", 10000}});
+  CHECK(view.stop_grace_ms == 10000u);
   CHECK(view.attempt() == 1);
   CHECK_FALSE(view.restarting());
   take(JournalEvent::rank_exited, 112, {{"rank", 1}, {"status", "signal 9 (SIGKILL)"}});

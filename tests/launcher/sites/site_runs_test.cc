@@ -4,7 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
 
 #include "launcher/run/run_folder.h"
 #include "tests/launcher/launch.h"
@@ -163,6 +167,29 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
   CHECK(asked);
   REQUIRE(verdict);
   CHECK(verdict->exit_code == 128 + SIGTERM);
+}
+
+TEST_CASE("sites: one that is removed says by which order it ended") {
+  SitesInMemory world;
+  std::optional<SiteRuns> runs;
+  world.transport.host("host-a").script = sortie::test::after_start([&](FakeRunner&) {
+    CHECK(runs->sites_order({{"do", "remove"}, {"site", "b"}}));
+    runs->stop(false);
+  });
+  world.transport.host("host-b").script = sortie::test::run_until_stopped;
+  runs.emplace(world.parts());
+  REQUIRE(runs->open());
+  boost::asio::co_spawn(world.io, runs->run(),
+                        [&](std::exception_ptr, const Verdict&) { world.io.stop(); });
+  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  std::map<std::string, std::string> ended;
+  std::istringstream journal(sortie::test::read_text(world.folder->path() / "events.jsonl"));
+  for (std::string line; std::getline(journal, line);) {
+    const auto event = ordered_json::parse(line);
+    if (event.value("state", "") == "ended") ended[event["site"]] = event["text"];
+  }
+  CHECK(ended.at("a").starts_with("stopped by `sortie stop`"));
+  CHECK(ended.at("b").starts_with("stopped by `sortie sites remove`"));
 }
 
 }  // namespace
