@@ -102,7 +102,9 @@ class LinePrinter {
   bool good_ = true;
 };
 
-Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const RunRecord& record) {
+/// `site`: empty, or the site of this record. --host may also name hosts of other sites.
+Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const RunRecord& record,
+                                             const std::string& site) {
   std::set<std::uint32_t> ranks;
   if (!request.ranks.empty()) {
     SORTIE_ASSIGN_OR_RETURN(ranks, parse_ranks(request.ranks, record.world_size));
@@ -114,7 +116,7 @@ Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const R
   std::set<std::uint32_t> on_hosts;
   for (const std::string& name : names) {
     const auto host = std::ranges::find(record.hosts, name, &RunRecord::Host::name);
-    if (host == record.hosts.end() && by_group) continue;
+    if (host == record.hosts.end() && (by_group || !site.empty())) continue;
     if (host == record.hosts.end())
       return fail(ErrorCode::usage,
                   fmt::format("--host {}: {} is no host of this run; it has {}", request.hosts,
@@ -157,7 +159,7 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
 /// Prints one attempt.
 Result<> print_attempt(const LogsRequest& request, const RunRecord& record, const Pattern& pattern,
                        std::optional<std::int64_t> since, const std::string& site) {
-  SORTIE_ASSIGN_OR_RETURN(const auto ranks, chosen_ranks(request, record));
+  SORTIE_ASSIGN_OR_RETURN(const auto ranks, chosen_ranks(request, record, site));
   LinePrinter printer(pattern, site);
   LogFeed feed(record, ranks, [&](const LogFeed::Chunk& chunk) { printer.add(chunk); });
   feed.replay(since);
@@ -190,6 +192,34 @@ Result<> print_logs_in(const LogsRequest& request, const std::filesystem::path& 
   }
 }
 
+/// Of `sites`, those with hosts that --host names. Error: it names no host of any.
+Result<std::vector<std::string>> sites_with_hosts(const LogsRequest& request,
+                                                  const std::filesystem::path& run,
+                                                  const std::vector<std::string>& sites) {
+  SORTIE_ASSIGN_OR_RETURN(const auto names, expand_hosts(request.hosts, {}));
+  std::vector<std::string> chosen, hosts;
+  for (const std::string& site : sites) {
+    const auto record =
+        read_run(site_folder(run, site), static_cast<std::uint32_t>(request.attempt));
+    if (!record) continue;  // its plan is not complete yet, or it had no such attempt
+    bool is_chosen = false;
+    for (const std::string& host : record->host_names()) {
+      is_chosen = is_chosen || std::ranges::find(names, host) != names.end();
+      hosts.push_back(host);
+    }
+    if (is_chosen) chosen.push_back(site);
+  }
+  const bool by_group = config::mentions_group(request.hosts);
+  for (const std::string& name : names)
+    if (std::ranges::find(hosts, name) == hosts.end() && (!by_group || chosen.empty()))
+      return fail(
+          ErrorCode::usage,
+          fmt::format("--host {}: {} is no host of {}; it has {}", request.hosts, name,
+                      request.site.empty() ? "this run" : fmt::format("site {}", request.site),
+                      config::fold_host_names(hosts)));
+  return chosen;
+}
+
 Result<> print_logs(const LogsRequest& request) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
@@ -204,6 +234,9 @@ Result<> print_logs(const LogsRequest& request) {
     sites = {request.site};
   }
   if (sites.empty()) return print_logs_in(request, run, "");
+  if (!request.hosts.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(sites, sites_with_hosts(request, run, sites));
+  }
   if (!request.follow) {
     for (const std::string& site : sites)
       SORTIE_TRY(print_logs_in(request, site_folder(run, site), site));

@@ -28,6 +28,7 @@
 #include "launcher/control/show_runs.h"
 #include "launcher/control/supervisor_lock.h"
 #include "launcher/run/run_folder.h"
+#include "tests/launcher/command_line.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {
@@ -523,6 +524,29 @@ TEST_CASE("logs: in the order in which they came, from a time on, and then what 
   LogFeed since(*record, {0}, sink);
   since.replay(20500);  // includes one second earlier: the resolution of the index
   CHECK(got == "a1\nmore\n");
+}
+
+TEST_CASE("logs: --host chooses among the hosts of all sites") {
+  test::ScopedTempDir dir;
+  const fs::path run = make_run(dir.path(), "20260101-000000-aaaa", RunResult{});
+  test::write_text(run / "sites/names", "oslo\nrome\n");
+  for (const auto& [site, host] : {std::pair{"oslo", "h1"}, {"rome", "h2"}}) {
+    const fs::path folder = run / "sites" / site;
+    test::write_text(folder / "plan.json", R"({"argv":["a"],"hosts":[{"name":")" +
+                                               std::string(host) + R"(","ranks":[{"rank":0}]}]})");
+    test::write_text(folder / "logs/rank-0.out", std::string("of ") + site + "\n");
+  }
+  const auto logs = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"logs", "aaaa", "--log-dir", dir.path().string()});
+    return test::sortie(words);
+  };
+  CHECK(logs({"--host", "h2"}).output == "[rome 0 h2] of rome\n");
+  CHECK(logs({"--host", "h[1-2]"}).output == "[oslo 0 h1] of oslo\n[rome 0 h2] of rome\n");
+  CHECK(logs({"--host", "h2", "--follow"}).output == "[rome 0 h2] of rome\n");
+  const auto unknown = logs({"--host", "h1,h3"});
+  CHECK(unknown.output == "--host h1,h3: h3 is no host of this run; it has h[1-2]\n");
+  CHECK(logs({"--host", "h1", "--site", "rome"}).output ==
+        "--host h1: h1 is no host of site rome; it has h2\n");
 }
 
 TEST_CASE("logs: a clock that was set back changes neither the order nor what came since a time") {
