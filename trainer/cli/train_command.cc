@@ -124,9 +124,9 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   }
   const std::string path = config_path.empty() ? rank.config_path : config_path;
   if (path.empty())
-    return fail(
-        ErrorCode::usage,
-        "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
+    return fail(ErrorCode::usage,
+                "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run "
+                "CONFIG`, without runner.program, or name the file: `sortie-train train CONFIG`");
   // Applied even without a launcher, or if the launcher did not know that this is sortie-train.
   const auto rules = [](const config::LoadedJob& read) {
     return config::validate_training(read.job);

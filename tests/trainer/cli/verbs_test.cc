@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -220,6 +221,13 @@ TEST_CASE("options of bpe are refused for a sentencepiece model, and make the ma
   std::vector<std::string> added;
   for (const auto& token : json["added_tokens"]) added.push_back(token["content"]);
   CHECK(added == std::vector<std::string>{"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
+}
+
+TEST_CASE("a rank without a config says that runner.program gives it none") {
+  ::unsetenv("SORTIE_CONFIG");
+  const Finished done = train({"train"});
+  CHECK(done.code == 2);
+  CHECK(has(done.output, "without runner.program"));
 }
 
 TEST_CASE("a tokenizer that is not there stops training before the first step") {
