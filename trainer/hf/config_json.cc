@@ -88,6 +88,7 @@ config::ModelConfig resolved(config::ModelConfig model) {
   model.ffn_hidden_size = shape.ffn;
   model.head_dim = shape.head_dim;
   model.num_positions = shape.num_positions;
+  if (config::architecture_of(model).mixture) model.moe.ffn_hidden_size = expert_ffn(model, shape);
   return model;
 }
 

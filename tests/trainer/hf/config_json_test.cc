@@ -142,6 +142,20 @@ TEST_CASE("a fresh config.json has the kinds of numbers that transformers checks
   CHECK(refused.error().message.find("model.moe.num_shared_experts = 0") != std::string::npos);
 }
 
+TEST_CASE("experts without a width of their own are written with that of the MLP") {
+  for (const char* name : {"qwen3-moe", "deepseek-v3"}) {
+    CAPTURE(name);
+    ModelConfig model;
+    model.architecture = name;
+    model.ffn_hidden_size = 48;
+    model.moe.ffn_hidden_size = 0;
+    model.moe.num_shared_experts = 1;
+    Json json;
+    REQUIRE(write_hf_config(model, json));
+    CHECK(json["moe_intermediate_size"] == 48);
+  }
+}
+
 TEST_CASE("a changed model changes its keys in the spelling of the file") {
   ModelConfig model = model_of(kLlama4);
   model.rotary_embedding_base = 1e6;
