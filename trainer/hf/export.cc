@@ -159,7 +159,7 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& folde
     return std::unexpected(std::move(filled).error());
   }
   return ImportReport{out, static_cast<std::int64_t>(opened.tensors.size()),
-                      opened.store->parameter_elements()};
+                      parameter_elements(opened.tensors)};
 }
 
 }  // namespace sortie::trainer

@@ -139,7 +139,7 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
     return std::unexpected(std::move(error));
   }
   return ImportReport{*path, static_cast<std::int64_t>(opened.tensors.size()),
-                      opened.store->parameter_elements()};
+                      parameter_elements(opened.tensors)};
 }
 
 }  // namespace sortie::trainer

@@ -135,6 +135,13 @@ std::vector<HfTensor> hf_tensors(const Family& family, const ModelShape& shape,
   return tensors;
 }
 
+std::int64_t parameter_elements(std::span<const HfTensor> tensors) {
+  std::int64_t total = 0;
+  for (const HfTensor& tensor : tensors)
+    if (tensor.parameter->spec().use != Use::state) total += tensor.rows * tensor.cols;
+  return total;
+}
+
 StoredRow stored_row(const HfTensor& tensor, StorageType type, std::span<const std::byte> bytes,
                      std::int64_t row) {
   const std::size_t size = storage_bytes(type);

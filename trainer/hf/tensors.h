@@ -28,6 +28,10 @@ struct HfTensor {
 std::vector<HfTensor> hf_tensors(const Family& family, const ModelShape& shape,
                                  ParameterStore& store);
 
+/// Returns the number of values in the tensors, without those that are no parameters: a router's
+/// bias.
+std::int64_t parameter_elements(std::span<const HfTensor> tensors);
+
 /// Returns row `row` of the parameter, in [first_row, first_row + rows), at its place in the
 /// tensor's bytes.
 StoredRow stored_row(const HfTensor& tensor, StorageType type, std::span<const std::byte> bytes,

@@ -117,7 +117,7 @@ Parameter* ParameterStore::find(std::string_view name) {
 std::int64_t ParameterStore::parameter_elements() const {
   std::int64_t total = 0;
   for (const auto& parameter : parameters_)
-    if (parameter->spec().use != Use::state) total += parameter->elements();
+    if (parameter->spec().use != Use::state) total += parameter->elements() - parameter->padding();
   return total;
 }
 

@@ -113,7 +113,7 @@ class ParameterStore {
 
   std::int64_t flat_elements() const { return flat_elements_; }        // with padding
   std::int64_t trained_elements() const { return trained_elements_; }  // at the front of these
-  std::int64_t parameter_elements() const;                             // without padding and state
+  std::int64_t parameter_elements() const;  // without any padding and state
   DType compute_dtype() const { return compute_; }
   /// The buckets of a sharded store, in the order of the flat buffers; empty otherwise. If
   /// everything is sharded: the ranges of all units.

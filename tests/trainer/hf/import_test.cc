@@ -25,6 +25,17 @@ void import_and_export(const fs::path& folder, const Scratch& scratch, const fs:
   REQUIRE_MESSAGE(imported, (imported ? "" : imported.error().message));
   const auto exported = export_hf(checkpoint, out, options);
   REQUIRE_MESSAGE(exported, (exported ? "" : exported.error().message));
+  // What is reported is what the folder has: no padding of the vocabulary, no router's bias.
+  std::int64_t elements = 0, tensors = 0;
+  for (const auto& [name, entry] : all_tensors(out)) {
+    ++tensors;
+    if (name.ends_with("e_score_correction_bias")) continue;
+    std::int64_t size = 1;
+    for (const std::int64_t side : entry.shape) size *= side;
+    elements += size;
+  }
+  CHECK(exported->tensors == tensors);
+  CHECK(exported->parameters == elements);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ TEST_CASE(
   CHECK(first.offset() == 16);
   CHECK(store.flat_elements() == 80);
   CHECK(store.parameter_elements() == 22);
+  first.set_padding(5);  // a row that no token needs
+  CHECK(store.parameter_elements() == 17);
   CHECK(first.weight().dtype() == DType::bf16);
   CHECK(second.weight().dtype() == DType::f32);
 }
