@@ -94,7 +94,10 @@ int main(int argc, char** argv) {
   cli::add_completion_verbs(app, verbs, program, {});
   cli::add_global_flags(app, "Also print details: threads, devices, files", /*colors=*/false);
   cli::set_help(app, verbs);
-  app.parse_complete_callback([&app] { set_output_options(app); });
+  app.parse_complete_callback([&app] {
+    set_output_options(app);
+    cli::refuse_empty_values(app);
+  });
   const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
   if (!choice) return cli::print_error(choice.error());
   return choice->verb == nullptr ? choice->exit_code : choice->verb->run();

@@ -59,6 +59,14 @@ std::string empty_value(const CLI::App* app) {
   return "";
 }
 
+/// An error of parsing whose message is complete.
+struct EmptyValue : CLI::ParseError {
+  explicit EmptyValue(const std::string& name)
+      : ParseError("EmptyValue",
+                   fmt::format("{}: the value is empty; give it one, or leave it out", name),
+                   CLI::ExitCodes::ValidationError) {}
+};
+
 /// Refuses a program of one word that is a shell command line. As the name of a program it would
 /// fail on every host with "no such program".
 Result<> check_program(const CLI::App& root, const Verb& verb, const Program& program,
@@ -79,6 +87,12 @@ bool looks_like_shell_line(std::string_view word) {
   return word.find_first_of(" \t\n|&;<>$`") != word.npos;
 }
 
+void refuse_empty_values(const CLI::App& root) {
+  const CLI::App* verb = &root;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  if (const std::string name = empty_value(verb); !name.empty()) throw EmptyValue(name);
+}
+
 Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
                            std::vector<std::string> arguments) {
   // Cut off the program first, so that none of its flags is taken for one of Sortie's.
@@ -96,6 +110,9 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
     return usage(fmt::format("`{}` accepts no program after --", named->app->get_name()));
   try {
     root.parse(arguments);
+    refuse_empty_values(root);
+  } catch (const EmptyValue& error) {
+    return usage(error.what());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return Choice{nullptr, root.exit(error)};
     // `--hosts="$HOSTS"` if that variable is not set.
@@ -121,8 +138,6 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
   }
   const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
   SORTIE_CHECK(verb != verbs.end());
-  if (const std::string name = empty_value(verb->app); !name.empty())
-    return usage(fmt::format("{}: the value is empty; give it one, or leave it out", name));
   if (has_program && program.empty())
     return usage("nothing follows --; a program is expected there");
   SORTIE_TRY(check_program(root, *verb, program, given));

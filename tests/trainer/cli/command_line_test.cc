@@ -64,6 +64,20 @@ TEST_CASE("what is mistyped is answered with what is near, in one line, and exit
   }
 }
 
+TEST_CASE("an empty value is refused before the verb runs") {
+  const test::ScopedTempDir dir;
+  std::ofstream(dir / "a.txt") << "some text\n";
+  const Finished built =
+      train({"data", "build", dir.str("a.txt"), "--include", "", "-o", dir.str("data")});
+  CHECK(built.code == 2);
+  CHECK_MESSAGE(
+      built.output == "sortie-train: --include: the value is empty; give it one, or leave it out\n",
+      built.output);
+  CHECK_FALSE(fs::exists(dir / "data.bin"));
+  CHECK(train({"generate", "nowhere", "--prompt", ""}).output ==
+        "sortie-train: --prompt: the value is empty; give it one, or leave it out\n");
+}
+
 TEST_CASE("every manual page renders without a warning") {
   const test::ScopedTempDir dir;
   REQUIRE(train({"man", "--output-dir", dir.path()}).code == 0);
