@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 
 #include "common/base/check.h"
 #include "common/base/shell_text.h"
@@ -39,11 +40,24 @@ std::pair<const CLI::App*, std::string> unknown_verb(const CLI::App& root,
   return {subverbs(*level).empty() ? nullptr : level, ""};
 }
 
-/// Rewords CLI11's "hosts is required" as "hosts is missing".
+/// Rewords CLI11's "hosts is required" as "hosts is missing", and "Value -1 not in range 0.000000
+/// to 1797693134...", whose limit has 309 digits, as "Value -1 is less than 0".
 std::string in_words(std::string what) {
   constexpr std::string_view kRequired = " is required";
   if (what.ends_with(kRequired))
     what.replace(what.size() - kRequired.size(), kRequired.size(), " is missing");
+  constexpr std::string_view kUnlimited = " not in range 0.000000 to 179769";
+  if (const std::size_t at = what.find(kUnlimited); at != what.npos) {
+    constexpr std::string_view kValue = "Value ";
+    const std::size_t begin = what.rfind(kValue, at);
+    const std::string value = begin == what.npos ? "" : what.substr(begin + kValue.size());
+    char* end = nullptr;
+    const double number = std::strtod(value.c_str(), &end);
+    what.replace(at, what.npos,
+                 end != value.c_str() + value.find(' ') ? " is not a number"
+                 : number < 0                           ? " is less than 0"
+                                                        : " is not above 0");
+  }
   return what;
 }
 

@@ -78,6 +78,13 @@ TEST_CASE("an empty value is refused before the verb runs") {
         "sortie-train: --prompt: the value is empty; give it one, or leave it out\n");
 }
 
+TEST_CASE("a number below its range is refused in few words") {
+  CHECK(train({"eval", "nowhere", "--samples", "-1"}).output ==
+        "sortie-train: eval: --samples: Value -1 is less than 0; see `sortie-train eval --help`\n");
+  CHECK(has(train({"eval", "nowhere", "--samples", "all"}).output, "Value all is not a number;"));
+  CHECK(has(train({"bench", "copy", "--bytes", "0"}).output, "Value 0 is not above 0;"));
+}
+
 TEST_CASE("every manual page renders without a warning") {
   const test::ScopedTempDir dir;
   REQUIRE(train({"man", "--output-dir", dir.path()}).code == 0);
