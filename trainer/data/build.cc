@@ -36,6 +36,7 @@ class Builder {
       return fail(ErrorCode::usage,
                   fmt::format("--append-eod: {} has no end-of-document id", tokenizer_.name()));
     SORTIE_TRY(check_special_tokens());
+    SORTIE_TRY(check_output_name());
     SORTIE_ASSIGN_OR_RETURN(result_.corpus, list_corpus(options_.corpus));
     progress_.total_bytes = result_.corpus.bytes;
     // Byte tokens without end-of-document ids fit in u8.
@@ -66,6 +67,17 @@ class Builder {
   using Pool = OrderedPool<TextChunk, EncodedChunk>;
 
   std::string manifest_path() const { return options_.output + ".json"; }
+
+  /// Refuses the name of a folder: the files in it would be hidden ones, .bin, .idx and .json.
+  Result<> check_output_name() const {
+    const std::filesystem::path name = std::filesystem::path(options_.output).filename();
+    if (!name.empty() && name != "." && name != "..") return {};
+    return fail(
+        ErrorCode::usage,
+        fmt::format("--output {}: a folder, but it is the beginning of the files' names; "
+                    "add a name, as in {}",
+                    options_.output, (std::filesystem::path(options_.output) / "data").string()));
+  }
 
   Result<> check_special_tokens() const {
     if (!options_.add_special_tokens) return {};

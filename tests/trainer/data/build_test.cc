@@ -180,6 +180,18 @@ TEST_CASE("bad splits are refused") {
   CHECK(*parse_split("99,1") == std::pair<std::uint64_t, std::uint64_t>(99, 1));
 }
 
+TEST_CASE("a folder is no prefix: its files would be hidden") {
+  const Tree tree;
+  for (const char* output : {"out/", "out/.", "out/.."}) {
+    BuildOptions options{.corpus = {.inputs = {tree.root}}, .output = tree.dir.str(output)};
+    const auto refused = build_token_files(options, *make_byte_tokenizer());
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == ErrorCode::usage);
+    CHECK(refused.error().message.starts_with("--output " + options.output + ": a folder, "));
+  }
+  CHECK_FALSE(fs::exists(tree.dir / "out"));
+}
+
 TEST_CASE("a build replaces the manifest of another build only if it is told to") {
   const Tree tree;
   BuildOptions options{.corpus = {.inputs = {tree.root}}, .output = tree.dir.str("y")};
