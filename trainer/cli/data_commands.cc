@@ -1,11 +1,14 @@
 #include "trainer/cli/data_commands.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -112,9 +115,25 @@ Result<> check_type(const TrainTokenizerArguments& arguments) {
   return {};
 }
 
+/// Makes the folder of the file, and checks that the file can be written there: a training may take
+/// an hour, and its file is written last.
+Result<> prepare_output(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!file.has_filename() || std::filesystem::is_directory(file, error))
+    return fail(ErrorCode::usage, fmt::format("--output {}: a folder; name a file in it, as in {}",
+                                              file.string(), (file / "tokenizer.json").string()));
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  std::filesystem::create_directories(folder, error);
+  if (error) return std::unexpected(os_error(error.value(), "create " + folder.string()));
+  if (::access(folder.c_str(), W_OK) != 0)
+    return std::unexpected(os_error(errno, "write in " + folder.string()));
+  return {};
+}
+
 Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
   SORTIE_TRY(check_type(arguments));
   SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
+  SORTIE_TRY(prepare_output(arguments.output));
   const std::string output = arguments.output.string();
   log::debug("{} files, at most {} of text", corpus.files.size(), human_bytes(arguments.max_bytes));
   ProgressLine line("data train-tokenizer");

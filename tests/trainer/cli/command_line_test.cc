@@ -78,6 +78,25 @@ TEST_CASE("an empty value is refused before the verb runs") {
         "sortie-train: --prompt: the value is empty; give it one, or leave it out\n");
 }
 
+TEST_CASE("the place of a trained tokenizer is made and checked before the training") {
+  const test::ScopedTempDir dir;
+  std::ofstream(dir / "a.txt") << "some text, some more text\n";
+  const auto trained = [&](const std::string& output) {
+    return train({"data", "train-tokenizer", "--type", "bpe", "--vocab-size", "260", "-o", output,
+                  dir.str("a.txt")});
+  };
+  CHECK(trained(dir.str("new/folder/t.json")).code == 0);
+  CHECK(fs::exists(dir / "new/folder/t.json"));
+  for (const char* folder : {"new", "other/"}) {
+    const Finished refused = trained(dir.str(folder));
+    CHECK(refused.code == 2);
+    CHECK_MESSAGE(has(refused.output, "--output " + dir.str(folder) + ": a folder; name a file"),
+                  refused.output);
+  }
+  const Finished refused = trained(dir.str("a.txt/t.json"));
+  CHECK_MESSAGE(has(refused.output, "create " + dir.str("a.txt") + ": "), refused.output);
+}
+
 TEST_CASE("a number below its range is refused in few words") {
   CHECK(train({"eval", "nowhere", "--samples", "-1"}).output ==
         "sortie-train: eval: --samples: Value -1 is less than 0; see `sortie-train eval --help`\n");
