@@ -179,8 +179,8 @@ std::string table(const std::vector<Listed>& runs) {
     const RunRecord& record = run.record;
     const TrainingCells cells = training_cells(run.training, record.alive(), unix_time());
     out += line(record.id, config::shorten(printable(record.name)), widest, record.state_text(),
-                record.world_size, record.restarts, ago(record.started()), cells.step,
-                cells.loss, cells.tokens_per_s, cells.eta, cells.checkpoint, cells.best,
+                record.world_size, record.restarts, ago(record.started()), cells.step, cells.loss,
+                cells.tokens_per_s, cells.eta, cells.checkpoint, cells.best,
                 config::fold_host_names(record.host_names()));
   }
   return out;

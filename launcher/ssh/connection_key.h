@@ -15,8 +15,8 @@
 namespace sortie::launcher::ssh {
 
 struct ConnectionKey {
-  std::string hash;           // lower-case hex
-  std::string address;        // "user@host:port", for display
+  std::string hash;     // lower-case hex
+  std::string address;  // "user@host:port", for display
   /// The settings of the host or of a jump host of it have a ControlPath or name variables, so a
   /// connection needs those of the command.
   bool uses_variables = false;

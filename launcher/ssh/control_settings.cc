@@ -49,8 +49,7 @@ std::string contradiction(const HostSettings& settings, const config::SshConfig&
 
 Result<ControlSettings> make_control_settings(const HostSpec& spec, const config::SshConfig& ssh,
                                               const HostConfig& files,
-                                              const UserEnvironment& environment,
-                                              bool is_jump) {
+                                              const UserEnvironment& environment, bool is_jump) {
   ControlSettings control;
   if (files.control_path.empty() || lower(files.control_path) == "none") return control;
   const HostSettings settings = name_settings(spec, ssh, files, environment, is_jump);

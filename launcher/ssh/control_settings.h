@@ -30,7 +30,6 @@ struct ControlSettings {
 /// file and line, for a ControlPath that ssh refuses.
 Result<ControlSettings> make_control_settings(const HostSpec& spec, const config::SshConfig& ssh,
                                               const HostConfig& files,
-                                              const UserEnvironment& environment,
-                                              bool is_jump);
+                                              const UserEnvironment& environment, bool is_jump);
 
 }  // namespace sortie::launcher::ssh

@@ -462,7 +462,8 @@ TEST_CASE("ps: the hosts, ranks and restarts of a run over sites are those that 
   REQUIRE(lock);
   const auto plan = [&](const fs::path& folder, const std::string& hosts) {
     fs::create_directories(run / "sites" / folder);
-    test::write_text(run / "sites" / folder / "plan.json", R"({"argv":["a"],"hosts":)" + hosts + "}");
+    test::write_text(run / "sites" / folder / "plan.json",
+                     R"({"argv":["a"],"hosts":)" + hosts + "}");
   };
   // The first plan has h1 and h2. In oslo a spare has taken the place of h1, rome was removed, bonn
   // was added, and a site that is just being added has no plan yet.
