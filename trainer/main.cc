@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   cli::set_help(app, verbs);
   app.parse_complete_callback([&app] {
     set_output_options(app);
-    cli::refuse_empty_values(app);
+    cli::refuse_unusable_values(app);
   });
   const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
   if (!choice) return cli::print_error(choice.error());

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "common/base/check.h"
@@ -61,24 +62,31 @@ std::string in_words(std::string what) {
   return what;
 }
 
-/// Name of an option or positional of `app` or its parents whose value is empty, as in
-/// `--hosts "$HOSTS"` if that variable is not set; "" if there is none. What the user meant is
-/// unknown, and to treat the option as absent would run on this machine.
-std::string empty_value(const CLI::App* app) {
+/// Says what is wrong with a value of `app` or its parents that no option can have; "" if there is
+/// none.
+/// - It is empty, as in `--hosts "$HOSTS"` if that variable is not set. What the user meant is
+///   unknown, and to treat the option as absent would run on this machine.
+/// - It is NaN, which lies in every range, as no comparison with it is true.
+std::string unusable_value(const CLI::App* app) {
   for (; app != nullptr; app = app->get_parent())
-    for (const CLI::Option* option : app->get_options())
-      if (option->get_items_expected_max() > 0 &&
-          std::ranges::find(option->results(), "") != option->results().end())
-        return option->get_name();
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->get_items_expected_max() == 0) continue;
+      for (const std::string& value : option->results()) {
+        if (value.empty())
+          return fmt::format("{}: the value is empty; give it one, or leave it out",
+                             option->get_name());
+        if (option->get_type_name().starts_with("FLOAT") &&
+            std::isnan(std::strtod(value.c_str(), nullptr)))
+          return fmt::format("{}: {} is not a number", option->get_name(), value);
+      }
+    }
   return "";
 }
 
 /// An error of parsing whose message is complete.
-struct EmptyValue : CLI::ParseError {
-  explicit EmptyValue(const std::string& name)
-      : ParseError("EmptyValue",
-                   fmt::format("{}: the value is empty; give it one, or leave it out", name),
-                   CLI::ExitCodes::ValidationError) {}
+struct UnusableValue : CLI::ParseError {
+  explicit UnusableValue(std::string message)
+      : ParseError("UnusableValue", std::move(message), CLI::ExitCodes::ValidationError) {}
 };
 
 /// Refuses a program of one word that is a shell command line. As the name of a program it would
@@ -101,10 +109,11 @@ bool looks_like_shell_line(std::string_view word) {
   return word.find_first_of(" \t\n|&;<>$`") != word.npos;
 }
 
-void refuse_empty_values(const CLI::App& root) {
+void refuse_unusable_values(const CLI::App& root) {
   const CLI::App* verb = &root;
   while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
-  if (const std::string name = empty_value(verb); !name.empty()) throw EmptyValue(name);
+  if (std::string message = unusable_value(verb); !message.empty())
+    throw UnusableValue(std::move(message));
 }
 
 Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
@@ -124,8 +133,8 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
     return usage(fmt::format("`{}` accepts no program after --", named->app->get_name()));
   try {
     root.parse(arguments);
-    refuse_empty_values(root);
-  } catch (const EmptyValue& error) {
+    refuse_unusable_values(root);
+  } catch (const UnusableValue& error) {
     return usage(error.what());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return Choice{nullptr, root.exit(error)};

@@ -23,9 +23,9 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
                            std::vector<std::string> arguments);
 
 /// Throws a CLI::ParseError, which choose_verb() reports, if the value of an option or positional
-/// is empty. choose_verb() calls it after parsing; a program whose verbs run while the command line
-/// is parsed calls it before they do.
-void refuse_empty_values(const CLI::App& root);
+/// is empty or NaN. choose_verb() calls it after parsing; a program whose verbs run while the
+/// command line is parsed calls it before they do.
+void refuse_unusable_values(const CLI::App& root);
 
 /// The corrected command if words of a program are on the command line without a `--` before them:
 /// for `exec h[1-2] uptime -p` it is "sortie exec --hosts 'h[1-2]' -- uptime -p". Empty if

@@ -116,6 +116,16 @@ std::string place_text(const RankPlace& place) {
   return text;
 }
 
+/// For a run without a supervisor: that its hosts may hold its ranks, and which commands help;
+/// empty if they can not.
+std::string held_text(const RunRecord& record) {
+  if (record.state != RunState::lost) return {};
+  const double hold = hold_seconds(record.path).value_or(0);
+  if (hold_left(last_sign_of_life(record.path), hold) <= 0) return {};
+  return fmt::format("ranks for {} after they have lost their supervisor; {}", short_time(hold),
+                     help_for_held(record.id));
+}
+
 std::string header(const RunRecord& record, const RunView& view, const std::string& quiet) {
   std::string out = fmt::format("{}  {}\n", record.id, record.state_text());
   const auto row = [&out](std::string_view name, const std::string& value) {
@@ -132,6 +142,7 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
                                 : record.result         ? ", ended"
                                                         : ", gone"));
   row("trouble", quiet);
+  row("hosts hold", held_text(record));
   if (view.restarts() > 0 || view.restarting())
     row("attempt", fmt::format("{} ({} restart{})", view.attempt(), view.restarts(),
                                view.restarts() == 1 ? "" : "s"));
@@ -144,7 +155,8 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
   for (const std::string& host : view.fit_again) row("fit again", host);
   if (record.alive()) row("planned", view.planned);
   row("round", rounds_text(view, unix_time()));
-  if (view.adoptions > 0) row("adopted", fmt::format("{} times", view.adoptions));
+  if (view.adoptions > 0)
+    row("adopted", fmt::format("{} time{}", view.adoptions, view.adoptions == 1 ? "" : "s"));
   row("folder", record.path.string());
   for (const auto& [name, value] : training_rows(view.training, record.training_run(), unix_time()))
     row(name, value);

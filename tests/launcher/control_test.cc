@@ -403,6 +403,23 @@ TEST_CASE("status: ranks were stopped for the first cause, once it is known") {
         "  stop        rank 0 on h1 failed");
 }
 
+TEST_CASE("status: a lost run whose hosts may hold its ranks names the commands that help") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  const auto run = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
+  test::write_text(supervisor_file(run, 1), R"({"pid":1,"machine":"m","started":1000})");
+  const auto config = [&](const char* loss) {
+    test::write_text(run / "config.toml",
+                     std::string("[runner]\non_launcher_loss = \"") + loss + "\"\n");
+    return *status_text("eeee", state, false);
+  };
+  CHECK(config("hold 20s")
+            .find("hosts hold  ranks for 20.0 s after they have lost their "
+                  "supervisor; `sortie attach --adopt 20260105-000000-eeee` goes") !=
+        std::string::npos);
+  CHECK(config("kill").find("hosts hold") == std::string::npos);
+}
+
 TEST_CASE("ps: a run that began days ago and was lost just now is counted") {
   test::ScopedTempDir dir;
   const std::string state = dir.path().string();

@@ -96,7 +96,8 @@ class ShardBytes {
 
 /// Checks a shard against its hash and against what the manifest says is in it.
 Result<> check_shard_bytes(const fs::path& path, const Manifest& manifest, std::size_t index,
-                           const std::stop_token& stop) {
+                           const std::stop_token& stop,
+                           const std::function<void(std::uint64_t bytes)>& on_bytes) {
   SORTIE_ASSIGN_OR_RETURN(const ShardBytes shard, ShardBytes::open(path));
   SORTIE_ASSIGN_OR_RETURN(const SafetensorsHeader header, shard.header());
   Sha256 sum;
@@ -109,6 +110,7 @@ Result<> check_shard_bytes(const fs::path& path, const Manifest& manifest, std::
     SORTIE_TRY(shard.read(at, block));
     sum.update(block);
     at += block.size();
+    on_bytes(block.size());
   }
   if (const std::string hash = sum.finish_hex(); hash != manifest.shards[index].sha256)
     return broken(path, fmt::format("SHA-256 is {}, the manifest says {}; the file was changed",
@@ -150,8 +152,8 @@ Result<std::vector<CheckpointEntry>> list_folders(const fs::path& save_dir) {
   return entries;
 }
 
-void check_entry(CheckpointEntry& entry, CheckDepth depth) {
-  auto manifest = check_checkpoint(entry.folder, depth);
+void check_entry(CheckpointEntry& entry, CheckDepth depth, const OnProgress& progress = {}) {
+  auto manifest = check_checkpoint(entry.folder, depth, /*stop=*/{}, progress);
   entry.manifest.reset();
   if (manifest && manifest->step != entry.step)
     entry.problem =
@@ -173,13 +175,19 @@ std::string commit_text(std::string_view manifest_sha256) {
 }
 
 Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth,
-                                  const std::stop_token& stop) {
+                                  const std::stop_token& stop, const OnProgress& progress) {
   SORTIE_ASSIGN_OR_RETURN(const std::string commit, read_part(folder, kCommitFile, 4096));
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_part(folder, kManifestFile, kMaxManifest));
   if (commit != commit_text(sha256_hex(text)))
     return broken(folder, fmt::format("{} does not match {}", kCommitFile, kManifestFile));
   SORTIE_ASSIGN_OR_RETURN(Manifest manifest,
                           parse_manifest(text, (folder / kManifestFile).string()));
+  WorkProgress work{.stage = "checking the checkpoint"};
+  for (const auto& shard : manifest.shards) work.total += shard.bytes;
+  const auto on_bytes = [&](std::uint64_t bytes) {
+    work.done += bytes;
+    if (progress) progress(work);
+  };
   for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
     const fs::path path = folder / manifest.shards[i].file;
     std::error_code error;
@@ -188,14 +196,16 @@ Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth,
     if (bytes != manifest.shards[i].bytes)
       return broken(
           path, fmt::format("has {} bytes, the manifest says {}", bytes, manifest.shards[i].bytes));
-    if (depth == CheckDepth::hashes) SORTIE_TRY(check_shard_bytes(path, manifest, i, stop));
+    if (depth == CheckDepth::hashes)
+      SORTIE_TRY(check_shard_bytes(path, manifest, i, stop, on_bytes));
   }
   return manifest;
 }
 
-Result<std::vector<CheckpointEntry>> list_checkpoints(const fs::path& save_dir, CheckDepth depth) {
+Result<std::vector<CheckpointEntry>> list_checkpoints(const fs::path& save_dir, CheckDepth depth,
+                                                      const OnProgress& progress) {
   SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_folders(save_dir));
-  for (CheckpointEntry& entry : entries) check_entry(entry, depth);
+  for (CheckpointEntry& entry : entries) check_entry(entry, depth, progress);
   return entries;
 }
 

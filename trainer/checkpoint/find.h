@@ -10,6 +10,7 @@
 
 #include "common/base/result.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/storage/work_progress.h"
 
 namespace sortie::trainer {
 
@@ -37,9 +38,11 @@ enum class CheckDepth {
 };
 
 /// Checks a checkpoint and returns its manifest. ErrorCode::checkpoint with what is wrong;
-/// ErrorCode::interrupted soon after a stop request.
+/// ErrorCode::interrupted soon after a stop request. `progress` counts bytes that were compared
+/// with their hashes.
 Result<Manifest> check_checkpoint(const std::filesystem::path& folder, CheckDepth depth,
-                                  const std::stop_token& stop = {});
+                                  const std::stop_token& stop = {},
+                                  const OnProgress& progress = {});
 
 struct CheckpointEntry {
   std::filesystem::path folder{};
@@ -50,7 +53,8 @@ struct CheckpointEntry {
 
 /// Lists every "step-N" folder of a save folder, or what counts in its place, newest step first.
 Result<std::vector<CheckpointEntry>> list_checkpoints(const std::filesystem::path& save_dir,
-                                                      CheckDepth depth);
+                                                      CheckDepth depth,
+                                                      const OnProgress& progress = {});
 
 /// Call before creating a separate checkpoint, such as an import or merged weights: it would
 /// replace one of a run, or be among those of a run, which could not resume then. ErrorCode::usage

@@ -15,8 +15,9 @@ CheckpointReader::CheckpointReader(std::filesystem::path folder, Manifest manife
 }
 
 Result<CheckpointReader> CheckpointReader::open(const std::filesystem::path& folder,
-                                                CheckDepth depth) {
-  SORTIE_ASSIGN_OR_RETURN(Manifest manifest, check_checkpoint(folder, depth));
+                                                CheckDepth depth, const OnProgress& progress) {
+  SORTIE_ASSIGN_OR_RETURN(Manifest manifest,
+                          check_checkpoint(folder, depth, /*stop=*/{}, progress));
   return CheckpointReader(folder, std::move(manifest));
 }
 

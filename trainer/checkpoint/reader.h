@@ -26,7 +26,8 @@ class CheckpointReader {
  public:
   /// Checks the checkpoint to that depth. With CheckDepth::sizes a rank relies on another one (or
   /// `checkpoint verify`) having verified the bytes.
-  static Result<CheckpointReader> open(const std::filesystem::path& folder, CheckDepth depth);
+  static Result<CheckpointReader> open(const std::filesystem::path& folder, CheckDepth depth,
+                                       const OnProgress& progress = {});
 
   const Manifest& manifest() const { return manifest_; }
   /// Returns nullptr if the checkpoint has no such tensor.

@@ -17,6 +17,7 @@
 #include "common/config/describe.h"
 #include "common/config/saved.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
 
 namespace sortie::trainer {
@@ -174,15 +175,17 @@ void print_table(const std::vector<CheckpointEntry>& entries, std::string_view g
 }
 
 /// Returns the checkpoints of a save folder, or the one checkpoint if `folder` is itself one.
-Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth depth) {
+Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth depth,
+                                             const OnProgress& progress = {}) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     return fail(ErrorCode::not_found, fmt::format("{}: no such folder", folder.string()));
   if (!fs::exists(folder / kManifestFile, error) && !fs::exists(folder / kCommitFile, error)) {
-    SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_checkpoints(folder, depth));
+    SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries,
+                            list_checkpoints(folder, depth, progress));
     if (fs::is_directory(folder / kBestFolder, error)) {
       SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> best,
-                              list_checkpoints(folder / kBestFolder, depth));
+                              list_checkpoints(folder / kBestFolder, depth, progress));
       std::ranges::move(best, std::back_inserter(entries));
     }
     for (CheckpointEntry& entry : quarantined(folder)) entries.push_back(std::move(entry));
@@ -192,7 +195,7 @@ Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth 
                             folder.string()));
   }
   CheckpointEntry entry{.folder = folder};
-  auto manifest = check_checkpoint(folder, depth);
+  auto manifest = check_checkpoint(folder, depth, /*stop=*/{}, progress);
   if (manifest) {
     entry.step = manifest->step;
     entry.manifest = std::move(*manifest);
@@ -203,8 +206,10 @@ Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth 
 }
 
 Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
-  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
-                          look_at(arguments.folder, depth));
+  ProgressLine line("checkpoint verify");
+  auto looked = look_at(arguments.folder, depth, line.callback());
+  line.finish();
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, std::move(looked));
   if (arguments.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     const auto best = best_of(entries).entry;

@@ -6,7 +6,9 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/print_stderr.h"
+#include "trainer/checkpoint/find.h"
 #include "trainer/cli/load_checkpoint.h"
+#include "trainer/cli/progress.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/state/merge.h"
 
@@ -17,6 +19,11 @@ Result<> run(const std::string& checkpoint, const std::string& out) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded,
                           load_checkpoint("merge-lora", checkpoint, rank.threads, "f32", "cpu"));
+  ProgressLine line("merge-lora");
+  const auto checked =
+      check_checkpoint(loaded->folder, CheckDepth::hashes, /*stop=*/{}, line.callback());
+  line.finish();
+  if (!checked) return std::unexpected(checked.error());
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path path, write_merged(*loaded, out));
   fmt::print("{}\n", path.string());
   return {};

@@ -37,9 +37,9 @@ struct StoredModel {
   TensorData parameter_data(const Parameter& parameter, StorageType type) const;
 };
 /// Finds the model at a place that open_model() accepts. Merges low-rank updates of a checkpoint
-/// into their weights, which are then in memory in f32. ErrorCode::checkpoint if a checkpoint has
-/// tensors of the model that its config does not declare. `progress` counts the tensors of a
-/// checkpoint.
+/// into their weights, which are then in memory in f32. ErrorCode::checkpoint if a byte of a
+/// checkpoint was changed, or if it has tensors of the model that its config does not declare.
+/// `progress` counts the bytes of a checkpoint that were checked, then its tensors.
 Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1,
                                Device device = {}, const OnProgress& progress = {});
 

@@ -100,6 +100,8 @@ TEST_CASE("the place of a trained tokenizer is made and checked before the train
 TEST_CASE("a number below its range is refused in few words") {
   CHECK(train({"eval", "nowhere", "--samples", "-1"}).output ==
         "sortie-train: eval: --samples: Value -1 is less than 0; see `sortie-train eval --help`\n");
+  CHECK(train({"generate", "nowhere", "--prompt", "x", "--temperature", "nan"}).output ==
+        "sortie-train: --temperature: nan is not a number\n");
   CHECK(has(train({"eval", "nowhere", "--samples", "all"}).output, "Value all is not a number;"));
   CHECK(has(train({"bench", "copy", "--bytes", "0"}).output, "Value 0 is not above 0;"));
 }

@@ -281,8 +281,26 @@ TEST_CASE("an export reports how far it is, from the reading of the checkpoint o
     ended = work.done == work.total;
   };
   import_and_export(kData / "llama-a", scratch, scratch.path / "out", options);
-  CHECK(stages == std::vector<std::string>{"loading checkpoint", "writing weights"});
+  CHECK(stages == std::vector<std::string>{"checking the checkpoint", "loading checkpoint",
+                                           "writing weights"});
   CHECK(ended);
+}
+
+TEST_CASE("a checkpoint with a changed byte is not exported") {
+  const Scratch scratch;
+  const auto imported = import_hf(kData / "llama-a", scratch.path / "checkpoint");
+  REQUIRE(imported);
+  fs::path shard;
+  for (const auto& entry : fs::directory_iterator(imported->checkpoint))
+    if (entry.path().extension() == ".safetensors") shard = entry.path();
+  std::string bytes = read_file(shard).value();
+  bytes[bytes.size() - 5] ^= 1;
+  REQUIRE(write_file_atomic(shard, bytes));
+  const auto exported = export_hf(scratch.path / "checkpoint", scratch.path / "out", {});
+  REQUIRE_FALSE(exported);
+  CHECK(exported.error().code == ErrorCode::checkpoint);
+  CHECK(exported.error().message.find("the file was changed") != std::string::npos);
+  CHECK_FALSE(fs::exists(scratch.path / "out"));
 }
 
 TEST_CASE("an export into a folder whose name ends with a slash, new or empty") {
