@@ -414,7 +414,7 @@ TEST_CASE("status: a lost run whose hosts may hold its ranks names the commands 
     return *status_text("eeee", state, false);
   };
   CHECK(config("hold 20s")
-            .find("hosts hold  ranks for 20.0 s after they have lost their "
+            .find("hosts hold  ranks for 20s after they have lost their "
                   "supervisor; `sortie attach --adopt 20260105-000000-eeee` goes") !=
         std::string::npos);
   CHECK(config("kill").find("hosts hold") == std::string::npos);
