@@ -119,6 +119,17 @@ Result<TreeScan::Step> TreeScan::hash_more() {
 }
 
 Result<TreeScan::Step> TreeScan::step() {
+  auto taken = step_or_fail();
+  if (taken || !on_left_out_) return taken;
+  if (file_) {  // it was being hashed
+    file_.reset();
+    paths_.pop_back();
+  }
+  on_left_out_(taken.error());
+  return Step{};
+}
+
+Result<TreeScan::Step> TreeScan::step_or_fail() {
   if (file_) return hash_more();
   while (!levels_.empty()) {
     Level& level = levels_.back();

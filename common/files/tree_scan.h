@@ -3,6 +3,7 @@
 // for long.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,13 +29,17 @@ class TreeScan {
 
   /// Sorts the roots into manifest order. Their names must be different.
   explicit TreeScan(std::vector<ScanRoot> roots);
+  /// Leaves out what can not be listed instead of failing, and calls `on_left_out` with the reason.
+  void leave_out_failures(std::function<void(const Error& why)> on_left_out) {
+    on_left_out_ = std::move(on_left_out);
+  }
 
   struct Step {
     std::optional<wire::FileEntry> entry;  // a complete entry, if this step has finished one
     bool done = false;                     // all entries have been returned
   };
-  /// Performs one step. Fails for an unreadable file, a device or socket, a file that is too large
-  /// or becomes shorter meanwhile.
+  /// Performs one step. Fails, unless leave_out_failures() was called, for an unreadable file, a
+  /// device or socket, a file that is too large, becomes shorter or is removed meanwhile.
   Result<Step> step();
 
   std::uint64_t bytes_hashed() const { return bytes_hashed_; }
@@ -46,6 +51,7 @@ class TreeScan {
     std::string path, name;
     std::vector<std::string> children;  // names, in reverse order
   };
+  Result<Step> step_or_fail();
   Result<Step> visit(std::string path, std::string name, bool follow, bool bare = false);
   Result<Step> hash_more();
 
@@ -57,6 +63,7 @@ class TreeScan {
   std::uint64_t at_ = 0;
   std::string buffer_;
   std::uint64_t bytes_hashed_ = 0;
+  std::function<void(const Error& why)> on_left_out_;
 };
 
 /// Reads pieces of scanned files. Keeps the last file open.

@@ -18,6 +18,8 @@ constexpr std::uint64_t kMessageBytes = 256u << 10;
 /// Limit of manifest bytes that are queued for the launcher.
 constexpr std::size_t kMaxQueued = 4u << 20;
 constexpr std::chrono::milliseconds kQueuePause{5};
+/// Number of files that can not be sent that are reported by name.
+constexpr std::size_t kMostNamed = 100;
 /// Hashing a tree before it is listed may take long; progress is reported at this interval.
 constexpr std::chrono::seconds kSayEvery{2};
 
@@ -49,7 +51,14 @@ boost::asio::awaitable<void> FileSender::find() {
   for (const std::string& text : matches_->missing())
     link_.send(wire::RunnerError{std::string(files::kMissingPath), text, -1});
   scan_ = std::make_unique<files::TreeScan>(matches_->take_roots());
+  scan_->leave_out_failures([this](const Error& why) { report_left_out(why.message); });
   co_await list();
+}
+
+/// Reports a file that can not be sent, which others do not wait for: of many only some by name.
+void FileSender::report_left_out(const std::string& why) {
+  if (++left_out_ <= kMostNamed)
+    link_.send(wire::RunnerError{std::string(files::kMissingPath), why, -1});
 }
 
 boost::asio::awaitable<void> FileSender::list() {
@@ -73,6 +82,10 @@ boost::asio::awaitable<void> FileSender::list() {
       on_failure_(Error{ErrorCode::unsupported, "too many files at once; pull parts of the tree"});
       co_return;
     }
+    if (step->done && left_out_ > kMostNamed)
+      link_.send(wire::RunnerError{
+          std::string(files::kMissingPath),
+          fmt::format("{} more files and folders can not be sent", left_out_ - kMostNamed), -1});
     if (step->done || bytes > kMessageBytes) {
       message.last = step->done ? 1 : 0;
       if (step->done) listed_ = true;

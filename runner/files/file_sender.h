@@ -1,7 +1,7 @@
 // FileSender: sends files of this host to the launcher (`sortie pull`). It finds and lists them,
-// then sends the pieces that the launcher lacks, within its credit. A path without a match is
-// reported before the list as a RunnerError with the code kMissingPath; the transfer continues
-// without it.
+// then sends the pieces that the launcher lacks, within its credit. A path without a match, and a
+// file or folder that can not be read, are reported before the end of the list as a RunnerError
+// with the code kMissingPath; the transfer continues without them.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -25,6 +25,7 @@ class FileSender : public FileRole {
 
  private:
   boost::asio::awaitable<void> find();
+  void report_left_out(const std::string& why);
   boost::asio::awaitable<void> list();
   boost::asio::awaitable<void> send_pieces();
 
@@ -37,6 +38,7 @@ class FileSender : public FileRole {
   files::WantedReader wanted_;
   std::uint64_t unacknowledged_ = 0;
   Wakeup credit_;
+  std::size_t left_out_ = 0;  // files and folders that can not be sent
   bool listed_ = false, sending_ = false;
 };
 

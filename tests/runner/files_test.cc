@@ -1,5 +1,6 @@
 // File transfers to and from a real runner: which pieces are sent, and what remains after a crash.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -277,6 +278,29 @@ TEST_CASE("pull: what is not there is named, and what is there comes all the sam
   const Pulled none = pull(dir, {"nothing"});
   CHECK(none.names.empty());
   CHECK(none.missing.size() == 1);
+}
+
+TEST_CASE("pull: what can not be sent is named, and everything else comes") {
+  const ScopedTempDir dir;
+  const fs::path home = dir / "home";
+  for (const char* file : {"logs/a", "logs/b", "logs/inner/c"}) write_text(home / file, "x");
+  REQUIRE(::mkfifo((home / "logs/pipe").c_str(), 0600) == 0);
+  fs::create_symlink("/nowhere", home / "dangling");  // a root is followed
+  const Pulled some = pull(dir, {"logs", "dangling"});
+  CHECK(some.refused == "");
+  CHECK(some.names ==
+        std::vector<std::string>{"logs", "logs/a", "logs/b", "logs/inner", "logs/inner/c"});
+  REQUIRE(some.missing.size() == 2);
+  CHECK(some.missing[0].find("dangling: No such file or directory") != std::string::npos);
+  CHECK(some.missing[1].find("logs/pipe: neither a file, a folder nor a symlink") !=
+        std::string::npos);
+  // Of many only some are named.
+  for (int i = 0; i < 120; ++i)
+    REQUIRE(::mkfifo((home / fmt::format("logs/inner/{}", i)).c_str(), 0600) == 0);
+  const Pulled many = pull(dir, {"logs"});
+  CHECK(many.names.size() == 5);
+  REQUIRE(many.missing.size() == 101);
+  CHECK(many.missing.back() == "21 more files and folders can not be sent");
 }
 
 TEST_CASE("pull: patterns match on the host and keep their folders from the first wildcard on") {
