@@ -146,10 +146,10 @@ HostKeyCheck KnownHosts::check(const std::string& name, const HostKey& key) cons
 
 HostKeyCheck KnownHosts::check(const std::string& name, const std::string& name_without_port,
                                const HostKey& key) const {
-  const HostKeyCheck result = check(name, key);
+  HostKeyCheck result = check(name, key);
   if (result.verdict != HostKeyVerdict::unknown || name_without_port.empty()) return result;
   // Another key there is no contradiction: it may be that of the server at port 22.
-  const HostKeyCheck other = check(name_without_port, key);
+  HostKeyCheck other = check(name_without_port, key);
   const bool decides =
       other.verdict == HostKeyVerdict::known || other.verdict == HostKeyVerdict::revoked;
   return decides ? other : result;

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <mutex>
 
 #include <unistd.h>
 
@@ -31,6 +32,8 @@ void on_fault(int signal, siginfo_t* info, void*) {
 }  // namespace
 
 void name_faults() {
+  static std::mutex mutex;  // ranks that are threads allocate at the same time
+  const std::lock_guard lock(mutex);
   struct sigaction now {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0) return;
   if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) return;
