@@ -69,10 +69,9 @@ asio::awaitable<void> ExecRun::worker() {
   while (next_ < outcomes_.size() && !stopping_) {
     const std::size_t index = next_++;
     const auto replaced = std::make_shared<bool>(false);
-    asio::steady_timer patience(parts_.executor, kConnectPatience);
-    patience.async_wait([this, index, replaced](const boost::system::error_code& error) {
-      if (error || is_done(index) || !active_[index] || active_[index]->phase != Phase::connecting)
-        return;
+    Alarm patience(parts_.executor);
+    patience.set(kConnectPatience, [this, index, replaced] {
+      if (is_done(index) || !active_[index] || active_[index]->phase != Phase::connecting) return;
       *replaced = true;
       tasks_.spawn(worker());
     });
@@ -316,10 +315,8 @@ void ExecRun::stop_all() {
       finish(index, std::move(skipped));
     } else {
       // The runner has the job: wait for its answer, to stop the command properly.
-      active.timer.expires_after(parts_.stop_slack);
-      active.timer.async_wait([this, index](const boost::system::error_code& error) {
-        if (!error && !is_done(index))
-          give_up(index, {ErrorCode::timeout, "no answer from its runner"});
+      active.answer_due.set(parts_.stop_slack, [this, index] {
+        if (!is_done(index)) give_up(index, {ErrorCode::timeout, "no answer from its runner"});
       });
     }
   }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/alarm.h"
 #include "common/asio/task_group.h"
 #include "launcher/console/console.h"
 #include "launcher/exec/input_source.h"
@@ -68,9 +69,11 @@ class ExecRun {
   enum class Phase { connecting, queued, preparing, running, ended };
   /// A host that is currently served.
   struct Active {
-    explicit Active(const boost::asio::any_io_executor& executor) : timer(executor) {}
+    explicit Active(const boost::asio::any_io_executor& executor)
+        : timer(executor), answer_due(executor) {}
     std::shared_ptr<HostSession> session;
     boost::asio::steady_timer timer;
+    Alarm answer_due;
     Phase phase = Phase::connecting;
     std::chrono::steady_clock::time_point begun, timeout_at, give_up_at;
     bool placed = false;  // counts towards the fan-out

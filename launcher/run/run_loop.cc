@@ -33,6 +33,7 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       plan_is_partial_(parts_.attempt.adopts || parts_.between_attempts),
       pause_(parts_.attempt.executor),
       fit_timer_(parts_.attempt.executor),
+      adoption_look_(parts_.attempt.executor),
       looking_(parts_.attempt.executor),
       give_up_(std::make_shared<GiveUp>()) {
   if (parts_.places.empty()) parts_.places = hosts_;

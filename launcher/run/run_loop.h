@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/alarm.h"
 #include "common/asio/give_up.h"
 #include "common/asio/task_group.h"
 #include "common/config/hostlist.h"
@@ -176,6 +177,7 @@ class RunLoop : public SupervisedRun {
   bool ended_ = false;
   std::optional<StopOrder> stop_order_;
   boost::asio::steady_timer pause_, fit_timer_;
+  Alarm adoption_look_;
   TaskGroup looking_;                      // checks of hosts during an attempt; end with it
   std::shared_ptr<GiveUp> give_up_;        // for the running checks of hosts
   std::unique_ptr<MemoryHolders> memory_;  // if the job keeps checkpoints in memory

@@ -45,10 +45,7 @@ void RunLoop::after_adoption(std::function<void()> act) {
   const bool adopting = !started_.empty() && started_.back()->adopted &&
                         std::string_view(started_.back()->attempt->state()) == "starting";
   if (!adopting) return act();
-  const auto timer = std::make_shared<boost::asio::steady_timer>(parts_.attempt.executor, kLook);
-  timer->async_wait([this, timer, act](const boost::system::error_code& cancelled) {
-    if (!cancelled) after_adoption(act);
-  });
+  adoption_look_.set(kLook, [this, act] { after_adoption(act); });
 }
 
 void RunLoop::interrupt(int signal_number) {

@@ -119,10 +119,7 @@ void OuterService::write_next() {
         trouble_ = time;
         parts_.on_trouble(written.error());
       }
-      retry_.expires_after(kWriteAgain);
-      retry_.async_wait([this, alive](const boost::system::error_code& cancelled) {
-        if (!cancelled && *alive) write_next();
-      });
+      retry_.set(kWriteAgain, [this] { write_next(); });
     });
   }
 }
@@ -139,11 +136,9 @@ void OuterService::set_timer() {
   const auto due = coordinator_.wake_at();
   timer_.cancel();
   if (!due || closed_) return;
-  timer_.expires_at(OuterClock::time_point(
-      std::chrono::duration_cast<OuterClock::duration>(*due + std::chrono::milliseconds(1))));
-  timer_.async_wait([this, alive = alive_](const boost::system::error_code& cancelled) {
-    if (!cancelled && *alive) take(coordinator_.tick(now()));
-  });
+  timer_.set_at(OuterClock::time_point(std::chrono::duration_cast<OuterClock::duration>(
+                    *due + std::chrono::milliseconds(1))),
+                [this] { take(coordinator_.tick(now())); });
 }
 
 }  // namespace sortie::launcher

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "common/asio/alarm.h"
 #include "launcher/sites/coordinator.h"
 #include "launcher/sites/outer_log.h"
 
@@ -64,7 +65,7 @@ class OuterService {
   std::deque<OuterCoordinator::Step> waiting_;
   bool writing_ = false, closed_ = false;
   std::optional<std::chrono::steady_clock::time_point> trouble_;
-  boost::asio::steady_timer timer_, retry_;
+  Alarm timer_, retry_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/alarm.h"
 #include "common/asio/task_group.h"
 #include "common/base/process_status.h"
 #include "common/training/event.h"
@@ -333,10 +334,10 @@ class Attempt {
   boost::asio::steady_timer progress_timer_, stall_timer_;
   // Cancelled whenever a condition that a coroutine waits for may have become true.
   boost::asio::steady_timer changed_;
-  boost::asio::steady_timer settle_timer_, links_timer_;
-  boost::asio::steady_timer commit_timer_;  // for a planned restart
-  boost::asio::steady_timer start_timer_;   // runner.startup_timeout for the ranks
-  std::string planned_;                     // reason for the planned restart; empty = none
+  Alarm settle_timer_, links_timer_;
+  Alarm commit_timer_;   // for a planned restart
+  Alarm start_timer_;    // runner.startup_timeout for the ranks
+  std::string planned_;  // reason for the planned restart; empty = none
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

@@ -64,10 +64,7 @@ void Attempt::blame(Cause failure) {
 }
 
 void Attempt::await_settlement() {
-  settle_timer_.expires_after(kSettleTime);
-  settle_timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) settle();
-  });
+  settle_timer_.set(kSettleTime, [this] { settle(); });
 }
 
 void Attempt::settle() {
@@ -75,10 +72,7 @@ void Attempt::settle() {
   cause_ = failures_[first_cause(failures_)];
   parts_.folder.event(JournalEvent::cause, cause_json(*cause_));
   for (HeldEvent& event : std::exchange(held_, {})) note_exited(std::move(event));
-  settle_timer_.expires_after(kSilence);
-  settle_timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) say_what_is_awaited();
-  });
+  settle_timer_.set(kSilence, [this] { say_what_is_awaited(); });
 }
 
 void Attempt::say_what_is_awaited() {

@@ -23,21 +23,17 @@ bool Attempt::end_for_restart(const std::string& why) {
 /// SIGTERM, so other programs get no timeout.
 void Attempt::await_commit() {
   if (!job_.runner.program.empty() || job_.trainer.save_dir.empty()) return;
-  commit_timer_.expires_after(job_.recovery.commit_wait);
-  commit_timer_.async_wait([this](boost::system::error_code cancelled) {
-    if (!cancelled) end_as_planned();
-  });
+  commit_timer_.set(job_.recovery.commit_wait, [this] { end_as_planned(); });
 }
 
 /// Stops the ranks as planned. Deferred by a timer, because the caller is still handling the
 /// message that reports the commit. If ranks have begun to exit by themselves the training is left
 /// to finish.
 void Attempt::end_as_planned() {
-  commit_timer_.expires_after(std::chrono::milliseconds(0));
-  commit_timer_.async_wait([this](boost::system::error_code cancelled) {
+  commit_timer_.set(std::chrono::milliseconds(0), [this] {
     const bool ending =
         std::ranges::any_of(ranks_, [](const Rank& rank) { return rank.status.has_value(); });
-    if (cancelled || ending || stopping_ || failing() || ended_) return;
+    if (ending || stopping_ || failing() || ended_) return;
     Cause cause;
     cause.what = Cause::What::planned;
     cause.exit_code = kExitPreempted;

@@ -117,10 +117,7 @@ void Attempt::abandon_reconnect(Host& host) {
 
 void Attempt::tell_links_soon() {
   if (std::exchange(telling_links_, true)) return;
-  links_timer_.expires_after(kNewsTime);
-  links_timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) tell_links();
-  });
+  links_timer_.set(kNewsTime, [this] { tell_links(); });
 }
 
 /// Reports lost and restored connections in groups: when a laptop wakes up, all of its hosts are

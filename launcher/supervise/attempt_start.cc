@@ -40,13 +40,11 @@ void Attempt::note_started() {
 /// Starts the timeout for the start of ranks. If the file system of the program hangs, a rank stays
 /// between fork and exec without an error.
 void Attempt::await_starts() {
-  start_timer_.expires_after(job_.runner.startup_timeout);
-  start_timer_.async_wait([this](boost::system::error_code cancelled) {
-    if (cancelled || ranks_started_ == plan_.world_size) return;
+  start_timer_.set(job_.runner.startup_timeout, [this] {
+    if (ranks_started_ == plan_.world_size) return;
     if (stopping_ || failing() || over_ || superseded()) return;
     // If this process did not run for a while, messages of hosts are still unread.
-    if (std::chrono::steady_clock::now() - start_timer_.expiry() > kNotRunning)
-      return await_starts();
+    if (std::chrono::steady_clock::now() - start_timer_.time() > kNotRunning) return await_starts();
     // A host whose connection is broken may have ranks that started.
     for (const Host& host : hosts_)
       if (host.way_back) return await_starts();

@@ -67,10 +67,7 @@ void RankWatch::heard(std::size_t host, const wire::Heartbeat& beat) {
 }
 
 void RankWatch::look_later() {
-  look_timer_.expires_after(Watchdog::kTick);
-  look_timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) look();
-  });
+  look_timer_.set(Watchdog::kTick, [this] { look(); });
 }
 
 void RankWatch::look() {
@@ -126,10 +123,7 @@ void RankWatch::on_hang(Hang hang) {
     order.timeout_ms = static_cast<std::uint32_t>(job_.watchdog.dump_timeout.count());
     parts_.send(index, order);
   }
-  dump_timer_.expires_after(job_.watchdog.dump_timeout + kAnswersLate);
-  dump_timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) finish_hang();
-  });
+  dump_timer_.set(job_.watchdog.dump_timeout + kAnswersLate, [this] { finish_hang(); });
 }
 
 void RankWatch::take(wire::StackDump dump) {

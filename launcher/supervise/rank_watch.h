@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/alarm.h"
 #include "common/config/schema.h"
 #include "common/wire/message.h"
 #include "launcher/plan/plan.h"
@@ -75,7 +76,7 @@ class RankWatch {
   const LaunchPlan& plan_;
   const std::vector<std::size_t> host_of_;  // by rank
   Watchdog watchdog_;
-  boost::asio::steady_timer look_timer_, dump_timer_;
+  Alarm look_timer_, dump_timer_;
   std::set<std::uint32_t> running_;
   std::optional<Hang> hang_;
   std::set<std::uint32_t> awaited_;  // ranks whose stacks have not arrived

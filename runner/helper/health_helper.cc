@@ -51,7 +51,11 @@ std::vector<char*> c_strings(const std::vector<std::string>& strings) {
 
 HealthHelper::HealthHelper(boost::asio::io_context& io, const ProcessDefaults& defaults,
                            Parts parts)
-    : defaults_(defaults), parts_(std::move(parts)), output_(io), restart_(io), gone_(io) {}
+    : defaults_(defaults),
+      parts_(std::move(parts)),
+      output_(io),
+      restart_(io.get_executor()),
+      gone_(io) {}
 
 void HealthHelper::start() {
   if (stopped_) return;
@@ -134,10 +138,7 @@ void HealthHelper::lost(const std::string& why) {
   if (again) finding.text += fmt::format("; it is started again in {} s", kRestartPause.count());
   parts_.on_line(health::to_line(finding));
   if (!again) return;
-  restart_.expires_after(kRestartPause);
-  restart_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) start();
-  });
+  restart_.set(kRestartPause, [this] { start(); });
 }
 
 void HealthHelper::stop() {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/alarm.h"
 #include "common/base/result.h"
 #include "runner/process/process_defaults.h"
 #include "runner/streams/wakeup.h"
@@ -59,7 +60,7 @@ class HealthHelper {
   const ProcessDefaults& defaults_;
   Parts parts_;
   boost::asio::posix::stream_descriptor output_;
-  boost::asio::steady_timer restart_;
+  Alarm restart_;
   Wakeup gone_;
   pid_t pid_ = -1;
   std::string line_;

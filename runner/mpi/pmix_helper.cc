@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/asio/alarm.h"
 #include "common/asio/spawn.h"
 #include "common/base/process_status.h"
 #include "common/wire/codec.h"
@@ -92,9 +93,8 @@ boost::asio::awaitable<Result<wire::PmixReady>> PmixHelper::start(
   on_keeper(process_.keeper());
   spawn(io_, link_.write_loop());
   link_.send(setup);
-  boost::asio::steady_timer deadline(io_, kReadyTimeout);
-  deadline.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
+  Alarm deadline(io_.get_executor());
+  deadline.set(kReadyTimeout, [this] {
     end_ = "sortie-pmix does not answer";
     stop();  // this ends the read below
   });

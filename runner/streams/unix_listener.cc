@@ -37,9 +37,8 @@ void UnixListener::await_connection() {
                          if (error) return;
                          if (accept_all()) return await_connection();
                          // The socket stays readable: without a pause this would spin.
-                         pause_.expires_after(kNoDescriptorPause);
-                         pause_.async_wait([this](const boost::system::error_code& cancelled) {
-                           if (!cancelled && is_open()) await_connection();
+                         pause_.set(kNoDescriptorPause, [this] {
+                           if (is_open()) await_connection();
                          });
                        });
 }

@@ -3,10 +3,10 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <string>
 
+#include "common/asio/alarm.h"
 #include "common/base/fd.h"
 #include "common/base/result.h"
 
@@ -17,7 +17,7 @@ class UnixListener {
   using OnConnection = std::function<void(Fd connection)>;
 
   UnixListener(boost::asio::io_context& io, OnConnection on_connection)
-      : acceptor_(io), pause_(io), on_connection_(std::move(on_connection)) {}
+      : acceptor_(io), pause_(io.get_executor()), on_connection_(std::move(on_connection)) {}
 
   /// Binds `path` (0600 by the runner's umask) and listens. `backlog` is the length of the accept
   /// queue.
@@ -32,7 +32,7 @@ class UnixListener {
   void await_connection();
 
   boost::asio::posix::stream_descriptor acceptor_;
-  boost::asio::steady_timer pause_;
+  Alarm pause_;
   OnConnection on_connection_;
 };
 

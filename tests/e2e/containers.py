@@ -16,8 +16,10 @@ HOSTILE = ["a b", "$(touch /tmp/owned)", "`id`", "'\"", "\\n", "line\nbreak", "*
 RING = "e2e_mpi_ring"
 
 
-def trained(bed, config, settings, seconds=60):
-    with Run(bed, config=config, slots=2, settings={**AWAKE, **settings}) as run:
+def trained(bed, config, settings, seconds=120):
+    # Eight ranks that spin, in the control groups of four containers, can keep everything else from two cores for 30 seconds.
+    patient = {"runner.heartbeat_timeout": "90s"}
+    with Run(bed, config=config, slots=2, settings={**AWAKE, **patient, **settings}) as run:
         equal(run.wait(seconds), 0, "exit code")
         return losses(run)
 

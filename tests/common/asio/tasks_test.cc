@@ -3,9 +3,12 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
+#include "common/asio/alarm.h"
 #include "common/asio/task_group.h"
 #include "common/asio/within.h"
 #include "tests/support/patience.h"
@@ -162,6 +165,50 @@ TEST_CASE("within: a value in time, nothing from what hangs, and no exception is
   asio::io_context other(1);
   spawn(other, Work::throws());
   CHECK(what_leaves(other) == "broken");
+}
+
+TEST_CASE("an alarm calls its function once, at its time") {
+  asio::io_context io;
+  Alarm alarm(io.get_executor());
+  int rung = 0;
+  alarm.set(1h, [&] { rung += 100; });
+  alarm.set(1ms, [&] { ++rung; });  // in place of the first
+  io.run();
+  CHECK(rung == 1);
+}
+
+TEST_CASE("an alarm that has expired is not heard once it is cancelled, set again or destroyed") {
+  asio::io_context io;
+  const asio::any_io_executor executor = io.get_executor();
+  Alarm first(executor), cancelled(executor), again(executor);
+  auto destroyed = std::make_unique<Alarm>(executor);
+  int rung = 0, late = 0;
+  first.set(1ms, [&] {
+    ++rung;
+    cancelled.cancel();
+    again.set(2ms, [&] { ++rung; });
+    destroyed.reset();
+  });
+  cancelled.set(2ms, [&] { ++late; });
+  again.set(2ms, [&] { ++late; });
+  destroyed->set(2ms, [&] { ++late; });
+  std::this_thread::sleep_for(10ms);  // all have expired before the first handler is called
+  io.run();
+  CHECK(rung == 2);
+  CHECK(late == 0);
+}
+
+TEST_CASE("a function of an alarm may destroy the alarm") {
+  asio::io_context io;
+  auto alarm = std::make_unique<Alarm>(io.get_executor());
+  const std::string text = "longer than a string that is stored in place";
+  std::string heard;
+  alarm->set(1ms, [&, text] {
+    alarm.reset();
+    heard = text;
+  });
+  io.run();
+  CHECK(heard == text);
 }
 
 }  // namespace sortie
