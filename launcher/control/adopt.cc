@@ -27,6 +27,7 @@
 #include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_command.h"
 #include "launcher/run/run_folder.h"
+#include "launcher/run/run_journal.h"
 #include "launcher/sites/site_runs.h"
 #include "launcher/view/run_view.h"
 
@@ -281,7 +282,8 @@ Result<Orphan> read_orphan(RunRecord record) {
                           config::load_job((record.path / "config.toml").string(), {}));
   SORTIE_TRY(may_adopt(record, loaded.job));
   // Read before this process writes there. The run may be adopted days after its supervisor died.
-  const double gone_by = std::min(unix_time(), last_sign_of_life(record.path) + kSignSeconds);
+  const std::chrono::duration<double> until_next = kSignEvery;
+  const double gone_by = std::min(unix_time(), last_sign_of_life(record.path) + until_next.count());
   return Orphan{std::move(record), std::move(loaded), gone_by};
 }
 

@@ -9,8 +9,6 @@
 
 namespace sortie::launcher {
 
-/// Maximum seconds between two signs of life of a supervisor (run/run_journal.h).
-inline constexpr double kSignSeconds = 60;
 /// Maximum age in seconds of the last sign of life at the moment in which hosts lost their
 /// supervisor: there is one sign a minute (run/run_journal.h), hosts wait for their lease, and
 /// clocks differ.

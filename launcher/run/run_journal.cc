@@ -17,7 +17,6 @@ namespace sortie::launcher {
 namespace {
 /// A failed write is reported again after this time without failures.
 constexpr std::chrono::minutes kQuiet{1};
-constexpr std::chrono::minutes kSignEvery{1};
 }  // namespace
 
 RunJournal::RunJournal(const std::filesystem::path& run, bool tensorboard, std::uint32_t attempt)

@@ -20,6 +20,9 @@
 
 namespace sortie::launcher {
 
+/// Interval of the signs of life of a supervisor in the files of its run.
+inline constexpr std::chrono::minutes kSignEvery{1};
+
 class RunJournal {
  public:
   RunJournal(const std::filesystem::path& run, bool tensorboard, std::uint32_t attempt);
