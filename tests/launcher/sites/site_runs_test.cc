@@ -182,6 +182,7 @@ TEST_CASE("sites: one that is removed says by which order it ended") {
   boost::asio::co_spawn(world.io, runs->run(),
                         [&](std::exception_ptr, const Verdict&) { world.io.stop(); });
   sortie::test::run_within(world.io, std::chrono::seconds(20));
+  REQUIRE(world.folder->drain(std::chrono::seconds(60)));  // a separate thread writes the journal
   std::map<std::string, std::string> ended;
   std::istringstream journal(sortie::test::read_text(world.folder->path() / "events.jsonl"));
   for (std::string line; std::getline(journal, line);) {
