@@ -12,7 +12,7 @@
 namespace sortie::launcher {
 
 /// Reports from a new supervisor to the process that started it whether the start succeeded. Only
-/// the first report is sent.
+/// the first report is sent. Not thread-safe.
 class StartNotice {
  public:
   explicit StartNotice(Fd pipe) : pipe_(std::move(pipe)) {}
@@ -30,9 +30,9 @@ class StartNotice {
 };
 
 /// Forks. The child runs `supervise`, whose exit code is the run's; a watcher runs between the two
-/// processes if `watch` asks for one. The parent returns once all ranks run (0, after printing the
-/// run ID and further commands, unless `announce` is false) or once the start has failed (its exit
-/// code, after printing the error).
+/// processes if `watch` asks for one. The parent returns once all ranks run and the run folder says
+/// so (0, after printing the run ID and further commands, unless `announce` is false) or once the
+/// start has failed (its exit code, after printing the error).
 int run_detached(const Supervise& supervise, const WatchOrder& watch, bool announce = true);
 
 }  // namespace sortie::launcher

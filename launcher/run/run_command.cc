@@ -66,7 +66,7 @@ Result<RunLoop::KnownHosts> hosts_that_are_known() {
 
 /// Blocks until everything is on disk, before the end of the run is reported. Ctrl-C ends the
 /// process even if the disk hangs.
-void wait_for_folder(RunFolder& folder, Console& console) {
+void wait_for_folder(const RunFolder& folder, Console& console) {
   constexpr std::chrono::seconds kSilence{1};
   if (folder.drain(kSilence)) return;
   console.message(fmt::format("waiting for {} to take {} more; Ctrl-C gives up",
@@ -75,9 +75,10 @@ void wait_for_folder(RunFolder& folder, Console& console) {
   }
 }
 
-/// `name`: name of the run, for the hint how to continue it.
-void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder,
-                   const std::string& name) {
+/// `folders`: those of the sites and, last, that of the run.
+void print_verdict(Console& console, const Verdict& verdict,
+                   const std::vector<const RunFolder*>& folders) {
+  const RunFolder& folder = *folders.back();
   if (!verdict.text.empty()) {
     if (!verdict.shown) console.error(verdict.text);
     if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
@@ -85,13 +86,15 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
   if (console.dropped_lines() > 0)
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",
                                 console.dropped_lines(), (folder.path() / "logs").string()));
-  if (const auto trouble = folder.trouble())
-    console.error(fmt::format(
-        "run folder: {}{}", trouble->message,
-        folder.lost_bytes() == 0
-            ? ""
-            : fmt::format("; {} of the ranks' output were lost", byte_count(folder.lost_bytes()))));
-  if (const std::string text = training_summary(console.training(), {folder.path(), name, false});
+  for (const RunFolder* const written : folders)
+    if (const auto trouble = written->trouble())
+      console.error(fmt::format("run folder: {}{}", trouble->message,
+                                written->lost_bytes() == 0
+                                    ? ""
+                                    : fmt::format("; {} of the ranks' output were lost",
+                                                  byte_count(written->lost_bytes()))));
+  if (const std::string text = training_summary(
+          console.training(), {folder.path(), read_label(folder.path()).name, false});
       !text.empty() && !folder.superseded())
     console.message(text);
   console.message(fmt::format("run {} in {}", folder.id(), folder.path().string()));
@@ -310,12 +313,14 @@ Result<SiteOfRun> plan_added_site(const SuperviseParts& with, const std::string&
 
 Result<std::unique_ptr<SupervisedRun>> run_of(const SuperviseParts& with, Transport& transport,
                                               const asio::any_io_executor& executor) {
-  const auto on_started = [detached = with.detached, &folder = with.folder] {
-    if (detached) detached->started(folder.id());
+  // Called on the folder's thread, after the events of the start are on disk: `sortie status` may
+  // be the next command of a script.
+  const auto started = [detached = with.detached, id = with.folder.id()] {
+    if (detached) detached->started(id);
   };
   if (!with.sites) {
     RunLoop::Parts parts = loop_parts(with, with.console, with.folder, transport, executor);
-    parts.attempt.on_started = on_started;
+    parts.attempt.on_started = [started, &folder = with.folder] { folder.when_written(started); };
     if (with.adopted) adopt_into(parts, *with.adopted);
     return std::make_unique<RunLoop>(std::move(parts), with.job, with.plan);
   }
@@ -329,7 +334,7 @@ Result<std::unique_ptr<SupervisedRun>> run_of(const SuperviseParts& with, Transp
   SiteRuns::Parts parts{executor, with.console, with.folder, with.job, std::move(*with.sites)};
   parts.epoch = with.lock.epoch();
   parts.adopts = with.adopted.has_value();
-  parts.on_started = on_started;
+  parts.on_started = started;
   parts.loop_parts = [&with, &transport, executor](Console& console, RunFolder& folder) {
     return loop_parts(with, console, folder, transport, executor);
   };
@@ -383,10 +388,12 @@ int supervise(const SuperviseParts& with) {
   run_to_end(io, all());
   signals.clear();  // from here on Ctrl-C has its default action
   folder.finish(verdict.exit_code);
-  wait_for_folder(folder, console);
+  std::vector<const RunFolder*> folders = run.site_folders();
+  folders.push_back(&folder);
+  for (const RunFolder* const written : folders) wait_for_folder(*written, console);
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // no-op if it has started
-  print_verdict(console, verdict, folder, read_label(folder.path()).name);
+  print_verdict(console, verdict, folders);
   return verdict.exit_code;
 }
 

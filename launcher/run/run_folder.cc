@@ -196,6 +196,10 @@ void RunFolder::look_for_newer(std::function<void(bool newer)> done) {
   });
 }
 
+void RunFolder::when_written(std::function<void()> done) {
+  thread_->post(std::move(done));
+}
+
 std::uint64_t RunFolder::listen(Listener listener) {
   delivery_->set(std::move(listener));
   return delivery_->number;

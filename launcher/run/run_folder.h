@@ -63,6 +63,10 @@ class RunFolder {
   /// earlier writes, so it can take as long as the disk does.
   void look_for_newer(std::function<void(bool newer)> done);
 
+  /// Calls `done` on the folder's thread once all earlier writes are done or lost. It must not
+  /// throw or block.
+  void when_written(std::function<void()> done);
+
   /// Callbacks about queued writes. They run on `executor` (an I/O thread) until the next call of
   /// listen(). With an empty executor no callback runs.
   struct Listener {

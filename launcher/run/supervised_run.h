@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "common/base/result.h"
 
 namespace sortie::launcher {
 
+class RunFolder;
 struct Verdict;
 
 class SupervisedRun {
@@ -33,6 +35,9 @@ class SupervisedRun {
   virtual bool has_host(const std::string& name) const = 0;
   /// Progress of the ranks of the current attempt (RankWatch::status); null between attempts.
   virtual nlohmann::ordered_json progress() const = 0;
+
+  /// Run folders of the sites, in config order; empty for a run without sites.
+  virtual std::vector<const RunFolder*> site_folders() const { return {}; }
 
   /// Executes an order of `sortie sites` and returns the fields of the answer. ErrorCode::usage if
   /// the run has no sites.

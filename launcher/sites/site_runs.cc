@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -167,6 +168,7 @@ void SiteRuns::site_ended(Site& site) {
                                              {"state", "ended"},
                                              {"exit_code", verdict.exit_code},
                                              {"text", verdict.text}});
+  site.what.folder.finish(verdict.exit_code);
   if (!verdict.text.empty() && !verdict.shown && !site.stopped) site.console->error(verdict.text);
   if (verdict.exit_code == 0 || site.stopped)
     outer_->remove_site(name);
@@ -195,7 +197,13 @@ void SiteRuns::note_started() {
     ranks += site.what.planned.plan.world_size;
   }
   parts_.folder.event(JournalEvent::started, {{"ranks", ranks}, {"hosts", hosts}});
-  if (parts_.on_started) parts_.on_started();
+  if (!parts_.on_started) return;
+  // Each site's folder has a thread of its own. The folder of the run outlives them.
+  const auto unwritten = std::make_shared<std::atomic<std::size_t>>(sites_.size());
+  for (Site& site : sites_)
+    site.what.folder.when_written([unwritten, &folder = parts_.folder, done = parts_.on_started] {
+      if (unwritten->fetch_sub(1) == 1) folder.when_written(done);
+    });
 }
 
 void SiteRuns::on_question(Site& site, std::uint32_t rank, const nlohmann::json& event) {
@@ -300,6 +308,12 @@ void SiteRuns::stop(bool now) {
 
 const char* SiteRuns::state() const {
   return stopped_ || too_few_ ? "stopping" : started_ ? "running" : "starting";
+}
+
+std::vector<const RunFolder*> SiteRuns::site_folders() const {
+  std::vector<const RunFolder*> folders;
+  for (const Site& site : sites_) folders.push_back(&site.what.folder);
+  return folders;
 }
 
 bool SiteRuns::has_host(const std::string& name) const {

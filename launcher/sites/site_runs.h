@@ -52,7 +52,8 @@ class SiteRuns final : public SupervisedRun {
         plan_site = {};
     /// Returns the replan function of a site (RunLoop::Replan).
     std::function<RunLoop::Replan(const SitePlace&)> replan = {};
-    /// Called once, when every site has started all of its ranks or has ended.
+    /// Called once, on the thread of `folder`, when every site has started all of its ranks or has
+    /// ended and the folders say so.
     std::function<void()> on_started = {};
   };
 
@@ -69,6 +70,7 @@ class SiteRuns final : public SupervisedRun {
   std::uint32_t attempt() const override { return 1; }
   bool has_host(const std::string& name) const override;
   nlohmann::ordered_json progress() const override { return nullptr; }
+  std::vector<const RunFolder*> site_folders() const override;
   Result<nlohmann::ordered_json> sites_order(const nlohmann::json& order) override;
 
  private:

@@ -38,12 +38,12 @@ void Attempt::on_message(Host& host, wire::Message message) {
     if (ranks_[started->rank].pid != 0)
       return give_up(host, fmt::format("runner started rank {} twice", started->rank));
     ranks_[started->rank].pid = started->pid;
-    note_started();
     watch_.rank_started(started->rank);
     nlohmann::ordered_json details = {
         {"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}};
     if (!ranks_[started->rank].cpus.empty()) details["cpus"] = ranks_[started->rank].cpus;
     parts_.folder.event(JournalEvent::rank_started, details);
+    note_started();
   } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
     if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
   } else if (std::holds_alternative<wire::Finished>(message)) {

@@ -149,7 +149,11 @@ TEST_CASE("stop: a run that lost its supervisor is adopted and ended, since host
   testing::Child attached(run.argv(run.job("echo up; exec sleep 1000"), "NO_TOKEN=1"),
                           run.dir.str("shown"));
   run.wait_until("its rank", [&] { return has(test::read_text(run.dir / "shown"), "up\n"); });
-  const auto rank = run.status()["hosts"][0]["ranks"][0]["pid"].get<pid_t>();
+  pid_t rank = 0;
+  run.wait_until("its rank in the journal", [&] {
+    rank = run.status()["hosts"][0]["ranks"][0]["pid"].get<pid_t>();
+    return rank > 0;
+  });
   run.kill_supervisor();
   CHECK(::kill(rank, 0) == 0);
   SUBCASE("from here") {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "launcher/run/run_folder.h"
+#include "launcher/trackers/wandb_run.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
 #include "tests/support/run_within.h"
@@ -191,6 +192,46 @@ TEST_CASE("sites: one that is removed says by which order it ended") {
   }
   CHECK(ended.at("a").starts_with("stopped by `sortie stop`"));
   CHECK(ended.at("b").starts_with("stopped by `sortie sites remove`"));
+}
+
+TEST_CASE("sites: the trackers and logs of a site are finished when it ends") {
+  SitesInMemory world;
+  world.job.logger.wandb_mode = "offline";
+  world.transport.host("host-a").script = [](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    runner.send(wire::RankEvent{0, R"({"type":"start","step":0})"});
+    runner.send(wire::RankEvent{0, R"({"type":"step","step":1,"loss":2.0})"});
+    co_await runner.finish(false);
+  };
+  world.transport.host("host-b").script = sortie::test::succeed;
+  SiteRuns::Parts parts = world.parts();
+  parts.sites.front().folder.track(world.job);
+  int written = 0;
+  parts.on_started = [&] {  // on the folder's thread
+    for (const char* const site : {"a", "b"})
+      if (sortie::test::read_text(world.folder->path() / "sites" / site / "events.jsonl")
+              .contains(R"("event":"rank_started")"))
+        ++written;
+  };
+  SiteRuns runs(std::move(parts));
+  REQUIRE(runs.open());
+  boost::asio::co_spawn(world.io, runs.run(),
+                        [&](std::exception_ptr, const Verdict&) { world.io.stop(); });
+  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  REQUIRE(runs.site_folders().size() == 2);
+  for (const RunFolder* const folder : runs.site_folders())
+    REQUIRE(folder->drain(std::chrono::seconds(60)));
+  REQUIRE(world.folder->drain(std::chrono::seconds(60)));
+  CHECK(written == 2);
+  fs::path file;
+  for (const auto& entry : fs::recursive_directory_iterator(world.folder->path() / "sites/a/wandb"))
+    if (entry.path().extension() == ".wandb") file = entry.path();
+  REQUIRE_FALSE(file.empty());
+  std::string last;
+  scan_wandb_file(sortie::test::read_text(file),
+                  [&](std::uint64_t, std::string_view record) { last = record; });
+  CHECK(last.substr(2, 2) == "\x92\x01");  // the exit record, field 18
 }
 
 }  // namespace
