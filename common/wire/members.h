@@ -73,7 +73,8 @@ auto members(M& m) {
     return std::tie(m.rank, m.json);
   if constexpr (std::is_same_v<T, RankExited>)
     return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
-                    m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes, m.time_boot_ms);
+                    m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes, m.time_boot_ms,
+                    m.not_finalized);
   if constexpr (std::is_same_v<T, RunnerError>) return std::tie(m.code, m.message, m.rank);
   if constexpr (std::is_same_v<T, PmixSetup>)
     return std::tie(m.nspace, m.host, m.node_hosts, m.node_ranks, m.world_size, m.local_ranks,
@@ -113,6 +114,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixNamesDone>)
     return std::tie(m.id, m.status, m.ranks, m.keys, m.values);
   if constexpr (std::is_same_v<T, PmixNotice>) return std::tie(m.rank, m.text);
+  if constexpr (std::is_same_v<T, PmixExited>) return std::tie(m.rank, m.not_finalized);
   if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
   if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
   if constexpr (std::is_same_v<T, LogSize>) return std::tie(m.rank, m.stream, m.bytes);
@@ -135,7 +137,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Hello", "JobSpec", "Start", "Stop", "Heartbeat", "OutputCredit", "Goodbye", "JobReady",
     "RankStarted", "Output", "RankEvent", "RankExited", "Finished", "RunnerError", "PmixSetup",
     "PmixReady", "PmixFence", "PmixFenceDone", "PmixModexRequest", "PmixModexReply", "PmixAbort",
-    "Sweep", "Swept", "PmixNames", "PmixNamesDone", "PmixNotice", "Input", "InputCredit", "Adopt",
+    "Sweep", "Swept", "PmixNames", "PmixNamesDone", "PmixNotice", "PmixExited", "Input", "InputCredit", "Adopt",
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
     "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad",

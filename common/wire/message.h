@@ -17,7 +17,7 @@
 namespace sortie::wire {
 
 /// Raised on every incompatible change. Hello carries it; a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 7;
+inline constexpr std::uint32_t kProtocolVersion = 8;
 
 /// Names and values of environment variables.
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -220,6 +220,7 @@ struct RankExited {
   std::uint64_t memory_limit_bytes =
       0;                           // limit of its container, if that caused the kill; 0 = unknown
   std::uint64_t time_boot_ms = 0;  // time of detection by boot_clock.h; 0 = unknown
+  std::uint8_t not_finalized = 0;  // exit code 0 after MPI_Init without MPI_Finalize
 };
 
 /// All ranks have ended and no process of theirs is left. Sent once, after the last RankExited.
@@ -355,7 +356,8 @@ using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
                  PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
-                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
+                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, PmixExited, Input,
+                 InputCredit, Adopt,
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
                  FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
                  ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad,

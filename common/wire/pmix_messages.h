@@ -88,4 +88,11 @@ struct PmixNotice {
   std::string text;
 };
 
+/// runner -> sortie-pmix: the processes of the rank have ended with exit code 0. The answer is the
+/// same message: whether the rank has initialised MPI (or PMIx) and not finalized it since.
+struct PmixExited {
+  std::uint32_t rank = 0;
+  std::uint8_t not_finalized = 0;
+};
+
 }  // namespace sortie::wire

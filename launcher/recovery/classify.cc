@@ -70,6 +70,7 @@ FailureClass classify(const Cause& cause) {
     case What::oom:
       return FailureClass::oom;
     case What::mpi_abort:
+    case What::no_finalize:
       return FailureClass::app;
     case What::hang:
       return FailureClass::hang;
@@ -103,6 +104,7 @@ std::string blamed_host(const Cause& cause) {
     case What::exit:
     case What::oom:
     case What::mpi_abort:
+    case What::no_finalize:
     case What::timeout:
     case What::interrupted:
     case What::planned:

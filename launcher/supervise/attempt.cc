@@ -42,7 +42,8 @@ Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& pl
       settle_timer_(parts.executor),
       links_timer_(parts.executor),
       commit_timer_(parts.executor),
-      start_timer_(parts.executor) {
+      start_timer_(parts.executor),
+      finalize_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
   if (hold_.count() > 0) {
     relay_.keep_ended_fences();
@@ -213,6 +214,7 @@ asio::awaitable<Verdict> Attempt::run() {
   stall_timer_.cancel();
   commit_timer_.cancel();
   start_timer_.cancel();
+  finalize_timer_.cancel();
   co_return make_verdict();
 }
 

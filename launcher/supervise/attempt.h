@@ -257,6 +257,8 @@ class Attempt {
   void on_health(Host& host, const wire::HealthEvent& event);
   void refuse_event(const Host& host, std::uint32_t rank, const Error& why);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
+  void note_not_finalized(Cause cause, std::int64_t died_ms);
+  bool has_running_ranks() const;
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);
   void lose(Host& host, Error error);
@@ -337,6 +339,8 @@ class Attempt {
   Alarm settle_timer_, links_timer_;
   Alarm commit_timer_;   // for a planned restart
   Alarm start_timer_;    // runner.startup_timeout for the ranks
+  Alarm finalize_timer_;  // for the other ranks, after not_finalized_
+  std::optional<Cause> not_finalized_;  // the first rank that left without MPI_Finalize
   std::string planned_;  // reason for the planned restart; empty = none
   std::chrono::steady_clock::time_point stop_deadline_{};
 };

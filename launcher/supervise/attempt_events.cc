@@ -291,8 +291,31 @@ void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
     cause.at_ms = died_ms;
     cause.exit_code = status.shell_code();
     blame(std::move(cause));
+  } else if (exited.not_finalized) {
+    note_not_finalized(cause_of_rank(exited.rank, Cause::What::no_finalize, 0), died_ms);
   }
   note_exited(std::move(event));
+}
+
+/// Like mpirun, Sortie ends the job of a rank that leaves without MPI_Finalize. The other ranks have
+/// some time, since a program whose ranks all skip it ends by itself.
+void Attempt::note_not_finalized(Cause cause, std::int64_t died_ms) {
+  constexpr std::chrono::seconds kTimeForOthers{5};
+  if (not_finalized_ || stopping_ || failing() || !has_running_ranks()) return;
+  cause.at_ms = died_ms;
+  cause.exit_code = kExitFailed;
+  parts_.console.message(
+      fmt::format("rank {} on {} exited with code 0 without MPI_Finalize; the other ranks have {} s",
+                  cause.rank.value_or(0), cause.host, kTimeForOthers.count()));
+  not_finalized_ = std::move(cause);
+  finalize_timer_.set(kTimeForOthers, [this] {
+    if (stopping_ || failing() || over_ || superseded() || !has_running_ranks()) return;
+    blame(*not_finalized_);
+  });
+}
+
+bool Attempt::has_running_ranks() const {
+  return std::ranges::any_of(ranks_, [](const Rank& rank) { return !rank.status; });
 }
 
 void Attempt::on_lost(Host& host, Error error) {

@@ -23,6 +23,8 @@ std::string_view cause_name(Cause::What what) {
       return "oom";
     case Cause::What::mpi_abort:
       return "mpi_abort";
+    case Cause::What::no_finalize:
+      return "no_finalize";
     case Cause::What::spawn:
       return "spawn";
     case Cause::What::lost:
@@ -94,6 +96,8 @@ std::string how(const Cause& cause) {
                         limit_text(cause));
     case Cause::What::mpi_abort:
       return fmt::format("called MPI_Abort({})", cause.code);
+    case Cause::What::no_finalize:
+      return "exited with code 0 without MPI_Finalize; ranks that communicate with it would hang";
     default:
       return cause.message;
   }
@@ -101,7 +105,8 @@ std::string how(const Cause& cause) {
 
 bool is_of_a_rank(Cause::What what) {
   using What = Cause::What;
-  return what == What::exit || what == What::signal || what == What::oom || what == What::mpi_abort;
+  return what == What::exit || what == What::signal || what == What::oom ||
+         what == What::mpi_abort || what == What::no_finalize;
 }
 
 /// 0: always the cause. 1: inflicted from outside. 2: may be a reaction to another failure.

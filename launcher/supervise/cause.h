@@ -21,6 +21,7 @@ struct Cause {
     signal,       // a rank was killed by a signal
     oom,          // a rank was killed for lack of memory
     mpi_abort,    // a rank called MPI_Abort
+    no_finalize,  // a rank exited with 0 without MPI_Finalize, and other ranks continued
     spawn,        // a rank could not be started
     lost,         // the connection to a host or its runner was lost
     timeout,      // something did not end or answer in time

@@ -46,6 +46,14 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
       pump_(
           io, spec_.output_window, [this] { link_.wake(); },
           [this](std::size_t slot) { rank_drained(slot); }),
+      finalize_check_(io.get_executor(),
+                      [this](std::uint32_t rank, bool not_finalized) {
+                        for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
+                          if (ranks_[slot]->spec->rank != rank) continue;
+                          ranks_[slot]->exited.not_finalized = not_finalized ? 1 : 0;
+                          pump_.finish(slot);
+                        }
+                      }),
       committed_(io, spec_.progress_file),
       group_timer_(io) {
   link_.set_source([this] { return pump_.next(); });

@@ -23,6 +23,7 @@
 #include "runner/helper/health_helper.h"
 #include "runner/job/node_facts.h"
 #include "runner/job/port_lease.h"
+#include "runner/mpi/finalize_check.h"
 #include "runner/mpi/pmix_helper.h"
 #include "runner/mpi/pmix_memory.h"
 #include "runner/process/held_process.h"
@@ -216,6 +217,7 @@ class Job {
   KeptEvents events_;                      // if ranks may be held
   std::optional<std::chrono::steady_clock::time_point> folder_touched_;
   PmixMemory pmix_memory_;
+  FinalizeCheck finalize_check_;
   ProgressTable progress_;
   CommittedStep committed_;
   bool progress_refused_ = false;                        // a malformed progress line was logged

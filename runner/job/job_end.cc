@@ -177,6 +177,10 @@ void Job::rank_gone(std::size_t slot) {
   progress_.rank_ended(rank.spec->rank);
   if (rank.input) rank.input->close();
   rank.events->finish();
+  const wire::RankExited& exited = rank.exited;
+  const bool succeeded = rank.has_status && !exited.signaled && exited.code == 0;
+  if (succeeded && !exited.stopped && pmix_up_ && pmix_->running())
+    return finalize_check_.ask(*pmix_, exited.rank);
   pump_.finish(slot);
 }
 

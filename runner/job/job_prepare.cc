@@ -299,6 +299,8 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   pmix_up_ = true;
   spawn(io_, pmix_->relay(
                  [this](wire::Message message) {
+                   if (const auto* answer = std::get_if<wire::PmixExited>(&message))
+                     return finalize_check_.take(*answer);
                    if (spec_.hold_ms > 0) pmix_memory_.asked(message);
                    link_.send(message);
                  },
@@ -340,6 +342,7 @@ Result<> Job::check_without_pmix(const std::string& why) const {
 
 void Job::on_pmix_lost(std::string why) {
   start_sweep();  // its keeper may have been killed
+  finalize_check_.give_up();
   if (exited_ < ranks_.size())
     send_error(ErrorCode::runner, std::move(why) + "; MPI ranks can not continue");
 }

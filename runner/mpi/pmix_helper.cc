@@ -21,13 +21,14 @@ namespace {
 constexpr auto kReadyTimeout = std::chrono::seconds(20);
 constexpr int kErrorFd = 2;
 
-bool is_relayed(const wire::Message& message) {
+bool is_of_the_job(const wire::Message& message) {
   return std::holds_alternative<wire::PmixFence>(message) ||
          std::holds_alternative<wire::PmixModexRequest>(message) ||
          std::holds_alternative<wire::PmixModexReply>(message) ||
          std::holds_alternative<wire::PmixAbort>(message) ||
          std::holds_alternative<wire::PmixNames>(message) ||
          std::holds_alternative<wire::PmixNotice>(message) ||
+         std::holds_alternative<wire::PmixExited>(message) ||
          std::holds_alternative<wire::RunnerError>(message);
 }
 
@@ -116,13 +117,13 @@ boost::asio::awaitable<void> PmixHelper::relay(std::function<void(wire::Message)
                                                std::function<void(std::string why)> on_lost) {
   for (;;) {
     auto message = co_await link_.read();
-    if (message && *message && is_relayed(**message)) {
+    if (message && *message && is_of_the_job(**message)) {
       on_message(std::move(**message));
       continue;
     }
     if (message && *message)
       message = fail(ErrorCode::protocol,
-                     fmt::format("{} is not for the launcher", wire::message_name(**message)));
+                     fmt::format("{} is not for the job", wire::message_name(**message)));
     if (stopping_) co_return;
     const bool garbage = !message && message.error().code == ErrorCode::protocol;
     const std::string why = garbage ? "sortie-pmix: " + message.error().message : std::string();

@@ -168,6 +168,7 @@ Result<> PmixServer::handle(wire::Message message) {
   if (auto* request = std::get_if<wire::PmixModexRequest>(&message)) return on(*request);
   if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) return on(*reply);
   if (auto* names = std::get_if<wire::PmixNamesDone>(&message)) return on(*names);
+  if (const auto* exited = std::get_if<wire::PmixExited>(&message)) return on(*exited);
   return fail(ErrorCode::protocol, "message that is not for the PMIx server");
 }
 
@@ -210,6 +211,14 @@ Result<> PmixServer::on(AbortCalled& abort) {
   // The rank waits for this callback before it exits with its status.
   if (abort.done) abort.done(PMIX_SUCCESS, abort.done_data);
   return sent;
+}
+
+/// PMIx_Finalize returns to the rank after its upcall was queued, so what the rank did before its
+/// end is known once the queue is empty.
+Result<> PmixServer::on(const wire::PmixExited& exited) {
+  SORTIE_TRY(handle_upcalls());
+  return pipe_->send(
+      wire::PmixExited{exited.rank, static_cast<std::uint8_t>(initialised_.contains(exited.rank))});
 }
 
 void PmixServer::finalize() {

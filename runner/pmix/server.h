@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "common/base/result.h"
@@ -64,6 +65,7 @@ class PmixServer {
   Result<> on(wire::PmixFenceDone& done);
   Result<> on(wire::PmixModexRequest& request);
   Result<> on(wire::PmixModexReply& reply);
+  Result<> on(const wire::PmixExited& exited);
 
   Result<> take(DirectModex::Steps steps);
   void look(const DirectModex::Look& look);
@@ -85,6 +87,7 @@ class PmixServer {
   std::map<std::string, Waiting> fences_;
   std::map<std::uint64_t, Waiting> modexes_;
   DirectModex direct_modex_;
+  std::set<std::uint32_t> initialised_;  // local ranks between PMIx_Init and PMIx_Finalize
   std::map<std::uint64_t, NamesAsked> names_;
   std::uint64_t next_modex_id_ = 1, next_names_id_ = 1;
 };

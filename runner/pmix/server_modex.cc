@@ -49,8 +49,11 @@ Result<> PmixServer::on(ModexFound& found) {
 }
 
 Result<> PmixServer::on(ClientChanged& changed) {
-  if (!changed.connected)
+  if (!changed.connected) {
+    initialised_.erase(changed.rank);
     return take(direct_modex_.on_finalized(changed.rank, std::chrono::steady_clock::now()));
+  }
+  initialised_.insert(changed.rank);
   direct_modex_.on_connected(changed.rank);
   return {};
 }

@@ -177,6 +177,17 @@ def scenario_mpi_abort(bed):
         bed.expect_nothing_left(5)
 
 
+def scenario_left_without_finalize(bed):
+    """The other ranks hang in a barrier; where all ranks leave so, the job has ended well."""
+    with Run(bed, BUILD / "bin/e2e_mpi_leave", "5", settings={"runner.grace": "2s"}) as run:
+        equal(run.wait(60), 1, "exit code")
+        run.expect(r"rank 5 on h03 .*exited with code 0 without MPI_Finalize")
+        bed.expect_nothing_left(5)
+    with Run(bed, BUILD / "bin/e2e_mpi_leave", "all") as run:
+        equal(run.wait(60), 0, "exit code")
+        bed.expect_nothing_left(5)
+
+
 def scenario_program_missing(bed):
     with Run(bed, "/no/such/program") as run:
         equal(run.wait(30), 3, "exit code")

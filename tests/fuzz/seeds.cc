@@ -128,6 +128,7 @@ std::vector<wire::Message> messages() {
           PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
           PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
           PmixNotice{1, "MPI_Comm_spawn"},
+          PmixExited{1, 1},
           Input{"text\n", 1},
           InputCredit{65536, 1},
           Adopt{2, "r1", 1, 0, 2, {{0, Stream::out, 7}, {1, Stream::err, 1u << 20}}},

@@ -215,6 +215,47 @@ TEST_CASE("MPI_Abort is the cause, with its status as exit code") {
   }
 }
 
+TEST_CASE("a rank that exits with 0 without MPI_Finalize ends the job if the others do not end") {
+  const auto leave = [](FakeRunner& runner) {
+    wire::RankExited exited;
+    exited.rank = 0;
+    exited.not_finalized = 1;
+    runner.end_rank(exited);
+  };
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = after_start(leave);
+  SUBCASE("they wait for it") {
+    launch.host("h2").script = run_until_stopped;
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == 1);
+    CHECK(verdict.text ==
+          "rank 0 on h1 (pid 1000) exited with code 0 without MPI_Finalize; ranks that communicate "
+          "with it would hang");
+    CHECK(verdict.ended_after == 1);
+    CHECK(launch.events_named("cause").at(0)["what"] == "no_finalize");
+    CHECK(launch.took >= std::chrono::seconds(5));
+  }
+  SUBCASE("they skip it, too") {
+    launch.host("h1").script = [](FakeRunner& runner) -> awaitable<void> {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      wire::RankExited exited;
+      exited.not_finalized = 1;
+      runner.end_rank(exited);
+      co_await runner.finish(false);
+    };
+    launch.host("h2").script = [](FakeRunner& runner) -> awaitable<void> {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      co_await runner.sleep(milliseconds(500));
+      co_await runner.finish(false);
+    };
+    CHECK(launch.run().exit_code == 0);
+  }
+  CHECK(launch.shown.find("rank 0 on h1 exited with code 0 without MPI_Finalize; the other ranks "
+                          "have 5 s\n") != std::string::npos);
+}
+
 TEST_CASE("fences and modex pass between hosts") {
   struct Mpi {
     static awaitable<void> run(FakeRunner& runner) {

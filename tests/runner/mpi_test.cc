@@ -122,6 +122,7 @@ TEST_CASE("an MPI program on one host") {
   REQUIRE(client.wait_finished());
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     CHECK(client.exited.at(rank).code == 0);
+    CHECK(client.exited.at(rank).not_finalized == 0);
     CHECK(client.out[rank] == "ok\n");
     CHECK(client.err[rank] == "");
   }
@@ -151,6 +152,44 @@ TEST_CASE("an MPI program over two hosts, fences relayed by the launcher") {
     client->send(wire::Goodbye{});
     CHECK(client->wait_exit()->success());
   }
+}
+
+TEST_CASE("a rank that exits with 0 without MPI_Finalize is reported with its exit") {
+  const SharedMemoryFolders folders(fresh_run_id());
+  const wire::JobSpec job = mpi_job("leave", folders.run_id, 1, 0);
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  const auto exited = client.expect<wire::RankExited>();
+  REQUIRE(exited);
+  CHECK(exited->rank == 1);
+  CHECK(exited->code == 0);
+  CHECK(exited->not_finalized == 1);
+  client.send(wire::Stop{1000, "rank 1 left"});
+  REQUIRE(client.wait_finished());
+  CHECK(client.exited.at(0).stopped == 1);
+  CHECK(client.exited.at(0).not_finalized == 0);  // a consequence of Stop
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit()->success());
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("a sortie-pmix that does not answer delays the report of an exit, no more") {
+  const SharedMemoryFolders folders(fresh_run_id());
+  wire::JobSpec job = mpi_job("", folders.run_id, 1, 0);
+  job.argv = {"/bin/sh", "-c", "sleep 1"};
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  const pid_t server = find_pmix(client.pid());
+  REQUIRE(server > 0);
+  REQUIRE(::kill(server, SIGSTOP) == 0);
+  const auto exited = client.expect<wire::RankExited>();
+  REQUIRE(exited);
+  CHECK(exited->code == 0);
+  CHECK(exited->not_finalized == 0);
+  REQUIRE(client.wait_finished());
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit()->success());
+  CHECK(remains(job) == "");
 }
 
 TEST_CASE("MPI_Abort reaches the launcher with its status") {

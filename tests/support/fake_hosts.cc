@@ -219,13 +219,17 @@ asio::awaitable<bool> FakeRunner::start() {
 }
 
 void FakeRunner::exit_rank(std::uint32_t rank, std::uint32_t code, bool signaled, bool stopped) {
-  for (std::size_t i = 0; i < job.ranks.size(); ++i)
-    if (job.ranks[i].rank == rank) rank_ended_[i] = true;
   wire::RankExited exited;
   exited.rank = rank;
   exited.code = code;
   exited.signaled = signaled;
   exited.stopped = stopped;
+  end_rank(exited);
+}
+
+void FakeRunner::end_rank(const wire::RankExited& exited) {
+  for (std::size_t i = 0; i < job.ranks.size(); ++i)
+    if (job.ranks[i].rank == exited.rank) rank_ended_[i] = true;
   send(exited);
 }
 

@@ -83,6 +83,7 @@ class FakeRunner {
   /// ends the stream.
   boost::asio::awaitable<void> finish(bool stopped, int signal = 0);
   /// Sends RankExited for one rank.
+  void end_rank(const wire::RankExited& exited);
   void exit_rank(std::uint32_t rank, std::uint32_t code, bool signaled = false,
                  bool stopped = false);
 

@@ -90,6 +90,7 @@ TEST_CASE("what is known only when hosts are ready comes with JobReady and goes 
 
 TEST_CASE("negative numbers survive") {
   CHECK(round_trip(PmixAbort{3, -7, "bye"}).status == -7);
+  CHECK(round_trip(PmixExited{3, 1}).not_finalized == 1);
   CHECK(round_trip(CheckRequest{R"({"kind":"clock"})"}).json == R"({"kind":"clock"})");
   CHECK(round_trip(CheckReport{"{}"}).json == "{}");
   CHECK(round_trip(TunnelOrder{R"({"do":"open"})"}).json == R"({"do":"open"})");

@@ -36,6 +36,7 @@ TEST_CASE("every kind of first cause has its class and its blame") {
                          Row{What::signal, SIGHUP, FailureClass::preempted, false},
                          Row{What::oom, SIGKILL, FailureClass::oom, false},
                          Row{What::mpi_abort, 3, FailureClass::app, false},
+                         Row{What::no_finalize, 0, FailureClass::app, false},
                          Row{What::spawn, 0, FailureClass::setup, true},
                          Row{What::lost, 0, FailureClass::hardware, true},
                          Row{What::hang, 0, FailureClass::hang, true},

@@ -152,6 +152,10 @@ int main(int argc, char** argv) {
   } else if (!strcmp(what, "exit")) {
     if (rank == 1) _exit(3);
     pause();
+  } else if (!strcmp(what, "leave")) {
+    ring(MPI_COMM_WORLD);
+    if (rank == 1) _exit(0);
+    pause();
   } else if (!strcmp(what, "names")) {
     names();
     printf("ok\n");

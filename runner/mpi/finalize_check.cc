@@ -1,0 +1,29 @@
+#include "runner/mpi/finalize_check.h"
+
+#include <utility>
+
+namespace sortie::runner {
+namespace {
+/// The report of a rank's end waits for the answer, so a sortie-pmix that hangs must not delay it
+/// for long.
+constexpr std::chrono::seconds kAnswerLimit{2};
+}  // namespace
+
+void FinalizeCheck::ask(PmixHelper& helper, std::uint32_t rank) {
+  if (!open_.insert(rank).second) return;
+  limit_.set(kAnswerLimit, [this] { give_up(); });
+  helper.send(wire::PmixExited{rank});
+}
+
+void FinalizeCheck::take(const wire::PmixExited& answer) {
+  if (open_.erase(answer.rank) == 0) return;
+  if (open_.empty()) limit_.cancel();
+  answer_(answer.rank, answer.not_finalized != 0);
+}
+
+void FinalizeCheck::give_up() {
+  limit_.cancel();
+  for (const std::uint32_t rank : std::exchange(open_, {})) answer_(rank, false);
+}
+
+}  // namespace sortie::runner
