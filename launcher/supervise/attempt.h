@@ -337,11 +337,11 @@ class Attempt {
   // Cancelled whenever a condition that a coroutine waits for may have become true.
   boost::asio::steady_timer changed_;
   Alarm settle_timer_, links_timer_;
-  Alarm commit_timer_;   // for a planned restart
-  Alarm start_timer_;    // runner.startup_timeout for the ranks
-  Alarm finalize_timer_;  // for the other ranks, after not_finalized_
+  Alarm commit_timer_;                  // for a planned restart
+  Alarm start_timer_;                   // runner.startup_timeout for the ranks
+  Alarm finalize_timer_;                // for the other ranks, after not_finalized_
   std::optional<Cause> not_finalized_;  // the first rank that left without MPI_Finalize
-  std::string planned_;  // reason for the planned restart; empty = none
+  std::string planned_;                 // reason for the planned restart; empty = none
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

@@ -297,16 +297,16 @@ void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
   note_exited(std::move(event));
 }
 
-/// Like mpirun, Sortie ends the job of a rank that leaves without MPI_Finalize. The other ranks have
-/// some time, since a program whose ranks all skip it ends by itself.
+/// Like mpirun, Sortie ends the job of a rank that leaves without MPI_Finalize. The other ranks
+/// have some time, since a program whose ranks all skip it ends by itself.
 void Attempt::note_not_finalized(Cause cause, std::int64_t died_ms) {
   constexpr std::chrono::seconds kTimeForOthers{5};
   if (not_finalized_ || stopping_ || failing() || !has_running_ranks()) return;
   cause.at_ms = died_ms;
   cause.exit_code = kExitFailed;
-  parts_.console.message(
-      fmt::format("rank {} on {} exited with code 0 without MPI_Finalize; the other ranks have {} s",
-                  cause.rank.value_or(0), cause.host, kTimeForOthers.count()));
+  parts_.console.message(fmt::format(
+      "rank {} on {} exited with code 0 without MPI_Finalize; the other ranks have {} s",
+      cause.rank.value_or(0), cause.host, kTimeForOthers.count()));
   not_finalized_ = std::move(cause);
   finalize_timer_.set(kTimeForOthers, [this] {
     if (stopping_ || failing() || over_ || superseded() || !has_running_ranks()) return;

@@ -74,7 +74,7 @@ def trained(bed, name, settings, disturb):
         equal(run.wait(120), 0, f"exit code of the run {name} ({run.text()[-2000:]})")
         found = run.id(), losses(run)
         bed.expect_nothing_left(5)
-    return *found, weights(folder, STEPS)
+    return *found, weights(folder, options["trainer.train_iterations"])
 
 
 def scenario_killed_twice_and_restarted(bed):
@@ -177,7 +177,9 @@ def scenario_all_ranks_killed_at_once_and_the_memory_of_the_hosts_is_enough(bed)
         before.update({event["step"]: event["loss"] for event in metrics[:second] if event["type"] == "step"})
         equal(len(memory_on(bed, PLACES[0], run.id())), 1, "folders of the run")
 
-    options = {**CALM, "recovery.cordon": "false", "trainer.save_interval": 0, "trainer.memory_checkpoint_interval": 5}
+    # Without checkpoints on disk a step takes 2 ms: STEPS would be over before a busy host sees step 12.
+    options = {**CALM, "recovery.cordon": "false", "trainer.save_interval": 0, "trainer.memory_checkpoint_interval": 5,
+               "trainer.train_iterations": 10 * STEPS}
     run_id, seen, _ = trained(bed, "remembered", options, at_once)
     for step, loss in before.items():
         equal(seen[step], loss, f"loss of step {step}, the second time")

@@ -242,7 +242,7 @@ def scenario_shared_memory_that_is_full(bed):
                     check(max(losses(run)) < 2 * interval, "the second snapshot has begun already")
                     fill(512)  # the first snapshot has its memory already
             run.wait_for_text(r"no checkpoint in memory, training continues: .*No space left", 120)
-            equal(snapshots(run), [interval], "snapshots until then")
+            wait_until(lambda: snapshots(run) == [interval], 20, lambda: f"snapshots until then are {snapshots(run)}")
             wait_for_steps(run, 2 * interval + 50)
             empty()
             wait_until(lambda: len(snapshots(run)) >= 3, 120, "snapshots once there is room")

@@ -100,6 +100,7 @@ struct TrainTokenizerArguments {
   CorpusOptions corpus;
   std::int64_t vocab_size = 32000;
   std::filesystem::path output;
+  bool overwrite = false;
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
   BpeTraining bpe;
   std::vector<const CLI::Option*> only_bpe{};
@@ -117,11 +118,15 @@ Result<> check_type(const TrainTokenizerArguments& arguments) {
 
 /// Makes the folder of the file, and checks that the file can be written there: a training may take
 /// an hour, and its file is written last.
-Result<> prepare_output(const std::filesystem::path& file) {
+Result<> prepare_output(const std::filesystem::path& file, bool overwrite) {
   std::error_code error;
   if (!file.has_filename() || std::filesystem::is_directory(file, error))
     return fail(ErrorCode::usage, fmt::format("--output {}: a folder; name a file in it, as in {}",
                                               file.string(), (file / "tokenizer.json").string()));
+  if (!overwrite && std::filesystem::exists(file, error))
+    return fail(
+        ErrorCode::usage,
+        fmt::format("{}: exists; choose another --output or give --overwrite", file.string()));
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   std::filesystem::create_directories(folder, error);
   if (error) return std::unexpected(os_error(error.value(), "create " + folder.string()));
@@ -133,7 +138,7 @@ Result<> prepare_output(const std::filesystem::path& file) {
 Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
   SORTIE_TRY(check_type(arguments));
   SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
-  SORTIE_TRY(prepare_output(arguments.output));
+  SORTIE_TRY(prepare_output(arguments.output, arguments.overwrite));
   const std::string output = arguments.output.string();
   log::debug("{} files, at most {} of text", corpus.files.size(), human_bytes(arguments.max_bytes));
   ProgressLine line("data train-tokenizer");
@@ -261,6 +266,7 @@ void add_train_tokenizer(CLI::App& data, int& exit_code) {
       ->capture_default_str()
       ->check(CLI::Range(260, 1'000'000));
   command->add_option("-o,--output", arguments->output, "The file to write")->required();
+  command->add_flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
   command
       ->add_option("--max-bytes", arguments->max_bytes,
                    "Stop reading text after this much (64MB, 1GB)")

@@ -99,6 +99,10 @@ Result<TextChunk> DocumentReader::next_lines() {
     rest_.remove_prefix(chunk.lines.size());
     chunk.owners.push_back(owner_);
   }
+  // RFC 8259 lets a reader of JSON ignore a byte order mark. Only the file begins with one.
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (begins_ && chunk.lines.starts_with(kByteOrderMark))
+    chunk.lines.remove_prefix(kByteOrderMark.size());
   chunk.file = path_;
   chunk.first_line = line_;
   line_ += static_cast<std::uint64_t>(std::count(chunk.lines.begin(), chunk.lines.end(), '\n'));

@@ -217,10 +217,17 @@ TEST_CASE("options of bpe are refused for a sentencepiece model, and make the ma
   const Finished made = make({"--type", "bpe", "--special-token", "<|endoftext|>",
                               "--special-token", "<|im_start|>", "--special-token", "<|im_end|>"});
   REQUIRE_MESSAGE(made.code == 0, made.output);
-  const auto json = nlohmann::json::parse(sortie::test::read_text(dir / "out"));
+  const std::string written = sortie::test::read_text(dir / "out");
+  const Finished again = make({"--type", "bpe"});
+  CHECK(again.code == 2);
+  CHECK(has(again.output, "out: exists; choose another --output or give --overwrite"));
+  CHECK(sortie::test::read_text(dir / "out") == written);
+  const auto json = nlohmann::json::parse(written);
   std::vector<std::string> added;
   for (const auto& token : json["added_tokens"]) added.push_back(token["content"]);
   CHECK(added == std::vector<std::string>{"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
+  CHECK(make({"--type", "bpe", "--overwrite"}).code == 0);
+  CHECK(sortie::test::read_text(dir / "out") != written);
 }
 
 TEST_CASE("a rank without a config says that runner.program gives it none") {

@@ -83,7 +83,10 @@ TEST_CASE("JSON lines, plain and as gzip, give the bytes of Megatron's builder w
   // Two gzip members whose boundary is inside a line, and an empty line.
   test::write_text(dir.path() / "b.jsonl.gz",
                    gzip("\n" + lines.substr(0, 300'001)) + gzip(lines.substr(300'001)));
-  for (const char* name : {"a.jsonl", "b.jsonl.gz"}) {
+  const std::string marked = "\xEF\xBB\xBF" + lines;  // as some editors on Windows begin a file
+  test::write_text(dir.path() / "marked.jsonl", marked);
+  test::write_text(dir.path() / "marked.jsonl.gz", gzip(marked));
+  for (const char* name : {"a.jsonl", "b.jsonl.gz", "marked.jsonl", "marked.jsonl.gz"}) {
     for (const int threads : {1, 3}) {
       CAPTURE(name);
       BuildOptions options{.corpus = {.inputs = {dir.path() / name}},
