@@ -51,6 +51,10 @@ Result<std::string> ask_about_sites(const SitesRequest& request) {
                 fmt::format("{}: the run has no sites; give its hosts site=NAME to train over "
                             "several",
                             record.id));
+  if (record.result)  // its supervisor may live a moment longer
+    return fail(
+        ErrorCode::lost,
+        fmt::format("{0}: the run has ended; `sortie status {0}` shows its sites", record.id));
   if (!record.supervisor.alive)
     return fail(ErrorCode::lost,
                 fmt::format("{}: the run has no supervisor; `sortie status {}` has what is known "

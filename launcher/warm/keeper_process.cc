@@ -80,16 +80,17 @@ asio::awaitable<void> accept_clients(Acceptor& acceptor, Keeper& keeper) {
 }
 
 asio::awaitable<void> look_after(Keeper& keeper, asio::signal_set& signals) {
-  asio::steady_timer pause(co_await asio::this_coro::executor);
+  // Shared with the handler, which may be called after this coroutine has ended.
+  const auto pause = std::make_shared<asio::steady_timer>(co_await asio::this_coro::executor);
   const auto stopped = std::make_shared<bool>(false);
-  signals.async_wait([&pause, stopped](const boost::system::error_code& error, int) {
-    if (error) return;  // `pause` is destroyed
+  signals.async_wait([pause, stopped](const boost::system::error_code& error, int) {
+    if (error) return;
     *stopped = true;
-    pause.cancel();
+    pause->cancel();
   });
   while (!*stopped && keeper.look()) {
-    pause.expires_after(kLook);
-    co_await pause.async_wait(kToken);
+    pause->expires_after(kLook);
+    co_await pause->async_wait(kToken);
   }
   signals.cancel();
 }

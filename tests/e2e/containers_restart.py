@@ -172,9 +172,8 @@ def scenario_all_ranks_killed_at_once_and_the_memory_of_the_hosts_is_enough(bed)
         resumed = wait_until(lambda: events(run, "resumed")[1:], 60, "attempt 2")[0]
         equal(resumed["from"], "memory", f"where attempt 2 goes on from ({resumed})")
         check(resumed["lost_steps"] <= 5, f"{resumed}")
-        metrics = run.metrics()
-        second = [index for index, event in enumerate(metrics) if event["type"] == "start"][1]
-        before.update({event["step"]: event["loss"] for event in metrics[:second] if event["type"] == "step"})
+        starts = wait_until(lambda: [at for at, event in enumerate(run.metrics()) if event["type"] == "start"][1:], 20, "its start in the metrics")
+        before.update({event["step"]: event["loss"] for event in run.metrics()[:starts[0]] if event["type"] == "step"})
         equal(len(memory_on(bed, PLACES[0], run.id())), 1, "folders of the run")
 
     # Without checkpoints on disk a step takes 2 ms: STEPS would be over before a busy host sees step 12.
