@@ -78,6 +78,8 @@ class Console {
   std::size_t backlog() const { return writer_->backlog(); }
   /// errno of a failed write to stdout (EPIPE: its reader is gone); 0 while it works.
   int out_error() const { return writer_->out_error(); }
+  /// ConsoleWriter::flush().
+  bool flush(std::chrono::milliseconds limit) { return writer_->flush(limit); }
 
   /// Number of lines dropped because the terminal was too slow.
   std::size_t dropped_lines() const { return dropped_; }

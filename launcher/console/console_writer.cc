@@ -86,13 +86,19 @@ ConsoleWriter::ConsoleWriter(int out, int err, bool status_line, std::size_t que
   thread_ = std::thread([state = state_] { run(state); });
 }
 
+bool ConsoleWriter::flush(std::chrono::milliseconds limit) {
+  std::unique_lock lock(state_->mutex);
+  // In slices: time during which the machine was suspended counts as one slice.
+  for (auto left = limit; left.count() > 0 && !state_->flushed(); left -= kFlushSlice)
+    state_->changed.wait_for(lock, kFlushSlice, [this] { return state_->flushed(); });
+  return state_->flushed();
+}
+
 ConsoleWriter::~ConsoleWriter() {
   status("");
+  (void)flush(kFlushTime);
   {
-    std::unique_lock lock(state_->mutex);
-    // In slices: time during which the machine was suspended counts as one slice.
-    for (auto left = kFlushTime; left.count() > 0 && !state_->flushed(); left -= kFlushSlice)
-      state_->changed.wait_for(lock, kFlushSlice, [this] { return state_->flushed(); });
+    const std::lock_guard lock(state_->mutex);
     state_->stop = true;
     state_->abandoned = !state_->flushed();
   }

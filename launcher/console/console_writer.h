@@ -2,6 +2,7 @@
 // reader that does not read). Its memory is bounded; its destructor does not wait for the terminal.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,6 +28,8 @@ class ConsoleWriter {
   /// Sets the status line, truncated to the terminal's width; "" removes it.
   void status(std::string text);
 
+  /// Waits until everything is written, for at most `limit`. Returns false if it is not.
+  bool flush(std::chrono::milliseconds limit);
   /// Bytes not yet written.
   std::size_t backlog() const;
   /// errno of a failed write to `out`: EPIPE if its reader is gone, ENOSPC ...; 0 while it works.

@@ -8,6 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -394,7 +395,15 @@ int supervise(const SuperviseParts& with) {
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // no-op if it has started
   print_verdict(console, verdict, folders);
-  return verdict.exit_code;
+  // What a script redirects to a file must not be incomplete without an error. A reader that has
+  // gone wants no more.
+  (void)console.flush(std::chrono::seconds(1));
+  const int error = detached ? 0 : console.out_error();
+  if (error == 0 || error == EPIPE) return verdict.exit_code;
+  console.error(fmt::format("{}; the ranks' whole output is in {}",
+                            os_error(error, "sortie: write to stdout").message,
+                            (folder.path() / "logs").string()));
+  return verdict.exit_code == kExitOk ? kExitData : verdict.exit_code;
 }
 
 }  // namespace sortie::launcher

@@ -1,6 +1,7 @@
 // The command line of the built `sortie`.
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "common/config/describe.h"
@@ -238,6 +239,22 @@ TEST_CASE("output that can not be written is an error") {
     CHECK(result.code == 9);
     CHECK(result.output == "sortie: write to stdout: No space left on device\n");
   }
+}
+
+TEST_CASE("a run whose output can not be written says where it is whole") {
+  const test::ScopedTempDir dir;
+  const std::string run = std::string(SORTIE_BINARY) + " run --set runner.mpi=off --set " +
+                          "logger.log_dir=" + dir.str("state") + " -- sh -c ";
+  const Finished succeeded = shell(run + "'echo text' > /dev/full");
+  CHECK(succeeded.code == 9);
+  const auto folder = std::filesystem::canonical(dir.path() / "state/runs/latest");
+  CHECK(has(succeeded.output,
+            "sortie: write to stdout: No space left on device; the ranks' whole "
+            "output is in " +
+                (folder / "logs").string()));
+  CHECK(test::read_text(folder / "logs/rank-0.out") == "text\n");
+  CHECK(has(test::read_text(folder / "result.json"), "\"exit_code\": 0"));
+  CHECK(shell(run + "'echo text; exit 3' > /dev/full").code == 3);
 }
 
 TEST_CASE("a stderr that takes no text changes no exit code") {
