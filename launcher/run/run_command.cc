@@ -396,10 +396,10 @@ int supervise(const SuperviseParts& with) {
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // no-op if it has started
   print_verdict(console, verdict, folders);
   // What a script redirects to a file must not be incomplete without an error. A reader that has
-  // gone wants no more.
+  // gone, or a stdout that was closed from the start, wants nothing.
   (void)console.flush(std::chrono::seconds(1));
   const int error = detached ? 0 : console.out_error();
-  if (error == 0 || error == EPIPE) return verdict.exit_code;
+  if (error == 0 || error == EPIPE || error == EBADF) return verdict.exit_code;
   console.error(fmt::format("{}; the ranks' whole output is in {}",
                             os_error(error, "sortie: write to stdout").message,
                             (folder.path() / "logs").string()));

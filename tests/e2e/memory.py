@@ -111,7 +111,9 @@ def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(be
     print(f"steps lost: {lost}")
     check(all(0 <= one <= INTERVAL for one in lost), f"steps lost: {lost}")
     compare(seen, whole, "the run with memory")
-    equal(len(seen), steps, "steps that were taken")
+    # The lost host may not have reported its last step, which is in the memory of another host. `step` is that of the last resume.
+    missing = set(range(1, steps + 1)) - set(seen)
+    check(missing <= {step}, f"steps that are not in the metrics: {missing}, and the run was resumed from step {step}")
     equal(weights(folders["killed"], steps), weights(folders["whole"], steps), "weights")
     bed.expect_nothing_left(5)
 
