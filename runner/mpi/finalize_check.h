@@ -27,6 +27,8 @@ class FinalizeCheck {
   void give_up();
 
  private:
+  void await_answer();
+
   Answer answer_;
   std::set<std::uint32_t> open_;
   Alarm limit_;

@@ -192,6 +192,33 @@ TEST_CASE("a sortie-pmix that does not answer delays the report of an exit, no m
   CHECK(remains(job) == "");
 }
 
+TEST_CASE(
+    "ranks that end one by one do not extend the wait for a sortie-pmix that does not answer") {
+  const SharedMemoryFolders folders(fresh_run_id());
+  wire::JobSpec job = mpi_job("", folders.run_id, 1, 0);
+  job.argv = {"/bin/sh", "-c", "sleep $((RANK + 1))"};
+  constexpr std::uint32_t kRanks = 10;
+  job.world_size = kRanks;
+  job.nodes.front().ranks = kRanks;
+  job.ranks.resize(kRanks, job.ranks.front());
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    job.ranks[rank].rank = job.ranks[rank].local_rank = rank;
+    job.ranks[rank].env = {{"RANK", std::to_string(rank)}};
+  }
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  const pid_t server = find_pmix(client.pid());
+  REQUIRE(server > 0);
+  REQUIRE(::kill(server, SIGSTOP) == 0);
+  REQUIRE(client.expect<wire::RankExited>());
+  client.send(wire::Stop{1000, "the first exit is reported"});
+  REQUIRE(client.wait_finished());
+  CHECK(client.exited.at(0).stopped == 0);
+  CHECK(client.exited.at(kRanks - 1).stopped == 1);
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit()->success());
+}
+
 TEST_CASE("MPI_Abort reaches the launcher with its status") {
   const SharedMemoryFolders folders(fresh_run_id());
   const wire::JobSpec job = mpi_job("abort", folders.run_id, 1, 0);
