@@ -171,7 +171,8 @@ def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
         equal(run.wait(100), 0, "exit code of the same command")
         again = losses(run)
         run.expect(rf"resumed from {fork}/step-\d+ at step {min(again) - 1} \(the newest in trainer.save_dir;")
-    check(min(seen) == 11 and max(seen) - 1 <= min(again) <= max(seen) + 1, f"{sorted(seen)}, then {sorted(again)}")
+    # The survivor saves the state of the last complete step, which the killed rank 0 may not have reported.
+    check(min(seen) == 11 and max(seen) - 1 <= min(again) <= max(seen) + 2, f"{sorted(seen)}, then {sorted(again)}")
     with Run(bed, config=CONFIG, settings={**options, "trainer.save_dir": base, "trainer.load_dir": fork}, **job) as run:
         equal(run.wait(60), 2, "exit code of a run in the folder of another one")
         run.expect(r"of a run that did not start from this one of step")
