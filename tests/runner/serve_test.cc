@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <iterator>
 #include <sstream>
 
@@ -184,6 +185,18 @@ bool ends(pid_t pid) {
   return false;
 }
 
+/// Waits until the process has only `count` descriptors.
+bool has_descriptors(pid_t pid, std::ptrdiff_t count) {
+  const auto until = steady_clock::now() + RunnerClient::kPatience;
+  while (steady_clock::now() < until) {
+    std::error_code error;
+    const std::filesystem::directory_iterator open(fmt::format("/proc/{}/fd", pid), error);
+    if (!error && std::distance(open, {}) == count) return true;
+    ::usleep(1000);
+  }
+  return false;
+}
+
 /// Processes of the job. Waits for them, because during exec a process has no environment to find
 /// it by.
 std::vector<pid_t> ranks_of(const wire::JobSpec& job) {
@@ -273,7 +286,10 @@ TEST_CASE("a keeper, or its process, that was killed while it waited is replaced
     runner.let_end();
     REQUIRE(runner.finish());
     const pid_t keeper = waiting_child(waiting_child(runner.pid(), begun), -1);
-    const pid_t killed = of_keeper ? keeper : waiting_child(keeper, -1);
+    const pid_t process = waiting_child(keeper, -1);
+    // Before that, the process may hold the socket of a keeper that is already dead.
+    CHECK(has_descriptors(process, 5));  // orders, errors and the standard ones
+    const pid_t killed = of_keeper ? keeper : process;
     ::kill(killed, SIGKILL);
     CHECK(ends(killed));
     CHECK(runner.start(second, "done") == "done\n");
