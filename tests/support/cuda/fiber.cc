@@ -8,9 +8,6 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef __SANITIZE_THREAD__
-#include <sanitizer/tsan_interface.h>
-#endif
 
 #include "common/base/check.h"
 
@@ -39,16 +36,10 @@ Fiber::Fiber(void (*body)(void*), void* argument) : body_(body), argument_(argum
   stack_bytes_ = kStack - 2 * kLine * (made++ % kColors);
   context_ = boost::context::detail::make_fcontext(pages_ + kPage + stack_bytes_, stack_bytes_,
                                                    &Fiber::enter);
-#ifdef __SANITIZE_THREAD__
-  thread_ = __tsan_create_fiber(0);
-#endif
 }
 
 Fiber::~Fiber() {
   drop_fake_stack();
-#ifdef __SANITIZE_THREAD__
-  if (pages_ != nullptr) __tsan_destroy_fiber(thread_);
-#endif
   if (pages_ == nullptr) return;
 #ifdef __SANITIZE_ADDRESS__
   // The next mapping at these addresses has no red zones.
@@ -72,10 +63,6 @@ void Fiber::switch_to(Fiber& next) {
   Switch both{this, &next};
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(&fake_stack_, next.stack_, next.stack_bytes_);
-#endif
-#ifdef __SANITIZE_THREAD__
-  if (pages_ == nullptr) thread_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(next.thread_, 0);  // makes earlier accesses visible to the next fiber
 #endif
   arrived(boost::context::detail::jump_fcontext(next.context_, &both));
 #ifdef __SANITIZE_ADDRESS__

@@ -45,8 +45,6 @@ class Fiber {
   void* fake_stack_ = nullptr;
   Fiber* ender_ = nullptr;  // fiber to return to instead of resuming
   Switch last_{};           // data of the switch that does so
-  // For ThreadSanitizer.
-  void* thread_ = nullptr;
 };
 
 }  // namespace emulated_cuda
