@@ -117,6 +117,9 @@ std::size_t run_length(std::string_view bytes, bool hole) {
   return length;
 }
 
+/// Smaller writes are left to the kernel, which joins those of many small files.
+constexpr off_t kWorthWriteback = 256 << 10;
+
 /// Whether the range contains data; also true if the file system does not know.
 bool may_have_data(int fd, off_t offset, std::size_t length) {
   const off_t data = ::lseek(fd, offset, SEEK_DATA);
@@ -157,7 +160,7 @@ Result<> write_sparse(int fd, std::string_view bytes, std::uint64_t offset) {
     offset += run.size();
   }
   // Starts writeback now, so that the final fsync has less to do. A hint: fsync reports errors.
-  ::sync_file_range(fd, begin, length, SYNC_FILE_RANGE_WRITE);
+  if (length >= kWorthWriteback) ::sync_file_range(fd, begin, length, SYNC_FILE_RANGE_WRITE);
   return {};
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
@@ -77,10 +78,18 @@ Result<> TreeWriter::end_comparison(int parent) {
     return {};
   }
   state.part = true;
-  SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
-  // Set the final size now, because zeros at the end are not written.
-  if (::ftruncate(part, static_cast<off_t>(entry.size)) != 0)
-    return std::unexpected(os_error(errno, "truncate"));
+  if (open_parts_.size() >= kOpenParts && !had_part_ &&
+      std::ranges::none_of(in_target_, [](bool b) { return b; })) {
+    // The first piece creates the part, which would have to be closed until then. The parts that
+    // are open find another transfer to this folder before anything is sent.
+    state.missing.assign(in_target_.size(), true);
+    state.lacking = static_cast<std::uint32_t>(in_target_.size());
+    missing_bytes_ += entry.size;
+    target_.reset();
+    begun_ = false;
+    return {};
+  }
+  SORTIE_TRY(part_fd(entry_));
   copying_ = true;
   piece_ = 0;
   return {};
@@ -151,7 +160,12 @@ Result<int> TreeWriter::part_fd(std::uint32_t entry) {
   }
   SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entries_[entry].path));
   SORTIE_ASSIGN_OR_RETURN(Part opened, open_part(parent, name_of(entries_[entry].path)));
-  if (!opened.locked) states_[entry].shared = true;
+  State& state = states_[entry];
+  if (!opened.locked) state.shared = true;
+  // Set the final size now, because zeros at the end are not written.
+  if (!std::exchange(state.sized, true) &&
+      ::ftruncate(opened.fd.get(), static_cast<off_t>(entries_[entry].size)) != 0)
+    return std::unexpected(os_error(errno, "truncate"));
   if (open_parts_.size() >= kOpenParts) {
     states_[open_parts_.back().entry].shared = true;
     open_parts_.pop_back();
@@ -184,6 +198,20 @@ Result<TreeWriter::Taken> TreeWriter::put(std::uint32_t entry, std::uint32_t pie
   return Taken::wrote;
 }
 
+Result<> TreeWriter::leave_out(std::uint32_t entry) {
+  if (entry >= entries_.size() || states_[entry].lacking == 0)
+    return fail(ErrorCode::protocol, "the sender gave up a file of which no piece is missing");
+  const std::vector<bool>& missing = states_[entry].missing;
+  for (std::size_t piece = 0; piece < missing.size(); ++piece)
+    if (missing[piece]) missing_bytes_ -= piece_length(entries_[entry].size, piece);
+  forget_part(entry);
+  states_[entry] = {};
+  states_[entry].left_out = true;
+  SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entries_[entry].path));
+  remove_part(parent, name_of(entries_[entry].path));
+  return {};
+}
+
 Result<> TreeWriter::read(std::uint32_t entry, std::uint32_t piece, std::string& bytes) {
   const wire::FileEntry& file = entries_[entry];
   int fd = -1;
@@ -206,6 +234,7 @@ Result<bool> TreeWriter::settle_file(std::uint32_t index) {
   const wire::FileEntry& entry = entries_[index];
   const std::string_view name = name_of(entry.path);
   bool changed = false;
+  if (states_[index].left_out) return true;
   SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entry.path));
   if (entry.kind == wire::FileKind::symlink) {
     if (entry.link_target.empty()) return true;
@@ -219,9 +248,10 @@ Result<bool> TreeWriter::settle_file(std::uint32_t index) {
         return fail(ErrorCode::io, "another transfer has changed it meanwhile; try again");
       return false;
     }
-    checked_ = 0;
     if (::fchmod(part, entry.mode) != 0) return std::unexpected(os_error(errno, "chmod"));
-    if (::fsync(part) != 0) return std::unexpected(os_error(errno, "fsync"));
+    SORTIE_ASSIGN_OR_RETURN(const bool synced, sync_.sync_file(folder_.fd(), part));
+    if (!synced) return false;
+    checked_ = 0;
     const std::string from = part_name(name), to(name);
     if (::renameat(parent, from.c_str(), parent, to.c_str()) != 0)
       return std::unexpected(os_error(errno, "rename"));
@@ -249,14 +279,14 @@ Result<bool> TreeWriter::settle() {
     SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entries_[index].path));
     const std::string_view name = name_of(entries_[index].path);
     bool changed = false;
-    auto done = sync_folder(parent, name);
+    auto done = sync_.sync_folder(parent, name);
     if (done) done = set_mode(parent, name, entries_[index].mode, changed);
     if (!done) return std::unexpected(at_entry(std::move(done).error(), index));
     return false;
   }
-  if (auto synced = sync_folder(folder_.fd(), "."); !synced)
-    return std::unexpected(with_context(std::move(synced).error(), folder_.path()));
-  return true;
+  auto synced = sync_.sync_tree(folder_.fd());
+  if (!synced) return std::unexpected(with_context(std::move(synced).error(), folder_.path()));
+  return synced;
 }
 
 }  // namespace sortie::files

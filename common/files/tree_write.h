@@ -12,6 +12,7 @@
 #include "common/base/fd.h"
 #include "common/base/result.h"
 #include "common/files/folder.h"
+#include "common/files/tree_sync.h"
 #include "common/wire/file_messages.h"
 
 namespace sortie::files {
@@ -34,6 +35,10 @@ class TreeWriter {
   /// Takes a piece from a peer. wrote: stored; had: not needed; wrong: differs from the manifest
   /// and is not stored. Fails if the disk fails or no file has such a piece.
   Result<Taken> put(std::uint32_t entry, std::uint32_t piece, std::string_view bytes);
+  /// The sender has no more pieces of this file: it is not waited for, and what is at its name
+  /// stays. Fails if no piece of it is missing.
+  Result<> leave_out(std::uint32_t entry);
+  bool left_out(std::uint32_t entry) const { return states_[entry].left_out; }
   /// Reads a piece for another host, which checks it.
   Result<> read(std::uint32_t entry, std::uint32_t piece, std::string& bytes);
 
@@ -42,12 +47,15 @@ class TreeWriter {
   /// Returns true when all files are in place.
   Result<bool> settle();
   std::uint64_t files_changed() const { return files_changed_; }
+  TreeSync& sync() { return sync_; }
 
  private:
   struct State {
     std::vector<bool> missing;  // per piece; empty = none is missing
     std::uint32_t lacking = 0;  // number of missing pieces
-    bool part = false;          // its content is in the part
+    bool part = false;          // its content is, or will be, in the part
+    bool sized = false;         // the part has the final size
+    bool left_out = false;      // the sender has no more pieces of it
     bool shared = false;        // another transfer may have written to the part meanwhile
   };
   struct OpenPart {
@@ -80,6 +88,7 @@ class TreeWriter {
   // settle()
   std::uint32_t settled_ = 0, folders_settled_ = 0;
   std::uint64_t checked_ = 0;  // pieces of a shared part that were read again
+  TreeSync sync_;
   // read()
   std::uint32_t reading_ = UINT32_MAX;
   Fd reading_fd_;

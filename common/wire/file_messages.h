@@ -71,6 +71,9 @@ struct FilePiece {
   std::uint32_t entry = 0;
   std::uint32_t piece = 0;
   std::string bytes;
+  /// From a runner, without bytes: why it can not read the file any more. It sends no more pieces
+  /// of it.
+  std::string lost = {};
 };
 
 /// The receiver has processed `bytes` more of the pieces. At most kFileWindow may be in flight.

@@ -95,7 +95,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, FilesManifest>) return std::tie(m.entries, m.last);
   if constexpr (std::is_same_v<T, FilesWanted>)
     return std::tie(m.ranges, m.last, m.relay_port, m.reason);
-  if constexpr (std::is_same_v<T, FilePiece>) return std::tie(m.entry, m.piece, m.bytes);
+  if constexpr (std::is_same_v<T, FilePiece>) return std::tie(m.entry, m.piece, m.bytes, m.lost);
   if constexpr (std::is_same_v<T, FilesCredit>) return std::tie(m.bytes);
   if constexpr (std::is_same_v<T, FilesProgress>) return std::tie(m.bytes, m.waits_for);
   if constexpr (std::is_same_v<T, FilesServe>) return std::tie(m.link, m.key);

@@ -58,15 +58,30 @@ Result<files::TreeWriter> make_writer(const std::string& path,
   return files::TreeWriter(std::move(folder), std::move(entries));
 }
 
-Result<> put_piece(files::TreeWriter& tree, const wire::FilePiece& piece) {
+/// Names a file that has changed or gone since it was listed, and continues without it.
+Result<> leave_out(files::TreeWriter& tree, std::uint32_t entry, std::string why,
+                   DownloadProgress& progress) {
+  if (progress.missing.size() >= kMaxMissing)
+    return fail(ErrorCode::data, "too many files changed while they were copied; the last: " + why);
+  const std::uint64_t before = tree.missing_bytes();
+  SORTIE_TRY(tree.leave_out(entry));
+  progress.wanted -= before - tree.missing_bytes();
+  progress.missing.push_back(std::move(why));
+  return {};
+}
+
+Result<> take_piece(files::TreeWriter& tree, const wire::FilePiece& piece,
+                    DownloadProgress& progress) {
+  if (!piece.lost.empty()) return leave_out(tree, piece.entry, piece.lost, progress);
   SORTIE_ASSIGN_OR_RETURN(const auto taken, tree.put(piece.entry, piece.piece, piece.bytes));
-  if (taken == files::TreeWriter::Taken::wrote) return {};
+  if (taken == files::TreeWriter::Taken::wrote || tree.left_out(piece.entry)) return {};
   if (taken == files::TreeWriter::Taken::had)
     return fail(ErrorCode::protocol, "runner sent a piece that was not asked for");
-  return fail(ErrorCode::data,
-              fmt::format("{}: received data does not match the announced hash; was the file"
-                          " changed while it was sent?",
-                          files::shown_path(tree.entries()[piece.entry].path)));
+  return leave_out(tree, piece.entry,
+                   fmt::format("{}: received data does not match the announced hash; was the file"
+                               " changed while it was sent?",
+                               files::shown_path(tree.entries()[piece.entry].path)),
+                   progress);
 }
 
 void ask(HostSession& session, const files::TreeWriter& tree) {
@@ -123,7 +138,7 @@ asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSessi
     if (!message) co_return std::unexpected(std::move(message).error());
     const auto* piece = std::get_if<wire::FilePiece>(&*message);
     if (!piece) co_return std::unexpected(unexpected_message(*message));
-    auto taken = put_piece(*tree, *piece);
+    auto taken = take_piece(*tree, *piece, progress);
     if (!taken) co_return std::unexpected(std::move(taken).error());
     done.bytes_from_hosts += piece->bytes.size();
     progress.done = done.bytes_from_hosts;

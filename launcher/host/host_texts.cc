@@ -67,6 +67,8 @@ void bound_texts(wire::Message& message) {
     limit_shown(held->folder, kMaxMessageBytes);
   } else if (auto* wanted = std::get_if<wire::FilesWanted>(&message)) {
     limit_shown(wanted->reason, kMaxMessageBytes);
+  } else if (auto* piece = std::get_if<wire::FilePiece>(&message)) {
+    limit_shown(piece->lost, kMaxMessageBytes);
   } else if (auto* files = std::get_if<wire::FilesProgress>(&message)) {
     limit_shown(files->waits_for, kMaxMessageBytes);
   } else if (auto* dump = std::get_if<wire::StackDump>(&message)) {

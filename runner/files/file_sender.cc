@@ -127,19 +127,23 @@ Result<> FileSender::take(const wire::Message& message) {
 
 boost::asio::awaitable<void> FileSender::send_pieces() {
   files::PieceReader reader;
+  std::optional<std::uint32_t> lost;  // the last file that could not be read; ranges are in order
   for (const wire::PieceRange& range : wanted_.take())
     for (std::uint32_t piece = range.first; piece < range.first + range.count; ++piece) {
       while (unacknowledged_ >= wire::kFileWindow) co_await credit_.wait();
+      if (lost == range.entry) break;
       auto bytes = reader.read(scan_->path_of(range.entry), entries_[range.entry].size, piece);
-      if (!bytes) {
-        on_failure_(std::move(bytes).error());
-        co_return;
-      }
-      unacknowledged_ += bytes->size();
       wire::FilePiece next;
       next.entry = range.entry;
       next.piece = piece;
-      next.bytes = std::move(*bytes);
+      if (bytes) {
+        unacknowledged_ += bytes->size();
+        next.bytes = std::move(*bytes);
+      } else {
+        // Folders of running programs change: a checkpoint is renamed when it is complete.
+        next.lost = bytes.error().message;
+        lost = range.entry;
+      }
       link_.send(next);
       if (link_.broken()) co_return;
     }

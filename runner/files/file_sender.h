@@ -1,7 +1,8 @@
 // FileSender: sends files of this host to the launcher (`sortie pull`). It finds and lists them,
 // then sends the pieces that the launcher lacks, within its credit. A path without a match, and a
 // file or folder that can not be read, are reported before the end of the list as a RunnerError
-// with the code kMissingPath; the transfer continues without them.
+// with the code kMissingPath; the transfer continues without them, and without files that can not
+// be read any more when they are sent.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -144,6 +144,7 @@ std::vector<wire::Message> messages() {
                         1},
           FilesWanted{{{1, 0, 1}}, 1, 4711, "why"},
           FilePiece{1, 0, "abc"},
+          FilePiece{1, 1, "", "gone"},
           FilesCredit{3},
           FilesServe{1, std::string(32, 'k')},
           FilesFetch{1, std::string(32, 'k'), "10.0.0.1", 4711},

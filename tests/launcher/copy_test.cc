@@ -292,6 +292,39 @@ TEST_CASE("pull: what a host gives is what is written") {
   CHECK(test::read_text(dir / "in/h/a") == "text");
 }
 
+TEST_CASE("pull: files that change or go while they are copied are named, and the others arrive") {
+  const ScopedTempDir dir;
+  write_text(dir / "in/h/gone", "old");
+  const std::string large((2u << 20) + 5, 'x');
+  wire::FileEntry changed = file("changed", large);
+  changed.hashes = files::hash_bytes(large.substr(0, 1u << 20)) +
+                   files::hash_bytes(large.substr(1u << 20, 1u << 20)) +
+                   files::hash_bytes(large.substr(2u << 20));
+  DownloadProgress progress;
+  const auto done =
+      pull(dir / "in/h",
+           says({wire::FilesManifest{
+                     {file("a", "text"), changed, file("gone", "new"), file("z", "end")}, 1},
+                 wire::FilePiece{0, 0, "text"}, wire::FilePiece{1, 0, large.substr(0, 1u << 20)},
+                 wire::FilePiece{1, 1, std::string(1u << 20, 'y')}, wire::FilePiece{1, 2, "xxxxx"},
+                 wire::FilePiece{2, 0, "", "/home/\x1b[2Jgone: No such file or directory"},
+                 wire::FilePiece{3, 0, "end"}}),
+           1u << 20, &progress);
+  REQUIRE_MESSAGE(done, done.error().message);
+  CHECK(done->files_changed == 2);
+  CHECK(test::read_text(dir / "in/h/a") == "text");
+  CHECK(test::read_text(dir / "in/h/z") == "end");
+  CHECK(test::read_text(dir / "in/h/gone") == "old");
+  CHECK_FALSE(fs::exists(dir / "in/h/changed"));
+  CHECK(std::distance(fs::directory_iterator(dir / "in/h"), {}) == 3);  // no parts
+  REQUIRE(progress.missing.size() == 2);
+  CHECK(progress.missing[0].find("changed: received data does not match the announced hash") !=
+        std::string::npos);
+  CHECK(progress.missing[1].find("gone: No such file") != std::string::npos);
+  CHECK(progress.missing[1].find('\x1b') == std::string::npos);
+  CHECK(progress.wanted == 7 + (1u << 20));  // with the piece of the file that then changed
+}
+
 TEST_CASE("pull: modes are those of the host less the umask, also of files that are there") {
   const ScopedTempDir dir;
   wire::FileEntry tool = file("d/tool", "text");
@@ -398,11 +431,11 @@ TEST_CASE("pull: a host that lies writes nothing, and nothing outside its folder
   const wire::FileEntry link = {"l", wire::FileKind::symlink, 0777, 0, "", dir.str("")};
   CHECK(refused({FilesManifest{{link, file("l/outside", "x")}, 1}})
             .find("folder is not in the list") != std::string::npos);
-  CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 0, "tixt"}})
-            .find("does not match the announced hash") != std::string::npos);
   CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{7, 0, "text"}}) != "");
   CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 9, "text"}}) != "");
   CHECK(refused({wire::FilePiece{0, 0, "text"}}).find("sent FilePiece") != std::string::npos);
+  CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{7, 0, "", "gone"}})
+            .find("of which no piece is missing") != std::string::npos);
   CHECK(refused({wire::RunnerError{"not_found", "/x: \x1b[2Jgone", -1}}).find("\x1b") ==
         std::string::npos);
   std::vector<wire::Message> endless;

@@ -10,7 +10,7 @@
 #include "launcher/run/run_folder.h"
 #include "launcher/trackers/wandb_run.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/without_flock.h"
+#include "tests/support/without_call.h"
 
 namespace sortie::launcher {
 namespace {
@@ -52,7 +52,7 @@ TEST_CASE("the header of a W&B file and the framed record of a step") {
 
 TEST_CASE("a W&B file on a file system without locks is written all the same") {
   const test::ScopedTempDir dir;
-  test::without_flock([&] {
+  test::without_call(SYS_flock, [&] {
     const auto log = WandbLog::open(dir / "run.wandb");
     REQUIRE_MESSAGE(log, (log ? "" : log.error().message));
   });

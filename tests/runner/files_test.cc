@@ -143,6 +143,39 @@ TEST_CASE("pull: pieces within the credit, no more") {
   runner.goodbye();
 }
 
+TEST_CASE(
+    "pull: a file that goes or becomes shorter after it was listed does not keep the others") {
+  const ScopedTempDir dir;
+  for (const char* name : {"a", "b", "c"})
+    write_text(dir / "home/out" / name, incompressible(3u << 20, 5));
+  FileRunner runner(dir / "home");
+  wire::FilesOpen order;
+  order.purpose = wire::FilesPurpose::get;
+  order.paths = {"out"};
+  runner.client.send(order);
+  const auto list = runner.client.expect<wire::FilesManifest>();
+  REQUIRE(list);
+  REQUIRE(list->entries.size() == 4);
+  fs::rename(dir / "home/out/a", dir / "home/out/renamed");
+  fs::resize_file(dir / "home/out/b", 10);
+  runner.client.send(wire::FilesWanted{{{1, 0, 1}, {1, 2, 1}, {2, 0, 3}, {3, 2, 1}}, 1, 0, ""});
+  const auto first = runner.client.expect<wire::FilePiece>();
+  REQUIRE(first);
+  CHECK(first->entry == 1);
+  CHECK(first->bytes.empty());
+  CHECK(first->lost.find("out/a: No such file or directory") != std::string::npos);
+  const auto second = runner.client.expect<wire::FilePiece>();
+  REQUIRE(second);
+  CHECK(second->entry == 2);
+  CHECK(second->lost.find("became shorter") != std::string::npos);
+  const auto third = runner.client.expect<wire::FilePiece>();
+  REQUIRE(third);
+  CHECK(third->entry == 3);
+  CHECK(third->lost.empty());
+  CHECK(files::hash_bytes(third->bytes) == files::piece_hash(list->entries[3], 2));
+  runner.goodbye();
+}
+
 namespace {
 
 /// Result of a pull of `paths`: the names listed, and the errors about paths that match nothing.

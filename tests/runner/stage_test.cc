@@ -11,7 +11,7 @@
 #include "common/files/piece.h"
 #include "tests/runner/file_runner.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/without_flock.h"
+#include "tests/support/without_call.h"
 
 using namespace sortie;
 using namespace sortie::test;
@@ -149,7 +149,8 @@ TEST_CASE("a file system without locks: staging and push work, also two at once"
   SUBCASE("NFS without lockd") {
     error = ENOLCK;
   }
-  without_flock(
+  without_call(
+      SYS_flock,
       [&] {
         {
           FileRunner one(home), two(home);

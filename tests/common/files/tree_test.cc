@@ -14,7 +14,7 @@
 #include "common/files/tree_write.h"
 #include "tests/support/scanned_tree.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/without_flock.h"
+#include "tests/support/without_call.h"
 
 using namespace sortie;
 using namespace sortie::files;
@@ -228,7 +228,7 @@ TEST_CASE("two transfers at once on a file system without locks: none of them mi
   const ScopedTempDir dir;
   write_text(dir / "one", big(2u << 20, 'a'));
   write_text(dir / "two", big(2u << 20, 'k'));
-  test::without_flock([&] {
+  test::without_call(SYS_flock, [&] {
     const auto one = scan_tree(dir / "one", "file"), two = scan_tree(dir / "two", "file");
     TreeWriter first = writer(dir / "to", *one), second = writer(dir / "to", *two);
     REQUIRE(inspect(first));
@@ -368,5 +368,39 @@ TEST_CASE("more files than may be open at a time") {
   CHECK(*copy(dir / "from", "tree", dir / "to") == 100);
   for (int i = 0; i < 100; ++i)
     CHECK(read_text(dir / "to/tree" / ("f" + std::to_string(i))) == std::to_string(i));
+  CHECK_FALSE(has_parts(dir / "to"));
+}
+
+TEST_CASE(
+    "many files are synced together: not one by one, and an error of that is one of the transfer") {
+  const ScopedTempDir dir;
+  for (int i = 0; i < 100; ++i)
+    write_text(dir / "from" / ("d" + std::to_string(i % 3)) / ("f" + std::to_string(i)), "new");
+  const auto source = scan_tree(dir / "from", "tree");
+  REQUIRE(source);
+  TreeWriter tree = writer(dir / "to", *source);
+  tree.sync().set_limit(std::chrono::nanoseconds(0));
+  REQUIRE(inspect(tree));
+  REQUIRE(fill(tree, *source));
+  if (!TreeSync::replaces_fsync(tree.folder().fd())) {
+    test::without_call(
+        SYS_fsync, [&] { CHECK_FALSE(settle(tree)); }, EIO);
+    REQUIRE(settle(tree));
+    return;
+  }
+  test::without_call(
+      SYS_syncfs,
+      [&] {
+        const auto settled = settle(tree);
+        REQUIRE_FALSE(settled);
+        CHECK(settled.error().message.find("syncfs: Input/output error") != std::string::npos);
+        CHECK_FALSE(fs::exists(dir / "to/tree/d0/f0"));
+      },
+      EIO);
+  test::without_call(
+      SYS_fsync, [&] { REQUIRE(settle(tree)); }, EIO);
+  for (int i = 0; i < 100; ++i)
+    CHECK(read_text(dir / "to/tree" / ("d" + std::to_string(i % 3)) / ("f" + std::to_string(i))) ==
+          "new");
   CHECK_FALSE(has_parts(dir / "to"));
 }

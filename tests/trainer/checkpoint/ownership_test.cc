@@ -11,7 +11,7 @@
 #include <string>
 
 #include "tests/support/temp_dir.h"
-#include "tests/support/without_flock.h"
+#include "tests/support/without_call.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
 #include "trainer/checkpoint/file_ops.h"
 
@@ -50,7 +50,7 @@ pid_t zombie(const fs::path& folder, std::uint64_t at) {
 
 TEST_CASE("a file system without locks: claims alone decide") {
   test::ScopedTempDir dir;
-  test::without_flock([&] {
+  test::without_call(SYS_flock, [&] {
     auto first = CheckpointStore::open(dir.path(), attempt(1));
     REQUIRE_MESSAGE(first, (first ? "" : first.error().message));
     REQUIRE(test_job::save(*first, 1));

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "tests/support/temp_dir.h"
-#include "tests/support/without_flock.h"
+#include "tests/support/without_call.h"
 #include "trainer/data/build_manifest.h"
 #include "trainer/data/inspect.h"
 #include "trainer/data/output_file.h"
@@ -50,7 +50,7 @@ struct Tree {
 
 TEST_CASE("output on a file system without locks is written all the same") {
   const test::ScopedTempDir dir;
-  test::without_flock([&] {
+  test::without_call(SYS_flock, [&] {
     auto file = OutputFile::create(dir / "out.bin");
     REQUIRE_MESSAGE(file, (file ? "" : file.error().message));
     REQUIRE(file->sync());

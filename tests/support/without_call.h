@@ -1,4 +1,4 @@
-// without_flock: runs code as on a file system without locks.
+// without_call: runs code while a system call fails, for example as on a file system without locks.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -13,14 +13,14 @@
 
 namespace sortie::test {
 
-/// Runs f() on a separate thread, where flock() fails with `error`. Also applies to what that
-/// thread starts. Throws what f() throws.
+/// Runs f() on a separate thread, where system call `call` (SYS_flock, ...) fails with `error`.
+/// Also applies to what that thread starts. Throws what f() throws.
 template <class F>
-void without_flock(F f, int error = ENOSYS) {
+void without_call(long call, F f, int error = ENOSYS) {
   std::async(std::launch::async, [&] {
     sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
