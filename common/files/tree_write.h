@@ -38,7 +38,9 @@ class TreeWriter {
   /// The sender has no more pieces of this file: it is not waited for, and what is at its name
   /// stays. Fails if no piece of it is missing.
   Result<> leave_out(std::uint32_t entry);
-  bool left_out(std::uint32_t entry) const { return states_[entry].left_out; }
+  bool left_out(std::uint32_t entry) const {
+    return entry < states_.size() && states_[entry].left_out;
+  }
   /// Reads a piece for another host, which checks it.
   Result<> read(std::uint32_t entry, std::uint32_t piece, std::string& bytes);
 

@@ -72,9 +72,11 @@ Result<> leave_out(files::TreeWriter& tree, std::uint32_t entry, std::string why
 
 Result<> take_piece(files::TreeWriter& tree, const wire::FilePiece& piece,
                     DownloadProgress& progress) {
+  // Sent before the host could know, or because the file has changed again.
+  if (tree.left_out(piece.entry)) return {};
   if (!piece.lost.empty()) return leave_out(tree, piece.entry, piece.lost, progress);
   SORTIE_ASSIGN_OR_RETURN(const auto taken, tree.put(piece.entry, piece.piece, piece.bytes));
-  if (taken == files::TreeWriter::Taken::wrote || tree.left_out(piece.entry)) return {};
+  if (taken == files::TreeWriter::Taken::wrote) return {};
   if (taken == files::TreeWriter::Taken::had)
     return fail(ErrorCode::protocol, "runner sent a piece that was not asked for");
   return leave_out(tree, piece.entry,
