@@ -12,6 +12,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "trainer/checkpoint/extra_files.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/rollbacks.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -184,6 +185,8 @@ Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth,
                           parse_manifest(text, (folder / kManifestFile).string()));
   WorkProgress work{.stage = "checking the checkpoint"};
   for (const auto& shard : manifest.shards) work.total += shard.bytes;
+  if (depth == CheckDepth::files)
+    for (const auto& file : manifest.files) work.total += file.bytes;
   const auto on_bytes = [&](std::uint64_t bytes) {
     work.done += bytes;
     if (progress) progress(work);
@@ -196,9 +199,10 @@ Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth,
     if (bytes != manifest.shards[i].bytes)
       return broken(
           path, fmt::format("has {} bytes, the manifest says {}", bytes, manifest.shards[i].bytes));
-    if (depth == CheckDepth::hashes)
+    if (depth != CheckDepth::sizes)
       SORTIE_TRY(check_shard_bytes(path, manifest, i, stop, on_bytes));
   }
+  if (depth == CheckDepth::files) SORTIE_TRY(check_extra_files(manifest, folder, on_bytes));
   return manifest;
 }
 

@@ -35,6 +35,7 @@ std::string commit_text(std::string_view manifest_sha256);
 enum class CheckDepth {
   sizes,   // COMMIT, the manifest's hash, the shards' sizes
   hashes,  // also every byte of the shards, and their headers against the manifest
+  files,   // also every byte of the other files: those of the tokenizer may be edited by hand
 };
 
 /// Checks a checkpoint and returns its manifest. ErrorCode::checkpoint with what is wrong;

@@ -70,6 +70,15 @@ struct Manifest {
   /// Saved soon after a spike of the loss: loaded only if there is no other.
   bool suspect = false;
 
+  /// A file besides the shards, by its path in the folder (extra_files.h). None in checkpoints of
+  /// older versions.
+  struct File {
+    std::string file{};
+    std::uint64_t bytes = 0;
+    std::string sha256{};
+  };
+  std::vector<File> files{};
+
   /// Set by add_shards() from what the ranks report.
   struct Shard {
     std::string file{};

@@ -1,7 +1,9 @@
 // Manifests and shard reports as JSON; README.md shows one.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
@@ -73,6 +75,16 @@ StorageType get_type(const OrderedJson& json) {
   return *type;
 }
 
+Manifest::File get_file(const OrderedJson& json) {
+  Manifest::File file{.file = json.at("file").get<std::string>(),
+                      .bytes = integer<std::uint64_t>(json.at("bytes")),
+                      .sha256 = json.at("sha256").get<std::string>()};
+  const std::filesystem::path path(file.file);
+  if (path.empty() || path.is_absolute() || std::ranges::find(path, "..") != path.end())
+    throw OrderedJson::other_error::create(501, "a file outside the checkpoint", &json);
+  return file;
+}
+
 /// Runs `read` on the parsed text; converts every exception of the library to an Error.
 template <class Read>
 auto read_json(std::string_view text, std::string_view where, Read read)
@@ -131,6 +143,9 @@ std::string to_json(const Manifest& manifest) {
   OrderedJson shards = OrderedJson::array();
   for (const Manifest::Shard& shard : manifest.shards)
     shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"sha256", shard.sha256}});
+  OrderedJson files = OrderedJson::array();
+  for (const Manifest::File& file : manifest.files)
+    files.push_back({{"file", file.file}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   OrderedJson tensors = OrderedJson::object();
   for (const auto& [name, tensor] : manifest.tensors) {
     OrderedJson pieces = OrderedJson::array();
@@ -163,6 +178,7 @@ std::string to_json(const Manifest& manifest) {
                       {"config_digest", manifest.config_digest},
                       {"config", manifest.config},
                       {"shards", std::move(shards)},
+                      {"files", std::move(files)},
                       {"tensors", std::move(tensors)}};
   if (manifest.origin)
     root["origin"] = {{"lineage", manifest.origin->lineage},
@@ -208,6 +224,8 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
         throw OrderedJson::other_error::create(501, rollbacks.error().message, &*list);
       manifest.rollbacks = std::move(*rollbacks);
     }
+    if (const auto list = root.find("files"); list != root.end())
+      for (const OrderedJson& json : *list) manifest.files.push_back(get_file(json));
     std::vector<ShardInfo> shards;
     for (const OrderedJson& json : root.at("shards"))
       shards.push_back({.file = json.at("file").get<std::string>(),

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "common/base/log.h"
+#include "trainer/checkpoint/extra_files.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
@@ -150,6 +151,7 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
                       (folder / shard.file).string(),
                       error ? error.message() : fmt::format("has {} bytes", bytes), shard.bytes));
   }
+  SORTIE_TRY(add_extra_files(manifest, folder));
   const std::string text = to_json(manifest);
   SORTIE_TRY(write_small_file(folder / kManifestFile, text));
   SORTIE_TRY(file_ops::sync_dir(folder));

@@ -45,8 +45,8 @@ class CheckpointStore {
 
   /// Checks the shards' sizes and that they contain every tensor exactly once, writes manifest.json
   /// and COMMIT, renames the folder to "step-N" and returns its path. Replaces a checkpoint of the
-  /// same step. `manifest` is passed without shards and tensors. ErrorCode::checkpoint if the
-  /// folder has another owner by now.
+  /// same step. `manifest` is passed without shards, tensors and other files. ErrorCode::checkpoint
+  /// if the folder has another owner by now.
   Result<std::filesystem::path> commit(const std::filesystem::path& folder, Manifest manifest,
                                        const std::vector<ShardInfo>& shards);
 

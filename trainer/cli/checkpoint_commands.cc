@@ -217,13 +217,13 @@ Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
       list.push_back(to_json(*it, it == best));
     fmt::print("{}\n", list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    print_table(entries, depth == CheckDepth::hashes ? "verified" : "committed");
+    print_table(entries, depth == CheckDepth::files ? "verified" : "committed");
   }
   // `ls` only lists. `verify` fails if a checkpoint is broken.
   const auto broken = std::count_if(entries.begin(), entries.end(), [](const CheckpointEntry& e) {
     return !e.manifest && !is_in_quarantine(e);
   });
-  if (depth == CheckDepth::hashes && broken > 0)
+  if (depth == CheckDepth::files && broken > 0)
     return fail(ErrorCode::checkpoint,
                 fmt::format("{} of {} checkpoints are broken", broken, entries.size()));
   return {};
@@ -272,7 +272,7 @@ void add_checkpoint_commands(CLI::App& app, int& exit_code) {
   add_command(*checkpoint, exit_code, "ls",
               "List checkpoints with their losses, newest first, then the best", CheckDepth::sizes);
   add_command(*checkpoint, exit_code, "verify", "Read every byte and compare all hashes",
-              CheckDepth::hashes);
+              CheckDepth::files);
   add_model(*checkpoint, exit_code);
 }
 

@@ -21,7 +21,7 @@ Result<> run(const std::string& checkpoint, const std::string& out) {
                           load_checkpoint("merge-lora", checkpoint, rank.threads, "f32", "cpu"));
   ProgressLine line("merge-lora");
   const auto checked =
-      check_checkpoint(loaded->folder, CheckDepth::hashes, /*stop=*/{}, line.callback());
+      check_checkpoint(loaded->folder, CheckDepth::files, /*stop=*/{}, line.callback());
   line.finish();
   if (!checked) return std::unexpected(checked.error());
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path path, write_merged(*loaded, out));

@@ -177,7 +177,7 @@ Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threa
   SORTIE_ASSIGN_OR_RETURN(const fs::path folder, find_checkpoint(place));
   // Every byte: what is made of a damaged checkpoint would look sound.
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
-                          CheckpointReader::open(folder, CheckDepth::hashes, progress));
+                          CheckpointReader::open(folder, CheckDepth::files, progress));
   SORTIE_ASSIGN_OR_RETURN(
       const config::JobConfig job,
       config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));
