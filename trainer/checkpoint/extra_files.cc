@@ -4,7 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <span>
 
+#include "common/base/fd.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/storage/sha256.h"
 
@@ -42,7 +45,7 @@ Result<> add_extra_files(Manifest& manifest, const fs::path& folder) {
     std::error_code ignored;
     if (at->symlink_status(ignored).type() != fs::file_type::regular) continue;
     std::string name = at->path().lexically_relative(folder).string();
-    if (std::ranges::find(manifest.shards, name, &Manifest::Shard::file) == manifest.shards.end())
+    if (std::ranges::find(manifest.shards, name, &Manifest::File::file) == manifest.shards.end())
       names.push_back(std::move(name));
   }
   if (error)

@@ -17,7 +17,7 @@ bool is_plain_name(std::string_view name) {
 
 std::uint64_t Manifest::shard_bytes() const {
   std::uint64_t sum = 0;
-  for (const Shard& shard : shards) sum += shard.bytes;
+  for (const File& shard : shards) sum += shard.bytes;
   return sum;
 }
 

@@ -70,21 +70,15 @@ struct Manifest {
   /// Saved soon after a spike of the loss: loaded only if there is no other.
   bool suspect = false;
 
-  /// A file besides the shards, by its path in the folder (extra_files.h). None in checkpoints of
-  /// older versions.
   struct File {
-    std::string file{};
+    std::string file{};  // path in the checkpoint's folder
     std::uint64_t bytes = 0;
     std::string sha256{};
   };
+  /// The files besides the shards (extra_files.h). None in checkpoints of older versions.
   std::vector<File> files{};
 
   /// Set by add_shards() from what the ranks report.
-  struct Shard {
-    std::string file{};
-    std::uint64_t bytes = 0;
-    std::string sha256{};
-  };
   struct PlacedPiece {
     std::size_t shard = 0;  // index into shards
     std::string key{};
@@ -95,7 +89,7 @@ struct Manifest {
     Dims shape{};
     std::vector<PlacedPiece> pieces{};
   };
-  std::vector<Shard> shards{};
+  std::vector<File> shards{};
   std::map<std::string, Tensor> tensors{};
 
   std::uint64_t shard_bytes() const;

@@ -29,6 +29,13 @@ void put_piece(OrderedJson& json, const Piece& piece, const Dims& shape) {
   if (piece.begin != 0 || piece.end != elements) json["interval"] = {piece.begin, piece.end};
 }
 
+OrderedJson list_files(const std::vector<Manifest::File>& files) {
+  OrderedJson list = OrderedJson::array();
+  for (const Manifest::File& file : files)
+    list.push_back({{"file", file.file}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  return list;
+}
+
 /// Reads an integer strictly: the library would silently convert a fraction or a boolean.
 template <class T>
 T integer(const OrderedJson& json) {
@@ -140,12 +147,6 @@ Result<ShardInfo> parse_shard_info(std::string_view text) {
 std::string to_json(const Manifest& manifest) {
   for (const auto& [name, value] : manifest.scalars)
     SORTIE_CHECK(std::isfinite(value), "scalar {} is {}", name, value);
-  OrderedJson shards = OrderedJson::array();
-  for (const Manifest::Shard& shard : manifest.shards)
-    shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"sha256", shard.sha256}});
-  OrderedJson files = OrderedJson::array();
-  for (const Manifest::File& file : manifest.files)
-    files.push_back({{"file", file.file}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   OrderedJson tensors = OrderedJson::object();
   for (const auto& [name, tensor] : manifest.tensors) {
     OrderedJson pieces = OrderedJson::array();
@@ -177,8 +178,8 @@ std::string to_json(const Manifest& manifest) {
                       {"suspect", manifest.suspect},
                       {"config_digest", manifest.config_digest},
                       {"config", manifest.config},
-                      {"shards", std::move(shards)},
-                      {"files", std::move(files)},
+                      {"shards", list_files(manifest.shards)},
+                      {"files", list_files(manifest.files)},
                       {"tensors", std::move(tensors)}};
   if (manifest.origin)
     root["origin"] = {{"lineage", manifest.origin->lineage},

@@ -141,7 +141,7 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
                                          const std::vector<ShardInfo>& shards) {
   if (auto added = add_shards(manifest, shards); !added)
     return std::unexpected(with_context(std::move(added).error(), folder.string()));
-  for (const Manifest::Shard& shard : manifest.shards) {
+  for (const Manifest::File& shard : manifest.shards) {
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(folder / shard.file, error);
     if (error || bytes != shard.bytes)

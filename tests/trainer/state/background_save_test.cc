@@ -149,7 +149,7 @@ TEST_CASE("a background save holds the state of its step, whatever training does
         const auto manifest = check_checkpoint(outcome.saved->path, CheckDepth::hashes);
         REQUIRE(manifest);
         CHECK(manifest->shards.size() == static_cast<std::size_t>(ranks));
-        for (const Manifest::Shard& shard : manifest->shards)
+        for (const Manifest::File& shard : manifest->shards)
           CHECK(static_cast<double>(shard.bytes) <
                 1.3 * static_cast<double>(manifest->shard_bytes()) / ranks);
       }
