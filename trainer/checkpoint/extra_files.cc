@@ -66,7 +66,8 @@ Result<> check_extra_files(const Manifest& manifest, const fs::path& folder,
     on_bytes(file.bytes);
     if (file.sha256 != expected.sha256)
       return fail(ErrorCode::checkpoint,
-                  fmt::format("{}: SHA-256 is {}, the manifest says {}; the file was changed",
+                  fmt::format("{}: SHA-256 is {}, the manifest says {}; the file was changed: "
+                              "restore it, and edit only exported copies",
                               (folder / expected.file).string(), file.sha256, expected.sha256));
   }
   return {};
