@@ -47,6 +47,7 @@ Console::Style Console::detect() {
 
 Console::Console(Style style)
     : style_(style),
+      dropped_(std::make_shared<std::size_t>(0)),
       writer_(std::make_shared<ConsoleWriter>(style.out, style.err, style.terminal,
                                               style.queue_bytes)) {}
 
@@ -56,6 +57,7 @@ Console::Console(const Console& of_run, std::string site, bool bottom)
         style.terminal = style.terminal && bottom;
         return style;
       }()),
+      dropped_(of_run.dropped_),
       site_(std::move(site) + " "),
       writer_(of_run.writer_) {}
 
@@ -76,7 +78,7 @@ void Console::line(const Source& source, wire::Stream stream, std::string_view t
   shown += shown_line(text);
   shown += '\n';
   const auto to = stream == wire::Stream::out ? ConsoleWriter::To::out : ConsoleWriter::To::err;
-  if (!writer_->write(to, shown, false)) ++dropped_;
+  if (!writer_->write(to, shown, false)) ++*dropped_;
 }
 
 /// Drops the lines that end in `bytes`; returns the rest after the last newline.
@@ -84,10 +86,10 @@ std::string_view Console::pass_over(Source& source, std::string_view bytes) {
   const auto last = bytes.rfind('\n');
   source.partial.clear();
   if (last == bytes.npos) {  // part of a line: its rest may be shown
-    ++dropped_;
+    ++*dropped_;
     return {};
   }
-  dropped_ += static_cast<std::size_t>(std::ranges::count(bytes, '\n'));
+  *dropped_ += static_cast<std::size_t>(std::ranges::count(bytes, '\n'));
   return bytes.substr(last + 1);
 }
 
@@ -147,11 +149,17 @@ void Console::progress(std::string text) {
 void Console::message(std::string_view text) {
   if (style_.quiet) return;
   if (!writer_->write(ConsoleWriter::To::err, site_ + printable_lines(text) + "\n", true))
-    ++dropped_;
+    ++*dropped_;
+}
+
+void Console::say_dropped_lines(std::string_view run_id) {
+  if (dropped_lines() > 0)
+    message(fmt::format("{} lines of output were not shown; `sortie logs {}` has them",
+                        dropped_lines(), run_id));
 }
 
 void Console::plain(std::string_view text) {
-  if (!writer_->write(ConsoleWriter::To::out, text, false)) ++dropped_;
+  if (!writer_->write(ConsoleWriter::To::out, text, false)) ++*dropped_;
 }
 
 void Console::error(std::string_view text) {
@@ -159,7 +167,7 @@ void Console::error(std::string_view text) {
   if (!writer_->write(ConsoleWriter::To::err,
                       (style_.color_err ? fmt::format("\x1b[31m{}\x1b[0m", shown) : shown) + "\n",
                       true))
-    ++dropped_;
+    ++*dropped_;
 }
 
 }  // namespace sortie::launcher

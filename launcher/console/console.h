@@ -81,8 +81,11 @@ class Console {
   /// ConsoleWriter::flush().
   bool flush(std::chrono::milliseconds limit) { return writer_->flush(limit); }
 
-  /// Number of lines dropped because the terminal was too slow.
-  std::size_t dropped_lines() const { return dropped_; }
+  /// Number of lines dropped because the terminal was too slow, also by other consoles of the
+  /// terminal: that of the run and those of its sites.
+  std::size_t dropped_lines() const { return *dropped_; }
+  /// Prints how many lines were dropped and how to see them; nothing if there are none.
+  void say_dropped_lines(std::string_view run_id);
 
  private:
   struct Source {
@@ -96,9 +99,9 @@ class Console {
   const Style style_;
   std::map<std::pair<std::uint32_t, wire::Stream>, Source> sources_;
   TrainingView training_;
-  double training_shown_ = 0;  // Unix seconds of the last update of the status line
-  std::size_t dropped_ = 0;
-  std::string site_;  // followed by a space; empty = no site
+  double training_shown_ = 0;             // Unix seconds of the last update of the status line
+  std::shared_ptr<std::size_t> dropped_;  // shared as the writer is
+  std::string site_;                      // followed by a space; empty = no site
   std::shared_ptr<ConsoleWriter> writer_;
 };
 

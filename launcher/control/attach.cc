@@ -249,11 +249,7 @@ class Attachment {
     for_each_rank_end();
     if (!text.empty()) console_.error(text);
     if (!aftermath.empty()) console_.message(aftermath);
-    std::size_t dropped = console_.dropped_lines();
-    for (const Console& console : consoles_) dropped += console.dropped_lines();
-    if (dropped > 0)
-      console_.message(fmt::format("{} lines of output were not shown; `sortie logs {}` has them",
-                                   dropped, record_.id));
+    console_.say_dropped_lines(record_.id);
     say_training();
     console_.message(fmt::format("run {} ended with exit code {}", record_.id, code));
     return code;

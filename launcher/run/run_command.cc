@@ -84,9 +84,7 @@ void print_verdict(Console& console, const Verdict& verdict,
     if (!verdict.shown) console.error(verdict.text);
     if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
   }
-  if (console.dropped_lines() > 0)
-    console.message(fmt::format("{} lines of output were not shown; they are all in {}",
-                                console.dropped_lines(), (folder.path() / "logs").string()));
+  console.say_dropped_lines(folder.id());
   for (const RunFolder* const written : folders)
     if (const auto trouble = written->trouble())
       console.error(fmt::format("run folder: {}{}", trouble->message,
@@ -400,9 +398,8 @@ int supervise(const SuperviseParts& with) {
   (void)console.flush(std::chrono::seconds(1));
   const int error = detached ? 0 : console.out_error();
   if (error == 0 || error == EPIPE || error == EBADF) return verdict.exit_code;
-  console.error(fmt::format("{}; the ranks' whole output is in {}",
-                            os_error(error, "sortie: write to stdout").message,
-                            (folder.path() / "logs").string()));
+  console.error(fmt::format("{}; `sortie logs {}` has all output of the ranks",
+                            os_error(error, "sortie: write to stdout").message, folder.id()));
   return verdict.exit_code == kExitOk ? kExitData : verdict.exit_code;
 }
 
