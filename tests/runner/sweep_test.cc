@@ -1,7 +1,9 @@
 // A sweep: a new runner ends what a lost one left, and nothing else.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -22,6 +24,18 @@ namespace {
 
 std::string cgroup_of(const wire::JobReady& ready) {
   return ready.cgroup.starts_with("v2 ") ? ready.cgroup.substr(3) : std::string();
+}
+
+Fd handle_of(pid_t pid) {
+  Fd handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  REQUIRE(handle);
+  return handle;
+}
+
+/// Waits until the process has closed its files. Returns false after kPatience.
+bool wait_ended(const Fd& handle) {
+  pollfd end{handle.get(), POLLIN, 0};
+  return ::poll(&end, 1, static_cast<int>(milliseconds(RunnerClient::kPatience).count())) == 1;
 }
 
 /// Sweeps as the launcher does on a host that it lost and has reached again.
@@ -135,7 +149,9 @@ TEST_CASE(
   const auto ready = waiting_client.prepare(waiting);
   REQUIRE(ready);
   std::vector<pid_t> pids;
+  std::vector<Fd> ends;
   for (const auto& [rank, pid] : lost_client.pids) pids.insert(pids.end(), {parent_of(pid), pid});
+  for (const pid_t pid : pids) ends.push_back(handle_of(pid));
   // The test holds it until it has checked: otherwise runners of concurrent tests would clean up.
   const std::string name = runner::run_folder_name(lost.run_id, lost.attempt, lost.node_rank);
   Fd hold(
@@ -144,6 +160,9 @@ TEST_CASE(
   for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
   lost_client.signal(SIGKILL);
   for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+  // A killed process holds the folder until it gets CPU time to end.
+  REQUIRE(lost_client.wait_exit());
+  for (const Fd& end : ends) REQUIRE(wait_ended(end));
   REQUIRE(all_gone("SORTIE_RUN_ID=" + lost.run_id, RunnerClient::kPatience));
   const std::string left = remains(lost, milliseconds(0));
   REQUIRE(left.find("/tmp/") != std::string::npos);
