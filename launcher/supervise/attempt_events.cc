@@ -181,7 +181,7 @@ void Attempt::note_training(const training::Event& event) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, step));
   };
   if (const auto* saved = std::get_if<training::CheckpointEvent>(&event)) {
-    if (!saved->best) note_committed(number(saved->step));
+    note_committed(number(saved->step));
   } else if (const auto* kept = std::get_if<training::MemoryCheckpointEvent>(&event)) {
     note_committed(number(kept->step));  // the next attempt can resume from memory, too
   } else if (const auto* step = std::get_if<training::StepEvent>(&event)) {

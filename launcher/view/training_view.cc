@@ -44,8 +44,9 @@ struct Taker {
     lower(now);
   }
   void operator()(const CheckpointEvent& e) const {
-    (e.best ? view.best_checkpoint : view.checkpoint) =
-        TrainingView::Checkpoint{e.step, printable(e.path), when};
+    const TrainingView::Checkpoint saved{e.step, printable(e.path), when};
+    if (e.best) view.best_checkpoint = saved;
+    if (!e.best || !view.checkpoint || view.checkpoint->step < e.step) view.checkpoint = saved;
   }
   void operator()(const MemoryCheckpointEvent& e) const { view.memory_step = e.step; }
   void operator()(const RollbackEvent& e) const {

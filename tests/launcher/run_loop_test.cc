@@ -211,7 +211,9 @@ TEST_CASE("where each attempt goes on, and how many steps it lost, is in the jou
                R"({"type":"step","step":8,"steps":9})",
                R"({"type":"rollback","from":8,"to":4,"path":"/c"})"},
               true),
-       trains({R"({"type":"start","step":3,"steps":9,"resumed_from":"/c/step-3"})"}, true),
+       trains({R"({"type":"start","step":3,"steps":9,"resumed_from":"/c/step-3"})",
+               R"({"type":"checkpoint","step":4,"path":"/c/best/step-4","best":true})"},
+              true),
        trains({R"({"type":"start","step":3,"steps":9,"resumed_from":"/c/step-3"})",
                R"({"type":"step","step":9,"steps":9})"},
               false)});
@@ -228,8 +230,9 @@ TEST_CASE("where each attempt goes on, and how many steps it lost, is in the jou
   CHECK(resumed[2]["path"] == "/c/step-3");
   CHECK(resumed[2]["lost_steps"] == 1);  // the attempt before had rolled back to step 4
   CHECK(resumed[3]["lost_steps"] == 0);
-  // A checkpoint in memory counts as progress.
+  // A checkpoint in memory counts as progress, and so does the one of the lowest loss.
   CHECK(launch.events_named("attempt_end").at(0)["committed_step"] == 5);
+  CHECK(launch.events_named("attempt_end").at(2)["committed_step"] == 4);
 }
 
 TEST_CASE("Ctrl-C and `stop` in the pause end the run at once") {

@@ -176,6 +176,15 @@ TEST_CASE("training: what is in memory is for the run's own restarts, and no pla
         rows.end());
   const std::string text = training_summary(view, {"/runs/x", "n", false});
   CHECK(text.find("last checkpoint: none\nto start again at step 0:") != text.npos);
+  // A best checkpoint is one to resume from, until there is a newer one.
+  const Json best = {
+      {"type", "checkpoint"}, {"step", 30}, {"path", "/c/best/step-30"}, {"best", true}};
+  const Json older = {{"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}};
+  const Json same = {{"type", "checkpoint"}, {"step", 30}, {"path", "/c/step-30"}};
+  CHECK(taken({fresh, best}).checkpoint->path == "/c/best/step-30");
+  CHECK(taken({fresh, older, best}).checkpoint->path == "/c/best/step-30");
+  CHECK(taken({fresh, best, same}).checkpoint->path == "/c/step-30");
+  CHECK(taken({fresh, same, best}).checkpoint->path == "/c/step-30");
   // The next run resumes from the checkpoint on disk.
   const TrainingView saved =
       taken({fresh, {{"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}}, kept, again});

@@ -16,7 +16,8 @@ namespace sortie::trainer {
 
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::string_view kCommitFile = "COMMIT";
-/// The folder in save_dir that has the checkpoint of the lowest validation loss.
+/// The folder in save_dir that has the checkpoint of the lowest validation loss. It has the whole
+/// state, as any other.
 inline constexpr const char* kBestFolder = "best";
 
 /// ".old-step-00001200": a checkpoint that another one of the same step is replacing, on a file
@@ -50,6 +51,7 @@ struct CheckpointEntry {
   std::int64_t step = 0;
   std::optional<Manifest> manifest{};  // absent if the checkpoint is broken
   std::string problem{};               // why it is broken
+  bool best = false;                   // in kBestFolder of the save folder
 };
 
 /// Lists every "step-N" folder of a save folder, or what counts in its place, newest step first.
@@ -69,8 +71,9 @@ struct LatestCheckpoint {
 };
 
 /// Finds the newest checkpoint that passes the check and that no rollback has abandoned; a suspect
-/// one only if there is no other. An absent or empty save folder has none. Reads only what is
-/// necessary, newest first.
+/// one only if there is no other. The one in kBestFolder counts too, unless it is of another run
+/// than those beside that folder; of the same step, the one beside it is used. An absent or empty
+/// save folder has none. Reads only what is necessary, newest first.
 Result<LatestCheckpoint> find_latest(const std::filesystem::path& save_dir,
                                      CheckDepth depth = CheckDepth::sizes);
 

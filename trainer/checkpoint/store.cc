@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "common/base/log.h"
@@ -260,9 +261,13 @@ Result<> CheckpointStore::retain(std::int64_t step, std::int64_t keep_last, std:
 Result<> CheckpointStore::keep_only(std::int64_t step) {
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
+  const auto kept = std::ranges::find(entries, step, &CheckpointEntry::step);
+  if (kept == entries.end() || !kept->manifest) return {};
   std::vector<fs::path> old;
   for (const CheckpointEntry& entry : entries)
-    if (entry.manifest && entry.step != step) old.push_back(entry.folder);
+    if (entry.manifest && entry.step != step &&
+        (entry.manifest->lineage.empty() || same_run(*kept->manifest, *entry.manifest)))
+      old.push_back(entry.folder);
   return discard_all(old);
 }
 

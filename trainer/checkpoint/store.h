@@ -71,7 +71,8 @@ class CheckpointStore {
   Result<> discard_after(std::int64_t step);
   /// Removes those that a rollback of the file's run has abandoned (rollbacks.h).
   Result<> discard_abandoned(const std::optional<RollbackFile>& file);
-  /// Removes all committed checkpoints except that of `step`.
+  /// Removes the other committed checkpoints of the run that has that of `step`, and those of
+  /// versions that recorded no lineage.
   Result<> keep_only(std::int64_t step);
 
   /// Checks that a save of `bytes` is likely to succeed: creates and syncs a folder and a file, and

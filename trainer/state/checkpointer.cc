@@ -62,7 +62,7 @@ Result<> Checkpointer::choose() {
   SORTIE_TRY(check_same_model(start_, job_));
   SORTIE_TRY(check_same_optimizer(start_, job_));
   if (start_.kind == StartPoint::Kind::resume) {
-    SORTIE_ASSIGN_OR_RETURN(const auto file, read_rollbacks(start_.folder.parent_path()));
+    SORTIE_ASSIGN_OR_RETURN(const auto file, read_rollbacks(start_.save_dir));
     rollbacks_ = rollbacks_from(*start_.manifest, file);
     SORTIE_ASSIGN_OR_RETURN(const auto own, read_rollbacks(job_.trainer.save_dir));
     // Of a rollback that was cut short. No start uses those that cannot be removed now.
@@ -83,9 +83,14 @@ Result<> Checkpointer::share_start() {
   if (communicator_.rank() == 0) {
     token_ = folder_ ? folder_->token() : "";
     const Manifest::Origin origin = start_.origin.value_or(Manifest::Origin{});
-    mine = {to_json_text(rollbacks_),      token_,         start_.lineage,
-            start_.first_run_id,           origin.lineage, origin.folder,
-            fmt::format("{}", origin.step)};
+    mine = {to_json_text(rollbacks_),
+            token_,
+            start_.lineage,
+            start_.first_run_id,
+            origin.lineage,
+            origin.folder,
+            fmt::format("{}", origin.step),
+            fmt::format("{}", start_.named_step)};
   }
   const auto told = unpack(communicator_.all_gather(pack(mine))[0]);
   if (communicator_.rank() == 0) return {};
@@ -93,6 +98,7 @@ Result<> Checkpointer::share_start() {
   token_ = *told[1];
   start_.lineage = *told[2];
   start_.first_run_id = *told[3];
+  start_.named_step = std::stoll(*told[7]);
   if (!told[4]->empty()) start_.origin = Manifest::Origin{*told[4], std::stoll(*told[6]), *told[5]};
   return {};
 }

@@ -138,6 +138,7 @@ Manifest Checkpointer::make_manifest(const TrainingProgress& progress) const {
   manifest.first_run_id = first_run_id();
   manifest.lineage = start_.lineage;
   manifest.origin = start_.origin;
+  if (start_.named_step > 0) manifest.counters[kNamedStep] = start_.named_step;
   record_progress(progress, manifest);
   manifest.rollbacks = rollbacks_;
   manifest.tokens =

@@ -50,15 +50,23 @@ Manifest::Origin origin_of(const CheckpointEntry& entry) {
   return {lineage_of(*entry.manifest), entry.step, entry.folder.string()};
 }
 
+std::int64_t named_step_of(const Manifest& manifest) {
+  const auto found = manifest.counters.find(kNamedStep);
+  return found == manifest.counters.end() ? 0 : found->second;
+}
+
 StartPoint resume_from(CheckpointEntry entry, std::string reason) {
   StartPoint start;
   start.kind = StartPoint::Kind::resume;
+  start.save_dir = entry.folder.parent_path();
+  if (entry.best) start.save_dir = start.save_dir.parent_path();
   start.folder = std::move(entry.folder);
   start.reason = std::move(reason);
   const Manifest& manifest = *entry.manifest;
   // Checkpoints of older versions have no lineage: their run gets one now.
   start.lineage = manifest.lineage.empty() ? new_lineage() : manifest.lineage;
   start.origin = manifest.origin;
+  start.named_step = named_step_of(manifest);
   start.first_run_id = manifest.first_run_id.empty() ? manifest.run_id : manifest.first_run_id;
   start.manifest = std::move(entry.manifest);
   return start;
@@ -88,7 +96,9 @@ bool goes_on_from(const CheckpointEntry& own, const CheckpointEntry& other, cons
       origin && origin->lineage == lineage_of(*other.manifest))
     return !source.one_checkpoint || origin->step == other.step;
   if (same_run(*own.manifest, *other.manifest))
-    return source.one_checkpoint ? other.step == own.step : other.step <= own.step;
+    return source.one_checkpoint
+               ? other.step == own.step || other.step == named_step_of(*own.manifest)
+               : other.step <= own.step;
   return may_have_started_from(*own.manifest, *other.manifest);
 }
 
@@ -114,10 +124,12 @@ Result<StartPoint> choose_between(const config::TrainerConfig& config, Checkpoin
   if (goes_on_from(own, other, source)) {
     StartPoint start = resume_from(
         std::move(own),
-        fmt::format("{}; {} is where this run started, and is not read", newest, source.key));
+        fmt::format("{}; {} {}, and is not read", newest, source.key,
+                    same ? "names this run's own checkpoints" : "is where this run started"));
     // Records the place that this command names, so that the same command still works after a
     // crash.
-    if (!start.origin || source.one_checkpoint) start.origin = origin_of(other);
+    if (same && source.one_checkpoint) start.named_step = other.step;
+    if (!same && (!start.origin || source.one_checkpoint)) start.origin = origin_of(other);
     return start;
   }
   if (same)
@@ -165,8 +177,8 @@ Result<StartPoint> choose_start(const config::TrainerConfig& config) {
     if (!own) return std::unexpected(with_context(std::move(own).error(), "trainer.save_dir"));
     if (!own->entry && !own->skipped.empty())
       return fail(ErrorCode::checkpoint,
-                  fmt::format("trainer.save_dir {}: all of its checkpoints are damaged: {}; move "
-                              "them away to start anew",
+                  fmt::format("trainer.save_dir {}: none of its checkpoints can be used: {}; "
+                              "move them away to start anew",
                               config.save_dir, fmt::join(own->skipped, "; ")));
     for (const std::string& text : own->skipped) log::warning("checkpoint skipped: {}", text);
     if (own->entry) {

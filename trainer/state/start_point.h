@@ -1,9 +1,9 @@
 // Decides where a run starts: which checkpoint it continues from, judging by the folders of
 // [trainer] before anything is loaded.
 //
-//   1. the newest checkpoint in trainer.save_dir: the run continues. If load_dir or
-//      load_weights_from is set too, that checkpoint must originate from there, directly or as a
-//      checkpoint of the same run
+//   1. the newest checkpoint in trainer.save_dir, or in its folder of the lowest validation loss if
+//      that one is newer: the run continues. If load_dir or load_weights_from is set too, that
+//      checkpoint must originate from there, directly or as a checkpoint of the same run
 //   2. otherwise the checkpoint of trainer.load_dir, with all its state, as a new run (a fork)
 //   3. otherwise the weights of trainer.load_weights_from
 //   4. otherwise the seed
@@ -22,6 +22,9 @@
 
 namespace sortie::trainer {
 
+/// Counter of a manifest: StartPoint::named_step of the run that saved it.
+inline constexpr const char* kNamedStep = "named_step";
+
 struct StartPoint {
   enum class Kind {
     seed,
@@ -31,12 +34,16 @@ struct StartPoint {
   };
   Kind kind = Kind::seed;
   std::filesystem::path folder;      // of the checkpoint, whose bytes were verified by hash
+  std::filesystem::path save_dir;    // of a resume: the save folder that has it
   std::optional<Manifest> manifest;  // of the checkpoint
   std::string reason;                // for messages: "the newest in trainer.save_dir"
 
   /// Values that checkpoints of this run record.
   std::string lineage;
   std::optional<Manifest::Origin> origin;
+  /// Step of this run's own checkpoint that load_dir or load_weights_from named, so that the same
+  /// command still works after a crash; 0 = none.
+  std::int64_t named_step = 0;
   std::string first_run_id;  // empty = this run
 };
 

@@ -13,6 +13,7 @@
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/parallel/thread_ranks.h"
+#include "trainer/state/start_point.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -111,23 +112,60 @@ class MisleadingSource final : public SampleSource {
 
 }  // namespace
 
-TEST_CASE("a run that goes on from an older checkpoint keeps the best one that it had later") {
+TEST_CASE("a run goes on from its best checkpoint if that is the newest, to the bit") {
   const sortie::test::ScopedTempDir dir;
-  config::JobConfig job = validated_job(dir.str("run"));
-  train_to_end(job);
-  const CheckpointEntry best = best_in(dir / "run");
-  REQUIRE(best.step == 20);
-  fs::remove_all(dir / "run/step-00000020");  // as if killed between the two commits
+  config::JobConfig whole = validated_job(dir.str("whole"));
+  whole.trainer.train_iterations = 30;
+  train_to_end(whole);
+  for (const bool any_regular : {true, false}) {
+    CAPTURE(any_regular);
+    config::JobConfig job = whole;
+    job.trainer.save_dir = dir.str(any_regular ? "older" : "none");
+    job.trainer.train_iterations = 20;
+    train_to_end(job);
+    const fs::path save_dir = job.trainer.save_dir;
+    REQUIRE(best_in(save_dir).step == 20);
+    // As if killed before the regular checkpoint.
+    fs::remove_all(save_dir / "step-00000020");
+    if (!any_regular) fs::remove_all(save_dir / "step-00000010");
+    const auto start = choose_start(job.trainer);
+    REQUIRE(start);
+    CHECK(start->kind == StartPoint::Kind::resume);
+    CHECK(start->folder == save_dir / "best/step-00000020");
+    CHECK(best_at_start(job).step == 20);
+    job.trainer.train_iterations = 30;
+    train_to_end(job);
+    const auto end = find_latest(save_dir);
+    REQUIRE(end->entry);
+    CHECK(end->entry->folder == save_dir / "step-00000030");
+    CHECK(end->entry->manifest->shards[0].sha256 ==
+          find_latest(dir / "whole")->entry->manifest->shards[0].sha256);
+  }
+}
 
-  job.trainer.train_iterations = 30;
-  job.learning_rate_scheduler.learning_rate = 1e-7;  // so later losses stay near that of step 10
-  CHECK(best_at_start(job) ==
-        BestValidation{recorded_loss(best), 20, best.manifest->counters.at("validation_measure")});
+TEST_CASE("a best checkpoint of another run is neither gone on from nor removed") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = validated_job(dir.str("other"));
+  job.trainer.train_iterations = 40;
   train_to_end(job);
-  const CheckpointEntry after = best_in(dir / "run");
-  CHECK(after.step == 20);
-  CHECK(after.manifest->shards[0].sha256 == best.manifest->shards[0].sha256);
-  CHECK(find_latest(dir / "run")->entry->step == 30);
+  job.trainer.save_dir = dir.str("run");
+  job.trainer.train_iterations = 10;
+  train_to_end(job);
+  REQUIRE(best_in(dir / "run").step == 10);
+  REQUIRE(best_in(dir / "other").step == 40);
+  replace_folder(dir / "other/best/step-00000040", dir / "run/best/step-00000040");
+  const auto latest = find_latest(dir / "run");
+  REQUIRE(latest->entry);
+  CHECK(latest->entry->folder == dir / "run/step-00000010");
+  REQUIRE(latest->skipped.size() == 1);
+  CHECK(latest->skipped[0] == dir.str("run/best/step-00000040") +
+                                  ": it is of another run than those in " + dir.str("run"));
+  job.trainer.train_iterations = 20;
+  train_to_end(job);
+  const std::vector<CheckpointEntry> kept = kept_in(dir / "run");
+  REQUIRE(kept.size() == 2);
+  CHECK(kept[0].step == 40);
+  CHECK(kept[1].step == 20);
 }
 
 TEST_CASE("a best checkpoint that could not be saved is tried again, on every number of ranks") {

@@ -167,6 +167,31 @@ TEST_CASE(
         manifest_in(dir / "run/step-00000002").lineage);
 }
 
+TEST_CASE("a fork whose own checkpoint load_dir names still goes on with its first command") {
+  const sortie::test::ScopedTempDir dir;
+  run_to_end(saving_job(dir.str("old"), 2));
+  config::JobConfig first = saving_job(dir.str("fork"), 4);
+  first.trainer.load_dir = dir.str("old/step-00000002");
+  CHECK(run_to_end(first) == 2);
+  config::JobConfig named = saving_job(dir.str("fork"), 6);
+  named.trainer.load_dir = dir.str("fork/step-00000004");
+  CHECK(start_of(named).reason ==
+        "the newest in trainer.save_dir; trainer.load_dir names this run's own checkpoints, and is "
+        "not read");
+  CHECK(run_to_end(named) == 4);
+  const Manifest::Origin origin{manifest_in(dir / "old/step-00000002").lineage, 2,
+                                dir.str("old/step-00000002")};
+  CHECK(manifest_in(dir / "fork/step-00000006").origin == origin);
+  named.trainer.train_iterations = 8;  // as after a crash at step 6
+  CHECK(run_to_end(named) == 6);
+  first.trainer.train_iterations = 10;
+  CHECK(run_to_end(first) == 8);
+  CHECK(manifest_in(dir / "fork/step-00000010").origin == origin);
+  // Another step is still a rewind.
+  named.trainer.load_dir = dir.str("fork/step-00000006");
+  CHECK(start_error(named).find("but trainer.save_dir") != std::string::npos);
+}
+
 TEST_CASE("checkpoints of another run in save_dir are neither gone on from nor pruned") {
   const sortie::test::ScopedTempDir dir;
   run_to_end(saving_job(dir.str("base"), 2));
@@ -217,7 +242,7 @@ TEST_CASE("what was just committed stays, with damaged later steps in the folder
   damage(dir / "run/step-00000005");
   const std::string refused = start_error(job);
   CHECK(refused.starts_with("trainer.save_dir " + dir.str("run") +
-                            ": all of its checkpoints are damaged: "));
+                            ": none of its checkpoints can be used: "));
   CHECK(refused.ends_with("; move them away to start anew"));
 }
 
