@@ -234,7 +234,8 @@ class Builder {
     for (const BuildPart& part : result_.parts)
       manifest.parts.push_back({std::filesystem::path(part.prefix).filename().string(),
                                 part.summary.documents, part.summary.tokens,
-                                part.summary.bin_sha256, part.summary.idx_sha256});
+                                part.summary.bin_sha256, part.summary.idx_sha256,
+                                part.summary.max_id});
     return manifest;
   }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -18,7 +19,8 @@ std::string to_json(const BuildManifest& manifest) {
                      {"documents", part.documents},
                      {"tokens", part.tokens},
                      {"bin_sha256", part.bin_sha256},
-                     {"idx_sha256", part.idx_sha256}});
+                     {"idx_sha256", part.idx_sha256},
+                     {"max_id", part.max_id}});
   OrderedJson root = {{"format", "sortie-data"},
                       {"version", 1},
                       {"tokenizer", manifest.tokenizer},
@@ -66,11 +68,11 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
     manifest.left_out_documents = root.value("left_out_documents", std::uint64_t{0});
     manifest.left_out_bytes = root.value("left_out_bytes", std::uint64_t{0});
     for (const OrderedJson& part : member(root, "parts"))
-      manifest.parts.push_back({member(part, "name").get<std::string>(),
-                                member(part, "documents").get<std::uint64_t>(),
-                                member(part, "tokens").get<std::uint64_t>(),
-                                member(part, "bin_sha256").get<std::string>(),
-                                member(part, "idx_sha256").get<std::string>()});
+      manifest.parts.push_back(
+          {member(part, "name").get<std::string>(), member(part, "documents").get<std::uint64_t>(),
+           member(part, "tokens").get<std::uint64_t>(),
+           member(part, "bin_sha256").get<std::string>(),
+           member(part, "idx_sha256").get<std::string>(), part.value("max_id", std::int64_t{-1})});
     return manifest;
   } catch (const OrderedJson::exception& error) {
     return fail(ErrorCode::data,
@@ -81,20 +83,24 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
   }
 }
 
+const BuildManifestPart* part_of(const BuildManifest& manifest, const std::string& prefix) {
+  const std::string name = std::filesystem::path(prefix).filename().string();
+  const auto found = std::ranges::find(manifest.parts, name, &BuildManifestPart::name);
+  return found == manifest.parts.end() ? nullptr : &*found;
+}
+
 Result<std::optional<BuildManifest>> find_build_manifest(const std::string& prefix) {
   std::vector<std::string> candidates = {prefix};
   for (const std::string_view suffix : {"-train", "-validation"})
     if (prefix.ends_with(suffix))
       candidates.push_back(prefix.substr(0, prefix.size() - suffix.size()));
-  const std::string name = std::filesystem::path(prefix).filename().string();
   for (const std::string& candidate : candidates) {
     const std::string path = candidate + ".json";
     auto content = read_file(path);
     if (!content && content.error().code == ErrorCode::not_found) continue;
     if (!content) return std::unexpected(std::move(content).error());
     SORTIE_ASSIGN_OR_RETURN(BuildManifest manifest, parse_build_manifest(*content, path));
-    for (const BuildManifestPart& part : manifest.parts)
-      if (part.name == name) return manifest;
+    if (part_of(manifest, prefix) != nullptr) return manifest;
   }
   return std::nullopt;
 }

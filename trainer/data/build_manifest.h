@@ -17,6 +17,7 @@ struct BuildManifestPart {
   std::uint64_t tokens = 0;
   std::string bin_sha256;
   std::string idx_sha256;
+  std::int64_t max_id = -1;  // largest token; -1 = no tokens, or not recorded (older files)
 };
 
 struct BuildManifest {
@@ -37,6 +38,9 @@ struct BuildManifest {
 
 std::string to_json(const BuildManifest& manifest);
 Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where);
+
+/// Returns the part of PREFIX; nullptr if the manifest does not list it.
+const BuildManifestPart* part_of(const BuildManifest& manifest, const std::string& prefix);
 
 /// Returns the manifest that lists PREFIX, either as the whole output or as one part of a split.
 /// Returns nullopt if none does (other tools write no manifest).

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "common/base/check.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -43,9 +44,8 @@ void find_range(const TokenFile& file, Inspection& inspection) {
 }
 
 Result<> compare_with_manifest(const TokenFile& file, const BuildManifest& manifest) {
-  const std::string name = std::filesystem::path(file.prefix()).filename().string();
-  const auto part = std::find_if(manifest.parts.begin(), manifest.parts.end(),
-                                 [&](const BuildManifestPart& p) { return p.name == name; });
+  const BuildManifestPart* part = part_of(manifest, file.prefix());
+  SORTIE_CHECK(part != nullptr, "a manifest that does not list {}", file.prefix());
   auto differs = [&](std::string_view what, const auto& has, const auto& wants) {
     return fail(ErrorCode::data,
                 fmt::format("{}: {} is {}, but its manifest says {}; the file was changed after it "

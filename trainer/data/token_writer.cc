@@ -2,8 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "common/base/atomic_file.h"
 #include "common/base/check.h"
@@ -23,6 +26,35 @@ void narrow(std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
     SORTIE_CHECK(static_cast<std::int64_t>(value) == tokens[i], "token {}", tokens[i]);
     std::memcpy(out.data() + begin + i * sizeof(T), &value, sizeof value);
   }
+}
+
+template <class T>
+std::int64_t max_in(std::span<const std::byte> bytes) {
+  T max = std::numeric_limits<T>::min();
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
+    T value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    max = std::max(max, value);
+  }
+  return static_cast<std::int64_t>(max);
+}
+
+std::int64_t max_id(TokenType type, std::span<const std::byte> tokens) {
+  switch (type) {
+    case TokenType::u8:
+      return max_in<std::uint8_t>(tokens);
+    case TokenType::i8:
+      return max_in<std::int8_t>(tokens);
+    case TokenType::i16:
+      return max_in<std::int16_t>(tokens);
+    case TokenType::u16:
+      return max_in<std::uint16_t>(tokens);
+    case TokenType::i32:
+      return max_in<std::int32_t>(tokens);
+    case TokenType::i64:
+      return max_in<std::int64_t>(tokens);
+  }
+  return -1;
 }
 
 template <class T>
@@ -94,6 +126,7 @@ Result<> TokenFileWriter::append(std::span<const std::int32_t> tokens) {
 Result<> TokenFileWriter::append_raw(std::span<const std::byte> tokens) {
   const std::size_t size = token_bytes(type_);
   SORTIE_CHECK(tokens.size() % size == 0, "{} bytes", tokens.size());
+  if (!tokens.empty()) max_id_ = std::max(max_id_, max_id(type_, tokens));
   while (!tokens.empty()) {
     const std::size_t count =
         std::min<std::uint64_t>(tokens.size() / size, kMaxSequence - open_tokens_);
@@ -141,7 +174,7 @@ Result<TokenFileSummary> TokenFileWriter::finish() {
   SORTIE_TRY(bin_.publish());
   SORTIE_TRY(idx_.publish());
   SORTIE_TRY(sync_path(idx.has_parent_path() ? idx.parent_path() : "."));
-  return TokenFileSummary{documents(), tokens_, bin_.sha256(), idx_.sha256()};
+  return TokenFileSummary{documents(), tokens_, max_id_, bin_.sha256(), idx_.sha256()};
 }
 
 }  // namespace sortie::trainer

@@ -20,6 +20,7 @@ void append_tokens(TokenType type, std::span<const std::int32_t> tokens,
 struct TokenFileSummary {
   std::uint64_t documents = 0;
   std::uint64_t tokens = 0;
+  std::int64_t max_id = -1;  // largest token; -1 = no tokens
   std::string bin_sha256;
   std::string idx_sha256;
 };
@@ -54,6 +55,7 @@ class TokenFileWriter {
   OutputFile idx_;
   std::uint64_t tokens_ = 0;
   std::uint64_t open_tokens_ = 0;  // of the current sequence
+  std::int64_t max_id_ = -1;
   std::vector<std::int32_t> lengths_;
   std::vector<std::uint64_t> bounds_{0};
   std::vector<std::byte> narrow_;  // scratch

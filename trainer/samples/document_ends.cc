@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "common/config/validation_sets.h"
 #include "trainer/data/build_manifest.h"
+#include "trainer/samples/job_token_files.h"
 
 namespace sortie::trainer {
 namespace {
@@ -42,10 +42,7 @@ Result<std::vector<std::string>> check_document_ends(const config::JobConfig& jo
                       wanted, prefix, key, *end, *end));
     return {};
   };
-  for (const std::string& prefix : job.data.data_prefixes)
-    SORTIE_TRY(check(prefix, "data.data_prefixes"));
-  for (const config::ValidationSet& set : config::validation_sets(job.data))
-    for (const std::string& prefix : set.prefixes) SORTIE_TRY(check(prefix, set.key));
+  SORTIE_TRY(for_each_token_file(job, check));
   return notes;
 }
 

@@ -305,7 +305,10 @@ TEST_CASE("a part of a split finds the manifest of the whole") {
   BuildOptions options{.corpus = {.inputs = {tree.root}}, .output = tree.dir.str("s")};
   options.split = *parse_split("1,1");
   REQUIRE(build_token_files(options, *make_byte_tokenizer()).has_value());
-  CHECK(inspect_token_file(tree.dir.str("s-train"), 5)->manifest.has_value());
+  const auto train = inspect_token_file(tree.dir.str("s-train"), 5);
+  REQUIRE(train->manifest.has_value());
+  CHECK(part_of(*train->manifest, tree.dir.str("s-train"))->max_id == train->max_id);
+  CHECK(part_of(*train->manifest, tree.dir.str("s")) == nullptr);
   CHECK(inspect_token_file(tree.dir.str("s-validation"), 5)->manifest.has_value());
 }
 
@@ -318,7 +321,7 @@ TEST_CASE("a manifest goes out and comes back, a broken one is an error") {
                          .token_type = "u16",
                          .text_bytes = 12,
                          .files = 3,
-                         .parts = {{"p-train", 2, 9, "aa", "bb"}}};
+                         .parts = {{"p-train", 2, 9, "aa", "bb", 700}}};
   const std::string text = to_json(manifest);
   const auto parsed = parse_build_manifest(text, "m.json");
   REQUIRE(parsed.has_value());
