@@ -25,6 +25,7 @@
 #include "trainer/loop/world.h"
 #include "trainer/metrics/progress_reporter.h"
 #include "trainer/samples/document_ends.h"
+#include "trainer/samples/token_ids.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -169,6 +170,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
                                     rank.rank == 0 ? reading.callback() : OnProgress()));
   reading.finish();
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank, data));
+  SORTIE_TRY(check_token_ids(job));
   SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> unseparated,
                           check_document_ends(job, tokenizer));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
@@ -191,7 +193,11 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   trainer.set_tokenizer(std::move(tokenizer));
   if (site) trainer.set_site(*site);
   end.set_last_save([&] { return trainer.save_last(); });
-  const Result<> outcome = end.guard([&] { return trainer.run(); });
+  const Result<> outcome = end.guard([&]() -> Result<> {
+    SORTIE_TRY(trainer.check_own());
+    SORTIE_TRY(end.shared(trainer.choose_start()));
+    return trainer.run();
+  });
   end.set_last_save(nullptr);
   end.events().flush();
   return outcome;

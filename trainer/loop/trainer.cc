@@ -107,11 +107,20 @@ Result<> Trainer::settle_products() {
   return {};
 }
 
+Result<> Trainer::check_own() const {
+  if (site_ != nullptr) SORTIE_TRY(outer::OuterLoop::check(*site_, job_));
+  return prepared_;
+}
+
+Result<> Trainer::choose_start() {
+  if (!chosen_) chosen_ = checkpointer_.prepare();
+  return *chosen_;
+}
+
 Result<> Trainer::start() {
   if (started_) return {};
-  if (site_ != nullptr) SORTIE_TRY(outer::OuterLoop::check(*site_, job_));
-  SORTIE_TRY(prepared_);
-  SORTIE_TRY(checkpointer_.prepare());
+  SORTIE_TRY(check_own());
+  SORTIE_TRY(choose_start());
   step_.allocate(precision_);
   SORTIE_TRY(begin_outer());
   SORTIE_TRY(begin_fp8());

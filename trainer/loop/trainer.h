@@ -64,6 +64,11 @@ class Trainer {
   ExecutionContext& context() { return step_.context(); }
   const LanguageModel& model() const { return step_.model(); }
   PipelineStep& passes() { return step_.passes(); }
+  /// Checks what can be known of this rank alone. Called by start().
+  Result<> check_own() const;
+  /// Chooses where training starts, and checks trainer.save_dir. Collective; the result is the same
+  /// on all ranks. Idempotent; called by start().
+  Result<> choose_start();
   /// Sets initial weights, or loads the checkpoint that the run starts from. Problems that can be
   /// foreseen are an error here, before memory is allocated where possible. Idempotent; called by
   /// run().
@@ -120,13 +125,14 @@ class Trainer {
   const BitFacts facts_;
   const DType precision_;
   TrainingStep step_;
-  Result<> prepared_;  // the result of step_.prepare(); returned by start()
+  Result<> prepared_;  // the result of step_.prepare(); returned by check_own()
   Checkpointer checkpointer_;
   TrainingProgress progress_;
   const outer::Site* site_ = nullptr;
   std::unique_ptr<outer::OuterLoop> outer_;         // with several sites
   std::int64_t step_before_ = 0;                    // last step that after_step() has handled
   bool evaluation_due_ = false, save_due_ = false;  // at the end of a round
+  std::optional<Result<>> chosen_;                  // the result of choose_start()
   bool settled_ = false;                            // a step was settled since the start
   std::int64_t loaded_round_ = 0;                   // of the outer weights at the start
   bool not_saved_ = false;                // the last save was skipped: the site lacked the state

@@ -21,9 +21,6 @@ global_batch_size = {batch}
 learning_rate = 1e-3
 [data]
 data_prefixes = ["{tokens}"]
-[trainer]
-train_iterations = {steps}
-threads = 1
 [model]
 architecture = "llama"
 vocab_size = 128
@@ -33,6 +30,9 @@ num_attention_heads = 4
 attention_num_kv_heads = 2
 sequence_length = {length}
 precision = "f32"
+[trainer]
+train_iterations = {steps}
+threads = 1
 {more}
 """
 
@@ -84,6 +84,9 @@ def main():
         # All ids are in the vocabulary, except for one character, which one rank reads in one step.
         middle = len(plain) // 2
         tokens = build(folder, plain[:middle] + "\u00e9" + plain[middle:])
+        refused = run(folder, tokens=tokens)
+        check("a token that the manifest names", refused, 2, f"model.vocab_size: it is 128, but {tokens} (data.data_prefixes) has token 195")
+        (folder / "tokens.json").unlink()  # as files of other tools
         outcome = run(folder, tokens=tokens, steps=2000)
         check("a bad token", outcome, 9, "is outside the vocabulary of 128", "sortie-train: rank ")
         if "sortie-train: rank 0 on" in outcome[2] and "sortie-train: rank 1 on" in outcome[2]:
@@ -97,6 +100,11 @@ def main():
               f": profiler.profiler_output: {folder}/nowhere/trace-rank-0.json can not be written: No such file or directory; ")
         if refused[2].count("profiler.profiler_output") != 1 or ".check-" in refused[2]:
             sys.exit(f"the error is not said once, by its file's name:\n{refused[2]}")
+        (folder / "file").write_text("")
+        refused = run(folder, tokens=tokens, more=f'save_dir = "{folder}/file"')
+        check("a save_dir that is a file", refused, 9, "sortie-train: rank 0 on", f"trainer.save_dir: create {folder}/file")
+        if refused[2].count("trainer.save_dir") != 1:
+            sys.exit(f"the error is not said once, by the rank that had it:\n{refused[2]}")
         if SANITIZED:  # a sanitizer reserves terabytes of addresses
             print("lack of memory: left out, a sanitizer does not start with a limit of the address space", flush=True)
             return
