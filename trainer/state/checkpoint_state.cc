@@ -159,8 +159,8 @@ Result<std::vector<std::string>> changes_since(const Manifest& manifest,
         names->erase(of_device);
   // Hashes mean nothing to users. Older versions recorded only the paths of the data.
   const bool data_recorded = was.contains(kData);
-  if (data_recorded && was[kData] != is[kData])
-    changes.emplace_back("training data: other samples than before");
+  const bool data_changed = data_recorded && was[kData] != is[kData];
+  if (data_changed) changes.emplace_back("training data: other samples than before");
   if (was[kBuild] != is[kBuild]) changes.emplace_back("build: another one of sortie-train");
   for (const char* hash : {kData, kBuild}) {
     was.erase(hash);
@@ -168,8 +168,8 @@ Result<std::vector<std::string>> changes_since(const Manifest& manifest,
   }
   for (std::string& text : differences(was, is)) changes.push_back(std::move(text));
   SORTIE_ASSIGN_OR_RETURN(const config::JobConfig saved, saved_job(manifest, folder));
-  for (const KeyDifference& difference :
-       course_differences({saved, manifest.world_size}, {job, facts.world_size}, !data_recorded))
+  for (const KeyDifference& difference : course_differences(
+           {saved, manifest.world_size}, {job, facts.world_size}, !data_recorded || data_changed))
     changes.push_back(
         fmt::format("{}: was {}, is {}", difference.key, difference.saved, difference.now));
   return changes;

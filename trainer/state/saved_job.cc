@@ -58,12 +58,14 @@ bool is_beside_the_course(std::string_view key) {
                             "topology.expert_parallel_size",
                             "topology.expert_tensor_parallel_size",
                             "topology.parameter_sharding",
+                            "topology.activation_checkpointing_type",
                             "optimizer.moments",
                             "outer.streams",
                             "outer.route",
                             "outer.port",
                             "data.validation_data_prefixes",
                             "data.validation_chat_files",
+                            "data.validation_sets",
                             "data.tokenizer"};
   if (keys.contains(key)) return true;
   if (key.starts_with("trainer.")) return key != "trainer.seed";
@@ -139,7 +141,7 @@ std::vector<KeyDifference> differences_of(const config::JobConfig& saved,
 }
 
 /// Fills in derived sizes of the batch and the end of the schedule, and the main name of the level
-/// of compression between sites.
+/// of compression between sites. One data set has no weight.
 config::JobConfig plain_course(config::JobConfig job, std::int64_t ranks) {
   auto& schedule = job.learning_rate_scheduler;
   if (schedule.learning_rate_decay_iters == 0 && schedule.learning_rate_decay_style != "constant")
@@ -147,6 +149,7 @@ config::JobConfig plain_course(config::JobConfig job, std::int64_t ranks) {
   if (const auto hosts = config::job_hosts(job.runner))
     job.topology.gradient_compression = config::gradient_compression_level(
         job.topology, static_cast<std::int64_t>(config::sites_of(*hosts).size()));
+  if (job.data.data_prefixes.size() <= 1) job.data.weights.clear();
   const config::BatchOutcome batch = config::resolve_batch(job.topology, ranks);
   if (!batch.violations.empty()) return job;
   job.topology.micro_batch_size = batch.plan.micro_batch_size;

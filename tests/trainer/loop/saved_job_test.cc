@@ -205,6 +205,9 @@ TEST_CASE("what makes a resumed run differ in bits is named by key") {
   longer.logger.log_interval = 5;
   longer.data.data_prefixes = {"/moved"};           // the samples are the same
   longer.topology.gradient_accumulation_steps = 4;  // 8 = 2 * 4, as before
+  longer.data.weights = {"1"};
+  longer.data.validation_sets["own"] = "/validation";
+  longer.topology.activation_checkpointing_type = "every_layer";
   CHECK(changes(facts, longer).empty());
   longer.trainer.train_iterations = 9;
   CHECK(changes(facts, longer) ==
@@ -247,6 +250,14 @@ TEST_CASE("what makes a resumed run differ in bits is named by key") {
         std::vector<std::string>{
             "training data: other samples than before", "build: another one of sortie-train",
             "libm: was " + facts.libm + ", is glibc 1.0", "threads: was 1, is 3"});
+  BitFacts on_other_data = facts;
+  on_other_data.data = "other";
+  config::JobConfig other_data = job;
+  other_data.data.data_prefixes = {"/other"};
+  const auto named = changes(on_other_data, other_data);
+  REQUIRE(named.size() == 2);
+  CHECK(named[0] == "training data: other samples than before");
+  CHECK(named[1].starts_with("data.data_prefixes: was "));
 
   BitFacts in_other_order = facts;
   in_other_order.order = "2 epochs, shuffled together";
