@@ -9,6 +9,7 @@
 #include <exception>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -29,6 +30,10 @@ constexpr std::chrono::seconds kRank0Speaks{20};
 constexpr std::chrono::milliseconds kAfterRank0{100};
 
 std::atomic<RankEnd*> current{nullptr};
+
+std::string unexpected(const std::exception& error) {
+  return fmt::format("unexpected exception: {}; please report it with this message", error.what());
+}
 
 Error error_of(const std::exception_ptr& exception, std::int64_t planned_on_gpu) {
   try {
@@ -58,10 +63,16 @@ Error error_of(const std::exception_ptr& exception, std::int64_t planned_on_gpu)
                         "topology.activation_checkpointing_type = \"every_layer\", or put fewer "
                         "ranks on the host",
                         error.what())};
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again)
+      return {ErrorCode::internal, unexpected(error)};
+    return {ErrorCode::unsupported,
+            fmt::format("a thread could not be started: {}; the host has no memory for it, or the "
+                        "limit of processes is reached (ulimit -u, pids.max of the cgroup): raise "
+                        "it, or put fewer ranks on the host",
+                        error.code().message())};
   } catch (const std::exception& error) {
-    return {
-        ErrorCode::internal,
-        fmt::format("unexpected exception: {}; please report it with this message", error.what())};
+    return {ErrorCode::internal, unexpected(error)};
   } catch (...) {
     return {ErrorCode::internal, "unexpected exception of an unknown type; please report it"};
   }

@@ -69,12 +69,17 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
                       file));
   }
   source->fingerprint_ = hash.finish_hex();
+  const std::string first = files.empty() ? "data.chat_files" : files.front();
+  if (source->conversations_.empty() && source->count_.answer_tokens == 0)
+    return fail(ErrorCode::data,
+                fmt::format("{}: no conversation has a message of the assistant, and only these "
+                            "are learned",
+                            first));
   if (source->conversations_.empty())
-    return fail(
-        ErrorCode::data,
-        fmt::format("{}: no conversation has an answer in its first {} tokens; use a "
-                    "longer model.sequence_length",
-                    files.empty() ? "data.chat_files" : files.front(), source->sequence_length_));
+    return fail(ErrorCode::data,
+                fmt::format("{}: no conversation has an answer in its first {} tokens; use a "
+                            "longer model.sequence_length",
+                            first, source->sequence_length_));
   source->make_rows();
   return source;
 }

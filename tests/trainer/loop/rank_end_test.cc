@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include "common/base/atomic_file.h"
@@ -105,6 +106,15 @@ TEST_CASE("a rank that fails alone ends the job, whatever kind of failure it is"
       [](RankEnd& end) { return end.exit_code_of([]() -> Result<> { throw std::bad_alloc(); }); });
   CHECK(memory.code == 103);
   CHECK(memory.err.starts_with("sortie-train: rank 1 on h02: out of memory: "));
+
+  const Ended thread = end_of([](RankEnd& end) {
+    return end.exit_code_of([]() -> Result<> {
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    });
+  });
+  CHECK(thread.code == 103);
+  CHECK(thread.err.starts_with("sortie-train: rank 1 on h02: a thread could not be started: "));
+  CHECK(thread.err.find("report it") == std::string::npos);
 
   const Ended gpu = end_of([](RankEnd& end) {
     end.set_planned_on_gpu(std::int64_t{900} << 20);

@@ -50,7 +50,11 @@ def train(folder, save_dir, signals):
         taken, sent, end = False, 0, time.monotonic() + SECONDS
         try:
             while rank.poll() is None and time.monotonic() < end:
-                taken = taken or takes(rank.pid, signal.SIGUSR1)
+                if not taken and takes(rank.pid, signal.SIGUSR1):
+                    taken = True
+                    shown = pathlib.Path(f"/proc/{rank.pid}/comm").read_text().strip()
+                    if shown != "sortie-train":  # it starts itself anew first
+                        sys.exit(f"ps and pkill know the rank as {shown}")
                 if signals and taken:
                     os.kill(rank.pid, signal.SIGUSR1)
                     sent += 1
