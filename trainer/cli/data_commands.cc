@@ -135,9 +135,26 @@ Result<> prepare_output(const std::filesystem::path& file, bool overwrite) {
   return {};
 }
 
+/// Tokenizers are trained on text as it is: what is packed or marked up would spoil them.
+Result<> check_plain_text(const Corpus& corpus) {
+  for (const std::filesystem::path& file : corpus.files) {
+    const std::string name = file.string();
+    if (name.ends_with(".gz"))
+      return fail(ErrorCode::usage,
+                  fmt::format("{}: compressed; unpack it first, as with `gzip -dk`", name));
+    if (name.ends_with(".jsonl"))
+      return fail(ErrorCode::usage,
+                  fmt::format("{}: JSON lines; write their texts to a file first, as with `jq -r "
+                              ".text`, or give it another name to take it as text",
+                              name));
+  }
+  return {};
+}
+
 Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
   SORTIE_TRY(check_type(arguments));
   SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
+  SORTIE_TRY(check_plain_text(corpus));
   SORTIE_TRY(prepare_output(arguments.output, arguments.overwrite));
   const std::string output = arguments.output.string();
   log::debug("{} files, at most {} of text", corpus.files.size(), human_bytes(arguments.max_bytes));

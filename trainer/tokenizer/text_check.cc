@@ -40,4 +40,10 @@ std::string LeftOutText::summary(std::string_view what) const {
                      fmt::join(examples, ", "), count() > examples.size() ? ", ..." : "");
 }
 
+Error no_text(const LeftOutText& left_out) {
+  return {ErrorCode::data, left_out.count() == 0 ? "the files are empty"
+                                                 : fmt::format("no text in the files; left out: {}",
+                                                               left_out.summary("file"))};
+}
+
 }  // namespace sortie::trainer

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/result.h"
+
 namespace sortie::trainer {
 
 /// A text has no NUL byte, and at most 1 % of its bytes are invalid UTF-8.
@@ -34,5 +36,8 @@ struct LeftOutText {
   /// `what` is "document" or "file".
   std::string summary(std::string_view what) const;
 };
+
+/// ErrorCode::data: a tokenizer can not be trained, because nothing in its files is text.
+Error no_text(const LeftOutText& left_out);
 
 }  // namespace sortie::trainer

@@ -264,6 +264,7 @@ Result<BpeTrainingResult> train_bpe(const BpeTraining& training) {
   result.left_out.add(counter.left_out());
   result.text_bytes = corpus.bytes() - result.left_out.bytes;
   result.words = words.size();
+  if (words.empty()) return std::unexpected(no_text(result.left_out));
 
   std::vector<std::string> tokens = first_tokens(training);
   std::array<std::int32_t, 256> byte_ids{};

@@ -28,6 +28,7 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   sentencepiece::util::Status status() const override { return {}; }
   const std::optional<Error>& error() const { return error_; }
   const LeftOutText& left_out() const { return left_out_; }
+  bool has_text() const { return used_ > 0; }
 
  private:
   void advance() {
@@ -82,6 +83,12 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   std::optional<Error> error_;
 };
 
+/// Removes the library's place in front of a message: "(660) [(condition)] Vocabulary size ...".
+std::string without_place(const std::string& message) {
+  const std::size_t end = message.rfind("] ");
+  return end == std::string::npos ? message : message.substr(end + 2);
+}
+
 }  // namespace
 
 Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
@@ -106,12 +113,14 @@ Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
   LineIterator lines(training);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(options, &lines, &model);
-  if (lines.error()) return std::unexpected(with_context(*lines.error(), "train-tokenizer"));
+  if (lines.error()) return std::unexpected(*lines.error());
+  if (!lines.has_text()) return std::unexpected(no_text(lines.left_out()));
   if (!status.ok())
-    return fail(ErrorCode::data,
-                fmt::format("train-tokenizer: sentencepiece refused {} files with a vocabulary of "
-                            "{}: {}; use more text or another --vocab-size",
-                            training.files.size(), training.vocab_size, status.ToString()));
+    return fail(
+        ErrorCode::data,
+        fmt::format("sentencepiece refused {} files with a vocabulary of {}: {}; use more "
+                    "text or another --vocab-size",
+                    training.files.size(), training.vocab_size, without_place(status.ToString())));
   SORTIE_TRY(write_file_atomic(training.output, model));
   return lines.left_out();
 }

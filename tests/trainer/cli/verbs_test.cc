@@ -189,6 +189,21 @@ TEST_CASE("inspect decodes with no tokenizer but the one of the token files") {
   CHECK(has(changed.output, "has another vocabulary"));
 }
 
+TEST_CASE("a tokenizer is trained on plain text alone") {
+  const sortie::test::ScopedTempDir dir;
+  for (const auto& [name, reason] :
+       {std::pair("a.txt.gz", "compressed; unpack it first"),
+        {"a.jsonl", "JSON lines; write their texts to a file first"}}) {
+    CAPTURE(name);
+    sortie::test::write_text(dir / name, "{\"text\": \"a b c\"}\n");
+    const Finished refused =
+        train({"data", "train-tokenizer", "-o", dir.str("out"), dir.str(name)});
+    CHECK(refused.code == 2);
+    CHECK(has(refused.output, dir.str(name) + ": " + reason));
+    CHECK_FALSE(fs::exists(dir / "out"));
+  }
+}
+
 TEST_CASE("options of bpe are refused for a sentencepiece model, and make the marks of ChatML") {
   const sortie::test::ScopedTempDir dir;
   std::string text;

@@ -149,12 +149,18 @@ TEST_CASE("training that can not work says why") {
       {.files = {dir.path() / "tiny"}, .vocab_size = 5000, .output = dir.path() / "t.model"});
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().code == ErrorCode::data);
-  CHECK(refused.error().message.find("5000") != std::string::npos);
+  CHECK(refused.error().message.starts_with(
+      "sentencepiece refused 1 files with a vocabulary of 5000: Vocabulary size "));
   CHECK_FALSE(std::filesystem::exists(dir.path() / "t.model"));
   const auto absent = train_sentencepiece(
       {.files = {dir.path() / "absent"}, .vocab_size = 300, .output = dir.path() / "t.model"});
   REQUIRE_FALSE(absent.has_value());
   CHECK(absent.error().message.find("absent") != std::string::npos);
+  test::write_text(dir.path() / "noise", std::string(4000, '\xff'));
+  const auto nothing = train_sentencepiece(
+      {.files = {dir.path() / "noise"}, .vocab_size = 300, .output = dir.path() / "t.model"});
+  REQUIRE_FALSE(nothing.has_value());
+  CHECK(nothing.error().message.starts_with("no text in the files; left out: 1 file that is no"));
 }
 
 }  // namespace sortie::trainer

@@ -79,11 +79,13 @@ TEST_CASE("training gives the same bytes with any number of threads") {
   test::write_text(dir.path() / "text", text);
   std::string first;
   for (const int threads : {1, 3}) {
-    REQUIRE(train_bpe({.files = {dir.path() / "text"},
-                       .vocab_size = 600,
-                       .output = dir.path() / "t.json",
-                       .threads = threads})
-                .has_value());
+    const auto trained = train_bpe({.files = {dir.path() / "text"},
+                                    .vocab_size = 600,
+                                    .output = dir.path() / "t.json",
+                                    .keep_non_text = true,  // the text has every byte
+                                    .threads = threads});
+    REQUIRE_MESSAGE(trained, (trained ? "" : trained.error().message));
+    CHECK(trained->vocab_size == 600);
     const std::string json = test::read_text(dir.path() / "t.json");
     CHECK((first.empty() || first == json));
     first = json;
@@ -168,6 +170,12 @@ TEST_CASE("training stops where no pair is left, and refuses what can not be") {
   training.special_tokens = {};
   training.files = {dir.path() / "absent"};
   CHECK(train_bpe(training).error().message.find("absent") != std::string::npos);
+  test::write_text(dir.path() / "noise", std::string(4000, '\xff'));
+  training.files = {dir.path() / "noise"};
+  const auto nothing = train_bpe(training);
+  REQUIRE_FALSE(nothing.has_value());
+  CHECK(nothing.error().code == ErrorCode::data);
+  CHECK(nothing.error().message.starts_with("no text in the files; left out: 1 file that is no"));
   CHECK_FALSE(std::filesystem::exists(training.output));
 }
 
