@@ -90,6 +90,25 @@ Json json_in(const fs::path& file) {
 
 }  // namespace
 
+TEST_CASE("conversations of which nothing can be learned are an error that says why") {
+  const sortie::test::ScopedTempDir dir;
+  const config::JobConfig job = chat_job("byte");
+  const auto error_of = [&](const std::string& line) {
+    sortie::test::write_text(dir / "chat.jsonl", line + "\n");
+    const auto source =
+        ChatSource::open(job, {dir.str("chat.jsonl")}, *make_byte_tokenizer(), true);
+    return source ? std::string("none") : source.error().message;
+  };
+  const std::string where = dir.str("chat.jsonl") + ": no conversation has ";
+  CHECK(error_of(R"({"messages":[{"role":"user","content":"a"}]})") ==
+        where + "a message of the assistant, and only these are learned");
+  const std::string late =
+      error_of(R"({"messages":[{"role":"user","content":")" +
+               std::string(static_cast<std::size_t>(job.model.sequence_length), 'a') +
+               R"("},{"role":"assistant","content":"b"}]})");
+  CHECK(late.starts_with(where + "an answer in its first "));
+}
+
 TEST_CASE("reading conversations reports the bytes of all files") {
   const sortie::test::ScopedTempDir dir;
   std::string many;
