@@ -117,7 +117,7 @@ class Builder {
     std::error_code ignored;
     if (!options_.overwrite && std::filesystem::exists(manifest_path(), ignored))
       return fail(
-          ErrorCode::data,
+          ErrorCode::usage,
           fmt::format("{}: exists; choose another --output or give --overwrite", manifest_path()));
     return {};
   }

@@ -60,7 +60,8 @@ struct BuildResult {
 /// floor((i + 1) * v / (t + v)) > floor(i * v / (t + v)); with 99,1 every 100th does.
 /// Equal inputs give byte-identical files. PREFIX.json (see README.md) is written last; an old one
 /// is removed before the first file is replaced.
-/// ErrorCode::data if one of the files exists, unless `overwrite`, or is an input.
+/// ErrorCode::usage if one of the files exists, unless `overwrite`; ErrorCode::data if one is an
+/// input.
 Result<BuildResult> build_token_files(const BuildOptions& options, const Tokenizer& tokenizer);
 
 /// Parses two shares such as "99,1". ErrorCode::usage unless both are whole numbers from 1 to

@@ -98,7 +98,7 @@ Result<TokenFileWriter> TokenFileWriter::create(const std::string& prefix, Token
   for (const auto& path : {bin, idx})
     if (!overwrite && std::filesystem::exists(path, ignored))
       return fail(
-          ErrorCode::data,
+          ErrorCode::usage,
           fmt::format("{}: exists; choose another --output or give --overwrite", path.string()));
   if (bin.has_parent_path()) {
     std::error_code error;

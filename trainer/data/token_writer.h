@@ -28,7 +28,7 @@ struct TokenFileSummary {
 /// Usage: create, (append..., end_document)..., finish. Without finish(), no file remains.
 class TokenFileWriter {
  public:
-  /// ErrorCode::data if PREFIX.bin or PREFIX.idx exists, unless `overwrite`.
+  /// ErrorCode::usage if PREFIX.bin or PREFIX.idx exists, unless `overwrite`.
   static Result<TokenFileWriter> create(const std::string& prefix, TokenType type, bool overwrite);
 
   /// Appends tokens to the current document. Every id must fit the type.

@@ -200,7 +200,7 @@ TEST_CASE("a build replaces the manifest of another build only if it is told to"
   options.split.reset();
   const auto refused = build_token_files(options, *make_byte_tokenizer());
   REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().code == ErrorCode::data);
+  CHECK(refused.error().code == ErrorCode::usage);
   CHECK(refused.error().message ==
         tree.dir.str("y.json") + ": exists; choose another --output or give --overwrite");
   CHECK(inspect_token_file(tree.dir.str("y-train"), 5)->manifest.has_value());
