@@ -115,6 +115,7 @@ Result<OpenedData> open_data(const config::JobConfig& job, const config::BatchPl
   Opener opener(job, threads, progress, opened);
   SORTIE_ASSIGN_OR_RETURN(opened.training, opener.training(batch, sites));
   opened.trains_chatml = opened.reads_chatml;
+  if (job.trainer.eval_interval == 0) return opened;  // no validation: the sets are not read
   for (const config::ValidationSet& set : config::validation_sets(job.data)) {
     SORTIE_ASSIGN_OR_RETURN(auto source, of_key(set.key, opener.validation(set)));
     opened.validation_sets.push_back({set.name, source.get()});

@@ -262,6 +262,22 @@ TEST_CASE("a tokenizer that is not there stops training before the first step") 
   CHECK_FALSE(has(stopped.output, "training llama with"));
 }
 
+TEST_CASE("validation sets that are never used need not be long enough") {
+  const Trained place;
+  sortie::test::write_text(place.at("short.txt"), "a");
+  const Finished built = train({"data", "build", "--tokenizer", "hf:" + place.at("one.json"), "-o",
+                                place.at("short"), place.at("short.txt")});
+  REQUIRE_MESSAGE(built.code == 0, built.output);
+  place.change("second = \"" + place.at("tokens"), "second = \"" + place.at("short"));
+  place.change("train_iterations = 3", "train_iterations = 4");
+  const Finished refused = train({"train", "--config", place.at("job.toml")});
+  CHECK(refused.code == 9);
+  CHECK(has(refused.output, place.at("short")));
+  place.change("eval_interval = 3", "eval_interval = 0");
+  const Finished trained = train({"train", "--config", place.at("job.toml")});
+  CHECK_MESSAGE(trained.code == 0, trained.output);
+}
+
 TEST_CASE("validation sets have names and losses in the log; a finished run tells its last loss") {
   const Trained place;
   /// Returns the text after the last occurrence of `words`, up to a space, comma, parenthesis or
