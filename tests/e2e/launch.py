@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -50,15 +51,17 @@ def scenario_arguments_byte_for_byte(bed):
 
 
 def files_holding(roots, word):
-    """Returns the files below `roots` that contain `word`. Reads them in this process, so that `word` is on no command line."""
-    found = []
+    """Returns the files below `roots` that contain `word`, which no scenario has known for longer than ten minutes: /var/tmp may be
+    full of older ones. Reads them in this process, so that `word` is on no command line."""
+    found, since = [], time.time() - 600
     for root in roots:
         for folder, _, names in os.walk(root):
             for name in names:
                 path = Path(folder) / name
-                if path.is_symlink() or not path.is_file():
-                    continue
                 with contextlib.suppress(OSError):
+                    info = path.lstat()
+                    if not stat.S_ISREG(info.st_mode) or info.st_ctime < since:
+                        continue
                     if word.encode() in path.read_bytes():
                         found.append(str(path))
     return found
