@@ -78,6 +78,19 @@ TEST_CASE("help and version are no errors") {
   CHECK(sortie({"--version"}).output.starts_with("sortie "));
 }
 
+TEST_CASE("plan --connect refuses two names of one machine, as run does") {
+  const auto plan = [](const std::string& same) {
+    return sortie({"plan", "--connect", "--hosts", "h1,h2", "--set", "runner.network.interface=lo",
+                   "--set", R"(runner.transport=["env","AT={host}"])", "--set",
+                   "runner.allow_same_machine=" + same, "--", "true"});
+  };
+  const Finished refused = plan("false");
+  CHECK(refused.code == 2);
+  CHECK_MESSAGE(has(refused.output, "h1 and h2 are two names of one machine"), refused.output);
+  const Finished accepted = plan("true");
+  CHECK_MESSAGE(!has(accepted.output, "two names"), accepted.output);
+}
+
 TEST_CASE("plan shows the job of a config, with the command line over it") {
   const test::ScopedTempDir dir;
   test::write_text(dir / "job.toml",
