@@ -218,6 +218,12 @@ TEST_CASE("all problems of a job come at once: keys, rules, files to train on, b
   CHECK(has(options.output, file + ":4:1: unknown key"));
   CHECK(has(options.output, file + ":9:17: data.data_prefixes: no token files"));
   CHECK_FALSE(has(sortie({"plan", file, "--hosts", "a", "--slots", "3"}).output, "no multiple"));
+  // A wrong program is no job of sortie-train.
+  test::write_text(dir / "program.toml", "[runner]\nprogram = \"sh\"\n");
+  const Finished program = sortie({"plan", dir.str("program.toml"), "--hosts", "a"});
+  CHECK(program.code == 2);
+  CHECK(has(program.output, "runner.program: must be a list of strings"));
+  CHECK_FALSE(has(program.output, "no token files"));
   // No check of data for verbs that start no training.
   CHECK_FALSE(has(sortie({"config", "show", file}).output, "no token files"));
 }
