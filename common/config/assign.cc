@@ -67,8 +67,9 @@ Errors assign_to(const Field& field, const Value& value, Milliseconds& target) {
 
 Errors assign_to(const Field& field, const Value& value, std::vector<std::string>& target) {
   if (value.type == Type::text)
-    return wrong_type(field, value, "a list of strings",
-                      fmt::format("write [{}]", quote(shorten(value.text))));
+    return wrong_type(
+        field, value, "a list of strings",
+        fmt::format("write [{}]", quote(value.text.empty() ? "..." : shorten(value.text))));
   if (value.type != Type::list)
     return wrong_type(field, value, "a list of strings", "write [\"...\", \"...\"]");
   target.clear();

@@ -86,11 +86,6 @@ Argv save_command(Engine engine, const std::string& program, const std::string& 
   return {program, "save", image};
 }
 
-Argv load_command(Engine engine, const std::string& program) {
-  if (engine == Engine::ctr) return {program, "images", "import", "-"};
-  return {program, "load"};
-}
-
 Argv list_command(Engine engine, const std::string& program, std::string_view label,
                   std::string_view value) {
   if (engine == Engine::ctr)

@@ -83,9 +83,8 @@ Argv info_command(Engine engine, const std::string& program);
 /// Prints facts about an image as JSON; fails if it does not exist. For ctr: its line of the list.
 Argv inspect_image_command(Engine engine, const std::string& program, const std::string& image);
 Argv pull_command(Engine engine, const std::string& program, const std::string& image);
-/// Write an image as a tar stream to stdout, and read it from stdin.
+/// Writes an image as a tar stream to stdout.
 Argv save_command(Engine engine, const std::string& program, const std::string& image);
-Argv load_command(Engine engine, const std::string& program);
 
 /// Lists names or ids, one per line, of all containers with a label (empty `value` = any value).
 Argv list_command(Engine engine, const std::string& program, std::string_view label,

@@ -93,16 +93,6 @@ wire::FilesManifest manifest_part(const std::vector<wire::FileEntry>& entries, s
   return message;
 }
 
-void send_manifest(const std::vector<wire::FileEntry>& entries,
-                   const std::function<void(wire::FilesManifest)>& send) {
-  for (std::size_t at = 0;;) {
-    wire::FilesManifest part = manifest_part(entries, at);
-    const bool last = part.last != 0;
-    send(std::move(part));
-    if (last) return;
-  }
-}
-
 void send_wanted(const std::vector<wire::PieceRange>& ranges, const wire::FilesWanted& frame,
                  const std::function<void(wire::FilesWanted)>& send) {
   wire::FilesWanted message = frame;

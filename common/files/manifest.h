@@ -57,8 +57,6 @@ class WantedReader {
 /// `last` is 1.
 wire::FilesManifest manifest_part(const std::vector<wire::FileEntry>& entries, std::size_t& at);
 /// Calls `send` with each message of the list.
-void send_manifest(const std::vector<wire::FileEntry>& entries,
-                   const std::function<void(wire::FilesManifest)>& send);
 void send_wanted(const std::vector<wire::PieceRange>& ranges, const wire::FilesWanted& frame,
                  const std::function<void(wire::FilesWanted)>& send);
 

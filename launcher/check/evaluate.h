@@ -60,7 +60,8 @@ struct Expectations {
   std::size_t world_size = 0;
   bool bandwidth = false;
   bool allow_same_machine = false;
-  bool gpus = false;  // each rank needs one: trainer.device = "cuda"
+  bool over_transport = false;  // runner.transport reaches the hosts, not SSH
+  bool gpus = false;            // each rank needs one: trainer.device = "cuda"
   std::optional<ContainerExpectations> container;
   std::optional<SiteExpectations> sites;
   std::optional<std::int64_t> tunnel_port;  // set with runner.network.tunnel
@@ -109,7 +110,7 @@ Verdict worst(const std::vector<std::vector<Finding>>& findings);
 
 // ---- the parts of evaluate() -------------------------------------------------------------------
 
-Finding judge_ssh(const HostResult& host);
+Finding judge_ssh(const HostResult& host, const Expectations& expect);
 Finding judge_clock(const HostResult& host);
 Finding judge_cores(const HostResult& host);
 Finding judge_memory(const HostResult& host);

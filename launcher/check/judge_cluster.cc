@@ -164,7 +164,7 @@ std::vector<Finding> judge_reached(const std::vector<HostResult>& hosts,
   std::vector<Finding> findings;
   std::map<std::string, std::string> first_name;  // by machine
   for (const HostResult& host : hosts) {
-    Finding& finding = findings.emplace_back(judge_ssh(host));
+    Finding& finding = findings.emplace_back(judge_ssh(host, expect));
     if (!host.report.host || host.report.host->machine_id.empty()) continue;
     const auto [entry, is_new] = first_name.emplace(host.report.host->machine_id, host.host);
     if (!is_new && !expect.allow_same_machine && finding.verdict == Verdict::pass)

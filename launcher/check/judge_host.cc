@@ -16,7 +16,9 @@ constexpr std::uint64_t kFilesPerRank = 64, kFilesAtLeast = 256;
 constexpr std::uint64_t kMemlockForRdma = std::uint64_t{1} << 30;
 
 /// The remedy for a connection error. The text is the same for all hosts, so that they fold.
-const char* fix_for(ErrorCode code) {
+const char* fix_for(ErrorCode code, bool over_transport) {
+  if (over_transport && code != ErrorCode::runner)
+    return "run the program of runner.transport by hand, with `true` as the command on the host";
   switch (code) {
     case ErrorCode::resolve:
       return "correct the name, or add it to DNS, /etc/hosts or ~/.ssh/config (HostName)";
@@ -50,14 +52,15 @@ std::string stages_text(const HostResult& host, bool times) {
 
 }  // namespace
 
-Finding judge_ssh(const HostResult& host) {
+Finding judge_ssh(const HostResult& host, const Expectations& expect) {
   std::string passed = stages_text(host, !host.error);
   if (!host.through.empty()) passed += " (through an ssh master)";
   if (host.error) {
     std::string reason =
         fmt::format("{}: {}", error_code_name(host.error->code), host.error->message);
     if (!passed.empty()) reason += fmt::format(" (passed: {})", passed);
-    return {"ssh", Verdict::fail, std::move(reason), fix_for(host.error->code)};
+    return {"ssh", Verdict::fail, std::move(reason),
+            fix_for(host.error->code, expect.over_transport)};
   }
   if (host.pushed) passed += " (the runner was pushed)";
   return {"ssh", Verdict::pass, std::move(passed), ""};

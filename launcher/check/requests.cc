@@ -130,6 +130,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   Expectations expect;
   expect.world_size = planned.plan.world_size;
   expect.allow_same_machine = job.runner.allow_same_machine;
+  expect.over_transport = !job.runner.transport.empty();
   if (!planned.plan.tunnel.empty() && planned.plan.hosts.size() > 1)
     expect.tunnel_port = job.runner.network.tunnel_port;
   // Routed through the launcher, sites need no direct links.

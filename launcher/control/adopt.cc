@@ -69,7 +69,7 @@ Result<> may_adopt(const RunRecord& record, const config::JobConfig& job) {
                             "\"kill\"; nothing is left to adopt",
                             record.id));
   if (!boss.alive) return {};
-  if (boss.machine != machine_name())
+  if (boss.elsewhere())
     return fail(ErrorCode::usage, fmt::format("{}: its supervisor (pid {}) lives on {}; use sortie "
                                               "there",
                                               record.id, boss.pid, boss.machine));
@@ -77,8 +77,12 @@ Result<> may_adopt(const RunRecord& record, const config::JobConfig& job) {
   const nlohmann::json question = {{"op", "status"}};
   if (client && client->ask(question))
     return fail(ErrorCode::usage,
-                fmt::format("{0}: its supervisor (pid {1}) lives; use `sortie attach {0}`",
-                            record.id, boss.pid));
+                fmt::format("{0}: its supervisor ({1}) lives; use `sortie attach {0}`", record.id,
+                            boss.process()));
+  // Silent, and where it runs is not known: another one beside it could be the result.
+  if (boss.pid == 0)
+    return fail(ErrorCode::lost, fmt::format("{}: it may have a supervisor: {}", record.id,
+                                             help_without_file(record.path, boss)));
   return {};
 }
 

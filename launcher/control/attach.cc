@@ -221,8 +221,8 @@ class Attachment {
     if (watcher_of(record_.path).alive) {
       if (!std::exchange(waits_for_watcher_, true))
         console_.message(
-            fmt::format("{}: its supervisor (pid {}) is gone; its watcher starts another one",
-                        record_.id, facts.pid));
+            fmt::format("{}: its supervisor ({}) is gone; its watcher starts another one",
+                        record_.id, facts.process()));
       lost_since_.reset();
       return std::nullopt;
     }
@@ -233,10 +233,10 @@ class Attachment {
       return ended(result->exit_code, result->text, result->aftermath);
     for_each_rank_end();
     console_.error(
-        fmt::format("{}: lost: its supervisor (pid {} on {}) died without a result; its hosts "
+        fmt::format("{}: lost: its supervisor ({}) died without a result; its hosts "
                     "end their ranks by themselves, unless runner.on_launcher_loss holds them for "
                     "`sortie attach --adopt {}`",
-                    record_.id, facts.pid, facts.machine, record_.id));
+                    record_.id, facts.process(), record_.id));
     say_training();
     return kExitLost;
   }

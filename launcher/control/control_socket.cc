@@ -44,7 +44,7 @@ Result<SocketPlace> place(const fs::path& run, unsigned epoch, int flags) {
 }  // namespace
 
 fs::path control_path(const fs::path& run, unsigned epoch) {
-  return run / fmt::format("control-{}.sock", epoch);
+  return run / fmt::format("{}{}{}", kControlPrefix, epoch, kControlSuffix);
 }
 
 Result<Fd> listen_control(const fs::path& run, unsigned epoch) {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
+#include <string_view>
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
@@ -13,6 +13,8 @@ namespace sortie::launcher {
 
 inline constexpr int kControlVersion = 1;
 
+/// The socket of epoch N has this name, with N between both parts.
+inline constexpr std::string_view kControlPrefix = "control-", kControlSuffix = ".sock";
 std::filesystem::path control_path(const std::filesystem::path& run, unsigned epoch);
 
 /// Returns a listening, non-blocking socket.

@@ -40,8 +40,7 @@ struct LostRun {
                                                short_time(held), help_for_held(record.id))
                                  : "its hosts may have ranks";
     // On some network file systems, locks are visible only on the machine that holds them.
-    if (const SupervisorFacts& boss = record.supervisor;
-        !boss.machine.empty() && boss.machine != machine_name())
+    if (const SupervisorFacts& boss = record.supervisor; boss.elsewhere())
       hosts = fmt::format("its supervisor may live on {}, whose locks are not always seen here; {}",
                           printable(boss.machine), hosts);
     return fmt::format("last sign of life {} ago; {}; it can go in {}", short_time(since), hosts,

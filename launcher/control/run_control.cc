@@ -49,7 +49,7 @@ RunControl::RunControl(SupervisedRun& run, Console& console, RunFolder& folder,
                        CutLink cut_link)
     : console_(console),
       folder_(folder),
-      started_(supervisor_of(folder.path(), 1).started),
+      started_(begin_of_run(folder.path())),
       server_(executor, orders_for(run, folder, lock.epoch(), std::move(cut_link))) {
   if (auto opened = server_.open(folder.path(), lock.epoch()); !opened)
     console.error(fmt::format("{}: `sortie attach` and `sortie stop` can not reach this run",

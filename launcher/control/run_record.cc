@@ -177,6 +177,11 @@ std::string RunRecord::command() const {
   return line;
 }
 
+double begin_of_run(const fs::path& run) {
+  const SupervisorFacts first = supervisor_of(run, 1);
+  return first.started > 0 ? first.started : read_journal(run).begun;
+}
+
 Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
   RunRecord record;
   record.path = run;
@@ -197,10 +202,7 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
   // and result of its run.
   const fs::path whole = run_of_site(run).value_or(run);
   record.supervisor = latest_supervisor(whole);
-  record.supervised_since = record.supervisor.started;
-  if (record.supervisor.epoch > 1)
-    if (const SupervisorFacts first = supervisor_of(whole, 1); first.started > 0)
-      record.supervised_since = first.started;
+  record.supervised_since = begin_of_run(whole);
   const bool watched = !record.supervisor.alive && watcher_of(whole).alive;
   record.result = record.supervisor.alive ? read_result(whole) : result_without_supervisor(whole);
   if (whole != run) {

@@ -45,6 +45,9 @@ RunLabel read_label(const std::filesystem::path& run);
 enum class RunState { starting, running, restarting, stopping, orphaned, ended, lost };
 std::string_view run_state_name(RunState state);
 
+/// When the first supervisor of a run started, in seconds since 1970.
+double begin_of_run(const std::filesystem::path& run);
+
 struct RunRecord {
   struct Host {
     std::string name;
@@ -66,7 +69,7 @@ struct RunRecord {
   std::uint32_t restarts = 0;  // over all sites
   RunState state = RunState::lost;
   SupervisorFacts supervisor;   // the latest
-  double supervised_since = 0;  // when the first one started, in seconds since 1970
+  double supervised_since = 0;  // begin_of_run()
   std::optional<RunResult> result;
 
   bool alive() const { return state != RunState::ended && state != RunState::lost; }

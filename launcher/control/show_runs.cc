@@ -80,7 +80,7 @@ struct Answer {
   nlohmann::json status;  // the answer; null if there is none
 };
 Answer ask_supervisor(const RunRecord& record) {
-  if (!record.alive() || record.supervisor.machine != machine_name()) return {};
+  if (!record.alive() || record.supervisor.elsewhere()) return {};
   if (record.state == RunState::orphaned)
     return {"its supervisor is gone; its watcher starts another one", nullptr};
   auto client = ControlClient::connect(record.path, record.supervisor.epoch);
@@ -137,7 +137,7 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
                            record.world_size));
   row("started", ago(record.started()) + " ago");
   if (record.result) row("took", short_time(record.result->ended - record.result->started));
-  row("supervisor", fmt::format("pid {} on {}{}", record.supervisor.pid, record.supervisor.machine,
+  row("supervisor", fmt::format("{}{}", record.supervisor.process(),
                                 record.supervisor.alive ? ""
                                 : record.result         ? ", ended"
                                                         : ", gone"));

@@ -91,10 +91,9 @@ class Stop {
                   fmt::format("{}: {}; its hosts may hold ranks for {} more: {}", record.id, why,
                               short_time(left), help_for_held(record.id)));
     };
-    const std::string& machine = record.supervisor.machine;
-    if (machine != machine_name())
+    if (record.supervisor.elsewhere())
       return held(fmt::format("its supervisor ran on {0}, and may live; use sortie on {0}",
-                              printable(machine)));
+                              printable(record.supervisor.machine)));
     const auto started = adopt_to_stop(record);
     if (!started) return held(started.error().message);
     // If another supervisor has taken the run over meanwhile, it gets the order.
@@ -117,8 +116,9 @@ class Stop {
     const SupervisorFacts& boss = record.supervisor;
     const auto explained = [&](Error error) {
       std::string advice =
-          fmt::format("its supervisor is process {} on {}", boss.pid, boss.machine);
-      if (boss.machine != machine_name()) advice += "; use sortie there";
+          boss.pid > 0 ? fmt::format("its supervisor is process {} on {}", boss.pid, boss.machine)
+                       : help_without_file(run_, boss);
+      if (boss.elsewhere()) advice += "; use sortie there";
       return std::unexpected(
           Error{error.code, fmt::format("{}: {}; {}", record.id, error.message, advice)});
     };

@@ -12,10 +12,12 @@
 #include "common/base/atomic_file.h"
 #include "common/base/file_lock.h"
 #include "common/base/host_name.h"
+#include "launcher/control/control_socket.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;
+using namespace std::string_view_literals;
 
 namespace {
 
@@ -49,11 +51,12 @@ bool may_live(const fs::path& file, const SupervisorFacts& facts) {
 
 constexpr std::string_view kSupervisor = "supervisor-", kWatcher = "watcher-";
 
-/// N of "supervisor-N" or "watcher-N"; 0 for any other name.
-unsigned epoch_of(std::string_view name, std::string_view prefix) {
+/// N of a name such as "supervisor-N" or "control-N.sock"; 0 for any other name.
+unsigned epoch_of(std::string_view name, std::string_view prefix, std::string_view suffix = "") {
   unsigned epoch = 0;
-  if (!name.starts_with(prefix)) return 0;
+  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return 0;
   name.remove_prefix(prefix.size());
+  name.remove_suffix(std::min(name.size(), suffix.size()));
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), epoch);
   return error == std::errc{} && end == name.data() + name.size() ? epoch : 0;
 }
@@ -111,6 +114,23 @@ std::string machine_name() {
   return host_name("this machine");
 }
 
+bool SupervisorFacts::elsewhere() const {
+  return !machine.empty() && machine != machine_name();
+}
+
+std::string SupervisorFacts::process() const {
+  if (pid > 0) return fmt::format("pid {} on {}", pid, machine);
+  return epoch > 0 ? fmt::format("its file {}{} was removed", kSupervisor, epoch)
+                   : "its files were removed";
+}
+
+std::string help_without_file(const fs::path& run, const SupervisorFacts& facts) {
+  return fmt::format(
+      "{}, but a process has locked its folder: `fuser {}` shows it, on the machine "
+      "that it runs on; `kill PID` there stops the run",
+      facts.process(), run.string());
+}
+
 fs::path supervisor_file(const fs::path& run, unsigned epoch) {
   return run / fmt::format("{}{}", kSupervisor, epoch);
 }
@@ -130,7 +150,9 @@ SupervisorFacts latest_supervisor(const fs::path& run) {
   std::error_code error;
   fs::directory_iterator entry(run, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
-    epoch = std::max(epoch, epoch_of(entry->path().filename().native(), kSupervisor));
+    for (const auto& [prefix, suffix] :
+         {std::pair{kSupervisor, ""sv}, std::pair{kControlPrefix, kControlSuffix}})
+      epoch = std::max(epoch, epoch_of(entry->path().filename().native(), prefix, suffix));
   if (epoch > 0) return supervisor_of(run, epoch);
   SupervisorFacts facts;
   facts.alive = error ? !is_gone(error.value()) : may_be_held(run);

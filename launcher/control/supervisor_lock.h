@@ -25,18 +25,28 @@ class SupervisorLock {
   unsigned epoch_ = 0;
 };
 
-/// A supervisor of a run as described by its file; epoch 0: the run never had one.
+/// A supervisor of a run as described by its file. Epoch 0: the run never had one, or a cleaner of
+/// old files has removed all traces of it.
 struct SupervisorFacts {
   unsigned epoch = 0;
-  pid_t pid = 0;
-  std::string machine;  // the machine that it runs on
-  double started = 0;   // seconds since 1970
+  pid_t pid = 0;        // 0: its file was removed
+  std::string machine;  // the machine that it runs on; empty: its file was removed
+  double started = 0;   // seconds since 1970; 0: its file was removed
   /// False only if that is certain. True if it can not be determined (no descriptor left; a cleaner
   /// has removed the file while the folder is locked).
   bool alive = false;
+
+  /// Whether it is known to run on another machine.
+  bool elsewhere() const;
+  /// "pid 12 on h01", or that its file was removed.
+  std::string process() const;
 };
 SupervisorFacts supervisor_of(const std::filesystem::path& run, unsigned epoch);
+/// The epoch is also known from the control socket, which cleaners of old files leave more often.
 SupervisorFacts latest_supervisor(const std::filesystem::path& run);
+
+/// What to do about a supervisor that may live and can not be asked, and whose file was removed.
+std::string help_without_file(const std::filesystem::path& run, const SupervisorFacts& facts);
 
 /// The file of an epoch. Its existence means that the epoch has begun.
 std::filesystem::path supervisor_file(const std::filesystem::path& run, unsigned epoch);

@@ -19,7 +19,6 @@ class RelayChains {
   std::optional<std::size_t> attach(std::size_t host, bool lacks, bool serves);
   /// No further host will fetch from `host`.
   void remove(std::size_t host);
-  std::size_t chains() const { return tails_.size(); }
 
  private:
   struct Tail {

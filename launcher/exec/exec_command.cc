@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +23,7 @@
 #include "launcher/exec/exec_run.h"
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
+#include "launcher/local/open_files.h"
 #include "launcher/warm/warm_transport.h"
 
 namespace sortie::launcher {
@@ -79,14 +79,6 @@ Result<Prepared> prepare(const ExecOptions& options) {
       fmt::format("exec-{:x}-{:x}",
                   std::chrono::duration_cast<std::chrono::microseconds>(now).count(), ::getpid());
   return prepared;
-}
-
-/// Each active host needs one or two sockets and two files.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /// Handles signals until the commands are done; then show_rest() does.
@@ -150,7 +142,7 @@ int exec_command(const ExecOptions& options) {
   const config::JobConfig& config = prepared->loaded.job;
   const ExecJob& job = prepared->job;
   init_log(config.logger.log_level);
-  raise_descriptor_limit();
+  raise_open_file_limit();
   std::signal(SIGPIPE, SIG_IGN);
 
   asio::io_context io(1);

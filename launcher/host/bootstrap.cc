@@ -148,6 +148,13 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> exec_when_free(Connection& con
   }
 }
 
+/// The script and the line that it reads.
+std::string request_for(const RunnerBinary& binary, RunnerStays stays, bool anew) {
+  return fmt::format("{}\n{} {} {} {}{}\n", kBootstrapScript, binary.sha256(),
+                     binary.bytes().size(), binary.machine(),
+                     stays == RunnerStays::yes ? "serve" : "once", anew ? " anew" : "");
+}
+
 /// Sends the binary, in small pieces if the connection is kept: libssh never shrinks its buffer.
 asio::awaitable<Result<>> send_binary(Channel& channel, const RunnerBinary& binary,
                                       RunnerStays stays) {
@@ -249,59 +256,60 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
   // An sshd may allow one session at a time: wait for the end of this one before the next.
   if (exchange->noise.size() <= kMaxNoise) co_await exchange->channel->wait();
   if (*late) co_return timed_out("no answer");
-  exchange->restart();
 
-  channel = co_await exec_when_free(connection);
-  if (!channel) co_return std::unexpected(std::move(channel).error());
-  exchange->channel = std::move(*channel);
-  if (*late) co_return timed_out("no answer");
   const std::string install_line = fmt::format("{}\n", kInstallScript);
-  const std::string request =
-      fmt::format("{}\n{} {} {}{}\n", kBootstrapScript, binary.sha256(), binary.bytes().size(),
-                  binary.machine(), stays == RunnerStays::yes ? " serve" : "");
-  auto sent = co_await exchange->channel->write(request);
-  bool asked = false;
-  bool pushed = false;
-  while (sent) {
-    const auto answer = co_await exchange->next_answer();
-    if (pushed && on_push) on_push(false);
-    if (!answer) break;
-    if (*answer == "HAVE") {
-      std::unique_ptr<Channel> started = running();
-      co_return started;
-    }
-    if (*answer == "NEED" && !asked) {
-      asked = true;
-      sent = co_await exchange->channel->write(install_line);
-      continue;
-    }
-    if (*answer == "SEND" && asked && !pushed) {
-      pushed = true;
-      if (on_push) on_push(true);
-      sent = co_await send_binary(*exchange->channel, binary, stays);
-      continue;
-    }
-    if (answer->starts_with("FAIL "))
+  for (bool anew = false;; anew = true) {
+    exchange->restart();
+    channel = co_await exec_when_free(connection);
+    if (!channel) co_return std::unexpected(std::move(channel).error());
+    exchange->channel = std::move(*channel);
+    if (*late) co_return timed_out("no answer");
+    auto sent = co_await exchange->channel->write(request_for(binary, stays, anew));
+    bool asked = false, pushed = false;
+    while (sent) {
+      const auto answer = co_await exchange->next_answer();
+      if (pushed && on_push) on_push(false);
+      if (!answer) break;
+      if (*answer == "HAVE") {
+        std::unique_ptr<Channel> started = running();
+        co_return started;
+      }
+      if (*answer == "NEED" && !asked) {
+        asked = true;
+        sent = co_await exchange->channel->write(install_line);
+        continue;
+      }
+      if (*answer == "SEND" && asked && !pushed) {
+        pushed = true;
+        if (on_push) on_push(true);
+        sent = co_await send_binary(*exchange->channel, binary, stays);
+        continue;
+      }
+      if (answer->starts_with("FAIL "))
+        co_return failed(
+            fmt::format("install the runner: {}; make a folder that is writable and not "
+                        "mounted noexec, and name it with XDG_CACHE_HOME there",
+                        answer->substr(5, kMaxAnswer)));
       co_return failed(
-          fmt::format("install the runner: {}; make a folder that is writable and not "
-                      "mounted noexec, and name it with XDG_CACHE_HOME there",
-                      answer->substr(5, kMaxAnswer)));
-    co_return failed(
-        fmt::format("start the runner: strange answer '{}'", answer->substr(0, kMaxAnswer)));
+          fmt::format("start the runner: strange answer '{}'", answer->substr(0, kMaxAnswer)));
+    }
+    if (*late) co_return timed_out(pushed ? "it was not installed" : "no answer");
+    if (exchange->noise.size() > kMaxNoise)
+      co_return failed(
+          fmt::format("start the runner: {} bytes of other output came instead of an "
+                      "answer; keep the shell's start-up files silent for commands",
+                      exchange->noise.size()));
+    const auto status = co_await exchange->channel->wait();
+    if (*late) co_return timed_out("no answer");
+    if (!status) co_return std::unexpected(with_context(status.error(), "start the runner"));
+    // The script may have started a runner whose file is damaged so that it can not even check its
+    // content: the second pass replaces it.
+    if (anew || pushed)
+      co_return failed(
+          fmt::format("start the runner: the shell on the host ended ({}) before it answered; "
+                      "see whether `ssh HOST true` works and /bin/sh is there",
+                      status->to_string()));
   }
-  if (*late) co_return timed_out(pushed ? "it was not installed" : "no answer");
-  if (exchange->noise.size() > kMaxNoise)
-    co_return failed(
-        fmt::format("start the runner: {} bytes of other output came instead of an "
-                    "answer; keep the shell's start-up files silent for commands",
-                    exchange->noise.size()));
-  const auto status = co_await exchange->channel->wait();
-  if (*late) co_return timed_out("no answer");
-  if (!status) co_return std::unexpected(with_context(status.error(), "start the runner"));
-  co_return failed(
-      fmt::format("start the runner: the shell on the host ended ({}) before it answered; "
-                  "see whether `ssh HOST true` works and /bin/sh is there",
-                  status->to_string()));
 }
 
 }  // namespace sortie::launcher

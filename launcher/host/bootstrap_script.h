@@ -3,7 +3,9 @@
 //
 // The remote command is as short as possible, because the user's login shell (sh, bash, zsh, csh,
 // fish) reads it: it makes /bin/sh read the script from the first line of stdin. The second line is
-// "HASH SIZE MACHINE [serve]". The host then answers, on a separate line:
+// "HASH SIZE MACHINE once|serve [anew]". With `anew` a runner that is there is not started but
+// replaced: it ended before it could check its content, as one does whose file was damaged. The
+// host then answers, on a separate line:
 //   SORTIE HAVE   printed by the runner itself; the rest of the stream belongs to it
 //   SORTIE NEED   send the line kInstallScript; SEND or FAIL follows
 //   SORTIE SEND   send SIZE bytes; HAVE or FAIL follows
@@ -32,17 +34,19 @@ inline constexpr const char* kDirectServe = " --serve; exit 1";
 // One line: each literal ends with its own separator.
 inline constexpr const char* kBootstrapScript =
     "fail() { echo; echo \"SORTIE FAIL $1\"; exit 1; }; "
-    "read -r hash size machine mode || exit 1; "
+    "read -r hash size machine mode anew || exit 1; "
     "case $hash$size in *[!0-9a-f]*|'') fail 'the request is garbled';; esac; "
     // good(): the file is the user's own. Its hash was checked before it got this name, only its
     // owner can have changed it since, and the runner compares its content with its name before it
     // announces itself.
     "good() { [ -f \"$f\" ] && [ ! -L \"$f\" ] && [ -O \"$f\" ] && [ -x \"$f\" ] && [ -s \"$f\" ]; "
     "}; "
-    "case $mode in serve) mode=--serve;; '') ;; *) fail 'the request is garbled';; esac; "
+    "case $mode,$anew in serve,|serve,anew) mode=--serve;; once,|once,anew) mode=;; "
+    "*) fail 'the request is garbled';; esac; "
     "start() { exec \"$f\" --stdio --announce $mode; }; "
     "own=${XDG_CACHE_HOME:-$HOME/.cache}/sortie; "
-    "f=$own/runner-$hash; if good; then start; fi; "
+    "startable() { [ -z \"$anew\" ] && good; }; "
+    "f=$own/runner-$hash; if startable; then start; fi; "
     "echo; echo 'SORTIE NEED'; IFS= read -r s && eval \"$s\"";
 
 // The script for hosts without the runner. It uses the variables and functions of kBootstrapScript.
@@ -52,7 +56,7 @@ inline constexpr const char* kInstallScript =
     // umask, as if it had been installed before.
     "user=$(id -u); mask=$(umask); umask 077; "
     "for d in /tmp /var/tmp /dev/shm; do d=$d/sortie-$user; f=$d/runner-$hash; "
-    "if [ ! -L \"$d\" ] && [ -O \"$d\" ] && good; then umask \"$mask\"; start; fi; done; "
+    "if [ ! -L \"$d\" ] && [ -O \"$d\" ] && startable; then umask \"$mask\"; start; fi; done; "
     "case $machine in any) ;; *) is=$(uname -m); [ \"$is\" = \"$machine\" ] || "
     "fail \"this host is $is, the runner is built for $machine\";; esac; "
     "why=; t=; "
@@ -78,8 +82,8 @@ inline constexpr const char* kInstallScript =
     "sync \"$t\" 2>/dev/null || sync; "
     // Jobs may install at the same time, and hosts may share one home folder: each sees a whole
     // file, and a good file that another job already runs is not replaced.
-    "f=$d/runner-$hash; good || ln \"$t\" \"$f\" 2>/dev/null || good || mv -f \"$t\" \"$f\" || "
-    "fail \"can not rename in $d\"; rm -f \"$t\"; "
+    "f=$d/runner-$hash; startable || { [ -z \"$anew\" ] && ln \"$t\" \"$f\" 2>/dev/null; } || "
+    "startable || mv -f \"$t\" \"$f\" || fail \"can not rename in $d\"; rm -f \"$t\"; "
     "trap - 0 1 2 13 15; umask \"$mask\"; "
     // Removes other builds that were not used for a week, except the three most recently used
     // files. A running runner updates the access time of its file every hour, because another host

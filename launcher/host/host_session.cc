@@ -25,10 +25,6 @@ Clock::time_point HostSession::last_heard() const {
   return client_ ? client_->last_heard() : Clock::time_point();
 }
 
-std::string HostSession::runner_stderr() const {
-  return client_ ? client_->stderr_tail() : std::string();
-}
-
 asio::awaitable<Result<>> HostSession::connect(Transport& transport, const RunnerBinary& binary) {
   const auto self = shared_from_this();
   auto connection = co_await transport.connect(host_);

@@ -49,8 +49,6 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::uint64_t events_taken() const { return events_taken_; }
   /// Takes over the clock estimate of `lost`, a session with the same host whose connection broke.
   void follow(const HostSession& lost) { known_clock_ = lost.clock(); }
-  /// The last kilobytes of the runner's stderr.
-  std::string runner_stderr() const;
 
   /// Connects and starts the runner. Both references must outlive the call. The error code names
   /// the stage that failed.

@@ -118,7 +118,8 @@ asio::awaitable<void> HostSession::watch_loop() {
           fmt::format(
               "no heartbeat for {} s (runner.heartbeat_timeout){}",
               std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard()).count(),
-              runner_.on_launcher_loss == "kill" ? "; its ranks end by themselves" : "")});
+              listener_ && runner_.on_launcher_loss == "kill" ? "; its ranks end by themselves"
+                                                              : "")});
     co_return;
   }
 }

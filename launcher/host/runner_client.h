@@ -42,7 +42,6 @@ class RunnerClient {
 
   /// The RunnerError that answer() returned as an error, if any.
   const std::optional<wire::RunnerError>& refusal() const { return refusal_; }
-  std::string stderr_tail() const { return channel_->stderr_tail(); }
   /// The host's clock relative to this machine's, from the messages received so far.
   const HostClock& clock() const { return clock_; }
   /// Time at which bytes were last received, or of touch().

@@ -24,14 +24,16 @@
 namespace sortie::launcher {
 namespace {
 
-/// execve() accepts 2 MiB of arguments and environment, and 128 KiB per string. A host would report
-/// "Argument list too long" only when ranks start, and not for which string.
+/// execve() accepts 2 MiB of arguments and environment, with a pointer to each string, and 128 KiB
+/// per string. A host would report "Argument list too long" only when ranks start, and not for
+/// which string. Part of the 2 MiB is kept free for the variables of the host and those of Sortie.
 Result<> check_exec_size(const LaunchPlan& plan) {
   constexpr std::size_t kMaxExecBytes = 2u << 20, kMaxStringBytes = 128u << 10;
+  constexpr std::size_t kKeptFree = 64u << 10, kPointerBytes = 8;
   std::size_t arguments = 0, variables = 0;
   for (std::size_t i = 0; i < plan.argv.size(); ++i) {
     const std::size_t bytes = plan.argv[i].size() + 1;  // with the terminating NUL
-    arguments += bytes;
+    arguments += bytes + kPointerBytes;
     if (bytes > kMaxStringBytes)
       return fail(
           ErrorCode::config,
@@ -41,7 +43,7 @@ Result<> check_exec_size(const LaunchPlan& plan) {
   }
   for (const auto& [name, value] : plan.env) {
     const std::size_t bytes = name.size() + value.size() + 2;
-    variables += bytes;
+    variables += bytes + kPointerBytes;
     if (bytes > kMaxStringBytes)
       return fail(
           ErrorCode::config,
@@ -49,12 +51,14 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                       "name included; put it into a file",
                       name, value.size(), kMaxStringBytes - 2));
   }
-  if (arguments + variables <= kMaxExecBytes) return {};
-  return fail(ErrorCode::config,
-              fmt::format("{}: {} bytes of arguments and {} bytes of environment, together more "
-                          "than the {} that a program can be started with; put them into a file",
-                          arguments > variables ? "runner.program" : "runner.env", arguments,
-                          variables, kMaxExecBytes));
+  if (arguments + variables <= kMaxExecBytes - kKeptFree) return {};
+  return fail(
+      ErrorCode::config,
+      fmt::format("{}: {} bytes of arguments and {} bytes of environment, together more "
+                  "than {}: Linux starts a program with at most {}, of which {} are for the "
+                  "variables that the host and Sortie add; put them into a file",
+                  arguments > variables ? "runner.program" : "runner.env", arguments, variables,
+                  kMaxExecBytes - kKeptFree, kMaxExecBytes, kKeptFree));
 }
 
 }  // namespace

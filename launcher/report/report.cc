@@ -137,7 +137,8 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   out += list_of("swept afterwards:", report.swept);
   out += list_of("not confirmed to be gone:", report.unconfirmed);
   if (report.unreadable_lines > 0)
-    out += fmt::format("{} lines of events.jsonl could not be read\n", report.unreadable_lines);
+    out += fmt::format("{} line{} of events.jsonl could not be read\n", report.unreadable_lines,
+                       report.unreadable_lines == 1 ? "" : "s");
   return out;
 }
 

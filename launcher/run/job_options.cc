@@ -108,8 +108,13 @@ Violations rules_of_start(const config::LoadedJob& loaded, bool hosts_known) {
   if (!loaded.job.runner.program.empty()) return broken;  // not a job of sortie-train
   config::JobConfig job = loaded.job;
   resolve_job_paths(job);
+  // With a wrong runner.program it is not known whether this is a job of sortie-train: no rule that
+  // names that key is then reported.
   const auto add = [&broken](Violations more) {
-    broken.insert(broken.end(), more.begin(), more.end());
+    for (Violation& violation : more) {
+      violation.keys.emplace_back("runner.program");
+      broken.push_back(std::move(violation));
+    }
   };
   add(config::validate_training(job));
   add(config::check_mounted(job));

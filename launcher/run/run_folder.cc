@@ -209,10 +209,6 @@ void RunFolder::stop_listening(std::uint64_t number) {
   if (delivery_->number == number) delivery_->set({});
 }
 
-fs::path RunFolder::log_path(std::uint32_t rank, wire::Stream stream) const {
-  return rank_log_path(attempt_folder(path_, attempt_), {rank, stream});
-}
-
 Result<> RunFolder::write(const std::string& name, const std::string& content) {
   return write_file_atomic(path_ / name, content, 0600);
 }

@@ -83,7 +83,6 @@ class RunFolder {
 
   const std::string& id() const { return id_; }  // "20261121-095400-k3f9": sorts by time
   const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path log_path(std::uint32_t rank, wire::Stream stream) const;
 
   /// Replaces a file of the folder atomically. Blocks on the disk.
   Result<> write(const std::string& name, const std::string& content);

@@ -132,15 +132,20 @@ Error error_of(const std::vector<Surveyed>& hosts) {
 Result<> fill_in(const config::JobConfig& job, const std::vector<Surveyed>& hosts,
                  const AskTrainer& ask, LaunchPlan& plan) {
   std::vector<HostNetwork> networks;
+  std::vector<std::pair<std::string, std::string>> machines;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostFacts& facts = *hosts[i].facts;
     networks.push_back(facts.network);
+    machines.emplace_back(plan.hosts[i].name, facts.machine_id);
     plan.hosts[i].cpus = facts.cpus;
     plan.hosts[i].memory_bytes = facts.memory_bytes;
     plan.hosts[i].gpus = facts.gpus;
     for (std::size_t rank = 0; rank < facts.cpu_sets.size(); ++rank)
       plan.hosts[i].ranks[rank].cpus = facts.cpu_sets[rank];
   }
+  if (std::string shared = shared_machine(machines);
+      !shared.empty() && !job.runner.allow_same_machine)
+    return fail(ErrorCode::config, std::move(shared));
   SORTIE_ASSIGN_OR_RETURN(const Meeting meeting, choose_meeting(networks, plan.interface));
   plan.surveyed_addr = meeting.address;
   return plan.batch ? plan_model(job, ask, plan) : Result<>();

@@ -122,7 +122,8 @@ std::vector<std::pair<std::string, std::string>> training_rows(const TrainingVie
   if (training.validation) {
     std::string text = at_step(*training.validation);
     if (training.best)
-      text += training.best->step == training.validation->step
+      text += training.best->step == training.validation->step &&
+                      std::isfinite(training.validation->loss)
                   ? ", the lowest so far"
                   : fmt::format(", lowest {}", at_step(*training.best));
     rows.emplace_back("validation", text);

@@ -162,6 +162,12 @@ TEST_CASE("stop: a run that lost its supervisor is adopted and ended, since host
     CHECK_MESSAGE(has(stopped.output, "ended with exit code 143"), stopped.output);
     CHECK(::kill(rank, 0) != 0);
   }
+  SUBCASE("from here, without the file of its supervisor") {
+    fs::remove(supervisor_file(run.run(), 1));
+    const Finished stopped = run.sortie({"stop", "last"});
+    CHECK_MESSAGE(stopped.code == 0, stopped.output);
+    CHECK(::kill(rank, 0) != 0);
+  }
   SUBCASE("its config can not be read: what to do, and the rank lives") {
     fs::rename(run.run() / "config.toml", run.dir / "away");
     const Finished stopped = run.sortie({"stop", "last"});
@@ -170,6 +176,25 @@ TEST_CASE("stop: a run that lost its supervisor is adopted and ended, since host
     CHECK_MESSAGE(has(stopped.output, "config.toml"), stopped.output);
     CHECK(::kill(rank, 0) == 0);
   }
+}
+
+TEST_CASE("stop, adopt: a supervisor without a trace in its folder is not taken for a dead one") {
+  const UnwatchedRun run;
+  const Finished started =
+      testing::run(run.argv(run.job("exec sleep 1000", {"--detach"}), "NO_TOKEN=1"));
+  REQUIRE_MESSAGE(started.code == 0, started.output);
+  const pid_t supervisor = latest_supervisor(run.run()).pid;
+  for (const char* name : {"supervisor-1", "control-1.sock"}) fs::remove(run.run() / name);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"stop", "last"}, {"attach", "--adopt", "last"}}) {
+    const Finished refused = run.sortie(words);
+    CHECK(refused.code == 5);
+    CHECK_MESSAGE(
+        has(refused.output, "its files were removed, but a process has locked its folder"),
+        refused.output);
+  }
+  REQUIRE(::kill(supervisor, SIGTERM) == 0);
+  run.wait_until("the end", [&] { return fs::exists(run.run() / "result.json"); });
 }
 
 TEST_CASE("stop: a run that can not be adopted here says how long its ranks are held") {

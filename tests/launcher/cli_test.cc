@@ -78,6 +78,19 @@ TEST_CASE("help and version are no errors") {
   CHECK(sortie({"--version"}).output.starts_with("sortie "));
 }
 
+TEST_CASE("plan --connect refuses two names of one machine, as run does") {
+  const auto plan = [](const std::string& same) {
+    return sortie({"plan", "--connect", "--hosts", "h1,h2", "--set", "runner.network.interface=lo",
+                   "--set", R"(runner.transport=["env","AT={host}"])", "--set",
+                   "runner.allow_same_machine=" + same, "--", "true"});
+  };
+  const Finished refused = plan("false");
+  CHECK(refused.code == 2);
+  CHECK_MESSAGE(has(refused.output, "h1 and h2 are two names of one machine"), refused.output);
+  const Finished accepted = plan("true");
+  CHECK_MESSAGE(!has(accepted.output, "two names"), accepted.output);
+}
+
 TEST_CASE("plan shows the job of a config, with the command line over it") {
   const test::ScopedTempDir dir;
   test::write_text(dir / "job.toml",
@@ -205,6 +218,12 @@ TEST_CASE("all problems of a job come at once: keys, rules, files to train on, b
   CHECK(has(options.output, file + ":4:1: unknown key"));
   CHECK(has(options.output, file + ":9:17: data.data_prefixes: no token files"));
   CHECK_FALSE(has(sortie({"plan", file, "--hosts", "a", "--slots", "3"}).output, "no multiple"));
+  // A wrong program is no job of sortie-train.
+  test::write_text(dir / "program.toml", "[runner]\nprogram = \"sh\"\n");
+  const Finished program = sortie({"plan", dir.str("program.toml"), "--hosts", "a"});
+  CHECK(program.code == 2);
+  CHECK(has(program.output, "runner.program: must be a list of strings"));
+  CHECK_FALSE(has(program.output, "no token files"));
   // No check of data for verbs that start no training.
   CHECK_FALSE(has(sortie({"config", "show", file}).output, "no token files"));
 }

@@ -176,6 +176,18 @@ TEST_CASE("control: a supervisor is gone only when that is certain") {
     CHECK(latest_supervisor(dir.path()).epoch == 2);
     CHECK(latest_supervisor(dir.path()).alive);
   }
+  SUBCASE("a cleaner has removed the file of the latest one, and left its socket") {
+    const auto next = SupervisorLock::take(dir.path(), 2);
+    REQUIRE(next);
+    const auto socket = listen_control(dir.path(), 2);
+    REQUIRE(socket);
+    fs::remove(supervisor_file(dir.path(), 2));
+    const SupervisorFacts latest = latest_supervisor(dir.path());
+    CHECK(latest.epoch == 2);
+    CHECK(latest.alive);
+    CHECK_FALSE(latest.elsewhere());
+    CHECK(latest.process() == "its file supervisor-2 was removed");
+  }
   SUBCASE("a cleaner that honours locks leaves the folder alone") {
     const Fd folder(::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     CHECK(::flock(folder.get(), LOCK_EX | LOCK_NB) != 0);

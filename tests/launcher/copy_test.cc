@@ -35,7 +35,8 @@ TEST_CASE("relay: hosts line up as they become ready") {
   CHECK(chains.attach(0, true, true) == 1);
   CHECK(chains.attach(2, true, false) == 0);  // not reachable: no host fetches from it
   CHECK(chains.attach(3, true, true) == 0);
-  CHECK(chains.chains() == 1);
+  chains.remove(3);
+  CHECK_FALSE(chains.attach(5, true, true));  // there was no other chain
 }
 
 TEST_CASE("relay: a dead end is passed by, a full chain is followed by another") {
@@ -47,7 +48,7 @@ TEST_CASE("relay: a dead end is passed by, a full chain is followed by another")
   CHECK(chains.attach(3, true, true) == 2);
   CHECK(chains.attach(4, true, true) == 3);
   CHECK_FALSE(chains.attach(5, true, true));
-  CHECK(chains.chains() == 2);
+  CHECK(chains.attach(6, true, true) == 5);
 }
 
 TEST_CASE("relay: a host that has all begins a chain that costs nothing") {
@@ -55,7 +56,9 @@ TEST_CASE("relay: a host that has all begins a chain that costs nothing") {
   CHECK_FALSE(chains.attach(0, false, true));
   CHECK(chains.attach(1, true, true) == 0);
   CHECK_FALSE(chains.attach(2, false, false));
-  CHECK(chains.chains() == 1);
+  CHECK(chains.attach(3, true, true) == 1);
+  chains.remove(3);
+  CHECK_FALSE(chains.attach(4, true, true));  // there was no other chain
 }
 
 TEST_CASE("relay: by itself where it pays") {

@@ -56,6 +56,7 @@ TEST_CASE("exec: output, exit codes and the table") {
   CHECK(has(bad.output, "localhost\n"));
   CHECK(has(bad.output, "1 of 1 host failed\n  failed  localhost (1)  exit code 9\n"));
   CHECK(here("", "-- no-such-program").code == 127);
+  CHECK(here("ulimit -Sn 256;", "-- sh -c 'ulimit -n'").output == "[localhost] 256\n");
   CHECK(here("", "-- sh -c 'kill -9 $$'").code == 137);
   const Finished late = here("",
                              "--timeout 300ms --grace 200ms -- sh -c 'trap : TERM; sleep 9 & "

@@ -407,10 +407,17 @@ TEST_CASE("an event of the wrong shape is left out, said once, and costs the job
               R"({"type":"step","step":"3"})", R"({"type":"step","step":-1})",
               R"({"type":"step","step":18446744073709551615})",
               R"({"type":"step","step":1,"loss":{}})", R"({"type":"checkpoint","path":7})",
-              R"({"type":"note","text":false})"})
+              R"({"type":"checkpoint"})", R"({"type":"checkpoint","step":3})",
+              R"({"type":"checkpoint","path":"/c","step":null})", R"({"type":"step","loss":1})",
+              R"({"type":"eval","step":1})", R"({"type":"eval","loss":1})",
+              R"({"type":"memory_checkpoint","bytes":1})", R"({"type":"note","text":false})"})
           runner.send(wire::RankEvent{rank, text});
       runner.send(
           wire::RankEvent{0, R"({"type":"step","step":4,"loss":null,"lr":0.5,"mine":[1]})"});
+      runner.send(wire::RankEvent{
+          0,
+          R"({"type":"step","step":5,"tokens_per_s":1e308,"mean_tokens_per_s":-1e25,"lr":1e-9})"});
+      runner.send(wire::RankEvent{0, R"({"type":"eval","step":5,"loss":null,"loss/a":1e99})"});
       runner.send(wire::RankEvent{0, R"({"type":"of mine","step":"any","first_run":1})"});
       co_await runner.sleep(milliseconds(400));  // longer than heartbeat_timeout
       co_await runner.finish(false);
@@ -420,7 +427,10 @@ TEST_CASE("an event of the wrong shape is left out, said once, and costs the job
   const Verdict verdict = launch.run();
   CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
   const std::string metrics = test::read_text(launch.run_folder / "metrics.jsonl");
-  CHECK(std::ranges::count(metrics, '\n') == 2);
+  CHECK(std::ranges::count(metrics, '\n') == 4);
+  CHECK(metrics.find("tokens_per_s") == std::string::npos);
+  CHECK(metrics.find("loss/a") == std::string::npos);
+  CHECK(metrics.find("1e-09") != std::string::npos);
   CHECK(metrics.find(R"("step":4)") != std::string::npos);
   CHECK(metrics.find("of mine") != std::string::npos);
   const auto refused = launch.events_named("event_refused");

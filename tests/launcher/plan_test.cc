@@ -385,6 +385,24 @@ TEST_CASE("an argument or a variable that no program can be started with is an e
         "included; put it into a file");
 }
 
+TEST_CASE("arguments that leave no room for the variables of Sortie are an error of the plan") {
+  config::JobConfig job = program_job();
+  job.runner.program = std::vector<std::string>(15, std::string(131'000, 'x'));
+  CHECK(make_plan(job, kTwoHosts, facts()));
+  job.runner.program.push_back(job.runner.program.front());
+  const auto refused = make_plan(job, kTwoHosts, facts());
+  REQUIRE(!refused);
+  CHECK(refused.error().code == ErrorCode::config);
+  CHECK_MESSAGE(
+      refused.error().message.starts_with("runner.program: 2096144 bytes of arguments and "),
+      refused.error().message);
+  CHECK_MESSAGE(refused.error().message.ends_with(
+                    " bytes of environment, together more than 2031616: Linux starts a program "
+                    "with at most 2097152, of which 65536 are for the variables that the host and "
+                    "Sortie add; put them into a file"),
+                refused.error().message);
+}
+
 TEST_CASE("a host's slice of the plan") {
   config::JobConfig job = trainer_job();
   job.runner.grace = std::chrono::seconds(3);

@@ -97,6 +97,16 @@ TEST_CASE("pull: what a host gives is what is written") {
   CHECK(test::read_text(dir / "in/h/a") == "text");
 }
 
+TEST_CASE("pull: a host that falls silent is lost, and nothing is said of ranks") {
+  const ScopedTempDir dir;
+  const auto silent =
+      pull(dir / "in/h", says({}), 1u << 20, nullptr, std::chrono::milliseconds(300));
+  REQUIRE_FALSE(silent);
+  CHECK_MESSAGE(silent.error().message.contains("no heartbeat for "), silent.error().message);
+  CHECK_MESSAGE(silent.error().message.ends_with("(runner.heartbeat_timeout)"),
+                silent.error().message);
+}
+
 TEST_CASE("pull: files that change or go while they are copied are named, and the others arrive") {
   const ScopedTempDir dir;
   write_text(dir / "in/h/gone", "old");

@@ -63,7 +63,12 @@ TEST_CASE("a journal of any shape: what can be read is told, nothing takes over 
   REQUIRE(report);
   CHECK(report->unreadable_lines == 2);
   CHECK(report->ranks == 2);
-  CHECK(report_text(*report, {}).find('\x1b') == std::string::npos);
+  const std::string text = report_text(*report, {});
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(text.find("\n2 lines of events.jsonl could not be read\n") != std::string::npos);
+  test::write_text(dir / "events.jsonl", "not json\n");
+  CHECK(report_text(*read_run_view(dir.path()), {})
+            .find("\n1 line of events.jsonl could not be read\n") != std::string::npos);
   CHECK(nlohmann::json::accept(report_json(*report, {}).dump()));
   CHECK(read_run_view(dir / "nowhere").error().code == ErrorCode::not_found);
 }

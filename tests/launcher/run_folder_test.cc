@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "launcher/run/rank_logs.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/patience.h"
 #include "tests/support/scoped_variable.h"
@@ -57,7 +58,7 @@ TEST_CASE("all files of a run are there and for its owner only") {
     CHECK_MESSAGE(mode_of(path / name) == 0600, name);
   CHECK(test::read_text(path / "config.toml") == "[runner]\n");
   CHECK(test::read_text(path / "logs/rank-1.err") == std::string("oh\nno\0\n", 7));
-  CHECK(folder->log_path(1, wire::Stream::out) == path / "logs/rank-1.out");
+  CHECK(rank_log_path(folder->path(), {1, wire::Stream::out}) == path / "logs/rank-1.out");
   std::size_t events = 0;
   for (const auto& entry : fs::directory_iterator(path / "tensorboard")) {
     ++events;
@@ -196,7 +197,8 @@ TEST_CASE("the logs of many ranks do not use up the open files of the process") 
   CHECK(most <= before + 300);
   CHECK_FALSE(folder->trouble());
   for (const std::uint32_t rank : {0u, 255u, 256u, 599u})
-    CHECK(test::read_text(folder->log_path(rank, wire::Stream::out)) == "line 0\nline 1\n");
+    CHECK(test::read_text(rank_log_path(folder->path(), {rank, wire::Stream::out})) ==
+          "line 0\nline 1\n");
 }
 
 /// A file to which writing stalls: a named pipe without a reader until release().
@@ -216,7 +218,7 @@ TEST_CASE("a state folder that stalls holds up nobody; what waited is written wh
   const test::ScopedTempDir state;
   auto folder = RunFolder::create(state.path(), false);
   REQUIRE(folder);
-  StalledFile stalled(folder->log_path(0, wire::Stream::out));
+  StalledFile stalled(rank_log_path(folder->path(), {0, wire::Stream::out}));
   boost::asio::io_context io(1);
   std::uint64_t written = 0;
   RunFolder::Listener listener;
@@ -247,7 +249,7 @@ TEST_CASE("a state folder that stalls holds up nobody; what waited is written wh
   io.poll();
   CHECK(written == 5000 + 7);
   CHECK(lines_of(folder->path() / "events.jsonl").size() == 1000);
-  CHECK(fs::file_size(folder->log_path(1, wire::Stream::out)) == 5000);
+  CHECK(fs::file_size(rank_log_path(folder->path(), {1, wire::Stream::out})) == 5000);
   folder->listen({});
 }
 
@@ -285,12 +287,13 @@ TEST_CASE("a full disk is told at once, and what is missing is marked where it i
     REQUIRE(folder->drain());
     io.poll();
     REQUIRE(told.size() == 1);
-    CHECK(told[0] == folder->log_path(0, wire::Stream::out).string() + ": File too large");
+    CHECK(told[0] ==
+          rank_log_path(folder->path(), {0, wire::Stream::out}).string() + ": File too large");
   }
   folder->log(0, wire::Stream::out, "after");
   folder->finish(0);
   REQUIRE(folder->drain());
-  CHECK(test::read_text(folder->log_path(0, wire::Stream::out)) ==
+  CHECK(test::read_text(rank_log_path(folder->path(), {0, wire::Stream::out})) ==
         "0123456789abcde\n[sortie: 8 bytes are missing here: File too large]\nafter");
   CHECK(folder->lost_bytes() == 8);
   CHECK(folder->trouble());
@@ -299,12 +302,13 @@ TEST_CASE("a full disk is told at once, and what is missing is marked where it i
   // file.
   const LogEnd end = read_log_end(folder->path(), {0, wire::Stream::out});
   CHECK(end.stream_bytes == 28);
-  CHECK(end.file_bytes == fs::file_size(folder->log_path(0, wire::Stream::out)));
+  CHECK(end.file_bytes == fs::file_size(rank_log_path(folder->path(), {0, wire::Stream::out})));
   RunFolder next = RunFolder::open(folder->path(), false);
   CHECK(next.stream_bytes(0, wire::Stream::out) == 28);
   next.log(0, wire::Stream::out, "!");
   REQUIRE(next.drain());
-  CHECK(test::read_text(folder->log_path(0, wire::Stream::out)).ends_with("]\nafter!"));
+  CHECK(test::read_text(rank_log_path(folder->path(), {0, wire::Stream::out}))
+            .ends_with("]\nafter!"));
 }
 
 TEST_CASE("a line of the journal is never cut in two, and one that was spoils no other") {

@@ -159,6 +159,17 @@ TEST_CASE("training: a resumed run that has saved nothing goes on from where it 
   CHECK(training_summary(view, {"/runs/x", "n", true}).find("to resume") == text.npos);
 }
 
+TEST_CASE("training: a validation without a finite loss is not the lowest") {
+  const TrainingView view =
+      taken({{{"type", "start"}, {"step", 0}, {"steps", 100}, {"time", 11}},
+             {{"type", "eval"}, {"step", 50}, {"loss", 3.25}, {"time", 12}},
+             {{"type", "eval"}, {"step", 50}, {"loss", nullptr}, {"time", 13}}});
+  const auto rows = training_rows(view, {"/runs/x", "n", true}, 0);
+  const auto row = std::ranges::find(rows, "validation", &decltype(rows)::value_type::first);
+  REQUIRE(row != rows.end());
+  CHECK(row->second == "- at step 50, lowest 3.2500 at step 50");
+}
+
 TEST_CASE("training: what is in memory is for the run's own restarts, and no place to go on from") {
   const Json fresh = {{"type", "start"}, {"step", 0}, {"steps", 100}, {"save_dir", "/c"}};
   const Json kept = {{"type", "memory_checkpoint"}, {"step", 40}};

@@ -146,6 +146,33 @@ TEST_CASE("watcher: stop between two supervisors ends the run") {
   run.wait_until("no watcher", [&] { return !watcher_of(run.folder).alive; });
 }
 
+TEST_CASE("watcher: a run whose supervisor's file was removed is watched, adopted and stopped") {
+  const WatchedRun run;
+  const SupervisorFacts first = supervisor_of(run.folder, 1);
+  fs::remove(supervisor_file(run.folder, 1));
+  const auto shows_it_running = [&](const char* file) {
+    const std::string shown = run.sortie({"status", "last"}).output;
+    for (const std::string& part :
+         {std::string("  running\n"), std::string("its file ") + file + " was removed\n"})
+      CHECK_MESSAGE(has(shown, part), shown);
+    CHECK_MESSAGE(!has(shown, "trouble"), shown);
+    CHECK_MESSAGE(!has(shown, "started     -"), shown);
+  };
+  shows_it_running("supervisor-1");
+  SUBCASE("the first one") {}
+  SUBCASE("that of the one that adopted it, too") {
+    REQUIRE(::kill(first.pid, SIGKILL) == 0);
+    run.wait_until("the second supervisor", [&] { return run.adoptions() == 1; });
+    CHECK(supervisor_of(run.folder, 2).pid > 0);
+    CHECK_MESSAGE(!has(run.log(), "can not reach this run"), run.log());
+    fs::remove(supervisor_file(run.folder, 2));
+    shows_it_running("supervisor-2");
+  }
+  const Finished stopped = run.sortie({"stop", "last"});
+  CHECK_MESSAGE(stopped.code == 0, stopped.output);
+  CHECK_MESSAGE(has(stopped.output, "ended with exit code 143"), stopped.output);
+}
+
 TEST_CASE("watcher: one that is killed harms nothing") {
   const WatchedRun run;
   const auto watcher = watcher_of(run.folder);

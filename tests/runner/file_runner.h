@@ -44,7 +44,9 @@ struct FileRunner {
     client.send(order);
   }
   void list(const ScannedTree& tree) {
-    files::send_manifest(tree.entries, [&](wire::FilesManifest part) { client.send(part); });
+    wire::FilesManifest part;
+    for (std::size_t at = 0; part.last == 0; client.send(part))
+      part = files::manifest_part(tree.entries, at);
   }
   std::vector<wire::PieceRange> wanted() {
     std::vector<wire::PieceRange> ranges;

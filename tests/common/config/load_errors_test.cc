@@ -293,6 +293,8 @@ TEST_CASE("a bad --set is named as it was written") {
         "--set runner.ssh: runner.ssh is a section; set one of its keys");
   CHECK(set_error("runner.hosts=a") ==
         "--set runner.hosts=a: runner.hosts: must be a list of strings, not \"a\"; write [\"a\"]");
+  CHECK(set_error("runner.hosts=") ==
+        "--set runner.hosts=: runner.hosts: must be a list of strings, not \"\"; write [\"...\"]");
   CHECK(set_error("trainer.seed=1\n[model]") ==
         "--set trainer.seed=1\n[model]: trainer.seed: must be a whole number, not "
         "\"1\\n[model]\"; use 0 to 9223372036854775807");

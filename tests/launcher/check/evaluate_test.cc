@@ -115,6 +115,20 @@ TEST_CASE("cores, memory, limits against the slots") {
   CHECK(judge_leftovers(host).verdict == Verdict::warn);
 }
 
+TEST_CASE("a host that runner.transport does not reach: nothing is said of ssh") {
+  HostResult host;
+  host.host = "h1";
+  Expectations expect = sound_expectations();
+  for (const ErrorCode code : {ErrorCode::connect, ErrorCode::timeout, ErrorCode::config}) {
+    host.error = Error{code, "runner.transport: sh ended"};
+    expect.over_transport = false;
+    CHECK(judge_ssh(host, expect).fix.find("ssh") != std::string::npos);
+    expect.over_transport = true;
+    CHECK(judge_ssh(host, expect).fix.find("runner.transport") != std::string::npos);
+    CHECK(judge_ssh(host, expect).fix.find("ssh") == std::string::npos);
+  }
+}
+
 TEST_CASE("without a writable cgroup OOM kills are very likely, as the report of a run says") {
   HostResult host = sound_host("h1");
   CHECK(judge_cgroup(host).reason == "v2, writable");

@@ -138,6 +138,29 @@ TEST_SUITE("launcher") {
     }
   }
 
+  TEST_CASE("a runner that can not start any more is replaced") {
+    Bootstrapped world;
+    const auto runner = world.binary();
+    REQUIRE(world.start(runner));
+    const auto installed = world.cache() / ("runner-" + runner.sha256());
+    std::string content;
+    SUBCASE("its end is missing") {
+      content = fake_runner().substr(0, 2 << 20);
+    }
+    SUBCASE("zeros") {
+      content = std::string(3 << 20, '\0');
+    }
+    SUBCASE("a signal ends it") {
+      content = "#!/bin/sh\nkill -SEGV $$\n";
+    }
+    write_text(installed, content, 0700);
+    auto channel = world.start(runner);
+    REQUIRE_MESSAGE(channel, (channel ? "" : channel.error().message));
+    CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
+    CHECK((read_text(installed) == fake_runner()));
+    CHECK(world.files_in_cache() == 1);
+  }
+
   TEST_CASE("a runner that is a link, or somebody else's, is not started but replaced") {
     Bootstrapped world;
     const auto runner = world.binary();
@@ -321,9 +344,10 @@ TEST_SUITE("launcher") {
       return ran ? ran->output : ran.error().message;
     };
     const std::string hash(64, 'a');
-    CHECK(contains(talk(hash + " 5 any", "wrong"), "SORTIE FAIL the runner arrived damaged"));
-    CHECK(contains(talk(hash + " 5 sparc", ""), "the runner is built for sparc"));
-    CHECK(contains(talk("../x 5 any", ""), "SORTIE FAIL the request is garbled"));
+    CHECK(contains(talk(hash + " 5 any once", "wrong"), "SORTIE FAIL the runner arrived damaged"));
+    CHECK(contains(talk(hash + " 5 sparc once", ""), "the runner is built for sparc"));
+    CHECK(contains(talk("../x 5 any once", ""), "SORTIE FAIL the request is garbled"));
+    CHECK(contains(talk(hash + " 5 any once twice", ""), "SORTIE FAIL the request is garbled"));
     CHECK(contains(talk("", ""), "SORTIE FAIL the request is garbled"));
     CHECK(std::filesystem::is_empty(home / ".cache/sortie"));
   }
@@ -339,9 +363,9 @@ TEST_SUITE("launcher") {
       const auto channel =
           world.start(*connection, fmt::format("export HOME={}; unset XDG_CACHE_HOME; {}",
                                                home.string(), kBootstrapCommand));
-      CHECK(finish(world.io,
-                   channel->write(fmt::format("{}\n{} 1000 any\n{}\nonly this", kBootstrapScript,
-                                              std::string(64, 'a'), kInstallScript))));
+      CHECK(finish(world.io, channel->write(fmt::format("{}\n{} 1000 any once\n{}\nonly this",
+                                                        kBootstrapScript, std::string(64, 'a'),
+                                                        kInstallScript))));
       REQUIRE(world.until([&] { return std::filesystem::exists(cache) && !is_empty(cache); }));
     }
     for (int i = 0; i < 1500 && !is_empty(cache); ++i) std::this_thread::sleep_for(20ms);
