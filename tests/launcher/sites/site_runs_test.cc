@@ -53,7 +53,7 @@ struct SitesInMemory {
     parts.sites.push_back(site("a", 0));
     parts.sites.push_back(site("b", 1));
     parts.loop_parts = [this](Console& of_site, RunFolder& own) {
-      return RunLoop::Parts{{io.get_executor(), router, *binary, of_site, own}, {}};
+      return RunLoop::Parts{{io.get_executor(), router, *binary, of_site, own}, file_calls, {}};
     };
     parts.replan = [](const SitePlace&) { return RunLoop::Replan(); };
     parts.plan_site = [this](const std::string& name, const std::string&, std::int64_t index) {
@@ -64,6 +64,7 @@ struct SitesInMemory {
 
   sortie::test::ScopedTempDir dir;
   boost::asio::io_context io{1};
+  FileCalls file_calls{io.get_executor()};
   sortie::test::FakeTransport transport{io.get_executor()};
   TransportRouter router{std::make_unique<sortie::test::Borrowed>(transport),
                          std::make_unique<sortie::test::Borrowed>(transport)};
