@@ -90,8 +90,10 @@ asio::awaitable<void> ControlServer::serve(std::shared_ptr<Socket> client) {
     if (error) break;
     pending.append(buffer.data(), count);
     for (std::size_t end; good && (end = pending.find('\n')) != pending.npos;) {
-      good = send_line(client->native_handle(), answer(pending.substr(0, end)));
+      std::string request = pending.substr(0, end);
       pending.erase(0, end + 1);
+      const std::string line = co_await answer(std::move(request));
+      good = send_line(client->native_handle(), line);
     }
     if (pending.size() > kMaxRequestBytes) {
       send_line(client->native_handle(), refusal("the request is too long"));
@@ -101,12 +103,12 @@ asio::awaitable<void> ControlServer::serve(std::shared_ptr<Socket> client) {
   clients_.erase(client);
 }
 
-std::string ControlServer::answer(const std::string& request) {
+asio::awaitable<std::string> ControlServer::answer(std::string request) {
   const auto json = nlohmann::json::parse(request, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return refusal("a request is one JSON object in a line");
+  if (!json.is_object()) co_return refusal("a request is one JSON object in a line");
   const auto version = json.find("sortie");
   if (version == json.end() || !version->is_number_integer() || *version != kControlVersion)
-    return refusal(
+    co_return refusal(
         fmt::format("this supervisor speaks version {} of the control protocol", kControlVersion));
   const auto op = json.find("op");
   const std::string name = op != json.end() && op->is_string() ? op->get<std::string>() : "";
@@ -117,21 +119,21 @@ std::string ControlServer::answer(const std::string& request) {
     const auto now = json.find("now");
     orders_.stop(now != json.end() && now->is_boolean() && now->get<bool>());
   } else if (name == "sites" && orders_.sites) {
-    const auto said = orders_.sites(json);
-    if (!said) return refusal(said.error().message);
+    const auto said = co_await orders_.sites(json);
+    if (!said) co_return refusal(said.error().message);
     fields.update(*said);
   } else if (name == "cut" && orders_.cut) {
     const auto host = json.find("host"), time = json.find("ms");
     if (host == json.end() || !host->is_string() || time == json.end() ||
         !time->is_number_integer() || *time <= 0 || *time > kMaxCutMs)
-      return refusal(fmt::format("cut needs host, and ms from 1 to {}", kMaxCutMs));
+      co_return refusal(fmt::format("cut needs host, and ms from 1 to {}", kMaxCutMs));
     const auto done =
         orders_.cut(host->get<std::string>(), std::chrono::milliseconds(time->get<int>()));
-    if (!done) return refusal(done.error().message);
+    if (!done) co_return refusal(done.error().message);
   } else {
-    return refusal("no such order; there are: status, stop, sites, cut");
+    co_return refusal("no such order; there are: status, stop, sites, cut");
   }
-  return line_of(std::move(fields));
+  co_return line_of(std::move(fields));
 }
 
 void ControlServer::finish(const OrderedJson& line) {

@@ -23,7 +23,8 @@ class ControlServer {
     std::function<void(bool now)> stop;
     /// `sortie sites`: {"do": "ls" | "add" | "remove", ...}; returns the members of the answer. If
     /// empty, such requests are refused.
-    std::function<Result<nlohmann::ordered_json>(const nlohmann::json& order)> sites = {};
+    std::function<boost::asio::awaitable<Result<nlohmann::ordered_json>>(nlohmann::json order)>
+        sites = {};
     /// Cuts the link to a host for `time` (`sortie chaos`). If empty, such requests are refused.
     std::function<Result<>(const std::string& host, std::chrono::milliseconds time)> cut = {};
   };
@@ -44,7 +45,7 @@ class ControlServer {
   using Socket = boost::asio::local::stream_protocol::socket;
   boost::asio::awaitable<void> accept_loop();
   boost::asio::awaitable<void> serve(std::shared_ptr<Socket> client);
-  std::string answer(const std::string& request);
+  boost::asio::awaitable<std::string> answer(std::string request);
 
   boost::asio::any_io_executor executor_;
   Orders orders_;

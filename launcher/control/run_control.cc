@@ -34,7 +34,7 @@ ControlServer::Orders orders_for(SupervisedRun& run, RunFolder& folder, unsigned
                        {"epoch", epoch},     {"pid", ::getpid()},    {"progress", run.progress()}};
   };
   orders.stop = [&run](bool now) { run.stop(now); };
-  orders.sites = [&run](const nlohmann::json& order) { return run.sites_order(order); };
+  orders.sites = [&run](nlohmann::json order) { return run.sites_order(std::move(order)); };
   orders.cut = [&run, &folder, cut = std::move(cut)](const std::string& host,
                                                      std::chrono::milliseconds time) {
     return cut_link(run, folder, cut, host, time);

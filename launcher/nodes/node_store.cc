@@ -88,14 +88,12 @@ Result<NodeState> cordoned_hosts() {
   return store ? store->read() : NodeState{};
 }
 
-Result<CordonOutcome> cordon_hosts_of_run(
-    const NodeStore& store, const std::string& run, const std::vector<std::string>& hosts,
-    const std::function<std::pair<std::string, std::uint32_t>(const std::string&)>& reason_of,
-    const std::vector<std::string>& all) {
+Result<CordonOutcome> cordon_hosts_of_run(const NodeStore& store, const std::string& run,
+                                          const std::vector<CordonOrder>& orders,
+                                          const std::vector<std::string>& all) {
   CordonOutcome outcome;
   SORTIE_TRY(store.change([&](NodeState& state) {
-    for (const std::string& host : hosts) {
-      const auto [reason, blames] = reason_of(host);
+    for (const auto& [host, reason, blames] : orders) {
       const RunCordon done =
           cordon_by_run(state, {host, reason, this_user(), run, unix_time(), blames}, all);
       if (done == RunCordon::done) outcome.cordoned.push_back(host);

@@ -47,12 +47,17 @@ struct CordonOutcome {
   std::vector<std::string> cordoned;
   bool breaker_open = false;  // some hosts were not cordoned because of it
 };
-/// For the loop of a run: cordons `hosts` in `store`. `reason_of`: returns reason and number of
-/// blames of a host. `all`: all hosts that the run knows, including spares.
-Result<CordonOutcome> cordon_hosts_of_run(
-    const NodeStore& store, const std::string& run, const std::vector<std::string>& hosts,
-    const std::function<std::pair<std::string, std::uint32_t>(const std::string&)>& reason_of,
-    const std::vector<std::string>& all);
+/// A host that a run cordons, the reason, and for how many failures the host was blamed.
+struct CordonOrder {
+  std::string host;
+  std::string reason;
+  std::uint32_t blames = 0;
+};
+/// For the loop of a run: cordons hosts in `store`. `all`: all hosts that the run knows, including
+/// spares.
+Result<CordonOutcome> cordon_hosts_of_run(const NodeStore& store, const std::string& run,
+                                          const std::vector<CordonOrder>& orders,
+                                          const std::vector<std::string>& all);
 
 /// For the loop of a run: stores its current blames (Blame::run is ignored). Returns the
 /// chronic_hosts() for `runs` and `window`, with the reason for a cordon.

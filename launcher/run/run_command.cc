@@ -76,6 +76,14 @@ void wait_for_folder(const RunFolder& folder, Console& console) {
   }
 }
 
+/// The same for what this run has to say about its hosts.
+void wait_for_nodes(const FileCalls& file_calls, Console& console) {
+  if (file_calls.drain(std::chrono::seconds(1))) return;
+  console.message("waiting for the disk of nodes.json; Ctrl-C gives up");
+  while (!file_calls.drain(std::chrono::hours(1))) {
+  }
+}
+
 /// `folders`: those of the sites and, last, that of the run.
 void print_verdict(Console& console, const Verdict& verdict,
                    const std::vector<const RunFolder*>& folders) {
@@ -248,8 +256,10 @@ void adopt_into(RunLoop::Parts& parts, const SuperviseParts::Adopted& adopted) {
 namespace {
 
 RunLoop::Parts loop_parts(const SuperviseParts& with, Console& console, RunFolder& folder,
-                          Transport& transport, const asio::any_io_executor& executor) {
+                          Transport& transport, FileCalls& file_calls,
+                          const asio::any_io_executor& executor) {
   RunLoop::Parts parts{{executor, transport, with.binary, console, folder},
+                       file_calls,
                        replan_with(with.facts),
                        with.hosts,
                        with.spares};
@@ -269,10 +279,10 @@ RunLoop::Parts loop_parts(const SuperviseParts& with, Console& console, RunFolde
     return note_blames_of_run(*store, id, std::move(blames), recovery.cordon_runs, window);
   };
   parts.cordon = [id = with.folder.id()](
-                     const std::vector<std::string>& hosts, const RunLoop::ReasonOf& reason_of,
+                     const std::vector<CordonOrder>& hosts,
                      const std::vector<std::string>& all) -> Result<CordonOutcome> {
     SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
-    return cordon_hosts_of_run(store, id, hosts, reason_of, all);
+    return cordon_hosts_of_run(store, id, hosts, all);
   };
   parts.attempt.epoch = with.lock.epoch();
   return parts;
@@ -311,6 +321,7 @@ Result<SiteOfRun> plan_added_site(const SuperviseParts& with, const std::string&
 }
 
 Result<std::unique_ptr<SupervisedRun>> run_of(const SuperviseParts& with, Transport& transport,
+                                              FileCalls& file_calls,
                                               const asio::any_io_executor& executor) {
   // Called on the folder's thread, after the events of the start are on disk: `sortie status` may
   // be the next command of a script.
@@ -318,7 +329,8 @@ Result<std::unique_ptr<SupervisedRun>> run_of(const SuperviseParts& with, Transp
     if (detached) detached->started(id);
   };
   if (!with.sites) {
-    RunLoop::Parts parts = loop_parts(with, with.console, with.folder, transport, executor);
+    RunLoop::Parts parts =
+        loop_parts(with, with.console, with.folder, transport, file_calls, executor);
     parts.attempt.on_started = [started, &folder = with.folder] { folder.when_written(started); };
     if (with.adopted) adopt_into(parts, *with.adopted);
     return std::make_unique<RunLoop>(std::move(parts), with.job, with.plan);
@@ -334,8 +346,9 @@ Result<std::unique_ptr<SupervisedRun>> run_of(const SuperviseParts& with, Transp
   parts.epoch = with.lock.epoch();
   parts.adopts = with.adopted.has_value();
   parts.on_started = started;
-  parts.loop_parts = [&with, &transport, executor](Console& console, RunFolder& folder) {
-    return loop_parts(with, console, folder, transport, executor);
+  parts.loop_parts = [&with, &transport, &file_calls, executor](Console& console,
+                                                                RunFolder& folder) {
+    return loop_parts(with, console, folder, transport, file_calls, executor);
   };
   LauncherFacts facts = with.facts;
   facts.ask_trainer = {};
@@ -367,7 +380,8 @@ int supervise(const SuperviseParts& with) {
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   const auto transport = make_run_transport(io.get_executor(), job.runner, with.binary);
-  auto made = run_of(with, *transport, io.get_executor());
+  FileCalls file_calls(io.get_executor());
+  auto made = run_of(with, *transport, file_calls, io.get_executor());
   if (!made) {
     console.error(made.error().message);
     const int code = exit_code_for(made.error().code);
@@ -393,6 +407,7 @@ int supervise(const SuperviseParts& with) {
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // no-op if it has started
   print_verdict(console, verdict, folders);
+  wait_for_nodes(file_calls, console);
   // What a script redirects to a file must not be incomplete without an error. A reader that has
   // gone, or a stdout that was closed from the start, wants nothing.
   (void)console.flush(std::chrono::seconds(1));

@@ -87,7 +87,7 @@ asio::awaitable<Verdict> RunLoop::run() {
   for (const auto& started : started_) co_await started->attempt->swept();
   // A supervisor that has adopted the run takes the memory over.
   if (memory_ && !superseded) co_await memory_->release();
-  if (!superseded) cordon_chronic();
+  if (!superseded) co_await cordon_chronic();
   between_ = false;
   ended_ = true;
   folder.event(JournalEvent::end, {{"exit_code", verdict.exit_code},
@@ -185,15 +185,16 @@ Decision RunLoop::decide_now() {
 /// Adds the end of the attempt to the history and the journal.
 asio::awaitable<void> RunLoop::learn_of_end(Started& started, const Verdict& verdict) {
   history_.push_back(end_of_attempt(started, verdict));
-  const bool may_restart = recovers() && !stop_order_ && verdict.exit_code != 0;
-  if (!may_restart || needs_sweeps(started, decide_now())) {
+  const auto may_restart = [&] { return recovers() && !stop_order_ && verdict.exit_code != 0; };
+  if (may_restart()) co_await read_known_hosts(give_up_);
+  if (!may_restart() || needs_sweeps(started, decide_now())) {
     co_await started.attempt->swept();
     const double ended = history_.back().ended;
     history_.back() = end_of_attempt(started, verdict);
     history_.back().ended = ended;
   }
   parts_.attempt.folder.event(JournalEvent::attempt_end, event_fields(history_.back()));
-  note_blames();
+  co_await note_blames();
 }
 
 /// Decides after an attempt. Returns true if the next attempt shall start; plan_ is then its plan.
@@ -223,12 +224,13 @@ asio::awaitable<bool> RunLoop::go_on(Verdict& verdict) {
 /// Repeats the decision until all joining hosts are fit. Returns nullopt if the run ends.
 asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
   for (;;) {
+    co_await read_known_hosts(give_up_);
     Decision decision = decide_now();
     const DecisionMade made{history_.back().attempt, decision};
     parts_.attempt.folder.event(JournalEvent::decision, event_fields(made));
     if (decision.action == Decision::Action::stop) {
       conclude(decision, verdict);
-      cordon(decision.cordon);
+      co_await cordon(decision.cordon);
       co_return std::nullopt;
     }
     say_restart(decision, verdict);
@@ -236,7 +238,7 @@ asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
     if (fit) {
       // Only now: if no spare is fit the host stays, and its own run must not refuse it as
       // cordoned.
-      cordon(decision.cordon);
+      co_await cordon(decision.cordon);
       co_return decision;
     }
     verdict.shown = true;

@@ -22,6 +22,7 @@
 #include "launcher/nodes/node_store.h"
 #include "launcher/plan/plan.h"
 #include "launcher/recovery/decide.h"
+#include "launcher/run/file_calls.h"
 #include "launcher/run/memory_holders.h"
 #include "launcher/run/supervised_run.h"
 #include "launcher/supervise/attempt.h"
@@ -38,11 +39,11 @@ class RunLoop : public SupervisedRun {
     std::set<std::string> cordoned;
     bool breaker_open = false;
   };
-  /// Returns why a host is cordoned, and for how many failures it was blamed.
-  using ReasonOf = std::function<std::pair<std::string, std::uint32_t>(const std::string& host)>;
   struct Parts {
     Attempt::Parts attempt;  // for each attempt; `adopts` and `cgroups` for the first one only
-    Replan replan;           // empty: restarts use the same hosts only
+    /// Calls known_hosts, cordon and note_blames on its thread: they may block.
+    FileCalls& file_calls;
+    Replan replan;                               // empty: restarts use the same hosts only
     std::vector<config::HostSlots> hosts = {};   // hosts of `plan`
     std::vector<config::HostSlots> spares = {};  // recovery.spares
     /// Hosts of the job as configured. They may rejoin a run that continued with fewer hosts. Empty
@@ -50,13 +51,12 @@ class RunLoop : public SupervisedRun {
     std::vector<config::HostSlots> places = {};
     /// Number of ranks that the job was configured for; 0 = as many as in `plan`.
     std::uint32_t configured_ranks = 0;
-    /// Called before each decision. An error is printed; then no host counts as cordoned, and none
-    /// is cordoned. Empty function = nothing is known.
+    /// Called before each decision. An error is printed; then the hosts known before count as
+    /// cordoned, and none is cordoned. Empty function = nothing is known.
     std::function<Result<KnownHosts>()> known_hosts = {};
     /// Cordons `hosts` for all runs of this user. `all`: all hosts and spares of this run. Empty
     /// function = hosts are never cordoned.
-    std::function<Result<CordonOutcome>(const std::vector<std::string>& hosts,
-                                        const ReasonOf& reason_of,
+    std::function<Result<CordonOutcome>(const std::vector<CordonOrder>& hosts,
                                         const std::vector<std::string>& all)>
         cordon = {};
     /// Checks whether a host is fit to take part in the job with this plan. Completes within
@@ -130,7 +130,8 @@ class RunLoop : public SupervisedRun {
   boost::asio::awaitable<void> learn_of_end(Started& started, const Verdict& verdict);
   AttemptEnd end_of_attempt(const Started& started, const Verdict& verdict) const;
   Decision decide_now();
-  HostPool pool();
+  HostPool pool() const;
+  boost::asio::awaitable<void> read_known_hosts(std::shared_ptr<GiveUp> give_up);
   bool may_run_on(const std::vector<std::string>& hosts) const;
   bool needs_sweeps(const Started& started, const Decision& decision) const;
   boost::asio::awaitable<bool> go_on(Verdict& verdict);
@@ -142,10 +143,11 @@ class RunLoop : public SupervisedRun {
   boost::asio::awaitable<void> end_of_looking();
   std::vector<config::HostSlots> hosts_to_check(HostPool pool) const;
   void take_in_if_larger();
-  void note_blames();
-  void cordon_chronic();
+  boost::asio::awaitable<void> note_blames();
+  boost::asio::awaitable<void> cordon_chronic();
   std::vector<config::HostSlots> with_places() const;
-  void cordon(const std::vector<std::string>& hosts);
+  CordonOrder cordon_order(const std::string& host) const;
+  boost::asio::awaitable<void> cordon(std::vector<std::string> hosts);
   boost::asio::awaitable<bool> pause(std::chrono::steady_clock::time_point until,
                                      const Attempt* ended, Verdict& verdict);
   Result<> plan_next(const Decision& decision);
@@ -164,6 +166,7 @@ class RunLoop : public SupervisedRun {
   LaunchPlan plan_;
   std::vector<config::HostSlots> hosts_;
   std::vector<AttemptEnd> history_;
+  KnownHosts known_;             // when it was last read
   std::set<std::string> unfit_;  // spares that failed a check
   std::set<std::string> fit_;    // hosts that the run left and that have passed a check since
   std::map<std::string, std::string> chronic_;   // hosts that several runs blame -> reason

@@ -91,9 +91,9 @@ void RunLoop::answer(std::uint32_t rank, std::string json) {
   if (!between_ && !started_.empty()) started_.back()->attempt->answer(rank, std::move(json));
 }
 
-Result<nlohmann::ordered_json> SupervisedRun::sites_order(const nlohmann::json&) {
-  return fail(ErrorCode::usage,
-              "this run has no sites; give its hosts site=NAME to train over several");
+boost::asio::awaitable<Result<nlohmann::ordered_json>> SupervisedRun::sites_order(nlohmann::json) {
+  co_return fail(ErrorCode::usage,
+                 "this run has no sites; give its hosts site=NAME to train over several");
 }
 
 bool RunLoop::has_host(const std::string& name) const {

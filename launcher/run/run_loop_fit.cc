@@ -57,6 +57,8 @@ asio::awaitable<void> RunLoop::look_for_fit_hosts() {
     co_await fit_timer_.async_wait(kToken);
     if (over->given_up()) co_return;
     if (history_.empty()) continue;  // first attempt: all hosts take part
+    co_await read_known_hosts(over);
+    if (over->given_up()) co_return;
     const std::vector<config::HostSlots> hosts = hosts_to_check(pool());
     if (hosts.empty()) continue;
     config::HostSlots host = hosts[turn % hosts.size()];
@@ -72,6 +74,8 @@ asio::awaitable<void> RunLoop::look_for_fit_hosts() {
       parts_.attempt.folder.event(JournalEvent::host_fit, {{"host", name}});
       parts_.attempt.console.message(fmt::format("{} is fit again", name));
     }
+    co_await read_known_hosts(over);  // a check takes seconds
+    if (over->given_up()) co_return;
     take_in_if_larger();
   }
 }
@@ -90,7 +94,9 @@ void RunLoop::take_in_if_larger() {
 asio::awaitable<void> RunLoop::swap_slow_host(std::string host) {
   const auto over = give_up_;
   if (!recovers() || first_job_.recovery.slow_swaps == 0) co_return;
-  while (!over->given_up()) {
+  for (;;) {
+    co_await read_known_hosts(over);
+    if (over->given_up()) co_return;
     const auto spare = swap_for_slow(first_job_.recovery, history_, pool(), leaving_, host);
     if (!spare) {
       parts_.attempt.console.message(fmt::format(

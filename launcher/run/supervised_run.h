@@ -40,8 +40,8 @@ class SupervisedRun {
   virtual std::vector<const RunFolder*> site_folders() const { return {}; }
 
   /// Executes an order of `sortie sites` and returns the fields of the answer. ErrorCode::usage if
-  /// the run has no sites.
-  virtual Result<nlohmann::ordered_json> sites_order(const nlohmann::json& order);
+  /// the run has no sites; ErrorCode::timeout if the disk does not answer.
+  virtual boost::asio::awaitable<Result<nlohmann::ordered_json>> sites_order(nlohmann::json order);
 };
 
 }  // namespace sortie::launcher

@@ -10,7 +10,15 @@
 #include "launcher/sites/site_runs.h"
 
 namespace sortie::launcher {
+namespace asio = boost::asio;
 using SiteJson = nlohmann::ordered_json;
+
+static std::unexpected<Error> stalled(std::string_view what) {
+  return fail(ErrorCode::timeout,
+              fmt::format("the site is not {}: the disk of the run folder does not answer; repeat "
+                          "the order when it does",
+                          what));
+}
 
 SiteJson SiteRuns::site_list() const {
   SiteJson list = SiteJson::array();
@@ -41,59 +49,91 @@ SiteJson SiteRuns::site_list() const {
   return list;
 }
 
-Result<SiteJson> SiteRuns::sites_order(const nlohmann::json& order) {
+asio::awaitable<Result<SiteJson>> SiteRuns::sites_order(nlohmann::json order) {
   const std::string what = json_member::text(order, "do"), name = json_member::text(order, "site");
+  Result<> done;
   if (what == "add")
-    SORTIE_TRY(add(name, json_member::text(order, "hosts")));
+    done = co_await add(name, json_member::text(order, "hosts"));
   else if (what == "remove")
-    SORTIE_TRY(remove(name));
+    done = co_await remove(name);
   else if (what != "ls")
-    return fail(ErrorCode::usage, "sites: no such order; there are: ls, add, remove");
-  return SiteJson{{"round", outer_->coordinator().round()},
-                  {"epoch", outer_->coordinator().epoch()},
-                  {"sites", site_list()}};
+    done = fail(ErrorCode::usage, "sites: no such order; there are: ls, add, remove");
+  if (!done) co_return std::unexpected(done.error());
+  co_return SiteJson{{"round", outer_->coordinator().round()},
+                     {"epoch", outer_->coordinator().epoch()},
+                     {"sites", site_list()}};
 }
 
-Result<> SiteRuns::add(const std::string& name, const std::string& hosts) {
-  if (const std::string wrong = config::check_site_name(name); !wrong.empty())
-    return fail(ErrorCode::usage, wrong);
+Result<> SiteRuns::may_add(const std::string& name) {
   if (stopped_ || too_few_ || running_ == 0) return fail(ErrorCode::usage, "the run is ending");
   if (find(name))
     return fail(ErrorCode::usage,
                 fmt::format("the run has a site {} already; give the new one another name", name));
-  const auto index = static_cast<std::int64_t>(sites_.size());
-  auto planned = parts_.plan_site(name, hosts, index);
-  if (!planned) return std::unexpected(std::move(planned).error());
-  for (const config::HostSlots& host : planned->planned.hosts)
+  return {};
+}
+
+asio::awaitable<Result<>> SiteRuns::add(std::string name, std::string hosts) {
+  if (const std::string wrong = config::check_site_name(name); !wrong.empty())
+    co_return fail(ErrorCode::usage, wrong);
+  if (const Result<> may = may_add(name); !may) co_return may;
+  if (adding_)
+    co_return fail(ErrorCode::usage, "another site is being added; repeat the order after that");
+  adding_ = true;
+  Result<> added = co_await add_planned(std::move(name), std::move(hosts));
+  adding_ = false;
+  co_return added;
+}
+
+asio::awaitable<Result<>> SiteRuns::add_planned(std::string name, std::string hosts) {
+  const std::function<Result<SiteOfRun>()> plan =
+      [plan = parts_.plan_site, name, hosts, index = static_cast<std::int64_t>(sites_.size())] {
+        return plan(name, hosts, index);
+      };
+  auto planned = co_await file_calls_.call(plan, nullptr);
+  if (!planned) co_return stalled("planned");
+  if (!*planned) co_return std::unexpected(std::move(*planned).error());
+  for (const config::HostSlots& host : (*planned)->planned.hosts)
     for (const Site& site : sites_)
       if (!site.verdict && site.loop && site.loop->has_host(host.name))
-        return fail(ErrorCode::usage, fmt::format("host {} is at site {}", printable(host.name),
-                                                  site.what.planned.place.name));
-  Site& site = sites_.emplace_back(Site{std::move(*planned), {}, {}, {}});
-  if (auto written = write_names(); !written) {
-    sites_.pop_back();
-    return written;
-  }
+        co_return fail(ErrorCode::usage, fmt::format("host {} is at site {}", printable(host.name),
+                                                     site.what.planned.place.name));
+  const std::function<Result<>()> write = [&folder = parts_.folder, all = names() + name + "\n"] {
+    return folder.write(kNamesFile, all);
+  };
+  const auto written = co_await file_calls_.call(write, nullptr);
+  if (!written) co_return stalled("added");
+  if (!*written) co_return *written;
+  if (const Result<> may = may_add(name); !may) co_return may;
+  Site& site = sites_.emplace_back(Site{std::move(**planned), {}, {}, {}});
   outer_->add_site(name);
   parts_.folder.event(JournalEvent::site, {{"site", name}, {"state", "added"}});
   parts_.console.message(fmt::format("site {} is added, by `sortie sites add`", name));
   start(site);
-  return {};
+  co_return Result<>();
 }
 
-Result<> SiteRuns::remove(const std::string& name) {
+asio::awaitable<Result<>> SiteRuns::remove(std::string name) {
   Site* const site = find(name);
-  if (!site) return fail(ErrorCode::usage, fmt::format("the run has no site {}", printable(name)));
-  if (site->verdict) return fail(ErrorCode::usage, fmt::format("site {} has ended already", name));
+  if (!site)
+    co_return fail(ErrorCode::usage, fmt::format("the run has no site {}", printable(name)));
+  const Result<> over = fail(ErrorCode::usage, fmt::format("site {} has ended already", name));
+  if (site->verdict) co_return over;
   if (running_ == 1)
-    return fail(ErrorCode::usage, fmt::format("site {} is the last one; use `sortie stop`", name));
+    co_return fail(ErrorCode::usage,
+                   fmt::format("site {} is the last one; use `sortie stop`", name));
+  const std::function<Result<>()> write = [&folder = site->what.folder] {
+    return folder.write("removed", "");
+  };
+  const auto written = co_await file_calls_.call(write, nullptr);
+  if (!written) co_return stalled("removed");
+  if (!*written) co_return *written;
+  if (site->verdict) co_return over;
   site->stopped = true;
-  SORTIE_TRY(site->what.folder.write("removed", ""));
   parts_.folder.event(JournalEvent::site, {{"site", name}, {"state", "removed"}});
   parts_.console.message(fmt::format("site {} is removed, by `sortie sites remove`", name));
   outer_->remove_site(name);
   if (site->loop) site->loop->stop(false, "`sortie sites remove`");
-  return {};
+  co_return Result<>();
 }
 
 }  // namespace sortie::launcher

@@ -24,7 +24,8 @@ SiteRuns::SiteRuns(Parts parts)
           return site.loop && site.loop->send_forward(host, message);
         });
       }),
-      changed_(parts_.executor) {
+      changed_(parts_.executor),
+      file_calls_(parts_.executor) {
   for (SiteOfRun& site : parts_.sites) sites_.push_back({std::move(site), {}, {}, {}});
   parts_.sites.clear();
 }
@@ -68,13 +69,14 @@ Result<> SiteRuns::open() {
     if (std::ranges::find(known, name, &OuterCoordinator::SiteState::name) == known.end())
       outer_->add_site(name);
   }
-  return write_names();
+  return parts_.folder.write(kNamesFile, names());
 }
 
-Result<> SiteRuns::write_names() {
+/// Content of kNamesFile.
+std::string SiteRuns::names() const {
   std::string names;
   for (const Site& site : sites_) names += site.what.planned.place.name + "\n";
-  return parts_.folder.write("sites/names", names);
+  return names;
 }
 
 SiteRuns::Site* SiteRuns::find(const std::string& name) {

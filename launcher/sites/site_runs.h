@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/run/file_calls.h"
 #include "launcher/run/run_loop.h"
 #include "launcher/sites/forward_router.h"
 #include "launcher/sites/outer_service.h"
@@ -33,6 +34,9 @@ struct SiteOfRun {
   std::uint32_t configured_ranks = 0;
 };
 
+/// File of the run folder with the names of all sites, one per line.
+inline constexpr const char* kNamesFile = "sites/names";
+
 class SiteRuns final : public SupervisedRun {
  public:
   struct Parts {
@@ -46,7 +50,8 @@ class SiteRuns final : public SupervisedRun {
     /// Returns what all loops share (transport, binary, planning, cordoning), with the given
     /// console and folder.
     std::function<RunLoop::Parts(Console&, RunFolder&)> loop_parts = {};
-    /// Plans a site that is added to the active run. `hosts`: host lines.
+    /// Plans a site that is added to the active run. `hosts`: host lines. Called on a thread of its
+    /// own: it may block.
     std::function<Result<SiteOfRun>(const std::string& name, const std::string& hosts,
                                     std::int64_t index)>
         plan_site = {};
@@ -71,7 +76,7 @@ class SiteRuns final : public SupervisedRun {
   bool has_host(const std::string& name) const override;
   nlohmann::ordered_json progress() const override { return nullptr; }
   std::vector<const RunFolder*> site_folders() const override;
-  Result<nlohmann::ordered_json> sites_order(const nlohmann::json& order) override;
+  boost::asio::awaitable<Result<nlohmann::ordered_json>> sites_order(nlohmann::json order) override;
 
  private:
   struct Site {
@@ -94,20 +99,23 @@ class SiteRuns final : public SupervisedRun {
   Verdict verdict_of_all() const;
   Site* find(const std::string& name);
   nlohmann::ordered_json site_list() const;
-  Result<> add(const std::string& name, const std::string& hosts);
-  Result<> remove(const std::string& name);
-  Result<> write_names();
+  boost::asio::awaitable<Result<>> add(std::string name, std::string hosts);
+  boost::asio::awaitable<Result<>> add_planned(std::string name, std::string hosts);
+  Result<> may_add(const std::string& name);
+  boost::asio::awaitable<Result<>> remove(std::string name);
+  std::string names() const;
 
   Parts parts_;
-  std::list<Site> sites_;  // in config order; loops hold references to them
+  std::list<Site> sites_;  // in config order; loops and file_calls_ hold references to them
   std::unique_ptr<OuterService> outer_;
   ForwardRouter forwards_;
   std::size_t running_ = 0;
-  bool started_ = false;
+  bool started_ = false, adding_ = false;
   std::optional<OuterCoordinator::End> too_few_;
   std::optional<Verdict> stopped_;  // set by the first request of the user
   std::uint64_t refused_ = 0;       // number of refused questions
   boost::asio::steady_timer changed_;
+  FileCalls file_calls_;  // of `sortie sites`
 };
 
 }  // namespace sortie::launcher

@@ -7,6 +7,7 @@
 #include "common/asio/spawn.h"
 #include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
+#include "common/base/quantity.h"
 #include "launcher/run/successor.h"
 #include "launcher/supervise/attempt.h"
 #include "launcher/supervise/sweep.h"
@@ -159,10 +160,14 @@ void Attempt::note_swept(Host& host, const Result<wire::Swept>& outcome) {
   if (!outcome) {
     parts_.folder.event(JournalEvent::unconfirmed,
                         {{"host", name}, {"why", outcome.error().message}});
+    const std::string held =
+        hold_.count() == 0 ? ""
+                           : fmt::format("after a hold of {} (runner.on_launcher_loss), ",
+                                         short_time(static_cast<double>(hold_.count()) / 1000));
     parts_.console.error(
         fmt::format("{}: cleanup is not confirmed: {}; a runner that is alive ends "
-                    "its ranks by itself within runner.heartbeat_timeout and grace",
-                    name, outcome.error().message));
+                    "its ranks by itself {}within runner.heartbeat_timeout and grace",
+                    name, outcome.error().message, held));
     return;
   }
   parts_.folder.event(JournalEvent::swept,

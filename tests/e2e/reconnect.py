@@ -12,7 +12,8 @@ from pathlib import Path
 
 from adopt import HOLD, all_say
 from detach import Detached, counting, ended
-from harness import BUILD, Gates, Run, check, equal, executable_of, in_time, parent_of, wait_until, whole_events
+from harness import (BUILD, Gates, Run, check, equal, executable_of, in_time, own_store, parent_of, wait_until,
+                     whole_events)
 from machine_clock import now
 from victims import TIMING
 
@@ -212,6 +213,35 @@ def scenario_stalled_state_folder(bed):
             equal(run.log(1), b"one\ntwo\n", "what waited of rank 1")
             run.expect(r"run folder: .*rank-0.out: Illegal seek; the run continues")  # a log can not seek in a pipe
             check("lost" not in [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")], "a loss")
+            bed.expect_nothing_left(10)
+
+
+def scenario_a_rank_fails_while_nodes_json_stalls(bed):
+    """A rank of one site is killed while the disk of nodes.json does not answer: the other site keeps its hosts, and the site of
+    the rank restarts without an answer."""
+    settings = {**TIMING, "runner.heartbeat_timeout": "7s", "recovery.max_restarts": 5, "recovery.backoff": "200ms"}
+    with own_store(), Gates(bed) as gates, tempfile.TemporaryDirectory() as own:
+        config = Path(own, "job.toml")
+        config.write_text("[runner]\nhosts = [" + ", ".join(f'"{host} slots=1 site={site}"' for host, site in
+                                                           (("h01", "aa"), ("h02", "bb"), ("h03", "bb"))) + "]\n")
+        with Run(bed, "sh", "-c", f"{gates.wait('over')}; echo end", config=config, hosts="", settings=settings) as run:
+            def ranks(site):  # each site numbers its ranks from 0
+                return bed.ranks(f"{run.id()}-s{site}") if run.folder_of_run() else {}
+            wait_until(lambda: [len(ranks(site)) for site in (0, 1)] == [1, 2], 40, "the ranks of both sites")
+            stalled = Path(os.environ["XDG_STATE_HOME"], "sortie/nodes.json")
+            stalled.parent.mkdir(exist_ok=True)
+            os.mkfifo(stalled)  # an open for reading blocks until the FIFO has a writer
+            os.kill(ranks(0)[0][1], signal.SIGKILL)
+            run.wait_for_text("nodes.json: the disk does not answer; the blames of this failure may not be recorded", 40)
+            wait_until(lambda: (run.folder_of_run() / "sites/aa/attempts/2").exists(), 40, "attempt 2 of site aa")
+            time.sleep(10)  # of silence would lose the hosts of bb
+            writer = os.open(stalled, os.O_WRONLY | os.O_NONBLOCK)
+            stalled.unlink()
+            os.close(writer)
+            gates.open("over")
+            equal(run.wait(60), 0, "exit code")
+            names = [event["event"] for event in whole_events(run.folder_of_run() / "sites/bb/events.jsonl")]
+            check("host_lost" not in names and names.count("attempt") == 1, f"site bb did not just go on: {names}")
             bed.expect_nothing_left(10)
 
 

@@ -350,8 +350,23 @@ TEST_CASE("a lost host that is not reached again is named, and the end does not 
   CHECK(launch.run().exit_code == kExitLost);
   REQUIRE(launch.events_named("unconfirmed").size() == 1);
   CHECK(launch.events_named("unconfirmed")[0]["why"] == "Connection refused");
-  CHECK(launch.shown.find("bad: cleanup is not confirmed") != std::string::npos);
+  CHECK(launch.shown.find("bad: cleanup is not confirmed: Connection refused; a runner that is "
+                          "alive ends its ranks by itself within runner.heartbeat_timeout and "
+                          "grace") != std::string::npos);
   CHECK(launch.ran < test::patient(milliseconds(4000)));
+}
+
+TEST_CASE("a lost host that is not reached again: under a hold its ranks may continue that long") {
+  Launch launch({{"bad", {0}}, {"good", {0}}});
+  launch.job.runner.on_launcher_loss = "hold 2m";
+  // A runner that breaks the protocol is lost at once.
+  launch.host("bad").script =
+      after_start([](FakeRunner& runner) { runner.send_bytes(std::string(64, '\xff')); });
+  launch.host("good").script = run_until_stopped;
+  CHECK(launch.run().exit_code == kExitLost);
+  CHECK(launch.shown.find("a runner that is alive ends its ranks by itself after a hold of 2m00s "
+                          "(runner.on_launcher_loss), within runner.heartbeat_timeout and grace") !=
+        std::string::npos);
 }
 
 }  // namespace

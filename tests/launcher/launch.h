@@ -118,7 +118,11 @@ class Launch {
   std::vector<config::HostSlots> spares;
   std::function<Result<launcher::RunLoop::KnownHosts>()> known_hosts;
   launcher::RunLoop::Parts::Fitness fitness;
-  std::vector<std::string> cordoned;  // by the run, in this order
+  std::function<Result<std::map<std::string, std::string>>(std::vector<launcher::Blame>)>
+      note_blames;
+  launcher::FileCalls file_calls{io.get_executor()};
+  launcher::FileCalls* files = &file_calls;  // those of the run
+  std::vector<std::string> cordoned;         // by the run, in this order
   std::chrono::seconds limit{8};
   milliseconds stop_slack{3000};  // for hosts that end their ranks in time
   milliseconds sweep_reach{100};  // for hosts that are not reached again
@@ -133,6 +137,7 @@ class Launch {
   launcher::RunLoop::Parts parts(const launcher::RunnerBinary& binary, launcher::Console& console,
                                  launcher::RunFolder& folder) {
     return {{io.get_executor(), router, binary, console, folder, stop_slack, sweep_reach},
+            *files,
             [](const config::JobConfig& changed, const std::vector<config::HostSlots>& hosts) {
               return launcher::make_plan(changed, hosts, {});
             },
@@ -141,12 +146,15 @@ class Launch {
             {},
             0,
             known_hosts,
-            [this](const std::vector<std::string>& hosts, const launcher::RunLoop::ReasonOf&,
+            [this](const std::vector<launcher::CordonOrder>& orders,
                    const std::vector<std::string>&) -> Result<launcher::CordonOutcome> {
-              cordoned.insert(cordoned.end(), hosts.begin(), hosts.end());
-              return launcher::CordonOutcome{hosts, false};
+              launcher::CordonOutcome outcome;
+              for (const auto& order : orders) outcome.cordoned.push_back(order.host);
+              cordoned.insert(cordoned.end(), outcome.cordoned.begin(), outcome.cordoned.end());
+              return outcome;
             },
-            fitness};
+            fitness,
+            note_blames};
   }
 
   boost::asio::awaitable<void> watch_state() {

@@ -120,14 +120,14 @@ TEST_CASE("a damaged file stops readers and writers, and is left as it is") {
 TEST_CASE("a run's cordons: those that the breaker lets through") {
   const test::ScopedTempDir dir;
   const NodeStore store(dir / "nodes.json");
-  const auto why = [](const std::string& host) {
-    return std::pair<std::string, std::uint32_t>("rank 3 on " + host, 2);
+  const auto order = [](const std::string& host) {
+    return CordonOrder{host, "rank 3 on " + host, 2};
   };
   const std::vector<std::string> all = {"h1", "h2", "h3", "s1"};
-  auto outcome = cordon_hosts_of_run(store, "run-1", {"h1"}, why, all);
+  auto outcome = cordon_hosts_of_run(store, "run-1", {order("h1")}, all);
   REQUIRE(outcome);
   CHECK(outcome->cordoned == std::vector<std::string>{"h1"});
-  outcome = cordon_hosts_of_run(store, "run-2", {"h2", "h3"}, why, all);
+  outcome = cordon_hosts_of_run(store, "run-2", {order("h2"), order("h3")}, all);
   REQUIRE(outcome);
   CHECK(outcome->cordoned == std::vector<std::string>{"h2"});
   CHECK(outcome->breaker_open);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -53,7 +54,7 @@ struct SitesInMemory {
     parts.sites.push_back(site("a", 0));
     parts.sites.push_back(site("b", 1));
     parts.loop_parts = [this](Console& of_site, RunFolder& own) {
-      return RunLoop::Parts{{io.get_executor(), router, *binary, of_site, own}, {}};
+      return RunLoop::Parts{{io.get_executor(), router, *binary, of_site, own}, file_calls, {}};
     };
     parts.replan = [](const SitePlace&) { return RunLoop::Replan(); };
     parts.plan_site = [this](const std::string& name, const std::string&, std::int64_t index) {
@@ -64,6 +65,7 @@ struct SitesInMemory {
 
   sortie::test::ScopedTempDir dir;
   boost::asio::io_context io{1};
+  FileCalls file_calls{io.get_executor()};
   sortie::test::FakeTransport transport{io.get_executor()};
   TransportRouter router{std::make_unique<sortie::test::Borrowed>(transport),
                          std::make_unique<sortie::test::Borrowed>(transport)};
@@ -76,11 +78,13 @@ struct SitesInMemory {
 };
 
 /// Name of each site -> its state in the rounds; "unknown" if the coordinator does not know it.
-std::map<std::string, std::string> states_of(SiteRuns& runs) {
+boost::asio::awaitable<std::map<std::string, std::string>> states_of(SiteRuns& runs) {
   std::map<std::string, std::string> out;
-  const ordered_json answer = runs.sites_order({{"do", "ls"}}).value();
-  for (const auto& site : answer["sites"]) out[site["site"]] = site.value("rounds", "unknown");
-  return out;
+  nlohmann::json order = {{"do", "ls"}};
+  const auto answer = co_await runs.sites_order(std::move(order));
+  for (const auto& site : answer.value()["sites"])
+    out[site["site"]] = site.value("rounds", "unknown");
+  co_return out;
 }
 
 TEST_CASE("sites: another supervisor knows a site that was added and has not joined yet") {
@@ -100,7 +104,10 @@ TEST_CASE("sites: another supervisor knows a site that was added and has not joi
   }
   SiteRuns runs(std::move(parts));
   REQUIRE(runs.open());
-  const auto states = states_of(runs);
+  std::map<std::string, std::string> states;
+  boost::asio::co_spawn(world.io, states_of(runs),
+                        [&](std::exception_ptr, auto found) { states = std::move(found); });
+  world.io.poll();
   CHECK(states.at("a") == "down");
   CHECK(states.at("c") == wanted);
 }
@@ -144,18 +151,26 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
   SitesInMemory world;
   std::optional<SiteRuns> runs;
   bool asked = false;
-  world.transport.host("host-a").script = sortie::test::after_start([&](FakeRunner&) {
-    asked = true;
+  world.transport.host("host-a").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
     const fs::path names = world.folder->path() / "sites/names";
     fs::remove(names);
     fs::create_directory(names);
-    CHECK_FALSE(runs->sites_order({{"do", "add"}, {"site", "c"}, {"hosts", "host-c"}}));
-    CHECK(states_of(*runs).size() == 2);
-    const auto removed = runs->sites_order({{"do", "remove"}, {"site", "c"}});
-    REQUIRE_FALSE(removed);
+    nlohmann::json add = {{"do", "add"}, {"site", "c"}, {"hosts", "host-c"}};
+    const auto added = co_await runs->sites_order(std::move(add));
+    CHECK_FALSE(added);
+    const auto states = co_await states_of(*runs);
+    CHECK(states.size() == 2);
+    nlohmann::json remove = {{"do", "remove"}, {"site", "c"}};
+    const auto removed = co_await runs->sites_order(std::move(remove));
+    CHECK_FALSE(removed);
     CHECK(removed.error().message == "the run has no site c");
+    asked = true;
     runs->stop(false);
-  });
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
   world.transport.host("host-b").script = sortie::test::run_until_stopped;
   runs.emplace(world.parts());
   REQUIRE(runs->open());
@@ -173,10 +188,16 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
 TEST_CASE("sites: one that is removed says by which order it ended") {
   SitesInMemory world;
   std::optional<SiteRuns> runs;
-  world.transport.host("host-a").script = sortie::test::after_start([&](FakeRunner&) {
-    CHECK(runs->sites_order({{"do", "remove"}, {"site", "b"}}));
+  world.transport.host("host-a").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    nlohmann::json remove = {{"do", "remove"}, {"site", "b"}};
+    const auto removed = co_await runs->sites_order(std::move(remove));
+    CHECK(removed);
     runs->stop(false);
-  });
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
   world.transport.host("host-b").script = sortie::test::run_until_stopped;
   runs.emplace(world.parts());
   REQUIRE(runs->open());
@@ -192,6 +213,49 @@ TEST_CASE("sites: one that is removed says by which order it ended") {
   }
   CHECK(ended.at("a").starts_with("stopped by `sortie stop`"));
   CHECK(ended.at("b").starts_with("stopped by `sortie sites remove`"));
+}
+
+TEST_CASE("sites: the I/O thread goes on while the disk stalls under a site that is added") {
+  SitesInMemory world;
+  std::optional<SiteRuns> runs;
+  bool free = false, refused = false;
+  world.transport.host("host-a").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    nlohmann::json add = {{"do", "add"}, {"site", "c"}, {"hosts", "host-c"}};
+    const auto added = co_await runs->sites_order(std::move(add));
+    CHECK(added);
+    const auto states = co_await states_of(*runs);
+    CHECK(states.contains("c"));
+    CHECK(sortie::test::read_text(world.folder->path() / "sites/names") == "a\nb\nc\n");
+    runs->stop(false);
+    const bool told = co_await runner.until<wire::Stop>();
+    if (told) co_await runner.finish(true, SIGTERM);
+  };
+  for (const char* const host : {"host-b", "host-c"})
+    world.transport.host(host).script = sortie::test::run_until_stopped;
+  SiteRuns::Parts parts = world.parts();
+  const auto orders_another_site = [&]() -> boost::asio::awaitable<void> {
+    nlohmann::json add = {{"do", "add"}, {"site", "d"}, {"hosts", "host-d"}};
+    const auto added = co_await runs->sites_order(std::move(add));
+    refused = !added;
+  };
+  parts.plan_site = [&, plan = parts.plan_site](const std::string& name, const std::string& hosts,
+                                                std::int64_t index) {
+    // Blocks until the I/O thread has refused a second site.
+    const auto done = std::make_shared<std::promise<void>>();
+    boost::asio::co_spawn(world.io, orders_another_site,
+                          [done](std::exception_ptr) { done->set_value(); });
+    free = done->get_future().wait_for(std::chrono::seconds(3)) == std::future_status::ready;
+    return plan(name, hosts, index);
+  };
+  runs.emplace(std::move(parts));
+  REQUIRE(runs->open());
+  boost::asio::co_spawn(world.io, runs->run(),
+                        [&](std::exception_ptr, const Verdict&) { world.io.stop(); });
+  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  CHECK(free);
+  CHECK(refused);
 }
 
 TEST_CASE("sites: the trackers and logs of a site are finished when it ends") {
