@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/awaitable.hpp>
 #include <nlohmann/json.hpp>
 
@@ -41,19 +42,34 @@ wire::Adopt Attempt::adopt_order(Host& host) {
   return order;
 }
 
+/// Whether the host may be taken over later. A refusal of its runner, or a key that does not fit,
+/// would come again.
+static bool may_come_back(const std::optional<Error>& error, const HostSession& session) {
+  constexpr std::array kPassing = {ErrorCode::resolve, ErrorCode::connect, ErrorCode::handshake,
+                                   ErrorCode::timeout, ErrorCode::lost};
+  return error && !session.refusal() && std::ranges::find(kPassing, error->code) != kPassing.end();
+}
+
 void Attempt::start_adopted() {
   starting_ = false;
   std::vector<std::string> reached, lost;
   std::string first_error;
+  std::vector<Host*> away;
+  std::size_t ready = 0;
+  for (Host& host : hosts_)
+    if (host.state == HostState::ready)
+      ++ready;
+    else if (hold_.count() > 0 && may_come_back(host.error, *host.session))
+      away.push_back(&host);
   // Must precede the first watch().
-  names_.await_restored(static_cast<std::size_t>(
-      std::ranges::count(hosts_, HostState::ready, [](const Host& host) { return host.state; })));
+  names_.await_restored(ready + away.size());
   for (Host& host : hosts_) {
     if (host.state == HostState::ready) {
       reached.push_back(host.plan->name);
       watch(host);
       continue;
     }
+    if (std::ranges::find(away, &host) != away.end()) continue;
     host.state = HostState::lost;
     host.session->close();
     lost.push_back(host.plan->name);
@@ -67,6 +83,15 @@ void Attempt::start_adopted() {
                       {{"epoch", parts_.epoch}, {"hosts", reached}, {"lost", lost}});
   watch_.begin();
   parts_.console.message(fmt::format("adopted {} of {} hosts", reached.size(), hosts_.size()));
+  // Within the hold a host that was not reached is like one whose connection has just broken.
+  for (Host* const host : away) {
+    const Error why = *std::exchange(host->error, std::nullopt);
+    host->session->close();
+    host->session = std::make_shared<HostSession>(parts_.executor, host->plan->name, job_.runner);
+    host->state = HostState::running;
+    ++running_;
+    start_reconnect(*host, why);
+  }
   if (lost.empty()) {
     if (parts_.on_started) parts_.on_started();
     return;

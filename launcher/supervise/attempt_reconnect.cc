@@ -88,7 +88,9 @@ asio::awaitable<void> Attempt::reconnect_by(Host& host, std::shared_ptr<Reconnec
 }
 
 void Attempt::resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts) {
-  const std::uint64_t had = host.session->events_taken();
+  // What an earlier supervisor has taken is not missed.
+  const bool first = host.session->last_heard() == Clock::time_point{};
+  const std::uint64_t had = first ? session->events_taken() : host.session->events_taken();
   const std::uint64_t missed = session->events_taken() - std::min(had, session->events_taken());
   host.restored_at = Clock::now();
   host.session = std::move(session);

@@ -220,14 +220,37 @@ def scenario_hold_expires(bed):
         equal(run.sortie("attach", run.id).returncode, 5, "exit code of attach afterwards")
 
 
+def scenario_adopt_with_a_host_that_comes_back(bed):
+    """A host is down when the run is adopted: it is taken over when it is back within the hold, and nothing is lost."""
+    limit = 300
+    settings = {"runner.on_launcher_loss": "hold 60s", "runner.ssh.connect_timeout": "3s"}
+    with Gates(bed) as gates, Detached(bed, *counting(limit, 20, gates, "back", after=200), settings=settings) as run:
+        run.wait_for_numbers(20)
+        bed.link("h03", "down")
+        os.kill(run.supervisor(), signal.SIGKILL)
+        wait_until(lambda: not run.supervisors(), 10, "the end of the supervisor")
+        adopter = run.start("attach", "--adopt", run.id)
+        wait_until(lambda: '"link_lost"' in (run.path / "events.jsonl").read_text(), 40, "the adoption of the others")
+        equal({host["name"]: host["state"] for host in run.status()["hosts"]}["h03"], "reconnecting", "state of h03")
+        bed.link("h03", "up")
+        wait_until(lambda: '"link_restored"' in (run.path / "events.jsonl").read_text(), 40, "h03 is taken over")
+        gates.open("back")
+        ended(adopter, 60, 0)
+        said = (run.path / "supervisor.log").read_text()
+        check("adopted 3 of 4 hosts" in said and "h03: connected again" in said, said)
+        check("events_missed" not in (run.path / "events.jsonl").read_text(), "events that nobody missed")
+        run.expect_counted(limit)
+        bed.expect_nothing_left(10)
+
+
 def scenario_adopt_with_a_host_down(bed):
-    settings = {"runner.on_launcher_loss": "hold 20s", "runner.ssh.connect_timeout": "5s"}
+    """The host does not come back within the hold: the run ends."""
+    settings = {"runner.on_launcher_loss": "hold 20s", "runner.ssh.connect_timeout": "5s", "runner.heartbeat_timeout": "6s"}
     with Detached(bed, "sleep", "1000", settings=settings) as run:
         wait_until(lambda: len(bed.ranks()) == 4, 40, "4 ranks")
         bed.link("h03", "down")
         os.kill(run.supervisor(), signal.SIGKILL)
         wait_until(lambda: not run.supervisors(), 10, "the end of the supervisor")
-        done = run.sortie("attach", "--adopt", run.id)
-        equal(done.returncode, 5, f"exit code ({done.stderr})")
-        check("h03: lost" in done.stderr, f"h03 is not named: {done.stderr}")
+        output = ended(run.start("attach", "--adopt", run.id), 90, 5)
+        check("h03: lost" in output and "not reached again in" in output, f"h03 is not named: {output}")
         bed.expect_nothing_left(50)  # h03 ends its ranks itself when its hold expires
