@@ -164,20 +164,6 @@ TEST_CASE("groups complete after @, in every element, excluded ones too") {
   CHECK(after({"exec", "--groups", groups, "--hosts", "h"}) == Words{":nospace"});
   CHECK(after({"exec", "--groups", dir.str("none"), "--hosts", "@"}) == Words{":words"});
   CHECK(holds(after({"config", "init", "--preset", "gpt2-1"}), "gpt2-124m"));
-  // Words as a real bash splits them: at the @.
-  const std::string bash =
-      "source <('" SORTIE_BINARY
-      "' completion bash); compopt() { :; }\n"
-      "try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _sortie; echo \"${COMPREPLY[*]}\"; }\n";
-  const auto answer = [&](const std::string& words) {
-    return testing::run(
-               {"bash", "-c",
-                bash + "try '" SORTIE_BINARY "' exec --groups " + groups + " --hosts " + words})
-        .output;
-  };
-  CHECK(answer("@ g") == "good gpu\n");
-  CHECK(answer("@") == "cpu good gpu\n");
-  CHECK(answer("h1, @ c") == "cpu\n");
 }
 
 TEST_CASE("failures that differ in the host alone are one") {
