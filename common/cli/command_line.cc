@@ -8,7 +8,9 @@
 #include <cstdlib>
 
 #include "common/base/check.h"
+#include "common/base/command_name.h"
 #include "common/base/shell_text.h"
+#include "common/cli/parse_error.h"
 #include "common/cli/tree.h"
 
 namespace sortie::cli {
@@ -24,42 +26,6 @@ const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>&
   for (const std::string& word : words)
     if (const CLI::App* sub = subverb(*level, word)) level = sub;
   return level;
-}
-
-/// The first word that should name a verb but does not, "" if a verb is missing, and the app whose
-/// verb it should be. The app is nullptr if all verbs exist.
-std::pair<const CLI::App*, std::string> unknown_verb(const CLI::App& root,
-                                                     const std::vector<std::string>& words) {
-  const CLI::App* level = &root;
-  for (const std::string& word : words) {
-    if (subverbs(*level).empty()) break;
-    if (word.starts_with("-")) continue;
-    const CLI::App* verb = subverb(*level, word);
-    if (verb == nullptr) return {level, word};
-    level = verb;
-  }
-  return {subverbs(*level).empty() ? nullptr : level, ""};
-}
-
-/// Rewords CLI11's "hosts is required" as "hosts is missing", and "Value -1 not in range 0.000000
-/// to 1797693134...", whose limit has 309 digits, as "Value -1 is less than 0".
-std::string in_words(std::string what) {
-  constexpr std::string_view kRequired = " is required";
-  if (what.ends_with(kRequired))
-    what.replace(what.size() - kRequired.size(), kRequired.size(), " is missing");
-  constexpr std::string_view kUnlimited = " not in range 0.000000 to 179769";
-  if (const std::size_t at = what.find(kUnlimited); at != what.npos) {
-    constexpr std::string_view kValue = "Value ";
-    const std::size_t begin = what.rfind(kValue, at);
-    const std::string value = begin == what.npos ? "" : what.substr(begin + kValue.size());
-    char* end = nullptr;
-    const double number = std::strtod(value.c_str(), &end);
-    what.replace(at, what.npos,
-                 end != value.c_str() + value.find(' ') ? " is not a number"
-                 : number < 0                           ? " is less than 0"
-                                                        : " is not above 0");
-  }
-  return what;
 }
 
 /// Says what is wrong with a value of `app` or its parents that no option can have; "" if there is
@@ -98,16 +64,12 @@ Result<> check_program(const CLI::App& root, const Verb& verb, const Program& pr
     return {};
   return fail(ErrorCode::usage,
               fmt::format("{}: {} is a line for a shell, not the name of a program; did you mean "
-                          "`{} {} --shell -- {}`?",
-                          root.get_name(), shell_word(program.front()), root.get_name(),
-                          shell_text(arguments), shell_word(program.front())));
+                          "`{} --shell -- {}`?",
+                          root.get_name(), shell_word(program.front()), command_line(arguments),
+                          shell_word(program.front())));
 }
 
 }  // namespace
-
-bool looks_like_shell_line(std::string_view word) {
-  return word.find_first_of(" \t\n|&;<>$`") != word.npos;
-}
 
 void refuse_unusable_values(const CLI::App& root) {
   const CLI::App* verb = &root;
@@ -138,26 +100,8 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
     return usage(error.what());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return Choice{nullptr, root.exit(error)};
-    // `--hosts="$HOSTS"` if that variable is not set.
-    for (const std::string& word : given)
-      if (word.starts_with("--") && word.find('=') == word.size() - 1)
-        return usage(fmt::format("{}: the value is empty; give it one, or leave it out",
-                                 word.substr(0, word.size() - 1)));
-    const std::string advice = did_you_mean(root, given);
-    // A short flag after a program's name belongs to the program, even if it resembles one of ours.
-    const bool option_meant = advice.contains("`--");
-    const std::string form =
-        has_program || option_meant ? "" : with_program_behind_dashes(root, verbs, given);
-    if (!form.empty())
-      return usage(fmt::format("a program comes after --; did you mean `{}`?", form));
-    const auto [level, word] = unknown_verb(root, given);
-    if (level != nullptr && std::string_view(error.what()) == "A subcommand is required")
-      return fail(ErrorCode::usage, no_such_verb(*level, word, advice));
-    const CLI::App& verb = *named_verb(root, given);
-    const std::string remedy =
-        advice.empty() ? fmt::format("see `{} --help`", full_name(verb)) : advice;
     return fail(ErrorCode::usage,
-                fmt::format("{}: {}; {}", place_of(verb), in_words(error.what()), remedy));
+                parse_message(root, verbs, given, has_program ? &program : nullptr, error));
   }
   const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
   SORTIE_CHECK(verb != verbs.end());

@@ -3,7 +3,6 @@
 
 #include <CLI/App.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/base/result.h"
@@ -26,15 +25,5 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
 /// is empty or NaN. choose_verb() calls it after parsing; a program whose verbs run while the
 /// command line is parsed calls it before they do.
 void refuse_unusable_values(const CLI::App& root);
-
-/// The corrected command if words of a program are on the command line without a `--` before them:
-/// for `exec h[1-2] uptime -p` it is "sortie exec --hosts 'h[1-2]' -- uptime -p". Empty if
-/// something else is wrong. `arguments` excludes `--` and the words after it.
-std::string with_program_behind_dashes(const CLI::App& root, const Verbs& verbs,
-                                       const std::vector<std::string>& arguments);
-
-/// True if `word` has blanks, variables, pipes, redirections or the like, which only a shell
-/// interprets.
-bool looks_like_shell_line(std::string_view word);
 
 }  // namespace sortie::cli

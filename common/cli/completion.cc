@@ -15,22 +15,22 @@ namespace {
 
 // In these scripts @PROGRAM@ is the program's name and @NAME@ the same with _ for -.
 
-// bash splits words at =, : and @. The script joins the parts again, and removes from each
-// candidate the part of the word that bash has already split off.
+// bash splits words at =, : and @, also within what it then replaces: $2, which begins with the @.
+// The script joins the parts again, without quotes, and removes from each candidate what stands
+// before $2.
 constexpr const char* kBash =
     R"SCRIPT(# bash completion for @PROGRAM@; written by `@PROGRAM@ completion bash`
 _@NAME@() {
   local words=() word line typed mode=:words i
   for ((i = 1; i <= COMP_CWORD; i++)); do
-    word=${COMP_WORDS[i]}
+    word=${COMP_WORDS[i]//[\'\"]/}
     if ((i > 1)) && [[ $word == [=:]* || ${words[-1]} == *[=:@] || ($word == @* && ${words[-1]} == *[,!]) ]]; then
       words[-1]+=$word
     else
       words+=("$word")
     fi
   done
-  typed=${words[-1]}
-  typed=${typed%"${typed##*[=:@]}"}
+  typed=${words[-1]%"${2//[\'\"]/}"}
   COMPREPLY=()
   while IFS= read -r line; do
     case $line in

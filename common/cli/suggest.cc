@@ -31,6 +31,12 @@ const CLI::Option* option_named(const CLI::App& app, std::string_view name) {
 
 }  // namespace
 
+std::string see_help(const CLI::App& app) {
+  const std::string name = full_name(app);
+  return fmt::format("see `{}{} --help`", command_line({}),
+                     name.substr(std::min(name.find(' '), name.size())));
+}
+
 std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& arguments) {
   const CLI::App* level = &root;
   std::size_t place = 0;  // of the next positional
@@ -39,14 +45,7 @@ std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& a
     if (argument.starts_with("-") && argument.size() > 1) {
       const std::string name = argument.substr(0, argument.find('='));
       const CLI::Option* option = option_named(*level, name);
-      if (option == nullptr) {
-        std::vector<std::string> flags;
-        for (const CLI::Option* known : named_options(*level))
-          for (const std::string& spelling : spellings(*known)) flags.push_back(spelling);
-        if (std::string text = meant(name, flags); !text.empty()) return text;
-        continue;
-      }
-      if (!takes_value(*option)) continue;
+      if (option == nullptr || !takes_value(*option)) continue;
       const bool inside = argument.size() > name.size();
       const std::string value = inside                     ? argument.substr(name.size() + 1)
                                 : i + 1 < arguments.size() ? arguments[++i]
@@ -89,7 +88,7 @@ std::string no_such_verb(const CLI::App& level, const std::string& word,
                                                     : ", ",
                             verbs[i]->get_name());
   } else if (remedy.empty()) {
-    remedy = fmt::format("see `{} --help`", full_name(level));
+    remedy = see_help(level);
   }
   return fmt::format("{}: {}; {}", place_of(level), what, remedy);
 }

@@ -173,7 +173,7 @@ bool takes_value(const CLI::Option& option) {
 }
 
 std::vector<std::string> choices(const CLI::Option& option) {
-  // CLI::IsMember describes itself as "{a,b}".
+  // CLI::IsMember describes itself as "{a,b}", CLI::CheckedTransformer as "{a->0,b->1}".
   const std::string type = option.get_type_name();
   const std::size_t open = type.find('{');
   const std::size_t close = type.find('}', open == type.npos ? 0 : open);
@@ -182,7 +182,7 @@ std::vector<std::string> choices(const CLI::Option& option) {
   std::string words = type.substr(open + 1, close - open - 1);
   for (std::size_t comma = 0; comma != words.npos;) {
     comma = words.find(',');
-    out.push_back(words.substr(0, comma));
+    out.push_back(words.substr(0, std::min(comma, words.find("->"))));
     if (comma != words.npos) words.erase(0, comma + 1);
   }
   return out;

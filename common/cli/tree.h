@@ -59,7 +59,10 @@ std::string value_name(const CLI::Option& option);
 /// The words that the value must be one of; empty if it may be anything.
 std::vector<std::string> choices(const CLI::Option& option);
 
-/// "did you mean `run`?" for arguments that do not parse; "" if no known word is near.
+/// "see `sortie run --help`", with the name under which this program was found.
+std::string see_help(const CLI::App& app);
+
+/// "did you mean `run`?" for a verb or a value that does not exist; "" if no known word is near.
 std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& arguments);
 
 /// "sortie: nodes: no verb `list`; use ls, cordon or test". `advice` is the result of

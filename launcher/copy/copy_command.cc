@@ -139,10 +139,10 @@ Result<CopyTargets> copy_targets(const JobOptions& options, std::string_view ver
 
 int push_files(const CopyOptions& options) {
   const std::vector<std::string> locals(options.paths.begin(), options.paths.end() - 1);
-  const auto names = push_names(locals, options.paths.back());
-  if (!names) return say(names.error());
   const auto targets = copy_targets(options.job, "push");
   if (!targets) return say(targets.error());
+  const auto names = push_names(locals, options.paths.back());
+  if (!names) return say(names.error());
 
   HostCrew crew(targets->runner, targets->hosts);
   LocalTree tree;

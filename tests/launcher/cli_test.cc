@@ -268,9 +268,8 @@ TEST_CASE("a run whose output can not be written says where it is whole") {
   CHECK(succeeded.code == 9);
   const auto folder = std::filesystem::canonical(dir.path() / "state/runs/latest");
   CHECK(has(succeeded.output,
-            "sortie: write to stdout: No space left on device; the ranks' whole "
-            "output is in " +
-                (folder / "logs").string()));
+            "sortie: write to stdout: No space left on device; `sortie logs " +
+                folder.filename().string() + "` has all output of the ranks"));
   CHECK(test::read_text(folder / "logs/rank-0.out") == "text\n");
   CHECK(has(test::read_text(folder / "result.json"), "\"exit_code\": 0"));
   CHECK(shell(run + "'echo text; exit 3' > /dev/full").code == 3);

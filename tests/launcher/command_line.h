@@ -2,8 +2,10 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -17,8 +19,14 @@ namespace sortie::test {
 
 using testing::Finished;
 
+/// The program is found by PATH, so that the commands that it suggests begin with its name.
 inline Finished sortie(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), SORTIE_BINARY);
+  const std::filesystem::path binary = SORTIE_BINARY;
+  const char* path = std::getenv("PATH");
+  arguments.insert(arguments.begin(), {"/usr/bin/env",
+                                       fmt::format("PATH={}:{}", binary.parent_path().string(),
+                                                   path != nullptr ? path : ""),
+                                       binary.filename().string()});
   return testing::run(arguments);
 }
 

@@ -1,4 +1,5 @@
 // Completions, and the completion scripts in three real shells.
+#include "common/base/shell_text.h"
 #include "common/config/fields.h"
 #include "tests/launcher/command_line.h"
 
@@ -49,24 +50,56 @@ std::string in_shell(const test::ScopedTempDir& dir, const std::string& program,
   return done.output;
 }
 
+/// Types each of `typed` and the completion key in a real bash in a terminal of its own, where
+/// `setup` has been run; returns the lines that result.
+std::vector<std::string> in_bash(const test::ScopedTempDir& dir, const std::string& setup,
+                                 const std::vector<std::string>& typed) {
+  // C-x d shows the line between angle brackets and empties it.
+  test::write_text(dir / "rc", "PS1=; cd; source <(sortie completion bash)\n" + setup +
+                                   "\nshow() { echo \"<$READLINE_LINE>\"; READLINE_LINE=; }\n"
+                                   "bind -x '\"\\C-xd\": show'\necho '<begun>'\n");
+  std::string script = R"(
+zmodload zsh/zpty
+zpty session bash --noprofile --rcfile $HOME/rc -i
+drain() { local out all=; repeat 1000 { if zpty -rt session out; then all+=$out; [[ $all == *\>* ]] && break; else sleep 0.05; fi }; print -r -- $all }
+drain
+type() { zpty -n -w session $1$'\t\C-xd'; drain }
+)";
+  for (const std::string& line : typed) script += "type " + shell_word(line) + "\n";
+  const std::string shown = in_shell(dir, "zsh", script + "zpty -d session\n");
+  std::vector<std::string> out;
+  for (std::size_t begin = 0; (begin = shown.find('<', begin)) != shown.npos;) {
+    const std::size_t end = shown.find('>', begin);
+    if (const std::string line = shown.substr(begin + 1, end - begin - 1); line != "begun")
+      out.push_back(line);
+    begin = end;
+  }
+  return out;
+}
+
 TEST_CASE("bash completes") {
   const test::ScopedTempDir dir;
-  const std::string source =
-      "source <(sortie completion bash)\ncompopt() { echo \"opt $*\"; }\n"
-      "try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _sortie; "
-      "echo \"${COMPREPLY[*]}\"; }\n";
-  const auto answer = [&](const std::string& words) {
-    return in_shell(dir, "bash", source + "try " + words + "\n");
-  };
-  CHECK(answer("sortie expl") == "explain\n");
-  CHECK(answer("sortie run --ho") == "--hosts\n");
-  CHECK(answer("sortie plan --set runner.mp") == "opt -o nospace\nrunner.mpi=\n");
-  // Words as bash splits them: at the equals sign.
-  CHECK(answer("sortie plan --set runner.mpi = o") == "on off\n");
-  CHECK(answer("sortie plan --set runner.mpi =").starts_with("auto on off\n"));
-  CHECK(answer("sortie plan --set = runner.mp") == "opt -o nospace\nrunner.mpi=\n");
-  CHECK(answer("sortie run ''").starts_with("opt -o default\n"));
-  CHECK(in_shell(dir, "bash", source + "complete -p sortie\n") == "complete -F _sortie sortie\n");
+  test::write_text(dir / "job.toml", "");
+  fs::create_directories(dir / ".config/sortie");
+  test::write_text(dir / ".config/sortie/groups.toml", "good = \"g1\"\ncpu = \"c[1-2]\"\n");
+  using Words = std::vector<std::string>;
+  // Where bash completes the names of hosts itself, it also splits words at the @.
+  for (const char* setup : {"shopt -s hostcomplete", "shopt -u hostcomplete"}) {
+    CAPTURE(setup);
+    const Words lines = in_bash(
+        dir, setup,
+        {"sortie expl", "sortie run --ho", "sortie run jo", "sortie run --config=jo",
+         "sortie plan --set runner.mp", "sortie plan --set=runner.mp",
+         "sortie plan --set runner.mpi=of", "sortie exec --hosts @go", "sortie exec --hosts=@go",
+         "sortie exec --hosts h01,@go", "sortie exec --hosts @cpu,!@go",
+         "sortie exec --hosts 'h[1-2],@go", "sortie exec --hosts=\"@go"});
+    CHECK(lines == Words{"sortie explain ", "sortie run --hosts ", "sortie run job.toml ",
+                         "sortie run --config=job.toml ", "sortie plan --set runner.mpi=",
+                         "sortie plan --set=runner.mpi=", "sortie plan --set runner.mpi=off ",
+                         "sortie exec --hosts @good", "sortie exec --hosts=@good",
+                         "sortie exec --hosts h01,@good", "sortie exec --hosts @cpu,!@good",
+                         "sortie exec --hosts 'h[1-2],@good'", "sortie exec --hosts=\"@good\""});
+  }
 }
 
 TEST_CASE("zsh completes") {

@@ -1,5 +1,5 @@
 // Common mistakes on the command line, answered with the form that works.
-#include "common/cli/command_line.h"
+#include "common/cli/parse_error.h"
 #include "launcher/host/fold_failures.h"
 #include "tests/launcher/command_line.h"
 
@@ -32,6 +32,28 @@ TEST_CASE("a program in front of -- is answered with the whole command in its ri
            Row{{"run", "job.toml", "./my_mpi", "x"}, "sortie run job.toml -- ./my_mpi x"},
            Row{{"plan", "--slots", "2", "python3", "train.py"},
                "sortie plan --slots 2 -- python3 train.py"},
+           // The program stands behind --, the hosts do not have their option.
+           Row{{"exec", "h01", "--", "uptime", "-p"}, "sortie exec --hosts h01 -- uptime -p"},
+           Row{{"shell", "h01"}, "sortie shell --hosts h01"},
+           // A line for a shell needs --shell.
+           Row{{"exec", "--hosts", "@gpu", "echo $HOME; x"},
+               "sortie exec --hosts @gpu --shell -- 'echo $HOME; x'"},
+           Row{{"exec", "h1", "ls | wc"}, "sortie exec --hosts h1 --shell -- 'ls | wc'"},
+           Row{{"exec", "h1", "--", "ls | wc"}, "sortie exec --hosts h1 --shell -- 'ls | wc'"},
+           // Options of pdsh, mpirun and torchrun.
+           Row{{"exec", "-w", "h[01-02]", "uptime"}, "sortie exec --hosts 'h[01-02]' -- uptime"},
+           Row{{"exec", "-w", "h01", "--", "uptime"}, "sortie exec --hosts h01 -- uptime"},
+           Row{{"shell", "-w", "h01"}, "sortie shell --hosts h01"},
+           Row{{"push", "-w", "h01", "a", "b"}, "sortie push --hosts h01 a b"},
+           Row{{"run", "-n", "4", "./a", "-n", "1"}, "sortie run --slots 4 -- ./a -n 1"},
+           Row{{"run", "-np", "4", "--", "./a"}, "sortie run --slots 4 -- ./a"},
+           Row{{"run", "-np", "4", "-H", "h01,h02", "./a"},
+               "sortie run --hosts h01,h02 --slots 2 -- ./a"},
+           Row{{"run", "--hostfile", "f", "./a"}, "sortie run --set runner.hosts_file=f -- ./a"},
+           Row{{"run", "--nproc-per-node", "4", "train.py"},
+               "sortie run --slots 4 -- python3 train.py"},
+           Row{{"run", "--nnodes=2", "--nproc_per_node=4", "train.py"},
+               "sortie run --slots 4 --hosts HOSTS -- python3 train.py"},
        }) {
     CAPTURE(row.form);
     const Finished result = sortie(row.arguments);
@@ -42,6 +64,53 @@ TEST_CASE("a program in front of -- is answered with the whole command in its ri
   // Other mistakes keep their own messages.
   CHECK(has(sortie({"exec", "--hsots", "a", "uptime"}).output, "did you mean `--hosts`?"));
   CHECK(has(sortie({"status", "a", "b"}).output, "see `sortie status --help`"));
+  // Three ranks do not fit evenly on two hosts.
+  CHECK(has(sortie({"run", "-n", "3", "-H", "h1,h2", "./a"}).output,
+            "no option `-n`; did you mean `--slots`?"));
+  // A letter is near to each other letter, and means nothing.
+  CHECK(sortie({"run", "-x", "FOO", "./a"}).output ==
+        "sortie: run: no option `-x`; see `sortie run --help`\n");
+}
+
+TEST_CASE("what does not parse is said in words, in the order in which it was given") {
+  struct Row {
+    std::vector<std::string> arguments;
+    std::string text;
+  };
+  for (const Row& row : {
+           Row{{"attach", "a", "b", "c"},
+               "attach: `b c` are not expected; see `sortie attach --help`"},
+           Row{{"exec", "--hosts", "h01", "--hosts", "h02", "--", "x"},
+               "exec: --hosts: given twice; write one list, as in --hosts h01,h02"},
+           Row{{"run", "--slots", "1", "--slots", "2", "--slots", "2", "--", "x"},
+               "run: --slots: given 3 times; give it once"},
+           Row{{"config", "init", "--preset"},
+               "config init: --preset: a value is missing; see `sortie config init --help`"},
+           Row{{"config", "diff", "a"},
+               "config diff: configs: 2 are needed, 1 given; see `sortie config diff --help`"},
+           Row{{"push", "--hosts", "h1", "a"}, "push: REMOTE is missing; see `sortie push --help`"},
+           Row{{"pull"}, "pull: REMOTE... LOCALDIR are missing; see `sortie pull --help`"},
+           Row{{"push", "--relay", "offf", "--hosts", "h1", "a", "b"},
+               "push: --relay: offf is none of auto, off, on; did you mean `off`?"},
+           Row{{"completion", "xyzzy"},
+               "completion: shell: xyzzy is none of bash, zsh, fish; see `sortie completion "
+               "--help`"},
+       }) {
+    CAPTURE(row.text);
+    const Finished result = sortie(row.arguments);
+    CHECK(result.output == "sortie: " + row.text + "\n");
+    CHECK(result.code == 2);
+  }
+  // Hosts are missing, even if the first word looks like one.
+  for (const char* verb : {"push", "pull"})
+    CHECK(sortie({verb, "h01", "a", "b"}).output.starts_with("sortie: which hosts? `sortie "));
+}
+
+TEST_CASE("suggested commands begin with the name under which the program was found") {
+  const std::filesystem::path folder = std::filesystem::path(SORTIE_BINARY).parent_path();
+  const std::string output =
+      shell("cd '" + folder.parent_path().string() + "' && bin/sortie exec h1 uptime").output;
+  CHECK_MESSAGE(has(output, "did you mean `bin/sortie exec --hosts h1 -- uptime`?"), output);
 }
 
 TEST_CASE("a line for a shell as the name of a program is answered with --shell") {
@@ -164,20 +233,6 @@ TEST_CASE("groups complete after @, in every element, excluded ones too") {
   CHECK(after({"exec", "--groups", groups, "--hosts", "h"}) == Words{":nospace"});
   CHECK(after({"exec", "--groups", dir.str("none"), "--hosts", "@"}) == Words{":words"});
   CHECK(holds(after({"config", "init", "--preset", "gpt2-1"}), "gpt2-124m"));
-  // Words as a real bash splits them: at the @.
-  const std::string bash =
-      "source <('" SORTIE_BINARY
-      "' completion bash); compopt() { :; }\n"
-      "try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _sortie; echo \"${COMPREPLY[*]}\"; }\n";
-  const auto answer = [&](const std::string& words) {
-    return testing::run(
-               {"bash", "-c",
-                bash + "try '" SORTIE_BINARY "' exec --groups " + groups + " --hosts " + words})
-        .output;
-  };
-  CHECK(answer("@ g") == "good gpu\n");
-  CHECK(answer("@") == "cpu good gpu\n");
-  CHECK(answer("h1, @ c") == "cpu\n");
 }
 
 TEST_CASE("failures that differ in the host alone are one") {

@@ -49,6 +49,8 @@ TEST_CASE("what is mistyped is answered with what is near, in one line, and exit
        {Row{{"genrate"}, "did you mean `generate`?"},
         Row{{"data", "buidl"}, "did you mean `build`?"},
         Row{{"generate", "--promt", "x"}, "did you mean `--prompt`?"},
+        Row{{"data", "build", "--tokeniser", "byte"},
+            "data build: no option `--tokeniser`; did you mean `--tokenizer`?"},
         Row{{"probe", "m", "--dtype", "bf61"}, "did you mean `bf16`?"},
         Row{{"help", "evla"}, "did you mean `eval`?"}, Row{{"man", "evla"}, "did you mean `eval`?"},
         Row{{"checkpoint"}, "sortie-train: checkpoint: a verb is missing; use "},
@@ -138,7 +140,8 @@ TEST_CASE("completions know verbs, flags and words") {
                          "COMP_WORDS=(" +
                              words +
                              "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); "
-                             "_sortie_train; echo \"${COMPREPLY[*]}\"; complete -p sortie-train"})
+                             "_sortie_train sortie-train \"${COMP_WORDS[-1]}\"; echo "
+                             "\"${COMPREPLY[*]}\"; complete -p sortie-train"})
         .output;
   };
   CHECK(in_bash("sortie-train genera") == "generate\ncomplete -F _sortie_train sortie-train\n");
