@@ -205,10 +205,8 @@ class Selection {
       ++removed;
     }
     if (removed > 0 || element.starts_with('@') || groups_.is_any()) return {};
-    return bad(
-        fmt::format("{} is to be left out but is not among the hosts; see whether it is "
-                    "spelled as they are",
-                    quote(shorten(element))));
+    return bad(fmt::format("{} is not among the hosts and can not be left out; check its spelling",
+                           quote(shorten(element))));
   }
 
   Names take() {

@@ -30,8 +30,9 @@ bool entry_path_less(std::string_view a, std::string_view b);
 std::string_view parent_of(std::string_view path);
 std::string_view name_of(std::string_view path);
 
-/// Code of a RunnerError about one path of a pull that can not be sent.
-inline constexpr std::string_view kMissingPath = "missing_path";
+/// Begins the code of a RunnerError about one path of a pull that can not be sent; the name of the
+/// ErrorCode follows: "missing_path:io".
+inline constexpr std::string_view kMissingPath = "missing_path:";
 
 /// Text for messages: printable, at most 200 bytes of the path.
 std::string shown_path(std::string_view path);

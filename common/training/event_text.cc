@@ -9,14 +9,10 @@
 namespace sortie::training {
 namespace {
 
-std::string plural(std::int64_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 std::string line_of(const StartEvent& e) {
   const std::string device =
-      e.gpu.empty() ? fmt::format("{} ({}), {} x {}", e.cpu, e.isa, plural(e.world_size, "rank"),
-                                  plural(e.threads, "thread"))
+      e.gpu.empty() ? fmt::format("{} ({}), {} x {}", e.cpu, e.isa, counted(e.world_size, "rank"),
+                                  counted(e.threads, "thread"))
                     : fmt::format("{} x {}", e.world_size, e.gpu);
   std::string line = fmt::format("training {} with {} parameters, {} on {}, {} x {} tokens a step",
                                  e.architecture, short_number(static_cast<double>(e.parameters)),
@@ -75,12 +71,12 @@ std::string line_of(const RollbackEvent& e) {
 std::string line_of(const RoundEvent& e) {
   std::string line = fmt::format(
       "step {:>6}  round {} of {}: {}B sent, {}B received, {:.1f} s, {:.1f} s of them waiting",
-      e.step, e.round, plural(e.sites, "site"), short_number(static_cast<double>(e.bytes_sent)),
+      e.step, e.round, counted(e.sites, "site"), short_number(static_cast<double>(e.bytes_sent)),
       short_number(static_cast<double>(e.bytes_received)), e.seconds, e.wait_seconds);
   if (std::isfinite(e.utilisation)) line += fmt::format(", {:.0f} % useful", 100 * e.utilisation);
   if (e.contributors < e.sites)
     line += fmt::format(", {} without a change of its own", e.sites - e.contributors);
-  if (e.aborted > 0) line += fmt::format(", {} called off before", plural(e.aborted, "exchange"));
+  if (e.aborted > 0) line += fmt::format(", {} called off before", counted(e.aborted, "exchange"));
   return line;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/base/quantity.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/fold_failures.h"
 
@@ -194,9 +195,8 @@ std::string check_text(const std::vector<HostResult>& hosts,
                      details(hosts, findings, options) + masters_text(hosts);
   std::map<Verdict, std::size_t> counts;
   for (const auto& list : findings) ++counts[worst_of(list)];
-  text += fmt::format("{} host{}: {} passed, {} with warnings, {} failed\n", hosts.size(),
-                      hosts.size() == 1 ? "" : "s", counts[Verdict::pass], counts[Verdict::warn],
-                      counts[Verdict::fail]);
+  text += fmt::format("{}: {} passed, {} with warnings, {} failed\n", counted(hosts.size(), "host"),
+                      counts[Verdict::pass], counts[Verdict::warn], counts[Verdict::fail]);
   return text;
 }
 

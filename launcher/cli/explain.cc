@@ -107,8 +107,9 @@ Result<Answer> explain(const std::string& word) {
 }
 
 std::string text_of(const Answer& answer) {
-  return fmt::format("{}: {}\n  {}\n  {}\n", answer.what, answer.text.name, answer.text.meaning,
-                     answer.text.advice);
+  const bool named = answer.what.contains(answer.text.name);  // host_key (exit code 4)
+  return fmt::format("{}{}\n  {}\n  {}\n", answer.what, named ? "" : ": " + answer.text.name,
+                     answer.text.meaning, answer.text.advice);
 }
 
 nlohmann::ordered_json json_of(const Answer& answer) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/exit_code.h"
+#include "common/base/quantity.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/console.h"
 #include "launcher/control/control_client.h"
@@ -143,10 +144,10 @@ class Attachment {
   int run() {
     connect();
     if (!record_.result)
-      console_.message(fmt::format("attached to {}: {}, {} rank{} on {}; Ctrl-C leaves it running",
-                                   record_.id, record_.state_text(), record_.world_size,
-                                   record_.world_size == 1 ? "" : "s",
-                                   config::fold_host_names(record_.host_names())));
+      console_.message(fmt::format("attached to {}: {}, {} on {}{}", record_.id,
+                                   record_.state_text(), counted(record_.world_size, "rank"),
+                                   config::fold_host_names(record_.host_names()),
+                                   record_.alive() ? "; Ctrl-C leaves it running" : ""));
     for (bool more = false;;) {
       if (const int number = wait(more)) return detached(number);
       take_sites();

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/base/quantity.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
 #include "launcher/console/console.h"
@@ -133,8 +134,8 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
   };
   row("name", record.name);
   row("command", record.command());
-  row("hosts", fmt::format("{} ({} ranks)", config::fold_host_names(record.host_names()),
-                           record.world_size));
+  row("hosts", fmt::format("{} ({})", config::fold_host_names(record.host_names()),
+                           counted(record.world_size, "rank")));
   row("started", ago(record.started()) + " ago");
   if (record.result) row("took", short_time(record.result->ended - record.result->started));
   row("supervisor", fmt::format("{}{}", record.supervisor.process(),
@@ -144,8 +145,7 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
   row("trouble", quiet);
   row("hosts hold", held_text(record));
   if (view.restarts() > 0 || view.restarting())
-    row("attempt", fmt::format("{} ({} restart{})", view.attempt(), view.restarts(),
-                               view.restarts() == 1 ? "" : "s"));
+    row("attempt", fmt::format("{} ({})", view.attempt(), counted(view.restarts(), "restart")));
   if (!view.cordoned.empty()) row("cordoned", config::fold_host_names(view.cordoned));
   // The failure that was seen first stopped the ranks; the first cause, known later, may be
   // another.
@@ -155,8 +155,7 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
   for (const std::string& host : view.fit_again) row("fit again", host);
   if (record.alive()) row("planned", view.planned);
   row("round", rounds_text(view, unix_time()));
-  if (view.adoptions > 0)
-    row("adopted", fmt::format("{} time{}", view.adoptions, view.adoptions == 1 ? "" : "s"));
+  if (view.adoptions > 0) row("adopted", counted(view.adoptions, "time"));
   row("folder", record.path.string());
   for (const auto& [name, value] : training_rows(view.training, record.training_run(), unix_time()))
     row(name, value);
@@ -333,7 +332,7 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
     table += fmt::format("\nsite {}  {}{}{}\n", site,
                          entry["state"] == "removed" ? "removed" : part->state_text(),
                          part->attempt > 1 ? fmt::format(", attempt {}", part->attempt) : "",
-                         in_vain > 0 ? fmt::format(", {} steps in vain", in_vain) : "");
+                         in_vain > 0 ? fmt::format(", {} in vain", counted(in_vain, "step")) : "");
     table += attempts_text(part_view) + rows.table.substr(1);
     sites.push_back(std::move(entry));
   }

@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "common/base/command_name.h"
 #include "common/base/elapsed.h"
 #include "common/base/exit_code.h"
 #include "common/base/print_stderr.h"
+#include "common/base/quantity.h"
 #include "common/cli/print.h"
 #include "common/config/hostlist.h"
 #include "common/files/entry_path.h"
@@ -60,8 +63,8 @@ Summary summary_of(const std::vector<HostResult>& results) {
   return sum;
 }
 
-/// `missing`: paths that each host lacks; empty for a push.
-using Missing = std::vector<std::vector<std::string>>;
+/// Paths that each host lacks or can not read; empty for a push.
+using Missing = std::vector<std::vector<Error>>;
 
 std::string json_text(const char* schema, const std::vector<HostResult>& results, double seconds,
                       const Missing& missing = {}) {
@@ -71,9 +74,11 @@ std::string json_text(const char* schema, const std::vector<HostResult>& results
     const bool lacks = i < missing.size() && !missing[i].empty();
     nlohmann::ordered_json host = {{"host", result.host}, {"ok", !result.error && !lacks}};
     if (lacks) {
-      host["missing"] = missing[i];
-      host["error"] = error_code_name(ErrorCode::not_found);
-      host["message"] = fmt::format("{}", fmt::join(missing[i], "; "));
+      std::vector<std::string> texts;
+      for (const Error& error : missing[i]) texts.push_back(error.message);
+      host["missing"] = texts;
+      host["error"] = error_code_name(missing[i].front().code);
+      host["message"] = fmt::format("{}", fmt::join(texts, "; "));
     }
     if (result.error) {
       host["error"] = error_code_name(result.error->code);
@@ -96,8 +101,8 @@ void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress
     const std::vector<std::string>& links = progresses[host].links_left_out;
     if (links.empty()) continue;
     const std::size_t named = std::min(links.size(), kMostNamed);
-    print_stderr("{}: {} symlink{} left out, because what {} to is not in the copy: {}{}\n",
-                 crew.results()[host].host, links.size(), links.size() == 1 ? "" : "s",
+    print_stderr("{}: {} left out, because what {} to is not in the copy: {}{}\n",
+                 crew.results()[host].host, counted(links.size(), "symlink"),
                  links.size() == 1 ? "it points" : "they point",
                  fmt::join(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(named), ", "),
                  links.size() > named ? " ..." : "");
@@ -112,8 +117,7 @@ int finish(const HostCrew& crew, const std::string& result_text, const Missing& 
     const HostResult& result = crew.results()[i];
     if (result.error) failed.push_back(result);
     if (i < missing.size())
-      for (const std::string& text : missing[i])
-        failed.push_back({result.host, Error{ErrorCode::not_found, text}, {}});
+      for (const Error& error : missing[i]) failed.push_back({result.host, error, {}});
   }
   const int exit_code = print_host_errors(failed);
   if (!crew.interrupted()) return exit_code != kExitOk ? exit_code : printed;
@@ -126,9 +130,9 @@ int finish(const HostCrew& crew, const std::string& result_text, const Missing& 
 Result<CopyTargets> copy_targets(const JobOptions& options, std::string_view verb) {
   if (options.hosts.empty() && options.config.empty())
     return fail(ErrorCode::usage,
-                fmt::format("sortie: which hosts? `sortie {} --hosts 'gpu[01-04]' ...`, or --config"
+                fmt::format("sortie: which hosts? `{} --hosts 'gpu[01-04]' ...`, or --config"
                             " FILE for the hosts of a job",
-                            verb));
+                            command_line({std::string(verb)})));
   SORTIE_ASSIGN_OR_RETURN(auto loaded, load_options(options));
   resolve_job_paths(loaded.job);
   CopyTargets targets{loaded.job.runner, {}};
@@ -170,7 +174,7 @@ int push_files(const CopyOptions& options) {
   };
   const auto tick = [&] {
     if (upload)
-      progress.show(fmt::format("push to {} hosts", crew.size()), upload->bytes_done(),
+      progress.show(fmt::format("push to {}", counted(crew.size(), "host")), upload->bytes_done(),
                     upload->bytes_wanted());
     else
       progress.show("reading files", hashed, 0);
@@ -184,8 +188,9 @@ int push_files(const CopyOptions& options) {
   if (options.json) {
     text = json_text("sortie/push/1", crew.results(), seconds);
   } else if (sum.hosts > 0) {
-    text = fmt::format("{} files, {}, on {} of {} hosts in {:.1f} s: {} files written", tree.files,
-                       byte_count(tree.bytes), sum.hosts, crew.size(), seconds, sum.files);
+    text = fmt::format("{}, {}, on {} of {} in {:.1f} s: {} written", counted(tree.files, "file"),
+                       byte_count(tree.bytes), sum.hosts, counted(crew.size(), "host"), seconds,
+                       counted(sum.files, "file"));
     if (sum.from_launcher + sum.from_hosts > 0)
       text += fmt::format(", {} sent from here", byte_count(sum.from_launcher));
     if (sum.from_hosts > 0)
@@ -223,7 +228,7 @@ int pull_files(const CopyOptions& options) {
       sum.wanted += one.wanted;
       sum.done += one.done;
     }
-    progress.show(fmt::format("pull from {} hosts", crew.size()), sum.done, sum.wanted);
+    progress.show(fmt::format("pull from {}", counted(crew.size(), "host")), sum.done, sum.wanted);
   };
   const Result<> ran = crew.run(first, work, tick);
   progress.clear();
@@ -232,13 +237,15 @@ int pull_files(const CopyOptions& options) {
   const Summary sum = summary_of(crew.results());
   Missing missing;
   for (DownloadProgress& one : progresses) missing.push_back(std::move(one.missing));
+  const bool any = std::ranges::any_of(
+      crew.results(), [](const HostResult& result) { return !result.done.folder.empty(); });
   std::string text;
   if (options.json)
     text = json_text("sortie/pull/1", crew.results(), seconds, missing);
   else if (sum.hosts > 0)
-    text = fmt::format("{} files, {}, from {} of {} hosts in {:.1f} s; they are in {}/HOST/\n",
-                       sum.files, byte_count(sum.from_hosts), sum.hosts, crew.size(), seconds,
-                       local.string());
+    text = fmt::format("{}, {}, from {} of {} in {:.1f} s{}\n", counted(sum.files, "file"),
+                       byte_count(sum.from_hosts), sum.hosts, counted(crew.size(), "host"), seconds,
+                       any ? fmt::format("; they are in {}/HOST/", local.string()) : "");
   const int exit_code = finish(crew, text, missing);
   say_links_left_out(crew, progresses);
   return exit_code;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/quantity.h"
 #include "launcher/copy/progress.h"
 
 namespace sortie::launcher {
@@ -21,8 +22,8 @@ std::string image_text(const PushReport& report) {
   }
   if (good == 0) return "";
   std::string text =
-      fmt::format("{} ({}) on {} of {} hosts in {:.1f} s", report.image,
-                  report.image_id.substr(0, 19), good, report.outcomes.size(), report.seconds);
+      fmt::format("{} ({}) on {} of {} in {:.1f} s", report.image, report.image_id.substr(0, 19),
+                  good, counted(report.outcomes.size(), "host"), report.seconds);
   if (present > 0) text += fmt::format(", {} had it", present);
   if (from_here > 0) text += fmt::format(", {} sent from here", byte_count(from_here));
   if (from_hosts > 0) text += fmt::format(", {} from host to host", byte_count(from_hosts));

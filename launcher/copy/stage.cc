@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "common/base/quantity.h"
 #include "common/config/stage.h"
 #include "common/files/piece.h"
 #include "launcher/console/console.h"
@@ -71,8 +72,8 @@ asio::awaitable<Result<std::string>> Stager::stage(std::size_t index,
 std::string Stager::summary() const {
   const bool all = staged_ == hosts_;
   std::string text =
-      fmt::format("{} files, {}, staged on {}{} host{}", tree_.files, byte_count(tree_.bytes),
-                  staged_, all ? "" : fmt::format(" of {}", hosts_), hosts_ == 1 ? "" : "s");
+      fmt::format("{}, {}, staged on {}{}", counted(tree_.files, "file"), byte_count(tree_.bytes),
+                  all ? "" : fmt::format("{} of ", staged_), counted(hosts_, "host"));
   if (from_launcher_ + from_hosts_ == 0) return all ? text + ": all there already" : text;
   text += fmt::format(": {} sent from here", byte_count(from_launcher_));
   if (from_hosts_ > 0) text += fmt::format(", {} from host to host", byte_count(from_hosts_));

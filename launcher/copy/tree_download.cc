@@ -66,7 +66,7 @@ Result<> leave_out(files::TreeWriter& tree, std::uint32_t entry, std::string why
   const std::uint64_t before = tree.missing_bytes();
   SORTIE_TRY(tree.leave_out(entry));
   progress.wanted -= before - tree.missing_bytes();
-  progress.missing.push_back(std::move(why));
+  progress.missing.push_back({ErrorCode::io, std::move(why)});
   return {};
 }
 
@@ -113,8 +113,10 @@ asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSessi
     if (!message) co_return std::unexpected(std::move(message).error());
     if (std::holds_alternative<wire::FilesProgress>(*message)) continue;  // it is reading files
     if (const auto* error = std::get_if<wire::RunnerError>(&*message);
-        error && error->code == files::kMissingPath && progress.missing.size() < kMaxMissing) {
-      progress.missing.push_back(file_error(*error).message);
+        error && error->code.starts_with(files::kMissingPath) &&
+        progress.missing.size() < kMaxMissing) {
+      progress.missing.push_back(file_error(
+          {error->code.substr(files::kMissingPath.size()), error->message, error->rank}));
       continue;
     }
     auto* part = std::get_if<wire::FilesManifest>(&*message);

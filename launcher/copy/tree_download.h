@@ -16,7 +16,7 @@ namespace sortie::launcher {
 struct DownloadProgress {
   std::uint64_t wanted = 0, done = 0;
   std::vector<std::string> links_left_out;  // "path -> target": they point out of the folder
-  std::vector<std::string> missing;         // paths that the host lacks, with the reason; printable
+  std::vector<Error> missing;               // paths that the host lacks or can not read; printable
 };
 
 /// Copies the files that `order` requests into `folder`, which is created if there is anything to

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/base/exit_code.h"
+#include "common/base/quantity.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/fold_failures.h"
 #include "launcher/host/host_texts.h"
@@ -82,8 +83,7 @@ std::string failure_table(std::span<const HostOutcome> hosts) {
     host_width = std::max(host_width, rows.back().hosts.size());
   }
   host_width = std::min<std::size_t>(host_width, 40);
-  std::string text = fmt::format("{} of {} host{} failed", failures.size(), hosts.size(),
-                                 hosts.size() == 1 ? "" : "s");
+  std::string text = fmt::format("{} of {} failed", failures.size(), counted(hosts.size(), "host"));
   for (const Row& row : rows)
     text += fmt::format("\n  {:<{}}  {:<{}}  {}", row.name, name_width, row.hosts, host_width,
                         row.reason);

@@ -20,8 +20,9 @@ std::size_t recent_cordons(const NodeState& state, double now) {
 }
 
 std::string breaker_text(const NodeState& state, double now) {
-  const std::string counts = fmt::format("runs cordoned {} hosts within 10 minutes, {} at most",
-                                         recent_cordons(state, now), most_cordons(state));
+  const std::string counts =
+      fmt::format("runs cordoned {} within 10 minutes, {} at most",
+                  counted(recent_cordons(state, now), "host"), most_cordons(state));
   if (!state.breaker_open) return fmt::format("breaker: closed ({})\n", counts);
   return fmt::format(
       "breaker: open since {} ago: runs cordon no host, because too many failed at once, which "

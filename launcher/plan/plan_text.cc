@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
+#include "common/base/quantity.h"
 #include "common/base/shell_text.h"
 #include "common/config/secret.h"
 #include "launcher/console/console.h"
@@ -73,9 +74,8 @@ std::string slot_cell(const HostPlan& host, const RankPlan& rank) {
 }  // namespace
 
 std::string plan_text(const LaunchPlan& plan) {
-  std::string out =
-      fmt::format("{} rank{} on {} host{}\n\n", plan.world_size, plan.world_size == 1 ? "" : "s",
-                  plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
+  std::string out = fmt::format("{} on {}\n\n", counted(plan.world_size, "rank"),
+                                counted(plan.hosts.size(), "host"));
   std::size_t width = 4;
   for (const HostPlan& host : plan.hosts) width = std::max(width, host.name.size());
   const bool with_cpus = std::ranges::any_of(plan.hosts, [](const HostPlan& host) {

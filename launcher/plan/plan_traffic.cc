@@ -165,7 +165,7 @@ std::string traffic_text(const LaunchPlan& plan) {
   }
   std::string out = "  sends     of all ranks in a step, in MiB\n" + row("", titles) +
                     row("within hosts", within) + row("between hosts", between);
-  if (!all.front().busiest_host.empty()) out += row("most of a host", busiest);
+  if (!all.front().busiest_host.empty()) out += row("busiest host", busiest);
   if (!plan.mesh || plan.mesh->size(Axis::pipeline) == 1) return out;
   out += bubble_text(plan) + "  stages    memory of a rank, in MiB\n" + row("", titles);
   const auto& stages = plan.model->cost.stages;

@@ -18,6 +18,7 @@ constexpr std::int64_t kAllSteps = std::numeric_limits<std::int64_t>::max();
 /// The part of an attempt in which it trained.
 struct Work {
   bool any = false, told = false;  // told: the program reported a start or steps
+  bool from_memory = false;
   double begin = 0, end = 0;
   std::int64_t from = 0, last = 0;    // steps done before the attempt; last known step
   std::vector<RunTimes::Step> marks;  // reported steps in ascending order
@@ -80,6 +81,7 @@ class Accounts {
     if (!begins.empty()) {
       work.begin = begins.front().time;
       work.from = begins.front().step;
+      work.from_memory = begins.front().from_memory;
     } else if (!steps.empty()) {
       work.begin = steps.front().time - times_.first_step;
       work.from = steps.front().step - 1;
@@ -114,10 +116,23 @@ class Accounts {
       last = j;
     }
     if (!works_[last].told || ended_well(last)) return kept;
-    std::int64_t committed = works_[last].from;
-    for (const RunTimes::Save& save : works_[last].saves)
-      committed = std::max(committed, save.step);
-    return std::min(kept, committed);
+    return std::min(kept, committed_after(last));
+  }
+
+  /// The step from which training can go on after attempt `i`. Checkpoints in memory end with the
+  /// run: then a checkpoint of the attempt that was the source of that memory counts, or an earlier
+  /// one.
+  std::int64_t committed_after(std::size_t i) const {
+    std::int64_t committed = 0;
+    for (;; --i) {
+      const Work& work = works_[i];
+      for (const RunTimes::Save& save : work.saves)
+        if (alive_ || save.outlives) committed = std::max(committed, save.step);
+      if (alive_ || !work.from_memory || i == 0) {
+        const bool lost = !alive_ && work.from_memory;
+        return lost ? committed : std::max(committed, work.from);
+      }
+    }
   }
 
   /// Time at which `step` was done, interpolated between the reported steps.
@@ -170,8 +185,8 @@ Goodput goodput_of(const RunTimes& times, std::optional<double> now) {
 
 std::string goodput_text(const Goodput& found) {
   if (!found.steps_known && found.attempts < 2) return {};
-  std::string out = fmt::format("\ntime: {} in {} attempt{}\n", short_time(found.total),
-                                found.attempts, found.attempts == 1 ? "" : "s");
+  std::string out = fmt::format("\ntime: {} in {}\n", short_time(found.total),
+                                counted(found.attempts, "attempt"));
   const auto row = [&](const char* name, double seconds, const std::string& what) {
     out += fmt::format("  {:<8} {:>8} {:>6.1f} %{}\n", name, short_time(seconds),
                        found.total > 0 ? 100 * seconds / found.total : 0.0, what);
@@ -180,9 +195,10 @@ std::string goodput_text(const Goodput& found) {
   row("save", found.save, "");
   row("restart", found.restart, "");
   row("lost", found.lost,
-      !found.steps_known      ? "  (the program reports no steps: not known)"
-      : found.lost_steps == 0 ? ""
-                              : fmt::format("  ({} steps)", found.lost_steps));
+      !found.steps_known ? "  (the program reports no steps: not known)"
+      : found.lost_steps == 0
+          ? ""
+          : fmt::format("  ({})", counted(static_cast<std::uint64_t>(found.lost_steps), "step")));
   row("idle", found.idle, "  (before the first step, and after the last one)");
   return out;
 }

@@ -39,7 +39,8 @@ struct RunTimes {
   };
   struct Begin {
     double time = 0;
-    std::int64_t step = 0;  // steps already done
+    std::int64_t step = 0;     // steps already done
+    bool from_memory = false;  // restored from a checkpoint in memory
   };
   struct Step {
     double time = 0;
@@ -48,7 +49,8 @@ struct RunTimes {
   struct Save {
     double time = 0;  // when the saved state was taken
     std::int64_t step = 0;
-    double stall = 0;  // seconds for which training was stalled
+    double stall = 0;      // seconds for which training was stalled
+    bool outlives = true;  // false: in memory, for restarts of the run alone
   };
   std::optional<double> begun, ended;
   double last = 0;        // time of the latest event

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/quantity.h"
 #include "launcher/console/console.h"
 #include "launcher/health/health_text.h"
 #include "launcher/run/run_folder.h"
@@ -37,7 +38,7 @@ class Timeline {
 void add_stage(Timeline& times, const char* what, const Stage& stage, std::size_t hosts) {
   if (stage.hosts == 0) return;
   std::string line =
-      fmt::format("{} of {} hosts {}", stage.hosts, std::max(hosts, stage.hosts), what);
+      fmt::format("{} of {} {}", stage.hosts, counted(std::max(hosts, stage.hosts), "host"), what);
   if (stage.hosts > 1)
     line += fmt::format(" (first +{:.3f} s, last {})", stage.first, printable(stage.slowest));
   times.add(stage.last, std::move(line));
@@ -54,6 +55,7 @@ std::string list_of(const char* title, const std::vector<std::string>& lines) {
 
 std::string exit_meaning(const RunView& report) {
   if (!report.exit_code) return {};
+  if (*report.exit_code == kExitOk) return "every rank exited with 0";
   // The exit code is that of the rank, unless the run ended with one of its own: without progress,
   // or stopped in the pause after the attempt.
   const AttemptView* last = report.attempts.empty() ? nullptr : &report.attempts.back();
@@ -74,9 +76,9 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
                : "no end is recorded: its supervisor was killed, or its machine went down\n";
   else
     out += fmt::format("exit code {} ({})\n", *report.exit_code, exit_meaning(report));
-  out +=
-      fmt::format("  {} ranks on {} hosts{}; {}\n\n", report.ranks, report.hosts,
-                  report.ended ? fmt::format(", {}", short_time(*report.ended)) : "", report.path);
+  out += fmt::format(
+      "  {} on {}{}; {}\n\n", counted(report.ranks, "rank"), counted(report.hosts, "host"),
+      report.ended ? fmt::format(", {}", short_time(*report.ended)) : "", report.path);
   Timeline times;
   add_stage(times, "connected", report.connected, report.hosts);
   times.add(report.image_at, fmt::format("image {} ({}) on all hosts, {}", printable(report.image),
@@ -112,7 +114,7 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   if (const std::string attempts = attempts_text(report); !attempts.empty())
     out += "\nattempts; the times above are of the last one\n" + attempts;
   if (report.exited_well > 0 || report.consequences > 0)
-    out += fmt::format("\n{} of {} ranks exited 0", report.exited_well, report.ranks);
+    out += fmt::format("\n{} of {} exited 0", report.exited_well, counted(report.ranks, "rank"));
   if (report.consequences > 0) {
     out += fmt::format("; {} ended after the first cause:", report.consequences);
     for (std::size_t i = 0; i < report.aftermath.size(); ++i)
@@ -122,7 +124,10 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   }
   if (report.exited_well > 0 || report.consequences > 0) out += "\n";
   if (report.leftovers_killed > 0)
-    out += fmt::format("{} processes that ranks had left were killed\n", report.leftovers_killed);
+    out += fmt::format("{} killed that ranks had left\n",
+                       report.leftovers_killed == 1
+                           ? "1 process was"
+                           : fmt::format("{} processes were", report.leftovers_killed));
   if (const auto rows = training_rows(report.training, training, unix_time()); !rows.empty()) {
     out += "\ntraining\n";
     for (const auto& [name, value] : rows)
@@ -137,8 +142,8 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   out += list_of("swept afterwards:", report.swept);
   out += list_of("not confirmed to be gone:", report.unconfirmed);
   if (report.unreadable_lines > 0)
-    out += fmt::format("{} line{} of events.jsonl could not be read\n", report.unreadable_lines,
-                       report.unreadable_lines == 1 ? "" : "s");
+    out += fmt::format("{} of events.jsonl could not be read\n",
+                       counted(report.unreadable_lines, "line"));
   return out;
 }
 

@@ -94,7 +94,7 @@ void RunTimes::take_metric(const Json& event) {
   if (!time || !known) return;
   last = std::max(last, *time);
   if (const auto* start = std::get_if<training::StartEvent>(&*known)) {
-    begins.push_back({*time, start->step});
+    begins.push_back({*time, start->step, start->resumed_from == training::kFromMemory});
   } else if (const auto* step = std::get_if<training::StepEvent>(&*known)) {
     if (steps.empty()) first_step = known_or_0(step->step_ms) / 1000;
     steps.push_back({*time, step->step});
@@ -103,7 +103,7 @@ void RunTimes::take_metric(const Json& event) {
         {*time - known_or_0(save->seconds), save->step, known_or_0(save->stall_seconds)});
   } else if (const auto* kept = std::get_if<training::MemoryCheckpointEvent>(&*known)) {
     const double stall = known_or_0(kept->stall_seconds);
-    saves.push_back({*time - stall, kept->step, stall});
+    saves.push_back({*time - stall, kept->step, stall, /*outlives=*/false});
   } else if (std::holds_alternative<training::DoneEvent>(*known)) {
     done.push_back(*time);
   }

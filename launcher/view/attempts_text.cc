@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/quantity.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/console.h"
 
@@ -27,9 +28,7 @@ std::string where_it_went_on(const AttemptView& attempt) {
   std::string text = fmt::format("; from step {}", resumed.step);
   if (resumed.from == "memory") text += " in memory";
   if (resumed.from == "disk") text += " on the disk";
-  if (resumed.lost_steps)
-    text +=
-        fmt::format(" ({} step{} lost)", *resumed.lost_steps, *resumed.lost_steps == 1 ? "" : "s");
+  if (resumed.lost_steps) text += fmt::format(" ({} lost)", counted(*resumed.lost_steps, "step"));
   return text;
 }
 

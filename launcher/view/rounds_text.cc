@@ -14,13 +14,13 @@ std::string rounds_text(const RunView& view, double now) {
   const RoundsView& rounds = view.rounds;
   if (rounds.commits == 0) return rounds.trouble;
   const auto mean = [&](double seconds) { return seconds / static_cast<double>(rounds.commits); };
-  std::string text =
-      fmt::format("{}, of {} site{}, {} ago; exchange {:.3g} s, wait {:.3g} s on average",
-                  rounds.round, rounds.members.size(), rounds.members.size() == 1 ? "" : "s",
-                  short_time(std::max(0.0, now - view.begun - rounds.at)), mean(rounds.exchanging),
-                  mean(rounds.waiting));
+  std::string text = fmt::format("{}, of {}, {} ago; exchange {:.3g} s, wait {:.3g} s on average",
+                                 rounds.round, counted(rounds.members.size(), "site"),
+                                 short_time(std::max(0.0, now - view.begun - rounds.at)),
+                                 mean(rounds.exchanging), mean(rounds.waiting));
   if (rounds.aborts > 0) text += fmt::format("; {} called off", rounds.aborts);
-  if (rounds.excluded > 0) text += fmt::format("; {} times without a site", rounds.excluded);
+  if (rounds.excluded > 0)
+    text += fmt::format("; {} without a site", counted(rounds.excluded, "time"));
   if (!rounds.trouble.empty()) text += "; " + rounds.trouble;
   return text;
 }
@@ -30,8 +30,9 @@ std::string sites_text(const RunView& view) {
   for (const auto& [name, site] : view.sites) {
     out += fmt::format("  {:<16} {}", printable(name), printable(site.state));
     if (site.exit_code) out += fmt::format(" {}", *site.exit_code);
-    out += fmt::format(", joined {} time{}", site.joined, site.joined == 1 ? "" : "s");
-    if (site.steps_in_vain > 0) out += fmt::format(", {} steps in vain", site.steps_in_vain);
+    out += fmt::format(", joined {}", counted(site.joined, "time"));
+    if (site.steps_in_vain > 0)
+      out += fmt::format(", {} in vain", counted(site.steps_in_vain, "step"));
     if (!site.text.empty())
       out += ": " + printable(std::string_view(site.text).substr(0, site.text.find('\n')));
     out += '\n';

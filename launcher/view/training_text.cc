@@ -4,16 +4,21 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/base/command_name.h"
 #include "common/base/quantity.h"
+#include "common/config/secret.h"
 #include "launcher/console/console.h"
 #include "launcher/run/attempt_folder.h"
 
 namespace sortie::launcher {
 namespace {
 
+namespace fs = std::filesystem;
 using Rows = std::vector<std::pair<std::string, std::string>>;
 
 std::string loss_text(double loss) {
@@ -40,21 +45,51 @@ std::string step_text(const TrainingView& training) {
   return fmt::format("{} of {}", training.step, training.steps);
 }
 
-/// The command that continues the run; for a site that of the whole run, which has the config. The
-/// name keeps the runs together in `ps`.
+/// The config that continues the run; for a site that of the whole run.
+fs::path config_of(const TrainingRun& run) {
+  return run_of_site(run.folder).value_or(run.folder) / "config.toml";
+}
+
+/// The command that continues the run. The name keeps the runs together in `ps`.
 std::string go_on_command(const TrainingRun& run) {
   std::vector<std::string> words = {"run"};
   if (!run.name.empty()) words.insert(words.end(), {"--name", run.name});
-  words.push_back((run_of_site(run.folder).value_or(run.folder) / "config.toml").string());
+  words.push_back(config_of(run).string());
   return command_line(words);
 }
 
-/// {what, command} to continue a run that has ended; empty if training is complete.
-std::pair<std::string, std::string> go_on(const TrainingView& training, const TrainingRun& run) {
+/// " (export HF_TOKEN first)" if the stored config has secrets, of which it lacks the values.
+std::string secrets_to_export(const TrainingRun& run) {
+  std::ifstream file(config_of(run));
+  const std::string config{std::istreambuf_iterator<char>(file), {}};
+  // A secrets file may have the values.
+  constexpr std::string_view kFile = "secrets_file = \"";
+  if (const std::size_t at = config.find(kFile);
+      at != config.npos && config.compare(at + kFile.size(), 1, "\"") != 0)
+    return "";
+  const std::string value = fmt::format(" = \"{}\"", config::kSecretShown);
+  std::set<std::string> names;
+  for (std::size_t at = 0; (at = config.find(value, at)) != config.npos; at += value.size()) {
+    const std::size_t before = config.find_last_of(" {,\n", at - 1);
+    const std::size_t begin = before == config.npos ? 0 : before + 1;
+    names.insert(config.substr(begin, at - begin));
+  }
+  return names.empty() ? "" : fmt::format(" (export {} first)", fmt::join(names, " "));
+}
+
+/// How to continue a run that has ended: {"resume", "from step 20", the command}. Empty if training
+/// is complete.
+struct GoOn {
+  std::string what, where, command;
+};
+GoOn go_on(const TrainingView& training, const TrainingRun& run) {
   if (run.alive || training.finished()) return {};
+  const std::string secrets = secrets_to_export(run);
   if (training.checkpoint)
-    return {fmt::format("resume from step {}", training.checkpoint->step), go_on_command(run)};
-  return {fmt::format("start again at step {}", training.first_step), go_on_command(run)};
+    return {"resume", fmt::format("from step {}{}", training.checkpoint->step, secrets),
+            go_on_command(run)};
+  return {"start again", fmt::format("at step {}{}", training.first_step, secrets),
+          go_on_command(run)};
 }
 
 std::string checkpoint_text(const TrainingView& training) {
@@ -138,7 +173,8 @@ std::vector<std::pair<std::string, std::string>> training_rows(const TrainingVie
     rows.emplace_back("best", fmt::format("step {}, {}", training.best_checkpoint->step,
                                           training.best_checkpoint->path));
   if (!training.profiles.empty()) rows.emplace_back("profiles", profiles_text(training, run));
-  if (auto next = go_on(training, run); !next.first.empty()) rows.push_back(std::move(next));
+  if (const GoOn next = go_on(training, run); !next.what.empty())
+    rows.emplace_back(next.what, fmt::format("{}: {}", next.where, next.command));
   return rows;
 }
 
@@ -158,8 +194,8 @@ std::string training_summary(const TrainingView& training, const TrainingRun& ru
     out += fmt::format("\nlowest validation loss: step {}, {}", training.best_checkpoint->step,
                        training.best_checkpoint->path);
   if (!training.profiles.empty()) out += "\nprofiles: " + profiles_text(training, run);
-  if (const auto [what, command] = go_on(training, run); !what.empty())
-    out += fmt::format("\nto {}:\n  {}", what, command);
+  if (const GoOn next = go_on(training, run); !next.what.empty())
+    out += fmt::format("\nto {} {}:\n  {}", next.what, next.where, next.command);
   return out;
 }
 
@@ -176,7 +212,7 @@ nlohmann::ordered_json training_json(const TrainingView& training, const Trainin
   const auto checkpoint = [](const std::optional<TrainingView::Checkpoint>& value) {
     return value ? Ordered{{"step", value->step}, {"path", value->path}} : Ordered(nullptr);
   };
-  const auto next = go_on(training, run);
+  const GoOn next = go_on(training, run);
   return {{"step", training.step},
           {"steps", training.steps},
           {"loss", training.loss},
@@ -189,7 +225,7 @@ nlohmann::ordered_json training_json(const TrainingView& training, const Trainin
           {"memory_step",
            run.alive && training.memory_step ? Ordered(*training.memory_step) : Ordered(nullptr)},
           {"profiles", profiles(training, run)},
-          {"go_on", next.second.empty() ? Ordered(nullptr) : Ordered(next.second)}};
+          {"go_on", next.command.empty() ? Ordered(nullptr) : Ordered(next.command)}};
 }
 
 }  // namespace sortie::launcher

@@ -34,8 +34,8 @@ std::vector<std::pair<std::string, std::string>> training_rows(const TrainingVie
                                                                const TrainingRun& run, double now);
 
 /// Returns the summary of a run that has ended or was lost: last loss, last checkpoint, profiles,
-/// and the command that continues it. The last line has no newline. Empty for a run without
-/// training.
+/// and the command that continues it, with the variables that it needs. The last line has no
+/// newline. Empty for a run without training.
 std::string training_summary(const TrainingView& training, const TrainingRun& run);
 
 /// null until a rank reports training.

@@ -23,6 +23,10 @@ constexpr std::size_t kMostNamed = 100;
 /// Hashing a tree before it is listed may take long; progress is reported at this interval.
 constexpr std::chrono::seconds kSayEvery{2};
 
+wire::RunnerError missing_path(const Error& error) {
+  return {fmt::format("{}{}", files::kMissingPath, error_code_name(error.code)), error.message, -1};
+}
+
 }  // namespace
 
 FileSender::FileSender(boost::asio::io_context& io, Link& link, FailureHandler on_failure)
@@ -48,17 +52,15 @@ boost::asio::awaitable<void> FileSender::find() {
     if (*complete) break;
     co_await boost::asio::post(io_, boost::asio::use_awaitable);  // let heartbeats run
   }
-  for (const std::string& text : matches_->missing())
-    link_.send(wire::RunnerError{std::string(files::kMissingPath), text, -1});
+  for (const Error& error : matches_->missing()) link_.send(missing_path(error));
   scan_ = std::make_unique<files::TreeScan>(matches_->take_roots());
-  scan_->leave_out_failures([this](const Error& why) { report_left_out(why.message); });
+  scan_->leave_out_failures([this](const Error& why) { report_left_out(why); });
   co_await list();
 }
 
 /// Reports a file that can not be sent, which others do not wait for: of many only some by name.
-void FileSender::report_left_out(const std::string& why) {
-  if (++left_out_ <= kMostNamed)
-    link_.send(wire::RunnerError{std::string(files::kMissingPath), why, -1});
+void FileSender::report_left_out(const Error& why) {
+  if (++left_out_ <= kMostNamed) link_.send(missing_path(why));
 }
 
 boost::asio::awaitable<void> FileSender::list() {
@@ -83,9 +85,9 @@ boost::asio::awaitable<void> FileSender::list() {
       co_return;
     }
     if (step->done && left_out_ > kMostNamed)
-      link_.send(wire::RunnerError{
-          std::string(files::kMissingPath),
-          fmt::format("{} more files and folders can not be sent", left_out_ - kMostNamed), -1});
+      link_.send(
+          missing_path({ErrorCode::io, fmt::format("{} more files and folders can not be sent",
+                                                   left_out_ - kMostNamed)}));
     if (step->done || bytes > kMessageBytes) {
       message.last = step->done ? 1 : 0;
       if (step->done) listed_ = true;

@@ -26,7 +26,7 @@ class FileSender : public FileRole {
 
  private:
   boost::asio::awaitable<void> find();
-  void report_left_out(const std::string& why);
+  void report_left_out(const Error& why);
   boost::asio::awaitable<void> list();
   boost::asio::awaitable<void> send_pieces();
 

@@ -68,7 +68,7 @@ Result<bool> PathMatches::step() {
     SORTIE_TRY(follow(std::move(branch)));
     const bool last_of_path = branches_.empty() || branches_.back().path != path;
     if (last_of_path && !matched_[path])
-      missing_.push_back(fmt::format("{}: nothing matches", paths_[path]));
+      missing_.push_back({ErrorCode::not_found, fmt::format("{}: nothing matches", paths_[path])});
     return false;
   }
   if (begun_ == paths_.size()) return true;
@@ -92,7 +92,7 @@ Result<> PathMatches::begin(std::size_t path) {
                                       " or folder in it");
   struct stat info {};
   if (::stat(full.c_str(), &info) == 0) return found(path, std::move(full), std::move(name));
-  missing_.push_back(os_error(errno, full).message);
+  missing_.push_back(os_error(errno, full, errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
   return {};
 }
 

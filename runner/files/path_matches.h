@@ -27,8 +27,8 @@ class PathMatches {
   /// component with a wildcard ("runs/*/loss" yields "a/loss"); its parent folders are added as
   /// bare roots. The name of any other match is its last component.
   std::vector<files::ScanRoot> take_roots();
-  /// Paths without a match, each as "PATH: the reason".
-  const std::vector<std::string>& missing() const { return missing_; }
+  /// Paths without a match; the messages are "PATH: the reason".
+  const std::vector<Error>& missing() const { return missing_; }
 
  private:
   /// A partially matched pattern: `folder` matches its components before `next`.
@@ -47,7 +47,7 @@ class PathMatches {
   std::vector<Branch> branches_;  // processed from the back
   std::size_t begun_ = 0;
   std::map<std::string, files::ScanRoot> roots_;  // by name
-  std::vector<std::string> missing_;
+  std::vector<Error> missing_;
 };
 
 }  // namespace sortie::runner

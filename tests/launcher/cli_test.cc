@@ -214,7 +214,7 @@ TEST_CASE("all problems of a job come at once: keys, rules, files to train on, b
   }
   // --slots and --hosts count too, and errors in them are in the same list.
   const Finished options = sortie({"plan", file, "--hosts", "a", "--slots", "4", "--exclude", "b"});
-  CHECK(has(options.output, "command line: --exclude: \"b\" is to be left out"));
+  CHECK(has(options.output, "command line: --exclude: \"b\" is not among the hosts"));
   CHECK(has(options.output, file + ":4:1: unknown key"));
   CHECK(has(options.output, file + ":9:17: data.data_prefixes: no token files"));
   CHECK_FALSE(has(sortie({"plan", file, "--hosts", "a", "--slots", "3"}).output, "no multiple"));
@@ -260,6 +260,22 @@ TEST_CASE("output that can not be written is an error") {
   }
 }
 
+TEST_CASE("push and pull count in words that fit, and name a place only where something is") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "file", "text");
+  const auto said = [&](const std::string& verb, const char* from, const char* to) {
+    return sortie({verb, "--hosts", "localhost", dir.str(from), dir.str(to)}).output;
+  };
+  CHECK(said("push", "file", "pushed").starts_with("1 file, 4 B, on 1 of 1 host in "));
+  const std::string pulled = said("pull", "file", "pulled");
+  CHECK_MESSAGE(pulled.starts_with("1 file, 4 B, from 1 of 1 host in "), pulled);
+  CHECK(pulled.ends_with("; they are in " + dir.str("pulled") + "/HOST/\n"));
+  const std::string none = said("pull", "no*", "none");
+  CHECK_MESSAGE(has(none, "0 files, 0 B, from 1 of 1 host in "), none);
+  CHECK_FALSE(has(none, "they are in"));
+  CHECK(has(none, "not_found: "));
+}
+
 TEST_CASE("a run whose output can not be written says where it is whole") {
   const test::ScopedTempDir dir;
   const std::string run = std::string(SORTIE_BINARY) + " run --set runner.mpi=off --set " +
@@ -267,9 +283,8 @@ TEST_CASE("a run whose output can not be written says where it is whole") {
   const Finished succeeded = shell(run + "'echo text' > /dev/full");
   CHECK(succeeded.code == 9);
   const auto folder = std::filesystem::canonical(dir.path() / "state/runs/latest");
-  CHECK(has(succeeded.output,
-            "sortie: write to stdout: No space left on device; `sortie logs " +
-                folder.filename().string() + "` has all output of the ranks"));
+  CHECK(has(succeeded.output, "sortie: write to stdout: No space left on device; `sortie logs " +
+                                  folder.filename().string() + "` has all output of the ranks"));
   CHECK(test::read_text(folder / "logs/rank-0.out") == "text\n");
   CHECK(has(test::read_text(folder / "result.json"), "\"exit_code\": 0"));
   CHECK(shell(run + "'echo text; exit 3' > /dev/full").code == 3);

@@ -108,7 +108,7 @@ TEST_CASE("staging that ended before its hosts had anything does not say that it
                  [&](const std::exception_ptr&, const Result<>& done) { read = done.has_value(); });
   io.run();
   CHECK(read);
-  CHECK(stager.summary() == "1 files, 1 B, staged on 0 of 2 hosts");
+  CHECK(stager.summary() == "1 file, 1 B, staged on 0 of 2 hosts");
 }
 
 TEST_CASE("coroutines that wait for a semaphore cost nothing, and each gets its turn") {

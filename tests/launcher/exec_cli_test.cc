@@ -35,7 +35,8 @@ TEST_CASE("exec: what is wrong on the command line is one line, exit code 2") {
         Row{{"exec", "--hosts", "a", "--timeout", "5", "--", "x"}, "--timeout 5: "},
         Row{{"exec", "--hosts", "a", "--timeout", "0s", "--", "x"}, "no timeout"},
         Row{{"exec", "--hosts", "a", "--grace", "25h", "--", "x"}, "at most 24h"},
-        Row{{"exec", "--hosts", "a,b", "--exclude", "c", "--", "x"}, "--exclude: \"c\" is to be"},
+        Row{{"exec", "--hosts", "a,b", "--exclude", "c", "--", "x"},
+            "--exclude: \"c\" is not among the hosts"},
         Row{{"exec", "--hosts", "a", "--exclude", "a", "--", "x"}, "no host is left"},
         Row{{"exec", "--hosts", "@nope", "--groups", "/dev/null", "--", "x"}, "no group @nope"},
         Row{{"exec", "--hosts", "a", "--fold", "--fanuot", "3", "--", "x"}, "`--fanout`?"}}) {

@@ -103,6 +103,31 @@ TEST_CASE("a run that ends without a restart loses what no checkpoint has") {
   CHECK(found.restart == 0);
 }
 
+TEST_CASE("checkpoints in memory count for restarts of the run, and are lost with it") {
+  MadeUpRun run;
+  run.journal(0, "attempt");
+  run.metric(0, "start", {{"step", 0}});
+  run.steps(1, 1, 10);
+  run.metric(10, "checkpoint", {{"step", 10}, {"seconds", 0}, {"stall_seconds", 0}});
+  run.steps(11, 11, 40);
+  run.metric(30, "memory_checkpoint", {{"step", 30}, {"stall_seconds", 0}});
+  run.journal(40, "cause", {{"died_at", 1040.0}});
+  run.journal(40, "attempt_end", {{"exit_code", 1}});
+  run.journal(41, "attempt");
+  run.metric(45, "start", {{"step", 30}, {"resumed_from", "memory"}});
+  run.steps(46, 31, 60);
+  run.metric(65, "memory_checkpoint", {{"step", 50}, {"stall_seconds", 0}});
+  Goodput found = run.goodput(75);
+  CHECK(found.lost_steps == 10);
+  run.journal(75, "cause", {{"died_at", 1075.0}});
+  run.journal(75, "attempt_end", {{"exit_code", 1}});
+  run.journal(76, "end", {{"exit_code", 1}});
+  found = run.goodput();
+  CHECK(found.lost_steps == 30 + 30);  // step 10 is on a disk, the memory has gone
+  CHECK(found.train == doctest::Approx(10));
+  CHECK(found.lost == doctest::Approx(30 + 30));
+}
+
 TEST_CASE("steps are told every now and then: what lies between is shared out") {
   MadeUpRun run;
   run.journal(0, "attempt");

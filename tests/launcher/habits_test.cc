@@ -94,6 +94,7 @@ TEST_CASE("explain has words for every code, signal and class, and names what is
   }
   CHECK(has(sortie({"explain", "hardwear"}).output, "did you mean `hardware`?"));
   CHECK(has(sortie({"explain", "137"}).output, "SIGKILL"));
+  CHECK(sortie({"explain", "host_key"}).output.starts_with("host_key (exit code 4)\n"));
   CHECK(sortie({"explain", "137"}).output == sortie({"explain", "kill"}).output);
   CHECK(sortie({"explain", "137"}).output == sortie({"explain", "SIGKILL"}).output);
   CHECK(has(sortie({"explain", "host-key"}).output, "did you mean `host_key`?"));

@@ -48,7 +48,7 @@ TEST_CASE("what stages and replicas send is summed by link, with bubble and memo
             "                            bf16\n"
             "    within hosts           1,200\n"
             "    between hosts            600\n"
-            "    most of a host           400\n"
+            "    busiest host             400\n"
             "  bubble    5.9 % of a step: 2 stages wait for 16 micro-batches\n"
             "  stages    memory of a rank, in MiB\n"
             "                            bf16\n"

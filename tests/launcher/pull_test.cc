@@ -134,11 +134,27 @@ TEST_CASE("pull: files that change or go while they are copied are named, and th
   CHECK_FALSE(fs::exists(dir / "in/h/changed"));
   CHECK(std::distance(fs::directory_iterator(dir / "in/h"), {}) == 3);  // no parts
   REQUIRE(progress.missing.size() == 2);
-  CHECK(progress.missing[0].find("changed: received data does not match the announced hash") !=
-        std::string::npos);
-  CHECK(progress.missing[1].find("gone: No such file") != std::string::npos);
-  CHECK(progress.missing[1].find('\x1b') == std::string::npos);
+  CHECK(progress.missing[0].message.find(
+            "changed: received data does not match the announced hash") != std::string::npos);
+  CHECK(progress.missing[1].message.find("gone: No such file") != std::string::npos);
+  CHECK(progress.missing[1].message.find('\x1b') == std::string::npos);
   CHECK(progress.wanted == 7 + (1u << 20));  // with the piece of the file that then changed
+}
+
+TEST_CASE("pull: what a host can not send keeps the error class that it has there") {
+  const ScopedTempDir dir;
+  DownloadProgress progress;
+  const auto done =
+      pull(dir / "in/h",
+           says({wire::RunnerError{"missing_path:io", "/b: Permission denied", -1},
+                 wire::RunnerError{"missing_path:not_found", "/c: No such file", -1},
+                 wire::FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 0, "text"}}),
+           1u << 20, &progress);
+  REQUIRE_MESSAGE(done, done.error().message);
+  REQUIRE(progress.missing.size() == 2);
+  CHECK(progress.missing[0].code == ErrorCode::io);
+  CHECK(progress.missing[0].message.find("/b: Permission denied") != std::string::npos);
+  CHECK(progress.missing[1].code == ErrorCode::not_found);
 }
 
 TEST_CASE("pull: modes are those of the host less the umask, also of files that are there") {

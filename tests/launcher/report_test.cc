@@ -174,7 +174,13 @@ TEST_CASE("the report of a training knows where it stands and how it goes on") {
   CHECK(text.find("step        30 of 100\n") != std::string::npos);
   CHECK(text.find("loss        4.2500\n") != std::string::npos);
   CHECK(text.find("checkpoint  step 20, /c/step-00000020\n") != std::string::npos);
-  CHECK(text.find("resume from step 20 ") != std::string::npos);
+  CHECK(text.find("\n  1 rank on 1 host; ") != std::string::npos);
+  CHECK(text.find("  resume      from step 20: ") != std::string::npos);
+  test::write_text(dir / "config.toml",
+                   "[runner]\nenv = { A = \"x\", A_TOKEN = \"(secret)\" }\n"
+                   "secret_env = {X = \"(secret)\"}\nprogram = [\"Y = \\\"(secret)\\\"\"]\n");
+  CHECK(training_summary(report->training, run)
+            .find("\nto resume from step 20 (export A_TOKEN X first):\n") != std::string::npos);
   CHECK(text.find("run --name 'my run' " + dir.str("config.toml")) != std::string::npos);
   CHECK(report_json(*report, run)["training"]["checkpoint"]["step"] == 20);
 }

@@ -181,6 +181,7 @@ namespace {
 /// Result of a pull of `paths`: the names listed, and the errors about paths that match nothing.
 struct Pulled {
   std::vector<std::string> names, missing;
+  std::vector<std::string> codes;  // of those that are missing
   std::string refused;
 };
 Pulled pull(const ScopedTempDir& dir, std::vector<std::string> paths) {
@@ -194,11 +195,12 @@ Pulled pull(const ScopedTempDir& dir, std::vector<std::string> paths) {
     const auto message = runner.client.next();
     REQUIRE(message);
     if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
-      if (error->code != files::kMissingPath) {
+      if (!error->code.starts_with(files::kMissingPath)) {
         out.refused = error->message;
         return out;
       }
       out.missing.push_back(error->message);
+      out.codes.push_back(error->code.substr(files::kMissingPath.size()));
     } else if (const auto* list = std::get_if<wire::FilesManifest>(&*message)) {
       for (const wire::FileEntry& entry : list->entries) out.names.push_back(entry.path);
       if (list->last != 0) break;
@@ -218,6 +220,7 @@ TEST_CASE("pull: what is not there is named, and what is there comes all the sam
   REQUIRE(some.missing.size() == 2);
   CHECK(some.missing[0].find("home/nothing: No such file or directory") != std::string::npos);
   CHECK(some.missing[1] == "no/*: nothing matches");
+  CHECK(some.codes == std::vector<std::string>{"not_found", "not_found"});
   const Pulled none = pull(dir, {"nothing"});
   CHECK(none.names.empty());
   CHECK(none.missing.size() == 1);

@@ -8,6 +8,7 @@
 
 #include "common/base/elapsed.h"
 #include "common/base/printable.h"
+#include "common/base/quantity.h"
 #include "common/config/text.h"
 #include "trainer/cli/report.h"
 
@@ -49,7 +50,7 @@ nlohmann::ordered_json to_json(std::string_view prefix, const Inspection& inspec
 void print_build(const BuildResult& result, const BuildOptions& options, double seconds) {
   const Corpus& corpus = result.corpus;
   fmt::print(
-      "{} files, {} of text in {:.2f} s ({}/s)\n", corpus.files.size(),
+      "{}, {} of text in {:.2f} s ({}/s)\n", counted(corpus.files.size(), "file"),
       human_bytes(result.text_bytes), seconds,
       human_bytes(static_cast<std::uint64_t>(static_cast<double>(result.text_bytes) / seconds)));
   if (corpus.skipped_empty + corpus.skipped_hidden + corpus.skipped_links +
@@ -59,13 +60,13 @@ void print_build(const BuildResult& result, const BuildOptions& options, double 
                corpus.skipped_empty, corpus.skipped_hidden, corpus.skipped_links,
                corpus.skipped_repeated, corpus.skipped_pattern);
   if (result.empty_documents > 0)
-    fmt::print("left out: {} lines without text\n", result.empty_documents);
+    fmt::print("left out: {} without text\n", counted(result.empty_documents, "line"));
   if (result.left_out.count() > 0)
     fmt::print("left out: {}; --keep-non-text takes them all the same\n",
                printable(result.left_out.summary("document")));
   for (const BuildPart& part : result.parts)
-    fmt::print("{}.bin: {} documents, {} tokens ({})\n", part.prefix, part.summary.documents,
-               part.summary.tokens, token_type_name(result.type));
+    fmt::print("{}.bin: {}, {} ({})\n", part.prefix, counted(part.summary.documents, "document"),
+               counted(part.summary.tokens, "token"), token_type_name(result.type));
   fmt::print("{}.json: the manifest\n", options.output);
 }
 
@@ -76,8 +77,9 @@ void print_inspection(std::string_view prefix, const Inspection& inspection,
                            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
-  fmt::print("{}: {} documents, {} tokens ({}), .bin {}, .idx {}\n", prefix, inspection.documents,
-             inspection.tokens, token_type_name(inspection.type), human_bytes(inspection.bin_bytes),
+  fmt::print("{}: {}, {} ({}), .bin {}, .idx {}\n", prefix,
+             counted(inspection.documents, "document"), counted(inspection.tokens, "token"),
+             token_type_name(inspection.type), human_bytes(inspection.bin_bytes),
              human_bytes(inspection.idx_bytes));
   if (inspection.manifest)
     fmt::print("built with {} (vocabulary {}); counts and hashes agree with the manifest\n",

@@ -42,9 +42,11 @@ class Lister {
   Result<> add_pattern(const fs::path& pattern) {
     glob_t found{};
     const int code = ::glob(pattern.c_str(), GLOB_ERR, nullptr, &found);
+    const int why = errno;
     const std::vector<fs::path> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     ::globfree(&found);
-    if (code == GLOB_NOMATCH)
+    // GLOB_ERR stops also at a folder of the pattern that does not exist.
+    if (code == GLOB_NOMATCH || (code == GLOB_ABORTED && (why == ENOENT || why == ENOTDIR)))
       return fail(ErrorCode::not_found, fmt::format("input {}: matches nothing", pattern.string()));
     if (code != 0)
       return fail(ErrorCode::io,

@@ -28,6 +28,12 @@ TEST_CASE("short numbers") {
   }
 }
 
+TEST_CASE("counted things are one or several") {
+  CHECK(counted(0, "rank") == "0 ranks");
+  CHECK(counted(1, "rank") == "1 rank");
+  CHECK(counted(2, "rank") == "2 ranks");
+}
+
 TEST_CASE("short times") {
   for (const auto& [value, text] : std::vector<std::pair<double, std::string>>{{0, "0s"},
                                                                                {42.4, "42s"},
@@ -35,7 +41,9 @@ TEST_CASE("short times") {
                                                                                {185, "3m05s"},
                                                                                {3599.6, "1h00m"},
                                                                                {3720, "1h02m"},
-                                                                               {360000, "100h00m"},
+                                                                               {172799, "47h59m"},
+                                                                               {360000, "4d04h"},
+                                                                               {7776000, "90d00h"},
                                                                                {-1, "-"},
                                                                                {NAN, "-"},
                                                                                {INFINITY, "-"},

@@ -57,8 +57,7 @@ TEST_CASE("expressions that leave something to be asked are refused") {
             "\"@gpu[1-2]\" is no group; write @NAME, where the groups file has NAME = "
             "\"gpu[01-08]\""},
         Row{"@gpu,!gpu9",
-            "\"gpu9\" is to be left out but is not among the hosts; see whether it is spelled as "
-            "they are"},
+            "\"gpu9\" is not among the hosts and can not be left out; check its spelling"},
         Row{"a,!a", "no host is left of \"a,!a\"; leave fewer out"},
         Row{"@gpu,!", "a host name is empty; write a name between the commas"},
         Row{"a,a", "host a is twice in \"a,a\"; remove one"},
@@ -75,7 +74,7 @@ TEST_CASE("expressions that leave something to be asked are refused") {
         "there is no group @gpu; name a groups file with --groups");
   CHECK(exclude_hosts({"a"}, "a").error().message ==
         "no host is left without \"a\"; leave fewer out");
-  CHECK(exclude_hosts({"a", "b"}, "c").error().message.starts_with("\"c\" is to be left out"));
+  CHECK(exclude_hosts({"a", "b"}, "c").error().message.starts_with("\"c\" is not among the hosts"));
 }
 
 TEST_CASE("a groups file shows all its problems, each with its place") {

@@ -212,6 +212,16 @@ TEST_CASE("a long document is cut for the threads and keeps its tokens") {
   }
 }
 
+TEST_CASE("a pattern whose folder does not exist matches nothing") {
+  const test::ScopedTempDir dir;
+  for (const char* pattern : {"none/*.txt", "*.txt", "none/*/a"}) {
+    const auto corpus = list_corpus({.inputs = {dir / pattern}});
+    REQUIRE_FALSE(corpus);
+    CHECK(corpus.error().message.ends_with("matches nothing"));
+    CHECK(corpus.error().code == ErrorCode::not_found);
+  }
+}
+
 TEST_CASE("inputs that are wrong are named by file and line, and leave nothing") {
   test::ScopedTempDir dir;
   BuildOptions options{.output = dir.str("out/x"), .documents = {.json_key = "text"}, .threads = 2};
