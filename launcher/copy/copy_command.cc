@@ -130,9 +130,9 @@ int finish(const HostCrew& crew, const std::string& result_text, const Missing& 
 Result<CopyTargets> copy_targets(const JobOptions& options, std::string_view verb) {
   if (options.hosts.empty() && options.config.empty())
     return fail(ErrorCode::usage,
-                fmt::format("sortie: which hosts? `{} --hosts 'gpu[01-04]' ...`, or --config"
+                fmt::format("sortie: which hosts? `{} {} --hosts 'gpu[01-04]' ...`, or --config"
                             " FILE for the hosts of a job",
-                            command_line({std::string(verb)})));
+                            command_line({}), verb));
   SORTIE_ASSIGN_OR_RETURN(auto loaded, load_options(options));
   resolve_job_paths(loaded.job);
   CopyTargets targets{loaded.job.runner, {}};

@@ -161,7 +161,7 @@ TEST_CASE("eval of conversations has the loss of validation on them") {
   CHECK(has(score.output, "(9 tokens, 6 bytes)"));
   const Finished both = verb({"eval", dir.str("checkpoints"), "--chat", file, "--data", file});
   CHECK(both.code == 2);
-  CHECK_MESSAGE(has(both.output, "--data excludes --chat"), both.output);
+  CHECK_MESSAGE(has(both.output, "--data and --chat exclude each other"), both.output);
 }
 
 TEST_CASE("training a mixture on conversations reports padding that its balance counts") {
