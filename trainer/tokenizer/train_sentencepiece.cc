@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "common/base/atomic_file.h"
+#include "common/base/quantity.h"
 #include "trainer/storage/mapped_file.h"
 #include "trainer/tokenizer/unicode.h"
 
@@ -118,9 +119,10 @@ Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
   if (!status.ok())
     return fail(
         ErrorCode::data,
-        fmt::format("sentencepiece refused {} files with a vocabulary of {}: {}; use more "
+        fmt::format("sentencepiece refused {} with a vocabulary of {}: {}; use more "
                     "text or another --vocab-size",
-                    training.files.size(), training.vocab_size, without_place(status.ToString())));
+                    counted(training.files.size(), "file"), training.vocab_size,
+                    without_place(status.ToString())));
   SORTIE_TRY(write_file_atomic(training.output, model));
   return lines.left_out();
 }

@@ -150,7 +150,7 @@ TEST_CASE("training that can not work says why") {
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().code == ErrorCode::data);
   CHECK(refused.error().message.starts_with(
-      "sentencepiece refused 1 files with a vocabulary of 5000: Vocabulary size "));
+      "sentencepiece refused 1 file with a vocabulary of 5000: Vocabulary size "));
   CHECK_FALSE(std::filesystem::exists(dir.path() / "t.model"));
   const auto absent = train_sentencepiece(
       {.files = {dir.path() / "absent"}, .vocab_size = 300, .output = dir.path() / "t.model"});
