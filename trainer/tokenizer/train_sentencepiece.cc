@@ -117,12 +117,11 @@ Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
   if (lines.error()) return std::unexpected(*lines.error());
   if (!lines.has_text()) return std::unexpected(no_text(lines.left_out()));
   if (!status.ok())
-    return fail(
-        ErrorCode::data,
-        fmt::format("sentencepiece refused {} with a vocabulary of {}: {}; use more "
-                    "text or another --vocab-size",
-                    counted(training.files.size(), "file"), training.vocab_size,
-                    without_place(status.ToString())));
+    return fail(ErrorCode::data,
+                fmt::format("sentencepiece refused {} with a vocabulary of {}: {}; use more "
+                            "text or another --vocab-size",
+                            counted(training.files.size(), "file"), training.vocab_size,
+                            without_place(status.ToString())));
   SORTIE_TRY(write_file_atomic(training.output, model));
   return lines.left_out();
 }
