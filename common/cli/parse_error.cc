@@ -80,7 +80,7 @@ std::string unsuitable_value(const CLI::App& verb, std::string what) {
 }
 
 std::string in_words(const CLI::App& verb, const CLI::ParseError& error) {
-  const std::string what = error.what();
+  std::string what = error.what();
   const auto replaced = [&what](std::string_view part, std::string_view by, std::string_view end) {
     const std::size_t at = what.find(part);
     return at == what.npos ? what

@@ -1,5 +1,5 @@
 // Recognizes command lines in the style of other tools, `sortie exec HOSTS uptime`,
-// `sortie run -n 4 ./program`, and gives the form that works here.
+// `run -n 4 ./program`, and gives the form that works here.
 #include <fmt/core.h>
 
 #include <algorithm>
