@@ -4,13 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/base/command_name.h"
 #include "common/base/quantity.h"
+#include "common/config/load.h"
 #include "common/config/secret.h"
 #include "launcher/console/console.h"
 #include "launcher/run/attempt_folder.h"
@@ -58,22 +57,16 @@ std::string go_on_command(const TrainingRun& run) {
   return command_line(words);
 }
 
-/// " (export HF_TOKEN first)" if the stored config has secrets, of which it lacks the values.
+/// " (export HF_TOKEN first)" if the stored config has secrets, of which it lacks the values. A
+/// secrets file may have them.
 std::string secrets_to_export(const TrainingRun& run) {
-  std::ifstream file(config_of(run));
-  const std::string config{std::istreambuf_iterator<char>(file), {}};
-  // A secrets file may have the values.
-  constexpr std::string_view kFile = "secrets_file = \"";
-  if (const std::size_t at = config.find(kFile);
-      at != config.npos && config.compare(at + kFile.size(), 1, "\"") != 0)
-    return "";
-  const std::string value = fmt::format(" = \"{}\"", config::kSecretShown);
+  const auto loaded = config::load_job(config_of(run), {});
+  if (!loaded || !loaded->job.runner.secrets_file.empty()) return "";
+  const config::RunnerConfig& runner = loaded->job.runner;
   std::set<std::string> names;
-  for (std::size_t at = 0; (at = config.find(value, at)) != config.npos; at += value.size()) {
-    const std::size_t before = config.find_last_of(" {,\n", at - 1);
-    const std::size_t begin = before == config.npos ? 0 : before + 1;
-    names.insert(config.substr(begin, at - begin));
-  }
+  for (const auto* table : {&runner.env, &runner.secret_env, &runner.container.env})
+    for (const auto& [name, value] : *table)
+      if (value == config::kSecretShown) names.insert(name);
   return names.empty() ? "" : fmt::format(" (export {} first)", fmt::join(names, " "));
 }
 

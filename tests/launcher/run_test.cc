@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/support/child.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 
@@ -22,6 +23,8 @@ using testing::Finished;
 
 struct State {
   test::ScopedTempDir dir;
+  // Failures are noted for all runs of a user: not in the state of the one who tests.
+  test::ScopedVariable home{"XDG_STATE_HOME", dir.str("state")};
   std::vector<std::string> command(std::vector<std::string> program, int slots = 1) const {
     std::vector<std::string> argv = {SORTIE_BINARY, "run",
                                      "--slots",     std::to_string(slots),
