@@ -20,14 +20,6 @@ bool has_option(const CLI::App& app, const char* name) {
   return app.get_option_no_throw(name) != nullptr;
 }
 
-/// The verb that the words name. Called before parsing, which may already run the verb.
-const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>& words) {
-  const CLI::App* level = &root;
-  for (const std::string& word : words)
-    if (const CLI::App* sub = subverb(*level, word)) level = sub;
-  return level;
-}
-
 /// Says what is wrong with a value of `app` or its parents that no option can have; "" if there is
 /// none.
 /// - It is empty, as in `--hosts "$HOSTS"` if that variable is not set. What the user meant is

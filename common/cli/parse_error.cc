@@ -120,9 +120,7 @@ std::string parse_message(const CLI::App& root, const Verbs& verbs,
     if (word.starts_with("--") && word.find('=') == word.size() - 1)
       return fmt::format("{}: {}: the value is empty; give it one, or leave it out",
                          root.get_name(), word.substr(0, word.size() - 1));
-  const CLI::App* verb = &root;
-  for (const std::string& word : arguments)
-    if (const CLI::App* sub = subverb(*verb, word)) verb = sub;
+  const CLI::App* verb = named_verb(root, arguments);
   const Slip slip = find_slip(root, verbs, arguments, program);
   // An unknown option explains each other error: CLI11 does not know that it has a value.
   if (!slip.option.empty())

@@ -104,6 +104,13 @@ const CLI::App* subverb(const CLI::App& app, std::string_view name) {
   return nullptr;
 }
 
+const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>& words) {
+  const CLI::App* level = &root;
+  for (const std::string& word : words)
+    if (const CLI::App* sub = subverb(*level, word)) level = sub;
+  return level;
+}
+
 std::string full_name(const CLI::App& app) {
   return app.get_parent() == nullptr ? app.get_name()
                                      : full_name(*app.get_parent()) + " " + app.get_name();

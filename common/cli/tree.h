@@ -59,6 +59,9 @@ std::string value_name(const CLI::Option& option);
 /// The words that the value must be one of; empty if it may be anything.
 std::vector<std::string> choices(const CLI::Option& option);
 
+/// The verb that the words name. For use before parsing, which may already run the verb.
+const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>& words);
+
 /// "see `sortie run --help`", with the name under which this program was found.
 std::string see_help(const CLI::App& app);
 

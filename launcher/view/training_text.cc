@@ -70,13 +70,18 @@ std::string secrets_to_export(const TrainingRun& run) {
   return names.empty() ? "" : fmt::format(" (export {} first)", fmt::join(names, " "));
 }
 
+/// Whether something is left to train, and no process does it.
+bool can_go_on(const TrainingView& training, const TrainingRun& run) {
+  return !run.alive && !training.finished();
+}
+
 /// How to continue a run that has ended: {"resume", "from step 20", the command}. Empty if training
 /// is complete.
 struct GoOn {
   std::string what, where, command;
 };
 GoOn go_on(const TrainingView& training, const TrainingRun& run) {
-  if (run.alive || training.finished()) return {};
+  if (!can_go_on(training, run)) return {};
   const std::string secrets = secrets_to_export(run);
   if (training.checkpoint)
     return {"resume", fmt::format("from step {}{}", training.checkpoint->step, secrets),
@@ -205,7 +210,6 @@ nlohmann::ordered_json training_json(const TrainingView& training, const Trainin
   const auto checkpoint = [](const std::optional<TrainingView::Checkpoint>& value) {
     return value ? Ordered{{"step", value->step}, {"path", value->path}} : Ordered(nullptr);
   };
-  const GoOn next = go_on(training, run);
   return {{"step", training.step},
           {"steps", training.steps},
           {"loss", training.loss},
@@ -218,7 +222,7 @@ nlohmann::ordered_json training_json(const TrainingView& training, const Trainin
           {"memory_step",
            run.alive && training.memory_step ? Ordered(*training.memory_step) : Ordered(nullptr)},
           {"profiles", profiles(training, run)},
-          {"go_on", next.command.empty() ? Ordered(nullptr) : Ordered(next.command)}};
+          {"go_on", can_go_on(training, run) ? Ordered(go_on_command(run)) : Ordered(nullptr)}};
 }
 
 }  // namespace sortie::launcher
