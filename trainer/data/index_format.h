@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace sortie::trainer {
 
@@ -36,6 +37,26 @@ constexpr std::size_t token_bytes(TokenType type) {
       return 8;
   }
   return 0;
+}
+
+/// Calls `use` with a value of the integer type in which the file stores ids of this type.
+template <class Use>
+auto with_token_type(TokenType type, Use use) {
+  switch (type) {
+    case TokenType::u8:
+      return use(std::uint8_t{});
+    case TokenType::i8:
+      return use(std::int8_t{});
+    case TokenType::i16:
+      return use(std::int16_t{});
+    case TokenType::u16:
+      return use(std::uint16_t{});
+    case TokenType::i32:
+      return use(std::int32_t{});
+    case TokenType::i64:
+      return use(std::int64_t{});
+  }
+  std::unreachable();
 }
 
 constexpr std::string_view token_type_name(TokenType type) {

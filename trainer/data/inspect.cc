@@ -5,43 +5,13 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
-#include <limits>
 
 #include "common/base/check.h"
+#include "trainer/data/id_range.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
 namespace {
-
-template <class T>
-void find_range(std::span<const std::byte> bytes, Inspection& inspection) {
-  T low = std::numeric_limits<T>::max();
-  T high = std::numeric_limits<T>::min();
-  for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
-    const T id = load_unaligned<T>(bytes.data() + at);
-    low = std::min(low, id);
-    high = std::max(high, id);
-  }
-  inspection.min_id = static_cast<std::int64_t>(low);
-  inspection.max_id = static_cast<std::int64_t>(high);
-}
-
-void find_range(const TokenFile& file, Inspection& inspection) {
-  switch (file.index().type()) {
-    case TokenType::u8:
-      return find_range<std::uint8_t>(file.bin_bytes(), inspection);
-    case TokenType::i8:
-      return find_range<std::int8_t>(file.bin_bytes(), inspection);
-    case TokenType::i16:
-      return find_range<std::int16_t>(file.bin_bytes(), inspection);
-    case TokenType::u16:
-      return find_range<std::uint16_t>(file.bin_bytes(), inspection);
-    case TokenType::i32:
-      return find_range<std::int32_t>(file.bin_bytes(), inspection);
-    case TokenType::i64:
-      return find_range<std::int64_t>(file.bin_bytes(), inspection);
-  }
-}
 
 Result<> compare_with_manifest(const TokenFile& file, const BuildManifest& manifest) {
   const BuildManifestPart* part = part_of(manifest, file.prefix());
@@ -81,7 +51,11 @@ Result<Inspection> inspect_token_file(const std::string& prefix, std::size_t num
     inspection.longest = std::max(inspection.longest, tokens);
     ++inspection.lengths[static_cast<std::size_t>(std::bit_width(tokens))];
   }
-  if (inspection.tokens > 0) find_range(file, inspection);
+  if (inspection.tokens > 0) {
+    const IdRange range = id_range(inspection.type, file.bin_bytes());
+    inspection.min_id = range.min;
+    inspection.max_id = range.max;
+  }
   inspection.first_tokens.resize(std::min<std::uint64_t>(inspection.tokens, num_first_tokens));
   SORTIE_TRY(file.read(0, std::numeric_limits<std::int32_t>::max(), inspection.first_tokens));
   SORTIE_ASSIGN_OR_RETURN(inspection.manifest, find_build_manifest(prefix));

@@ -72,21 +72,8 @@ Result<> TokenFile::read(std::uint64_t position, std::int64_t vocab_size,
   SORTIE_CHECK(position <= num_tokens() && out.size() <= num_tokens() - position,
                "tokens {} + {} of {}", position, out.size(), num_tokens());
   SORTIE_CHECK(vocab_size > 0 && vocab_size <= std::numeric_limits<std::int32_t>::max());
-  switch (index_.type()) {
-    case TokenType::u8:
-      return read_as<std::uint8_t>(position, vocab_size, out);
-    case TokenType::i8:
-      return read_as<std::int8_t>(position, vocab_size, out);
-    case TokenType::i16:
-      return read_as<std::int16_t>(position, vocab_size, out);
-    case TokenType::u16:
-      return read_as<std::uint16_t>(position, vocab_size, out);
-    case TokenType::i32:
-      return read_as<std::int32_t>(position, vocab_size, out);
-    case TokenType::i64:
-      return read_as<std::int64_t>(position, vocab_size, out);
-  }
-  return {};
+  return with_token_type(index_.type(),
+                         [&]<class T>(T) { return read_as<T>(position, vocab_size, out); });
 }
 
 std::string TokenFile::fingerprint() const {

@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 
 #include "common/base/atomic_file.h"
 #include "common/base/check.h"
+#include "trainer/data/id_range.h"
 
 namespace sortie::trainer {
 namespace {
@@ -29,35 +29,6 @@ void narrow(std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
 }
 
 template <class T>
-std::int64_t max_in(std::span<const std::byte> bytes) {
-  T max = std::numeric_limits<T>::min();
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
-    T value;
-    std::memcpy(&value, bytes.data() + at, sizeof value);
-    max = std::max(max, value);
-  }
-  return static_cast<std::int64_t>(max);
-}
-
-std::int64_t max_id(TokenType type, std::span<const std::byte> tokens) {
-  switch (type) {
-    case TokenType::u8:
-      return max_in<std::uint8_t>(tokens);
-    case TokenType::i8:
-      return max_in<std::int8_t>(tokens);
-    case TokenType::i16:
-      return max_in<std::int16_t>(tokens);
-    case TokenType::u16:
-      return max_in<std::uint16_t>(tokens);
-    case TokenType::i32:
-      return max_in<std::int32_t>(tokens);
-    case TokenType::i64:
-      return max_in<std::int64_t>(tokens);
-  }
-  return -1;
-}
-
-template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
@@ -71,20 +42,7 @@ Result<> write_value(OutputFile& file, T value) {
 
 void append_tokens(TokenType type, std::span<const std::int32_t> tokens,
                    std::vector<std::byte>& out) {
-  switch (type) {
-    case TokenType::u8:
-      return narrow<std::uint8_t>(tokens, out);
-    case TokenType::i8:
-      return narrow<std::int8_t>(tokens, out);
-    case TokenType::i16:
-      return narrow<std::int16_t>(tokens, out);
-    case TokenType::u16:
-      return narrow<std::uint16_t>(tokens, out);
-    case TokenType::i32:
-      return narrow<std::int32_t>(tokens, out);
-    case TokenType::i64:
-      return narrow<std::int64_t>(tokens, out);
-  }
+  with_token_type(type, [&]<class T>(T) { narrow<T>(tokens, out); });
 }
 
 TokenFileWriter::TokenFileWriter(std::string prefix, TokenType type, OutputFile bin, OutputFile idx)
@@ -126,7 +84,7 @@ Result<> TokenFileWriter::append(std::span<const std::int32_t> tokens) {
 Result<> TokenFileWriter::append_raw(std::span<const std::byte> tokens) {
   const std::size_t size = token_bytes(type_);
   SORTIE_CHECK(tokens.size() % size == 0, "{} bytes", tokens.size());
-  if (!tokens.empty()) max_id_ = std::max(max_id_, max_id(type_, tokens));
+  if (!tokens.empty()) max_id_ = std::max(max_id_, id_range(type_, tokens).max);
   while (!tokens.empty()) {
     const std::size_t count =
         std::min<std::uint64_t>(tokens.size() / size, kMaxSequence - open_tokens_);
