@@ -38,8 +38,9 @@ Result<> dialled(int socket);
 void tune_link(int socket);
 
 /// Bytes with headers and acknowledgements, as a network interface counts them: TCP's payload and,
-/// for each segment, the Ethernet, IP and TCP headers. All zero if the kernel does not count them,
-/// as for a stream through the launcher.
+/// for each segment, the Ethernet, IP and TCP headers. Data that arrives twice, because the peer
+/// sent it again too early, counts once: the kernel does not tell its size. All zero if the kernel
+/// does not count them, as for a stream through the launcher.
 struct WireCount {
   std::uint64_t sent = 0, received = 0;
   std::uint64_t retransmitted = 0;  // segments

@@ -14,7 +14,7 @@ namespace sortie::trainer::outer {
 /// Totals since the start, of this leader.
 struct LinkCounters {
   std::uint64_t payload_sent = 0, payload_received = 0;  // bytes of messages
-  /// With all headers and acknowledgements, if the kernel counts them.
+  /// With all headers and acknowledgements, if the kernel counts them (WireCount).
   std::uint64_t wire_sent = 0, wire_received = 0;
   std::uint64_t retransmitted = 0;  // segments
 };
