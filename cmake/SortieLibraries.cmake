@@ -14,7 +14,8 @@ find_package(doctest REQUIRED)
 find_package(CLI11 REQUIRED)
 
 # Asio's separate compilation: header-only, every file that uses a socket would compile the reactor again.
-add_library(sortie_asio STATIC "${CMAKE_SOURCE_DIR}/common/asio/instances.cc" "${CMAKE_SOURCE_DIR}/common/asio/tasks.cc")
+add_library(sortie_asio STATIC "${CMAKE_SOURCE_DIR}/common/asio/file_thread.cc" "${CMAKE_SOURCE_DIR}/common/asio/instances.cc"
+            "${CMAKE_SOURCE_DIR}/common/asio/tasks.cc")
 sortie_hot(sortie_asio)
 target_link_libraries(sortie_asio PUBLIC Boost::headers Threads::Threads PRIVATE sortie_flags)
 target_compile_definitions(sortie_asio PUBLIC BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)

@@ -12,9 +12,9 @@
 #include <random>
 #include <vector>
 
+#include "common/asio/file_thread.h"
 #include "common/base/atomic_file.h"
 #include "launcher/run/attempt_folder.h"
-#include "launcher/run/file_thread.h"
 #include "launcher/run/run_journal.h"
 
 namespace sortie::launcher {

@@ -26,9 +26,12 @@
 #include "launcher/run/rank_logs.h"
 #include "launcher/view/journal_event.h"
 
+namespace sortie {
+class FileThread;
+}
+
 namespace sortie::launcher {
 
-class FileThread;
 class RunJournal;
 
 class RunFolder {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/asio/alarm.h"
+#include "common/asio/file_calls.h"
 #include "common/asio/give_up.h"
 #include "common/asio/task_group.h"
 #include "common/config/hostlist.h"
@@ -22,7 +23,6 @@
 #include "launcher/nodes/node_store.h"
 #include "launcher/plan/plan.h"
 #include "launcher/recovery/decide.h"
-#include "launcher/run/file_calls.h"
 #include "launcher/run/memory_holders.h"
 #include "launcher/run/supervised_run.h"
 #include "launcher/supervise/attempt.h"

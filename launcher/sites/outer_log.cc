@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/asio/file_thread.h"
 #include "common/base/atomic_file.h"
 #include "launcher/control/supervisor_lock.h"
-#include "launcher/run/file_thread.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;

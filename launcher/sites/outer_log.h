@@ -15,9 +15,11 @@
 #include "common/base/fd.h"
 #include "common/base/result.h"
 
-namespace sortie::launcher {
-
+namespace sortie {
 class FileThread;
+}
+
+namespace sortie::launcher {
 
 class OuterLog {
  public:

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/run/file_calls.h"
+#include "common/asio/file_calls.h"
 #include "launcher/run/run_loop.h"
 #include "launcher/sites/forward_router.h"
 #include "launcher/sites/outer_service.h"

@@ -152,7 +152,9 @@ asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core, HostSe
                                        std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   // An agent that does not answer must leave time for the key files.
-  Candidates candidates = co_await credentials->candidates(settings, Clock::now() + timeout / 3);
+  auto found = co_await credentials->candidates(settings, Clock::now() + timeout / 3);
+  if (!found) co_return std::unexpected(std::move(found).error());
+  Candidates& candidates = *found;
   std::vector<std::string> refused;
   const auto history = [&] {
     std::string text;

@@ -52,8 +52,8 @@ asio::awaitable<std::shared_ptr<Credentials::AgentListing>> Credentials::listing
   co_return fresh;
 }
 
-asio::awaitable<Candidates> Credentials::candidates(HostSettings settings,
-                                                    Clock::time_point deadline) {
+asio::awaitable<Result<Candidates>> Credentials::candidates(HostSettings settings,
+                                                            Clock::time_point deadline) {
   Candidates result;
   std::vector<AgentKey> agent_keys;
   if (!settings.agent_socket.empty()) {
@@ -65,11 +65,12 @@ asio::awaitable<Candidates> Credentials::candidates(HostSettings settings,
   }
 
   std::vector<const Identity*> identities;
-  for (const auto& file : settings.identity_files) {
-    const Identity& identity = keys_.load(file);
+  const auto read = co_await files_->identities(settings.identity_files);
+  if (!read) co_return std::unexpected(read.error());
+  for (const Identity* const identity : *read) {
     // The default files need not exist.
-    if (identity.missing && !settings.identities_named) continue;
-    identities.push_back(&identity);
+    if (identity->missing && !settings.identities_named) continue;
+    identities.push_back(identity);
   }
   const auto add_agent_key = [&](const AgentKey& key, const Identity* identity) {
     const std::string name =

@@ -8,11 +8,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/ssh/agent.h"
 #include "launcher/ssh/host_settings.h"
 #include "launcher/ssh/keys.h"
+#include "launcher/ssh/user_files.h"
 
 namespace sortie::launcher::ssh {
 
@@ -32,11 +34,13 @@ struct Candidates {
 
 class Credentials {
  public:
+  explicit Credentials(std::shared_ptr<UserFiles> files) : files_(std::move(files)) {}
+
   /// Returns the keys to try, in OpenSSH's order: named keys that the agent holds, the agent's
   /// other keys (unless IdentitiesOnly), then key files. A key that worked for the same settings
-  /// comes first.
-  boost::asio::awaitable<Candidates> candidates(HostSettings settings,
-                                                std::chrono::steady_clock::time_point deadline);
+  /// comes first. ErrorCode::timeout: see UserFiles.
+  boost::asio::awaitable<Result<Candidates>> candidates(
+      HostSettings settings, std::chrono::steady_clock::time_point deadline);
   /// Records that `worked` was accepted for these settings.
   void remember(const HostSettings& settings, const Candidate& worked);
 
@@ -45,7 +49,7 @@ class Credentials {
   boost::asio::awaitable<std::shared_ptr<AgentListing>> listing(
       std::string socket_path, std::chrono::steady_clock::time_point deadline);
 
-  KeyStore keys_;
+  const std::shared_ptr<UserFiles> files_;
   std::map<std::string, std::shared_ptr<AgentListing>> agents_;  // by socket path
   std::map<std::string, std::string> worked_;                    // settings -> blob
 };

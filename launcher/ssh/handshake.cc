@@ -4,6 +4,9 @@
 #include <libssh/libssh.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
@@ -132,8 +135,11 @@ std::string trust_command(const HostSettings& settings, const HostKey& key,
   return fmt::format("ssh-keyscan -p {} {} >> {}", settings.port, settings.host_name, file);
 }
 
-Result<> check_host_key(const HostSettings& settings, KnownHosts& known_hosts, const HostKey& key,
-                        bool accept_new) {
+using KnownTypes = std::function<Result<std::vector<std::string>>(const KnownHosts&)>;
+using KeyVerdict = std::function<Result<>(const KnownHosts&)>;
+
+Result<> check_host_key(const HostSettings& settings, const KnownHosts& known_hosts,
+                        const HostKey& key, bool accept_new) {
   const HostKeyCheck check =
       known_hosts.check(settings.key_name, settings.key_name_without_port, key);
   const std::string file =
@@ -211,14 +217,16 @@ bool dropped_before_banner(SessionCore& core) {
 }
 
 asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSettings settings,
-                                      std::shared_ptr<KnownHosts> known_hosts,
-                                      config::SshConfig ssh) {
-  auto loaded = known_hosts->load(settings.known_hosts_files);
-  if (!loaded) co_return loaded;
-  auto known_types = known_hosts->key_types(settings.key_name);
-  if (known_types.empty() && !settings.key_name_without_port.empty())
-    known_types = known_hosts->key_types(settings.key_name_without_port);
-  auto configured = configure(core->session(), settings, known_types);
+                                      std::shared_ptr<UserFiles> files, config::SshConfig ssh) {
+  const KnownTypes types_of = [settings](const KnownHosts& known_hosts) {
+    auto types = known_hosts.key_types(settings.key_name);
+    if (types.empty() && !settings.key_name_without_port.empty())
+      types = known_hosts.key_types(settings.key_name_without_port);
+    return types;
+  };
+  const auto known_types = co_await files->with_known_hosts(settings.known_hosts_files, types_of);
+  if (!known_types) co_return std::unexpected(known_types.error());
+  auto configured = configure(core->session(), settings, *known_types);
   if (!configured) co_return configured;
   const auto deadline = Clock::now() + ssh.handshake_timeout;
   const auto status = co_await core->drive([&] { return core->connect_step(); }, deadline);
@@ -226,10 +234,12 @@ asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSet
     co_return std::unexpected(handshake_error(*core, ssh.handshake_timeout, !status));
   const auto key = server_key(core->session());
   if (!key) co_return std::unexpected(key.error());
-  // Load again: another connection may have recorded a key for this name meanwhile.
-  loaded = known_hosts->load(settings.known_hosts_files);
-  if (!loaded) co_return loaded;
-  co_return check_host_key(settings, *known_hosts, *key, ssh.accept_new);
+  // Loads them again: another connection may have recorded a key for this name meanwhile.
+  const KeyVerdict verdict_on = [settings, key = *key,
+                                 accept_new = ssh.accept_new](const KnownHosts& known_hosts) {
+    return check_host_key(settings, known_hosts, key, accept_new);
+  };
+  co_return co_await files->with_known_hosts(settings.known_hosts_files, verdict_on);
 }
 
 }  // namespace sortie::launcher::ssh

@@ -23,6 +23,23 @@ constexpr milliseconds kMasterPatience{3000};
 constexpr milliseconds kSessionPatience{1000};
 constexpr milliseconds kMakerPatience{10000};
 
+// Blocks on the disk.
+MasterOrder order_for(const HostSpec& spec, const ControlSettings& control, bool is_jump,
+                      const config::SshConfig& ssh, const UserEnvironment& environment) {
+  MasterOrder order{spec, control.sockets.front(),    control.persist,
+                    {},   control.sockets.size() > 1, is_jump};
+  if (!ssh.config_file.empty()) {
+    order.config_file = environment.expand_home(ssh.config_file);
+  } else if (const passwd* entry = ::getpwuid(::getuid());
+             entry && environment.home != entry->pw_dir) {
+    // ssh ignores $HOME.
+    std::error_code ignored;
+    if (const auto own = environment.home / ".ssh/config"; std::filesystem::exists(own, ignored))
+      order.config_file = own;
+  }
+  return order;
+}
+
 }  // namespace
 
 // State of starting a master, shared by hosts with the same path.
@@ -35,11 +52,11 @@ struct MuxMasters::Making {
 };
 
 MuxMasters::MuxMasters(asio::any_io_executor executor, config::SshConfig ssh,
-                       UserEnvironment environment)
+                       UserEnvironment environment, std::shared_ptr<UserFiles> files)
     : executor_(executor),
       ssh_(std::move(ssh)),
-      environment_(environment),
-      config_reader_(std::move(environment), ssh_.config_file),
+      environment_(std::move(environment)),
+      files_(std::move(files)),
       sessions_(std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout),
                                          kSessionPatience)),
       makers_(std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout),
@@ -53,32 +70,41 @@ asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, MuxRole role) 
   const auto self = shared_from_this();
   MuxFound found;
   if (ssh_.control == "no") co_return found;
-  const auto files = config_reader_.lookup(spec.host);
-  if (!files) co_return found;  // connecting without a master reports the error
   const bool is_jump = role != MuxRole::host;
-  const auto made = make_control_settings(spec, ssh_, *files, environment_, is_jump);
+  const auto made = co_await files_->control_settings(spec, is_jump);
   if (!made) co_return std::unexpected(made.error());
   const ControlSettings& control = *made;
   if (control.sockets.empty()) co_return found;
   if (!control.left_alone.empty()) {
     const std::string why = fmt::format("its ssh master is left alone: {}", control.left_alone);
     log::debug("{}: {}", spec.host, why);
-    std::error_code ignored;
-    if (std::filesystem::exists(control.sockets.front(), ignored)) found.why_not = why;
+    const std::function<Result<bool>()> look_there = [socket = control.sockets.front()] {
+      std::error_code ignored;
+      return std::filesystem::exists(socket, ignored);
+    };
+    if (const auto exists = co_await files_->call(look_there); exists && *exists)
+      found.why_not = why;
     co_return found;
   }
   bool taken = false;
   co_await look(control, spec.host, found, taken);
   if (found.master || taken || !control.make || role == MuxRole::jump_behind_others)
     co_return found;
-  if (const auto folder = check_control_folder(control.sockets.front()); !folder) {
-    found.why_not =
-        fmt::format("{}; mkdir -m 700 it, ssh makes no master without", folder.error().message);
+  const std::function<Result<MasterOrder>()> prepare =
+      [spec, control, is_jump, ssh = ssh_, environment = environment_]() -> Result<MasterOrder> {
+    if (const auto folder = check_control_folder(control.sockets.front()); !folder)
+      return fail(
+          folder.error().code,
+          fmt::format("{}; mkdir -m 700 it, ssh makes no master without", folder.error().message));
+    return order_for(spec, control, is_jump, ssh, environment);
+  };
+  auto order = co_await files_->call(prepare);
+  if (!order) {
+    found.why_not = order.error().message;
     say_once(found.why_not);
     co_return found;
   }
-  MasterOrder order = order_for(spec, control, is_jump);
-  auto ended = co_await make(std::move(order), control, found);
+  auto ended = co_await make(std::move(*order), control, found);
   if (!ended) co_return std::unexpected(std::move(ended).error());
   co_return found;
 }
@@ -90,7 +116,8 @@ asio::awaitable<void> MuxMasters::look(const ControlSettings& control, const std
   const auto self = shared_from_this();
   const auto patience = std::min(kMasterPatience, ssh_.connect_timeout);
   for (const std::filesystem::path& socket : control.sockets) {
-    const auto safe = check_control_folder(socket);
+    const std::function<Result<>()> check = [socket] { return check_control_folder(socket); };
+    const auto safe = co_await files_->call(check);
     if (!safe) {
       if (safe.error().code == ErrorCode::not_found) continue;
       taken = true;
@@ -117,31 +144,12 @@ asio::awaitable<void> MuxMasters::look(const ControlSettings& control, const std
   }
 }
 
-MasterOrder MuxMasters::order_for(const HostSpec& spec, const ControlSettings& control,
-                                  bool is_jump) const {
-  MasterOrder order{spec, control.sockets.front(),    control.persist,
-                    {},   control.sockets.size() > 1, is_jump};
-  if (!ssh_.config_file.empty()) {
-    order.config_file = environment_.expand_home(ssh_.config_file);
-  } else if (const passwd* entry = ::getpwuid(::getuid());
-             entry && environment_.home != entry->pw_dir) {
-    // ssh ignores $HOME.
-    std::error_code ignored;
-    if (const auto own = environment_.home / ".ssh/config"; std::filesystem::exists(own, ignored))
-      order.config_file = own;
-  }
-  return order;
-}
-
-std::string MuxMasters::server_of(const MasterOrder& order) {
-  const HostSpec& spec = order.host;
-  if (const auto files = config_reader_.lookup(spec.host)) {
-    if (const auto settings = make_host_settings(spec, ssh_, *files, environment_, order.is_jump)) {
-      if (!settings->jumps.empty()) return settings->jumps.front();
-      return fmt::format("{}:{}", settings->host_name, settings->port);
-    }
-  }
-  return spec.host;
+asio::awaitable<std::string> MuxMasters::server_of(const MasterOrder& order) {
+  auto asked = order.is_jump ? files_->jump_settings(order.host) : files_->settings(order.host);
+  const auto settings = co_await std::move(asked);
+  if (!settings) co_return order.host.host;
+  if (!settings->jumps.empty()) co_return settings->jumps.front();
+  co_return fmt::format("{}:{}", settings->host_name, settings->port);
 }
 
 asio::awaitable<Result<>> MuxMasters::make(MasterOrder order, const ControlSettings& control,
@@ -180,7 +188,8 @@ asio::awaitable<Result<>> MuxMasters::make(MasterOrder order, const ControlSetti
 
 asio::awaitable<void> MuxMasters::run_maker(MasterOrder order, std::shared_ptr<Making> making) {
   const auto self = shared_from_this();
-  auto& gate = gates_[server_of(order)];
+  const std::string name = co_await server_of(order);
+  auto& gate = gates_[name];
   if (!gate) gate = std::make_shared<ServerGate>(executor_);
   const std::shared_ptr<ServerGate> server = gate;
   Clock::time_point begun{};

@@ -19,7 +19,7 @@
 #include "launcher/ssh/mux_client.h"
 #include "launcher/ssh/mux_start.h"
 #include "launcher/ssh/server_gate.h"
-#include "launcher/ssh/ssh_config.h"
+#include "launcher/ssh/user_files.h"
 
 namespace sortie::launcher::ssh {
 
@@ -43,7 +43,7 @@ struct MuxFound {
 class MuxMasters : public std::enable_shared_from_this<MuxMasters> {
  public:
   MuxMasters(boost::asio::any_io_executor executor, config::SshConfig ssh,
-             UserEnvironment environment);
+             UserEnvironment environment, std::shared_ptr<UserFiles> files);
 
   /// Finds or starts a master. If the result has none, the caller must connect and authenticate
   /// itself. Errors: an invalid ssh_config value; resolve or connect, if the ssh that should start
@@ -58,14 +58,13 @@ class MuxMasters : public std::enable_shared_from_this<MuxMasters> {
   boost::asio::awaitable<Result<>> make(MasterOrder order, const ControlSettings& control,
                                         MuxFound& found);
   boost::asio::awaitable<void> run_maker(MasterOrder order, std::shared_ptr<Making> making);
-  MasterOrder order_for(const HostSpec& spec, const ControlSettings& control, bool is_jump) const;
-  std::string server_of(const MasterOrder& order);
+  boost::asio::awaitable<std::string> server_of(const MasterOrder& order);
   void say_once(const std::string& text);
 
   boost::asio::any_io_executor executor_;
   const config::SshConfig ssh_;
   const UserEnvironment environment_;
-  SshConfigReader config_reader_;
+  const std::shared_ptr<UserFiles> files_;
   std::shared_ptr<FanOut> sessions_;  // runner.ssh.fanout: from the socket to the runner's start
   std::shared_ptr<FanOut> makers_;    // the same for programs that start masters
   std::map<std::string, std::shared_ptr<ServerGate>> gates_;

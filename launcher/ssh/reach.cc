@@ -55,24 +55,17 @@ struct Reach::Attempt {
   bool dropped = false;  // a retry may succeed
 };
 
-Reach::Reach(asio::any_io_executor executor, config::SshConfig ssh, UserEnvironment environment)
+Reach::Reach(asio::any_io_executor executor, config::SshConfig ssh,
+             const UserEnvironment& environment, milliseconds file_limit)
     : executor_(executor),
       ssh_(std::move(ssh)),
-      environment_(environment),
-      config_reader_(environment, ssh_.config_file),
-      masters_(std::make_shared<MuxMasters>(executor, ssh_, environment)),
+      files_(std::make_shared<UserFiles>(executor, ssh_, environment, file_limit)),
+      masters_(std::make_shared<MuxMasters>(executor, ssh_, environment, files_)),
       resolver_(executor),
+      credentials_(std::make_shared<Credentials>(files_)),
       dials_(std::make_shared<FanOut>(executor, kDials, kDialPatience)),
       handshakes_(
           std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout), kPatience)) {}
-
-Result<HostSettings> Reach::settings_for(const HostSpec& spec, bool is_jump) {
-  SORTIE_ASSIGN_OR_RETURN(const HostConfig files, config_reader_.lookup(spec.host));
-  SORTIE_ASSIGN_OR_RETURN(HostSettings settings,
-                          make_host_settings(spec, ssh_, files, environment_, is_jump));
-  if (!ssh_.identity_file.empty()) SORTIE_TRY(check_identity_file(settings.identity_files.front()));
-  return settings;
-}
 
 std::shared_ptr<ServerGate> Reach::gate_of(const std::string& server) {
   auto& gate = gates_[server];
@@ -80,29 +73,12 @@ std::shared_ptr<ServerGate> Reach::gate_of(const std::string& server) {
   return gate;
 }
 
-// Finds a ProxyJump that leads back to itself before any connection is made, because connections
-// being established wait for each other. The first jump host may have its own ProxyJump, and so on.
-Result<> Reach::check_jumps(const HostSettings& settings, std::vector<std::string> path) {
-  if (settings.jumps.empty()) return {};
-  const std::string& jump = settings.jumps.front();
-  if (std::ranges::find(path, jump) != path.end())
-    return fail(
-        ErrorCode::config,
-        fmt::format("ProxyJump of {} leads back to itself; give one of them ProxyJump none", jump));
-  path.push_back(jump);
-  SORTIE_ASSIGN_OR_RETURN(const HostSpec spec, parse_host_spec(jump));
-  SORTIE_ASSIGN_OR_RETURN(const HostSettings next, settings_for(spec, true));
-  return check_jumps(next, std::move(path));
-}
-
 asio::awaitable<Result<Reached>> Reach::reach(std::string host) {
   const auto self = shared_from_this();
   auto spec = parse_host_spec(host);
   if (!spec) co_return std::unexpected(std::move(spec).error());
-  auto settings = settings_for(*spec, false);
+  auto settings = co_await files_->settings(std::move(*spec));
   if (!settings) co_return std::unexpected(std::move(settings).error());
-  auto checked = check_jumps(*settings, {});
-  if (!checked) co_return std::unexpected(std::move(checked).error());
   co_return co_await reach_with(std::move(*settings));
 }
 
@@ -235,7 +211,7 @@ asio::awaitable<void> Reach::try_once(const HostSettings& settings, Attempt& att
     const auto alive = weak.lock();
     return alive ? alive->bytes_moved() : 0;
   });
-  attempt.outcome = co_await shake_hands(*core, settings, known_hosts_, ssh_);
+  attempt.outcome = co_await shake_hands(*core, settings, files_, ssh_);
   if (!attempt.outcome && dropped_before_banner(**core)) {
     attempt.dropped = true;
     attempt.pass->dropped();
@@ -256,7 +232,7 @@ asio::awaitable<void> Reach::try_once(const HostSettings& settings, Attempt& att
 asio::awaitable<void> Reach::settle_jump(std::shared_ptr<JumpConnection> connection, HostSpec spec,
                                          std::vector<std::string> before) {
   const auto self = shared_from_this();
-  auto settings = settings_for(spec, true);
+  auto settings = co_await files_->jump_settings(std::move(spec));
   if (!settings) {
     connection->error = settings.error();
   } else {

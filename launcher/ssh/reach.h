@@ -16,11 +16,11 @@
 #include "launcher/ssh/fan_out.h"
 #include "launcher/ssh/host_settings.h"
 #include "launcher/ssh/jump.h"
-#include "launcher/ssh/known_hosts.h"
 #include "launcher/ssh/mux_masters.h"
 #include "launcher/ssh/resolver.h"
 #include "launcher/ssh/server_gate.h"
 #include "launcher/ssh/session.h"
+#include "launcher/ssh/user_files.h"
 
 namespace sortie::launcher::ssh {
 
@@ -46,11 +46,16 @@ struct Reached {
 /// Shared by the transport and the coroutines running in it. Used on the I/O thread only.
 class Reach : public std::enable_shared_from_this<Reach> {
  public:
-  Reach(boost::asio::any_io_executor executor, config::SshConfig ssh, UserEnvironment environment);
+  /// `file_limit`: how long a read of the user's files may take.
+  Reach(boost::asio::any_io_executor executor, config::SshConfig ssh,
+        const UserEnvironment& environment, std::chrono::milliseconds file_limit);
 
   /// Connects and authenticates. `host`: [user@]host[:port]. The error's code names the stage.
   boost::asio::awaitable<Result<Reached>> reach(std::string host);
-  void stop() { resolver_.stop(); }
+  void stop() {
+    resolver_.stop();
+    files_->stop();
+  }
   const std::shared_ptr<MuxMasters>& masters() const { return masters_; }
   const config::SshConfig& ssh() const { return ssh_; }
   const boost::asio::any_io_executor& executor() const { return executor_; }
@@ -59,8 +64,6 @@ class Reach : public std::enable_shared_from_this<Reach> {
   // One try: its outcome, and whether the server dropped the connection before its banner.
   struct Attempt;
 
-  Result<HostSettings> settings_for(const HostSpec& spec, bool is_jump);
-  Result<> check_jumps(const HostSettings& settings, std::vector<std::string> path);
   std::shared_ptr<ServerGate> gate_of(const std::string& server);
   boost::asio::awaitable<Result<Reached>> reach_with(HostSettings settings);
   boost::asio::awaitable<void> try_once(const HostSettings& settings, Attempt& attempt);
@@ -75,12 +78,10 @@ class Reach : public std::enable_shared_from_this<Reach> {
 
   boost::asio::any_io_executor executor_;
   const config::SshConfig ssh_;
-  const UserEnvironment environment_;
-  SshConfigReader config_reader_;
+  std::shared_ptr<UserFiles> files_;
   std::shared_ptr<MuxMasters> masters_;
   Resolver resolver_;
-  std::shared_ptr<KnownHosts> known_hosts_ = std::make_shared<KnownHosts>();
-  std::shared_ptr<Credentials> credentials_ = std::make_shared<Credentials>();
+  std::shared_ptr<Credentials> credentials_;
   std::shared_ptr<FanOut> dials_;       // limits name lookups and TCP connects
   std::shared_ptr<FanOut> handshakes_;  // runner.ssh.fanout: from connected to the runner's start
   std::map<std::string, std::shared_ptr<ServerGate>> gates_;  // by "address:port" and chain

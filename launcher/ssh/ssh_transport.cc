@@ -122,12 +122,13 @@ class SshTransport : public Transport {
 }  // namespace ssh
 
 std::unique_ptr<Transport> make_ssh_transport(asio::any_io_executor executor, config::SshConfig ssh,
-                                              ssh::UserEnvironment environment) {
+                                              ssh::UserEnvironment environment,
+                                              std::chrono::milliseconds file_limit) {
   raise_open_file_limit();
   if (!ssh.command.empty())
     return ssh::make_system_ssh_transport(std::move(executor), std::move(ssh), environment);
   return std::make_unique<ssh::SshTransport>(
-      std::make_shared<ssh::Reach>(std::move(executor), std::move(ssh), std::move(environment)));
+      std::make_shared<ssh::Reach>(std::move(executor), std::move(ssh), environment, file_limit));
 }
 
 }  // namespace sortie::launcher

@@ -120,9 +120,9 @@ class Launch {
   launcher::RunLoop::Parts::Fitness fitness;
   std::function<Result<std::map<std::string, std::string>>(std::vector<launcher::Blame>)>
       note_blames;
-  launcher::FileCalls file_calls{io.get_executor()};
-  launcher::FileCalls* files = &file_calls;  // those of the run
-  std::vector<std::string> cordoned;         // by the run, in this order
+  FileCalls file_calls{io.get_executor()};
+  FileCalls* files = &file_calls;     // those of the run
+  std::vector<std::string> cordoned;  // by the run, in this order
   std::chrono::seconds limit{8};
   milliseconds stop_slack{3000};  // for hosts that end their ranks in time
   milliseconds sweep_reach{100};  // for hosts that are not reached again

@@ -165,10 +165,11 @@ TEST_SUITE("launcher") {
     ::close(pair[1]);
     const auto core = ssh::SessionCore::create(world.io.get_executor(), Fd(pair[0]), nullptr);
     REQUIRE(core);
-    const auto known_hosts = std::make_shared<ssh::KnownHosts>();
+    const auto files = std::make_shared<ssh::UserFiles>(world.io.get_executor(),
+                                                        config::SshConfig{}, world.environment);
     ssh::HostSettings settings;
     settings.user = world.environment.user;
-    const auto shaken = finish(world.io, ssh::shake_hands(*core, settings, known_hosts, {}));
+    const auto shaken = finish(world.io, ssh::shake_hands(*core, settings, files, {}));
     REQUIRE_FALSE(shaken);
     CHECK(shaken.error().message.contains("closed the connection before its banner"));
     CHECK(ssh::dropped_before_banner(**core));

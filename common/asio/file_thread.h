@@ -3,20 +3,19 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <thread>
 
-namespace sortie::launcher {
+namespace sortie {
 
 class FileThread {
  public:
   /// `idle` runs on the thread once a second while the queue is empty. It may be an empty function.
   explicit FileThread(std::function<void()> idle);
-  /// Blocks until the queued work is done. If that may take long, call drain() first.
+  /// Blocks until the queued work is done, unless abandon() was called. If that may take long, call
+  /// drain() first.
   ~FileThread();
   FileThread(const FileThread&) = delete;
   FileThread& operator=(const FileThread&) = delete;
@@ -27,21 +26,16 @@ class FileThread {
   std::size_t queued_bytes() const;
   /// Blocks until all posted work is done. Returns false after `limit`.
   bool drain(std::chrono::milliseconds limit) const;
+  /// Drops the work that has not begun, and lets the thread end by itself: the destructor does not
+  /// wait for a stalled disk. Work that has begun must own what it uses. Idempotent.
+  void abandon();
 
  private:
-  struct Work {
-    std::function<void()> run;
-    std::size_t bytes = 0;
-  };
-  void run();
+  struct State;
+  static void run(State& state);
 
-  const std::function<void()> idle_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::deque<Work> queue_;
-  std::size_t queued_bytes_ = 0;
-  bool working_ = false, ending_ = false;
+  const std::shared_ptr<State> state_;  // shared with the thread
   std::thread thread_;
 };
 
-}  // namespace sortie::launcher
+}  // namespace sortie

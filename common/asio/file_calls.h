@@ -10,24 +10,25 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "common/asio/file_thread.h"
 #include "common/asio/give_up.h"
 #include "common/asio/token.h"
-#include "launcher/run/file_thread.h"
 
-namespace sortie::launcher {
+namespace sortie {
 
-/// All calls are on the I/O thread of `executor`, except drain(). The executor's work must have
-/// ended, or its context must still exist, when the object is destroyed.
+/// All calls are on the I/O thread of `executor`, except drain(). Before its context is destroyed,
+/// the calls must have returned, or abandon() must have been called.
 class FileCalls {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLimit{10000};
 
   explicit FileCalls(boost::asio::any_io_executor executor, Clock::duration limit = kLimit)
-      : executor_(std::move(executor)), limit_(limit) {}
+      : limit_(limit), answers_(std::make_shared<Answers>(std::move(executor))) {}
 
   /// Calls `work` after all earlier calls and returns its result. Returns nullopt if it has not
   /// returned in time, or if `give_up` (may be nullptr) was called: `work` continues and its result
@@ -42,38 +43,57 @@ class FileCalls {
       boost::asio::steady_timer come;
       std::optional<Value> value;
     };
+    const auto answers = answers_;
     const auto now = Clock::now();
-    const auto until = (begun_->empty() ? now : begun_->front()) + limit_;
+    const auto until = (answers->begun.empty() ? now : answers->begun.front()) + limit_;
     if (now >= until || (give_up && give_up->given_up())) co_return std::nullopt;
-    const auto answer = std::make_shared<Answer>(executor_);
+    const auto answer = std::make_shared<Answer>(answers->executor);
     answer->come.expires_at(until);
     std::optional<GiveUp::Listener> listener;
     if (give_up) listener.emplace(give_up->listen([answer] { answer->come.cancel(); }));
-    begun_->push_back(now);
-    thread_.post(
-        [executor = executor_, begun = begun_, to = answer, work = std::move(work)]() mutable {
-          // The answer is moved, because only the I/O thread may destroy its timer.
-          boost::asio::post(executor, [begun, to = std::move(to), value = work()]() mutable {
-            begun->pop_front();
-            to->value.emplace(std::move(value));
-            to->come.cancel();
-          });
-        });
+    answers->begun.push_back(now);
+    thread_.post([answers, to = std::weak_ptr(answer), work = std::move(work)]() mutable {
+      Value value = work();
+      const std::lock_guard lock(answers->mutex);
+      if (answers->abandoned) return;
+      boost::asio::post(answers->executor, [answers, to, value = std::move(value)]() mutable {
+        answers->begun.pop_front();
+        const auto waiting = to.lock();  // here only, because its timer is the I/O thread's
+        if (!waiting) return;
+        waiting->value.emplace(std::move(value));
+        waiting->come.cancel();
+      });
+    });
     co_await answer->come.async_wait(kToken);
     co_return std::move(answer->value);
   }
 
   /// Blocks until all calls have returned. Returns false after `limit`. The destructor does the
-  /// same without a limit.
+  /// same without a limit, unless abandon() was called.
   bool drain(std::chrono::milliseconds limit) const { return thread_.drain(limit); }
 
+  /// Drops the results of calls that have not returned, and no longer uses the executor. Further
+  /// calls return nullopt after the limit.
+  void abandon() {
+    {
+      const std::lock_guard lock(answers_->mutex);
+      answers_->abandoned = true;
+    }
+    thread_.abandon();
+  }
+
  private:
-  const boost::asio::any_io_executor executor_;
+  struct Answers {
+    explicit Answers(boost::asio::any_io_executor to) : executor(std::move(to)) {}
+    const boost::asio::any_io_executor executor;
+    std::deque<Clock::time_point> begun;  // calls that have not returned, oldest first
+    std::mutex mutex;
+    bool abandoned = false;  // under the mutex
+  };
+
   const Clock::duration limit_;
-  /// When the calls that have not returned were made, oldest first.
-  const std::shared_ptr<std::deque<Clock::time_point>> begun_ =
-      std::make_shared<std::deque<Clock::time_point>>();
+  const std::shared_ptr<Answers> answers_;  // shared with the calls on the thread
   FileThread thread_{std::function<void()>()};
 };
 
-}  // namespace sortie::launcher
+}  // namespace sortie
