@@ -123,7 +123,9 @@ std::string line_order(const LineMark& mark, std::string_view line, int last_sta
   const std::string status = last_status == 0 ? "" : fmt::format("(exit {}); ", last_status);
   return relayed(both("<", "<")) +
          relayed(fmt::format("{{ {}eval {}; }} < /dev/null 7<&- 8>&- 9>&-", status, quoted(line))) +
-         relayed(both(">%d\\n", ">\\n"));
+         // After an unclosed quote bash takes the next line as the rest of the order. An empty line
+         // keeps the status.
+         relayed("") + relayed(both(">%d\\n", ">\\n"));
 }
 
 void MarkReader::expect(const LineMark& mark) {

@@ -238,6 +238,22 @@ TEST_CASE("a shell lives from line to line, whatever the lines are, with bash an
   }
 }
 
+TEST_CASE("a line without the end of a quote fails, and the shell goes on, with bash and without") {
+  for (const bool with_bash : {true, false}) {
+    CAPTURE(with_bash);
+    for (const std::string line :
+         {"echo it's", "echo \"x", "echo `ls", "echo ${x", "echo $(ls", "foo() {"}) {
+      CAPTURE(line);
+      std::string errors;
+      const std::string out = through_shell({"false", line, "echo c"}, with_bash, errors);
+      CAPTURE(out);
+      CAPTURE(errors);
+      CHECK((out == ">1 >2 c\n>0 " || out == ">1 >1 c\n>0 "));
+      CHECK_FALSE(errors.empty());
+    }
+  }
+}
+
 TEST_CASE("an interrupt ends a line, and the shell goes on, with bash and without") {
   for (const bool with_bash : {true, false}) {
     CAPTURE(with_bash);
