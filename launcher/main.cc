@@ -5,6 +5,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
 #include "common/base/standard_files.h"
+#include "common/cli/print.h"
 #include "launcher/cli/cli.h"
 #include "launcher/warm/keeper_process.h"
 
@@ -15,7 +16,7 @@ int main(int argc, char** argv) {
     // The background process that keeps connections, started by a command.
     if (argc > 1 && std::string_view(argv[1]) == sortie::launcher::warm::kKeeperWord)
       return sortie::launcher::warm::keep_connections({argv, static_cast<std::size_t>(argc)});
-    return sortie::launcher::run_cli(argc, argv);
+    return sortie::cli::end_output("sortie", sortie::launcher::run_cli(argc, argv));
   } catch (const std::exception& error) {
     // Only an unexpected exception of a library arrives here: Sortie's own errors are values.
     std::fprintf(stderr, "sortie: internal error: %s\n", error.what());

@@ -100,5 +100,6 @@ int main(int argc, char** argv) {
   });
   const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
   if (!choice) return cli::print_error(choice.error());
-  return choice->verb == nullptr ? choice->exit_code : choice->verb->run();
+  return cli::end_output("sortie-train",
+                         choice->verb == nullptr ? choice->exit_code : choice->verb->run());
 }

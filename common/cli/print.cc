@@ -23,4 +23,14 @@ int print_text(std::string_view program, std::string_view text) {
   return print_error(os_error(errno, fmt::format("{}: write to stdout", program)));
 }
 
+int end_output(std::string_view program, int code) {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || code != kExitOk || errno == EPIPE) return code;
+  const std::string what = fmt::format("{}: write to stdout", program);
+  // The reason is gone if an earlier write failed and this one had nothing to do.
+  return print_error(errno != 0 ? os_error(errno, what)
+                                : Error{ErrorCode::io, what + ": not everything was written"});
+}
+
 }  // namespace sortie::cli

@@ -15,4 +15,9 @@ int print_error(const Error& error);
 /// error.
 int print_text(std::string_view program, std::string_view text);
 
+/// Writes what C's streams hold for stdout, at the end of a program. Returns `code`; if that is 0
+/// and something could not be written, prints an error and returns its exit code. A reader that has
+/// gone (EPIPE) needs nothing more.
+int end_output(std::string_view program, int code);
+
 }  // namespace sortie::cli

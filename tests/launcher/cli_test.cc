@@ -252,12 +252,16 @@ TEST_CASE("output that can not be written is an error") {
   for (const std::string& what :
        {std::string("config schema"), std::string("config show"), std::string("plan -- true"),
         std::string("plan --json -- true"), "push" + push, "push --json" + push, "pull" + pull,
-        "pull --json" + pull}) {
+        "pull --json" + pull, std::string("--help")}) {
     CAPTURE(what);
     const Finished result = shell(std::string(SORTIE_BINARY) + " " + what + " > /dev/full");
     CHECK(result.code == 9);
     CHECK(result.output == "sortie: write to stdout: No space left on device\n");
   }
+  // Of C++'s streams, which drop the reason.
+  const Finished version = shell(std::string(SORTIE_BINARY) + " --version > /dev/full");
+  CHECK(version.code == 9);
+  CHECK(version.output.starts_with("sortie: write to stdout: "));
 }
 
 TEST_CASE("push and pull count in words that fit, and name a place only where something is") {

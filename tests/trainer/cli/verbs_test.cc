@@ -178,6 +178,25 @@ TEST_CASE("a training with more compute threads than cores says so at its start"
       crowded.output);
 }
 
+TEST_CASE("output that can not be written is an error") {
+  const Trained place;
+  const auto full = [](const std::string& what) {
+    return sortie::test::shell(std::string(SORTIE_TRAIN_BINARY) + " " + what + " > /dev/full");
+  };
+  const std::string checkpoint = place.at("checkpoints"), tokens = place.at("tokens");
+  for (const std::string& what : std::vector<std::string>{
+           "generate " + checkpoint + " --prompt line --max-tokens 4",
+           "eval --samples 2 --data " + tokens + " " + checkpoint, "checkpoint ls " + checkpoint,
+           "checkpoint model " + checkpoint, "data inspect " + tokens, "devices",
+           "plan " + place.at("job.toml"), "--help", "eval --help"}) {
+    CAPTURE(what);
+    const Finished result = full(what);
+    CHECK(result.code == 9);
+    CHECK(result.output.ends_with("sortie-train: write to stdout: No space left on device\n"));
+  }
+  CHECK(full("checkpoint ls --no-such").code == 2);  // the first error stays
+}
+
 TEST_CASE("inspect decodes with no tokenizer but the one of the token files") {
   const Trained place;
   const Finished own = train({"data", "inspect", place.at("tokens"), "--tokens", "4"});
