@@ -243,6 +243,9 @@ asio::awaitable<void> Attempt::swept() {
     co_await changed_.async_wait(kToken);
   }
   ended_ = true;
+  for (Host& host : hosts_)
+    if (host.sweeping)
+      note_swept(host, fail(ErrorCode::interrupted, "interrupted before the host was reached"));
 }
 
 void Attempt::note_connected(const Host& host) {

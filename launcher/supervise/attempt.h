@@ -170,6 +170,7 @@ class Attempt {
     std::optional<wire::ImageReady> image;  // when ranks run in containers
     std::string image_progress;             // progress text until the image is ready
     bool clear = false;                     // lost, and swept without leftovers
+    bool sweeping = false;                  // its sweep has no result yet
     HealthIntake health;
   };
   struct HeldEvent {

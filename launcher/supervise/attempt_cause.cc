@@ -127,6 +127,7 @@ Verdict Attempt::make_verdict() const {
 
 void Attempt::start_sweep(Host& host) {
   ++sweeps_;
+  host.sweeping = true;
   spawn(parts_.executor, sweep(host));
 }
 
@@ -137,6 +138,7 @@ asio::awaitable<void> Attempt::sweep(Host& host) {
   if (adoptable) successor = co_await has_successor(parts_.executor, parts_.folder);
   if (successor.value_or(true)) {
     if (!superseded()) note_swept(host, not_looked());
+    host.sweeping = false;
     --sweeps_;
     wake();
     co_return;
@@ -155,7 +157,9 @@ asio::awaitable<void> Attempt::sweep(Host& host) {
   wake();
 }
 
+/// Reports the first result of a sweep; an interrupt may have come before it.
 void Attempt::note_swept(Host& host, const Result<wire::Swept>& outcome) {
+  if (!std::exchange(host.sweeping, false)) return;
   const std::string& name = host.plan->name;
   if (!outcome) {
     parts_.folder.event(JournalEvent::unconfirmed,

@@ -186,8 +186,15 @@ TEST_CASE("twice Ctrl-C does not wait for a host that is away") {
   launch.host("h2").script = [&launch](FakeRunner& runner) {
     return Interrupts::run(runner, launch);
   };
+  launch.sweep_reach = milliseconds(60000);
   CHECK(launch.run().exit_code == 130);
   CHECK(launch.ran < test::patient(milliseconds(3000)));
+  // What may go on there is said.
+  CHECK(
+      launch.shown.contains("h1: cleanup is not confirmed: interrupted before the host was "
+                            "reached; a runner that is alive ends its ranks by itself after a "
+                            "hold of 1m00s"));
+  CHECK(launch.events_named("unconfirmed").size() == 1);
 }
 
 }  // namespace
