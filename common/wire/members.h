@@ -74,7 +74,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, RankExited>)
     return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
                     m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes, m.time_boot_ms,
-                    m.not_finalized);
+                    m.not_finalized, m.left);
   if constexpr (std::is_same_v<T, RunnerError>) return std::tie(m.code, m.message, m.rank);
   if constexpr (std::is_same_v<T, PmixSetup>)
     return std::tie(m.nspace, m.host, m.node_hosts, m.node_ranks, m.world_size, m.local_ranks,

@@ -221,9 +221,11 @@ struct RankExited {
       0;                           // limit of its container, if that caused the kill; 0 = unknown
   std::uint64_t time_boot_ms = 0;  // time of detection by boot_clock.h; 0 = unknown
   std::uint8_t not_finalized = 0;  // exit code 0 after MPI_Init without MPI_Finalize
+  std::string left;  // descendant that could not be killed, and why; empty = none is left
 };
 
-/// All ranks have ended and no process of theirs is left. Sent once, after the last RankExited.
+/// All ranks have ended, and no process of theirs is left but RankExited::left. Sent once, after
+/// the last RankExited.
 struct Finished {};
 
 /// The runner can not continue (bad job, spawn failed, PMIx missing but required ...).

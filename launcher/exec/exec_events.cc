@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/exit_code.h"
+#include "common/base/printable.h"
 #include "launcher/exec/exec_run.h"
 #include "launcher/host/host_texts.h"
 
@@ -100,6 +101,9 @@ void ExecRun::on_finished(std::size_t index) {
   }
   if (exited.leftovers_killed > 0 && !active.told_to_stop)
     cleaned_.push_back(outcomes_[index].host);
+  if (!exited.left.empty())
+    parts_.console.error(
+        fmt::format("{}: left by the command: {}", outcomes_[index].host, printable(exited.left)));
   active.session->send(wire::Goodbye{});
   finish(index, std::move(outcome));
 }

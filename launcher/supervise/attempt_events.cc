@@ -8,6 +8,7 @@
 #include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/training/event.h"
 #include "launcher/host/host_texts.h"
 #include "launcher/recovery/attempt_events.h"
@@ -295,6 +296,12 @@ void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
     note_not_finalized(cause_of_rank(exited.rank, Cause::What::no_finalize, 0), died_ms);
   }
   note_exited(std::move(event));
+  if (!exited.left.empty()) {
+    parts_.folder.event(JournalEvent::unconfirmed,
+                        {{"host", host.plan->name}, {"why", exited.left}});
+    parts_.console.error(fmt::format("{}: left by rank {}: {}", host.plan->name, exited.rank,
+                                     printable(exited.left)));
+  }
 }
 
 /// Like mpirun, Sortie ends the job of a rank that leaves without MPI_Finalize. The other ranks

@@ -180,6 +180,7 @@ class Job {
   }
   static void set_time_of_death(wire::RankExited& exited);
   void resend_ends();
+  void on_unkillable(std::size_t slot, const KeeperReport& report);
   void rank_gone(std::size_t slot);
   void rank_drained(std::size_t slot);
   void start_sweep();

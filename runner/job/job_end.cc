@@ -81,11 +81,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       set_status(rank, report.wait_status);
       break;
     case KeeperReport::Kind::unkillable:
-      send_error(
-          ErrorCode::timeout,
-          fmt::format("process {} does not die of SIGKILL (state {}); the host needs attention",
-                      report.pid, process_state(report.pid)),
-          rank);
+      on_unkillable(slot, report);
       break;
     case KeeperReport::Kind::gone:
       rank.exited.leftovers_killed = report.leftovers;
@@ -102,6 +98,21 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       start_sweep();
       break;
   }
+}
+
+/// The end of a dead rank is reported, whatever it has left.
+void Job::on_unkillable(std::size_t slot, const KeeperReport& report) {
+  Rank& rank = *ranks_[slot];
+  const std::string what = report.error == EPERM
+                               ? fmt::format("{} can not be killed: {}; end it on the host",
+                                             process_text(report.pid), std::strerror(EPERM))
+                               : fmt::format(
+                                     "{} does not die of SIGKILL (state {}); the host "
+                                     "needs attention",
+                                     process_text(report.pid), process_state(report.pid));
+  if (!rank.has_status) return send_error(ErrorCode::timeout, what, rank);
+  rank.exited.left = what;
+  rank_gone(slot);
 }
 
 void Job::set_time_of_death(wire::RankExited& exited) {

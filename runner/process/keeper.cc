@@ -240,12 +240,13 @@ class Keeper {
       if (!held_reaped) std::erase(children, held_);
       kill_children(children);
       for (pid_t child : children) reap(child);
-      if (children.empty()) {
+      const bool given_up = complained_ && foreign_;
+      if (children.empty() || given_up) {
         if (!held_reaped) {
           ::waitpid(held_, nullptr, 0);
           held_reaped = true;
         }
-        if (::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return;
+        if (given_up || (::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD)) return;
       }
       complain_if_unkillable();
       pollfd polled = {signals_, POLLIN, 0};
@@ -267,10 +268,17 @@ class Keeper {
   }
 
   void complain_if_unkillable() {
-    if (complained_ || Clock::now() - killed_at_ < kUnkillableAfter) return;
+    if (complained_ || Clock::now() - killed_at_ < kForeignAfter) return;
+    std::vector<pid_t> alive = direct_children();
+    std::erase_if(alive, [](pid_t child) { return process_state(child) == 'Z'; });
+    if (alive.empty()) return;
+    foreign_ = std::ranges::all_of(
+        alive, [](pid_t child) { return ::kill(child, 0) != 0 && errno == EPERM; });
+    if (!foreign_ && Clock::now() - killed_at_ < kUnkillableAfter) return;
     complained_ = true;
-    const std::vector<pid_t> children = direct_children();
-    report({.kind = KeeperReport::Kind::unkillable, .pid = children.empty() ? held_ : children[0]});
+    report({.kind = KeeperReport::Kind::unkillable,
+            .pid = alive.front(),
+            .error = foreign_ ? EPERM : 0});
   }
 
   void finish() {
@@ -319,6 +327,7 @@ class Keeper {
   bool stopping_ = false;
   bool exec_failed_ = false;
   bool complained_ = false;
+  bool foreign_ = false;  // all that is left belongs to other users
   bool killed_by_others_ = false;
   std::optional<oom::Watch> oom_;  // set once a held process exists
   Clock::time_point last_tick_ = Clock::now();

@@ -47,8 +47,11 @@ inline constexpr std::int32_t kUnconnectedMpi = -1;
 
 /// Grace between TERM and KILL for a held process whose runner is gone.
 inline constexpr std::chrono::milliseconds kOrphanGrace{1000};
-/// A process that still exists this long after KILL is reported as unkillable.
-inline constexpr std::chrono::milliseconds kUnkillableAfter{10000};
+/// A process that still exists this long after KILL is reported as unkillable. Shorter than the
+/// time for which the launcher waits after the grace period (Attempt::Parts::stop_slack).
+inline constexpr std::chrono::milliseconds kUnkillableAfter{5000};
+/// The same for processes of other users (sudo, setuid programs), which can not be killed at all.
+inline constexpr std::chrono::milliseconds kForeignAfter{1000};
 
 /// Messages between runner and keeper, one per packet of a SOCK_SEQPACKET pair. Both ends are the
 /// same binary.
@@ -61,7 +64,8 @@ struct KeeperReport {
     spawn_failed,  // error = errno of exec; gone follows
     died,          // the held process is dead: wait_status, time, stopped
     gone,          // nothing is left; leftovers, oom. Last report
-    unkillable,    // pid does not die; gone follows if it ever does
+    unkillable,    // pid does not die. error = EPERM: it is another user's; if the held process is
+                   // dead, gone follows at once. Else gone follows if pid ever dies
     keeper_lost,   // made by HeldProcess: the keeper died without sending gone
     announced,     // from the process itself, before exec; HeldProcess takes the pid, as the runner
                    // sees it, from the packet's credentials (a container numbers its processes

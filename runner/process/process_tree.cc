@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <linux/close_range.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -125,6 +126,17 @@ bool group_exists(pid_t group) {
 char process_state(pid_t pid) {
   const std::string fields = stat_fields(pid);
   return fields.size() > 1 ? fields[1] : '?';
+}
+
+std::string process_text(pid_t pid) {
+  const std::string folder = fmt::format("/proc/{}", pid);
+  std::string name = read_proc(folder + "/comm");
+  while (name.ends_with('\n')) name.pop_back();
+  std::string text = fmt::format("process {} ({})", pid, name);
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) != 0 || info.st_uid == ::geteuid()) return text;
+  // Without getpwuid(): the runner is static.
+  return text + (info.st_uid == 0 ? " of root" : fmt::format(" of user id {}", info.st_uid));
 }
 
 void close_descriptors_except(std::initializer_list<int> keep) {

@@ -29,6 +29,9 @@ bool group_exists(pid_t group);
 /// State letter of /proc/PID/stat ('D' is uninterruptible sleep), '?' if there is no such process.
 char process_state(pid_t pid);
 
+/// "process 7 (name)", with " of root" or " of user id N" if it is another user's.
+std::string process_text(pid_t pid);
+
 /// Closes every descriptor from 3 up except `keep`.
 void close_descriptors_except(std::initializer_list<int> keep);
 

@@ -4,11 +4,12 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
 
-from harness import BUILD, PROGRAMS, Gates, Run, check, equal, in_time, parent_of, wait_until, whole_events
+from harness import BUILD, PROGRAMS, SORTIE, Gates, Run, check, command_of, equal, in_time, parent_of, run_to_end, wait_until, whole_events
 from machine_clock import now
 
 SLEEP = ("sleep", "1000")
@@ -57,6 +58,49 @@ def scenario_rank_ignores_term(bed):
         check(time.monotonic() - began >= 0.8, "the grace of 1 s was not granted")
         bed.expect_nothing_left(5)
 
+
+@contextlib.contextmanager
+def program_of_root(bed):
+    """Gives a program that makes itself root's, as sudo does, and ignores SIGTERM. The processes that it leaves are ended."""
+    path, seconds = bed.shared / "of_root", f"100.{os.getpid()}"
+
+    def alive():
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and command_of(pid) == ["sleep", seconds]]
+
+    shutil.copy(shutil.which("setpriv"), path)
+    path.chmod(0o4755)
+    words = f"{path} --reuid 0 --regid 0 --clear-groups setsid -f sh -c 'trap \"\" TERM; exec sleep {seconds}'"
+    try:
+        yield words, alive
+    finally:
+        for pid in alive():
+            os.kill(pid, signal.SIGKILL)
+        path.unlink()
+
+
+def scenario_process_of_root_is_left(bed):
+    """On a host without a cgroup, what sudo or a setuid program has left can not be killed. It is named, and hides no exit code."""
+    with program_of_root(bed) as (daemon, alive):
+        for code in (3, 0):
+            script = f"if [ $RANK = 5 ]; then {daemon}; sleep 0.5; exit {code}; fi; [ {code} = 0 ] || sleep 1000"
+            began = now()
+            with Run(bed, "sh", "-c", script, settings={"runner.grace": "1s"}) as run:
+                equal(run.wait(30), code, "exit code")
+                in_time(began, 8, "end of the run")
+                pid, = alive()
+                run.expect(r"h03: left by rank 5: process \d+ \(sleep\) of root can not be killed: Operation not permitted")
+                check(any(event["event"] == "unconfirmed" for event in whole_events(run.folder_of_run() / "events.jsonl")), "the journal")
+                if code:
+                    run.expect(r"rank 5 on h03 .*exit code 3")
+            os.kill(pid, signal.SIGKILL)
+            bed.expect_nothing_left(5)
+        done = run_to_end(SORTIE, "exec", "--hosts", "h03", "--ssh-config", bed.ssh_config, "--",
+                          "sh", "-c", f"{daemon}; sleep 0.5; exit 4")
+        pid, = alive()
+        equal(done.returncode, 4, "exit code of exec")
+        check(re.search(r"h03: left by the command: process \d+ \(sleep\) of root can not be killed", done.stderr), done.stderr)
+        os.kill(pid, signal.SIGKILL)
+        bed.expect_nothing_left(5)
 
 def scenario_setsid_grandchildren_after_success(bed):
     """Daemons of a rank that succeeds end with it."""

@@ -131,6 +131,14 @@ def start_time(pid):
         return sys.maxsize
 
 
+def command_of(pid):
+    """Returns the words of a process's command line; [] if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
 def executable_of(pid):
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
