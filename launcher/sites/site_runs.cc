@@ -161,9 +161,9 @@ asio::awaitable<void> SiteRuns::run_site(Site& site) {
 }
 
 void SiteRuns::note_started() {
-  if (started_) return;
-  const bool all =
-      std::ranges::all_of(sites_, [](const Site& site) { return site.started || site.stopped; });
+  if (started_ || early_end_) return;
+  const bool all = std::ranges::all_of(
+      sites_, [](const Site& site) { return site.started || site.stopped || site.verdict; });
   const bool any = std::ranges::any_of(sites_, [](const Site& site) { return !site.verdict; });
   if (!all || !any) return;
   started_ = true;
@@ -241,7 +241,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
                                 fmt::join(note.members, ", ")));
       break;
     case Kind::paused:
-      if (stopped_ || too_few_) break;  // the run ends, so no site waits
+      if (stopped_ || early_end_) break;  // the run ends, so no site waits
       console.message(
           fmt::format("{}; the others wait for at most {:.0f} s", note.text, note.seconds));
       break;
@@ -254,7 +254,7 @@ void SiteRuns::on_note(const OuterCoordinator::Note& note) {
 }
 
 const char* SiteRuns::state() const {
-  return stopped_ || too_few_ ? "stopping" : started_ ? "running" : "starting";
+  return stopped_ || early_end_ ? "stopping" : started_ ? "running" : "starting";
 }
 
 std::vector<const RunFolder*> SiteRuns::site_folders() const {

@@ -19,26 +19,46 @@ void SiteRuns::site_ended(Site& site) {
                                              {"text", verdict.text}});
   site.what.folder.finish(verdict.exit_code);
   if (!verdict.text.empty() && !verdict.shown && !site.stopped) site.console->error(verdict.text);
+  if (fails_start(site)) {
+    const std::string why = fmt::format("site {} was not started", name);
+    parts_.console.message(why + ", and the run does not begin without it");
+    end_early({verdict.exit_code, fmt::format("site {}: {}", name, verdict.text)}, why);
+  }
   if (verdict.exit_code == 0 || site.stopped)
     outer_->remove_site(name);
   else
     outer_->site_down(name, /*for_good=*/true);
-  if (!site.stopped && !stopped_ && !too_few_ && verdict.exit_code != 0 && !verdict.adopted &&
+  if (!site.stopped && !stopped_ && !early_end_ && verdict.exit_code != 0 && !verdict.adopted &&
       running_ > 0)
     parts_.console.message(
         fmt::format("site {} has ended with exit code {} and is not restarted; the others continue",
                     name, verdict.exit_code));
-  site.started = true;  // on_started must not wait for it
   note_started();
   changed_.cancel();
 }
 
+/// Whether the start of the run has failed with this site, which has ended: the run begins with all
+/// of its sites or not at all, as a job with all of its hosts. A run that was adopted has begun.
+bool SiteRuns::fails_start(const Site& site) const {
+  const SitePlace& place = site.what.planned.place;
+  const bool configured = place.index < place.count;
+  const bool ends_anyway = stopped_ || early_end_ || site.stopped || site.verdict->adopted;
+  return !started_ && !parts_.adopts && !site.started && configured && !ends_anyway &&
+         site.verdict->exit_code != 0;
+}
+
 void SiteRuns::on_end(const OuterCoordinator::End& end) {
-  if (too_few_ || stopped_) return;
-  too_few_ = end;
+  if (early_end_ || stopped_) return;
   parts_.console.error(end.text);
+  end_early(end, end.text);
+}
+
+/// Stops all sites, because of `why`. The run then has this end.
+void SiteRuns::end_early(OuterCoordinator::End end, const std::string& why) {
+  early_end_ = std::move(end);
+  outer_->stop();
   for (Site& site : sites_)
-    if (site.loop && !site.verdict) site.loop->stop(false, "the end of the run: " + end.text);
+    if (site.loop && !site.verdict) site.loop->stop(false, "the end of the run: " + why);
 }
 
 void SiteRuns::begin_stop(int signal_number, std::string reason) {
@@ -68,9 +88,9 @@ Verdict SiteRuns::verdict_of_all() const {
   for (const Site& site : sites_)
     if (site.verdict && site.verdict->adopted) return *site.verdict;
   if (stopped_) return *stopped_;
-  if (too_few_) {
-    all.exit_code = too_few_->exit_code;
-    all.text = too_few_->text;
+  if (early_end_) {
+    all.exit_code = early_end_->exit_code;
+    all.text = early_end_->text;
     all.shown = true;
     return all;
   }
