@@ -191,7 +191,7 @@ OuterCoordinator::Step OuterCoordinator::site_up(Time now, const std::string& na
     }
     site->attempt = attempt;
     site->up = true;
-    site->failed = site->left = false;
+    site->failed = site->left = site->removed = false;
   }
   return settle(now);
 }
@@ -209,7 +209,7 @@ OuterCoordinator::Step OuterCoordinator::site_down(Time now, const std::string& 
 
 OuterCoordinator::Step OuterCoordinator::add_site(Time now, const std::string& name) {
   if (Site* const known = find(name)) {
-    known->failed = known->left = false;
+    known->failed = known->left = known->removed = false;
   } else {
     Site& site = sites_.emplace_back();
     site.name = name;
@@ -222,8 +222,8 @@ OuterCoordinator::Step OuterCoordinator::add_site(Time now, const std::string& n
 OuterCoordinator::Step OuterCoordinator::remove_site(Time now, const std::string& name) {
   now_ = std::max(now_, now);
   if (Site* const site = find(name)) {
-    answer_all(*site, OuterRefused{fmt::format("site {} was removed from the run", name)});
     leave(*site, "was removed");
+    site->removed = true;
   }
   return settle(now);
 }
@@ -241,7 +241,7 @@ OuterCoordinator::Step OuterCoordinator::ask(Time now, const std::string& name, 
                                              const NumberedQuestion& question) {
   now_ = std::max(now_, now);
   auto [site, leader] = leader_of(name, rank);
-  if (!site || ended_) return settle(now);
+  if (!site || site->removed || ended_) return settle(now);
   if (leader && question.number <= leader->number) {  // repeated or outdated
     if (question.number == leader->number && leader->answered && !leader->asked)
       step_.messages.push_back({site->name, rank, question.number, *leader->answered});

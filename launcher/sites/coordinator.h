@@ -84,7 +84,9 @@ class OuterCoordinator {
   /// The attempt has ended. `for_good`: no further attempt follows.
   Step site_down(Time now, const std::string& site, bool for_good);
   Step add_site(Time now, const std::string& site);
-  /// The site leaves the run: it gets no more work, and other sites do not wait for it.
+  /// The site leaves the run: it gets no more work, and other sites do not wait for it. Its
+  /// questions are not answered: its ranks wait until they are stopped. A refusal would make them
+  /// join again, and fail.
   Step remove_site(Time now, const std::string& site);
   /// The run is about to end: the active exchange may still be committed, but no new one begins.
   /// Otherwise a site that is stopped late would continue alone, without the sites that have
@@ -126,6 +128,7 @@ class OuterCoordinator {
     bool up = false;      // an attempt is running
     bool failed = false;  // no further attempt follows
     bool left = false;
+    bool removed = false;  // it has left by remove_site()
     bool in = false;       // has joined
     bool copying = false;  // must first copy the weights of another site
     Time joined_at{0};

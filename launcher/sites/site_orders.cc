@@ -65,7 +65,7 @@ asio::awaitable<Result<SiteJson>> SiteRuns::sites_order(nlohmann::json order) {
 }
 
 Result<> SiteRuns::may_add(const std::string& name) {
-  if (stopped_ || too_few_ || running_ == 0) return fail(ErrorCode::usage, "the run is ending");
+  if (stopped_ || early_end_ || running_ == 0) return fail(ErrorCode::usage, "the run is ending");
   if (find(name))
     return fail(ErrorCode::usage,
                 fmt::format("the run has a site {} already; give the new one another name", name));

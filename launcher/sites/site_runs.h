@@ -57,8 +57,8 @@ class SiteRuns final : public SupervisedRun {
         plan_site = {};
     /// Returns the replan function of a site (RunLoop::Replan).
     std::function<RunLoop::Replan(const SitePlace&)> replan = {};
-    /// Called once, on the thread of `folder`, when every site has started all of its ranks or has
-    /// ended and the folders say so.
+    /// Called once, on the thread of `folder`, when every site has started all of its ranks and the
+    /// folders say so. Sites that were adopted, added or removed may have ended instead.
     std::function<void()> on_started = {};
   };
 
@@ -84,16 +84,19 @@ class SiteRuns final : public SupervisedRun {
     std::unique_ptr<Console> console;
     std::unique_ptr<RunLoop> loop;
     std::optional<Verdict> verdict;  // set when it has ended
-    bool started = false, stopped = false;
+    bool started = false;            // all of its ranks, at least once
+    bool stopped = false;            // by `sortie sites remove`
   };
 
   void start(Site& site);
   boost::asio::awaitable<void> run_site(Site& site);
   void site_ended(Site& site);
+  bool fails_start(const Site& site) const;
   void note_started();
   void on_question(Site& site, std::uint32_t rank, const nlohmann::json& event);
   void on_note(const OuterCoordinator::Note& note);
   void on_end(const OuterCoordinator::End& end);
+  void end_early(OuterCoordinator::End end, const std::string& why);
   /// Records the end requested by the user. Only the first call counts.
   void begin_stop(int signal_number, std::string reason);
   Verdict verdict_of_all() const;
@@ -111,9 +114,9 @@ class SiteRuns final : public SupervisedRun {
   ForwardRouter forwards_;
   std::size_t running_ = 0;
   bool started_ = false, adding_ = false;
-  std::optional<OuterCoordinator::End> too_few_;
-  std::optional<Verdict> stopped_;  // set by the first request of the user
-  std::uint64_t refused_ = 0;       // number of refused questions
+  std::optional<OuterCoordinator::End> early_end_;  // too few sites, or one was not started
+  std::optional<Verdict> stopped_;                  // set by the first request of the user
+  std::uint64_t refused_ = 0;                       // number of refused questions
   boost::asio::steady_timer changed_;
   FileCalls file_calls_;  // of `sortie sites`
 };

@@ -7,11 +7,12 @@ import re
 import shutil
 import signal
 import tempfile
+import time
 from pathlib import Path
 
 from adopt import adopt, lose_supervisor
 from detach import Detached, ended
-from harness import PROGRAMS, check, equal, wait_until, whole_events
+from harness import PROGRAMS, SORTIE, check, equal, run_to_end, wait_until, whole_events
 
 SETTINGS = {"recovery.max_restarts": 20, "recovery.backoff": "200ms", "recovery.backoff_max": "500ms",
             "recovery.healthy_after": "1s", "outer.every": 4, "outer.min_sites": 1,
@@ -108,6 +109,21 @@ def scenario_ranks_know_their_site_and_all_verbs_show_it(bed):
         refused = run.sortie("sites", "remove", "d", "--run", run.id).stderr
         check("the run has ended" in refused, f"sites remove after the end: {refused}")
         bed.expect_nothing_left(10)
+
+
+def scenario_a_site_that_can_not_be_started(bed):
+    """The run does not begin without it: not detached, and not in the foreground."""
+    hosts = '["h01 slots=1 site=a","no-such-host.invalid slots=1 site=b"]'
+    with tempfile.TemporaryDirectory(prefix="sortie-e2e-") as folder:
+        for mode in ([], ["--detach"]):
+            began = time.monotonic()
+            done = run_to_end(SORTIE, "run", *mode, "--ssh-config", bed.ssh_config, "--set", f"runner.hosts={hosts}", "--set",
+                              "runner.grace=1s", "--", "sleep", "600", env={**os.environ, "XDG_STATE_HOME": folder})
+            equal(done.returncode, 4, f"exit code ({done.stderr})")
+            check("site b" in done.stderr and "no-such-host.invalid: resolve: " in done.stderr, f"message: {done.stderr}")
+            equal(done.stdout, "", "id of a run")
+            check(time.monotonic() - began < 20, "it waited")
+            bed.expect_nothing_left(10)
 
 
 def scenario_one_site_dies_and_comes_back_alone(bed):

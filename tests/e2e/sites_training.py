@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import time
 
 from harness import SORTIE, Run, check, environment_of, equal, parent_of, run_to_end, wait_until, whole_events
 from restart import weights
@@ -66,6 +67,10 @@ class SitesRun:
     def journal(self, event):
         """Events of the run as a whole, not of one site."""
         return [one for one in whole_events(self.run.folder_of_run() / "events.jsonl") if one["event"] == event]
+
+    def log(self, site):
+        """What the first rank of the site has printed."""
+        return "".join(path.read_text() for path in sorted((self.run.folder_of_run() / "sites" / site / "logs").glob("rank-0.*")))
 
     def attempts(self):
         """{site: attempt}."""
@@ -232,6 +237,27 @@ def scenario_a_site_that_missed_the_end_ends_with_exit_code_0(bed):
         check(f"the run has ended at round {steps // 5} while this site was not in" in run.run.text(), run.run.text()[-4000:])
         check(steps in counters(run, "s0"), "s0 has saved nothing")
         equal(counters(run, "s1"), {}, "checkpoints of s1")
+
+
+def scenario_a_removed_site_saves_and_reports_no_error(bed):
+    """It is removed while it waits for the other site: its rank is stopped as by `sortie stop`, and nothing is refused."""
+    with SitesRun(bed, "removed", steps=ENDLESS, outer__every=5, topology__gradient_compression="medium",
+                  topology__global_batch_size=4, runner__grace="30s") as run:
+        folder = run.run.folder
+        with stopped_after_three_rounds(run, "s0"):
+            time.sleep(2)  # s1 has done its steps by then
+            done = run_to_end(SORTIE, "sites", "remove", "s1", "--run", run.run.id(), "--log-dir", folder)
+            equal(done.returncode, 0, f"sites remove ({done.stderr})")
+            wait_until(lambda: [one for one in run.journal("site") if one["site"] == "s1" and one["state"] == "ended"], 30, "the end of s1")
+        alone = max(run.commits()) + 1
+        wait_until(lambda: run.commits().get(alone) == ["s0"], 60, "a round of s0 alone")
+        end = [one for one in run.journal("site") if one["site"] == "s1"][-1]
+        equal(end["exit_code"], 128 + signal.SIGTERM, f"exit code of s1 ({end})")
+        for site in run.names:
+            check("refused" not in run.log(site), f"log of {site}: {run.log(site)}")
+        check(newest(run, "s1")[0] >= 15, "s1 has not saved its rounds")
+        run.run.signal(signal.SIGINT)
+        equal(run.run.wait(60), 130, "exit code")
 
 
 def scenario_sites_that_do_not_reach_each_other_train_through_the_launcher(bed):

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 
+#include "common/base/exit_code.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/trackers/wandb_run.h"
 #include "tests/launcher/launch.h"
@@ -183,6 +184,37 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
   CHECK(asked);
   REQUIRE(verdict);
   CHECK(verdict->exit_code == 128 + SIGTERM);
+}
+
+TEST_CASE("sites: a run does not begin without a site that was not started") {
+  SitesInMemory world;
+  world.transport.host("host-a").script = sortie::test::run_until_stopped;
+  world.transport.host("host-b").connect_error = Error{ErrorCode::resolve, "no such host"};
+  world.transport.host("host-b").connect_delay = milliseconds(300);  // site a runs by then
+  SUBCASE("one site is enough to continue") {}
+  SUBCASE("all sites are needed to continue") {
+    world.job.outer.min_sites = 2;
+  }
+  bool announced = false;
+  SiteRuns::Parts parts = world.parts();
+  parts.on_started = [&] { announced = true; };  // on the folder's thread
+  SiteRuns runs(std::move(parts));
+  REQUIRE(runs.open());
+  std::optional<Verdict> verdict;
+  boost::asio::co_spawn(world.io, runs.run(), [&](std::exception_ptr error, Verdict result) {
+    if (!error) verdict = std::move(result);
+    world.io.stop();
+  });
+  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  REQUIRE(world.folder->drain(std::chrono::seconds(60)));
+  REQUIRE(verdict);
+  CHECK(verdict->exit_code == exit_code_for(ErrorCode::resolve));
+  CHECK(verdict->text.starts_with("site b: host-b: "));
+  CHECK(world.transport.runner("host-a").all<wire::Stop>().size() == 1);
+  CHECK_FALSE(announced);
+  const std::string journal = sortie::test::read_text(world.folder->path() / "events.jsonl");
+  CHECK(journal.contains("stopped by the end of the run: site b was not started"));
+  CHECK_FALSE(journal.contains(R"("event":"started")"));
 }
 
 TEST_CASE("sites: one that is removed says by which order it ended") {
