@@ -137,6 +137,7 @@ wire::ImageOrder image_order(const config::ContainerConfig& container, std::stri
   order.image = container.image;
   order.pull = container.pull == "always" ? 1 : container.pull == "never" ? 2 : 0;
   order.credentials = std::move(credentials);
+  order.user = container.user;
   for (const std::vector<std::string>& mount : container.mounts)
     order.mount_sources.push_back(mount[0]);
   return order;
