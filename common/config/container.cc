@@ -75,6 +75,20 @@ void check_mounts(const ContainerConfig& container, ContainerRules& rules) {
                              quote(container.memory)));
 }
 
+/// The options in an argument of an engine: "--env" in "--env=A=b", "-d", "-i" and "-e" in
+/// "-dieA=b". ctr accepts "-env", too.
+std::vector<std::string> options_in(const std::string& argument) {
+  constexpr std::string_view kWithValue = "acehlmpuvw";
+  const std::string flag = argument.substr(0, argument.find('='));
+  if (!flag.starts_with('-') || flag.starts_with("--")) return {flag};
+  std::vector<std::string> options = {'-' + flag};
+  for (const char letter : flag.substr(1)) {
+    options.push_back({'-', letter});
+    if (kWithValue.contains(letter)) break;
+  }
+  return options;
+}
+
 /// Refuses arguments that would break a guarantee of Sortie: that nothing is left behind, that no
 /// secret is in a process list, that output arrives.
 void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
@@ -84,6 +98,7 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
   constexpr std::string_view kOutput = "the ranks' input and output go through Sortie; remove it";
   constexpr std::string_view kLife = "how long a container lives is the run's affair; remove it";
   constexpr std::string_view kEnv = "it would be in the process list; use runner.container.env";
+  constexpr std::string_view kLabels = "use runner.container.labels";
   constexpr Taken kTaken[] = {
       {"--name", "Sortie names the containers after the run; remove it"},
       {"--rm", kLife},
@@ -98,14 +113,15 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
       {"-i", kOutput},
       {"--tty", kOutput},
       {"-t", kOutput},
-      {"-it", kOutput},
-      {"-ti", kOutput},
       {"--attach", kOutput},
       {"-a", kOutput},
       {"--log-driver", kOutput},
       {"--env", kEnv},
       {"-e", kEnv},
       {"--env-file", kEnv},
+      {"--label", kLabels},
+      {"-l", kLabels},
+      {"--label-file", kLabels},
       {"--entrypoint", "use runner.container.entrypoint"},
       {"--user", "use runner.container.user"},
       {"-u", "use runner.container.user"},
@@ -126,19 +142,23 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
       {"--pid",
        "a container with its own processes is how Sortie knows that none is left; remove "
        "it"}};
-  if (!container.extra_args.empty() && !container.extra_args.front().starts_with('-'))
+  if (!container.extra_args.empty() && !container.extra_args.front().empty() &&
+      !container.extra_args.front().starts_with('-'))
     rules.broken("E4", {key_of("extra_args")},
                  fmt::format("{} is not an option; start with one, like \"--cpuset-mems\"",
                              quote(shorten(container.extra_args.front()))));
   for (const std::string& argument : container.extra_args) {
-    const std::string_view flag = std::string_view(argument).substr(0, argument.find('='));
-    for (const Taken& taken : kTaken)
-      if (flag == taken.flag)
-        rules.broken("E4", {key_of("extra_args")}, fmt::format("{}: {}", quote(flag), taken.why));
-    if (argument == "--" || argument.empty())
-      rules.broken(
-          "E4", {key_of("extra_args")},
-          fmt::format("{} would end the options before Sortie's own; remove it", quote(argument)));
+    const std::vector<std::string> options = options_in(argument);
+    const auto taken = std::ranges::find_first_of(kTaken, options, {}, &Taken::flag);
+    if (taken != std::end(kTaken))
+      rules.broken("E4", {key_of("extra_args")},
+                   fmt::format("{}: {}", quote(taken->flag), taken->why));
+    if (argument.empty())
+      rules.broken("E4", {key_of("extra_args")},
+                   "\"\" is empty, and an engine would take it for the image; remove it");
+    if (argument == "--")
+      rules.broken("E4", {key_of("extra_args")},
+                   "\"--\" would end the options before Sortie's own; remove it");
   }
 }
 

@@ -107,6 +107,22 @@ Argv inspect_command(Engine engine, const std::string& program,
   return with_names({program, "container", "inspect"}, names);
 }
 
+Argv state_command(Engine engine, const std::string& program, const std::string& name) {
+  if (engine == Engine::ctr) return {program, "tasks", "list"};
+  return inspect_command(engine, program, {name});
+}
+
+bool has_ended(Engine engine, std::string_view name, const ProcessStatus& status,
+               std::string_view output) {
+  if (engine != Engine::ctr || !status.success()) return !status.success();
+  while (!output.empty()) {
+    const std::string_view line = output.substr(0, output.find('\n'));
+    output.remove_prefix(std::min(output.size(), line.size() + 1));
+    if (line.substr(0, line.find(' ')) == name) return line.contains("STOPPED");
+  }
+  return true;
+}
+
 std::vector<Argv> remove_commands(Engine engine, const std::string& program,
                                   const std::vector<std::string>& names) {
   switch (engine) {

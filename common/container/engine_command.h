@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/process_status.h"
 #include "common/base/result.h"
 #include "common/wire/container_messages.h"
 
@@ -92,6 +93,12 @@ Argv list_command(Engine engine, const std::string& program, std::string_view la
 /// Prints name, state and labels as JSON, in the engine's own format.
 Argv inspect_command(Engine engine, const std::string& program,
                      const std::vector<std::string>& names);
+/// Prints the state of a container, for has_ended().
+Argv state_command(Engine engine, const std::string& program, const std::string& name);
+/// Whether a container has ended, by the result of its state_command(). Engines remove it then,
+/// except ctr.
+bool has_ended(Engine engine, std::string_view name, const ProcessStatus& status,
+               std::string_view output);
 /// Kill and remove containers; to be run in order. An error that says that a container does not
 /// exist can be ignored.
 std::vector<Argv> remove_commands(Engine engine, const std::string& program,

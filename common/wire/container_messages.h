@@ -60,6 +60,7 @@ struct ImageOrder {
   /// Both sides send heartbeats from here on, because a pull may take long.
   std::uint32_t heartbeat_interval_ms = 2000;
   std::uint32_t heartbeat_timeout_ms = 10000;
+  std::string user;  // as in ContainerSpec
 };
 
 /// Progress text for the user; at most one per second.

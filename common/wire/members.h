@@ -41,7 +41,7 @@ auto members(M& m) {
                     m.rank_memory_bytes, m.image_id);
   if constexpr (std::is_same_v<T, ImageOrder>)
     return std::tie(m.engine, m.image, m.pull, m.credentials, m.mount_sources,
-                    m.heartbeat_interval_ms, m.heartbeat_timeout_ms);
+                    m.heartbeat_interval_ms, m.heartbeat_timeout_ms, m.user);
   if constexpr (std::is_same_v<T, ImageQuery>)
     return std::tie(m.engine, m.image, m.image_id, m.diff_ids, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms);

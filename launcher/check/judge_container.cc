@@ -26,6 +26,8 @@ std::string fix_for(const ContainerFacts& facts, const std::string& engine) {
                ? "add the user to the group docker (its members are root of the host: docs/"
                  "security.md), or run rootless docker or podman"
                : fmt::format("give the user access to {}'s socket, or use rootless podman", engine);
+  if (facts.problem == "root")
+    return "sign in there as root, or install nerdctl with a rootless containerd";
   if (facts.problem == "stopped") return fmt::format("start it there: systemctl start {}", engine);
   return fmt::format("see what `{} info` says there", facts.client);
 }

@@ -56,7 +56,7 @@ struct GpuFacts {
 };
 
 struct ContainerFacts {
-  std::string client, version, problem, error;  // problem: absent | denied | stopped | other
+  std::string client, version, problem, error;  // problem: absent | denied | root | stopped | other
   std::string root;                             // where the engine stores images
   std::string image_id, image_error;
   bool rootless = false, gpu_runtime = false, image_present = false;

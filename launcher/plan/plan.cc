@@ -118,9 +118,8 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   if (plan.mpi == "auto" && job.runner.program.empty() && job.topology.backend == "nccl")
     plan.mpi = "off";
   if (contained) {
+    SORTIE_TRY(check_network(job.runner, hosts.size()));
     plan.container = container_spec(job.runner);
-    // The PMIx server listens on the host's loopback.
-    if (plan.mpi == "auto" && plan.container->network != "host") plan.mpi = "off";
   }
 
   // Variables of the config override those passed through.

@@ -47,6 +47,19 @@ void name_unknowns(container::Argv& argv, const wire::ContainerSpec& spec) {
 
 }  // namespace
 
+Result<> check_network(const config::RunnerConfig& runner, std::size_t hosts) {
+  if (runner.container.network != "none" || hosts < 2) return {};
+  if (!runner.program.empty() && runner.mpi == "off") return {};
+  return fail(
+      ErrorCode::config,
+      fmt::format("runner.container.network: \"none\" keeps the ranks of {} hosts from each "
+                  "other; use \"host\"{}",
+                  hosts,
+                  runner.program.empty()
+                      ? ""
+                      : ", or set runner.mpi = \"off\" for ranks that need no others"));
+}
+
 wire::ContainerSpec container_spec(const config::RunnerConfig& runner) {
   const config::ContainerConfig& from = runner.container;
   wire::ContainerSpec spec;
@@ -124,6 +137,7 @@ wire::ImageOrder image_order(const config::ContainerConfig& container, std::stri
   order.image = container.image;
   order.pull = container.pull == "always" ? 1 : container.pull == "never" ? 2 : 0;
   order.credentials = std::move(credentials);
+  order.user = container.user;
   for (const std::vector<std::string>& mount : container.mounts)
     order.mount_sources.push_back(mount[0]);
   return order;

@@ -10,6 +10,10 @@
 
 namespace sortie::launcher {
 
+/// Refuses ranks on several hosts that have no network. Programs with runner.mpi = "off" may be
+/// independent of each other.
+Result<> check_network(const config::RunnerConfig& runner, std::size_t hosts);
+
 /// Returns the spec for the hosts, without values known only at start: the image ID, and the folder
 /// of staged files. `runner` must be validated and have an engine.
 wire::ContainerSpec container_spec(const config::RunnerConfig& runner);

@@ -134,6 +134,11 @@ Json container_part(const Json& request, const ProcessDefaults& defaults) {
     return part;
   }
   part["client"] = sortie::container::engine_name(client->engine);
+  if (const Result<> may = container::may_start(*client); !may) {
+    part["problem"] = "root";
+    part["error"] = may.error().message.substr(0, may.error().message.find(';'));
+    return part;
+  }
   const auto info =
       run_child(client->program, sortie::container::info_command(client->engine, client->program),
                 {}, kEngineLimit, defaults);

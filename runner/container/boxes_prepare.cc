@@ -73,6 +73,7 @@ boost::asio::awaitable<Result<>> Boxes::find_image(std::optional<ReadyImage> ima
                       : spec_.image_id;
     constexpr std::uint8_t kNever = 2;
     order.pull = kNever;
+    order.user = spec_.user;
     for (const wire::Mount& mount : spec_.mounts) order.mount_sources.push_back(mount.source);
     bool pulled = false;
     std::function<void(const wire::ImageProgress&)> nobody = [](const wire::ImageProgress&) {};
@@ -190,10 +191,12 @@ boost::asio::awaitable<Result<>> Boxes::await_hello(Running& box) {
     if (box.lost || Clock::now() - looked > kLook) {
       looked = Clock::now();
       Call call;
-      call.argv = sortie::container::inspect_command(client.engine, client.program, {box.name});
+      call.argv = sortie::container::state_command(client.engine, client.program, box.name);
       call.limit = kHelloLimit;
       const Result<CallOutput> output = co_await calls_.run(std::move(call));
-      if (box.lost || (output && !output->status.success() && !box.init.is_open()))
+      const bool ended = output && sortie::container::has_ended(client.engine, box.name,
+                                                                output->status, output->out);
+      if (box.lost || (ended && !box.init.is_open()))
         co_return fail(
             ErrorCode::spawn,
             fmt::format("container {}: ended before its process 1 had reached the runner; may its "

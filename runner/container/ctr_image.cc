@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "runner/streams/json_text.h"
@@ -52,14 +53,44 @@ ImageFacts read_config(const Json& config, const std::string& id) {
   ImageFacts facts;
   facts.id = id;
   facts.architecture = text_in(config, "architecture");
-  if (config.contains("config") && config["config"].is_object() &&
-      config["config"].contains("Entrypoint") && config["config"]["Entrypoint"].is_array())
-    for (const Json& word : config["config"]["Entrypoint"])
+  if (!config.contains("config") || !config["config"].is_object()) return facts;
+  const Json& its = config["config"];
+  facts.user = text_in(its, "User");
+  if (its.contains("Entrypoint") && its["Entrypoint"].is_array())
+    for (const Json& word : its["Entrypoint"])
       if (word.is_string()) facts.entrypoint.push_back(word.get<std::string>());
   return facts;
 }
 
+/// "UID[:GID]" as numbers; nullopt for a name or nothing.
+struct UserNumbers {
+  std::optional<std::uint32_t> uid, gid;
+  explicit UserNumbers(std::string_view text) {
+    const std::size_t colon = text.find(':');
+    uid = number(text.substr(0, colon));
+    if (colon != std::string_view::npos) gid = number(text.substr(colon + 1));
+  }
+  static std::optional<std::uint32_t> number(std::string_view text) {
+    std::uint32_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+  }
+};
+
 }  // namespace
+
+Result<> check_ctr_user(const std::string& image, const std::string& image_user,
+                        const std::string& wanted) {
+  const UserNumbers its(image_user), other(wanted);
+  if (!its.uid || *its.uid == 0 || !other.uid) return {};
+  const bool same_group = !its.gid || *its.gid == other.gid.value_or(*other.uid);
+  if (*its.uid == *other.uid && same_group) return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("image {}: ctr starts it as its own user, {}, who can not become {}; set "
+                          "runner.container.user = \"{}\", or install nerdctl",
+                          image, image_user, wanted, image_user));
+}
 
 boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(EngineCalls& calls,
                                                                             Client client,

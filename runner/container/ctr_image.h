@@ -14,4 +14,9 @@ boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(Engi
                                                                             Client client,
                                                                             std::string image);
 
+/// ctr starts process 1 as the image's own user. Error: that user can not become `wanted`, "UID" or
+/// "UID:GID". Names pass, because only the container can resolve them.
+Result<> check_ctr_user(const std::string& image, const std::string& image_user,
+                        const std::string& wanted);
+
 }  // namespace sortie::runner::container

@@ -151,6 +151,13 @@ Result<Client> find_client(std::string_view engine) {
                           search_path()));
 }
 
+Result<> may_start(const Client& client) {
+  if (client.engine != Engine::ctr || ::geteuid() == 0) return {};
+  return fail(ErrorCode::unsupported,
+              "ctr: only root can start containers with it, because it mounts images itself; sign "
+              "in as root, or install nerdctl with a rootless containerd");
+}
+
 std::string last_words(std::string_view text) {
   std::string words;
   while (!text.empty()) {

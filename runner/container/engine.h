@@ -36,6 +36,10 @@ std::string find_program(const std::string& name);
 /// unknown name.
 Result<Client> find_client(std::string_view engine);
 
+/// ErrorCode::unsupported: this user can not start containers with the client, whatever the engine
+/// grants.
+Result<> may_start(const Client& client);
+
 /// Queries the engine. ErrorCode::unsupported: it does not run, or this user may not use it.
 /// ErrorCode::timeout: no answer.
 boost::asio::awaitable<Result<EngineFacts>> ask_engine(EngineCalls& calls, Client client);

@@ -159,6 +159,7 @@ boost::asio::awaitable<Result<ReadyImage>> have_image(
   if (!mountable) co_return std::unexpected(mountable.error());
   const Result<Client> client = find_client(order.engine);
   if (!client) co_return std::unexpected(client.error());
+  if (const Result<> may = may_start(*client); !may) co_return std::unexpected(may.error());
   Result<EngineFacts> engine = co_await ask_engine(calls, *client);
   if (!engine) co_return std::unexpected(engine.error());
   auto before = co_await look_at_image(calls, engine->client, order.image);
@@ -184,6 +185,12 @@ boost::asio::awaitable<Result<ReadyImage>> have_image(
   }
   if (const Result<> fits = check_architecture(order.image, *facts); !fits)
     co_return std::unexpected(fits.error());
+  if (client->engine == Engine::ctr) {
+    const std::string user =
+        order.user.empty() ? fmt::format("{}:{}", ::geteuid(), ::getegid()) : order.user;
+    if (const Result<> fits = check_ctr_user(order.image, facts->user, user); !fits)
+      co_return std::unexpected(fits.error());
+  }
   ReadyImage ready;
   ready.engine = *engine;
   ready.image = *facts;

@@ -19,6 +19,7 @@ struct ImageFacts {
   std::string architecture;
   std::uint64_t bytes = 0;
   std::vector<std::string> entrypoint;
+  std::string user;  // only read for ctr, which starts no other
 };
 
 /// What the job needs to know about its engine and image.

@@ -114,10 +114,10 @@ class SmallBed:
 
     def __init__(self, kind, count):
         self.kind, self.count, self.id = kind, count, SMALL_BEDS[kind] + BED_ID[1:]
+        self.environment = {**os.environ, "SORTIE_TESTBED_ID": self.id}
 
     def command(self, *arguments):
-        done = run_to_end(ROOT / "scripts/testbed", *arguments, seconds=120,
-                      env={**os.environ, "SORTIE_TESTBED_ID": self.id})
+        done = run_to_end(ROOT / "scripts/testbed", *arguments, seconds=120, env=self.environment)
         check(done.returncode == 0, f"testbed {' '.join(map(str, arguments))}: {done.stderr}")
         return done.stdout
 

@@ -4,9 +4,11 @@ one host, this machine without SSH, the other engines, an image that is pushed."
 import os
 import re
 import shutil
+import time
 
 from boxes import ALL, AWAKE, IMAGE, RUNNING, ContainerBed, SmallBed, boxed, config_with_table, folder, table
-from harness import HOSTS, PROGRAMS, SORTIE, Gates, Run, check, equal, run_to_end, wait_until
+from check import Checked
+from harness import HOSTS, PROGRAMS, ROOT, SORTIE, Gates, Run, check, equal, run_to_end, wait_until
 from masters import Masters
 from training import CONFIG, build_tokens, losses
 from warm import Warm
@@ -209,7 +211,8 @@ def scenario_podman_without_root(bed):
 
 
 def scenario_containerd(bed):
-    """ctr mounts images itself, which needs root: again a machine without SSH."""
+    """ctr mounts images itself, which needs root: again a machine without SSH. It starts the image's own user, who can not
+    become another one: that is refused at once, and `check` fails for a user who is not root."""
     with SmallBed("containerd", 1) as small:
         small.command("exec", "--root", "h01", "ctr", "image", "import", small.archive())
         name = small.command("exec", "--root", "h01", "ctr", "image", "ls", "--quiet").split()[0]
@@ -219,3 +222,14 @@ def scenario_containerd(bed):
         for rank in range(2):
             check(f"rank {rank} is 1000 in /home/sortie" in output, output)
         wait_until(lambda: not small.command("exec", "--root", "h01", "ctr", "container", "ls", "--quiet").strip(), 15, "no container left")
+        with Run(small, "id", hosts="h01", settings=table(engine="containerd", image=name)) as run:
+            equal(run.wait(20), 3, "exit code of another user than root")
+            run.expect(r"h01: unsupported: .*ctr: only root can start containers")
+        checked = Checked(small, *(word for key, value in table(engine="containerd", image=name).items()
+                                   for word in ("--set", f"{key}={value}")), "--set", 'runner.program=["true"]', hosts="h01")
+        checked.expect("h01", "engine", "fail", "only root can start containers")
+        begin = time.monotonic()
+        refused = run_to_end(ROOT / "scripts/testbed", "exec", "--root", "h01", "env", "HOME=/tmp",
+                             *run_here({"engine": "containerd", "image": name}), "--", "id", env=small.environment)
+        check(re.search("ctr starts it as its own user, 1000:1000, who can not become 0:0", refused.stderr), refused.stderr)
+        check(time.monotonic() - begin < 10, "the refusal takes long")

@@ -31,6 +31,7 @@ class Row:
     broken: object = None  # context manager that makes the fault and removes it
     settings: dict = field(default_factory=dict)
     inside: bool = False  # found inside: a container starts, but its ranks do not
+    hosts: str = "h[01-04]"
 
 
 @contextlib.contextmanager
@@ -96,6 +97,14 @@ ROWS = [
         settings={"data.data_prefixes": '["/data/tokens"]', "trainer.save_dir": "/data/out"}),
     Row("MPI without the host's network", {"network": "none"}, [r"runner\.container\.network", r"runner\.mpi"], (2,),
         settings={"runner.mpi": "on"}),
+    Row("ranks on hosts without a network", {"network": "none"}, [r"runner\.container\.network", "4 hosts", '"host"'], (2,),
+        ("e2e_mpi_ring",), settings={"runner.mpi": "auto"}),
+    Row("MPI on one host without the host's network", {"network": "none"},
+        ["e2e_mpi_ring.* is an MPI program, and .* need network = .host."], (3,), ("e2e_mpi_ring",),
+        settings={"runner.mpi": "auto"}, inside=True, hosts="h01"),
+    Row("MPI on several hosts with a bridge", {"network": "bridge"},
+        ["e2e_mpi_ring.* is an MPI program, and .* need network = .host."], (3,), ("e2e_mpi_ring",),
+        settings={"runner.mpi": "auto"}, inside=True),
     Row("a variable as an engine's argument", {"extra_args": ["--env", "A=b"]}, [r"extra_args", "process list"], (2,)),
     Row("image missing on h03, pull never", {"pull": "never"}, ["h03: ", IMAGE, "never"], (3, 4, 9), broken=image_gone),
     Row("image missing on h03, no registry answers", {"image": "127.0.0.1:9/none:1"}, [r"h\[01-04\]: ", "127.0.0.1:9/none:1", "refused"],
@@ -141,7 +150,7 @@ def play(bed, row):
     since = f"{time.time():.9f}"
     box = {"mounts": [[str(bed.shared), "/shared"]], **row.box}
     with row.broken(bed) if row.broken else contextlib.nullcontext():
-        with boxed(bed, *row.program, box=box, settings={"runner.mpi": "off", **row.settings},
+        with boxed(bed, *row.program, box=box, settings={"runner.mpi": "off", **row.settings}, hosts=row.hosts,
                    config=None if row.program else TINY) as run:
             code = run.wait(30)
             text = run.text()

@@ -150,7 +150,7 @@ std::vector<wire::Message> messages() {
           FilesFetch{1, std::string(32, 'k'), "10.0.0.1", 4711},
           FilesProgress{3, "why"},
           FilesDone{"/home/u/a", 1, 3, 0},
-          ImageOrder{"docker", "sortie:1", 0, "{}", {"/data"}},
+          ImageOrder{"docker", "sortie:1", 0, "{}", {"/data"}, 2000, 10000, "7:8"},
           ImageQuery{"docker", "sortie:1", "sha256:0", {"sha256:1"}},
           ImageLacking{0, 1},
           ImageLoad{"docker", "sortie:1", "/f.tar"},

@@ -161,11 +161,28 @@ TEST_CASE("a training job's program is the image's, and its paths are under moun
   CHECK(plan->argv == std::vector<std::string>{"sortie-train", "train"});
 }
 
-TEST_CASE("MPI of a job off the host's network is off") {
+TEST_CASE(
+    "runners refuse MPI off the host's network, and the plan refuses hosts without a network") {
   config::JobConfig job = container_job();
+  const auto error_of = [&job](const std::vector<config::HostSlots>& hosts) {
+    const auto plan = make_plan(job, hosts, {});
+    return plan ? std::string() : plan.error().message;
+  };
+  job.runner.container.network = "bridge";
   CHECK(plan_of(job).mpi == "auto");
   job.runner.container.network = "none";
-  CHECK(plan_of(job).mpi == "off");
+  CHECK(error_of(kHosts) ==
+        "runner.container.network: \"none\" keeps the ranks of 2 hosts from each other; use "
+        "\"host\", or set runner.mpi = \"off\" for ranks that need no others");
+  const auto alone = make_plan(job, {kHosts.front()}, {});
+  REQUIRE(alone);
+  CHECK(alone->mpi == "auto");
+  job.runner.mpi = "off";
+  CHECK(error_of(kHosts) == "");
+  job.runner.program.clear();
+  CHECK(error_of(kHosts) ==
+        "runner.container.network: \"none\" keeps the ranks of 2 hosts from each other; use "
+        "\"host\"");
 }
 
 }  // namespace

@@ -162,6 +162,35 @@ TEST_CASE("each bad value has one error that says what to write") {
       {"extra_args = [\"-e\", \"A=b\"]",
        "job:4:14: runner.container.extra_args: \"-e\": it would be in the process list; use "
        "runner.container.env"},
+      {"extra_args = [\"-eA=b\"]",
+       "job:4:14: runner.container.extra_args: \"-e\": it would be in the process list; use "
+       "runner.container.env"},
+      {"extra_args = [\"-PeA=b\"]",
+       "job:4:14: runner.container.extra_args: \"-e\": it would be in the process list; use "
+       "runner.container.env"},
+      {"extra_args = [\"-env\", \"A=b\"]",
+       "job:4:14: runner.container.extra_args: \"--env\": it would be in the process list; use "
+       "runner.container.env"},
+      {"extra_args = [\"-uroot\"]",
+       "job:4:14: runner.container.extra_args: \"-u\": use runner.container.user"},
+      {"extra_args = [\"-v/a:/b\"]",
+       "job:4:14: runner.container.extra_args: \"-v\": use runner.container.mounts"},
+      {"extra_args = [\"-dit\"]",
+       "job:4:14: runner.container.extra_args: \"-d\": the ranks' input and output go through "
+       "Sortie; remove it"},
+      {"extra_args = [\"-w/x\"]",
+       "job:4:14: runner.container.extra_args: \"-w\": use runner.container.workdir"},
+      {"extra_args = [\"-privileged\"]",
+       "job:4:14: runner.container.extra_args: \"--privileged\": use "
+       "runner.container.privileged"},
+      {"extra_args = [\"--label\", \"sortie.x=y\"]",
+       "job:4:14: runner.container.extra_args: \"--label\": use runner.container.labels"},
+      {"extra_args = [\"-lsortie.x=y\"]",
+       "job:4:14: runner.container.extra_args: \"-l\": use runner.container.labels"},
+      {"extra_args = [\"\"]",
+       "job:4:14: runner.container.extra_args: \"\" is empty, and an engine would take it for the "
+       "image; remove it"},
+      {"extra_args = [\"-hnode-e\", \"-p80:80\", \"--cpuset-mems=0\"]", ""},
       {"env = { RANK = \"1\" }",
        "job:4:7: runner.container.env.RANK: RANK is set by Sortie itself, another value for each "
        "rank; remove it"},

@@ -224,6 +224,16 @@ TEST_CASE("the other commands") {
         "ctr containers list --quiet 'labels.\"sortie.run\"==\"r1\"'");
   CHECK(shown(remove_commands(Engine::docker, "docker", {"a", "b"}).at(0)) ==
         "docker rm --force --volumes a b");
+  const ProcessStatus good = ProcessStatus::from_wait_status(0);
+  const ProcessStatus bad = ProcessStatus::from_wait_status(1 << 8);
+  CHECK(shown(state_command(Engine::podman, "podman", "a")) == "podman container inspect a");
+  CHECK_FALSE(has_ended(Engine::podman, "a", good, "[{}]"));
+  CHECK(has_ended(Engine::podman, "a", bad, ""));
+  CHECK(shown(state_command(Engine::ctr, "ctr", "a")) == "ctr tasks list");
+  const std::string tasks = "TASK    PID    STATUS    \nab      7      STOPPED\na       8      ";
+  CHECK_FALSE(has_ended(Engine::ctr, "a", good, tasks + "RUNNING\n"));
+  CHECK(has_ended(Engine::ctr, "a", good, tasks + "STOPPED\n"));
+  CHECK(has_ended(Engine::ctr, "b", good, tasks + "RUNNING\n"));
   const auto steps = remove_commands(Engine::ctr, "ctr", {"a", "b"});
   REQUIRE(steps.size() == 3);
   CHECK(shown(steps[1]) == "ctr tasks delete --force b");

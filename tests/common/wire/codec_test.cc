@@ -164,8 +164,11 @@ TEST_CASE("containers: a spec survives inside its job, a scope that does not exi
   CHECK(got.labels == spec.labels);
   CHECK(got.rank_memory_bytes == spec.rank_memory_bytes);
   CHECK(got.image_id == spec.image_id);
-  CHECK(round_trip(ImageOrder{"ctr", "a:b", 2, "{}", {"/a b", "/c"}}).mount_sources.size() == 2);
-  CHECK(round_trip(ImageOrder{"ctr", "a:b", 2, "{}", {}, 7, 8}).heartbeat_timeout_ms == 8);
+  const ImageOrder order =
+      round_trip(ImageOrder{"ctr", "a:b", 2, "{}", {"/a b", "/c"}, 7, 8, "1:2"});
+  CHECK(order.mount_sources.size() == 2);
+  CHECK(order.heartbeat_timeout_ms == 8);
+  CHECK(order.user == "1:2");
   CHECK(round_trip(ImageQuery{"docker", "a:b", "sha256:1", {"x", "y"}, 7, 8}).diff_ids.size() == 2);
   CHECK(round_trip(ImageLacking{1, 3}).layers == 3);
   CHECK(round_trip(ImageLoad{"docker", "a:b", "/f.tar"}).file == "/f.tar");

@@ -59,6 +59,7 @@ TEST_CASE("an engine that is not there, not allowed, or does not run: what to do
     const char* fix;
   };
   for (const Row& row : {Row{"absent", "install docker there"}, Row{"denied", "group docker"},
+                         Row{"root", "sign in there as root"},
                          Row{"stopped", "systemctl start docker"}, Row{"other", "docker info"}}) {
     HostResult host = docker_host("h1");
     host.report.container->problem = row.problem;

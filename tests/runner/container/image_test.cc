@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "runner/container/ctr_image.h"
 #include "runner/container/engine.h"
 #include "runner/container/host_facts.h"
 #include "runner/container/image.h"
@@ -213,6 +214,23 @@ TEST_CASE("what engines say of an image") {
   CHECK(facts->id == "sha256:abc");
   CHECK(facts->architecture == "arm64");
   CHECK(facts->entrypoint == std::vector<std::string>{"/a", "b"});
+}
+
+TEST_CASE("ctr starts the image's user, who must be the wanted one or root") {
+  const auto error_of = [](const std::string& image_user, const std::string& wanted) {
+    const Result<> fits = runner::container::check_ctr_user("a:1", image_user, wanted);
+    return fits ? std::string() : fits.error().message;
+  };
+  CHECK(error_of("1000:1000", "0:0") ==
+        "image a:1: ctr starts it as its own user, 1000:1000, who can not become 0:0; set "
+        "runner.container.user = \"1000:1000\", or install nerdctl");
+  CHECK(error_of("1000", "2000:1000") != "");
+  CHECK(error_of("1000:1000", "1000:7") != "");
+  CHECK(error_of("1000:7", "1000") != "");
+  for (const char* user : {"", "0", "0:0", "root", "name"}) CHECK(error_of(user, "7:8") == "");
+  CHECK(error_of("1000:1000", "1000:1000") == "");
+  CHECK(error_of("1000:1000", "1000") == "");
+  CHECK(error_of("1000", "1000:5") == "");  // its group is in the image's /etc/passwd
 }
 
 TEST_CASE("the last words of an engine") {
