@@ -45,6 +45,11 @@ class StageCache {
   /// Removes the least recently used trees that are not in use, until the rest fits into `limit`
   /// bytes. Without locks, removes only abandoned parts.
   StagePruner pruner(std::uint64_t limit) const;
+  /// Removes the least recently used trees that are not in use, until the disk has room for
+  /// `entries`, or at least for a lock. Without locks, removes only abandoned parts.
+  StagePruner room_pruner(const std::vector<wire::FileEntry>& entries) const;
+  /// Adds to an error what a user can do about a disk or a quota that is full.
+  Error with_advice(Error error) const;
 
   std::string folder() const { return base_ + "/" + key_; }
   /// Text for the user: why we wait for the lock, and how to find its holder.
