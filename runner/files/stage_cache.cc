@@ -110,6 +110,10 @@ std::optional<bool> StageCache::ready(const std::vector<wire::FileEntry>& entrie
   if (!damaged_) {
     struct stat info {};
     if (compared_ == 0 && ::lstat(folder().c_str(), &info) != 0) return false;
+    if (exclusive_ && letters_.empty()) {
+      if (!extras_) extras_.emplace(folder(), entries);
+      if (compared_ == 0 && !extras_->step()) return std::nullopt;
+    }
     const std::optional<bool> whole = compare_some(entries);
     if (!whole || *whole || !exclusive_) return whole;
     damaged_ = true;
