@@ -64,7 +64,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// next() or drained(), the host sends nothing but heartbeats and accepts no message from here
   /// for `limit`.
   void expect_progress(std::chrono::milliseconds limit);
-  /// Waits until at most `bytes` are queued for sending, or the session is closed.
+  /// Waits until at most `bytes` are queued for sending, the runner reads no more, or the session
+  /// is closed.
   boost::asio::awaitable<void> drained(std::size_t bytes);
 
   /// Sends the job and waits until the host is ready to start its ranks, within
@@ -82,7 +83,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// for runner.heartbeat_timeout.
   void start(Listener listener);
 
-  /// Queues a message. No-op if the session is closed.
+  /// Queues a message. No-op if the session is closed, or if the runner reads no more.
   void send(const wire::Message& message);
   /// The same for an encoded frame (wire::encode) that is sent to several hosts, which share its
   /// bytes.
@@ -112,6 +113,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
+  boost::asio::awaitable<void> hear_last_words();
   boost::asio::awaitable<void> watch_loop();
   void keep_alive();
   bool lost_patience() const;
@@ -138,7 +140,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::chrono::milliseconds patience_{0};  // of expect_progress(); 0 = no limit
   std::chrono::steady_clock::time_point last_progress_;
   bool closed_ = false, pushing_ = false;
-  bool goodbye_ = false;  // Goodbye was sent
+  bool goodbye_ = false;        // Goodbye was sent
+  bool reads_no_more_ = false;  // a write has failed
 };
 
 }  // namespace sortie::launcher

@@ -20,6 +20,8 @@ namespace {
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
 /// If a timer fires this late, the process was suspended meanwhile.
 constexpr std::chrono::milliseconds kStandstill{500};
+/// Time in which what a runner wrote before it ended is read, after a write to it has failed.
+constexpr std::chrono::milliseconds kLastWords{2000};
 }  // namespace
 
 // Each loop holds the session; close() ends them.
@@ -75,10 +77,22 @@ asio::awaitable<void> HostSession::write_loop() {
     drained_.cancel();
     if (closed_) co_return;
     if (!written) {
+      co_await hear_last_words();
       lost(std::move(written).error());
       co_return;
     }
   }
+}
+
+/// A runner that reads no more has usually said why. Nothing more is sent to it, and it is read
+/// until its end, which is the end of the session if it comes in time.
+asio::awaitable<void> HostSession::hear_last_words() {
+  reads_no_more_ = true;
+  outgoing_.clear();
+  outgoing_bytes_ = 0;
+  drained_.cancel();
+  outgoing_ready_.expires_after(kLastWords);
+  co_await outgoing_ready_.async_wait(kToken);
 }
 
 asio::awaitable<void> HostSession::watch_loop() {
@@ -135,6 +149,7 @@ void HostSession::send(std::shared_ptr<const std::string> frame) {
 }
 
 void HostSession::enqueue(Outgoing outgoing) {
+  if (reads_no_more_) return;
   if (outgoing_bytes_ + outgoing.frame->size() > kMaxOutgoingBytes) {
     lost({ErrorCode::lost, "the host reads no more messages"});
     return;

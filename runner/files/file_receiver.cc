@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <sys/stat.h>
-#include <random>
 
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
@@ -19,19 +18,21 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kCachePoll{100};
 constexpr milliseconds kConnectLimit{3000};
 /// Timeout for the other host, which sends something every second.
 constexpr milliseconds kSilenceLimit{5000};
 constexpr milliseconds kProgressInterval{250};
-/// A longer wait for another process is reported to the launcher.
-constexpr milliseconds kSilentWait{3000};
 
 }  // namespace
 
 FileReceiver::FileReceiver(asio::io_context& io, Link& link, mode_t umask,
                            FailureHandler on_failure)
-    : io_(io), link_(link), umask_(umask), on_failure_(std::move(on_failure)) {
+    : io_(io),
+      link_(link),
+      umask_(umask),
+      on_failure_([this, report = std::move(on_failure)](Error error) {
+        report(cache_ ? cache_->with_advice(std::move(error)) : std::move(error));
+      }) {
   keep_freed_memory();
 }
 
@@ -74,29 +75,6 @@ Result<> FileReceiver::take_manifest(const wire::FilesManifest& message) {
   SORTIE_TRY(manifest_.add(message));
   if (manifest_.complete()) spawn(io_, receive());
   return {};
-}
-
-/// Locks the cache. Returns true if the staged tree already exists.
-asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
-  asio::steady_timer pause(io_);
-  const auto begun = std::chrono::steady_clock::now();
-  for (bool told = false;;) {
-    const Result<bool> locked = cache_->try_lock();
-    if (!locked) co_return std::unexpected(locked.error());
-    if (*locked) break;
-    say_progress();
-    if (!told && std::chrono::steady_clock::now() - begun >= kSilentWait) {
-      told = true;
-      link_.send(wire::FilesProgress{0, cache_->holder_hint()});
-    }
-    // Hosts that share a cache must not all hold its lock at the same moments.
-    pause.expires_after(kCachePoll + milliseconds(std::random_device{}() % 400));
-    co_await pause.async_wait(kToken);
-    if (link_.broken()) co_return fail(ErrorCode::lost, "the launcher is gone");
-  }
-  std::optional<bool> there;
-  while (!(there = cache_->ready(manifest_.entries()))) co_await let_heartbeats_run();
-  co_return *there;
 }
 
 Result<files::Folder> FileReceiver::target_folder() {
@@ -157,15 +135,17 @@ void FileReceiver::say_wanted(std::string reason) {
 Result<> FileReceiver::take_piece(const wire::FilePiece& piece) {
   if (!tree_) return fail(ErrorCode::protocol, "a piece for a tree that is complete");
   link_.send(wire::FilesCredit{piece.bytes.size()});
-  SORTIE_ASSIGN_OR_RETURN(const auto taken, tree_->put(piece.entry, piece.piece, piece.bytes));
-  if (taken == files::TreeWriter::Taken::wrong)
+  const auto taken = tree_->put(piece.entry, piece.piece, piece.bytes);
+  if (!taken && cache_) return std::unexpected(cache_->with_advice(taken.error()));
+  if (!taken) return std::unexpected(taken.error());
+  if (*taken == files::TreeWriter::Taken::wrong)
     return fail(
         ErrorCode::data,
         fmt::format(
             "{}: received data does not match the announced hash; was the file changed while"
             " it was sent?",
             files::shown_path(tree_->entries()[piece.entry].path)));
-  if (taken == files::TreeWriter::Taken::wrote) {
+  if (*taken == files::TreeWriter::Taken::wrote) {
     from_launcher_ += piece.bytes.size();
     took();
   }
@@ -256,20 +236,6 @@ asio::awaitable<void> FileReceiver::finish() {
     co_return;
   }
   say_done();
-}
-
-asio::awaitable<Result<>> FileReceiver::install() {
-  if (!cache_) co_return Result<>();
-  while (tree_) {
-    const Result<bool> installed = cache_->install(tree_->entries());
-    if (!installed) co_return std::unexpected(installed.error());
-    if (*installed) break;
-    co_await let_heartbeats_run();
-  }
-  if (Result<> used = cache_->use(); !used) co_return used;
-  StagePruner pruner = cache_->pruner(order_.cache_bytes);
-  while (!pruner.step()) co_await let_heartbeats_run();
-  co_return Result<>();
 }
 
 /// Between the parts of a work that may take long.

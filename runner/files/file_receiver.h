@@ -33,6 +33,8 @@ class FileReceiver : public FileRole {
   Result<> take_piece(const wire::FilePiece& piece);
   boost::asio::awaitable<void> receive();
   boost::asio::awaitable<Result<bool>> prepare_cache();
+  boost::asio::awaitable<Result<>> lock_cache();
+  boost::asio::awaitable<void> make_room(const std::vector<wire::FileEntry>& entries);
   Result<files::Folder> target_folder();
   boost::asio::awaitable<void> fetch(wire::FilesFetch order);
   boost::asio::awaitable<Result<>> fetch_from(const wire::FilesFetch& order);

@@ -29,6 +29,11 @@ constexpr time_t kStagedTime = 1;
 /// well may hold the lock, after a runner that filled the tree was killed.
 constexpr std::chrono::seconds kRemovedLimit{15};
 
+/// Room for a lock and for names.
+constexpr std::uint64_t kLeastRoom = 1u << 20;
+/// Allocated for a file: a multiple of this, and as much for its inode.
+constexpr std::uint64_t kBlock = 4096;
+
 /// Unique to this process, even if hosts or containers share the folder.
 std::string own_letters() {
   return fmt::format("{:016x}",
@@ -105,6 +110,10 @@ std::optional<bool> StageCache::ready(const std::vector<wire::FileEntry>& entrie
   if (!damaged_) {
     struct stat info {};
     if (compared_ == 0 && ::lstat(folder().c_str(), &info) != 0) return false;
+    if (exclusive_ && letters_.empty()) {
+      if (!extras_) extras_.emplace(folder(), entries);
+      if (compared_ == 0 && !extras_->step()) return std::nullopt;
+    }
     const std::optional<bool> whole = compare_some(entries);
     if (!whole || *whole || !exclusive_) return whole;
     damaged_ = true;
@@ -183,6 +192,25 @@ Result<> StageCache::use() {
 StagePruner StageCache::pruner(std::uint64_t limit) const {
   return letters_.empty() ? StagePruner::of_trees(base_, key_, limit)
                           : StagePruner::of_old_parts(base_);
+}
+
+StagePruner StageCache::room_pruner(const std::vector<wire::FileEntry>& entries) const {
+  std::uint64_t room = kLeastRoom;
+  for (const wire::FileEntry& entry : entries) room += (entry.size / kBlock + 2) * kBlock;
+  return letters_.empty() ? StagePruner::for_room(base_, key_, room)
+                          : StagePruner::of_old_parts(base_);
+}
+
+Error StageCache::with_advice(Error error) const {
+  for (const int full : {ENOSPC, EDQUOT})
+    if (error.message.ends_with(os_error(full, "").message)) {
+      error.message += fmt::format(
+          "; free space there, or remove what earlier jobs have staged, while no job runs: rm -r "
+          "{}",
+          base_);
+      break;
+    }
+  return error;
 }
 
 }  // namespace sortie::runner

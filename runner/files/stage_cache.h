@@ -16,6 +16,7 @@
 #include "common/base/result.h"
 #include "common/files/folder.h"
 #include "common/wire/file_messages.h"
+#include "runner/files/stage_extras.h"
 #include "runner/files/stage_pruner.h"
 
 namespace sortie::runner {
@@ -32,8 +33,9 @@ class StageCache {
   // Each call of ready() and install() does a part of the work, so that the runner can send
   // heartbeats between them.
   /// Whether the tree exists as it was installed: names, kinds, modes, sizes, and times that prove
-  /// that nothing was written since. nullopt: call it again. An incomplete tree becomes the part
-  /// again, if we hold the lock exclusively.
+  /// that nothing was written since. nullopt: call it again. If we hold the lock exclusively, files
+  /// that a job has added are removed, and an incomplete tree becomes the part again. `entries`
+  /// must be the same and stay in place.
   std::optional<bool> ready(const std::vector<wire::FileEntry>& entries);
   /// The folder to fill with `bytes` bytes. ErrorCode::io if another job uses the tree.
   Result<files::Folder> part(std::uint64_t bytes) const;
@@ -45,6 +47,11 @@ class StageCache {
   /// Removes the least recently used trees that are not in use, until the rest fits into `limit`
   /// bytes. Without locks, removes only abandoned parts.
   StagePruner pruner(std::uint64_t limit) const;
+  /// Removes the least recently used trees that are not in use, until the disk has room for
+  /// `entries`, or at least for a lock. Without locks, removes only abandoned parts.
+  StagePruner room_pruner(const std::vector<wire::FileEntry>& entries) const;
+  /// Adds to an error what a user can do about a disk or a quota that is full.
+  Error with_advice(Error error) const;
 
   std::string folder() const { return base_ + "/" + key_; }
   /// Text for the user: why we wait for the lock, and how to find its holder.
@@ -64,6 +71,7 @@ class StageCache {
   std::optional<std::chrono::steady_clock::time_point> removed_since_;
   std::string letters_;  // suffix of our part; empty if the file system has locks. Otherwise
                          // exclusive_ is true and excludes no other process
+  std::optional<StageExtras> extras_;     // ready(): removes them
   std::size_t compared_ = 0, dated_ = 0;  // entries that ready() and install() have handled
   bool damaged_ = false;                  // ready(): the tree is to become the part
   bool replaced_ = false;                 // install(): another runner's part has become the tree,

@@ -1,6 +1,7 @@
 #include "runner/files/stage_pruner.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -20,16 +21,23 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kLock = ".lock", kPart = ".part-";
 
+/// Bytes that this user may still write; without end if the file system does not tell.
+std::uint64_t free_bytes(const std::string& folder) {
+  struct statvfs info {};
+  if (::statvfs(folder.c_str(), &info) != 0) return UINT64_MAX;
+  return std::uint64_t{info.f_bavail} * info.f_frsize;
+}
+
 }  // namespace
 
-StagePruner StagePruner::of_trees(const std::string& base, const std::string& own,
-                                  std::uint64_t limit) {
+StagePruner StagePruner::of_unused(const std::string& base, const std::string& own) {
   struct Found {
     Tree tree;
     timespec used{};
   };
   std::vector<Found> found;
-  std::uint64_t total = 0;
+  StagePruner pruner;
+  pruner.base_ = base;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(base, error)) {
     const std::string name = file.path().filename().string();
@@ -41,14 +49,27 @@ StagePruner StagePruner::of_trees(const std::string& base, const std::string& ow
     Tree tree{base + "/" + key, 0};
     if (const auto text = read_file(file.path(), 64))
       tree.bytes = std::strtoull(text->c_str(), nullptr, 10);
-    total += tree.bytes;
+    pruner.total_ += tree.bytes;
     if (key != own) found.push_back({std::move(tree), info.st_mtim});
   }
   std::ranges::sort(found, {},
                     [](const Found& one) { return std::pair(one.used.tv_sec, one.used.tv_nsec); });
-  StagePruner pruner;
   for (Found& one : found) pruner.trees_.push_back(std::move(one.tree));
-  pruner.excess_ = total > limit ? total - limit : 0;
+  return pruner;
+}
+
+StagePruner StagePruner::of_trees(const std::string& base, const std::string& own,
+                                  std::uint64_t limit) {
+  StagePruner pruner = of_unused(base, own);
+  pruner.excess_ = pruner.total_ > limit ? pruner.total_ - limit : 0;
+  return pruner;
+}
+
+StagePruner StagePruner::for_room(const std::string& base, const std::string& own,
+                                  std::uint64_t room) {
+  StagePruner pruner;
+  if (free_bytes(base) < room) pruner = of_unused(base, own);
+  pruner.room_ = room;
   return pruner;
 }
 
@@ -69,9 +90,13 @@ StagePruner StagePruner::of_old_parts(const std::string& base, std::chrono::seco
   return pruner;
 }
 
+bool StagePruner::enough() const {
+  return room_ > 0 ? free_bytes(base_) >= room_ : excess_ == 0;
+}
+
 /// Begins to remove the next tree that is not in use. Returns false if there is none.
 bool StagePruner::take_next() {
-  while (excess_ > 0 && !trees_.empty()) {
+  while (!trees_.empty() && !enough()) {
     const Tree tree = std::move(trees_.front());
     trees_.pop_front();
     removing_ = tree.path;

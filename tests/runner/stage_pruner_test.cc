@@ -77,6 +77,22 @@ TEST_CASE("the least recently used trees are removed, a bounded number of files 
   CHECK(prune(StagePruner::of_trees(cache.path(), key_of('a'), 3500), cache.path()) == 1);
 }
 
+TEST_CASE("trees and parts that are not in use are removed until the disk has room") {
+  const ScopedTempDir cache;
+  const fs::path own = make_tree(cache, 'a', 2, 900), in_use = make_tree(cache, 'c', 2, 500),
+                 old = make_tree(cache, 'd', 2, 400), killed = make_tree(cache, 'e', 2, 300);
+  const Fd user = runner::open_stage_lock(in_use.string() + ".lock");
+  REQUIRE(::flock(user.get(), LOCK_SH) == 0);
+  fs::rename(killed, killed.string() + ".part");
+  CHECK(prune(StagePruner::for_room(cache.path(), key_of('a'), 1), cache.path()) == 1);
+  CHECK(fs::exists(old));
+  CHECK(prune(StagePruner::for_room(cache.path(), key_of('a'), UINT64_MAX), cache.path()) > 1);
+  CHECK_FALSE(fs::exists(old));
+  CHECK_FALSE(fs::exists(killed.string() + ".part"));
+  CHECK_FALSE(fs::exists(killed.string() + ".lock"));
+  for (const fs::path& kept : {own, in_use}) CHECK(files_in(kept) == 2);
+}
+
 TEST_CASE("without locks only parts that were abandoned long ago are removed") {
   const ScopedTempDir cache;
   const fs::path tree = make_tree(cache, 'a', 2, 900);

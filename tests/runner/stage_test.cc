@@ -98,6 +98,62 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
   CHECK(fs::exists(cache / key));  // in use, so kept despite the limit
 }
 
+TEST_CASE("stage: what a job has added to a tree is gone for the next one that has it alone") {
+  const ScopedTempDir dir;
+  const fs::path source = dir / "data", home = dir / "home";
+  for (const char* file : {"a", "b.x", "sub/c"}) write_text(source / file, file);
+  const ScannedTree tree = scan_tree(source, "data").value();
+  const std::string key = files::tree_hash(tree.entries);
+  const auto stage = [&] {
+    FileRunner runner(home);
+    runner.open(wire::FilesPurpose::stage, "", "", key);
+    runner.list(tree);
+    for (;;) {
+      const auto message = runner.client.next();
+      REQUIRE(message);
+      if (std::holds_alternative<wire::FilesDone>(*message)) break;
+      if (const auto* wanted = std::get_if<wire::FilesWanted>(&*message))
+        runner.feed(tree, wanted->ranges);
+    }
+    runner.goodbye();
+  };
+  stage();
+  const fs::path staged = home / ".cache/sortie/stage" / key;
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(staged))
+      found.push_back(fs::relative(entry.path(), staged).string());
+    std::ranges::sort(found);
+    return found;
+  };
+  const std::vector<std::string> listed = {"data", "data/a", "data/b.x", "data/sub", "data/sub/c"};
+  CHECK(names() == listed);
+  write_text(dir / "precious", "of a user");
+  const auto add = [&] {
+    write_text(staged / "new", "x");
+    for (int i = 0; i < 300; ++i)
+      write_text(staged / "data/__pycache__/inner" / std::to_string(i), "x");
+    write_text(staged / "data/sub/new", "x");
+    fs::create_symlink(dir.path(), staged / "data/link");
+  };
+  add();
+  {
+    const Fd job(::open((staged.string() + ".lock").c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(::flock(job.get(), LOCK_SH | LOCK_NB) == 0);
+    stage();
+    CHECK(names().size() == listed.size() + 305);  // the other job may use them
+  }
+  stage();
+  CHECK(names() == listed);
+  CHECK(read_text(dir / "precious") == "of a user");
+  add();
+  fs::permissions(staged / "data/a", static_cast<fs::perms>(0644));
+  write_text(staged / "data/a", "damaged");
+  stage();  // repaired as well
+  CHECK(names() == listed);
+  CHECK(read_text(staged / "data/a") == "a");
+}
+
 TEST_CASE("stage: a wait for another process is told to the launcher") {
   const Staging staging;
   CHECK(staging.stage() == 2);

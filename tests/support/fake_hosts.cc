@@ -40,6 +40,7 @@ class FakeChannel : public Channel {
  private:
   static asio::awaitable<Result<>> write_to(std::shared_ptr<FakeRunner> runner, std::string bytes) {
     if (runner->closed_by_launcher) co_return fail(ErrorCode::lost, "closed");
+    if (runner->reads_no_more) co_return fail(ErrorCode::lost, "write: it reads no more");
     runner->to_runner.put(bytes);
     co_return Result<>{};
   }

@@ -107,6 +107,7 @@ class FakeRunner {
   wire::Environment start_env;  // of the Start message
   std::vector<std::pair<Clock::time_point, wire::Message>> received;
   bool closed_by_launcher = false;
+  bool reads_no_more = false;  // writes to it fail, as those to a process that has ended
   std::uint32_t protocol_version = wire::kProtocolVersion;
   ByteStream to_runner, to_launcher;
 

@@ -1,0 +1,114 @@
+// push: what is said of a host whose runner ends in the middle of a transfer.
+#include <doctest/doctest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <optional>
+
+#include "launcher/copy/local_tree.h"
+#include "launcher/copy/tree_upload.h"
+#include "tests/support/fake_hosts.h"
+#include "tests/support/run_within.h"
+#include "tests/support/temp_dir.h"
+
+using namespace sortie;
+using namespace sortie::launcher;
+using test::FakeRunner;
+using test::ScopedTempDir;
+using test::write_text;
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::uint32_t kPieces = 8;
+
+/// Pushes a file of kPieces pieces to one fake host in memory.
+Result<wire::FilesDone> push(test::FakeHost::Script script) {
+  const ScopedTempDir dir;
+  write_text(dir / "runner", "#!/bin/sh\n");
+  write_text(dir / "file", std::string(kPieces << 20, 'x'));
+  auto binary = RunnerBinary::open(dir / "runner");
+  REQUIRE(binary);
+  asio::io_context io(1);
+  test::FakeTransport transport(io.get_executor());
+  transport.host("h").script = std::move(script);
+  const config::RunnerConfig runner;
+  auto session = std::make_shared<HostSession>(io.get_executor(), "h", runner);
+  LocalTree tree;
+  std::optional<Result<wire::FilesDone>> result;
+  const auto work = [&]() -> asio::awaitable<void> {
+    const auto connected = co_await session->connect(transport, *binary);
+    if (!connected) co_return;
+    const auto greeted = co_await session->greet("");
+    if (!greeted) co_return;
+    std::vector<files::ScanRoot> roots(1);
+    roots[0].path = dir.str("file");
+    roots[0].name = "file";
+    std::function<void(std::uint64_t)> on_bytes = [](std::uint64_t) {};
+    auto read = co_await read_local_tree(std::move(roots), std::move(on_bytes));
+    if (!read) co_return;
+    tree = std::move(*read);
+    std::function<void(std::string)> on_note = [](const std::string&) {};
+    const auto upload =
+        std::make_shared<TreeUpload>(io.get_executor(), tree, 1, false, std::move(on_note));
+    wire::FilesOpen order;
+    order.folder = "~";
+    result = co_await upload->send_to(0, session, std::move(order));
+    session->close();
+  };
+  asio::co_spawn(io, work(), [&](std::exception_ptr) { io.stop(); });
+  test::run_within(io, std::chrono::seconds(8));
+  REQUIRE(result);
+  return *result;
+}
+
+/// Asks for all pieces and reads the first. Then writes to it fail, and it ends with `last`.
+test::FakeHost::Script ends_early(std::optional<wire::Message> last) {
+  return [last = std::move(last)](FakeRunner& runner) -> asio::awaitable<void> {
+    co_await runner.until<wire::Hello>();
+    runner.send(wire::Hello{});
+    co_await runner.until<wire::FilesManifest>();
+    runner.send(wire::FilesWanted{{{0, 0, kPieces}}, 1, 0, ""});
+    co_await runner.until<wire::FilePiece>();
+    runner.reads_no_more = true;
+    runner.send(wire::FilesCredit{1u << 20});  // for another piece, whose write fails
+    co_await runner.sleep(std::chrono::milliseconds(200));
+    if (last) runner.send(*last);
+    runner.end();
+  };
+}
+
+}  // namespace
+
+TEST_CASE("push: why a runner ended is heard also if a write to it fails first") {
+  const auto full = push(ends_early(wire::RunnerError{"io", "/x: No space left on device", -1}));
+  REQUIRE_FALSE(full);
+  CHECK(full.error().message == "/x: No space left on device");
+  CHECK(full.error().code == ErrorCode::io);
+}
+
+TEST_CASE("push: a runner that ends without a word is lost") {
+  const auto ended = push(ends_early(std::nullopt));
+  REQUIRE_FALSE(ended);
+  CHECK(ended.error().code == ErrorCode::lost);
+  CHECK_MESSAGE(ended.error().message.starts_with("the runner ended unexpectedly"),
+                ended.error().message);
+}
+
+TEST_CASE("push: a host that reads nothing and stays silent is lost by the write that failed") {
+  const auto silent = push([](FakeRunner& runner) -> asio::awaitable<void> {
+    co_await runner.until<wire::Hello>();
+    runner.send(wire::Hello{});
+    co_await runner.until<wire::FilesManifest>();
+    runner.reads_no_more = true;
+    runner.send(wire::FilesWanted{{{0, 0, kPieces}}, 1, 0, ""});
+    bool open = true;
+    while (open) {
+      const auto message = co_await runner.next();
+      open = message.has_value();
+    }
+  });
+  REQUIRE_FALSE(silent);
+  CHECK(silent.error().code == ErrorCode::lost);
+  CHECK(silent.error().message == "write: it reads no more");
+}
