@@ -8,6 +8,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/print_stderr.h"
+#include "common/base/log.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/progress.h"
 #include "trainer/inference/evaluate.h"
@@ -31,8 +32,13 @@ Result<std::unique_ptr<SampleSource>> open_samples(const EvalOptions& options,
                                                    const Tokenizer& tokenizer, int threads) {
   if (!options.chats.empty()) {
     ProgressLine line("eval");
-    return ChatSource::open(loaded.job, options.chats, tokenizer, /*shuffle=*/false, threads,
-                            line.callback());
+    SORTIE_ASSIGN_OR_RETURN(auto source,
+                            ChatSource::open(loaded.job, options.chats, tokenizer,
+                                             /*shuffle=*/false, threads, line.callback()));
+    line.finish();
+    if (const std::string text = source->missing_ends(tokenizer); !text.empty())
+      log::warning("--chat: {}", text);
+    return source;
   }
   SORTIE_ASSIGN_OR_RETURN(auto source, DatasetSource::open_validation(loaded.job, options.data));
   SORTIE_ASSIGN_OR_RETURN(std::vector<TokenizerClaim> claims,
