@@ -4,11 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "common/base/print_stderr.h"
 #include "common/base/log.h"
+#include "common/base/print_stderr.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/progress.h"
 #include "trainer/inference/evaluate.h"
@@ -59,6 +60,11 @@ Result<> score_samples(const EvalOptions& options, LoadedModel& loaded, const To
                           score_text(loaded.context, *loaded.model, tokenizer, source, samples,
                                      options.batch, line.callback()));
   line.finish();
+  if (!std::isfinite(score.loss()))
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: the loss is not a finite number; its weights are not, or its "
+                            "products overflow; try --precision f32, or an earlier checkpoint",
+                            loaded.folder.string()));
   if (score.graph_failure) print_stderr("sortie-train eval: {}\n", *score.graph_failure);
   report["loss"] = score.loss();
   report["perplexity"] = score.perplexity();
@@ -125,7 +131,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<EvalOptions>();
   command
       ->add_option("checkpoint,--checkpoint", options->checkpoint,
-                   "Checkpoint, or a folder of them (the newest)")
+                   "Checkpoint, or a folder of them (the newest good one)")
       ->required();
   command->add_option("--tokenizer", options->tokenizer,
                       "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");
