@@ -117,7 +117,8 @@ Result<> check_has_no_checkpoint(const fs::path& folder) {
                           folder.string(), found.string()));
 }
 
-Result<LatestCheckpoint> find_latest(const fs::path& save_dir, CheckDepth depth) {
+Result<LatestCheckpoint> find_latest(const fs::path& save_dir, CheckDepth depth,
+                                     const OnProgress& progress) {
   SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_candidates(save_dir));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<RollbackFile> rollbacks, read_rollbacks(save_dir));
   LatestCheckpoint latest;
@@ -133,7 +134,7 @@ Result<LatestCheckpoint> find_latest(const fs::path& save_dir, CheckDepth depth)
       suspects.push_back(std::move(entry));
       continue;
     }
-    if (entry.manifest && depth != CheckDepth::sizes) check_entry(entry, depth);
+    if (entry.manifest && depth != CheckDepth::sizes) check_entry(entry, depth, progress);
     if (entry.manifest) {
       for (const CheckpointEntry& suspect : suspects)
         latest.skipped.push_back(fmt::format(
@@ -144,7 +145,7 @@ Result<LatestCheckpoint> find_latest(const fs::path& save_dir, CheckDepth depth)
     latest.skipped.push_back(std::move(entry.problem));
   }
   for (CheckpointEntry& entry : suspects) {
-    if (depth != CheckDepth::sizes) check_entry(entry, depth);
+    if (depth != CheckDepth::sizes) check_entry(entry, depth, progress);
     if (entry.manifest) {
       latest.entry = std::move(entry);
       return latest;

@@ -75,6 +75,7 @@ struct LatestCheckpoint {
 /// than those beside that folder; of the same step, the one beside it is used. An absent or empty
 /// save folder has none. Reads only what is necessary, newest first.
 Result<LatestCheckpoint> find_latest(const std::filesystem::path& save_dir,
-                                     CheckDepth depth = CheckDepth::sizes);
+                                     CheckDepth depth = CheckDepth::sizes,
+                                     const OnProgress& progress = {});
 
 }  // namespace sortie::trainer

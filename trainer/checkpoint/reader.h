@@ -29,6 +29,7 @@ class CheckpointReader {
   static Result<CheckpointReader> open(const std::filesystem::path& folder, CheckDepth depth,
                                        const OnProgress& progress = {});
 
+  const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   /// Returns nullptr if the checkpoint has no such tensor.
   const Manifest::Tensor* find(const std::string& name) const;

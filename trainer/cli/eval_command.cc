@@ -4,9 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/log.h"
 #include "common/base/print_stderr.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/progress.h"
@@ -31,8 +33,13 @@ Result<std::unique_ptr<SampleSource>> open_samples(const EvalOptions& options,
                                                    const Tokenizer& tokenizer, int threads) {
   if (!options.chats.empty()) {
     ProgressLine line("eval");
-    return ChatSource::open(loaded.job, options.chats, tokenizer, /*shuffle=*/false, threads,
-                            line.callback());
+    SORTIE_ASSIGN_OR_RETURN(auto source,
+                            ChatSource::open(loaded.job, options.chats, tokenizer,
+                                             /*shuffle=*/false, threads, line.callback()));
+    line.finish();
+    if (const std::string text = source->missing_ends(tokenizer); !text.empty())
+      log::warning("--chat: {}", text);
+    return source;
   }
   SORTIE_ASSIGN_OR_RETURN(auto source, DatasetSource::open_validation(loaded.job, options.data));
   SORTIE_ASSIGN_OR_RETURN(std::vector<TokenizerClaim> claims,
@@ -53,6 +60,11 @@ Result<> score_samples(const EvalOptions& options, LoadedModel& loaded, const To
                           score_text(loaded.context, *loaded.model, tokenizer, source, samples,
                                      options.batch, line.callback()));
   line.finish();
+  if (!std::isfinite(score.loss()))
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: the loss is not a finite number; its weights are not, or its "
+                            "products overflow; try --precision f32, or an earlier checkpoint",
+                            loaded.folder.string()));
   if (score.graph_failure) print_stderr("sortie-train eval: {}\n", *score.graph_failure);
   report["loss"] = score.loss();
   report["perplexity"] = score.perplexity();
@@ -119,7 +131,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<EvalOptions>();
   command
       ->add_option("checkpoint,--checkpoint", options->checkpoint,
-                   "Checkpoint, or a folder of them (the newest)")
+                   "Checkpoint, or a folder of them (the newest good one)")
       ->required();
   command->add_option("--tokenizer", options->tokenizer,
                       "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");

@@ -104,7 +104,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<GenerateOptions>();
   command
       ->add_option("checkpoint,--checkpoint", options->checkpoint,
-                   "Checkpoint, or a folder of them (the newest)")
+                   "Checkpoint, or a folder of them (the newest good one)")
       ->required();
   command->add_option("--tokenizer", options->tokenizer,
                       "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");

@@ -10,11 +10,11 @@ namespace sortie::trainer {
 Result<std::unique_ptr<LoadedModel>> load_checkpoint(std::string_view verb,
                                                      const std::filesystem::path& place,
                                                      int threads, const std::string& precision,
-                                                     const std::string& device) {
+                                                     const std::string& device, CheckDepth depth) {
   SORTIE_ASSIGN_OR_RETURN(const ComputeDevice compute, choose_device_of_verb(device));
   const auto begin = std::chrono::steady_clock::now();
   ProgressLine line{std::string(verb)};
-  auto loaded = load_model(place, threads, precision, compute.device, line.callback());
+  auto loaded = load_model(place, threads, precision, compute.device, line.callback(), depth);
   line.finish();
   if (!loaded) return loaded;
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;

@@ -8,13 +8,14 @@
 
 namespace sortie::trainer {
 
-/// Loads the model at `place` (a checkpoint, or a folder of checkpoints: the newest) with `threads`
-/// threads, or onto a GPU. `verb` begins the lines of progress. `precision` is as in [model],
-/// `device` as in trainer.device.
+/// Loads the model at `place` (a checkpoint, or a folder of checkpoints: the newest good one) with
+/// `threads` threads, or onto a GPU. `verb` begins the lines of progress. `precision` is as in
+/// [model], `device` as in trainer.device.
 Result<std::unique_ptr<LoadedModel>> load_checkpoint(std::string_view verb,
                                                      const std::filesystem::path& place,
                                                      int threads, const std::string& precision,
-                                                     const std::string& device);
+                                                     const std::string& device,
+                                                     CheckDepth depth = CheckDepth::hashes);
 /// Chooses the device of a verb that runs alone: the first GPU that it sees, or the CPU.
 Result<ComputeDevice> choose_device_of_verb(const std::string& wanted);
 /// Adds --device.

@@ -69,6 +69,8 @@ class Opener {
         auto source, ChatSource::open(job_, files, *tokenizer, shuffle, threads_, progress_));
     if (std::string text = cuts_of(source->count(), key, job_.model.sequence_length); !text.empty())
       opened_.notes.push_back(std::move(text));
+    if (std::string text = source->missing_ends(*tokenizer); !text.empty())
+      opened_.notes.push_back(fmt::format("{}: {}", key, text));
     opened_.reads_chatml = opened_.reads_chatml || source->chatml();
     return source;
   }

@@ -1,6 +1,6 @@
 #include "trainer/data/build_manifest.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -83,6 +83,24 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
   }
 }
 
+namespace {
+
+/// Returns nullopt if there is no such file.
+Result<std::optional<BuildManifest>> read_manifest(const std::string& path) {
+  auto content = read_file(path);
+  if (!content && content.error().code == ErrorCode::not_found) return std::nullopt;
+  if (!content) return std::unexpected(std::move(content).error());
+  return parse_build_manifest(*content, path);
+}
+
+std::vector<std::string> names_of(const BuildManifest& manifest) {
+  std::vector<std::string> names;
+  for (const BuildManifestPart& part : manifest.parts) names.push_back(part.name);
+  return names;
+}
+
+}  // namespace
+
 const BuildManifestPart* part_of(const BuildManifest& manifest, const std::string& prefix) {
   const std::string name = std::filesystem::path(prefix).filename().string();
   const auto found = std::ranges::find(manifest.parts, name, &BuildManifestPart::name);
@@ -90,17 +108,31 @@ const BuildManifestPart* part_of(const BuildManifest& manifest, const std::strin
 }
 
 Result<std::optional<BuildManifest>> find_build_manifest(const std::string& prefix) {
-  std::vector<std::string> candidates = {prefix};
-  for (const std::string_view suffix : {"-train", "-validation"})
-    if (prefix.ends_with(suffix))
-      candidates.push_back(prefix.substr(0, prefix.size() - suffix.size()));
-  for (const std::string& candidate : candidates) {
-    const std::string path = candidate + ".json";
-    auto content = read_file(path);
-    if (!content && content.error().code == ErrorCode::not_found) continue;
-    if (!content) return std::unexpected(std::move(content).error());
-    SORTIE_ASSIGN_OR_RETURN(BuildManifest manifest, parse_build_manifest(*content, path));
-    if (part_of(manifest, prefix) != nullptr) return manifest;
+  const std::string name = std::filesystem::path(prefix).filename().string();
+  {
+    const std::string path = prefix + ".json";
+    SORTIE_ASSIGN_OR_RETURN(auto manifest, read_manifest(path));
+    if (manifest && part_of(*manifest, prefix) == nullptr) {
+      if (manifest->parts.size() != 1)
+        return fail(ErrorCode::data,
+                    fmt::format("{}: it is the manifest of {}, and not of {}; name one of these, "
+                                "or build the token files again",
+                                path, fmt::join(names_of(*manifest), ", "), name));
+      manifest->parts.front().name = name;
+    }
+    if (manifest) return manifest;
+  }
+  for (const std::string_view suffix : {"-train", "-validation"}) {
+    if (!prefix.ends_with(suffix)) continue;
+    SORTIE_ASSIGN_OR_RETURN(
+        auto manifest, read_manifest(prefix.substr(0, prefix.size() - suffix.size()) + ".json"));
+    if (!manifest || part_of(*manifest, prefix) != nullptr) return manifest;
+    // A single part is that of the whole output: these files were not built with it.
+    for (BuildManifestPart& part : manifest->parts)
+      if (manifest->parts.size() > 1 && part.name.ends_with(suffix)) {
+        part.name = name;
+        return manifest;
+      }
   }
   return std::nullopt;
 }

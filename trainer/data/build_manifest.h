@@ -42,8 +42,10 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
 /// Returns the part of PREFIX; nullptr if the manifest does not list it.
 const BuildManifestPart* part_of(const BuildManifest& manifest, const std::string& prefix);
 
-/// Returns the manifest that lists PREFIX, either as the whole output or as one part of a split.
-/// Returns nullopt if none does (other tools write no manifest).
+/// Returns the manifest of PREFIX, either as the whole output or as one part of a split. Files may
+/// have been renamed together with their manifest: the part that is meant then has their new name.
+/// Returns nullopt if there is none (other tools write no manifest). ErrorCode::data if PREFIX.json
+/// is the manifest of several parts and none of them can be PREFIX.
 Result<std::optional<BuildManifest>> find_build_manifest(const std::string& prefix);
 
 }  // namespace sortie::trainer

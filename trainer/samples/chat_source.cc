@@ -137,6 +137,7 @@ void ChatSource::add(Conversation conversation) {
                     kept = std::min(size, static_cast<std::size_t>(sequence_length_) + 1);
   const std::int64_t targets = targets_before(kept), all_targets = targets_before(size);
   ++count_.conversations;
+  count_.without_end += conversation.without_end;
   count_.answer_tokens += all_targets;
   count_.lost_tokens += all_targets - targets;
   if (targets == 0) {
@@ -171,6 +172,20 @@ void ChatSource::make_rows() {
   std::vector<std::uint32_t> order(count);
   for (std::size_t i = 0; i < count; ++i) order[i] = static_cast<std::uint32_t>(mixed(i));
   rows_ = pack_tightly(lengths, order, sequence_length_);
+}
+
+std::string ChatSource::missing_ends(const Tokenizer& tokenizer) const {
+  if (count_.without_end == 0) return {};
+  const auto eod = tokenizer.eod_id();
+  return fmt::format(
+      "{} of {} conversations are a prompt and a completion, and these get no end, so that the "
+      "model does not learn to stop: {}",
+      count_.without_end, count_.conversations,
+      eod ? fmt::format("the end of a completion is token {}, and model.vocab_size is {}; train "
+                        "with {} or more",
+                        *eod, vocab_size_, *eod + 1)
+          : fmt::format("tokenizer {} has no end of a document; write the end into the completions",
+                        tokenizer.name()));
 }
 
 double ChatSource::padding() const {

@@ -44,8 +44,11 @@ class ChatSource final : public SampleSource {
     std::int64_t cut = 0;            // others that were cut
     std::int64_t answer_tokens = 0;  // in all conversations
     std::int64_t lost_tokens = 0;    // of these, after the cuts
+    std::int64_t without_end = 0;    // two texts without the end of a document after them
   };
   const Count& count() const { return count_; }
+  /// Warns of answers that get no end because model.vocab_size lacks it; empty if there are none.
+  std::string missing_ends(const Tokenizer& tokenizer) const;
   /// Fraction of the samples' positions that is padding.
   double padding() const;
   /// Whether any line had messages instead of two texts.

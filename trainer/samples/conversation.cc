@@ -139,7 +139,10 @@ Result<Conversation> read_conversation(std::string_view line, const Tokenizer& t
       return fail(ErrorCode::data,
                   fmt::format("token {} is outside of model.vocab_size = {}", id, vocab_size));
   conversation.chatml = parts.size() >= kMessageParts;
-  if (const auto eod = tokenizer.eod_id(); !conversation.chatml && eod && *eod < vocab_size) {
+  if (conversation.chatml) return conversation;
+  const auto eod = tokenizer.eod_id();
+  conversation.without_end = !eod || *eod >= vocab_size;
+  if (!conversation.without_end) {
     conversation.ids.push_back(*eod);
     conversation.counts.push_back(true);
   }

@@ -152,11 +152,11 @@ class Checkpointer {
     Rollback rollback;
     std::filesystem::path path;  // of the checkpoint
   };
-  /// Loads the newest regular checkpoint that the order allows and that is not suspect, records the
-  /// rollback in save_dir/rollbacks.json, and removes the checkpoints of later steps, also from
-  /// save_dir/best. No save may be under way. Collective; the same result on every rank.
-  /// ErrorCode::diverged if there is no such checkpoint, or if the run rolls back too often without
-  /// getting past a step.
+  /// Loads the newest regular checkpoint that the order allows and that is not suspect, or the
+  /// oldest one if samples are skipped and none is old enough. Records the rollback in
+  /// save_dir/rollbacks.json, and removes the checkpoints of later steps, also from save_dir/best.
+  /// No save may be under way. Collective; the same result on every rank. ErrorCode::diverged if
+  /// there is no such checkpoint, or if the run rolls back too often without getting past a step.
   Result<RolledBack> roll_back(const RollbackOrder& order);
 
   /// Saves the state of this rank after a collective has failed, in whatever thread. The state must

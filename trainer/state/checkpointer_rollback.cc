@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <ranges>
+
 #include "common/base/log.h"
 #include "trainer/state/checkpoint_state.h"
 #include "trainer/state/checkpointer.h"
@@ -16,34 +18,50 @@ namespace sortie::trainer {
 namespace fs = std::filesystem;
 
 /// Rank 0: finds the checkpoint to go back to, and verifies its bytes.
+///
+/// After a rollback there may be none that is old enough for the next one: trainer.keep_last has
+/// removed those before its target. An error would end every later start at the same step, so the
+/// oldest one is taken, unless the samples are repeated: then the cause is in newer checkpoints.
 Result<CheckpointEntry> Checkpointer::find_target(const RollbackOrder& order) const {
   SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries,
                           list_checkpoints(job_.trainer.save_dir, CheckDepth::sizes));
   const RollbackFile known{start_.lineage, rollbacks_};
   std::vector<std::string> passed_over;
-  for (CheckpointEntry& entry : entries) {
-    if (!entry.manifest || entry.step > order.newest) continue;
+  const auto usable = [&](const CheckpointEntry& entry) {
+    if (!entry.manifest) return false;
     const Manifest& manifest = *entry.manifest;
-    if (manifest.lineage != start_.lineage || is_abandoned(manifest, known)) continue;
+    if (manifest.lineage != start_.lineage || is_abandoned(manifest, known)) return false;
     // Checkpoints that a signal or a failure caused may exist in one execution of a run and not in
     // another; the skipped samples must not depend on them.
-    if (order.next_sample && entry.step % job_.trainer.save_interval != 0) continue;
+    if (order.next_sample && entry.step % job_.trainer.save_interval != 0) return false;
     if (manifest.suspect) {
       passed_over.push_back(fmt::format("{} is suspect", entry.folder.filename().string()));
-      continue;
+      return false;
     }
-    if (auto checked = check_checkpoint(entry.folder, CheckDepth::hashes); !checked) {
-      passed_over.push_back(std::move(checked).error().message);
-      continue;
+    auto checked = check_checkpoint(entry.folder, CheckDepth::hashes);
+    if (!checked) passed_over.push_back(std::move(checked).error().message);
+    return checked.has_value();
+  };
+  for (CheckpointEntry& entry : entries)  // newest first
+    if (entry.step <= order.newest && usable(entry)) return std::move(entry);
+  if (order.next_sample)
+    for (CheckpointEntry& entry : std::views::reverse(entries)) {
+      if (entry.step <= order.newest || entry.step >= order.from || !usable(entry)) continue;
+      log::warning(
+          "step {}: there is no checkpoint of step {} or earlier, so the run goes back to step {}; "
+          "a larger trainer.keep_last keeps older ones",
+          order.from, order.newest, entry.step);
+      return std::move(entry);
     }
-    return std::move(entry);
-  }
   return fail(
       ErrorCode::diverged,
       fmt::format(
-          "step {}: {}; there is no checkpoint of step {} or earlier in {} to go back to{}{}",
-          order.from, order.reason, order.newest, job_.trainer.save_dir,
-          passed_over.empty() ? "" : ": ", fmt::join(passed_over, "; ")));
+          "step {}: {}; there is no checkpoint of step {} or earlier in {} to go back to{}{}; {}",
+          order.from, order.reason, order.next_sample ? order.from - 1 : order.newest,
+          job_.trainer.save_dir, passed_over.empty() ? "" : ": ", fmt::join(passed_over, "; "),
+          order.next_sample ? "use the policy \"skip\" to get past this step, or save more often "
+                              "(trainer.save_interval)"
+                            : "a larger trainer.keep_last keeps older ones"));
 }
 
 /// Rank 0: plans the rollback; sets `rollbacks` to all rollbacks including this one.

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "common/config/schema.h"
+#include "trainer/checkpoint/find.h"
 #include "trainer/models/model.h"
 #include "trainer/storage/work_progress.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -39,10 +40,12 @@ struct LoadedModel {
 };
 
 /// Loads a model from a checkpoint's folder, or from the newest checkpoint in a folder of
-/// checkpoints. `precision` as in [model]. `progress` counts the bytes of the weights as f32.
+/// checkpoints that passes the check, as a resume does. What a damaged checkpoint computes looks
+/// sound, so its bytes are compared. `precision` as in [model]. `progress` counts the bytes that
+/// are checked, then those of the weights as f32.
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
                                                 const std::string& precision = "auto",
-                                                Device device = {},
-                                                const OnProgress& progress = {});
+                                                Device device = {}, const OnProgress& progress = {},
+                                                CheckDepth depth = CheckDepth::hashes);
 
 }  // namespace sortie::trainer

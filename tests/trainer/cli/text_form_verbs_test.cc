@@ -164,6 +164,31 @@ TEST_CASE("eval of conversations has the loss of validation on them") {
   CHECK_MESSAGE(has(both.output, "--data and --chat exclude each other"), both.output);
 }
 
+TEST_CASE("training and eval say that the ends of completions are not in the vocabulary") {
+  const sortie::test::ScopedTempDir dir;
+  sortie::test::write_text(dir / "chat.jsonl", R"({"prompt": "a", "completion": "bc"})");
+  const std::string file = dir.str("chat.jsonl");
+  for (const bool learned : {false, true}) {
+    CAPTURE(learned);
+    std::string text = job_text(dir, "", "chat_files = [\"" + file + "\"]\ntokenizer = \"byte\"\n");
+    text.replace(text.find("1503"), 4, learned ? "257" : "256");
+    sortie::test::write_text(dir / "job.toml", text);
+    std::filesystem::remove_all(dir / "checkpoints");
+    const Finished trained = verb({"train", dir.str("job.toml")});
+    CHECK_MESSAGE(trained.code == 0, trained.output);
+    const Finished score = verb({"eval", dir.str("checkpoints"), "--chat", file});
+    CHECK_MESSAGE(score.code == 0, score.output);
+    CHECK_MESSAGE(has(score.output, learned ? "(3 tokens, 2 bytes)" : "(2 tokens, 2 bytes)"),
+                  score.output);
+    const std::string words =
+        "1 of 1 conversations are a prompt and a completion, and these get no end, so that the "
+        "model does not learn to stop: the end of a completion is token 256, and model.vocab_size "
+        "is 256; train with 257 or more";
+    CHECK_MESSAGE(has(trained.output, "data.chat_files: " + words) == !learned, trained.output);
+    CHECK_MESSAGE(has(score.output, "warning: --chat: " + words) == !learned, score.output);
+  }
+}
+
 TEST_CASE("training a mixture on conversations reports padding that its balance counts") {
   const sortie::test::ScopedTempDir dir;
   sortie::test::write_text(dir / "chat.jsonl", R"({"prompt": "ab", "completion": "cd"})");

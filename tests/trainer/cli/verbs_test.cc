@@ -130,6 +130,49 @@ TEST_CASE("generate and eval use the tokenizer in the checkpoint, or one that is
   CHECK(has(resumed.output, "do not have the same vocabulary"));
 }
 
+TEST_CASE(
+    "eval and generate refuse a damaged checkpoint, and take the newest good one of a folder") {
+  const Trained place;
+  place.change("train_iterations = 3", "train_iterations = 6");
+  const Finished longer = train({"train", "--config", place.at("job.toml")});
+  REQUIRE_MESSAGE(longer.code == 0, longer.output);
+  const auto eval = [&](const std::string& checkpoint) {
+    return train({"eval", checkpoint, "--data", place.at("tokens"), "--samples", "2"});
+  };
+  const auto generate = [&](const std::string& checkpoint) {
+    return train({"generate", checkpoint, "--prompt", "line 7", "--max-tokens", "2"});
+  };
+  const std::string folder = place.at("checkpoints"), older = folder + "/step-00000003",
+                    newest = folder + "/step-00000006";
+  fs::remove_all(folder + "/best");
+  const auto damage = [](const std::string& checkpoint) {
+    const std::string shard = checkpoint + "/shard-00000-of-00001.safetensors";
+    std::string bytes = sortie::test::read_text(shard);
+    bytes[bytes.size() * 2 / 3] ^= 1;
+    sortie::test::write_text(shard, bytes);
+    return shard;
+  };
+  const Finished good = eval(older);
+  REQUIRE_MESSAGE(good.code == 0, good.output);
+  const std::string shard = damage(newest);
+  for (const Finished& refused : {eval(newest), generate(newest)}) {
+    CHECK(refused.code == 8);
+    CHECK_MESSAGE(has(refused.output, shard + ": SHA-256 is "), refused.output);
+    CHECK_FALSE(has(refused.output, "bits per byte"));
+  }
+  const Finished instead = eval(folder);
+  CHECK(instead.code == 0);
+  CHECK_MESSAGE(has(instead.output, "checkpoint skipped: " + shard), instead.output);
+  CHECK(instead.output.ends_with(good.output));
+  const std::string also = damage(older);
+  for (const Finished& refused : {eval(folder), generate(folder)}) {
+    CHECK(refused.code == 8);
+    CHECK_MESSAGE(has(refused.output, "none of its checkpoints can be used: " + shard),
+                  refused.output);
+    CHECK(has(refused.output, also));
+  }
+}
+
 TEST_CASE("-v says what the program does, -q nothing but errors; answers are printed with both") {
   const Trained place;
   const std::vector<std::string> eval = {"eval",   place.at("checkpoints"), "--samples",   "2",

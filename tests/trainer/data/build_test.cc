@@ -312,6 +312,49 @@ TEST_CASE("a part of a split finds the manifest of the whole") {
   CHECK(inspect_token_file(tree.dir.str("s-validation"), 5)->manifest.has_value());
 }
 
+TEST_CASE("token files that were renamed with their manifest are checked against it") {
+  const Tree tree;
+  const auto rename = [&](const std::string& from, const std::string& to,
+                          std::initializer_list<const char*> ends) {
+    for (const std::string end : ends)
+      fs::rename(tree.dir.path() / (from + end), tree.dir.path() / (to + end));
+  };
+  const auto damage = [&](const std::string& file) {
+    std::string bin = test::read_text(tree.dir.path() / file);
+    bin[4] ^= 1;
+    test::write_text(tree.dir.path() / file, bin);
+  };
+  BuildOptions options{.corpus = {.inputs = {tree.root}}, .output = tree.dir.str("one")};
+  REQUIRE(build_token_files(options, *make_byte_tokenizer()).has_value());
+  rename("one", "new", {".bin", ".idx", ".json"});
+  const auto whole = inspect_token_file(tree.dir.str("new"), 5);
+  REQUIRE_MESSAGE(whole, (whole ? "" : whole.error().message));
+  REQUIRE(whole->manifest);
+  CHECK(part_of(*whole->manifest, tree.dir.str("new"))->max_id == whole->max_id);
+  damage("new.bin");
+  const auto changed = inspect_token_file(tree.dir.str("new"), 5);
+  REQUIRE_FALSE(changed);
+  CHECK(changed.error().message.find("SHA-256 of the .bin") != std::string::npos);
+
+  options.output = tree.dir.str("two");
+  options.split = *parse_split("1,1");
+  REQUIRE(build_token_files(options, *make_byte_tokenizer()).has_value());
+  rename("two", "both",
+         {"-train.bin", "-train.idx", "-validation.bin", "-validation.idx", ".json"});
+  CHECK(inspect_token_file(tree.dir.str("both-train"), 5)->manifest);
+  damage("both-validation.bin");
+  CHECK_FALSE(inspect_token_file(tree.dir.str("both-validation"), 5));
+  // Which of two parts a file was is not known.
+  rename("both-train", "both", {".bin", ".idx"});
+  const auto which = inspect_token_file(tree.dir.str("both"), 5);
+  REQUIRE_FALSE(which);
+  CHECK_MESSAGE(which.error().message ==
+                    tree.dir.str("both.json") +
+                        ": it is the manifest of two-train, two-validation, and not of both; name "
+                        "one of these, or build the token files again",
+                which.error().message);
+}
+
 TEST_CASE("a manifest goes out and comes back, a broken one is an error") {
   BuildManifest manifest{.tokenizer = "sentencepiece:/m \"x\".model",
                          .tokenizer_sha256 = "00",

@@ -34,13 +34,17 @@ class SpikedSource final : public SampleSource {
   struct Course {
     std::int64_t begin = 0, end = 0;   // bad samples
     std::int64_t from = 0, shift = 0;  // samples that are left out
+    std::int64_t again = 0;            // the same number of bad samples, once more from here on
   };
   SpikedSource(std::int64_t vocab, Course course) : plain_(vocab), vocab_(vocab), course_(course) {}
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) override {
     if (index >= course_.from) index += course_.shift;
     SORTIE_TRY(plain_.sample(index, tokens, targets));
-    if (index >= course_.begin && index < course_.end)
+    const std::int64_t length = course_.end - course_.begin;
+    const bool second =
+        course_.again > 0 && index >= course_.again && index < course_.again + length;
+    if (second || (index >= course_.begin && index < course_.end))
       for (std::int32_t& target : targets)
         target = static_cast<std::int32_t>((target + vocab_ / 2) % vocab_);
     return {};
@@ -185,15 +189,39 @@ TEST_CASE("a rollback goes far enough, and says when nothing is there to go back
   REQUIRE(latest->entry);
   CHECK(latest->entry->manifest->rollbacks[0].to == 25);
 
-  job = spiky_job(dir.str("nowhere"));
+  job = spiky_job(dir.str("young"));
   job.trainer.on_loss_spike = "rollback 33";
+  train_spiky(job, kBadStep33);
+  CHECK(find_latest(dir / "young")->entry->manifest->rollbacks[0].to == 5);
+
+  job = spiky_job(dir.str("nowhere"));
+  job.trainer.save_interval = 34;
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator, DType::f32, 1, spiked(job, kBadStep33));
   const auto outcome = training.trainer->run();
   REQUIRE_FALSE(outcome);
   CHECK(outcome.error().code == ErrorCode::diverged);
   CHECK(contains(outcome.error().message, "step 33: the loss of "));
-  CHECK(contains(outcome.error().message, "there is no checkpoint of step 0 or earlier in "));
+  CHECK(contains(outcome.error().message, "there is no checkpoint of step 32 or earlier in "));
+  CHECK(contains(outcome.error().message, "; use the policy \"skip\" to get past this step"));
+}
+
+TEST_CASE("a bad step soon after a rollback goes back to the checkpoint that is left") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = spiky_job(dir.str("soon"));
+  job.trainer.keep_last = 2;  // the fewest that the rules of the config accept
+  // The first rollback is from step 37 to 30. Step 32 is then the second bad one.
+  const std::int64_t first = 36 * kBatch;
+  const SpikedSource::Course course{first, first + kBatch, 0, 0, first + 2 * kBatch};
+  train_spiky(job, course);
+  const auto latest = find_latest(dir / "soon");
+  REQUIRE(latest->entry);
+  const std::vector<Rollback>& rollbacks = latest->entry->manifest->rollbacks;
+  REQUIRE(rollbacks.size() == 2);
+  CHECK(rollbacks[0].from == 37);
+  CHECK(rollbacks[0].to == 30);
+  CHECK(rollbacks[1].from == 32);
+  CHECK(rollbacks[1].to == 30);
 }
 
 TEST_CASE("a run that does not get past a step gives up") {

@@ -60,6 +60,11 @@ struct Workplace {
                                          *loaded);
     REQUIRE_MESSAGE(built, (built ? "" : built.error().message));
   }
+  /// Moves the token files, and the manifest with them.
+  void rename(const std::string& from, const std::string& to) const {
+    for (const std::string end : {".bin", ".idx", ".json"})
+      fs::rename(dir.path() / ("data-" + from + end), dir.path() / ("data-" + to + end));
+  }
   config::JobConfig job(const std::string& prefix, const std::string& with) const {
     config::JobConfig job = tiny_job();
     job.model.vocab_size = kVocabulary;
@@ -129,6 +134,11 @@ TEST_CASE("token files and config of different tokenizers are refused, each name
   config::JobConfig job = place.job("cats", "");
   job.data.validation_sets = {{"dogs", place.dir.str("data-dogs")}};
   CHECK(has(error_of(job), "data-dogs of data.validation_sets.dogs: " + place.tokenizer("dogs")));
+  // Files that were renamed with their manifest are those of their tokenizer still.
+  place.rename("cats", "pets");
+  CHECK(error_of(place.job("pets", "")) == "none");
+  CHECK(has(error_of(place.job("pets", "byte")),
+            "data-pets of data.data_prefixes: " + place.tokenizer("cats")));
 }
 
 TEST_CASE("another file with the same vocabulary is the same tokenizer") {
