@@ -106,7 +106,7 @@ std::vector<wire::Message> messages() {
           RankStarted{1, 4242},
           Output{1, Stream::err, "text\n"},
           RankEvent{1, R"({"step": 1})"},
-          RankExited{1, 1, 9, 0, 1, 0, 1700000000000, 2},
+          RankExited{1, 1, 9, 0, 1, 0, 1700000000000, 2, 0, 0, 0, "process 7 (dd)"},
           Finished{},
           RunnerError{"spawn", "no such file", -1},
           PmixSetup{"r1", "h1", {"h1"}, {"0,1"}, 2, {0, 1}, "/tmp/x"},
