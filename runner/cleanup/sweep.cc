@@ -13,7 +13,6 @@
 #include <set>
 #include <vector>
 
-#include "common/base/atomic_file.h"
 #include "runner/cleanup/run_folder.h"
 #include "runner/cleanup/shared_memory.h"
 #include "runner/cleanup/stale.h"
@@ -62,13 +61,6 @@ bool holds_memory(const std::string& process, const std::string& run_id) {
   });
 }
 
-std::string name_of(const std::string& process) {
-  Result<std::string> name = read_file(process + "/comm");
-  if (!name) return "?";
-  while (name->ends_with('\n')) name->pop_back();
-  return *name;
-}
-
 class Sweeper {
  public:
   explicit Sweeper(const wire::Sweep& order) : order_(order), base_(run_folder_base() + '/') {}
@@ -91,7 +83,8 @@ class Sweeper {
       if (holds_memory(path, order_.run_id))
         found.holders.push_back(pid);
       else if (holds_folder(path, base_, order_.run_id))
-        (name_of(path).starts_with("sortie-keep") ? found.keepers : found.runners).push_back(pid);
+        (process_name(pid).starts_with("sortie-keep") ? found.keepers : found.runners)
+            .push_back(pid);
       else if (grouped.contains(pid) || belongs_to_run(pid, order_.run_id))
         found.members.push_back(pid);
     }
@@ -122,8 +115,8 @@ class Sweeper {
     for (const auto* pids : {&left.runners, &left.keepers, &left.members, &left.holders})
       for (const pid_t pid : *pids)
         if (swept.left.size() < kMaxLeft)
-          swept.left.push_back(fmt::format(
-              "{} {} (state {})", pid, name_of(fmt::format("/proc/{}", pid)), process_state(pid)));
+          swept.left.push_back(
+              fmt::format("{} {} (state {})", pid, process_name(pid), process_state(pid)));
     return swept;
   }
 

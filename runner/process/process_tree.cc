@@ -128,13 +128,17 @@ char process_state(pid_t pid) {
   return fields.size() > 1 ? fields[1] : '?';
 }
 
-std::string process_text(pid_t pid) {
-  const std::string folder = fmt::format("/proc/{}", pid);
-  std::string name = read_proc(folder + "/comm");
+std::string process_name(pid_t pid) {
+  std::string name = read_proc(fmt::format("/proc/{}/comm", pid));
   while (name.ends_with('\n')) name.pop_back();
-  std::string text = fmt::format("process {} ({})", pid, name);
+  return name.empty() ? "?" : name;
+}
+
+std::string process_text(pid_t pid) {
+  std::string text = fmt::format("process {} ({})", pid, process_name(pid));
   struct stat info {};
-  if (::stat(folder.c_str(), &info) != 0 || info.st_uid == ::geteuid()) return text;
+  if (::stat(fmt::format("/proc/{}", pid).c_str(), &info) != 0 || info.st_uid == ::geteuid())
+    return text;
   // Without getpwuid(): the runner is static.
   return text + (info.st_uid == 0 ? " of root" : fmt::format(" of user id {}", info.st_uid));
 }

@@ -29,6 +29,9 @@ bool group_exists(pid_t group);
 /// State letter of /proc/PID/stat ('D' is uninterruptible sleep), '?' if there is no such process.
 char process_state(pid_t pid);
 
+/// Name in /proc/PID/comm, '?' if there is no such process.
+std::string process_name(pid_t pid);
+
 /// "process 7 (name)", with " of root" or " of user id N" if it is another user's.
 std::string process_text(pid_t pid);
 
