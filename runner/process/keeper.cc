@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "common/base/boot_clock.h"
@@ -231,6 +232,7 @@ class Keeper {
     while (stopping_ && Clock::now() < kill_at_ && group_has_others())
       wait_for_events(std::min(kill_at_, Clock::now() + milliseconds(50)));
     killed_at_ = Clock::now();
+    complained_ = false;      // that was about the held process
     ::kill(-held_, SIGKILL);  // the zombie still reserves the group's number
     milliseconds pause{1};
     bool held_reaped = false;
@@ -240,7 +242,7 @@ class Keeper {
       if (!held_reaped) std::erase(children, held_);
       kill_children(children);
       for (pid_t child : children) reap(child);
-      const bool given_up = complained_ && foreign_;
+      const bool given_up = complained_ && are_foreign(children);
       if (children.empty() || given_up) {
         if (!held_reaped) {
           ::waitpid(held_, nullptr, 0);
@@ -267,18 +269,24 @@ class Keeper {
     return false;
   }
 
+  /// Whether all of these are alive and belong to other users, so that they can not be killed.
+  static bool are_foreign(std::span<const pid_t> children) {
+    return !children.empty() && std::ranges::all_of(children, [](pid_t child) {
+      return ::kill(child, 0) != 0 && errno == EPERM;
+    });
+  }
+
   void complain_if_unkillable() {
     if (complained_ || Clock::now() - killed_at_ < kForeignAfter) return;
     std::vector<pid_t> alive = direct_children();
     std::erase_if(alive, [](pid_t child) { return process_state(child) == 'Z'; });
     if (alive.empty()) return;
-    foreign_ = std::ranges::all_of(
-        alive, [](pid_t child) { return ::kill(child, 0) != 0 && errno == EPERM; });
-    if (!foreign_ && Clock::now() - killed_at_ < kUnkillableAfter) return;
+    const bool foreign = are_foreign(alive);
+    if (!foreign && Clock::now() - killed_at_ < kUnkillableAfter) return;
     complained_ = true;
     report({.kind = KeeperReport::Kind::unkillable,
             .pid = alive.front(),
-            .error = foreign_ ? EPERM : 0});
+            .error = foreign ? EPERM : 0});
   }
 
   void finish() {
@@ -327,7 +335,6 @@ class Keeper {
   bool stopping_ = false;
   bool exec_failed_ = false;
   bool complained_ = false;
-  bool foreign_ = false;  // all that is left belongs to other users
   bool killed_by_others_ = false;
   std::optional<oom::Watch> oom_;  // set once a held process exists
   Clock::time_point last_tick_ = Clock::now();

@@ -102,6 +102,19 @@ def scenario_process_of_root_is_left(bed):
         os.kill(pid, signal.SIGKILL)
         bed.expect_nothing_left(5)
 
+def scenario_rank_of_root_ends_late(bed):
+    """A rank that can not be killed is named; when it ends by itself, what it has left is ended with it, daemons of daemons too."""
+    with program_of_root(bed) as (daemon, alive):
+        of_root = daemon.split(" setsid ")[0]
+        script = (f"[ $RANK = 0 ] && {{ sleep 1; exit 3; }}; [ $RANK = 5 ] || exec sleep 1000; "
+                  f"setsid sh -c 'setsid sleep 1000 & wait' & exec {of_root} sh -c 'trap \"\" TERM; sleep 6'")
+        with Run(bed, "sh", "-c", script, settings={"runner.grace": "1s"}) as run:
+            equal(run.wait(30), 3, "exit code")
+            run.expect(r"h03: rank 5: process \d+ \(sh\) of root can not be killed: Operation not permitted")
+            bed.expect_nothing_left(5)
+        equal(alive(), [], "processes of root")
+
+
 def scenario_setsid_grandchildren_after_success(bed):
     """Daemons of a rank that succeeds end with it."""
     with Run(bed, *DAEMONS, "0") as run:
