@@ -2,15 +2,12 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
 #include <optional>
 #include <thread>
 
 #include "common/files/piece.h"
 #include "launcher/copy/tree_download.h"
-#include "tests/support/fake_hosts.h"
-#include "tests/support/run_within.h"
+#include "tests/support/copy_session.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
@@ -30,36 +27,21 @@ Result<wire::FilesDone> pull(
     const fs::path& folder, Script script, std::uint64_t max_list = 1u << 20,
     DownloadProgress* seen = nullptr,
     std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10)) {
-  const ScopedTempDir dir;
-  write_text(dir / "runner", "#!/bin/sh\n");
-  auto binary = RunnerBinary::open(dir / "runner");
-  REQUIRE(binary);
-  asio::io_context io(1);
-  test::FakeTransport transport(io.get_executor());
-  transport.host("h").script = std::move(script);
   config::RunnerConfig runner;
   runner.startup_timeout = std::chrono::milliseconds(2000);
   runner.heartbeat_timeout = heartbeat_timeout;
   runner.heartbeat_interval = heartbeat_timeout / 5;
-  auto session = std::make_shared<HostSession>(io.get_executor(), "h", runner);
   DownloadProgress progress;
-  std::optional<Result<wire::FilesDone>> result;
-  const auto work = [&]() -> asio::awaitable<void> {
-    const auto connected = co_await session->connect(transport, *binary);
-    if (!connected) co_return;
-    const auto greeted = co_await session->greet("");
-    if (!greeted) co_return;
-    session->expect_progress(work_patience(runner));
-    wire::FilesOpen order;
-    order.purpose = wire::FilesPurpose::get;
-    result = co_await download_tree(session, order, folder.string(), max_list, progress);
-    session->close();
-  };
-  asio::co_spawn(io, work(), [&](std::exception_ptr) { io.stop(); });
-  test::run_within(io, std::chrono::seconds(8));
-  REQUIRE(result);
+  auto result = test::with_copy_session(
+      std::move(script), runner,
+      [&](std::shared_ptr<HostSession> session) -> asio::awaitable<Result<wire::FilesDone>> {
+        session->expect_progress(work_patience(runner));
+        wire::FilesOpen order;
+        order.purpose = wire::FilesPurpose::get;
+        co_return co_await download_tree(session, order, folder.string(), max_list, progress);
+      });
   if (seen != nullptr) *seen = progress;
-  return *result;
+  return result;
 }
 
 /// A host that sends these messages after Hello and the order.

@@ -1,14 +1,12 @@
 // push: what is said of a host whose runner ends in the middle of a transfer.
 #include <doctest/doctest.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <optional>
 
 #include "launcher/copy/local_tree.h"
 #include "launcher/copy/tree_upload.h"
-#include "tests/support/fake_hosts.h"
-#include "tests/support/run_within.h"
+#include "tests/support/copy_session.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
@@ -25,41 +23,25 @@ constexpr std::uint32_t kPieces = 8;
 /// Pushes a file of kPieces pieces to one fake host in memory.
 Result<wire::FilesDone> push(test::FakeHost::Script script) {
   const ScopedTempDir dir;
-  write_text(dir / "runner", "#!/bin/sh\n");
   write_text(dir / "file", std::string(kPieces << 20, 'x'));
-  auto binary = RunnerBinary::open(dir / "runner");
-  REQUIRE(binary);
-  asio::io_context io(1);
-  test::FakeTransport transport(io.get_executor());
-  transport.host("h").script = std::move(script);
-  const config::RunnerConfig runner;
-  auto session = std::make_shared<HostSession>(io.get_executor(), "h", runner);
   LocalTree tree;
-  std::optional<Result<wire::FilesDone>> result;
-  const auto work = [&]() -> asio::awaitable<void> {
-    const auto connected = co_await session->connect(transport, *binary);
-    if (!connected) co_return;
-    const auto greeted = co_await session->greet("");
-    if (!greeted) co_return;
-    std::vector<files::ScanRoot> roots(1);
-    roots[0].path = dir.str("file");
-    roots[0].name = "file";
-    std::function<void(std::uint64_t)> on_bytes = [](std::uint64_t) {};
-    auto read = co_await read_local_tree(std::move(roots), std::move(on_bytes));
-    if (!read) co_return;
-    tree = std::move(*read);
-    std::function<void(std::string)> on_note = [](const std::string&) {};
-    const auto upload =
-        std::make_shared<TreeUpload>(io.get_executor(), tree, 1, false, std::move(on_note));
-    wire::FilesOpen order;
-    order.folder = "~";
-    result = co_await upload->send_to(0, session, std::move(order));
-    session->close();
-  };
-  asio::co_spawn(io, work(), [&](std::exception_ptr) { io.stop(); });
-  test::run_within(io, std::chrono::seconds(8));
-  REQUIRE(result);
-  return *result;
+  return test::with_copy_session(
+      std::move(script), {},
+      [&](std::shared_ptr<HostSession> session) -> asio::awaitable<Result<wire::FilesDone>> {
+        std::vector<files::ScanRoot> roots(1);
+        roots[0].path = dir.str("file");
+        roots[0].name = "file";
+        std::function<void(std::uint64_t)> on_bytes = [](std::uint64_t) {};
+        auto read = co_await read_local_tree(std::move(roots), std::move(on_bytes));
+        if (!read) co_return std::unexpected(read.error());
+        tree = std::move(*read);
+        std::function<void(std::string)> on_note = [](const std::string&) {};
+        const auto upload = std::make_shared<TreeUpload>(co_await asio::this_coro::executor, tree,
+                                                         1, false, std::move(on_note));
+        wire::FilesOpen order;
+        order.folder = "~";
+        co_return co_await upload->send_to(0, session, std::move(order));
+      });
 }
 
 /// Asks for all pieces and reads the first. Then writes to it fail, and it ends with `last`.
