@@ -113,8 +113,15 @@ class OuterLoop {
     return !site_.settings.rounds || round <= site_.settings.start_after;
   }
   std::int64_t first_step_of(std::int64_t round) const;
-  Result<> check_same_rounds(const TrainingProgress& progress) const;
   std::int64_t steps_of(std::int64_t round) const;
+  std::int64_t steps_to_do(std::int64_t round, std::int64_t granted) const;
+  std::int64_t scheduled_step(std::int64_t round, std::int64_t number, std::int64_t total) const;
+  Result<> check_same_rounds(const TrainingProgress& progress) const;
+  bool can_resume_round() const;
+  void begin_round_again(TrainingProgress& progress);
+  Result<> resume_round(TrainingProgress& progress);
+  void note_dropped_steps(const char* what, std::int64_t step);
+  void set_saved_steps(std::int64_t step);
   void make_outer_state();
   void weights_written();
   /// Blocks until every leader has an answer, and serves requests of the leaders' threads
@@ -167,7 +174,9 @@ class OuterLoop {
   std::int64_t warm_steps_ = 0;
   training::OuterWork work_;           // of the current round; steps 0 = none
   OuterProgress progress_, resumed_;   // current; of the checkpoint, until used
+  std::int64_t next_position_ = 0;     // progress_.position once the round is committed
   std::int64_t done_ = 0, total_ = 0;  // inner steps of the round
+  std::int64_t done_before_ = 0;       // of those done: by an earlier process
   std::int64_t tokens_ = 0;
   bool own_differs_ = false;  // the site's weights are not the outer ones
   bool shows_outer_ = false;  // but the store has the outer ones

@@ -145,6 +145,90 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
   if (job.outer.fragments == 1) CHECK(resumed[0].weights == resumed[1].weights);
 }
 
+TEST_CASE("sites that are stopped within a round go on in it, with the bits of an unstopped run") {
+  const sortie::test::ScopedTempDir dir;
+  std::filesystem::create_directories(dir.path() / "whole");
+  std::filesystem::create_directories(dir.path() / "cut");
+  SitesJob job = saved_rounds(dir.path() / "cut", 18);
+  bool in_exchange = false;
+  std::int64_t at = 3;
+  SUBCASE("in the steps") {}
+  SUBCASE("in the steps of the first round") {
+    at = 1;
+  }
+  SUBCASE("in the steps, one site does fewer of them") {
+    job.hub.steps = [](const std::string& site) { return site == "a" ? 3 : 2; };
+  }
+  SUBCASE("in the steps, before an exchange of fragments") {
+    job.outer.every = 6;
+    job.outer.fragments = 2;
+    job.outer.mix = 0.5;
+    at = 2;
+  }
+  SUBCASE("in the exchange") {
+    in_exchange = true;
+  }
+  SUBCASE("in the exchange, two parts") {
+    in_exchange = true;
+    job.ranks = 2;
+    job.job.topology.tensor_parallel_size = 2;
+  }
+  SitesJob other = job;
+  other.change = saved_rounds(dir.path() / "whole", 0).change;
+  const auto unstopped = Sites(other).run();
+  {
+    SaveSignals signals(600);
+    signals.expect(100);
+    SitesJob first = job;
+    Sites* all = nullptr;
+    std::mutex mutex;
+    std::set<std::string> have_work, in_steps;
+    int asked = 0;
+    first.hub.kills = [&](const std::string& site, const std::string& what, std::int64_t round,
+                          bool answered) {
+      if (round != at) return false;
+      {
+        const std::lock_guard lock(mutex);
+        if (what == "next" && answered) have_work.insert(site);
+        if (what != "ready" || answered) return false;
+        if (++asked == 2 * job.ranks && in_exchange) ::kill(::getpid(), SIGTERM);
+      }
+      // The answer comes too late, also for the site that does its steps faster.
+      while (!(all->hub().dead("a") && all->hub().dead("b")))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    };
+    std::condition_variable changed;
+    first.hub.begins_step = [&](const std::string& site) {
+      std::unique_lock lock(mutex);
+      if (in_exchange || !have_work.contains(site) || !in_steps.insert(site).second) return;
+      if (in_steps.size() == 2) ::kill(::getpid(), SIGTERM);
+      changed.notify_all();
+      changed.wait(lock, [&] { return in_steps.size() == 2; });  // both are in their first step
+      while (!signals.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    Sites sites(first);
+    all = &sites;
+    for (const SiteRun& run : sites.run()) CHECK(run.error.starts_with("stopped by SIGTERM"));
+  }
+  for (const char* site : {"site-a", "site-b"}) {
+    const auto latest = find_latest(dir.path() / "cut" / site, CheckDepth::hashes);
+    REQUIRE(latest);
+    REQUIRE(latest->entry);
+    CHECK(latest->entry->manifest->counters.at("outer.round") == at - 1);
+    CHECK(latest->entry->manifest->counters.at("outer.done") > 0);
+  }
+  Sites sites(job);
+  const auto resumed = sites.run();
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(unstopped[i].error == "");
+    CHECK(resumed[i].error == "");
+    CHECK(resumed[i].weights == unstopped[i].weights);
+    CHECK(resumed[i].whole == unstopped[i].whole);
+  }
+  CHECK(sites.hub().steps_in_vain("a") + sites.hub().steps_in_vain("b") == 0);
+}
+
 TEST_CASE("a checkpoint of other rounds is refused, because steps would be left out or repeated") {
   const sortie::test::ScopedTempDir dir;
   SitesJob job = saved_rounds(dir.path(), 9);
