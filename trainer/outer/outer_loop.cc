@@ -199,7 +199,6 @@ Result<> OuterLoop::drop_answers(const TrainingProgress& progress) {
     await_leaders(progress);
     if (leader_) (void)leader_->take();
   }
-  if (leader_) leader_->drop_committed();
   if (cancelled_) return exchange_ended();
   return {};
 }
@@ -277,7 +276,7 @@ void OuterLoop::end_round(TrainingProgress& progress) {
   progress.outer = progress_;
   fresh_ = false;
   refusals_ = 0;
-  for (FragmentState& fragment : fragments_) fragment.sent = fragment.applied = false;
+  for (FragmentState& fragment : fragments_) fragment.begin_round();
   tell_round(progress);
 }
 
@@ -300,7 +299,6 @@ void OuterLoop::tell_round(const TrainingProgress& progress) {
 
 void OuterLoop::show_outer_weights(TrainingProgress& progress) {
   if (!own_differs_) return;
-  if (leader_) held_ = leader_->hold_state();
   SORTIE_CHECK(!shows_outer_, "the outer weights are shown");
   shown_.resize(static_cast<std::size_t>(map_.elements()));
   map_.gather(PartValues::weights, shown_);
@@ -316,7 +314,6 @@ void OuterLoop::show_own_weights(TrainingProgress& progress) {
   map_.scatter(PartValues::weights, shown_);
   weights_written();
   shows_outer_ = false;
-  if (leader_) held_.unlock();
 }
 
 void OuterLoop::leave(const std::string& reason) {

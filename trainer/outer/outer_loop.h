@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -103,6 +102,12 @@ class OuterLoop {
     std::vector<double> norms{};  // of the last changes
     std::int64_t abstained = 0;   // in a row
     bool sent = false, applied = false, abstains = false;
+    std::vector<float> mean{};  // committed; empty if it is in the outer state
+    bool feeds = false;         // the encoding error is kept with it
+    void begin_round() {
+      sent = applied = false;
+      mean = {};
+    }
   };
   /// Numbers that a joining site gets together with the weights of a plain step.
   struct PlainNumbers {
@@ -141,6 +146,8 @@ class OuterLoop {
   Result<> exchange_due(std::int64_t at, TrainingProgress& progress);
   Result<> send(std::int64_t fragment);
   Result<> apply(std::int64_t fragment, const TrainingProgress& progress);
+  void keep_mean(FragmentState& fragment, ExchangeOutcome outcome);
+  void take_outer_step();
   void end_round(TrainingProgress& progress);
   void gather_plain_state(const TrainingProgress& progress);
   void take_plain_state(TrainingProgress& progress);
@@ -167,10 +174,9 @@ class OuterLoop {
   std::unique_ptr<Leader> leader_;  // nullptr: this rank leads no part
   bool fresh_ = false, joined_ = false, lacks_state_ = false, cancelled_ = false;
   bool missed_end_ = false;
-  std::int64_t refusals_ = 0;          // in a row
-  std::int64_t pending_ = 0;           // tasks of the leaders whose answers are not taken yet
-  std::int64_t steps_in_vain_ = 0;     // since the site last joined
-  std::unique_lock<std::mutex> held_;  // while the outer weights are shown
+  std::int64_t refusals_ = 0;       // in a row
+  std::int64_t pending_ = 0;        // tasks of the leaders whose answers are not taken yet
+  std::int64_t steps_in_vain_ = 0;  // since the site last joined
   std::int64_t warm_steps_ = 0;
   training::OuterWork work_;           // of the current round; steps 0 = none
   OuterProgress progress_, resumed_;   // current; of the checkpoint, until used

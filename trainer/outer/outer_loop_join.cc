@@ -62,7 +62,7 @@ Result<> OuterLoop::step_lost(const Error& error, TrainingProgress& progress) {
   joined_ = false;
   work_ = {};
   done_ = 0;
-  for (FragmentState& fragment : fragments_) fragment.sent = fragment.applied = false;
+  for (FragmentState& fragment : fragments_) fragment.begin_round();
   return {};
 }
 
@@ -159,14 +159,12 @@ Result<> OuterLoop::sit_out(TrainingProgress& progress) {
         .fragment = static_cast<std::int64_t>(i),
         .abstains = true,
         .reason = "it copies the outer weights",
-        .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges))),
-        .ranges = fragments_[i].ranges});
-  for (std::size_t i = 0; i < fragments_.size(); ++i) {
-    SORTIE_ASSIGN_OR_RETURN(const auto outcome, next_answer<ExchangeOutcome>(progress));
-    if (!outcome) continue;
-    leader_->apply(*outcome);
-    add_report(outcome->report);
+        .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges)))});
+  for (FragmentState& fragment : fragments_) {
+    SORTIE_ASSIGN_OR_RETURN(auto outcome, next_answer<ExchangeOutcome>(progress));
+    if (outcome) keep_mean(fragment, std::move(*outcome));
   }
+  take_outer_step();
   lacks_state_ = false;
   map_.scatter(PartValues::weights, state_.weights);
   weights_written();

@@ -11,6 +11,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/expert_runs.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/reader.h"
 #include "trainer/loop/signals.h"
 #include "trainer/outer/fragments.h"
 #include "trainer/outer/state_exchange.h"
@@ -35,6 +36,20 @@ SitesJob saved_rounds(const std::filesystem::path& folder, std::int64_t steps) {
     return one;
   };
   return job;
+}
+
+/// What all sites have alike in a checkpoint of a round: {name: values}.
+std::map<std::string, std::vector<float>> outer_values(const std::filesystem::path& checkpoint) {
+  auto reader = CheckpointReader::open(checkpoint, CheckDepth::hashes);
+  REQUIRE(reader);
+  std::map<std::string, std::vector<float>> found;
+  for (const auto& [name, tensor] : reader->manifest().tensors) {
+    if (!name.starts_with("model.") && !name.starts_with("outer.momentum.")) continue;
+    const Piece whole = Piece::whole(tensor.shape);
+    found[name].resize(static_cast<std::size_t>(whole.elements()));
+    REQUIRE(reader->read_f32(name, tensor.shape, whole, found[name]));
+  }
+  return found;
 }
 
 }  // namespace
@@ -227,6 +242,61 @@ TEST_CASE("sites that are stopped within a round go on in it, with the bits of a
     CHECK(resumed[i].whole == unstopped[i].whole);
   }
   CHECK(sites.hub().steps_in_vain("a") + sites.hub().steps_in_vain("b") == 0);
+}
+
+TEST_CASE("sites that are stopped between two fragments save one round, and begin it again") {
+  const sortie::test::ScopedTempDir dir;
+  SitesJob job = saved_rounds(dir.path(), 24);
+  job.job.trainer.save_interval = 6;
+  job.outer.every = 6;
+  job.outer.fragments = 2;
+  job.outer.overlap = 1;
+  SUBCASE("f32") {}
+  SUBCASE("4 bits with error feedback, mixed, two parts") {
+    job.outer.wire = config::OuterWire::e2m1;
+    job.outer.error_feedback = true;
+    job.outer.mix = 0.5;
+    job.ranks = 2;
+    job.job.topology.tensor_parallel_size = 2;
+  }
+  {
+    SaveSignals signals(600);
+    signals.expect(100);
+    SitesJob first = job;
+    Sites* all = nullptr;
+    std::atomic<int> asked = 0;
+    first.hub.kills = [&](const std::string&, const std::string& what, std::int64_t round,
+                          bool answered) {
+      if (what != "ready" || round != 3 || answered) return false;
+      const int before = asked++;
+      if (before < 2 * job.ranks) return false;  // the first fragment
+      if (before + 1 == 4 * job.ranks) ::kill(::getpid(), SIGTERM);
+      while (!(all->hub().dead("a") && all->hub().dead("b")))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    };
+    Sites sites(first);
+    all = &sites;
+    for (const SiteRun& run : sites.run()) CHECK(run.error.starts_with("stopped by SIGTERM"));
+    CHECK(sites.hub().commits().back().round == 3);
+    CHECK(sites.hub().commits().back().fragment == 0);
+  }
+  const auto border = outer_values(dir / "site-a" / "step-00000012");
+  for (const char* site : {"site-a", "site-b"}) {
+    const auto latest = find_latest(dir / site, CheckDepth::hashes);
+    REQUIRE(latest);
+    REQUIRE(latest->entry);
+    CHECK(latest->entry->step > 12);
+    CHECK(latest->entry->manifest->counters.at("outer.round") == 2);
+    CHECK(outer_values(latest->entry->folder) == border);
+  }
+  Sites sites(job);
+  for (const SiteRun& run : sites.run()) CHECK(run.error == "");
+  for (const char* site : {"a", "b"}) CHECK(sites.hub().steps_in_vain(site) > 0);
+  // The rounds 1 to 3 had the samples before this.
+  CHECK(sites.hub().grants().front().first == 3 * 6 * 8);
+  CHECK(outer_values(dir / "site-a" / "step-00000024") ==
+        outer_values(dir / "site-b" / "step-00000024"));
 }
 
 TEST_CASE("a checkpoint of other rounds is refused, because steps would be left out or repeated") {
