@@ -2,6 +2,7 @@
 // stopped.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "trainer/outer/outer_loop.h"
@@ -56,7 +57,10 @@ std::int64_t OuterLoop::most_elements() const {
 /// would leave out steps, or repeat them.
 Result<> OuterLoop::check_same_rounds(const TrainingProgress& progress) const {
   const OuterProgress& saved = progress.outer;
-  const bool without_rounds = progress.step > 0 && saved.round == 0 && saved.done == 0;
+  // Older versions carried the counters of a site along in runs without sites.
+  const bool without_rounds =
+      progress.step > 0 &&
+      ((saved.round == 0 && saved.done == 0) || progress.step > std::max(saved.begin, saved.step));
   const std::int64_t begin = first_step_of(saved.round + 1);
   if (!without_rounds && (saved.begin == 0 || saved.begin == begin)) return {};
   const std::string found =

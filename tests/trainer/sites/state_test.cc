@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "tests/support/site_training.h"
@@ -15,6 +16,7 @@
 #include "trainer/loop/signals.h"
 #include "trainer/outer/fragments.h"
 #include "trainer/outer/state_exchange.h"
+#include "trainer/storage/sha256.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -347,6 +349,37 @@ TEST_CASE("a checkpoint of other rounds is refused, because steps would be left 
     };
     job.job.trainer.train_iterations = 18;
     refused(job, "is at step 9 of a run without rounds");
+  }
+  SUBCASE("a run without sites that has continued that of a site") {
+    for (const SiteRun& run : Sites(job).run()) REQUIRE(run.error == "");
+    config::JobConfig plain = job.job;
+    plain.trainer.load_dir = (dir.path() / "site-a").string();
+    plain.trainer.save_dir = (dir.path() / "plain").string();
+    plain.trainer.train_iterations = 12;
+    {
+      const auto communicator = make_single_communicator();
+      TinyTraining training(plain, *communicator);
+      REQUIRE(training.trainer->run());
+    }
+    const auto checkpoint = dir / "plain" / "step-00000012";
+    auto manifest = check_checkpoint(checkpoint, CheckDepth::hashes);
+    REQUIRE(manifest);
+    CHECK_FALSE(manifest->counters.contains("outer.round"));
+    job.change = [&](std::size_t site, config::JobConfig one) {
+      one.trainer.load_dir = plain.trainer.save_dir;
+      one.trainer.save_dir = (dir.path() / "again" / ("site-" + site_name(site))).string();
+      return one;
+    };
+    job.job.trainer.train_iterations = 18;
+    std::filesystem::create_directories(dir.path() / "again");
+    refused(job, "is at step 12 of a run without rounds");
+    // As older versions have saved it.
+    manifest->counters["outer.round"] = 3;
+    manifest->counters["outer.begin"] = manifest->counters["outer.step"] = 9;
+    const std::string text = to_json(*manifest);
+    std::ofstream(checkpoint / kManifestFile) << text;
+    std::ofstream(checkpoint / kCommitFile) << commit_text(sha256_hex(text));
+    refused(job, "is at step 12 of a run without rounds");
   }
 }
 
