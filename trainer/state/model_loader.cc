@@ -29,12 +29,14 @@ Result<std::filesystem::path> resolve_checkpoint(const std::filesystem::path& pl
                             "training",
                             place.string()));
   SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place));
-  if (!latest.entry)
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: no committed checkpoint in it; `sortie-train checkpoint ls {}` "
-                            "shows what it has",
-                            place.string(), place.string()));
-  return latest.entry->folder;
+  if (latest.entry) return latest.entry->folder;
+  const std::string hint = site_folders_hint(place);
+  return fail(ErrorCode::checkpoint,
+              fmt::format("{}: no committed checkpoint in it{}", place.string(),
+                          hint.empty() ? fmt::format("; `sortie-train checkpoint ls {}` shows what "
+                                                     "it has",
+                                                     place.string())
+                                       : hint));
 }
 
 /// Reads eos_token_id of a file that an import has kept: one token, several, or none.
