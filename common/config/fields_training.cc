@@ -162,7 +162,7 @@ const Field kTrainingFields[] = {
     {"outer.start_after", outer<&Outer::start_after>, kSteps, "steps", "Plain data-parallel steps over all sites before the first round"},
     {"outer.route", outer<&Outer::route>, Choices{{"direct", "launcher"}}, "",
      "How sites reach each other: direct = TCP between their hosts (outer.port); launcher = through the SSH connections and this machine, no open port is needed"},
-    {"outer.port", outer<&Outer::port>, IntegerRange{0, 65535}, "", "TCP port on which site leaders listen (several leaders on a host use consecutive ports); of each two sites, one must open it; 0 = any free port"},
+    {"outer.port", outer<&Outer::port>, IntegerRange{0, 65535}, "", "TCP port on which site leaders listen (the leaders of a site use consecutive ports, one for each part of the model); of each two sites, one must open it; 0 = any free port"},
 
     {"lora.rank", lora<&Lora::rank>, IntegerRange{0, 65536}, "", "Rank of the updates; 0 = no LoRA, all parameters are trained"},
     {"lora.alpha", lora<&Lora::alpha>, NumberRange{0, 1e6, true, false}, "", "Scale of an update: alpha / rank"},

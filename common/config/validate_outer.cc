@@ -1,4 +1,4 @@
-// Rules about [outer] and about the sites of a job (W1 to W8).
+// Rules about [outer] and about the sites of a job (W1 to W9).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,6 +71,21 @@ void check_length(const JobConfig& job, const OuterSettings& outer, Violations& 
                                                        outer.start_after, outer.every)
                                          : "",
                    all)});
+}
+
+/// Rule W9: the leaders of a site listen on consecutive ports.
+void check_ports(const JobConfig& job, Violations& found) {
+  constexpr std::int64_t kLastPort = 65535;
+  const TopologyConfig& topology = job.topology;
+  const std::int64_t leaders = topology.tensor_parallel_size * topology.pipeline_parallel_size *
+                               topology.expert_parallel_size;
+  if (job.outer.port == 0 || job.outer.port + leaders - 1 <= kLastPort) return;
+  found.push_back(
+      {"W9",
+       {"outer.port"},
+       fmt::format("{} leaders of a site, one for each part of the model, use the ports "
+                   "from {} on, and {} is the last one; use at most {}",
+                   leaders, job.outer.port, kLastPort, kLastPort - leaders + 1)});
 }
 
 /// Rule W7: settings of a single world that have no meaning over several.
@@ -187,6 +202,7 @@ Violations check_outer(const JobConfig& job) {
          {"outer.block"},
          fmt::format("{} is no multiple of 16, the values of the widest vectors; use {}",
                      outer.block, nearest_multiples(outer.block, 16))});
+  check_ports(job, found);
   if (asks_for_rounds(job)) check_length(job, settings, found);
   return found;
 }

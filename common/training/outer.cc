@@ -116,6 +116,8 @@ void visit(auto&& m, Is<OuterJoin> auto& e) {
   m.whole("elements", e.elements, 0, kMostCount);
   m.template text<Address>("address", e.address, true);
   m.whole("steps_in_vain", e.steps_in_vain, 0, kMostCount);
+  m.whole_or_zero("work_steps", e.work_steps, kMostCount);
+  m.whole_or_zero("first_sample", e.first_sample, kMostCount);
 }
 void visit(auto&& m, Is<OuterJoined> auto& e) {
   m.whole("round", e.round, 0, kMostCount);
@@ -207,6 +209,9 @@ struct Writer {
   Json& json;
 
   void whole(const char* key, std::int64_t value, std::int64_t, std::int64_t) { json[key] = value; }
+  void whole_or_zero(const char* key, std::int64_t value, std::int64_t) {
+    if (value != 0) json[key] = value;
+  }
   void count(const char* key, std::uint64_t value, std::uint64_t) { json[key] = value; }
   void number(const char* key, double value, double) { json[key] = value; }
   void flag(const char* key, bool value) { json[key] = value; }
@@ -239,6 +244,10 @@ struct Reader {
     target = value->get<std::int64_t>();
     if (target < low || target > high)
       refuse(key, fmt::format("{} is not within {} and {}", target, low, high));
+  }
+  /// Absent means 0.
+  void whole_or_zero(const char* key, std::int64_t& target, std::int64_t high) {
+    if (json.contains(key)) whole(key, target, 0, high);
   }
   void count(const char* key, std::uint64_t& target, std::uint64_t low) {
     std::int64_t value = 0;

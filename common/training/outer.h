@@ -36,6 +36,9 @@ struct OuterJoin {
   /// "launcher/HOST:40000", where HOST is the launcher's name for the host. Empty = none.
   std::string address;
   std::int64_t steps_in_vain = 0;  // inner steps since it was last a member that are in no round
+  /// The work of the round after `round`, if the site was stopped in that round: the coordinator
+  /// grants it again if the run still has this state. 0 steps = none.
+  std::int64_t work_steps = 0, first_sample = 0;
 };
 /// Start from the own state if `donors` is empty; else fetch that of `round` from one of `donors`,
 /// tried in this order. `over`: training ended at that round, and no site is running any more.

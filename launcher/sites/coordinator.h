@@ -199,11 +199,16 @@ class OuterCoordinator {
   void admit_joiners();
   void admit(Site& site, const std::vector<const Site*>& donors, bool same);
   bool same_state(const Site& site) const;
+  Work work_of_join(const Site& site) const;
+  void keep_grants(const std::vector<const Site*>& sites, std::int64_t round);
+  bool grant_again(const Site& site);
   // coordinator_rounds.cc
   bool plain(std::int64_t round) const;
   void grant_work();
   void allocate(std::int64_t round);
   Work& allocate_for(Site& site, std::int64_t round);
+  void write_grant(std::int64_t round);
+  std::int64_t batch_of_site() const;
   std::int64_t steps_for(const Site& site, std::int64_t round) const;
   void check_ready(Site& site);
   void order_exchanges();
@@ -231,6 +236,7 @@ class OuterCoordinator {
   bool over_ = false;                        // a site with that state has ended its training
   std::optional<Time> first_join_, paused_;  // start times
   std::int64_t granted_ = 0;                 // samples granted since the beginning of the data
+  std::int64_t consumed_ = 0;                // of them, for round() and the rounds before it
   std::uint64_t next_epoch_ = 1;
   RoundTimes times_;  // only rounds of the same kind as the current one: plain steps or not
   Time now_{0};

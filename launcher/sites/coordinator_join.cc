@@ -148,7 +148,8 @@ void OuterCoordinator::begin_rounds() {
   const bool again = begun_ && first < round();
   begun_ = true;
   first_join_.reset();
-  granted_ = first == 0 || again || granted_ < position ? position : granted_;
+  consumed_ = first == 0 || again ? position : std::max(consumed_, position);
+  granted_ = consumed_;
   grants_.clear();
   for (Fragment& fragment : fragments_) fragment = Fragment{first, {}, 0, {}, {}};
   hash_round_ = first;
@@ -161,14 +162,61 @@ void OuterCoordinator::begin_rounds() {
       again ? "all sites were lost; the newest checkpoints are older than the last round" : "";
   note(std::move(told));
   std::vector<const Site*> donors;
+  std::vector<Site*> others;
   for (Site* site : with)
-    if (state_of(*site) == most) {
-      admit(*site, {}, /*same=*/true);
+    if (state_of(*site) == most)
       donors.push_back(site);
-    }
+    else
+      others.push_back(site);
+  keep_grants(donors, first + 1);
   for (Site* site : with)
-    if (!site->in) admit(*site, donors, false);
+    if (state_of(*site) == most) admit(*site, {}, /*same=*/true);
+  for (Site* site : others) admit(*site, donors, false);
   for (Site* site : without) admit(*site, donors, false);
+}
+
+/// The work of the next round that the joining site was granted before it was stopped; 0 steps =
+/// none, or its parts name different work.
+OuterCoordinator::Work OuterCoordinator::work_of_join(const Site& site) const {
+  const OuterJoin& first = join_of(*site.leaders.begin()->second.asked);
+  const bool same = std::ranges::all_of(site.leaders, [&](const auto& entry) {
+    const OuterJoin& join = join_of(*entry.second.asked);
+    return join.work_steps == first.work_steps && join.first_sample == first.first_sample;
+  });
+  if (!same || plain(first.round + 1) || first.work_steps > settings_.outer.every) return {};
+  return {first.work_steps, first.first_sample, true};
+}
+
+/// When the rounds begin: what the sites were granted in the round in which all of them were
+/// stopped. It counts only if no sample would be used twice.
+void OuterCoordinator::keep_grants(const std::vector<const Site*>& sites, std::int64_t round) {
+  Grant grant{.since = Time{-1}, .work = {}};
+  std::vector<Work> works;
+  for (const Site* site : sites)
+    if (const Work work = work_of_join(*site); work.steps > 0)
+      works.push_back(grant.work[site->name] = work);
+  std::ranges::sort(works, {}, &Work::first);
+  std::int64_t end = consumed_;
+  for (const Work& work : works) {
+    if (work.first < end) return;
+    end = work.first + work.steps * batch_of_site();
+  }
+  if (works.empty()) return;
+  granted_ = end;
+  grants_[round] = std::move(grant);
+}
+
+/// A site that was stopped in a round, and comes back with its state, gets the same work again.
+bool OuterCoordinator::grant_again(const Site& site) {
+  const auto grant = grants_.find(round() + 1);
+  if (grant == grants_.end()) return false;
+  const auto known = grant->second.work.find(site.name);
+  const Work work = work_of_join(site);
+  if (known == grant->second.work.end() || work.steps == 0 || work.steps != known->second.steps ||
+      work.first != known->second.first)
+    return false;
+  known->second.said = false;
+  return true;
 }
 
 /// Whether the joining site has exactly the known state of the current round.
@@ -236,6 +284,7 @@ void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors,
                    {"attempt", site.attempt},
                    {"round", round()},
                    {"leaders", leaders}}));
+  if (same && grant_again(site)) write_grant(round() + 1);
   Note told{Note::Kind::joined, site.name, round()};
   told.members = said.donors;
   // All leaders of a site do the same steps, so do not add them up.

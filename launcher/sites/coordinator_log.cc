@@ -45,7 +45,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
       begun_ = true;
       const auto round = json.at("round").get<std::int64_t>();
       for (Fragment& fragment : fragments_) fragment = Fragment{round, {}, 0, {}, {}};
-      granted_ = json.at("position");
+      granted_ = consumed_ = json.at("position");
       grants_.clear();
       // "joined" lines follow for the sites that have this state.
       for (Site& site : sites_) site.in = false;
@@ -96,6 +96,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
       Commit commit{json.at("round").get<std::int64_t>(), static_cast<std::int64_t>(number), {}};
       for (const auto& name : json.at("members")) commit.members.insert(name.get<std::string>());
       fragments_[number] = Fragment{commit.round, {}, 0, {}, {}};
+      if (round() == commit.round) consumed_ = json.at("position");
       for (Site& site : sites_) {
         if (commit.members.contains(site.name)) {
           site.done[number] = commit.round;

@@ -54,12 +54,17 @@ std::int64_t OuterCoordinator::steps_for(const Site& site, std::int64_t round) c
   return std::clamp<std::int64_t>(steps, 1, every);
 }
 
+/// Samples of an inner step of one site.
+std::int64_t OuterCoordinator::batch_of_site() const {
+  const auto sites = static_cast<std::int64_t>(settings_.sites.size());
+  return std::max<std::int64_t>(1, settings_.global_batch_size / sites);
+}
+
 OuterCoordinator::Work& OuterCoordinator::allocate_for(Site& site, std::int64_t round) {
   const std::int64_t steps = steps_for(site, round);
   Work& work = grants_[round].work[site.name];
   work = {steps, granted_, false};
-  const auto sites = static_cast<std::int64_t>(settings_.sites.size());
-  granted_ += steps * std::max<std::int64_t>(1, settings_.global_batch_size / sites);
+  granted_ += steps * batch_of_site();
   return work;
 }
 
@@ -71,14 +76,18 @@ void OuterCoordinator::allocate(std::int64_t round) {
     if (site.in) steps[site.name] = steps_for(site, round);
   Grant& grant = grants_[round];
   grant.since = now_;
-  const auto sites = static_cast<std::int64_t>(settings_.sites.size());
-  const std::int64_t batch = std::max<std::int64_t>(1, settings_.global_batch_size / sites);
   for (const Site& site : sites_) {
     if (!site.in) continue;
     grant.work[site.name] = {steps[site.name], granted_, false};
-    granted_ += steps[site.name] * batch;
+    granted_ += steps[site.name] * batch_of_site();
   }
   while (grants_.size() > kKeptGrants) grants_.erase(grants_.begin());
+}
+
+void OuterCoordinator::write_grant(std::int64_t round) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  for (const auto& [name, what] : grants_[round].work) all[name] = {what.steps, what.first};
+  line(outer_line({{"do", "grant"}, {"round", round}, {"position", granted_}, {"work", all}}));
 }
 
 void OuterCoordinator::grant_work() {
@@ -91,14 +100,10 @@ void OuterCoordinator::grant_work() {
       if (known == grants_.end() || known->first != site.at) continue;
       const auto work = known->second.work.find(site.name);
       if (work == known->second.work.end() || !work->second.said) continue;
-      const auto count = static_cast<std::int64_t>(settings_.sites.size());
       answer(site, leader,
-             OuterWork{site.at, work->second.steps,
-                       std::max<std::int64_t>(1, settings_.global_batch_size / count),
-                       work->second.first});
+             OuterWork{site.at, work->second.steps, batch_of_site(), work->second.first});
     }
   if (count_in() < wanted_sites()) return;
-  bool granted = false;
   for (Site& site : sites_) {
     if (!site.in || !all_ask<OuterNext>(site)) continue;
     std::int64_t round = 0;
@@ -128,17 +133,8 @@ void OuterCoordinator::grant_work() {
     Work& work = again ? allocate_for(site, round) : known->second;
     work.said = true;
     site.at = round;
-    granted = granted || is_new || again;
-    const auto sites = static_cast<std::int64_t>(settings_.sites.size());
-    answer_all(site, OuterWork{round, work.steps,
-                               std::max<std::int64_t>(1, settings_.global_batch_size / sites),
-                               work.first});
-    if (granted) {
-      nlohmann::ordered_json all = nlohmann::ordered_json::object();
-      for (const auto& [name, what] : grants_[round].work) all[name] = {what.steps, what.first};
-      line(outer_line({{"do", "grant"}, {"round", round}, {"position", granted_}, {"work", all}}));
-      granted = false;
-    }
+    answer_all(site, OuterWork{round, work.steps, batch_of_site(), work.first});
+    if (is_new || again) write_grant(round);
   }
 }
 

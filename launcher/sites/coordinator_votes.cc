@@ -145,6 +145,7 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
   // Times of plain steps say nothing about rounds of many steps.
   if (plain(order.round) && !plain(order.round + 1)) times_ = {};
   fragment = Fragment{order.round, {}, 0, {}, {}};
+  if (round() == order.round) consumed_ = granted_;
   for (Site& site : sites_) {
     if (!site.in) continue;
     const auto index = static_cast<std::size_t>(site.index);

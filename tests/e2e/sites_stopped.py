@@ -77,6 +77,38 @@ def scenario_sigint_in_an_exchange_of_three_sites(bed):
                         recovery__max_restarts=5, recovery__backoff="0s")
 
 
+def scenario_stopped_within_a_round_equals_unstopped(bed):
+    """SIGTERM within a round, in the steps or in the exchange: the same command continues after the last step, with the losses of a run
+    that was not stopped."""
+    every = 400 // SLOWER
+    steps = 3 * every
+    options = {**OPTIONS, "steps": steps, "outer__every": every, "outer__equal_steps": "true"}
+    with SitesRun(bed, "unstopped", **options) as run:
+        equal(run.run.wait(120), 0, "exit code of the unstopped run")
+        unstopped = {site: run.losses(site) for site in run.names}
+    for where in ("steps", "exchange"):
+        with SitesRun(bed, f"within-{where}", **options) as run:
+            if where == "steps":
+                wait_until(lambda: run.commits() and all(max(run.losses(site), default=0) > every + 10 for site in run.names), 60,
+                           "steps of the second round")
+                run.run.signal(signal.SIGTERM)
+            else:
+                wait_until(lambda: run.commits(), 60, "a round")
+                with shaped(bed, {"h01": SLOW}):
+                    wait_for_exchange(run)
+                    run.run.signal(signal.SIGTERM)
+                    run.run.wait(60)
+            equal(run.run.wait(60), 143, "exit code")
+            done = {site: newest(run, site) for site in run.names}
+            check(all(step % every or found["outer.done"] for step, found in done.values()), f"not stopped within a round: {done}")
+        with SitesRun(bed, f"within-{where}", goes_on=True, **options) as run:
+            equal(run.run.wait(120), 0, "exit code of the run that goes on")
+            for site in run.names:
+                found, (step, counted) = run.losses(site), done[site]
+                equal(min(found, default=step + 1), step + 1, f"first step of {site}, stopped in {counted}")
+                equal(found, {at: loss for at, loss in unstopped[site].items() if at > step}, f"losses of {site} after step {step}")
+
+
 def scenario_a_host_of_a_site_dies_in_an_exchange(bed):
     """Not the leader's host. The other sites abort the exchange and repeat it without this site, which comes back."""
     options = {"hosts_each": [1, 2], "recovery__max_restarts": 5, "recovery__backoff": "5s"}  # long enough for a round without it

@@ -162,6 +162,22 @@ def scenario_plain_steps_over_two_sites_equal_one_rank(bed):
         equal(model_of(run.weights("s0", 20)), model_of(run.weights("s1", 20)), "weights of the two sites")
 
 
+def scenario_a_fork_of_a_run_over_sites(bed):
+    """`{site}` in trainer.load_dir is the name of the site. Without it, the folders of the sites are named."""
+    options = {"outer__every": 5, "topology__gradient_compression": "medium"}
+    with SitesRun(bed, "forked", steps=10, **options) as run:
+        equal(run.run.wait(120), 0, "exit code of the first run")
+        origin = run.folder
+    with SitesRun(bed, "fork", steps=15, trainer__load_dir=f"{origin}/site-{{site}}", **options) as run:
+        equal(run.run.wait(120), 0, "exit code of the fork")
+        for site in run.names:
+            check(f"forked from {origin}/site-{site}/step-00000010 at step 10" in run.run.text(), run.run.text()[-4000:])
+            equal(min(run.losses(site)), 11, f"first step of {site}")
+    with SitesRun(bed, "fork-of-all", steps=15, trainer__load_dir=origin, **options) as run:
+        check(run.run.wait(120) != 0, "a run from the folder of all sites began")
+        check(f"it has the checkpoints of sites: name {origin}/site-s0 or {origin}/site-s1" in run.run.text(), run.run.text()[-4000:])
+
+
 def kill_and_join(bed, name, **options):
     """SIGKILL of the rank of the last site: the others continue, it joins again, and all end with the same weights. The run has no
     last round before that: however long a site takes to come back, the others are still training."""

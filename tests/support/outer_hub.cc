@@ -40,7 +40,8 @@ class OuterHub::Connection final : public trainer::outer::Coordinator {
     const std::lock_guard lock(hub_.mutex_);
     return hub_.aborted_epochs_.contains(epoch);
   }
-  std::string left_out() override {
+  std::string left_out() override {  // asked at the beginning of each step
+    if (hub_.settings_.begins_step) hub_.settings_.begins_step(site_);
     const std::lock_guard lock(hub_.mutex_);
     return hub_.sites_[site_].left_out ? "the run goes on without this site" : "";
   }
@@ -215,6 +216,12 @@ void OuterHub::admit() {
     }
     committed_.assign(static_cast<std::size_t>(settings_.fragments), first);
     grants_.clear();
+    for (const std::string& name : come) {
+      const OuterJoin& join = join_of(name, 0);
+      if (join.round != first || join.work_steps == 0) continue;
+      grants_[first + 1][name] = {join.work_steps, join.first_sample};
+      position_ = std::max(position_, join.first_sample + join.work_steps * settings_.batch);
+    }
     for (const std::string& name : come) {
       const bool same = std::ranges::all_of(sites_[name].leaders, [&](const auto& entry) {
         return join_of(name, entry.first).round == first && name != *model

@@ -39,6 +39,8 @@ struct OuterHubSettings {
   std::function<bool(const std::string& site, const std::string& what, std::int64_t round,
                      bool answered)>
       kills{};
+  /// Called when a site begins a step of a round of many steps, without a lock of the hub.
+  std::function<void(const std::string& site)> begins_step{};
   /// Called when a site was killed, without a lock of the hub.
   std::function<void(const std::string& site)> killed{};
 };

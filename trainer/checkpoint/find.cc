@@ -103,6 +103,26 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const fs::path& save_dir, 
   return entries;
 }
 
+std::vector<fs::path> site_folders(const fs::path& save_dir) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator at(save_dir, error), end; !error && at != end; at.increment(error)) {
+    if (!at->path().filename().string().starts_with(kSiteFolderPrefix)) continue;
+    const auto entries = list_candidates(at->path());
+    if (entries && !entries->empty()) found.push_back(at->path());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+std::string site_folders_hint(const fs::path& save_dir) {
+  const std::vector<fs::path> folders = site_folders(save_dir);
+  std::string names;
+  for (const fs::path& folder : folders)
+    names += fmt::format("{}{}", names.empty() ? "" : " or ", folder.string());
+  return names.empty() ? "" : "; it has the checkpoints of sites: name " + names;
+}
+
 Result<> check_has_no_checkpoint(const fs::path& folder) {
   std::error_code ignored;
   fs::path found = fs::exists(folder / kCommitFile, ignored) ? folder : fs::path();

@@ -24,6 +24,9 @@ inline constexpr const char* kBestFolder = "best";
 /// system that cannot exchange folders (store.h). It counts as long as there is no "step-00001200".
 inline constexpr std::string_view kAsidePrefix = ".old-";
 
+/// "site-rome": the folder in save_dir of a site of a run over several sites.
+inline constexpr std::string_view kSiteFolderPrefix = "site-";
+
 /// The folder in save_dir for damaged checkpoints.
 inline constexpr const char* kQuarantineFolder = "quarantine";
 
@@ -58,6 +61,12 @@ struct CheckpointEntry {
 Result<std::vector<CheckpointEntry>> list_checkpoints(const std::filesystem::path& save_dir,
                                                       CheckDepth depth,
                                                       const OnProgress& progress = {});
+
+/// The folders "site-NAME" of a save folder in which sites have saved checkpoints, by name.
+std::vector<std::filesystem::path> site_folders(const std::filesystem::path& save_dir);
+/// For an error because a folder has no checkpoint: "; it has those of sites: name FOLDER ...";
+/// empty if it has none of sites.
+std::string site_folders_hint(const std::filesystem::path& save_dir);
 
 /// Call before creating a separate checkpoint, such as an import or merged weights: it would
 /// replace one of a run, or be among those of a run, which could not resume then. ErrorCode::usage

@@ -191,8 +191,8 @@ Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth 
     for (CheckpointEntry& entry : quarantined(folder)) entries.push_back(std::move(entry));
     if (!entries.empty()) return entries;
     return fail(ErrorCode::checkpoint,
-                fmt::format("{}: neither a checkpoint nor a folder of step-N checkpoints",
-                            folder.string()));
+                fmt::format("{}: neither a checkpoint nor a folder of step-N checkpoints{}",
+                            folder.string(), site_folders_hint(folder)));
   }
   CheckpointEntry entry{.folder = folder};
   auto manifest = check_checkpoint(folder, depth, /*stop=*/{}, progress);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "trainer/checkpoint/find.h"
 #include "trainer/outer/socket_coordinator.h"
 #include "trainer/outer/tcp_links.h"
 
@@ -10,13 +11,18 @@ namespace sortie::trainer {
 config::JobConfig job_of_site(config::JobConfig job, const RankContext& rank) {
   if (rank.sites == 0) return job;
   job.topology = config::topology_of_site(job.topology, rank.sites);
-  constexpr std::string_view kSite = "{site}";
+  const auto put_name = [&](std::string& folder) {
+    constexpr std::string_view kSite = "{site}";
+    const auto at = folder.find(kSite);
+    if (at != std::string::npos) folder.replace(at, kSite.size(), rank.site);
+    return at != std::string::npos;
+  };
+  put_name(job.trainer.load_dir);
+  put_name(job.trainer.load_weights_from);
   std::string& folder = job.trainer.save_dir;
-  if (folder.empty()) return job;
-  if (const auto at = folder.find(kSite); at != std::string::npos)
-    folder.replace(at, kSite.size(), rank.site);
-  else
-    folder = (std::filesystem::path(folder) / ("site-" + rank.site)).string();
+  if (!put_name(folder) && !folder.empty())
+    folder =
+        (std::filesystem::path(folder) / (std::string(kSiteFolderPrefix) + rank.site)).string();
   return job;
 }
 

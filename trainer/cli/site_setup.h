@@ -11,8 +11,9 @@
 namespace sortie::trainer {
 
 /// Converts the job of all sites to that of the rank's site: its share of the global batch, and a
-/// separate folder for checkpoints. The name of the site replaces "{site}" in trainer.save_dir;
-/// without "{site}", the folder is "site-NAME" below it.
+/// separate folder for checkpoints. The name of the site replaces "{site}" in trainer.save_dir,
+/// load_dir and load_weights_from; without "{site}" in save_dir, the folder is "site-NAME" below
+/// it.
 config::JobConfig job_of_site(config::JobConfig job, const RankContext& rank);
 
 /// Returns nullopt without sites. `job` is the job of all sites. The site's factories reach the

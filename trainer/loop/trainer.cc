@@ -130,6 +130,7 @@ Result<> Trainer::start() {
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
+    if (site_ == nullptr) progress_.outer = {};  // steps without sites are in no round
     step_.resume(progress_);
     step_.fp8_histories().loaded(context());
     report_.loaded(*loaded);

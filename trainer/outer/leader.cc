@@ -118,32 +118,15 @@ void Leader::restore_error(std::size_t fragment, std::span<const float> error) {
   if (!feedback_.empty()) feedback_[fragment].restore(error);
 }
 
+void Leader::keep_error(std::size_t fragment) {
+  feedback_[fragment].commit();
+}
+
 void Leader::set_lacks_state(std::vector<std::string> donors) {
-  drop_committed();
   const std::lock_guard lock(mutex_);
   for (ErrorFeedback& feedback : feedback_) feedback.reset();
   lacks_state_ = true;
   donors_ = std::move(donors);
-}
-
-void Leader::drop_committed() {
-  const std::lock_guard lock(state_mutex_);
-  committed_.reset();
-}
-
-void Leader::apply(const ExchangeOutcome& outcome) {
-  const std::lock_guard lock(state_mutex_);
-  if (committed_ && committed_->round == outcome.report.round &&
-      committed_->fragment == outcome.report.fragment)
-    apply_committed();
-}
-
-/// Requires state_mutex_.
-void Leader::apply_committed() {
-  if (!committed_) return;
-  parts_.state.apply(parts_.site.settings, committed_->ranges, committed_->mean);
-  if (committed_->feeds) feedback_[static_cast<std::size_t>(committed_->fragment)].commit();
-  committed_.reset();
 }
 
 void Leader::leave(const std::string& reason) {
@@ -307,10 +290,6 @@ Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
                                                       .abstains = task.abstains,
                                                       .reason = task.reason}));
     outcome.report.wait_seconds += seconds_since(asked);
-    {  // all leaders of the site asked for this exchange: they know that the last is committed
-      const std::lock_guard lock(state_mutex_);
-      apply_committed();
-    }
     const auto begun = Clock::now();
     const auto member =
         std::ranges::find(order.members, parts_.site.name, &training::OuterMember::site);
@@ -357,12 +336,8 @@ Result<ExchangeOutcome> Leader::exchange_task(const ExchangeTask& task) {
     outcome.report.payload_received = after.payload_received - before.payload_received;
     outcome.report.wire_sent = after.wire_sent - before.wire_sent;
     outcome.report.wire_received = after.wire_received - before.wire_received;
-    if (!task.outer) {
-      outcome.values = mean_;
-      return outcome;
-    }
-    const std::lock_guard lock(state_mutex_);
-    committed_ = Committed{task.round, task.fragment, task.ranges, mean_, feeds && !task.abstains};
+    outcome.values = mean_;
+    outcome.feeds = feeds && !task.abstains;
     return outcome;
   }
 }

@@ -29,10 +29,9 @@ struct ExchangeTask {
   std::int64_t tokens = 0;  // that it was trained on; 0 with `abstains`
   bool abstains = false;
   std::string reason;
-  std::vector<float> change;        // of the elements of `ranges`
-  std::vector<PartRange> ranges{};  // of the part's vector; for outer weights
-  /// Whether the round has outer weights, to which the committed mean is applied. Otherwise the
-  /// change is the gradients of a plain step.
+  std::vector<float> change;  // of the fragment's elements
+  /// Whether the round has outer weights, to which the mean will be applied. Otherwise the change
+  /// is the gradients of a plain step.
   bool outer = true;
 };
 
@@ -48,8 +47,9 @@ struct ExchangeReport {
 
 struct ExchangeOutcome {
   ExchangeReport report;
-  std::vector<float> values;  // mean of gradients; for outer weights see Leader::apply()
+  std::vector<float> values;  // the committed mean
   std::string copied_from;    // site whose state was copied; empty = none
+  bool feeds = false;         // call keep_error() when the mean is applied
 };
 
 using LeaderTask = std::variant<training::OuterJoin, training::OuterNext, ExchangeTask>;
@@ -69,7 +69,7 @@ struct LeaderParts {
   const Site& site;
   Coordinator& coordinator;
   SiteLinks& links;
-  OuterState& state;  // used by the thread while exchanges are in flight
+  OuterState& state;  // used by the thread while exchanges are in flight; a copy may replace it
   LeaderMemory& memory;
   int threads = 1;  // for encoding
 };
@@ -89,6 +89,9 @@ class Leader {
   /// in flight.
   std::span<const float> error(std::size_t fragment) const;
   void restore_error(std::size_t fragment, std::span<const float> error);
+  /// Makes the error of the fragment's last exchange the current one. Only while nothing is in
+  /// flight.
+  void keep_error(std::size_t fragment);
 
   /// Queues a question or an exchange; they are processed in order. After cancel() the answer is an
   /// error.
@@ -107,18 +110,10 @@ class Leader {
   bool wants_state() const;
   void give_state(CopiedState state);
 
-  /// Applies the committed mean of an exchange to the state, unless that is done: the thread itself
-  /// does it when the next exchange is ordered. Until then the site can be saved as if the exchange
-  /// had not happened, because its other leaders may not know yet that it is committed.
-  void apply(const ExchangeOutcome& outcome);
   /// Whether cancel() was called.
   bool cancelled() const;
   /// Whether the state is being copied from another site, or must be.
   bool lacks_state() const { return lacks_state_; }
-  /// Discards a committed mean that is not applied: the site will copy another state.
-  void drop_committed();
-  /// Returns a lock. While it is held, the thread does not apply anything to the state.
-  std::unique_lock<std::mutex> hold_state() { return std::unique_lock(state_mutex_); }
 
   /// Coordinator::left_out().
   std::string left_out() const { return parts_.coordinator.left_out(); }
@@ -136,18 +131,7 @@ class Leader {
                    ExchangeOutcome& outcome);
   Result<CopiedState> state_to_copy(const ExchangeTask& task);
 
-  /// A mean that is committed and not applied yet.
-  struct Committed {
-    std::int64_t round = 0, fragment = 0;
-    std::vector<PartRange> ranges;
-    std::vector<float> mean;
-    bool feeds = false;  // the encoding error is kept
-  };
-  void apply_committed();
-
   LeaderParts parts_;
-  std::mutex state_mutex_;
-  std::optional<Committed> committed_;  // guarded by state_mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<LeaderTask> tasks_;

@@ -72,6 +72,20 @@ std::int64_t OuterLoop::steps_of(std::int64_t round) const {
   return std::min(site_.settings.every, job_.trainer.train_iterations - first_step_of(round));
 }
 
+/// Steps of a site in a round of which it was granted `granted`: the last round may be shorter, and
+/// a slow site does fewer steps of it.
+std::int64_t OuterLoop::steps_to_do(std::int64_t round, std::int64_t granted) const {
+  const std::int64_t steps = steps_of(round);
+  if (plain(round) || granted >= site_.settings.every) return steps;
+  return std::max<std::int64_t>(granted * steps / site_.settings.every, 1);
+}
+
+/// The step of the schedule that is the `number`th of `total` steps of a site in the round.
+std::int64_t OuterLoop::scheduled_step(std::int64_t round, std::int64_t number,
+                                       std::int64_t total) const {
+  return first_step_of(round) + (number * steps_of(round) + total - 1) / total;
+}
+
 void OuterLoop::weights_written() {
   step_.store().refresh_compute_copy(step_.context());
   step_.spread_weights();
@@ -89,37 +103,14 @@ void OuterLoop::make_outer_state() {
   state_.round = progress_.round;
 }
 
-/// The number of a round gives its steps. With other rounds than those of the checkpoint the run
-/// would leave out steps, or repeat them.
-Result<> OuterLoop::check_same_rounds(const TrainingProgress& progress) const {
-  const OuterProgress& saved = progress.outer;
-  const bool without_rounds = progress.step > 0 && saved.round == 0 && saved.done == 0;
-  const std::int64_t begin = first_step_of(saved.round + 1);
-  if (!without_rounds && (saved.begin == 0 || saved.begin == begin)) return {};
-  const std::string found =
-      without_rounds
-          ? fmt::format(
-                "is at step {} of a run without rounds, and this job has rounds from its "
-                "first step on",
-                progress.step)
-          : fmt::format("has {} rounds in {} steps, which are {} steps in this job", saved.round,
-                        saved.begin, begin);
-  const char* const same =
-      without_rounds ? ""
-                     : "set outer.every, outer.start_after and topology.gradient_compression as in "
-                       "the run that saved it, or ";
-  return fail(ErrorCode::config,
-              fmt::format("outer.every: the checkpoint {}; {}start a new run with "
-                          "trainer.load_weights_from and another trainer.save_dir",
-                          found, same));
-}
-
 Result<> OuterLoop::start(TrainingProgress& progress) {
   SORTIE_TRY(check_same_rounds(progress));
   resumed_ = progress.outer;
   progress.outer.own = 0;
   progress.outer.begin = first_step_of(progress.outer.round + 1);
   progress_ = progress.outer;
+  next_position_ = progress_.position;
+  if (resumed_.done > 0 && !can_resume_round()) begin_round_again(progress);
   fresh_ = progress.step == 0 && progress_.round == 0;
   Result<> made;
   if (map_.leads()) {
@@ -208,7 +199,6 @@ Result<> OuterLoop::drop_answers(const TrainingProgress& progress) {
     await_leaders(progress);
     if (leader_) (void)leader_->take();
   }
-  if (leader_) leader_->drop_committed();
   if (cancelled_) return exchange_ended();
   return {};
 }
@@ -235,9 +225,8 @@ Result<std::optional<StepOrder>> OuterLoop::next_step(TrainingProgress& progress
     if (missed_end_) return std::nullopt;
   }
   const std::int64_t round = progress_.round + 1;
-  const std::int64_t steps = steps_of(round);
   StepOrder order;
-  order.step = first_step_of(round) + ((done_ + 1) * steps + total_ - 1) / total_;
+  order.step = scheduled_step(round, done_ + 1, total_);
   order.first_sample = work_.first_sample + done_ * work_.batch;
   order.end_sample = work_.first_sample + work_.steps * work_.batch;
   if (warm_steps_ > 0)
@@ -264,11 +253,9 @@ Result<> OuterLoop::step_taken(const StepReport& report, TrainingProgress& progr
     return {};
   }
   seconds_in_steps_ += seconds;
-  step_seconds_ = seconds_in_steps_ / static_cast<double>(done_);
+  step_seconds_ = seconds_in_steps_ / static_cast<double>(done_ - done_before_);
   own_differs_ = true;
-  progress_.done = done_;
-  progress_.first_sample = work_.first_sample;
-  progress_.step = report.step;
+  set_saved_steps(report.step);
   progress.outer = progress_;
   if (left_out)
     return join_again({ErrorCode::config, fmt::format("coordinator: round {} was committed without "
@@ -281,16 +268,15 @@ Result<> OuterLoop::step_taken(const StepReport& report, TrainingProgress& progr
 void OuterLoop::end_round(TrainingProgress& progress) {
   ++progress_.round;
   state_.round = progress_.round;
-  progress_.done = 0;
-  progress_.first_sample = 0;
+  progress_.position = next_position_;
   progress_.begin = first_step_of(progress_.round + 1);
-  progress_.step = progress.step;
+  work_ = {};
+  done_ = 0;
+  set_saved_steps(progress.step);
   progress.outer = progress_;
   fresh_ = false;
   refusals_ = 0;
-  work_ = {};
-  done_ = 0;
-  for (FragmentState& fragment : fragments_) fragment.sent = fragment.applied = false;
+  for (FragmentState& fragment : fragments_) fragment.begin_round();
   tell_round(progress);
 }
 
@@ -313,7 +299,6 @@ void OuterLoop::tell_round(const TrainingProgress& progress) {
 
 void OuterLoop::show_outer_weights(TrainingProgress& progress) {
   if (!own_differs_) return;
-  if (leader_) held_ = leader_->hold_state();
   SORTIE_CHECK(!shows_outer_, "the outer weights are shown");
   shown_.resize(static_cast<std::size_t>(map_.elements()));
   map_.gather(PartValues::weights, shown_);
@@ -329,7 +314,6 @@ void OuterLoop::show_own_weights(TrainingProgress& progress) {
   map_.scatter(PartValues::weights, shown_);
   weights_written();
   shows_outer_ = false;
-  if (leader_) held_.unlock();
 }
 
 void OuterLoop::leave(const std::string& reason) {

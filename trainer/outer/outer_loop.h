@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -103,6 +102,12 @@ class OuterLoop {
     std::vector<double> norms{};  // of the last changes
     std::int64_t abstained = 0;   // in a row
     bool sent = false, applied = false, abstains = false;
+    std::vector<float> mean{};  // committed; empty if it is in the outer state
+    bool feeds = false;         // the encoding error is kept with it
+    void begin_round() {
+      sent = applied = false;
+      mean = {};
+    }
   };
   /// Numbers that a joining site gets together with the weights of a plain step.
   struct PlainNumbers {
@@ -113,8 +118,15 @@ class OuterLoop {
     return !site_.settings.rounds || round <= site_.settings.start_after;
   }
   std::int64_t first_step_of(std::int64_t round) const;
-  Result<> check_same_rounds(const TrainingProgress& progress) const;
   std::int64_t steps_of(std::int64_t round) const;
+  std::int64_t steps_to_do(std::int64_t round, std::int64_t granted) const;
+  std::int64_t scheduled_step(std::int64_t round, std::int64_t number, std::int64_t total) const;
+  Result<> check_same_rounds(const TrainingProgress& progress) const;
+  bool can_resume_round() const;
+  void begin_round_again(TrainingProgress& progress);
+  Result<> resume_round(TrainingProgress& progress);
+  void note_dropped_steps(const char* what, std::int64_t step);
+  void set_saved_steps(std::int64_t step);
   void make_outer_state();
   void weights_written();
   /// Blocks until every leader has an answer, and serves requests of the leaders' threads
@@ -134,6 +146,8 @@ class OuterLoop {
   Result<> exchange_due(std::int64_t at, TrainingProgress& progress);
   Result<> send(std::int64_t fragment);
   Result<> apply(std::int64_t fragment, const TrainingProgress& progress);
+  void keep_mean(FragmentState& fragment, ExchangeOutcome outcome);
+  void take_outer_step();
   void end_round(TrainingProgress& progress);
   void gather_plain_state(const TrainingProgress& progress);
   void take_plain_state(TrainingProgress& progress);
@@ -160,14 +174,15 @@ class OuterLoop {
   std::unique_ptr<Leader> leader_;  // nullptr: this rank leads no part
   bool fresh_ = false, joined_ = false, lacks_state_ = false, cancelled_ = false;
   bool missed_end_ = false;
-  std::int64_t refusals_ = 0;          // in a row
-  std::int64_t pending_ = 0;           // tasks of the leaders whose answers are not taken yet
-  std::int64_t steps_in_vain_ = 0;     // since the site last joined
-  std::unique_lock<std::mutex> held_;  // while the outer weights are shown
+  std::int64_t refusals_ = 0;       // in a row
+  std::int64_t pending_ = 0;        // tasks of the leaders whose answers are not taken yet
+  std::int64_t steps_in_vain_ = 0;  // since the site last joined
   std::int64_t warm_steps_ = 0;
   training::OuterWork work_;           // of the current round; steps 0 = none
   OuterProgress progress_, resumed_;   // current; of the checkpoint, until used
+  std::int64_t next_position_ = 0;     // progress_.position once the round is committed
   std::int64_t done_ = 0, total_ = 0;  // inner steps of the round
+  std::int64_t done_before_ = 0;       // of those done: by an earlier process
   std::int64_t tokens_ = 0;
   bool own_differs_ = false;  // the site's weights are not the outer ones
   bool shows_outer_ = false;  // but the store has the outer ones

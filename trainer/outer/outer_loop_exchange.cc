@@ -121,39 +121,70 @@ Result<> OuterLoop::send(std::int64_t number) {
                      .tokens = fragment.abstains ? 0 : tokens_,
                      .abstains = fragment.abstains,
                      .reason = std::move(reason),
-                     .change = std::move(change),
-                     .ranges = fragment.ranges});
+                     .change = std::move(change)});
   return {};
 }
 
+/// Puts the outer weights of a fragment into the site's own. The outer state stays that of the
+/// previous round until all fragments of this one are committed, so that a site that is stopped
+/// saves one round for all of the model.
 Result<> OuterLoop::apply(std::int64_t number, const TrainingProgress& progress) {
   FragmentState& fragment = fragments_[static_cast<std::size_t>(number)];
-  SORTIE_ASSIGN_OR_RETURN(const auto outcome, next_answer<ExchangeOutcome>(progress));
+  SORTIE_ASSIGN_OR_RETURN(auto outcome, next_answer<ExchangeOutcome>(progress));
   double copied = outcome && !outcome->copied_from.empty() ? 1.0 : 0.0;
   layout_.world().all_reduce_sum({&copied, 1});
-  if (outcome) {
-    leader_->apply(*outcome);
-    add_report(outcome->report);
-  }
+  if (outcome) keep_mean(fragment, std::move(*outcome));
+  fragment.applied = true;
+  const bool last = std::ranges::all_of(fragments_, &FragmentState::applied);
+  if (last) take_outer_step();
   // Alpha: the share of its own weights that a site keeps, unless it abstained.
   const auto keep = static_cast<float>(fragment.abstains ? 0.0 : site_.settings.mix);
   const bool all_alike = copied > 0 || (fragments_.size() == 1 && keep == 0.0f);
   vector_.resize(static_cast<std::size_t>(map_.elements()));
   if (!all_alike) map_.gather(PartValues::weights, vector_);
+  const auto put_outer_weights = [&](const FragmentState& one, float share) {
+    std::vector<float> values(static_cast<std::size_t>(elements_of(one.ranges)));
+    if (last)
+      take_ranges(state_.weights, one.ranges, values);
+    else
+      state_.weights_after(site_.settings, one.ranges, one.mean, values);
+    if (share > 0.0f) {
+      std::vector<float> own(values.size());
+      take_ranges(vector_, one.ranges, own);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = share * own[i] + (1.0f - share) * values[i];
+    }
+    put_ranges(values, one.ranges, vector_);
+  };
   if (leader_ && all_alike) {
-    const auto held = leader_->hold_state();
     vector_ = state_.weights;
+    for (const FragmentState& one : fragments_)
+      if (!last && one.applied) put_outer_weights(one, 0.0f);
   } else if (leader_) {
-    for (const PartRange& range : fragment.ranges)
-      for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end);
-           ++i)
-        vector_[i] = keep == 0.0f ? state_.weights[i]
-                                  : keep * vector_[i] + (1.0f - keep) * state_.weights[i];
+    put_outer_weights(fragment, keep);
   }
   map_.scatter(PartValues::weights, vector_);
   weights_written();
-  fragment.applied = true;
   return {};
+}
+
+/// Keeps the committed mean of a fragment until those of the other fragments are there.
+void OuterLoop::keep_mean(FragmentState& fragment, ExchangeOutcome outcome) {
+  add_report(outcome.report);
+  fragment.mean = std::move(outcome.values);
+  fragment.feeds = outcome.feeds;
+}
+
+/// Applies the outer step of the round to the state. All leaders of the site then know that all
+/// fragments are committed, and nothing is in flight.
+void OuterLoop::take_outer_step() {
+  if (!leader_) return;
+  for (std::size_t i = 0; i < fragments_.size(); ++i) {
+    FragmentState& fragment = fragments_[i];
+    state_.apply(site_.settings, fragment.ranges, fragment.mean);
+    if (fragment.feeds) leader_->keep_error(i);
+    fragment.mean = {};
+  }
 }
 
 /// Sends and applies the fragments that are due `at` steps of the schedule after the start of the

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "trainer/outer/outer_loop.h"
 
@@ -17,50 +16,6 @@ std::uint64_t hash_with(std::span<const float> values, std::uint64_t seed) {
 }
 
 }  // namespace
-
-std::vector<ExtraPiece> OuterLoop::pieces_to_load() {
-  if (plain(std::numeric_limits<std::int64_t>::max())) return {};
-  state_.momentum.assign(static_cast<std::size_t>(map_.elements()), 0.0f);
-  shown_.assign(state_.momentum.size(), 0.0f);
-  if (site_.settings.error_feedback) errors_.assign(state_.momentum.size(), 0.0f);
-  std::vector<ExtraPiece> pieces;
-  for (const auto& [prefix, values] : {std::pair{"outer.momentum.", &state_.momentum},
-                                       {"outer.error.", &errors_},
-                                       {"outer.own.", &shown_}})
-    for (const PartPiece& piece : map_.pieces())
-      if (!values->empty())
-        pieces.push_back(
-            {prefix + piece.name, piece.shape, piece.piece,
-             std::span(*values).subspan(static_cast<std::size_t>(piece.at),
-                                        static_cast<std::size_t>(piece.piece.elements()))});
-  return pieces;
-}
-
-std::vector<ExtraPiece> OuterLoop::pieces_to_save() {
-  if (!has_outer_state_) return {};
-  std::vector<ExtraPiece> pieces;
-  const auto add = [&](const char* prefix, std::vector<float>& values) {
-    for (const PartPiece& piece : map_.pieces())
-      pieces.push_back(
-          {prefix + piece.name, piece.shape, piece.piece,
-           std::span(values).subspan(static_cast<std::size_t>(piece.at),
-                                     static_cast<std::size_t>(piece.piece.elements()))});
-  };
-  add("outer.momentum.", state_.momentum);
-  if (shows_outer_) add("outer.own.", shown_);
-  if (leader_ && site_.settings.error_feedback) {
-    errors_.resize(static_cast<std::size_t>(map_.elements()));
-    for (std::size_t i = 0; i < fragments_.size(); ++i)
-      put_ranges(leader_->error(i), fragments_[i].ranges, errors_);
-    add("outer.error.", errors_);
-  }
-  return pieces;
-}
-
-std::int64_t OuterLoop::most_elements() const {
-  if (!site_.settings.rounds) return 0;
-  return (site_.settings.error_feedback ? 3 : 2) * map_.elements();
-}
 
 void OuterLoop::gather_plain_state(const TrainingProgress& progress) {
   const auto elements = static_cast<std::size_t>(map_.elements());
@@ -107,8 +62,7 @@ Result<> OuterLoop::step_lost(const Error& error, TrainingProgress& progress) {
   joined_ = false;
   work_ = {};
   done_ = 0;
-  resumed_ = {};
-  for (FragmentState& fragment : fragments_) fragment.sent = fragment.applied = false;
+  for (FragmentState& fragment : fragments_) fragment.begin_round();
   return {};
 }
 
@@ -128,16 +82,19 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
   const bool is_plain = plain(progress_.round + 1);
   if (!is_plain) make_outer_state();
   if (is_plain) gather_plain_state(progress);
-  training::OuterJoin question{.site = site_.name,
-                               .part = map_.part(),
-                               .parts = map_.parts(),
-                               .round = lacks_state_ ? 0 : progress_.round,
-                               .hash = 0,
-                               .fresh = fresh_,
-                               .position = progress_.position,
-                               .elements = map_.elements(),
-                               .address = leader_ ? links_->address() : "",
-                               .steps_in_vain = steps_in_vain_};
+  training::OuterJoin question{
+      .site = site_.name,
+      .part = map_.part(),
+      .parts = map_.parts(),
+      .round = lacks_state_ ? 0 : progress_.round,
+      .hash = 0,
+      .fresh = fresh_,
+      .position = progress_.position,
+      .elements = map_.elements(),
+      .address = leader_ ? links_->address() : "",
+      .steps_in_vain = steps_in_vain_,
+      .work_steps = resumed_.work_batch == batch_.global_batch_size ? resumed_.work_steps : 0,
+      .first_sample = resumed_.first_sample};
   if (leader_)
     question.hash =
         is_plain ? hash_with(second_moments_, hash_with(first_moments_, hash_with(vector_, 0)))
@@ -168,6 +125,8 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
   }
   if (lacks_state_ && leader_) leader_->set_lacks_state(joined->donors);
   if (lacks_state_) {
+    note_dropped_steps("are not used, because it takes the weights of another site",
+                       first_step_of(told.round + 1));
     resumed_ = {};
     progress_.round = told.round;
     if (!plain(told.round + 1)) make_outer_state();
@@ -182,6 +141,7 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
     own_differs_ = false;
   }
   progress_.begin = progress.step = first_step_of(progress_.round + 1);
+  if (resumed_.done == 0) set_saved_steps(progress.step);
   progress.outer = progress_;
   return {};
 }
@@ -199,14 +159,12 @@ Result<> OuterLoop::sit_out(TrainingProgress& progress) {
         .fragment = static_cast<std::int64_t>(i),
         .abstains = true,
         .reason = "it copies the outer weights",
-        .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges))),
-        .ranges = fragments_[i].ranges});
-  for (std::size_t i = 0; i < fragments_.size(); ++i) {
-    SORTIE_ASSIGN_OR_RETURN(const auto outcome, next_answer<ExchangeOutcome>(progress));
-    if (!outcome) continue;
-    leader_->apply(*outcome);
-    add_report(outcome->report);
+        .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges)))});
+  for (FragmentState& fragment : fragments_) {
+    SORTIE_ASSIGN_OR_RETURN(auto outcome, next_answer<ExchangeOutcome>(progress));
+    if (outcome) keep_mean(fragment, std::move(*outcome));
   }
+  take_outer_step();
   lacks_state_ = false;
   map_.scatter(PartValues::weights, state_.weights);
   weights_written();
@@ -232,33 +190,15 @@ Result<> OuterLoop::ask_for_work(TrainingProgress& progress) {
                             work.steps, work.batch, work.round, site_.name,
                             batch_.global_batch_size, round));
   work_ = work;
-  done_ = 0;
+  done_ = done_before_ = 0;
   tokens_ = 0;
   round_begun_ = std::chrono::steady_clock::now();
   seconds_in_steps_ = seconds_waited_ = 0.0;
-  // The last round may be shorter; a slow site does fewer steps of it.
-  const std::int64_t steps = steps_of(round);
-  total_ = plain(round) || work.steps >= site_.settings.every
-               ? steps
-               : std::max<std::int64_t>(work.steps * steps / site_.settings.every, 1);
-  progress_.position = std::max(progress_.position, work.first_sample + work.steps * work.batch);
+  total_ = steps_to_do(round, work.steps);
+  next_position_ = std::max(progress_.position, work.first_sample + work.steps * work.batch);
   if (plain(round)) return {};
   make_outer_state();
-  if (resumed_.own != 0 && resumed_.done > 0 && resumed_.done <= total_ &&
-      resumed_.first_sample == work.first_sample && fragments_.size() == 1) {
-    map_.scatter(PartValues::weights, shown_);
-    weights_written();
-    done_ = resumed_.done;
-    tokens_ = done_ * work.batch * job_.model.sequence_length;
-    progress.step = resumed_.step;
-    own_differs_ = true;
-    progress_.done = done_;
-    progress_.first_sample = work_.first_sample;
-    progress_.step = progress.step;
-    resumed_ = {};
-    // The site may have been stopped while it waited for the others.
-    if (done_ == total_) return exchange_due(progress.step - first_step_of(round), progress);
-  }
+  if (resumed_.done > 0) return resume_round(progress);
   resumed_ = {};
   return {};
 }

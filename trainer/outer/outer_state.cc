@@ -34,19 +34,52 @@ void put_ranges(std::span<const float> values, const std::vector<PartRange>& ran
                elements_of(ranges));
 }
 
+namespace {
+
+/// The outer step of one element.
+struct OuterStep {
+  explicit OuterStep(const config::OuterSettings& settings)
+      : rate(static_cast<float>(settings.learning_rate)),
+        decay(static_cast<float>(settings.momentum)),
+        nesterov(settings.nesterov) {}
+  float momentum_after(float momentum, float change) const { return decay * momentum + change; }
+  float weight_after(float weight, float momentum, float change) const {
+    return weight - rate * (nesterov ? change + decay * momentum : momentum);
+  }
+  float rate, decay;
+  bool nesterov;
+};
+
+}  // namespace
+
 void OuterState::apply(const config::OuterSettings& settings, const std::vector<PartRange>& ranges,
                        std::span<const float> mean) {
   SORTIE_CHECK(elements_of(ranges) == static_cast<std::int64_t>(mean.size()),
                "a mean of {} elements", mean.size());
-  const auto rate = static_cast<float>(settings.learning_rate);
-  const auto decay = static_cast<float>(settings.momentum);
+  const OuterStep step(settings);
   const float* change = mean.data();
   for (const PartRange& range : ranges) {
     for (std::int64_t i = range.begin; i < range.end; ++i, ++change) {
       float& theta = weights[static_cast<std::size_t>(i)];
       float& v = momentum[static_cast<std::size_t>(i)];
-      v = decay * v + *change;
-      theta -= rate * (settings.nesterov ? *change + decay * v : v);
+      v = step.momentum_after(v, *change);
+      theta = step.weight_after(theta, v, *change);
+    }
+  }
+}
+
+void OuterState::weights_after(const config::OuterSettings& settings,
+                               const std::vector<PartRange>& ranges, std::span<const float> mean,
+                               std::span<float> after) const {
+  SORTIE_CHECK(mean.size() == after.size(), "a mean of {} elements, {} weights", mean.size(),
+               after.size());
+  const OuterStep step(settings);
+  std::size_t at = 0;
+  for (const PartRange& range : ranges) {
+    for (std::int64_t i = range.begin; i < range.end; ++i, ++at) {
+      const auto element = static_cast<std::size_t>(i);
+      const float v = step.momentum_after(momentum[element], mean[at]);
+      after[at] = step.weight_after(weights[element], v, mean[at]);
     }
   }
 }

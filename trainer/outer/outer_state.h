@@ -35,6 +35,9 @@ struct OuterState {
   /// is rounded to f32: the same bits on every CPU.
   void apply(const config::OuterSettings& settings, const std::vector<PartRange>& ranges,
              std::span<const float> mean);
+  /// Sets `after` to the weights of `ranges` after that step, and does not change the state.
+  void weights_after(const config::OuterSettings& settings, const std::vector<PartRange>& ranges,
+                     std::span<const float> mean, std::span<float> after) const;
   /// XXH3 of the weights and the momentum.
   std::uint64_t hash() const;
 };

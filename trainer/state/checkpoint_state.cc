@@ -61,6 +61,8 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
     manifest.counters["outer.done"] = outer.done;
     manifest.counters["outer.step"] = outer.step;
     manifest.counters["outer.first_sample"] = outer.first_sample;
+    manifest.counters["outer.work_steps"] = outer.work_steps;
+    manifest.counters["outer.work_batch"] = outer.work_batch;
     manifest.counters["outer.own"] = outer.own;
     manifest.counters["outer.begin"] = outer.begin;
   }
@@ -93,6 +95,8 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
                     .done = outer("outer.done"),
                     .step = outer("outer.step"),
                     .first_sample = outer("outer.first_sample"),
+                    .work_steps = outer("outer.work_steps"),
+                    .work_batch = outer("outer.work_batch"),
                     .own = outer("outer.own"),
                     .begin = outer("outer.begin")};
   progress.best = {.loss = value_of(manifest.scalars, "best_validation_loss", progress.best.loss),

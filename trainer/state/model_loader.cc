@@ -36,11 +36,15 @@ Result<CheckpointReader> open_checkpoint(const std::filesystem::path& place, Che
     return fail(ErrorCode::checkpoint,
                 fmt::format("{}: none of its checkpoints can be used: {}", place.string(),
                             fmt::join(latest.skipped, "; ")));
-  if (!latest.entry)
+  if (!latest.entry) {
+    const std::string hint = site_folders_hint(place);
     return fail(ErrorCode::checkpoint,
-                fmt::format("{}: no committed checkpoint in it; `sortie-train checkpoint ls {}` "
-                            "shows what it has",
-                            place.string(), place.string()));
+                fmt::format("{}: no committed checkpoint in it{}", place.string(),
+                            hint.empty() ? fmt::format("; `sortie-train checkpoint ls {}` shows "
+                                                       "what it has",
+                                                       place.string())
+                                         : hint));
+  }
   for (const std::string& text : latest.skipped) log::warning("checkpoint skipped: {}", text);
   return CheckpointReader::open(latest.entry->folder, CheckDepth::sizes);
 }

@@ -152,11 +152,15 @@ Result<StartPoint> choose_between(const config::TrainerConfig& config, Checkpoin
 Result<StartPoint> start_from(const Source& source) {
   SORTIE_ASSIGN_OR_RETURN(std::optional<CheckpointEntry> entry,
                           checkpoint_in(source.place, CheckDepth::hashes));
-  if (!entry)
+  if (!entry) {
+    const std::string place = source.place.string(), hint = site_folders_hint(source.place);
     return fail(ErrorCode::checkpoint,
-                fmt::format("{} {}: no committed checkpoint in it; `sortie-train checkpoint ls {}` "
-                            "shows what is there",
-                            source.key, source.place.string(), source.place.string()));
+                fmt::format("{} {}: no committed checkpoint in it{}", source.key, place,
+                            hint.empty() ? fmt::format("; `sortie-train checkpoint ls {}` shows "
+                                                       "what is there",
+                                                       place)
+                                         : hint));
+  }
   StartPoint start;
   start.kind =
       source.key == "trainer.load_dir" ? StartPoint::Kind::fork : StartPoint::Kind::weights;
@@ -166,6 +170,34 @@ Result<StartPoint> start_from(const Source& source) {
   start.folder = std::move(entry->folder);
   start.manifest = std::move(entry->manifest);
   return start;
+}
+
+/// Returns the newest step in the folder, of good checkpoints and of damaged ones; nullopt if it
+/// has none.
+std::optional<std::int64_t> newest_step_in(const fs::path& folder) {
+  const auto entries = list_checkpoints(folder, CheckDepth::sizes);
+  if (!entries || entries->empty()) return std::nullopt;
+  return entries->front().step;
+}
+
+/// A run whose hosts got `site=NAME`, or lost it, saves in another folder below the same save_dir.
+/// Without its checkpoints it would begin at step 0.
+Result<> check_no_other_sites(const fs::path& save_dir) {
+  const auto refuse = [&](const fs::path& other, std::int64_t step, const char* change) {
+    return fail(
+        ErrorCode::config,
+        fmt::format("trainer.save_dir {}: no checkpoint in it, but {} has one of step {}, of "
+                    "a run {}; start it as before, or set trainer.save_dir to a new folder, "
+                    "with trainer.load_weights_from = \"{}\" to train from its weights",
+                    save_dir.string(), other.string(), step, change, other.string()));
+  };
+  if (const auto folders = site_folders(save_dir); !folders.empty())
+    return refuse(folders.front(), newest_step_in(folders.front()).value_or(0),
+                  "whose hosts had site=NAME");
+  if (save_dir.filename().string().starts_with(kSiteFolderPrefix))
+    if (const auto step = newest_step_in(save_dir.parent_path()))
+      return refuse(save_dir.parent_path(), *step, "whose hosts had no site=NAME");
+  return {};
 }
 
 }  // namespace
@@ -188,6 +220,7 @@ Result<StartPoint> choose_start(const config::TrainerConfig& config) {
     }
   }
   if (source) return start_from(*source);
+  if (!config.save_dir.empty()) SORTIE_TRY(check_no_other_sites(config.save_dir));
   StartPoint start;
   start.lineage = new_lineage();
   return start;

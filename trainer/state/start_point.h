@@ -49,8 +49,9 @@ struct StartPoint {
 
 /// ErrorCode::checkpoint if a named folder has no usable checkpoint and save_dir has none to use
 /// instead, or if all checkpoints in save_dir are damaged; ErrorCode::config if load_dir or
-/// load_weights_from and save_dir contradict each other, or save_dir has checkpoints of several
-/// runs. Other damaged checkpoints are skipped with a warning.
+/// load_weights_from and save_dir contradict each other, save_dir has checkpoints of several runs,
+/// or a run would begin at step 0 because its hosts got `site=NAME` or lost it. Other damaged
+/// checkpoints are skipped with a warning.
 Result<StartPoint> choose_start(const config::TrainerConfig& config);
 
 }  // namespace sortie::trainer

@@ -12,10 +12,10 @@ namespace sortie::trainer {
 /// The position of a site in the rounds that it trains with other sites (trainer/outer).
 struct OuterProgress {
   std::int64_t round = 0;     // rounds that are in the weights
-  std::int64_t position = 0;  // samples of the data granted so far, to this site or to others
+  std::int64_t position = 0;  // samples of the data granted for them, to this site or to others
   // Of a round in progress: the inner steps done, the step of the schedule after them, and the
-  // first sample of the site's work.
-  std::int64_t done = 0, step = 0, first_sample = 0;
+  // site's work: its first sample, its steps and the samples of a step.
+  std::int64_t done = 0, step = 0, first_sample = 0, work_steps = 0, work_batch = 0;
   /// Not 0 if the site's own weights differ from those of the round; a checkpoint then has both.
   std::int64_t own = 0;
   /// Step of the schedule after which the next round begins; 0 = not recorded, or the first round.

@@ -195,6 +195,12 @@ TEST_CASE("rules of rounds name the numbers and what to do") {
        },
        "W4 outer.every: the first round would end after 110 steps = 80 (start_after) + 30 (every), "
        "and the run has 100; lower it, or train longer"},
+      {[](JobConfig& job) {
+         job.outer.port = 65533;
+         job.topology.tensor_parallel_size = job.topology.pipeline_parallel_size = 2;
+       },
+       "W9 outer.port: 4 leaders of a site, one for each part of the model, use the ports from "
+       "65533 on, and 65535 is the last one; use at most 65532"},
   };
   CHECK(outer_text(validate(job_of("high"))) == "");
   for (const Row& row : rows) {

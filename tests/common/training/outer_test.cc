@@ -19,7 +19,7 @@ const std::string kOuterKey(64, 'a');
 
 std::vector<OuterQuestion> outer_questions() {
   return {OuterJoin{"berlin", 1, 4, 17, 0xfedcba9876543210, true, 4096, 1'000'000, "10.0.0.1:40000",
-                    37},
+                    37, 50, 3200},
           OuterJoin{"b", 0, 1, 0, 0, false, 0, 0, ""},
           OuterNext{18, 0.25},
           OuterReady{18, 3, 1 << 20, false, ""},
@@ -63,6 +63,8 @@ TEST_CASE("questions of leaders come back as they were") {
   CHECK(told.fresh);
   CHECK(told.address == "10.0.0.1:40000");
   CHECK(told.steps_in_vain == 37);
+  CHECK(told.work_steps == 50);
+  CHECK(told.first_sample == 3200);
 }
 
 TEST_CASE("answers of the coordinator come back as they were") {
@@ -139,6 +141,7 @@ TEST_CASE("a question that is malformed or out of range is refused, and its memb
       {"position", 0, [](Json& q) { q["position"] = -1; }},
       {"elements", 0, [](Json& q) { q["elements"] = 1e19; }},
       {"steps_in_vain", 0, [](Json& q) { q["steps_in_vain"] = -1; }},
+      {"work_steps", 0, [](Json& q) { q["work_steps"] = -1; }},
       {"address", 0, [](Json& q) { q["address"] = "host:80"; }},
       {"address", 0, [](Json& q) { q["address"] = "10.0.0.1:0"; }},
       {"address", 0, [](Json& q) { q["address"] = "10.0.0.1:70000"; }},

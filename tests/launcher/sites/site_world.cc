@@ -90,6 +90,7 @@ void SiteWorld::take(OuterCoordinator::Step step) {
         broken.push_back(
             fmt::format("round {} fragment {} committed twice", what.first, what.second));
       committed_.insert(json["epoch"].get<std::uint64_t>());
+      consumed_[what.first] = json["position"];
     } else if (json["do"] == "begin") {  // rounds after this one are void
       std::erase_if(epoch_of_, [&](const auto& entry) {
         return entry.first.first > json["round"].get<std::int64_t>();
@@ -163,7 +164,8 @@ void SiteWorld::start(SimSite& site) {
         theta = mixed(theta, epoch_of_.contains({r, f}) ? epoch_of_[{r, f}] : 0);
       leader.theta[f] = theta;
     }
-    leader.position = leader.round * config_.every * kBatch * config_.sites * 2;
+    leader.position = consumed_[leader.round];
+    leader.work = site.saved_work;
   }
   take(coordinator_->site_up(OuterCoordinator::Time(now), site.name, site.attempt));
   for (Leader& leader : site.leaders) join(site, leader);
@@ -173,6 +175,7 @@ void SiteWorld::crash(SimSite& site) {
   if (!site.up) return;
   site.up = false;
   site.saved_round = std::min(site.leaders[0].round, jitter(0, site.leaders[0].round));
+  site.saved_work = chance(0.5) ? site.leaders[0].work : OuterWork{};
   const std::int64_t notice = now + jitter(50, 3000);
   at(notice, [this, name = site.name] {
     SimSite& gone = *find(name);
@@ -209,6 +212,10 @@ void SiteWorld::join(SimSite& site, Leader& leader) {
   question.position = leader.position;
   question.elements = 100 + leader.part;
   question.address = "10.0.0.1:4000";
+  if (leader.work.round == leader.round + 1) {
+    question.work_steps = leader.work.steps;
+    question.first_sample = leader.work.first_sample;
+  }
   ask(site, leader, question);
 }
 
@@ -247,6 +254,7 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterJoined& said) {
          its.done = has.done;
          its.round = has.round;
          its.position = has.position;
+         its.work = {};
          its.fragment = 0;
          return next(joiner, its);
        }
@@ -273,7 +281,7 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterWork& work) {
     }
     ranges_[work.first_sample] = {end, site.name};
   }
-  leader.position = std::max(leader.position, end);
+  leader.work = work;
   const double seconds = static_cast<double>(work.steps) * site.step_seconds;
   const auto time = static_cast<std::int64_t>(seconds * 1000) + jitter(0, 20);
   if (leader.round >= 3) busy_ms[site.name] += time;
@@ -376,6 +384,7 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterDecision& decision)
   if (++leader.fragment < config_.fragments) return ready(site, leader);
   leader.fragment = 0;
   ++leader.round;
+  leader.position = std::max(leader.position, consumed_[leader.round]);
   next(site, leader);
 }
 

@@ -50,7 +50,8 @@ class SiteWorld {
     std::uint32_t attempt = 1;
     bool up = true;
     std::vector<Leader> leaders;
-    std::int64_t saved_round = 0;  // round of its checkpoint
+    std::int64_t saved_round = 0;      // round of its checkpoint
+    training::OuterWork saved_work{};  // of the round after it, in which it was stopped
     double step_seconds = 0.1;
   };
   struct Leader {
@@ -58,6 +59,7 @@ class SiteWorld {
     std::uint64_t number = 0;
     std::optional<training::OuterQuestion> asked;
     std::int64_t round = 0, position = 0, fragment = 0, ready_since = 0;
+    training::OuterWork work{};                   // of the round after `round`
     std::map<std::int64_t, std::uint64_t> theta;  // of each fragment
     std::map<std::int64_t, std::int64_t> done;
     std::uint64_t epoch = 0;  // of its current exchange
@@ -99,6 +101,7 @@ class SiteWorld {
   // State for the checks.
   std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t> epoch_of_;  // (round, fragment)
   std::set<std::uint64_t> committed_;
+  std::map<std::int64_t, std::int64_t> consumed_;  // round -> samples of the rounds up to it
   std::map<std::uint64_t, training::OuterExchange> orders_;
   std::map<std::int64_t, std::pair<std::int64_t, std::string>> ranges_;  // first -> end, site
 };

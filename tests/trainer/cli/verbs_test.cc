@@ -92,6 +92,23 @@ struct Trained {
 
 }  // namespace
 
+TEST_CASE("the save_dir of a run over several sites: the folders of the sites are named") {
+  const Trained place;
+  fs::create_directory(place.at("run"));
+  fs::create_directory(place.at("run/site-empty"));
+  for (const char* site : {"run/site-oslo", "run/site-rome"})
+    fs::copy(place.at("checkpoints"), place.at(site), fs::copy_options::recursive);
+  const std::string names = "; it has the checkpoints of sites: name " + place.at("run/site-oslo") +
+                            " or " + place.at("run/site-rome");
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"checkpoint", "ls", place.at("run")},
+        {"generate", "--checkpoint", place.at("run"), "--prompt", "line"}}) {
+    const Finished refused = train(verb);
+    CHECK(refused.code == 8);
+    CHECK_MESSAGE(has(refused.output, names), refused.output);
+  }
+}
+
 TEST_CASE("generate and eval use the tokenizer in the checkpoint, or one that is named") {
   const Trained place;
   fs::rename(place.at("one.json"), place.at("moved.json"));

@@ -129,6 +129,36 @@ TEST_CASE("the same command goes on from save_dir, whatever load_dir names") {
   CHECK(start_of(job).folder == dir / "new/step-00000008");
 }
 
+TEST_CASE("a run whose hosts got site=NAME, or lost it, does not begin at step 0 without a word") {
+  const sortie::test::ScopedTempDir dir;
+  const std::string run = dir.str("run"), oslo = dir.str("run/site-oslo");
+  const auto refused = [](const std::string& save_dir, const std::string& text) {
+    const std::string error = start_error(saving_job(save_dir, 6));
+    CAPTURE(error);
+    CHECK(error.starts_with("trainer.save_dir " + save_dir + ": no checkpoint in it, but " + text));
+  };
+  SUBCASE("got it") {
+    run_to_end(saving_job(run, 4));
+    refused(oslo, run + " has one of step 4, of a run whose hosts had no site=NAME; ");
+  }
+  SUBCASE("lost it") {
+    fs::create_directories(run);
+    run_to_end(saving_job(oslo, 4));
+    refused(run, oslo + " has one of step 4, of a run whose hosts had site=NAME; ");
+    // A site that is added has none, and a start that is named is meant so.
+    CHECK(start_of(saving_job(dir.str("run/site-rome"), 6)).kind == Kind::seed);
+    config::JobConfig named = saving_job(run, 6);
+    named.trainer.load_dir = oslo;
+    CHECK(start_of(named).kind == Kind::fork);
+    named.trainer.load_dir = run;
+    named.trainer.save_dir = dir.str("other");
+    CHECK(start_error(named) == "trainer.load_dir " + run +
+                                    ": no committed checkpoint in it; it has the checkpoints of "
+                                    "sites: name " +
+                                    oslo);
+  }
+}
+
 TEST_CASE("to go back to an earlier step is a fork in a folder of its own") {
   const sortie::test::ScopedTempDir dir;
   run_to_end(saving_job(dir.str("run"), 8));

@@ -1,4 +1,4 @@
-// Tests of a leader's thread, with the test as its coordinator: what is in the state, and when.
+// Tests of a leader's thread, with the test as its coordinator.
 #include "trainer/outer/leader.h"
 
 #include <doctest/doctest.h>
@@ -138,66 +138,27 @@ struct Alone {
                                       .tokens = 10,
                                       .abstains = false,
                                       .reason = "",
-                                      .change = {0.5f, 0.5f},
-                                      .ranges = {{2 * fragment, 2 * fragment + 2}}});
+                                      .change = {0.5f, 0.5f}});
   }
   void await_answer() {
     while (!leader->has_answer()) leader->wait(100ms);
-  }
-  std::vector<float> weights() {
-    const auto held = leader->hold_state();
-    return state.weights;
   }
 };
 
 }  // namespace
 
-TEST_CASE("a leader applies what counts when all leaders of its site know that it does") {
+TEST_CASE("a leader returns what counts, and does not change the outer weights") {
   Alone alone;
   const std::vector<float> before = alone.state.weights;
-  alone.coordinator.let(1);
-  alone.send(0);
-  alone.await_answer();
-  // Another leader of the site may have been stopped before it learned of it.
-  CHECK(alone.weights() == before);
-  const auto taken = alone.leader->take();
-  REQUIRE(taken);
-  CHECK(alone.weights() == before);
-  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));
-  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
-  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));  // applies only once
-  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
-}
-
-TEST_CASE("a leader applies what counts before the next exchange, in which its hash is told") {
-  Alone alone;
   alone.coordinator.let(2);
-  alone.send(0);
-  alone.send(1);
-  alone.await_answer();
-  const auto first = alone.leader->take();
-  alone.await_answer();
-  const auto second = alone.leader->take();
-  REQUIRE(first);
-  REQUIRE(second);
-  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 3.0f, 4.0f});
-  alone.leader->apply(std::get<outer::ExchangeOutcome>(*first));
-  alone.leader->apply(std::get<outer::ExchangeOutcome>(*second));
-  CHECK(alone.weights() == std::vector<float>{0.5f, 1.5f, 2.5f, 3.5f});
-}
-
-TEST_CASE("a leader forgets what counts where the site takes another state") {
-  Alone alone;
-  const std::vector<float> before = alone.state.weights;
-  alone.coordinator.let(1);
-  alone.send(0);
-  alone.await_answer();
-  const auto taken = alone.leader->take();
-  REQUIRE(taken);
-  alone.leader->set_lacks_state({"b"});
-  CHECK(alone.leader->lacks_state());
-  alone.leader->apply(std::get<outer::ExchangeOutcome>(*taken));
-  CHECK(alone.weights() == before);
+  for (const std::int64_t fragment : {0, 1}) {
+    alone.send(fragment);
+    alone.await_answer();
+    const auto taken = alone.leader->take();
+    REQUIRE(taken);
+    CHECK(std::get<outer::ExchangeOutcome>(*taken).values == std::vector<float>{0.5f, 0.5f});
+    CHECK(alone.state.weights == before);
+  }
 }
 
 TEST_CASE("a leader that is cancelled before its links are open does not wait for other sites") {
@@ -214,8 +175,7 @@ TEST_CASE("a leader that is cancelled before its links are open does not wait fo
                                    .tokens = 10,
                                    .abstains = false,
                                    .reason = "",
-                                   .change = {0.5f, 0.5f},
-                                   .ranges = {{0, 2}}});
+                                   .change = {0.5f, 0.5f}});
   while (!leader.has_answer()) leader.wait(100ms);
   CHECK(leader.take().error().code == ErrorCode::interrupted);
   CHECK(links.ended_in_time);

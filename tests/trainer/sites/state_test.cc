@@ -5,15 +5,18 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "tests/support/site_training.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/expert_runs.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/reader.h"
 #include "trainer/loop/signals.h"
 #include "trainer/outer/fragments.h"
 #include "trainer/outer/state_exchange.h"
+#include "trainer/storage/sha256.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -35,6 +38,20 @@ SitesJob saved_rounds(const std::filesystem::path& folder, std::int64_t steps) {
     return one;
   };
   return job;
+}
+
+/// What all sites have alike in a checkpoint of a round: {name: values}.
+std::map<std::string, std::vector<float>> outer_values(const std::filesystem::path& checkpoint) {
+  auto reader = CheckpointReader::open(checkpoint, CheckDepth::hashes);
+  REQUIRE(reader);
+  std::map<std::string, std::vector<float>> found;
+  for (const auto& [name, tensor] : reader->manifest().tensors) {
+    if (!name.starts_with("model.") && !name.starts_with("outer.momentum.")) continue;
+    const Piece whole = Piece::whole(tensor.shape);
+    found[name].resize(static_cast<std::size_t>(whole.elements()));
+    REQUIRE(reader->read_f32(name, tensor.shape, whole, found[name]));
+  }
+  return found;
 }
 
 }  // namespace
@@ -145,6 +162,145 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
   if (job.outer.fragments == 1) CHECK(resumed[0].weights == resumed[1].weights);
 }
 
+TEST_CASE("sites that are stopped within a round go on in it, with the bits of an unstopped run") {
+  const sortie::test::ScopedTempDir dir;
+  std::filesystem::create_directories(dir.path() / "whole");
+  std::filesystem::create_directories(dir.path() / "cut");
+  SitesJob job = saved_rounds(dir.path() / "cut", 18);
+  bool in_exchange = false;
+  std::int64_t at = 3;
+  SUBCASE("in the steps") {}
+  SUBCASE("in the steps of the first round") {
+    at = 1;
+  }
+  SUBCASE("in the steps, one site does fewer of them") {
+    job.hub.steps = [](const std::string& site) { return site == "a" ? 3 : 2; };
+  }
+  SUBCASE("in the steps, before an exchange of fragments") {
+    job.outer.every = 6;
+    job.outer.fragments = 2;
+    job.outer.mix = 0.5;
+    at = 2;
+  }
+  SUBCASE("in the exchange") {
+    in_exchange = true;
+  }
+  SUBCASE("in the exchange, two parts") {
+    in_exchange = true;
+    job.ranks = 2;
+    job.job.topology.tensor_parallel_size = 2;
+  }
+  SitesJob other = job;
+  other.change = saved_rounds(dir.path() / "whole", 0).change;
+  const auto unstopped = Sites(other).run();
+  {
+    SaveSignals signals(600);
+    signals.expect(100);
+    SitesJob first = job;
+    Sites* all = nullptr;
+    std::mutex mutex;
+    std::set<std::string> have_work, in_steps;
+    int asked = 0;
+    first.hub.kills = [&](const std::string& site, const std::string& what, std::int64_t round,
+                          bool answered) {
+      if (round != at) return false;
+      {
+        const std::lock_guard lock(mutex);
+        if (what == "next" && answered) have_work.insert(site);
+        if (what != "ready" || answered) return false;
+        if (++asked == 2 * job.ranks && in_exchange) ::kill(::getpid(), SIGTERM);
+      }
+      // The answer comes too late, also for the site that does its steps faster.
+      while (!(all->hub().dead("a") && all->hub().dead("b")))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    };
+    std::condition_variable changed;
+    first.hub.begins_step = [&](const std::string& site) {
+      std::unique_lock lock(mutex);
+      if (in_exchange || !have_work.contains(site) || !in_steps.insert(site).second) return;
+      if (in_steps.size() == 2) ::kill(::getpid(), SIGTERM);
+      changed.notify_all();
+      changed.wait(lock, [&] { return in_steps.size() == 2; });  // both are in their first step
+      while (!signals.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    Sites sites(first);
+    all = &sites;
+    for (const SiteRun& run : sites.run()) CHECK(run.error.starts_with("stopped by SIGTERM"));
+  }
+  for (const char* site : {"site-a", "site-b"}) {
+    const auto latest = find_latest(dir.path() / "cut" / site, CheckDepth::hashes);
+    REQUIRE(latest);
+    REQUIRE(latest->entry);
+    CHECK(latest->entry->manifest->counters.at("outer.round") == at - 1);
+    CHECK(latest->entry->manifest->counters.at("outer.done") > 0);
+  }
+  Sites sites(job);
+  const auto resumed = sites.run();
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(unstopped[i].error == "");
+    CHECK(resumed[i].error == "");
+    CHECK(resumed[i].weights == unstopped[i].weights);
+    CHECK(resumed[i].whole == unstopped[i].whole);
+  }
+  CHECK(sites.hub().steps_in_vain("a") + sites.hub().steps_in_vain("b") == 0);
+}
+
+TEST_CASE("sites that are stopped between two fragments save one round, and begin it again") {
+  const sortie::test::ScopedTempDir dir;
+  SitesJob job = saved_rounds(dir.path(), 24);
+  job.job.trainer.save_interval = 6;
+  job.outer.every = 6;
+  job.outer.fragments = 2;
+  job.outer.overlap = 1;
+  SUBCASE("f32") {}
+  SUBCASE("4 bits with error feedback, mixed, two parts") {
+    job.outer.wire = config::OuterWire::e2m1;
+    job.outer.error_feedback = true;
+    job.outer.mix = 0.5;
+    job.ranks = 2;
+    job.job.topology.tensor_parallel_size = 2;
+  }
+  {
+    SaveSignals signals(600);
+    signals.expect(100);
+    SitesJob first = job;
+    Sites* all = nullptr;
+    std::atomic<int> asked = 0;
+    first.hub.kills = [&](const std::string&, const std::string& what, std::int64_t round,
+                          bool answered) {
+      if (what != "ready" || round != 3 || answered) return false;
+      const int before = asked++;
+      if (before < 2 * job.ranks) return false;  // the first fragment
+      if (before + 1 == 4 * job.ranks) ::kill(::getpid(), SIGTERM);
+      while (!(all->hub().dead("a") && all->hub().dead("b")))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    };
+    Sites sites(first);
+    all = &sites;
+    for (const SiteRun& run : sites.run()) CHECK(run.error.starts_with("stopped by SIGTERM"));
+    CHECK(sites.hub().commits().back().round == 3);
+    CHECK(sites.hub().commits().back().fragment == 0);
+  }
+  const auto border = outer_values(dir / "site-a" / "step-00000012");
+  for (const char* site : {"site-a", "site-b"}) {
+    const auto latest = find_latest(dir / site, CheckDepth::hashes);
+    REQUIRE(latest);
+    REQUIRE(latest->entry);
+    CHECK(latest->entry->step > 12);
+    CHECK(latest->entry->manifest->counters.at("outer.round") == 2);
+    CHECK(outer_values(latest->entry->folder) == border);
+  }
+  Sites sites(job);
+  for (const SiteRun& run : sites.run()) CHECK(run.error == "");
+  for (const char* site : {"a", "b"}) CHECK(sites.hub().steps_in_vain(site) > 0);
+  // The rounds 1 to 3 had the samples before this.
+  CHECK(sites.hub().grants().front().first == 3 * 6 * 8);
+  CHECK(outer_values(dir / "site-a" / "step-00000024") ==
+        outer_values(dir / "site-b" / "step-00000024"));
+}
+
 TEST_CASE("a checkpoint of other rounds is refused, because steps would be left out or repeated") {
   const sortie::test::ScopedTempDir dir;
   SitesJob job = saved_rounds(dir.path(), 9);
@@ -193,6 +349,37 @@ TEST_CASE("a checkpoint of other rounds is refused, because steps would be left 
     };
     job.job.trainer.train_iterations = 18;
     refused(job, "is at step 9 of a run without rounds");
+  }
+  SUBCASE("a run without sites that has continued that of a site") {
+    for (const SiteRun& run : Sites(job).run()) REQUIRE(run.error == "");
+    config::JobConfig plain = job.job;
+    plain.trainer.load_dir = (dir.path() / "site-a").string();
+    plain.trainer.save_dir = (dir.path() / "plain").string();
+    plain.trainer.train_iterations = 12;
+    {
+      const auto communicator = make_single_communicator();
+      TinyTraining training(plain, *communicator);
+      REQUIRE(training.trainer->run());
+    }
+    const auto checkpoint = dir / "plain" / "step-00000012";
+    auto manifest = check_checkpoint(checkpoint, CheckDepth::hashes);
+    REQUIRE(manifest);
+    CHECK_FALSE(manifest->counters.contains("outer.round"));
+    job.change = [&](std::size_t site, config::JobConfig one) {
+      one.trainer.load_dir = plain.trainer.save_dir;
+      one.trainer.save_dir = (dir.path() / "again" / ("site-" + site_name(site))).string();
+      return one;
+    };
+    job.job.trainer.train_iterations = 18;
+    std::filesystem::create_directories(dir.path() / "again");
+    refused(job, "is at step 12 of a run without rounds");
+    // As older versions have saved it.
+    manifest->counters["outer.round"] = 3;
+    manifest->counters["outer.begin"] = manifest->counters["outer.step"] = 9;
+    const std::string text = to_json(*manifest);
+    std::ofstream(checkpoint / kManifestFile) << text;
+    std::ofstream(checkpoint / kCommitFile) << commit_text(sha256_hex(text));
+    refused(job, "is at step 12 of a run without rounds");
   }
 }
 
