@@ -29,6 +29,8 @@ It starts as the other sites did, with the config of the run, and joins between 
 constexpr const char* kSitesRemoveFooter = R"(Examples:
   sortie sites remove oslo
   sortie sites remove oslo --run k3f9
+
+A site that has failed can be removed, too: its exit code then does not count for that of the run.
 )";
 
 }  // namespace

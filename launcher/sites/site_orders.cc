@@ -117,8 +117,12 @@ asio::awaitable<Result<>> SiteRuns::remove(std::string name) {
   if (!site)
     co_return fail(ErrorCode::usage, fmt::format("the run has no site {}", printable(name)));
   const Result<> over = fail(ErrorCode::usage, fmt::format("site {} has ended already", name));
-  if (site->verdict) co_return over;
-  if (running_ == 1)
+  // A site that has failed can be removed: then its exit code does not count.
+  const auto is_over = [site] {
+    return site->verdict && (site->stopped || site->verdict->exit_code == 0);
+  };
+  if (is_over()) co_return over;
+  if (running_ == 1 && !site->verdict)
     co_return fail(ErrorCode::usage,
                    fmt::format("site {} is the last one; use `sortie stop`", name));
   const std::function<Result<>()> write = [&folder = site->what.folder] {
@@ -127,12 +131,13 @@ asio::awaitable<Result<>> SiteRuns::remove(std::string name) {
   const auto written = co_await file_calls_.call(write, nullptr);
   if (!written) co_return stalled("removed");
   if (!*written) co_return *written;
-  if (site->verdict) co_return over;
+  if (is_over()) co_return over;
+  if (running_ == 0) co_return fail(ErrorCode::usage, "the run is ending");
   site->stopped = true;
   parts_.folder.event(JournalEvent::site, {{"site", name}, {"state", "removed"}});
   parts_.console.message(fmt::format("site {} is removed, by `sortie sites remove`", name));
   outer_->remove_site(name);
-  if (site->loop) site->loop->stop(false, "`sortie sites remove`");
+  if (site->loop && !site->verdict) site->loop->stop(false, "`sortie sites remove`");
   co_return Result<>();
 }
 

@@ -31,7 +31,8 @@ void SiteRuns::site_ended(Site& site) {
   if (!site.stopped && !stopped_ && !early_end_ && verdict.exit_code != 0 && !verdict.adopted &&
       running_ > 0)
     parts_.console.message(
-        fmt::format("site {} has ended with exit code {} and is not restarted; the others continue",
+        fmt::format("site {0} has ended with exit code {1} and is not restarted; the others "
+                    "continue; after `sortie sites remove {0}` its exit code does not count",
                     name, verdict.exit_code));
   note_started();
   changed_.cancel();

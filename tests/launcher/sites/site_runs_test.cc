@@ -247,6 +247,51 @@ TEST_CASE("sites: one that is removed says by which order it ended") {
   CHECK(ended.at("b").starts_with("stopped by `sortie sites remove`"));
 }
 
+TEST_CASE("sites: one that has failed and is removed does not count for the exit code") {
+  SitesInMemory world;
+  std::optional<SiteRuns> runs;
+  std::string again;
+  bool over = false;
+  world.transport.host("host-c").connect_error = Error{ErrorCode::resolve, "no such host"};
+  world.transport.host("host-a").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    nlohmann::json add = {{"do", "add"}, {"site", "c"}, {"hosts", "host-c"}};
+    const auto added = co_await runs->sites_order(std::move(add));
+    CHECK(added);
+    for (std::string state; state != "failed";) {
+      co_await runner.sleep(milliseconds(10));
+      auto states = co_await states_of(*runs);
+      state = states.at("c");
+    }
+    const nlohmann::json remove = {{"do", "remove"}, {"site", "c"}};
+    const auto removed = co_await runs->sites_order(remove);
+    CHECK(removed);
+    const auto twice = co_await runs->sites_order(remove);
+    CHECK_FALSE(twice);
+    again = twice.error().message;
+    over = true;
+    co_await runner.finish(false);
+  };
+  world.transport.host("host-b").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+    const bool started = co_await runner.start();
+    while (started && !over) co_await runner.sleep(milliseconds(10));
+    if (started) co_await runner.finish(false);
+  };
+  runs.emplace(world.parts());
+  REQUIRE(runs->open());
+  std::optional<Verdict> verdict;
+  boost::asio::co_spawn(world.io, runs->run(), [&](std::exception_ptr error, Verdict result) {
+    if (!error) verdict = std::move(result);
+    world.io.stop();
+  });
+  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  CHECK(again == "site c has ended already");
+  REQUIRE(verdict);
+  CHECK(verdict->exit_code == 0);
+  CHECK(verdict->text.empty());
+}
+
 TEST_CASE("sites: the I/O thread goes on while the disk stalls under a site that is added") {
   SitesInMemory world;
   std::optional<SiteRuns> runs;
