@@ -194,6 +194,29 @@ TEST_CASE("push and pull: a pipe and a file of /proc are left out with exit code
   }
 }
 
+TEST_CASE("a host that a signal gives up is not called lost") {
+  struct Steps {
+    static asio::awaitable<Result<>> first() { co_return Result<>(); }
+    static asio::awaitable<Result<wire::FilesDone>> wait(std::shared_ptr<HostSession> session) {
+      std::raise(SIGINT);
+      auto message = co_await session->next();
+      co_return std::unexpected(message.error());
+    }
+  };
+  const test::ScopedVariable chosen(
+      "SORTIE_RUNNER", (fs::path(SORTIE_BINARY).parent_path() / "sortie-runner").string());
+  const config::RunnerConfig runner;
+  HostCrew crew(runner, {"localhost"});
+  const auto work = [](std::size_t, std::shared_ptr<HostSession> session) {
+    return Steps::wait(std::move(session));
+  };
+  REQUIRE(crew.run(Steps::first, work, [] {}));
+  CHECK(crew.interrupted() == 130);
+  REQUIRE(crew.results().at(0).error);
+  CHECK(crew.results().at(0).error->code == ErrorCode::interrupted);
+  CHECK(print_host_errors(crew.results()) == 0);
+}
+
 TEST_CASE("byte counts") {
   CHECK(byte_count(0) == "0 B");
   CHECK(byte_count(1536) == "1.5 KiB");
