@@ -58,6 +58,9 @@ Result<> check_name(std::string_view name) {
         fmt::format("{}: a host is a name alone; set the port in runner.ssh.port or "
                     "~/.ssh/config, and write an IPv6 address as \"[::1]\"",
                     quote(shorten(name))));
+  if (const auto slots = name.find(" slots="); slots != name.npos)
+    return bad(fmt::format("{} is no host name, and lists of hosts have no slots; use --slots {}",
+                           quote(shorten(name)), shorten(name.substr(slots + 7))));
   if (!is_name_start(name.front()) || !std::ranges::all_of(name, is_name_char))
     return bad(
         fmt::format("{} is no host name; use letters, digits, '.', '_' and '-', no '.' or "

@@ -50,6 +50,17 @@ Result<std::size_t> read_at(int fd, char* to, std::size_t length, std::uint64_t 
   return done;
 }
 
+/// Refuses a file that says that it is empty and is not, as those of /proc.
+Result<> check_empty(int fd, const std::string& path) {
+  char byte = 0;
+  const ssize_t count = ::pread(fd, &byte, 1, 0);
+  if (count < 0) return std::unexpected(os_error(errno, path));
+  struct stat now {};
+  if (count == 0 || ::fstat(fd, &now) != 0 || now.st_size != 0) return {};  // it may grow
+  return fail(ErrorCode::io,
+              path + ": has content but no size, as files of /proc; copy what `cat` prints of it");
+}
+
 }  // namespace
 
 TreeScan::TreeScan(std::vector<ScanRoot> roots) : roots_(std::move(roots)) {
@@ -86,16 +97,16 @@ Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool 
     if (entry.size > kMaxFileBytes)
       return fail(ErrorCode::unsupported,
                   fmt::format("{}: larger than {} GiB; split it", path, kMaxFileBytes >> 30));
-    file_.reset(
-        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
-    if (!file_) return std::unexpected(os_error(errno, path));
+    Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
+    if (!file) return std::unexpected(os_error(errno, path));
+    if (entry.size == 0) SORTIE_TRY(check_empty(file.get(), path));
+    file_ = std::move(file);
     paths_.push_back(std::move(path));
     hashing_ = std::move(entry);
     at_ = 0;
     return hash_more();
   } else {
-    return fail(ErrorCode::unsupported,
-                path + ": neither a file, a folder nor a symlink; leave it out");
+    return fail(ErrorCode::io, path + ": neither a file, a folder nor a symlink; leave it out");
   }
   paths_.push_back(std::move(path));
   return Step{std::move(entry), false};

@@ -39,7 +39,8 @@ class TreeScan {
     bool done = false;                     // all entries have been returned
   };
   /// Performs one step. Fails, unless leave_out_failures() was called, for an unreadable file, a
-  /// device or socket, a file that is too large, becomes shorter or is removed meanwhile.
+  /// device or socket, a file of /proc, one that is too large, becomes shorter or is removed
+  /// meanwhile.
   Result<Step> step();
 
   std::uint64_t bytes_hashed() const { return bytes_hashed_; }

@@ -13,6 +13,7 @@
 #include "common/base/elapsed.h"
 #include "common/base/exit_code.h"
 #include "common/base/print_stderr.h"
+#include "common/base/printable.h"
 #include "common/base/quantity.h"
 #include "common/cli/print.h"
 #include "common/config/hostlist.h"
@@ -31,6 +32,8 @@ namespace {
 /// Limit of the size of file lists, over all hosts of a pull.
 constexpr std::uint64_t kListBytes = 512u << 20;
 constexpr std::uint64_t kLeastListBytes = 4u << 20;
+/// Number of files of this machine that can not be sent that are reported by name.
+constexpr std::size_t kMostLeftOut = 100;
 
 int say(const Error& error) {
   print_stderr("{}\n", error.message);
@@ -67,7 +70,7 @@ Summary summary_of(const std::vector<HostResult>& results) {
 using Missing = std::vector<std::vector<Error>>;
 
 std::string json_text(const char* schema, const std::vector<HostResult>& results, double seconds,
-                      const Missing& missing = {}) {
+                      const Missing& missing = {}, const std::vector<Error>& left_out = {}) {
   nlohmann::ordered_json out = {{"schema", schema}, {"seconds", seconds}};
   for (std::size_t i = 0; i < results.size(); ++i) {
     const HostResult& result = results[i];
@@ -91,6 +94,7 @@ std::string json_text(const char* schema, const std::vector<HostResult>& results
     }
     out["hosts"].push_back(std::move(host));
   }
+  for (const Error& error : left_out) out["left_out"].push_back(error.message);
   return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -109,17 +113,27 @@ void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress
   }
 }
 
-/// Prints the result and the errors; returns the exit code of the command.
+/// Prints what of this machine's files was not sent.
+void say_left_out(const std::vector<Error>& left_out) {
+  for (std::size_t i = 0; i < std::min(left_out.size(), kMostLeftOut); ++i)
+    print_stderr("{}\n", sortie::printable(left_out[i].message));
+  if (left_out.size() > kMostLeftOut)
+    print_stderr("{} more files and folders can not be sent\n", left_out.size() - kMostLeftOut);
+}
+
+/// Prints the result and the errors; returns the exit code of the command. A host that failed
+/// determines it before a file that was left out, for which it is always the same.
 int finish(const HostCrew& crew, const std::string& result_text, const Missing& missing = {}) {
   const int printed = cli::print_text("sortie", result_text);
-  std::vector<HostResult> failed;
+  std::vector<HostResult> failed, lacking;
   for (std::size_t i = 0; i < crew.size(); ++i) {
     const HostResult& result = crew.results()[i];
     if (result.error) failed.push_back(result);
     if (i < missing.size())
-      for (const Error& error : missing[i]) failed.push_back({result.host, error, {}});
+      for (const Error& error : missing[i]) lacking.push_back({result.host, error, {}});
   }
-  const int exit_code = print_host_errors(failed);
+  int exit_code = print_host_errors(failed);
+  if (print_host_errors(lacking) != kExitOk && exit_code == kExitOk) exit_code = kExitData;
   if (!crew.interrupted()) return exit_code != kExitOk ? exit_code : printed;
   print_stderr("interrupted; the same command continues from here\n");
   return *crew.interrupted();
@@ -151,14 +165,17 @@ int push_files(const CopyOptions& options) {
   HostCrew crew(targets->runner, targets->hosts);
   LocalTree tree;
   std::uint64_t hashed = 0;
+  std::vector<Error> left_out;
   std::shared_ptr<TreeUpload> upload;
   ProgressLine progress;
   const auto begun = std::chrono::steady_clock::now();
   const auto first = [&]() -> asio::awaitable<Result<>> {
-    auto read =
-        co_await read_local_tree(names->roots, [&](std::uint64_t bytes) { hashed = bytes; });
+    auto read = co_await read_local_tree(
+        names->roots, [&](std::uint64_t bytes) { hashed = bytes; },
+        [&](const Error& why) { left_out.push_back(why); });
     if (!read) co_return std::unexpected(std::move(read).error());
     tree = std::move(*read);
+    if (tree.entries.empty()) co_return std::unexpected(left_out.front());
     const bool relay = relay_pays(options.relay, crew.size(), tree.bytes);
     upload = std::make_shared<TreeUpload>(crew.io().get_executor(), tree, crew.size(), relay,
                                           [&](const std::string& text) {
@@ -186,7 +203,7 @@ int push_files(const CopyOptions& options) {
   const Summary sum = summary_of(crew.results());
   std::string text;
   if (options.json) {
-    text = json_text("sortie/push/1", crew.results(), seconds);
+    text = json_text("sortie/push/1", crew.results(), seconds, {}, left_out);
   } else if (sum.hosts > 0) {
     text = fmt::format("{}, {}, on {} of {} in {:.1f} s: {} written", counted(tree.files, "file"),
                        byte_count(tree.bytes), sum.hosts, counted(crew.size(), "host"), seconds,
@@ -197,7 +214,9 @@ int push_files(const CopyOptions& options) {
       text += fmt::format(", {} from host to host", byte_count(sum.from_hosts));
     text += '\n';
   }
-  return finish(crew, text);
+  const int exit_code = finish(crew, text);
+  say_left_out(left_out);
+  return exit_code == kExitOk && !left_out.empty() ? kExitData : exit_code;
 }
 
 int pull_files(const CopyOptions& options) {

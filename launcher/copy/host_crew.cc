@@ -79,8 +79,11 @@ asio::awaitable<void> HostCrew::conduct(std::function<asio::awaitable<Result<>>(
 asio::awaitable<void> HostCrew::serve(std::size_t index, Work& work) {
   auto done = co_await attempt(index, work);
   HostResult& result = results_[index];
+  result.given_up = !done && interrupted_;
   if (done)
     result.done = std::move(*done);
+  else if (result.given_up)
+    result.error = Error{ErrorCode::interrupted, "interrupted"};
   else
     result.error = std::move(done).error();
   // A failed session is closed at once; a finished one stays open, because others may fetch from
@@ -152,7 +155,7 @@ asio::awaitable<void> HostCrew::tick_loop(std::function<void()> tick) {
 int print_host_errors(const std::vector<HostResult>& results) {
   std::vector<std::pair<std::string, Error>> errors;
   for (const HostResult& result : results)
-    if (result.error) errors.emplace_back(result.host, *result.error);
+    if (result.error && !result.given_up) errors.emplace_back(result.host, *result.error);
   if (errors.empty()) return kExitOk;
   print_stderr("{}\n", sortie::printable_lines(fold_errors(errors)));
   return exit_code_for(errors.front().second.code);

@@ -21,6 +21,7 @@ struct HostResult {
   std::string host;
   std::optional<Error> error;
   wire::FilesDone done;
+  bool given_up = false;  // because of a signal: the error is not the host's, and is not printed
 };
 
 class HostCrew {

@@ -35,9 +35,11 @@ bool names_folder(const std::string& remote) {
 }  // namespace
 
 asio::awaitable<Result<LocalTree>> read_local_tree(std::vector<files::ScanRoot> roots,
-                                                   std::function<void(std::uint64_t)> on_bytes) {
+                                                   std::function<void(std::uint64_t)> on_bytes,
+                                                   std::function<void(const Error&)> on_left_out) {
   LocalTree tree;
   files::TreeScan scan(std::move(roots));
+  if (on_left_out) scan.leave_out_failures(std::move(on_left_out));
   std::uint64_t memory = 0;
   for (;;) {
     auto step = scan.step();

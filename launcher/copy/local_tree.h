@@ -19,9 +19,11 @@ struct LocalTree {
 };
 
 /// Reads and hashes `roots`. `on_bytes` is called with the number of bytes hashed so far. Yields to
-/// other coroutines meanwhile.
+/// other coroutines meanwhile. With `on_left_out`, what can not be read is left out instead of an
+/// error; it is called with the reason.
 boost::asio::awaitable<Result<LocalTree>> read_local_tree(
-    std::vector<files::ScanRoot> roots, std::function<void(std::uint64_t)> on_bytes);
+    std::vector<files::ScanRoot> roots, std::function<void(std::uint64_t)> on_bytes,
+    std::function<void(const Error&)> on_left_out = nullptr);
 
 /// Meaning of the arguments of `sortie push LOCAL... REMOTE`: the folder on the hosts, and the name
 /// of each LOCAL in it.

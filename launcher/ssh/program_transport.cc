@@ -73,14 +73,16 @@ SshFailure not_started(const Shared& shared, Error error) {
   return {std::move(error), false};
 }
 
-SshFailure no_way_in(const Shared& shared, const ChildProcess& process) {
-  return {
-      {ErrorCode::handshake,
-       fmt::format(
-           "{}: not connected within {} ms (all timeouts of runner.ssh together); it printed: "
-           "{}; see whether it waits for an answer",
-           shared.way.key, shared.way.time_to_sign_in.count(), last_words(process.stderr_tail()))},
-      false};
+// `output`: of its stdout.
+SshFailure no_way_in(const Shared& shared, const ChildProcess& process, std::string output) {
+  if (!output.empty() && !output.ends_with('\n')) output += '\n';
+  const std::string said = last_words(output + process.stderr_tail());
+  return {{ErrorCode::handshake,
+           fmt::format("{}: not connected within {} ms (all timeouts of runner.ssh together); it "
+                       "printed{}; see whether it waits for an answer",
+                       shared.way.key, shared.way.time_to_sign_in.count(),
+                       said.empty() ? " nothing" : ": " + said)},
+          false};
 }
 
 SshFailure too_noisy(const Shared& shared, std::size_t bytes) {
@@ -133,7 +135,7 @@ asio::awaitable<void> try_to_open(std::shared_ptr<Shared> shared, std::vector<st
     co_return;
   }
   if (*late) {
-    attempt.failure = no_way_in(*shared, *process);
+    attempt.failure = no_way_in(*shared, *process, std::move(heard));
   } else if (heard.size() >= kMaxNoise) {
     attempt.failure = too_noisy(*shared, heard.size());
   } else {

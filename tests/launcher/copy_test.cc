@@ -2,6 +2,7 @@
 // of a copy command.
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -11,6 +12,7 @@
 #include "common/asio/spawn.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
+#include "launcher/copy/copy_command.h"
 #include "launcher/copy/host_crew.h"
 #include "launcher/copy/local_tree.h"
 #include "launcher/copy/progress.h"
@@ -156,6 +158,63 @@ TEST_CASE("a signal after the last host is done ends the goodbye, and the result
   REQUIRE_MESSAGE(ran, (ran ? "" : ran.error().message));
   CHECK_FALSE(crew.results().at(0).error);
   CHECK_FALSE(crew.interrupted());
+}
+
+namespace {
+
+/// Copies with the runner of this build; `localhost` is the only host.
+int copy_here(int (*command)(const CopyOptions&), std::vector<std::string> paths) {
+  const test::ScopedVariable chosen(
+      "SORTIE_RUNNER", (fs::path(SORTIE_BINARY).parent_path() / "sortie-runner").string());
+  CopyOptions options;
+  options.job.hosts = "localhost";
+  options.paths = std::move(paths);
+  return command(options);
+}
+
+}  // namespace
+
+TEST_CASE("push and pull: a pipe and a file of /proc are left out with exit code 9") {
+  const ScopedTempDir dir;
+  write_text(dir / "tree/a", "x");
+  write_text(dir / "tree/z", "y");
+  REQUIRE(::mkfifo(dir.str("tree/pipe").c_str(), 0600) == 0);
+  SUBCASE("push") {
+    CHECK(copy_here(push_files, {dir.str("tree"), "/proc/version", dir.str("to/")}) == 9);
+    CHECK(test::read_text(dir / "to/tree/a") == "x");
+    CHECK(test::read_text(dir / "to/tree/z") == "y");
+    CHECK_FALSE(fs::exists(dir / "to/tree/pipe"));
+    CHECK_FALSE(fs::exists(dir / "to/version"));
+    CHECK(copy_here(push_files, {dir.str("tree/pipe"), dir.str("to/")}) == 9);
+  }
+  SUBCASE("pull") {
+    CHECK(copy_here(pull_files, {dir.str("tree"), "/proc/version", dir.str("in")}) == 9);
+    CHECK(test::read_text(dir / "in/localhost/tree/z") == "y");
+    CHECK_FALSE(fs::exists(dir / "in/localhost/version"));
+  }
+}
+
+TEST_CASE("a host that a signal gives up is not called lost") {
+  struct Steps {
+    static asio::awaitable<Result<>> first() { co_return Result<>(); }
+    static asio::awaitable<Result<wire::FilesDone>> wait(std::shared_ptr<HostSession> session) {
+      std::raise(SIGINT);
+      auto message = co_await session->next();
+      co_return std::unexpected(message.error());
+    }
+  };
+  const test::ScopedVariable chosen(
+      "SORTIE_RUNNER", (fs::path(SORTIE_BINARY).parent_path() / "sortie-runner").string());
+  const config::RunnerConfig runner;
+  HostCrew crew(runner, {"localhost"});
+  const auto work = [](std::size_t, std::shared_ptr<HostSession> session) {
+    return Steps::wait(std::move(session));
+  };
+  REQUIRE(crew.run(Steps::first, work, [] {}));
+  CHECK(crew.interrupted() == 130);
+  REQUIRE(crew.results().at(0).error);
+  CHECK(crew.results().at(0).error->code == ErrorCode::interrupted);
+  CHECK(print_host_errors(crew.results()) == 0);
 }
 
 TEST_CASE("byte counts") {

@@ -187,6 +187,8 @@ TEST_CASE("expressions keep their order and run the last range fastest") {
   CHECK(expand_host_expression("x,h[01-02], a").value() == Names{"x", "h01", "h02", "a"});
   CHECK(expand_host_expression("r[1-2]n[1-2].dc").value() ==
         Names{"r1n1.dc", "r1n2.dc", "r2n1.dc", "r2n2.dc"});
+  CHECK(expand_host_expression("gpu[01-04] slots=2").error().message ==
+        "\"gpu01 slots=2\" is no host name, and lists of hosts have no slots; use --slots 2");
   CHECK(expand_host_expression("a,b,a").error().message ==
         "host a is twice in \"a,b,a\"; remove one");
 }

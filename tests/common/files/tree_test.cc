@@ -359,6 +359,12 @@ TEST_CASE("what can not be sent is named") {
   REQUIRE_FALSE(scanned);
   CHECK(scanned.error().message.find("from/pipe: neither a file") != std::string::npos);
   CHECK(scan_tree(dir / "nothing", "x").error().code == ErrorCode::not_found);
+  const auto made_up = scan_tree("/proc/version", "x");
+  REQUIRE_FALSE(made_up);
+  CHECK(made_up.error().code == ErrorCode::io);
+  CHECK(made_up.error().message.find("/proc/version: has content but no size") == 0);
+  write_text(dir / "empty", "");
+  CHECK(scan_tree(dir / "empty", "x").value().entries.at(0).size == 0);
 }
 
 TEST_CASE("more files than may be open at a time") {

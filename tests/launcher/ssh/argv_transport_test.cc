@@ -107,6 +107,13 @@ TEST_SUITE("launcher") {
     const Error silent = failure({"sh", "-c", "echo password: >&2; exec sleep 100", "{host}"});
     CHECK(silent.code == ErrorCode::handshake);
     CHECK(silent.message.contains("not connected within 4000 ms"));
-    CHECK(silent.message.contains("password:"));
+    CHECK(silent.message.contains("it printed: password:; see"));
+    world.limits.resolve_timeout = world.limits.connect_timeout = world.limits.handshake_timeout =
+        world.limits.auth_timeout = 100ms;
+    CHECK(failure({"sh", "-c", "exec sleep 100", "{host}"})
+              .message.contains("it printed nothing; see whether it waits for an answer"));
+    const Error both =
+        failure({"sh", "-c", "echo code?; sleep 0.1; echo bad >&2; exec sleep 100", "{host}"});
+    CHECK_MESSAGE(both.message.contains("it printed: code? | bad; see"), both.message);
   }
 }
