@@ -92,7 +92,11 @@ GoOn go_on(const TrainingView& training, const TrainingRun& run) {
 
 std::string checkpoint_text(const TrainingView& training) {
   if (training.checkpoint)
-    return fmt::format("step {}, {}", training.checkpoint->step, training.checkpoint->path);
+    return fmt::format("step {}, {}{}{}", training.checkpoint->step, training.checkpoint->path,
+                       training.checkpoint->suspect ? ", suspect" : "",
+                       training.suspect_step == 0
+                           ? ""
+                           : fmt::format("; that of step {} is suspect", training.suspect_step));
   if (training.start && training.start->save_dir.empty())
     return "none: trainer.save_dir is not set";
   return "none";
