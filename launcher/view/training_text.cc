@@ -70,7 +70,7 @@ std::string secrets_to_export(const TrainingRun& run) {
   return names.empty() ? "" : fmt::format(" (export {} first)", fmt::join(names, " "));
 }
 
-/// Whether something is left to train, and no process does it.
+/// Whether something is left to train or to save, and no process does it.
 bool can_go_on(const TrainingView& training, const TrainingRun& run) {
   return !run.alive && !training.finished();
 }

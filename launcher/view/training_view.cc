@@ -109,6 +109,13 @@ void TrainingView::take(const training::Event& event, double when) {
   std::visit(Taker{*this, when}, event);
 }
 
+bool TrainingView::finished() const {
+  if (steps == 0 || step < steps) return false;
+  // A program of the user may save without telling.
+  if (!start || start->save_dir.empty()) return true;
+  return std::max(checkpoint ? checkpoint->step : 0, suspect_step) >= steps;
+}
+
 double TrainingView::eta_at(double now) const {
   return std::isfinite(eta_s) ? std::max(0.0, eta_s - std::max(0.0, now - time)) : eta_s;
 }

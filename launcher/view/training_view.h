@@ -41,7 +41,8 @@ struct TrainingView {
 
   /// Whether any rank has reported training.
   bool any() const { return start || steps > 0; }
-  bool finished() const { return steps > 0 && step >= steps; }
+  /// Whether all steps are done, and saved if they are to be.
+  bool finished() const;
 
   /// Adds an event. `when`: its arrival time, seconds since 1970.
   void take(const training::Event& event, double when);

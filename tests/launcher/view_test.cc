@@ -230,6 +230,22 @@ TEST_CASE("training: a suspect checkpoint is not one to resume from while there 
                 text);
 }
 
+TEST_CASE(
+    "training: with all steps done and the last of them not saved, the rest is to be repeated") {
+  const Json fresh = {{"type", "start"}, {"step", 0}, {"steps", 20}, {"save_dir", "/c"}};
+  const Json saved = {{"type", "checkpoint"}, {"step", 10}, {"path", "/c/step-10"}};
+  const Json last = {{"type", "step"}, {"step", 20}, {"steps", 20}, {"loss", 2}};
+  const TrainingRun run{"/runs/x", "n", false};
+  const TrainingView failed = taken({fresh, saved, last});
+  CHECK(test::has(training_summary(failed, run), "to resume from step 10:"));
+  CHECK_FALSE(training_json(failed, run, 0)["go_on"].is_null());
+  for (const bool suspect : {false, true}) {
+    const Json end = {
+        {"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}, {"suspect", suspect}};
+    CHECK_FALSE(test::has(training_summary(taken({fresh, saved, last, end}), run), "to resume"));
+  }
+}
+
 TEST_CASE("training: without checkpoints that is said; a finished one has nothing to go on with") {
   const std::string none =
       training_summary(taken({{{"type", "start"}, {"step", 0}, {"steps", 100}},
