@@ -76,6 +76,7 @@ void visit(auto&& member,
   member("seconds", e.seconds);
   member("stall_seconds", e.stall_seconds);
   member("best", e.best);
+  member("suspect", e.suspect);
 }
 
 void visit(auto&& member,

@@ -87,6 +87,7 @@ struct CheckpointEvent {
   double seconds = kUnknown;        // from the capture of its state to the commit
   double stall_seconds = kUnknown;  // part of it in which training was blocked
   bool best = false;  // it has the lowest validation loss and is not one of the regular checkpoints
+  bool suspect = false;  // saved soon after a spike of the loss: a start prefers any other one
 };
 
 /// A checkpoint in the memory of the hosts is complete. The next attempt loads it if the disk has

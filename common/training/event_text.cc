@@ -51,9 +51,10 @@ std::string line_of(const CheckpointEvent& e) {
   const std::string stall = std::isfinite(e.stall_seconds) && e.stall_seconds < e.seconds
                                 ? fmt::format(", training blocked for {:.2f} s", e.stall_seconds)
                                 : "";
-  return fmt::format("step {:>6}  checkpoint {}{} ({}B in {:.1f} s{})", e.step,
+  return fmt::format("step {:>6}  checkpoint {}{}{} ({}B in {:.1f} s{})", e.step,
                      e.best ? "of the lowest validation loss " : "", e.path,
-                     short_number(static_cast<double>(e.bytes)), e.seconds, stall);
+                     e.suspect ? ", suspect" : "", short_number(static_cast<double>(e.bytes)),
+                     e.seconds, stall);
 }
 
 std::string line_of(const MemoryCheckpointEvent& e) {

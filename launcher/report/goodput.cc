@@ -121,16 +121,20 @@ class Accounts {
 
   /// The step from which training can go on after attempt `i`. Checkpoints in memory end with the
   /// run: then a checkpoint of the attempt that was the source of that memory counts, or an earlier
-  /// one.
+  /// one. Suspect ones count if there is no other.
   std::int64_t committed_after(std::size_t i) const {
-    std::int64_t committed = 0;
+    std::int64_t committed = 0, suspect = 0;
     for (;; --i) {
       const Work& work = works_[i];
       for (const RunTimes::Save& save : work.saves)
-        if (alive_ || save.outlives) committed = std::max(committed, save.step);
+        if (alive_ || save.outlives) {
+          std::int64_t& newest = save.suspect ? suspect : committed;
+          newest = std::max(newest, save.step);
+        }
       if (alive_ || !work.from_memory || i == 0) {
         const bool lost = !alive_ && work.from_memory;
-        return lost ? committed : std::max(committed, work.from);
+        if (!lost) committed = std::max(committed, work.from);
+        return committed > 0 ? committed : suspect;
       }
     }
   }

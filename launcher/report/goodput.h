@@ -51,6 +51,7 @@ struct RunTimes {
     std::int64_t step = 0;
     double stall = 0;      // seconds for which training was stalled
     bool outlives = true;  // false: in memory, for restarts of the run alone
+    bool suspect = false;  // a start prefers any other one
   };
   std::optional<double> begun, ended;
   double last = 0;        // time of the latest event

@@ -99,8 +99,8 @@ void RunTimes::take_metric(const Json& event) {
     if (steps.empty()) first_step = known_or_0(step->step_ms) / 1000;
     steps.push_back({*time, step->step});
   } else if (const auto* save = std::get_if<training::CheckpointEvent>(&*known)) {
-    saves.push_back(
-        {*time - known_or_0(save->seconds), save->step, known_or_0(save->stall_seconds)});
+    saves.push_back({*time - known_or_0(save->seconds), save->step, known_or_0(save->stall_seconds),
+                     /*outlives=*/true, save->suspect});
   } else if (const auto* kept = std::get_if<training::MemoryCheckpointEvent>(&*known)) {
     const double stall = known_or_0(kept->stall_seconds);
     saves.push_back({*time - stall, kept->step, stall, /*outlives=*/false});

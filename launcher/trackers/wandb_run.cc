@@ -139,6 +139,31 @@ Result<> WandbRun::begin(const std::string& id, const WandbSettings& settings, d
   return log_.append(wandb_run_record(++number_, id, settings, host_name("host"), now));
 }
 
+/// Reads a row of the file: the summary has the last values of all rows.
+void WandbRun::read_row(std::string_view message) {
+  Reader history(message.data(), message.size());
+  while (history.next()) {
+    if (history.tag() == 1) {
+      std::string key, json;
+      Reader item = history.get_message();
+      while (item.next()) {
+        if (item.tag() == kItemNestedKey)
+          key = item.get_string();
+        else if (item.tag() == kItemJson)
+          json = item.get_string();
+        else
+          item.skip();
+      }
+      if (key.starts_with('_') || admits(key)) summary_[key] = json;
+    } else if (history.tag() == 2) {
+      Reader step = history.get_message();
+      while (step.next(1)) last_step_ = std::max(last_step_, step.get_int64());
+    } else {
+      history.skip();
+    }
+  }
+}
+
 /// Reads the state from the file, and truncates a summary and exit record at its end.
 Result<> WandbRun::resume() try {
   SORTIE_ASSIGN_OR_RETURN(const std::string bytes, log_.read());
@@ -153,11 +178,8 @@ Result<> WandbRun::resume() try {
           if (reader.tag() == kNumber) {
             number = reader.get_int64();
           } else if (reader.tag() == kHistory) {
-            Reader history = reader.get_message();
-            while (history.next(2)) {
-              Reader step = history.get_message();
-              while (step.next(1)) last_step_ = std::max(last_step_, step.get_int64());
-            }
+            const auto row = reader.get_view();
+            read_row({row.data(), row.size()});
           } else if (reader.tag() == kRun) {
             Reader run = reader.get_message();
             while (run.next(17)) {

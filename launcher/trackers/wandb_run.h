@@ -53,6 +53,7 @@ class WandbRun {
   explicit WandbRun(WandbLog log) : log_(std::move(log)) {}
   Result<> begin(const std::string& id, const WandbSettings& settings, double now);
   Result<> resume();
+  void read_row(std::string_view message);
   Result<> flush();
   bool admits(const std::string& name);
 

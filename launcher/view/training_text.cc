@@ -70,7 +70,7 @@ std::string secrets_to_export(const TrainingRun& run) {
   return names.empty() ? "" : fmt::format(" (export {} first)", fmt::join(names, " "));
 }
 
-/// Whether something is left to train, and no process does it.
+/// Whether something is left to train or to save, and no process does it.
 bool can_go_on(const TrainingView& training, const TrainingRun& run) {
   return !run.alive && !training.finished();
 }
@@ -92,7 +92,11 @@ GoOn go_on(const TrainingView& training, const TrainingRun& run) {
 
 std::string checkpoint_text(const TrainingView& training) {
   if (training.checkpoint)
-    return fmt::format("step {}, {}", training.checkpoint->step, training.checkpoint->path);
+    return fmt::format("step {}, {}{}{}", training.checkpoint->step, training.checkpoint->path,
+                       training.checkpoint->suspect ? ", suspect" : "",
+                       training.suspect_step == 0
+                           ? ""
+                           : fmt::format("; that of step {} is suspect", training.suspect_step));
   if (training.start && training.start->save_dir.empty())
     return "none: trainer.save_dir is not set";
   return "none";

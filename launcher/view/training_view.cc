@@ -44,14 +44,20 @@ struct Taker {
     lower(now);
   }
   void operator()(const CheckpointEvent& e) const {
-    const TrainingView::Checkpoint saved{e.step, printable(e.path), when};
+    const TrainingView::Checkpoint saved{e.step, printable(e.path), when, e.suspect};
     if (e.best) view.best_checkpoint = saved;
+    if (e.suspect && view.checkpoint && !view.checkpoint->suspect) {
+      view.suspect_step = std::max(view.suspect_step, e.step);
+      return;
+    }
+    view.suspect_step = 0;
     if (!e.best || !view.checkpoint || view.checkpoint->step < e.step) view.checkpoint = saved;
   }
   void operator()(const MemoryCheckpointEvent& e) const { view.memory_step = e.step; }
   void operator()(const RollbackEvent& e) const {
     view.step = e.to;
     view.memory_step = std::nullopt;
+    view.suspect_step = 0;
     view.checkpoint = TrainingView::Checkpoint{e.to, printable(e.path), when};
     view.time = when;
     // The run has left these steps and removed their checkpoints. The next validation tells the
@@ -101,6 +107,13 @@ struct Taker {
 
 void TrainingView::take(const training::Event& event, double when) {
   std::visit(Taker{*this, when}, event);
+}
+
+bool TrainingView::finished() const {
+  if (steps == 0 || step < steps) return false;
+  // A program of the user may save without telling.
+  if (!start || start->save_dir.empty()) return true;
+  return std::max(checkpoint ? checkpoint->step : 0, suspect_step) >= steps;
 }
 
 double TrainingView::eta_at(double now) const {

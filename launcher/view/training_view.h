@@ -21,6 +21,7 @@ struct TrainingView {
     std::int64_t step = 0;
     std::string path;
     double time = 0;  // seconds since 1970; 0 = before this run
+    bool suspect = false;
   };
 
   std::optional<training::StartEvent> start;
@@ -31,7 +32,8 @@ struct TrainingView {
   double eta_s = training::kUnknown;           // as of `time`
   double time = 0;                             // when `step` was last set, seconds since 1970
   std::optional<Validation> validation, best;  // last; lowest loss
-  std::optional<Checkpoint> checkpoint;        // the newest one from which the next run can resume
+  std::optional<Checkpoint> checkpoint;        // the one from which the next run resumes
+  std::int64_t suspect_step = 0;               // step of a newer one that is suspect; 0 = none
   std::optional<Checkpoint> best_checkpoint;
   std::optional<std::int64_t> memory_step;       // step of the checkpoint in the hosts' memory
   std::map<std::int64_t, std::string> profiles;  // rank -> "HOST:PATH"; "" = in the run folder
@@ -39,7 +41,8 @@ struct TrainingView {
 
   /// Whether any rank has reported training.
   bool any() const { return start || steps > 0; }
-  bool finished() const { return steps > 0 && step >= steps; }
+  /// Whether all steps are done, and saved if they are to be.
+  bool finished() const;
 
   /// Adds an event. `when`: its arrival time, seconds since 1970.
   void take(const training::Event& event, double when);

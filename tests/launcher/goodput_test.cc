@@ -103,6 +103,20 @@ TEST_CASE("a run that ends without a restart loses what no checkpoint has") {
   CHECK(found.restart == 0);
 }
 
+TEST_CASE("suspect checkpoints count if there is no other") {
+  for (const bool all : {false, true}) {
+    MadeUpRun run;
+    run.journal(0, "begin");
+    run.metric(0, "start", {{"step", 0}});
+    run.steps(1, 1, 40);
+    run.metric(20, "checkpoint", {{"step", 20}, {"suspect", all}});
+    run.metric(30, "checkpoint", {{"step", 30}, {"suspect", true}});
+    run.journal(40, "cause", {{"died_at", 1040.0}});
+    run.journal(40, "end", {{"exit_code", 1}});
+    CHECK(run.goodput().lost_steps == (all ? 10 : 20));
+  }
+}
+
 TEST_CASE("checkpoints in memory count for restarts of the run, and are lost with it") {
   MadeUpRun run;
   run.journal(0, "attempt");

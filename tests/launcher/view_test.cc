@@ -17,6 +17,7 @@
 #include "launcher/view/rounds_text.h"
 #include "launcher/view/training_text.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace sortie::launcher {
 namespace {
@@ -201,6 +202,48 @@ TEST_CASE("training: what is in memory is for the run's own restarts, and no pla
       taken({fresh, {{"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}}, kept, again});
   CHECK(training_summary(saved, {"/runs/x", "n", false}).find("to resume from step 20:") !=
         text.npos);
+}
+
+TEST_CASE("training: a suspect checkpoint is not one to resume from while there is another") {
+  const auto saved = [](std::int64_t step, bool suspect) {
+    return Json{{"type", "checkpoint"},
+                {"step", step},
+                {"path", "/c/step-" + std::to_string(step)},
+                {"suspect", suspect}};
+  };
+  const Json fresh = {{"type", "start"}, {"step", 0}, {"steps", 60}, {"save_dir", "/c"}};
+  const auto summary = [](const TrainingView& view) {
+    return training_summary(view, {"/runs/x", "n", false});
+  };
+  std::string text = summary(taken({fresh, saved(15, false), saved(25, true), saved(30, true)}));
+  CHECK_MESSAGE(test::has(text,
+                          "last checkpoint: step 15, /c/step-15; that of step 30 is suspect\n"
+                          "to resume from step 15:"),
+                text);
+  text = summary(taken({fresh, saved(5, true), saved(10, true)}));
+  CHECK_MESSAGE(
+      test::has(text, "last checkpoint: step 10, /c/step-10, suspect\nto resume from step 10:"),
+      text);
+  text =
+      summary(taken({fresh, saved(5, true), saved(10, false), saved(20, true), saved(25, false)}));
+  CHECK_MESSAGE(test::has(text, "last checkpoint: step 25, /c/step-25\nto resume from step 25:"),
+                text);
+}
+
+TEST_CASE(
+    "training: with all steps done and the last of them not saved, the rest is to be repeated") {
+  const Json fresh = {{"type", "start"}, {"step", 0}, {"steps", 20}, {"save_dir", "/c"}};
+  const Json saved = {{"type", "checkpoint"}, {"step", 10}, {"path", "/c/step-10"}};
+  const Json last = {{"type", "step"}, {"step", 20}, {"steps", 20}, {"loss", 2}};
+  const TrainingRun run{"/runs/x", "n", false};
+  const TrainingView failed = taken({fresh, saved, last});
+  CHECK(test::has(training_summary(failed, run), "to resume from step 10:"));
+  CHECK_FALSE(training_json(failed, run, 0)["go_on"].is_null());
+  for (const bool suspect : {false, true}) {
+    const Json end = {
+        {"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}, {"suspect", suspect}};
+    CHECK_FALSE(test::has(training_summary(taken({fresh, saved, last, end}), run), "to resume"));
+  }
 }
 
 TEST_CASE("training: without checkpoints that is said; a finished one has nothing to go on with") {

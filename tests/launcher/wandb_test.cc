@@ -129,6 +129,9 @@ TEST_CASE("a run that goes on appends behind the last step, and forgets its end"
   }
   CHECK(is(records[9], 3));
   CHECK(is(records[10], 18));
+  // A run that has nothing left to do keeps the summary.
+  steps(5, 7, true);
+  CHECK(records_of(test::read_text(file)) == records);
   const auto first = WandbRun::open(dir.path(), kWandbId, {"p", "", "", {}, {}}, 1.0);
   const auto second = WandbRun::open(dir.path(), kWandbId, {"p", "", "", {}, {}}, 1.0);
   REQUIRE_FALSE(second);

@@ -183,7 +183,7 @@ void RunReport::evaluation(const TrainingProgress& progress, const Validation& v
 void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best) {
   if (silent()) return;
   tell(training::CheckpointEvent{step, saved.path.string(), saved.bytes, saved.seconds,
-                                 saved.stall_seconds, best});
+                                 saved.stall_seconds, best, saved.suspect});
 }
 
 void RunReport::memory_checkpoint(const MemoryCheckpoints::Snapshot& snapshot) {
@@ -193,8 +193,9 @@ void RunReport::memory_checkpoint(const MemoryCheckpoints::Snapshot& snapshot) {
 }
 
 void RunReport::last_checkpoint(std::int64_t step, const SavedCheckpoint& saved) {
-  events_.send(training::to_json(training::CheckpointEvent{
-      step, saved.path.string(), saved.bytes, saved.seconds, saved.stall_seconds, false}));
+  events_.send(training::to_json(training::CheckpointEvent{step, saved.path.string(), saved.bytes,
+                                                           saved.seconds, saved.stall_seconds,
+                                                           false, saved.suspect}));
   events_.flush();
 }
 

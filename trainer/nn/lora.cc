@@ -92,6 +92,10 @@ Result<> freeze_parameters(const config::JobConfig& job, ParameterStore& store, 
       parameter->freeze();
     any = any || parameter->trained();
   }
+  if (!any && patterns == Patterns::must_match && job.lora.rank > 0 && job.lora.modules.empty())
+    return fail(ErrorCode::config,
+                "lora.modules: it is empty, so there are no updates, and lora.rank > 0 trains "
+                "nothing else; name some matrices, or leave the key out");
   if (!any && patterns == Patterns::must_match)
     return fail(ErrorCode::config,
                 "optimizer.freeze: every parameter is frozen; leave some to be trained");

@@ -66,8 +66,31 @@ Result<> Optimizer::assign_groups(Patterns matching) {
                                 name, groups_[group_of_[i] - 1].name));
       group_of_[i] = groups_.size();
     }
+    if (matching == Patterns::must_match) SORTIE_TRY(check_last_group(where));
   }
   return {};
+}
+
+/// A group without parameters that are trained would change nothing.
+Result<> Optimizer::check_last_group(const std::string& where) const {
+  bool any = false;
+  for (std::size_t i = 0; i < group_of_.size(); ++i) {
+    if (group_of_[i] != groups_.size()) continue;
+    any = true;
+    if (store_.parameters()[i]->trained()) return {};
+  }
+  if (!any)
+    return fail(ErrorCode::config,
+                where + ": it has no parameter, because exclude takes all of them out of it");
+  if (job_.lora.rank > 0)
+    return fail(ErrorCode::config,
+                fmt::format("{}: all its parameters are frozen, because lora.rank trains only the "
+                            "updates; name these, as include=*{},*{}",
+                            where, kLoraDown, kLoraUp));
+  return fail(ErrorCode::config,
+              where +
+                  ": none of its parameters is trained, because optimizer.freeze has them all; "
+                  "remove the group, or free some");
 }
 
 void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& layout,

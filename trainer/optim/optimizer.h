@@ -30,8 +30,8 @@ class Optimizer {
   /// Whether gradients are not reduced over the ranks that hold the same parameters.
   bool own_gradients() const { return store_.own_momentum().has_value(); }
 
-  /// Assigns parameters to groups. ErrorCode::config for a pattern that matches no parameter, and
-  /// for a parameter that two groups include.
+  /// Assigns parameters to groups. ErrorCode::config for a pattern that matches no parameter, for a
+  /// parameter that two groups include, and for a group of which nothing is trained.
   Result<> assign_groups(Patterns matching = Patterns::must_match);
 
   /// Sets `sum`, f64 [1], to the squared L2 norm of the gradients that this rank counts. They must
@@ -74,6 +74,7 @@ class Optimizer {
     OwnRun run;
     ops::MomentRounding rounding{};  // of moments in bf16
   };
+  Result<> check_last_group(const std::string& where) const;
   /// All runs in the order of the update: by bucket, from the last to the first.
   std::vector<UpdateRun> runs_in_order() const;
   /// Learning rates of a step of the schedule: of parameters in no group, then by group.

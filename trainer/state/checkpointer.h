@@ -52,6 +52,7 @@ struct SavedCheckpoint {
   std::int64_t bytes = 0;      // of all ranks
   double seconds = 0.0;        // from the start of the save to the commit
   double stall_seconds = 0.0;  // how much of that training waited
+  bool suspect = false;        // saved soon after a spike of the loss
   std::string warning;         // old checkpoints that could not be removed; this one is committed
 };
 

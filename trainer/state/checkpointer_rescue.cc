@@ -63,6 +63,7 @@ Result<std::optional<SavedCheckpoint>> Checkpointer::save_alone(const TrainingPr
   SavedCheckpoint saved;
   saved.path = std::move(*path);
   saved.bytes = static_cast<std::int64_t>(bytes);
+  saved.suspect = progress.suspect_steps > 0;
   saved.seconds = saved.stall_seconds = seconds_since(begin);
   return saved;
 }

@@ -284,6 +284,7 @@ Result<SavedCheckpoint> Checkpointer::commit_one(
   SavedCheckpoint saved;
   saved.path = std::move(*path);
   saved.bytes = flight.bytes;
+  saved.suspect = flight.manifest.suspect;
   const Result<> pruned = best ? store.keep_only(flight.step)
                                : store.retain(flight.step, job_.trainer.keep_last,
                                               scrubber_ ? scrubber_->newest_good() : 0);

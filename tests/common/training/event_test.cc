@@ -62,7 +62,7 @@ std::vector<Event> samples() {
       start,
       step,
       EvalEvent{200, 2.25, 1.5, 2.25, 200},
-      CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, 0.1, true},
+      CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, 0.1, true, true},
       MemoryCheckpointEvent{220, 1000000, 0.05},
       RollbackEvent{20, 15, 40, "the loss of 9 is 6.0 times its mean of 1.5", "/c/step-00000015"},
       RoundEvent{3, 150, 7, 2, 1, 1, 1000, 2000, 2900, 12.5, 3.0, 3.5, 0.72, 31.0},
@@ -128,9 +128,8 @@ TEST_CASE("the lines of a log") {
   CHECK(event_line(EvalEvent{300, 2.5, 1.5, 2.25, 200}) ==
         "step    300  validation loss 2.5000  (lowest: 2.2500 at step 200)");
   CHECK(event_line(events[3]) ==
-        "step    200  checkpoint of the lowest validation loss /c/step-00000200 (2.00MB in 1.0 s, "
-        "training "
-        "blocked for 0.10 s)");
+        "step    200  checkpoint of the lowest validation loss /c/step-00000200, suspect (2.00MB "
+        "in 1.0 s, training blocked for 0.10 s)");
   CHECK(event_line(events[6]) ==
         "step    150  round 3 of 2 sites: 1.00kB sent, 2.00kB received, 12.5 s, 3.5 s of them "
         "waiting, "

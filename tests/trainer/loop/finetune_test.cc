@@ -95,8 +95,27 @@ TEST_CASE("patterns that match nothing, and parameters in two groups, are refuse
   CHECK(start_error(job).find("group a: \"nothing.*\" matches no parameter") != std::string::npos);
   job.optimizer.training_groups = {"a include=*norm*", "b include=final_norm.*"};
   CHECK(start_error(job).find("group b: final_norm.weight is in group a too") != std::string::npos);
+  job.optimizer.training_groups = {"a include=layers.0.* exclude=*"};
+  CHECK(start_error(job).find("group a: it has no parameter, because exclude takes all") !=
+        std::string::npos);
+  job.optimizer.freeze = {"layers.0.*"};
+  job.optimizer.training_groups = {"a include=layers.0.*"};
+  CHECK(start_error(job).find("group a: none of its parameters is trained, because "
+                              "optimizer.freeze has them all") != std::string::npos);
+  job.optimizer.training_groups = {"a include=layers.*"};
+  CHECK(start_error(job) == "none");
+  job.optimizer.freeze.clear();
   job.optimizer.training_groups.clear();
   job.lora.rank = 4;
+  const std::string frozen = "optimizer.training_groups: group a: all its parameters are frozen, ";
+  job.optimizer.training_groups = {"a include=*.attention.qkv.weight,embedding.*"};
+  CHECK(start_error(job).starts_with(frozen + "because lora.rank trains only the updates; name "
+                                              "these, as include=*.lora_down,*.lora_up"));
+  job.optimizer.training_groups = {"a include=*.lora_up"};
+  CHECK(start_error(job) == "none");
+  job.optimizer.training_groups.clear();
+  job.lora.modules.clear();
+  CHECK(start_error(job).starts_with("lora.modules: it is empty, "));
   job.lora.modules = {"*.attention.qqq"};
   CHECK(start_error(job).starts_with("lora.modules: \"*.attention.qqq\" matches nothing; names "));
 }
