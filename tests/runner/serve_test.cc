@@ -164,10 +164,11 @@ std::vector<pid_t> children_of(pid_t pid) {
 pid_t waiting_child(pid_t runner, pid_t before) {
   const auto until = steady_clock::now() + RunnerClient::kPatience;
   while (steady_clock::now() < until) {
-    for (const pid_t child : children_of(runner))
-      if (child != before &&
-          !read_text(fmt::format("/proc/{}/comm", child)).starts_with("sortie-keep"))
-        return child;
+    for (const pid_t child : children_of(runner)) {
+      const std::string name = read_text(fmt::format("/proc/{}/comm", child));
+      const bool gone = name.empty();  // a keeper that was reaped meanwhile
+      if (child != before && !gone && !name.starts_with("sortie-keep")) return child;
+    }
     ::usleep(5000);
   }
   FAIL("no process waits for a conversation");
