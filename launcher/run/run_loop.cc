@@ -12,6 +12,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
 #include "common/config/outer.h"
+#include "launcher/plan/plan_container.h"
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/recovery/shrink.h"
 #include "launcher/recovery/spares.h"
@@ -71,6 +72,7 @@ asio::awaitable<Verdict> RunLoop::run() {
     // Adopted ranks run already, so adoption must not wait.
     if (adopts && memory_) spawn(parts_.attempt.executor, hold_memory());
     if (!adopts && memory_) co_await hold_memory();
+    if (!adopts && plan_.container) co_await read_logins();
     if (!adopts && stop_order_) {
       verdict = Verdict();
       verdict.exit_code = stop_order_->exit_code;
@@ -100,6 +102,28 @@ asio::awaitable<void> RunLoop::hold_memory() {
   std::vector<std::string> hosts;
   for (const HostPlan& host : plan_.hosts) hosts.push_back(host.name);
   return memory_->hold(std::move(hosts));
+}
+
+/// Reads runner.container.credentials_file, for each attempt anew: a login may expire in a run of
+/// weeks. While the disk does not answer, those of the last attempt are used.
+asio::awaitable<void> RunLoop::read_logins() {
+  const std::string& path = job_.runner.container.credentials_file;
+  if (path.empty()) co_return;
+  const std::function<Result<std::string>()> work = [container = job_.runner.container] {
+    return read_credentials(container);
+  };
+  auto answer = co_await parts_.file_calls.call(work, give_up_);
+  Result<std::string>& logins = parts_.attempt.credentials;
+  if (answer) {
+    logins = std::move(*answer);
+    co_return;
+  }
+  const std::string stalled =
+      fmt::format("runner.container.credentials_file: {}: the disk does not answer", path);
+  if (started_.empty() || !logins)
+    logins = fail(ErrorCode::timeout, stalled);
+  else if (!stop_order_)
+    parts_.attempt.console.error(stalled + "; the logins of the last attempt are used");
 }
 
 asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {

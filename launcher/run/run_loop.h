@@ -41,7 +41,8 @@ class RunLoop : public SupervisedRun {
   };
   struct Parts {
     Attempt::Parts attempt;  // for each attempt; `adopts` and `cgroups` for the first one only
-    /// Calls known_hosts, cordon and note_blames on its thread: they may block.
+    /// Calls known_hosts, cordon and note_blames on its thread, and reads logins there: they may
+    /// block.
     FileCalls& file_calls;
     Replan replan;                               // empty: restarts use the same hosts only
     std::vector<config::HostSlots> hosts = {};   // hosts of `plan`
@@ -158,6 +159,7 @@ class RunLoop : public SupervisedRun {
   bool recovers() const;
   void drop_finished();
   boost::asio::awaitable<void> hold_memory();
+  boost::asio::awaitable<void> read_logins();
 
   Parts parts_;
   const config::JobConfig& first_job_;

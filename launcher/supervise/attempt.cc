@@ -166,7 +166,10 @@ asio::awaitable<Verdict> Attempt::run() {
   // 1. Read the files for the hosts. Then on every host: connect, authenticate, start the runner.
   bool readable = true;
   if (!parts_.adopts) readable = co_await read_staged();
-  if (readable && !parts_.adopts) readable = read_credentials_file();
+  if (readable && !parts_.credentials) {
+    blame_files(parts_.credentials.error());
+    readable = false;
+  }
   if (readable) co_await for_all_hosts(&Attempt::connect_host);
   bool may_start = false;
   if (parts_.adopts) {

@@ -73,6 +73,9 @@ class Attempt {
     std::map<std::string, std::string> cgroups = {};
     // The last step that the previous attempt has done; nullopt = unknown, or no previous attempt.
     std::optional<std::uint64_t> reached_before = {};
+    // Logins for image registries (runner.container.credentials_file), or why they can not be read:
+    // then no host is reached.
+    Result<std::string> credentials = {};
     // Called for a host that was reported as slow (watchdog.straggler_ratio). May be empty.
     std::function<void(const std::string& host)> on_slow = {};
     // Handles questions of site leaders (common/training/outer.h). Empty: they are refused.
@@ -199,7 +202,6 @@ class Attempt {
   boost::asio::awaitable<bool> read_staged();
   void note_staged();
   void blame_files(const Error& error);
-  bool read_credentials_file();
   boost::asio::awaitable<void> image_host(std::size_t index);
   wire::Message image_order_message() const;
   bool take_image_message(Host& host, const wire::Message& message);
@@ -298,7 +300,6 @@ class Attempt {
   std::vector<Rank> ranks_;
   PmixRelay relay_;
   std::unique_ptr<Stager> stager_;                           // if the job stages files
-  std::string credentials_;                                  // for image registries
   std::string image_id_;                                     // the same on all hosts
   bool imaging_ = false;                                     // hosts are getting the image
   std::unique_ptr<tunnel::MeshSetup> mesh_;                  // if the job has a tunnel

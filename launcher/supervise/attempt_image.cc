@@ -32,20 +32,8 @@ std::string short_id(const std::string& id) {
 
 }  // namespace
 
-/// Reads the credentials file before any connection is made.
-bool Attempt::read_credentials_file() {
-  if (!plan_.container || parts_.adopts) return true;
-  auto text = read_credentials(job_.runner.container);
-  if (text) {
-    credentials_ = std::move(*text);
-    return true;
-  }
-  blame_files(text.error());
-  return false;
-}
-
 wire::Message Attempt::image_order_message() const {
-  wire::ImageOrder order = image_order(job_.runner.container, credentials_);
+  wire::ImageOrder order = image_order(job_.runner.container, *parts_.credentials);
   order.heartbeat_interval_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_interval.count());
   order.heartbeat_timeout_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_timeout.count());
   return order;

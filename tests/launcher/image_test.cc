@@ -2,11 +2,15 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <future>
+
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "launcher/plan/plan_container.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
 #include "tests/support/patience.h"
+#include "tests/support/text.h"
 
 namespace sortie::launcher {
 namespace {
@@ -25,6 +29,7 @@ struct Image {
   wire::Message answer;
   std::vector<std::string> progress = {};
   milliseconds takes{0};
+  FakeHost::Script then = test::succeed;
 };
 
 wire::ImageReady image(const std::string& id, bool pulled = false) {
@@ -48,7 +53,7 @@ awaitable<void> with_image(FakeRunner& runner, std::shared_ptr<Image> what) {
     co_await runner.sleep(milliseconds(50));
   }
   runner.send(what->answer);
-  co_await test::succeed(runner);
+  co_await what->then(runner);
 }
 
 FakeHost::Script answers(Image what) {
@@ -220,6 +225,65 @@ TEST_CASE(
     CHECK(verdict.text.find("c2VjcmV0") == std::string::npos);
     CHECK(!launch.transport.has_runner("h1"));
   }
+}
+
+/// A launch with a file of logins, on a disk that stalls with stall().
+struct StalledLogins : ContainerLaunch {
+  StalledLogins() : ContainerLaunch({{"h1", {0}}}) {
+    test::write_text(dir / "config.json", kLogins);
+    ::chmod(dir.str("config.json").c_str(), 0600);
+    job.runner.container.credentials_file = dir.str("config.json");
+    files = &impatient;
+  }
+  /// Until the end of run().
+  void stall() {
+    const std::function<int()> wait = [back = back] {
+      back.wait();
+      return 0;
+    };
+    spawn(io.get_executor(), hold(wait));
+  }
+  Verdict run() {
+    Verdict verdict = ContainerLaunch::run();
+    disk_is_back.set_value();
+    CHECK(impatient.drain(std::chrono::seconds(60)));
+    return verdict;
+  }
+
+  static constexpr const char* kLogins = R"({"auths":{"reg.example":{"auth":"bWU6aHVudGVyMg=="}}})";
+  FileCalls impatient{io.get_executor(), milliseconds(300)};
+  std::promise<void> disk_is_back;
+  std::shared_future<void> back = disk_is_back.get_future().share();
+
+ private:
+  awaitable<void> hold(std::function<int()> wait) { (void)co_await impatient.call(wait, nullptr); }
+};
+
+TEST_CASE("a disk that stalls under the file of logins: no host is reached") {
+  StalledLogins launch;
+  launch.stall();
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == exit_code_for(ErrorCode::timeout));
+  CHECK_MESSAGE(test::has(verdict.text, "config.json: the disk does not answer"), verdict.text);
+  CHECK(!launch.transport.has_runner("h1"));
+}
+
+TEST_CASE("a disk that stalls under the file of logins: a restart uses those of the last attempt") {
+  StalledLogins launch;
+  launch.job.recovery.max_restarts = 1;
+  launch.job.recovery.backoff = milliseconds(1);
+  const auto fails = test::after_start([&launch](FakeRunner& runner) {
+    launch.stall();
+    runner.exit_rank(runner.job.ranks[0].rank, 1);
+  });
+  test::in_turn(launch.host("h1"), {answers({image(kId), {}, {}, fails}), answers({image(kId)})});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(launch.events_named("attempt").size() == 2);
+  CHECK_MESSAGE(
+      test::has(launch.shown, "the disk does not answer; the logins of the last attempt are used"),
+      launch.shown);
+  CHECK(launch.runner("h1").all<wire::ImageOrder>().at(0).credentials == StalledLogins::kLogins);
 }
 
 TEST_CASE("a host that speaks to containerd says through which client") {
