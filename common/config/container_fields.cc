@@ -53,7 +53,7 @@ std::vector<Field> container_fields() {
      "More arguments of the engine's run command, before the image"},
     {"runner.container.scope", container<&Container::scope>, Choices{{"host", "rank"}}, "",
      "One container per host that holds all its ranks, or one per rank"},
-    {"runner.container.cpus", container<&Container::cpus>, NumberRange{0, 65536}, "CPUs",
+    {"runner.container.cpus", container<&Container::cpus>, NumberRange{0, 65536, false, false, true}, "CPUs",
      "CPU limit of a rank; 0 = no limit. With one container per host the limit is the sum over its ranks"},
     {"runner.container.memory", container<&Container::memory>, Form{"a size like 32GiB", check_size}, "",
      "Memory limit of a rank; empty = no limit. With one container per host the limit is the sum over its ranks"},

@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "common/base/check.h"
 #include "common/config/container_forms.h"
@@ -54,6 +56,27 @@ std::string out_of_range(const Field& field, const std::string& value) {
   return fmt::format("{} is out of range; use {}", value, allowed_text(field));
 }
 
+bool in_range(const NumberRange& range, auto value) {
+  const auto min = static_cast<decltype(value)>(range.min);
+  const auto max = static_cast<decltype(value)>(range.max);
+  return (range.without_min ? value > min : value >= min) &&
+         (range.without_max ? value < max : value <= max);
+}
+
+/// A value that the trainer reads as f32 must be in the range there, too, and not be lost.
+std::string check_number(const Field& field, const NumberRange& range, double value) {
+  if (!in_range(range, value)) return out_of_range(field, number_text(value));
+  if (range.wide) return {};
+  constexpr float kLeast = std::numeric_limits<float>::min();
+  if (value != 0 && std::abs(value) < double{kLeast})
+    return fmt::format("{} is lost in f32, which the trainer computes in; use at least {}{}",
+                       number_text(value), kLeast, in_range(range, 0.0) ? ", or 0" : "");
+  if (!in_range(range, static_cast<float>(value)))
+    return fmt::format("{} is {} in f32, which the trainer computes in; use {}", number_text(value),
+                       static_cast<float>(value), allowed_text(field));
+  return {};
+}
+
 std::string check_text(const Field& field, std::string_view text) {
   if (const auto* choices = std::get_if<Choices>(&field.rule)) return check_choice(*choices, text);
   if (std::string error = check_any(text); !error.empty()) return error;
@@ -96,56 +119,57 @@ std::string_view name_of(const Field& field) {
 }
 
 std::string check_value(const Field& field, const JobConfig& job) {
-  return std::visit(
-      Overload{
-          [&](const bool*) { return std::string(); },
-          [&](const std::int64_t* value) {
-            const auto* range = std::get_if<IntegerRange>(&field.rule);
-            SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
-            return *value >= range->min && *value <= range->max
-                       ? std::string()
-                       : out_of_range(field, fmt::format("{}", *value));
-          },
-          [&](const double* value) {
-            const auto* range = std::get_if<NumberRange>(&field.rule);
-            SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
-            const bool above = range->without_min ? *value > range->min : *value >= range->min;
-            const bool below = range->without_max ? *value < range->max : *value <= range->max;
-            return above && below ? std::string() : out_of_range(field, number_text(*value));
-          },
-          [&](const std::string* value) { return check_text(field, *value); },
-          [&](const std::vector<std::string>* value) {
-            for (const std::string& item : *value)
-              if (std::string error = check_text(field, item); !error.empty()) return error;
-            return std::string();
-          },
-          [&](const std::map<std::string, std::string>* value) {
-            for (const auto& [name, text] : *value) {
-              if (std::string error = check_text(field, name); !error.empty()) return error;
-              if (check_any(text).empty()) continue;
-              return fmt::format("the value of {} has a NUL character; remove it", name);
-            }
-            return std::string();
-          },
-          [&](const Milliseconds* value) {
-            const auto* range = std::get_if<DurationRange>(&field.rule);
-            SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
-            return *value >= duration(range->min) && *value <= duration(range->max)
-                       ? std::string()
-                       : out_of_range(field, quote(duration_text(*value)));
-          },
-          [&](const std::vector<std::vector<std::string>>* value) {
-            const auto* form = std::get_if<Form>(&field.rule);
-            SORTIE_CHECK(form != nullptr, "{} has no form", field.key);
-            for (const std::vector<std::string>& items : *value) {
-              for (const std::string& item : items)
-                if (std::string error = check_any(item); !error.empty()) return error;
-              if (std::string error = form->check(join_items(items)); !error.empty()) return error;
-            }
-            return std::string();
-          },
-      },
-      slot_of(field, job));
+  return std::visit(Overload{
+                        [&](const bool*) { return std::string(); },
+                        [&](const std::int64_t* value) {
+                          const auto* range = std::get_if<IntegerRange>(&field.rule);
+                          SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
+                          return *value >= range->min && *value <= range->max
+                                     ? std::string()
+                                     : out_of_range(field, fmt::format("{}", *value));
+                        },
+                        [&](const double* value) {
+                          const auto* range = std::get_if<NumberRange>(&field.rule);
+                          SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
+                          return check_number(field, *range, *value);
+                        },
+                        [&](const std::string* value) { return check_text(field, *value); },
+                        [&](const std::vector<std::string>* value) {
+                          for (const std::string& item : *value)
+                            if (std::string error = check_text(field, item); !error.empty())
+                              return error;
+                          return std::string();
+                        },
+                        [&](const std::map<std::string, std::string>* value) {
+                          for (const auto& [name, text] : *value) {
+                            if (std::string error = check_text(field, name); !error.empty())
+                              return error;
+                            if (check_any(text).empty()) continue;
+                            return fmt::format("the value of {} has a NUL character; remove it",
+                                               name);
+                          }
+                          return std::string();
+                        },
+                        [&](const Milliseconds* value) {
+                          const auto* range = std::get_if<DurationRange>(&field.rule);
+                          SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
+                          return *value >= duration(range->min) && *value <= duration(range->max)
+                                     ? std::string()
+                                     : out_of_range(field, quote(duration_text(*value)));
+                        },
+                        [&](const std::vector<std::vector<std::string>>* value) {
+                          const auto* form = std::get_if<Form>(&field.rule);
+                          SORTIE_CHECK(form != nullptr, "{} has no form", field.key);
+                          for (const std::vector<std::string>& items : *value) {
+                            for (const std::string& item : items)
+                              if (std::string error = check_any(item); !error.empty()) return error;
+                            if (std::string error = form->check(join_items(items)); !error.empty())
+                              return error;
+                          }
+                          return std::string();
+                        },
+                    },
+                    slot_of(field, job));
 }
 
 std::string allowed_text(const Field& field) {

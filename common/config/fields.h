@@ -32,6 +32,7 @@ struct IntegerRange {
 struct NumberRange {
   double min, max;
   bool without_min = false, without_max = false;  // the bound itself is excluded
+  bool wide = false;  // the key is read as f64: the trainer reads others as f32
 };
 struct DurationRange {
   std::string_view min, max;

@@ -75,7 +75,7 @@ const Field kRecoveryFields[] = {
      "Number of first steps of an attempt that are excluded from learned limits"},
     {"watchdog.dump_timeout", watchdog<&Watchdog::dump_timeout>, DurationRange{"0s", "10m"}, "",
      "Timeout for collecting the stacks of all ranks before hung ranks are killed; 0s = no stacks", kUser},
-    {"watchdog.straggler_ratio", watchdog<&Watchdog::straggler_ratio>, NumberRange{0, 100}, "",
+    {"watchdog.straggler_ratio", watchdog<&Watchdog::straggler_ratio>, NumberRange{0, 100, false, false, true}, "",
      "A host whose own work takes this many times the median of all hosts is reported as slow; 0 = off", kUser},
     {"watchdog.straggler_windows", watchdog<&Watchdog::straggler_windows>, IntegerRange{1, 10'000}, "windows",
      "Number of consecutive ten-second windows in which a host must be that slow", kUser},

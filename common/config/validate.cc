@@ -212,6 +212,14 @@ std::vector<Violation> validate_training(const JobConfig& job) {
     rules.broken("D5", {"data.tokenizer", "data.chat_files", "data.validation_chat_files"},
                  "conversations are tokenized when training starts; set it, to \"hf:FILE\" with "
                  "the tokenizer.json of the model for instance");
+  if (job.data.sampler != "sortie" && !job.data.chat_files.empty())
+    rules.broken("D6", {"data.sampler", "data.chat_files"},
+                 fmt::format("\"{}\" is an order of token files, and conversations are shuffled "
+                             "anew in every epoch; remove it",
+                             job.data.sampler));
+  if (!job.data.pack_conversations && !chats)
+    rules.broken("D6", {"data.pack_conversations", "data.chat_files"},
+                 "there are no conversations to pack, because data.chat_files is empty; remove it");
   const std::size_t prefixes = job.data.data_prefixes.size();
   if (!job.data.weights.empty() && job.data.weights.size() != prefixes)
     rules.broken("D3", {"data.weights", "data.data_prefixes"},

@@ -22,10 +22,14 @@ struct Violation {
 /// resolve_batch().
 std::vector<Violation> validate(const JobConfig& job);
 
+/// The rules over the schedule and the training groups (validate_schedule.cc), a part of
+/// check_training().
+std::vector<Violation> check_schedules(const JobConfig& job);
+
 /// The part of validate() about [optimizer], [learning_rate_scheduler], [trainer] and [profiler].
 std::vector<Violation> check_training(const JobConfig& job);
 
-/// Additional rules for jobs of sortie-train (runner.program empty): D1 and D3 to D5, about data.
+/// Additional rules for jobs of sortie-train (runner.program empty): D1 and D3 to D6, about data.
 /// Not part of validate(), because a job for another program needs no token files.
 std::vector<Violation> validate_training(const JobConfig& job);
 

@@ -1,14 +1,12 @@
-// Rules about the length of the run, the schedule, the optimizer and the trainer.
+// Rules about the optimizer and the trainer.
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <set>
 
 #include "common/config/forms.h"
 #include "common/config/mesh.h"
 #include "common/config/outer.h"
 #include "common/config/text.h"
-#include "common/config/training_groups.h"
 #include "common/config/validate.h"
 #include "common/config/validation_sets.h"
 
@@ -16,64 +14,6 @@ namespace sortie::config {
 namespace {
 
 using Violations = std::vector<Violation>;
-
-void check_schedule(const LearningRateSchedulerConfig& schedule, const TrainerConfig& trainer,
-                    Violations& found) {
-  const std::string section = "learning_rate_scheduler.";
-  if (schedule.learning_rate_minimum > schedule.learning_rate)
-    found.push_back({"L1",
-                     {section + "learning_rate_minimum", section + "learning_rate"},
-                     fmt::format("{} is above learning_rate = {}; lower it",
-                                 number_text(schedule.learning_rate_minimum),
-                                 number_text(schedule.learning_rate))});
-  const bool explicit_iters = schedule.learning_rate_decay_iters != 0;
-  // The number of steps in epochs is known only once the data is open; it is checked then.
-  if (!explicit_iters && trainer.train_epochs != 0) return;
-  const std::int64_t iters =
-      explicit_iters ? schedule.learning_rate_decay_iters : trainer.train_iterations;
-  const std::string end =
-      explicit_iters ? section + "learning_rate_decay_iters" : "trainer.train_iterations";
-  const std::string end_name =
-      explicit_iters ? "learning_rate_decay_iters" : "trainer.train_iterations";
-  const std::string& style = schedule.learning_rate_decay_style;
-  if (style == "constant") return;
-  if (schedule.learning_rate_warmup_steps >= iters)
-    found.push_back(
-        {"L1",
-         {section + "learning_rate_warmup_steps", end, section + "learning_rate_decay_style"},
-         fmt::format("{} leaves no step to decay in, because the decay ends at step {} ({}); use "
-                     "less, or learning_rate_decay_style = \"constant\"",
-                     schedule.learning_rate_warmup_steps, iters, end_name)});
-  else if (style == "warmup-stable-decay" &&
-           schedule.learning_rate_warmup_steps + schedule.wsd_decay_steps > iters)
-    found.push_back(
-        {"L1",
-         {section + "wsd_decay_steps", section + "learning_rate_warmup_steps", end},
-         fmt::format("{} steps of decay after {} of warm-up are more than the {} of {}; use at "
-                     "most {}",
-                     schedule.wsd_decay_steps, schedule.learning_rate_warmup_steps, iters, end_name,
-                     iters - schedule.learning_rate_warmup_steps)});
-}
-
-void check_groups(const JobConfig& job, Violations& found) {
-  std::set<std::string> names;
-  for (const std::string& line : job.optimizer.training_groups) {
-    const auto group = parse_training_group(line, job.learning_rate_scheduler);
-    if (!group) continue;  // rule F1 reports it
-    if (!names.insert(group->name).second)
-      found.push_back(
-          {"O1",
-           {"optimizer.training_groups"},
-           fmt::format("{} is there twice; give each group a name of its own", group->name)});
-    Violations wrong;
-    check_schedule(group->schedule, job.trainer, wrong);
-    for (const Violation& violation : wrong)
-      found.push_back({"O1",
-                       {"optimizer.training_groups", violation.keys.front()},
-                       fmt::format("group {}: {}: {}", group->name, violation.keys.front(),
-                                   violation.message)});
-  }
-}
 
 /// Rule O2: keys that only the other optimizer reads must not be set.
 void check_optimizer_keys(const OptimizerConfig& optimizer, Violations& found) {
@@ -277,8 +217,7 @@ void check_trainer(const JobConfig& job, Violations& found) {
 
 std::vector<Violation> check_training(const JobConfig& job) {
   Violations found;
-  check_schedule(job.learning_rate_scheduler, job.trainer, found);
-  check_groups(job, found);
+  for (Violation& violation : check_schedules(job)) found.push_back(std::move(violation));
   check_optimizer_keys(job.optimizer, found);
   check_demo(job, found);
   check_trainer(job, found);

@@ -24,8 +24,10 @@ Result<> write_stream(const fs::path& path, ByteStream& stream, const Writing& w
     if (written && writing.on_written) writing.on_written(bytes.size());
     return written.has_value();
   });
-  SORTIE_TRY(written);
-  return file.finish();
+  if (written) written = file.finish();
+  std::error_code ignored;
+  if (!written) fs::remove(path, ignored);
+  return written;
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ struct Writing {
 
 /// Writes a new safetensors file and fsyncs it; a second thread hashes it meanwhile. Tensors are
 /// ordered by falling element size, then by name, so that each is aligned to its element. The
-/// caller must fsync the folder. On failure the caller must remove the file.
+/// caller must fsync the folder. On failure there is no file, unless it existed before.
 Result<WrittenFile> write_safetensors(const std::filesystem::path& path,
                                       std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,

@@ -8,8 +8,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/config/saved.h"
-#include "trainer/checkpoint/find.h"
-#include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/open_checkpoint.h"
 #include "trainer/checkpoint/weight_types.h"
 #include "trainer/hf/import.h"
 #include "trainer/hf/llmc.h"
@@ -21,18 +20,6 @@ namespace sortie::trainer {
 namespace {
 
 namespace fs = std::filesystem;
-
-Result<fs::path> find_checkpoint(const fs::path& place) {
-  std::error_code ignored;
-  if (fs::exists(place / kCommitFile, ignored)) return place;
-  SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place));
-  if (!latest.entry)
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: neither a committed checkpoint nor a Hugging Face folder (no "
-                            "config.json)",
-                            place.string()));
-  return latest.entry->folder;
-}
 
 /// Declares the parameters without memory for them, so that a file's content is checked before
 /// allocation.
@@ -174,10 +161,12 @@ Result<> merge_updates(const OpenedModel& opened, const config::LoraConfig& lora
 Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threads, Device device,
                             const OnProgress& progress) {
   OpenedModel& opened = found.opened;
-  SORTIE_ASSIGN_OR_RETURN(const fs::path folder, find_checkpoint(place));
   // Every byte: what is made of a damaged checkpoint would look sound.
-  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
-                          CheckpointReader::open(folder, CheckDepth::files, progress));
+  SORTIE_ASSIGN_OR_RETURN(
+      CheckpointReader reader,
+      open_checkpoint(place, CheckDepth::files, ", nor the config.json of a Hugging Face model",
+                      progress));
+  const fs::path folder = reader.folder();
   SORTIE_ASSIGN_OR_RETURN(
       const config::JobConfig job,
       config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));

@@ -110,12 +110,9 @@ void reset(ModelConfig& model, const RopeDefaults& defaults) {
   model.rope_scaling_mscale_all_dim = plain.rope_scaling_mscale_all_dim;
 }
 
-/// model.num_positions must be set.
-Result<> read_rope(const Json& json, ModelConfig& model, const RopeDefaults& defaults) {
-  const Json* parameters = find_value(json, "rope_parameters");
-  if (parameters == nullptr) parameters = find_value(json, "rope_scaling");
-  static const Json kNone = Json::object();
-  const Json& rope = parameters != nullptr ? *parameters : kNone;
+/// Reads `rope` and what is beside it in the file.
+Result<> read_parameters(const Json& json, const Json& rope, const RopeDefaults& defaults,
+                         ModelConfig& model) {
   if (!rope.is_object())
     return std::unexpected(
         config_problem(fmt::format("rope parameters are {}, not an object", rope.dump())));
@@ -167,14 +164,38 @@ Json rope_values(const ModelConfig& model) {
   return rope;
 }
 
+bool same_rope(const ModelConfig& one, const ModelConfig& other) {
+  return one.rotary_embedding_base == other.rotary_embedding_base &&
+         one.rotary_percentage == other.rotary_percentage && rope_values(one) == rope_values(other);
+}
+
+/// model.num_positions must be set. transformers 5 reads rope_parameters only if rope_scaling is
+/// empty, and 4 does not know them: a file with both must mean the same by each.
+Result<> read_rope(const Json& json, ModelConfig& model, const RopeDefaults& defaults) {
+  static const Json kNone = Json::object();
+  const auto find = [&](const char* key) {
+    const Json* found = find_value(json, key);
+    return found == nullptr || *found == kNone ? nullptr : found;
+  };
+  const Json* version4 = find("rope_scaling");
+  const Json* version5 = find("rope_parameters");
+  const Json& first = version4 != nullptr ? *version4 : version5 != nullptr ? *version5 : kNone;
+  SORTIE_TRY(read_parameters(json, first, defaults, model));
+  if (version4 == nullptr || version5 == nullptr) return {};
+  ModelConfig other = model;
+  SORTIE_TRY(read_parameters(json, *version5, defaults, other));
+  if (same_rope(model, other)) return {};
+  return std::unexpected(config_problem(
+      fmt::format("rope_scaling is {} and rope_parameters is {}, which mean different models; keep "
+                  "the one that the model was trained with",
+                  version4->dump(), version5->dump())));
+}
+
 void write_rope_as(const ModelConfig& model, Json& json, const RopeDefaults& defaults) {
   ModelConfig old = model;
   const bool described = json.contains("rope_parameters") || json.contains("rope_theta") ||
                          json.contains("rotary_pct") || json.contains("rope_scaling");
-  if (described && read_rope(json, old, defaults) &&
-      old.rotary_embedding_base == model.rotary_embedding_base &&
-      old.rotary_percentage == model.rotary_percentage && rope_values(old) == rope_values(model))
-    return;
+  if (described && read_rope(json, old, defaults) && same_rope(old, model)) return;
   const bool version4 = described && !json.contains("rope_parameters");
   Json rope = rope_values(model);
   const bool partial = defaults.share != 1.0;

@@ -1,16 +1,14 @@
 #include "trainer/state/model_loader.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/base/atomic_file.h"
-#include "common/base/log.h"
 #include "common/config/saved.h"
-#include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/open_checkpoint.h"
 #include "trainer/hf/import.h"
 #include "trainer/hf/open_model.h"
 #include "trainer/loop/trainer.h"
@@ -20,34 +18,6 @@
 
 namespace sortie::trainer {
 namespace {
-
-Result<CheckpointReader> open_checkpoint(const std::filesystem::path& place, CheckDepth depth,
-                                         const OnProgress& progress) {
-  std::error_code ignored;
-  if (std::filesystem::exists(place / kCommitFile, ignored))
-    return CheckpointReader::open(place, depth, progress);
-  if (!std::filesystem::exists(place, ignored))
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: no such folder; name a checkpoint, or the trainer.save_dir of a "
-                            "training",
-                            place.string()));
-  SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place, depth, progress));
-  if (!latest.entry && !latest.skipped.empty())
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: none of its checkpoints can be used: {}", place.string(),
-                            fmt::join(latest.skipped, "; ")));
-  if (!latest.entry) {
-    const std::string hint = site_folders_hint(place);
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: no committed checkpoint in it{}", place.string(),
-                            hint.empty() ? fmt::format("; `sortie-train checkpoint ls {}` shows "
-                                                       "what it has",
-                                                       place.string())
-                                         : hint));
-  }
-  for (const std::string& text : latest.skipped) log::warning("checkpoint skipped: {}", text);
-  return CheckpointReader::open(latest.entry->folder, CheckDepth::sizes);
-}
 
 /// Reads eos_token_id of a file that an import has kept: one token, several, or none.
 Result<std::vector<std::int32_t>> end_tokens(const std::filesystem::path& file) {
@@ -130,7 +100,7 @@ Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& toke
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
                                                 const std::string& precision, Device device,
                                                 const OnProgress& progress, CheckDepth depth) {
-  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(place, depth, progress));
+  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(place, depth, {}, progress));
   const std::filesystem::path& folder = reader.folder();
   // The model is the one that was trained: its config is part of the checkpoint.
   SORTIE_ASSIGN_OR_RETURN(

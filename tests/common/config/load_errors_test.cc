@@ -208,6 +208,18 @@ TEST_CASE("a value of the wrong type or outside its range says what to write") {
        "model.num_layers: must be a whole number, not 4.0; use 1 to 65536"},
       {"[optimizer]\nbeta1 = 1", "optimizer.beta1: 1.0 is out of range; use a number >= 0 and < 1"},
       {"[optimizer]\neps = nan", "optimizer.eps: nan is out of range; use a number > 0 and <= 1"},
+      {"[optimizer]\neps = 1e-300",
+       "optimizer.eps: 1e-300 is lost in f32, which the trainer computes in; use at least "
+       "1.1754944e-38"},
+      {"[optimizer]\nweight_decay = 1e-40",
+       "optimizer.weight_decay: 1e-40 is lost in f32, which the trainer computes in; use at least "
+       "1.1754944e-38, or 0"},
+      {"[optimizer]\nbeta2 = 0.99999999",
+       "optimizer.beta2: 0.99999999 is 1 in f32, which the trainer computes in; use a number >= 0 "
+       "and < 1"},
+      {"[model]\nrotary_embedding_base = 1.00000001",
+       "model.rotary_embedding_base: 1.00000001 is 1 in f32, which the trainer computes in; use a "
+       "number > 1 and <= 1000000000000"},
       {"[optimizer]\nweight_decay = inf",
        "optimizer.weight_decay: inf is out of range; use 0 to 10"},
       {"[runner]\nmpi = true", "runner.mpi: must be a string, not true; write mpi = \"auto\""},

@@ -107,6 +107,8 @@ TEST_CASE("an empty config is the default job and has no origins") {
 TEST_CASE("each key loads alone, from the file and from --set, and is the only one that changes") {
   // Rules over several keys forbid changing these alone; the round trip below covers them.
   const std::set<std::string_view> needs_company = {"learning_rate_scheduler.learning_rate_minimum",
+                                                    "learning_rate_scheduler.wsd_decay_steps",
+                                                    "learning_rate_scheduler.wsd_decay_style",
                                                     "trainer.save_interval",
                                                     "trainer.eval_interval",
                                                     "trainer.on_replica_mismatch",
@@ -199,6 +201,8 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.optimizer.chunk = OptimizerConfig{}.chunk;
   job.optimizer.top_k = OptimizerConfig{}.top_k;
   job.learning_rate_scheduler.learning_rate = 6.0;
+  job.learning_rate_scheduler.learning_rate_decay_style = "warmup-stable-decay";
+  job.learning_rate_scheduler.learning_rate_decay_iters = 100;
   job.model.fp8_scaling = "current";  // delayed below
   job.model.num_layers = 8;
   job.model.hidden_size = 64;

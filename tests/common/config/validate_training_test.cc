@@ -50,6 +50,24 @@ TEST_CASE("each rule of training names the numbers and what to do") {
        },
        "L1 learning_rate_scheduler.wsd_decay_steps: 101 steps of decay after 900 of warm-up are "
        "more than the 1000 of trainer.train_iterations; use at most 100"},
+      {[](JobConfig& job) { job.learning_rate_scheduler.wsd_decay_steps = 10; },
+       "L2 learning_rate_scheduler.wsd_decay_steps: learning_rate_decay_style = \"cosine\" does "
+       "not "
+       "read it; remove it, or set learning_rate_decay_style = \"warmup-stable-decay\""},
+      {[](JobConfig& job) { job.learning_rate_scheduler.wsd_decay_style = "cosine"; },
+       "L2 learning_rate_scheduler.wsd_decay_style: learning_rate_decay_style = \"cosine\" does "
+       "not "
+       "read it; remove it, or set learning_rate_decay_style = \"warmup-stable-decay\""},
+      {[](JobConfig& job) {  // a group reads it
+         job.learning_rate_scheduler.wsd_decay_steps = 10;
+         job.optimizer.training_groups = {
+             "a include=a learning_rate_decay_style=warmup-stable-decay"};
+       },
+       ""},
+      {[](JobConfig& job) { job.optimizer.training_groups = {"a include=a wsd_decay_steps=10"}; },
+       "O1 optimizer.training_groups: group a: learning_rate_scheduler.wsd_decay_steps: "
+       "learning_rate_decay_style = \"cosine\" does not read it; remove it, or set "
+       "learning_rate_decay_style = \"warmup-stable-decay\""},
       {[](JobConfig& job) {  // the number of steps in three epochs is not known yet
          job.learning_rate_scheduler.learning_rate_warmup_steps = 5000;
          job.trainer.train_epochs = 3;
@@ -274,4 +292,22 @@ TEST_CASE("weights are one per prefix, and Megatron's order of several prefixes 
   CHECK(text_of(validate_training(job)).find("D3 trainer.train_epochs: ") != std::string::npos);
   job.data.sampler = "scaling";
   CHECK(text_of(validate_training(job)) == "");
+}
+
+TEST_CASE("D6: keys of token files are not set for conversations, nor the other way") {
+  JobConfig job;
+  job.data.chat_files = {"/a.jsonl"};
+  job.data.tokenizer = "byte";
+  job.data.pack_conversations = false;
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.sampler = "megatron";
+  CHECK(text_of(validate_training(job)) ==
+        "D6 data.sampler: \"megatron\" is an order of token files, and conversations are shuffled "
+        "anew in every epoch; remove it");
+  job.data.sampler = "sortie";
+  job.data.chat_files.clear();
+  job.data.data_prefixes = {"/a"};
+  CHECK(text_of(validate_training(job)) ==
+        "D6 data.pack_conversations: there are no conversations to pack, because data.chat_files "
+        "is empty; remove it");
 }

@@ -147,8 +147,7 @@ TEST_CASE("generate and eval use the tokenizer in the checkpoint, or one that is
   CHECK(has(resumed.output, "do not have the same vocabulary"));
 }
 
-TEST_CASE(
-    "eval and generate refuse a damaged checkpoint, and take the newest good one of a folder") {
+TEST_CASE("verbs refuse a damaged checkpoint, and take the newest good one of a folder") {
   const Trained place;
   place.change("train_iterations = 3", "train_iterations = 6");
   const Finished longer = train({"train", "--config", place.at("job.toml")});
@@ -171,8 +170,17 @@ TEST_CASE(
   };
   const Finished good = eval(older);
   REQUIRE_MESSAGE(good.code == 0, good.output);
+  sortie::test::write_text(place.at("ids.json"), R"({"input_ids": [[1, 2]]})");
+  const auto probe = [&](const std::string& checkpoint, const std::string& out) {
+    return train({"probe", checkpoint, "--tokens", place.at("ids.json"), "--out", place.at(out)});
+  };
+  const auto exported = [&](const std::string& checkpoint, const std::string& out) {
+    return train({"export", checkpoint, place.at(out)});
+  };
+  REQUIRE(exported(older, "older").code == 0);
   const std::string shard = damage(newest);
-  for (const Finished& refused : {eval(newest), generate(newest)}) {
+  for (const Finished& refused :
+       {eval(newest), generate(newest), probe(newest, "none"), exported(newest, "none")}) {
     CHECK(refused.code == 8);
     CHECK_MESSAGE(has(refused.output, shard + ": SHA-256 is "), refused.output);
     CHECK_FALSE(has(refused.output, "bits per byte"));
@@ -181,8 +189,15 @@ TEST_CASE(
   CHECK(instead.code == 0);
   CHECK_MESSAGE(has(instead.output, "checkpoint skipped: " + shard), instead.output);
   CHECK(instead.output.ends_with(good.output));
+  for (const Finished& other : {probe(folder, "probed"), exported(folder, "newest-good")}) {
+    CHECK(other.code == 0);
+    CHECK_MESSAGE(has(other.output, "checkpoint skipped: " + shard), other.output);
+  }
+  CHECK(sortie::test::read_text(place.at("newest-good/model.safetensors")) ==
+        sortie::test::read_text(place.at("older/model.safetensors")));
   const std::string also = damage(older);
-  for (const Finished& refused : {eval(folder), generate(folder)}) {
+  for (const Finished& refused :
+       {eval(folder), generate(folder), probe(folder, "none"), exported(folder, "none")}) {
     CHECK(refused.code == 8);
     CHECK_MESSAGE(has(refused.output, "none of its checkpoints can be used: " + shard),
                   refused.output);

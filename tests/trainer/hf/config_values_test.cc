@@ -183,6 +183,38 @@ TEST_CASE("RoPE: yarn takes the positions where the length of the pretraining is
   CHECK(parsed(json).rope_scaling_original_length == 2048);
 }
 
+TEST_CASE("RoPE: rope_scaling and rope_parameters in one file must mean the same") {
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  const auto both = [](Json version4, Json version5) {
+    Json json = with_rope(std::move(version5), true);
+    json["rope_scaling"] = std::move(version4);
+    return json;
+  };
+  // What is empty says nothing.
+  for (const Json& none : {Json(), Json::object()}) {
+    CHECK(parsed(both(yarn, none)).rope_scaling == "yarn");
+    CHECK(parsed(both(none, yarn)).rope_scaling == "yarn");
+  }
+  Json json = both({{"type", "yarn"}, {"factor", 4}}, yarn);
+  CHECK(parsed(json).rope_scaling_factor == 4.0);
+  const Json before = json;
+  REQUIRE(write_hf_config(parsed(json), json));
+  CHECK(json["rope_scaling"] == before["rope_scaling"]);
+  CHECK(json["rope_parameters"] == before["rope_parameters"]);
+
+  CHECK(
+      refusal(both({{"type", "linear"}, {"factor", 2}}, yarn)) ==
+      "config.json: rope_scaling is {\"factor\":2,\"type\":\"linear\"} and rope_parameters is "
+      "{\"factor\":4.0,\"rope_type\":\"yarn\"}, which mean different models; keep the one that the "
+      "model was trained with");
+  // transformers takes the base from the same place as the rest.
+  Json based = {{"rope_type", "yarn"}, {"factor", 4.0}, {"rope_theta", 1e6}};
+  CHECK(contains(refusal(both(yarn, based)), "which mean different models"));
+  Json beside = both(yarn, based);
+  beside["rope_theta"] = 1e6;
+  CHECK(parsed(beside).rotary_embedding_base == 1e6);
+}
+
 TEST_CASE("no type of any value in config.json throws") {
   const std::vector<Json> all = odd_values();
   for (const auto& folder : fs::directory_iterator(kData)) {

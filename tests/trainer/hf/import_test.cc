@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tests/support/temp_dir.h"
 #include "tests/trainer/hf/folders.h"
+#include "trainer/checkpoint/file_ops.h"
 #include "trainer/hf/probe.h"
 
 namespace sortie::trainer {
@@ -390,6 +392,17 @@ TEST_CASE("probe writes logits, loss, gradients and activations; bad tokens are 
             .find("--activations: \"nope*\" matches no module; give names of modules, like ") !=
         std::string::npos);
   CHECK_FALSE(fs::exists(options.out));
+
+  // A full disk leaves nothing of the file; a file that was there stays as it is.
+  options.activations.clear();
+  REQUIRE(file_ops::set_fault("checkpoint:2:enospc"));
+  const Json good = {{"input_ids", {{1, 2}}}, {"labels", {{1, 2}}}};
+  CHECK(refused(good).find("No space left") != std::string::npos);
+  REQUIRE(file_ops::set_fault(""));
+  CHECK_FALSE(fs::exists(options.out));
+  sortie::test::write_text(options.out, "mine");
+  CHECK(refused(good).find("File exists") != std::string::npos);
+  CHECK(sortie::test::read_text(options.out) == "mine");
 }
 
 }  // namespace sortie::trainer
