@@ -167,6 +167,18 @@ TEST_CASE("sites: one may be called as the file that lists them in older runs") 
   CHECK(run_of_site(older / "sites/a") == older);
 }
 
+TEST_CASE("sites: a damaged outer.log is named, with its line") {
+  SitesInMemory world;
+  const std::string log = (world.folder->path() / "outer.log").string();
+  sortie::test::write_text(log,
+                           "{\"by\":1,\"do\":\"takes\",\"read\":0}\n{\"by\":\"x\"}\n"
+                           "{\"by\":1,\"do\":\"left\",\"site\":\"a\"}\n");
+  SiteRuns runs(world.parts());
+  const Result<> opened = runs.open();
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().message.find(log + ": line 2 is damaged; ") == 0);
+}
+
 TEST_CASE("sites: one that could not be written to the run folder is not added") {
   SitesInMemory world;
   std::optional<SiteRuns> runs;
