@@ -179,6 +179,23 @@ TEST_CASE("sites: a damaged outer.log is named, with its line") {
   CHECK(opened.error().message.find(log + ": line 2 is damaged; ") == 0);
 }
 
+TEST_CASE("sites: the host lines of one that is added may name no other site") {
+  const auto hosts_of = [](const std::string& lines) { return hosts_of_added("oslo", lines, 2); };
+  for (const char* lines : {"gpu[01-02] slots=1\n", "gpu[01-02] slots=1 site=oslo\n"}) {
+    const auto hosts = hosts_of(lines);
+    REQUIRE(hosts);
+    REQUIRE(hosts->size() == 2);
+    CHECK(hosts->back().site == "oslo");
+  }
+  const auto other = hosts_of("gpu01 site=rome\n");
+  REQUIRE_FALSE(other);
+  CHECK(other.error().code == ErrorCode::usage);
+  CHECK(other.error().message ==
+        "sites add oslo: its host gpu01 has site=rome; leave site= out of the host lines, or use "
+        "`sortie sites add rome`");
+  CHECK(hosts_of("\n").error().message == "sites add oslo: no host is named");
+}
+
 TEST_CASE("sites: one that could not be written to the run folder is not added") {
   SitesInMemory world;
   std::optional<SiteRuns> runs;
