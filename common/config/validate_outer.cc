@@ -1,4 +1,4 @@
-// Rules about [outer] and about the sites of a job (W1 to W9).
+// Rules about [outer] and about the sites of a job (W1 to W10).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -86,6 +86,25 @@ void check_ports(const JobConfig& job, Violations& found) {
        fmt::format("{} leaders of a site, one for each part of the model, use the ports "
                    "from {} on, and {} is the last one; use at most {}",
                    leaders, job.outer.port, kLastPort, kLastPort - leaders + 1)});
+}
+
+/// Rule W10: the leaders of the sites reach each other from their containers. A network of the
+/// engine may be one that other hosts reach, but the streams through the launcher end at 127.0.0.1
+/// of the host.
+void check_network_of_leaders(const JobConfig& job, Violations& found) {
+  const RunnerConfig& runner = job.runner;
+  const std::string& network = runner.container.network;
+  const bool forwarded = job.outer.route == "launcher";
+  if (!runner.container.used() || !runner.program.empty() || network == "host" ||
+      (network != "none" && !forwarded))
+    return;
+  found.push_back({"W10",
+                   {"runner.container.network", "outer.route"},
+                   fmt::format("{} keeps the leaders of the sites from each other{}; use \"host\"",
+                               quote(network),
+                               forwarded ? ", also through the launcher, whose streams arrive at "
+                                           "127.0.0.1 of the host"
+                                         : "")});
 }
 
 /// Rule W7: settings of a single world that have no meaning over several.
@@ -231,6 +250,7 @@ Violations check_sites(const JobConfig& job, const std::vector<HostSlots>& hosts
   if (count <= 1) return found;
   check_worlds(job, hosts, sites, found);
   check_one_world_keys(job, found);
+  check_network_of_leaders(job, found);
   if (job.outer.min_sites > count)
     found.push_back({"W8",
                      {"outer.min_sites", "runner.hosts"},

@@ -8,6 +8,15 @@
 namespace sortie::launcher {
 namespace fs = std::filesystem;
 
+namespace {
+
+/// The file of older runs, whose place a site called `names` takes.
+fs::path older_names_file(const fs::path& run) {
+  return run / "sites" / "names";
+}
+
+}  // namespace
+
 fs::path attempt_folder(const fs::path& run, std::uint32_t attempt) {
   return attempt <= 1 ? run : run / "attempts" / std::to_string(attempt);
 }
@@ -33,17 +42,21 @@ fs::path site_folder(const fs::path& run, const std::string& site) {
 
 std::vector<std::string> sites_in(const fs::path& run) {
   std::vector<std::string> names;
-  std::ifstream file(run / "sites" / "names");
+  std::error_code ignored;
+  const fs::path path = run / kSiteNamesFile;
+  std::ifstream file(fs::exists(path, ignored) ? path : older_names_file(run));
   for (std::string name; std::getline(file, name);)
     if (!name.empty() && !file.eof()) names.push_back(name);
   return names;
 }
 
 std::optional<fs::path> run_of_site(const fs::path& folder) {
-  const fs::path sites = folder.parent_path();
+  const fs::path sites = folder.parent_path(), run = sites.parent_path();
   std::error_code ignored;
-  if (sites.filename() != "sites" || !fs::exists(sites / "names", ignored)) return std::nullopt;
-  return sites.parent_path();
+  if (sites.filename() != "sites" || !(fs::exists(run / kSiteNamesFile, ignored) ||
+                                       fs::is_regular_file(older_names_file(run), ignored)))
+    return std::nullopt;
+  return run;
 }
 
 }  // namespace sortie::launcher

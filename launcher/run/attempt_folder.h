@@ -19,6 +19,10 @@ std::uint32_t latest_attempt(const std::filesystem::path& run);
 
 std::filesystem::path site_folder(const std::filesystem::path& run, const std::string& site);
 
+/// File of the run folder with the names of all sites, one per line. No site has its folder there:
+/// the name of a site has no dot.
+inline constexpr const char* kSiteNamesFile = "sites/names.txt";
+
 /// Returns the names of the sites of a run, in the order in which they joined. Empty if it has
 /// none.
 std::vector<std::string> sites_in(const std::filesystem::path& run);

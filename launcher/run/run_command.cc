@@ -306,10 +306,7 @@ Result<SiteOfRun> plan_added_site(const SuperviseParts& with, const std::string&
   PlannedSite site;
   site.place = {name, index, count};
   SORTIE_ASSIGN_OR_RETURN(
-      site.hosts,
-      config::parse_host_file(lines, "sites add", static_cast<int>(with.job.runner.default_slots)));
-  if (site.hosts.empty()) return fail(ErrorCode::usage, "sites add: no host is named");
-  for (config::HostSlots& host : site.hosts) host.site = name;
+      site.hosts, hosts_of_added(name, lines, static_cast<int>(with.job.runner.default_slots)));
   SORTIE_ASSIGN_OR_RETURN(const NodeState state, cordoned_hosts());
   SORTIE_ASSIGN_OR_RETURN(SoundHosts sound, without_cordoned(site.hosts, {}, state, unix_time()));
   site.hosts = std::move(sound.hosts);

@@ -188,6 +188,10 @@ OuterCoordinator::Step OuterCoordinator::site_up(Time now, const std::string& na
     if (site->attempt != attempt) {
       if (!site->leaders.empty()) lose(*site, "has started again");
       std::ranges::fill(site->done, 0);
+      for (Fragment& fragment : fragments_)
+        std::erase_if(fragment.links, [&](const auto& entry) {
+          return entry.first.first == site->index || entry.first.second == site->index;
+        });
     }
     site->attempt = attempt;
     site->up = true;

@@ -158,11 +158,16 @@ class OuterCoordinator {
   };
   /// State of the exchanges of a fragment.
   struct Fragment {
+    struct Link {
+      int failures = 0;  // cancelled orders
+      std::string last;  // why
+    };
     std::int64_t committed = 0;
     std::optional<Order> order;
     int failures = 0;  // cancelled orders of this round
     Time retry_at{0};
     std::map<std::string, int> suspects;  // site -> number of times named as the cause
+    std::map<std::pair<std::int64_t, std::int64_t>, Link> links{};  // between two sites, by index
   };
   struct Work {
     std::int64_t steps = 0, first = 0;
@@ -220,7 +225,12 @@ class OuterCoordinator {
   void judge_votes();
   bool judge(std::int64_t number);
   void commit(std::int64_t number, const std::set<std::size_t>& agreed, std::uint64_t hash);
+  // coordinator_failures.cc
+  void fail_exchange(std::int64_t number, const Site& site, const training::OuterVote& vote);
   void call_off(std::int64_t number, std::string reason, std::string suspect);
+  std::string to_leave_out(const Fragment& fragment, const std::vector<std::size_t>& ready,
+                           std::int64_t wanted) const;
+  bool end_unreachable(const Fragment& fragment, const std::vector<std::size_t>& members);
   // coordinator_log.cc
   Result<> restore_line(std::string_view text);
 

@@ -17,8 +17,7 @@ Result<> OuterCoordinator::restore(std::string_view log) {
     ++number;
     if (end == 0) continue;
     if (auto read = restore_line(log.substr(0, end)); !read)
-      return fail(read.error().code,
-                  fmt::format("outer.log: line {}: {}", number, read.error().message));
+      return fail(read.error().code, fmt::format("line {}{}", number, read.error().message));
   }
   return {};
 }
@@ -91,7 +90,7 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
     } else if (what == "commit") {
       const auto number = json.at("fragment").get<std::size_t>();
       if (number >= fragments_.size())
-        return fail(ErrorCode::data, fmt::format("fragment {} of {}; outer.fragments was changed",
+        return fail(ErrorCode::data, fmt::format(": fragment {} of {}; outer.fragments was changed",
                                                  number, fragments_.size()));
       Commit commit{json.at("round").get<std::int64_t>(), static_cast<std::int64_t>(number), {}};
       for (const auto& name : json.at("members")) commit.members.insert(name.get<std::string>());
@@ -111,7 +110,10 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
     }
     return {};
   } catch (const nlohmann::json::exception& error) {
-    return fail(ErrorCode::data, error.what());
+    return fail(ErrorCode::data,
+                fmt::format(" is damaged ({}); start the run again to resume from its "
+                            "checkpoints",
+                            error.what()));
   }
 }
 

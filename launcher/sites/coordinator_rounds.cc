@@ -196,20 +196,11 @@ void OuterCoordinator::order_exchange(std::int64_t number) {
   const bool begun = std::ranges::any_of(
       fragments_, [&](const Fragment& other) { return other.committed > fragment.committed; });
   const std::int64_t wanted = begun ? 1 : wanted_sites();
-  // After repeated failures the site named most often as the cause is left out, if enough others
-  // remain.
-  std::string shunned;
-  if (fragment.failures >= kOrdersAtOnce && !fragment.suspects.empty()) {
-    const auto worst = std::ranges::max_element(fragment.suspects, {},
-                                                [](const auto& entry) { return entry.second; });
-    if (worst->second >= 2) shunned = worst->first;
-  }
-  std::vector<std::size_t> others = members;
-  std::erase_if(others, [&](std::size_t i) { return sites_[i].name == shunned; });
-  if (!shunned.empty() && static_cast<std::int64_t>(others.size()) >= wanted)
-    members = others;
-  else if (now_ < fragment.retry_at)
-    return due(fragment.retry_at);
+  const std::string shunned = to_leave_out(fragment, members, wanted);
+  if (!shunned.empty())
+    std::erase_if(members, [&](std::size_t i) { return sites_[i].name == shunned; });
+  if (end_unreachable(fragment, members)) return;
+  if (shunned.empty() && now_ < fragment.retry_at) return due(fragment.retry_at);
   if (static_cast<std::int64_t>(members.size()) < wanted) return;
   const Time wait = settings_.outer.deadline.count() > 0 ? settings_.outer.deadline
                     : settings_.outer.equal_steps

@@ -17,13 +17,6 @@ constexpr std::size_t kKeptCommits = 64;
 /// Time for the other votes after the first: when one site is done, the others only wait for data
 /// in flight.
 constexpr OuterCoordinator::Time kLeastVoteWait{30'000};
-constexpr OuterCoordinator::Time kFirstRetry{5'000}, kLongestRetry{60'000};
-
-/// Pause before the next order of a fragment after `failures` failed orders in a row.
-OuterCoordinator::Time pause_after(int failures, int at_once) {
-  if (failures < at_once) return OuterCoordinator::Time{0};
-  return std::min(kFirstRetry * (1 << std::min(failures - at_once, 4)), kLongestRetry);
-}
 
 }  // namespace
 
@@ -66,7 +59,7 @@ bool OuterCoordinator::judge(std::int64_t number) {
     if (votes != order.votes.end())
       for (const auto& [part, vote] : votes->second)
         if (!vote.done) {
-          call_off(number, fmt::format("site {}: {}", site.name, vote.reason), vote.suspect);
+          fail_exchange(number, site, vote);
           return true;
         }
     if (votes != order.votes.end() && votes->second.size() == site.leaders.size())
@@ -169,28 +162,6 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
     site.in = site.copying = site.late = false;
     site.ready_at.reset();
   }
-}
-
-void OuterCoordinator::call_off(std::int64_t number, std::string reason, std::string suspect) {
-  Fragment& fragment = fragments_[static_cast<std::size_t>(number)];
-  const Order order = *std::exchange(fragment.order, std::nullopt);
-  Note told{Note::Kind::aborted, suspect, order.round, number, order.epoch};
-  told.text = reason;
-  note(std::move(told));
-  ++fragment.failures;
-  if (!suspect.empty()) ++fragment.suspects[suspect];
-  fragment.retry_at = now_ + pause_after(fragment.failures, kOrdersAtOnce);
-  for (const std::size_t index : order.members) {
-    Site& site = sites_[index];
-    site.late = false;
-    for (auto& [part, leader] : site.leaders) {
-      if (leader.asked && std::holds_alternative<OuterVote>(*leader.asked))
-        answer(site, leader, OuterDecision{order.round, number, order.epoch, false, reason});
-      else
-        step_.messages.push_back({site.name, leader.rank, 0, OuterAbort{order.epoch, reason}});
-    }
-  }
-  for (Site& site : sites_) site.late = false;
 }
 
 }  // namespace sortie::launcher

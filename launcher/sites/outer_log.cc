@@ -9,10 +9,13 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/asio/file_thread.h"
 #include "common/base/atomic_file.h"
+#include "common/base/json_member.h"
 #include "launcher/control/supervisor_lock.h"
 
 namespace sortie::launcher {
@@ -50,37 +53,72 @@ OuterLog::OuterLog() = default;
 OuterLog::OuterLog(OuterLog&&) noexcept = default;
 OuterLog::~OuterLog() = default;
 
+namespace {
+
+/// What a line says about itself.
+struct LineHead {
+  std::uint64_t by = 0;    // its supervisor
+  bool takes = false;      // this supervisor begins
+  std::uint64_t read = 0;  // and has read so many bytes
+};
+
+/// nullopt = the line is damaged.
+std::optional<LineHead> head_of(std::string_view line) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return {};
+  LineHead head;
+  for (const auto& [key, to] : {std::pair{"by", &head.by}, {"read", &head.read}}) {
+    const auto member = json.find(key);
+    if (member == json.end()) continue;
+    if (!member->is_number_unsigned()) return {};
+    *to = member->get<std::uint64_t>();
+  }
+  head.takes = json_member::text(json, "do") == "takes";
+  return head;
+}
+
+}  // namespace
+
 /// A "takes" line says how much of the file its supervisor had read. Lines that earlier supervisors
 /// wrote after that offset were never acted on and do not count.
-std::string lines_that_count(std::string_view text) {
+Result<std::string> lines_that_count(std::string_view text) {
+  struct Line {
+    std::uint64_t offset = 0, by = 0;
+    std::string_view text;
+    bool counts = false;
+  };
+  std::vector<Line> lines;
   std::uint64_t newest = 0;  // supervisor
-  std::string out;
-  std::vector<std::pair<std::uint64_t, std::string_view>> kept;  // offset, line
-  std::vector<std::uint64_t> by;
+  std::size_t damaged = 0;   // number of the damaged line before this one; 0 = none
   std::uint64_t offset = 0;
   for (std::size_t end; (end = text.find('\n')) != text.npos;
        text.remove_prefix(end + 1), offset += end + 1) {
-    const std::string_view line = text.substr(0, end + 1);
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // A line cut off by a crash was never acted on. The next supervisor has ended it with a
-    // newline.
-    if (!json.is_object()) continue;
-    const std::uint64_t who = json.value("by", std::uint64_t{0});
-    if (json.value("do", "") == "takes") {
-      const std::uint64_t read = json.value("read", std::uint64_t{0});
-      for (std::size_t i = kept.size(); i-- > 0 && kept[i].first >= read;)
-        if (by[i] < who) {
-          kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i));
-          by.erase(by.begin() + static_cast<std::ptrdiff_t>(i));
-        }
-      newest = std::max(newest, who);
+    Line& line = lines.emplace_back(Line{offset, 0, text.substr(0, end + 1), false});
+    if (end == 0) continue;
+    const std::optional<LineHead> head = head_of(line.text);
+    if (!head) {
+      if (damaged == 0) damaged = lines.size();
       continue;
     }
-    if (who < newest) continue;
-    kept.emplace_back(offset, line);
-    by.push_back(who);
+    // A line cut off by a crash was never acted on. The next supervisor has ended it with a
+    // newline.
+    if (damaged != 0 && !head->takes)
+      return fail(ErrorCode::data,
+                  fmt::format("line {} is damaged; start the run again to resume from its "
+                              "checkpoints",
+                              damaged));
+    damaged = 0;
+    line.by = head->by;
+    if (head->takes) {
+      for (std::size_t i = lines.size(); i-- > 0 && lines[i].offset >= head->read;)
+        if (lines[i].by < head->by) lines[i].counts = false;
+      newest = std::max(newest, head->by);
+    } else {
+      line.counts = head->by >= newest;
+    }
   }
-  for (const auto& [at, line] : kept) out += line;
+  std::string out;
+  for (const Line& line : lines) out += line.counts ? line.text : "\n";
   return out;
 }
 
@@ -103,9 +141,11 @@ Result<OuterLog::Opened> OuterLog::open(const fs::path& run, unsigned epoch,
   const bool torn = !text.empty() && text.back() != '\n';
   const std::string takes = fmt::format("{}{{\"by\":{},\"do\":\"takes\",\"read\":{}}}\n",
                                         torn ? "\n" : "", epoch, text.size());
+  auto lines = lines_that_count(text);
+  if (!lines) return std::unexpected(with_context(lines.error(), state.path.string()));
   SORTIE_TRY(state.write(takes));
   log.thread_ = std::make_unique<FileThread>(std::function<void()>());
-  return Opened{std::move(log), lines_that_count(text)};
+  return Opened{std::move(log), std::move(*lines)};
 }
 
 void OuterLog::append(std::vector<std::string> lines, std::function<void(Result<>)> done) {

@@ -53,7 +53,9 @@ struct OuterLog::Opened {
   std::string lines;
 };
 
-/// Returns the lines of the log `text` that count, in their order. Pure.
-std::string lines_that_count(std::string_view text);
+/// Returns the lines of the log `text` that count, in their order, and an empty line for each other
+/// one. A damaged line at the end, or before a supervisor begins, does not count. ErrorCode::data
+/// names any other one. Pure.
+Result<std::string> lines_that_count(std::string_view text);
 
 }  // namespace sortie::launcher

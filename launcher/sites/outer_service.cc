@@ -42,7 +42,8 @@ Result<std::unique_ptr<OuterService>> OuterService::open(const std::filesystem::
                                                          unsigned epoch, Parts parts) {
   SORTIE_ASSIGN_OR_RETURN(OuterLog::Opened opened, OuterLog::open(run, epoch, parts.executor));
   std::unique_ptr<OuterService> service(new OuterService(std::move(parts), std::move(opened.log)));
-  SORTIE_TRY(service->coordinator_.restore(opened.lines));
+  if (const Result<> read = service->coordinator_.restore(opened.lines); !read)
+    return std::unexpected(with_context(read.error(), (run / "outer.log").string()));
   return service;
 }
 

@@ -7,6 +7,7 @@
 #include "common/base/json_member.h"
 #include "common/base/printable.h"
 #include "common/config/hostlist.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/sites/site_runs.h"
 
 namespace sortie::launcher {
@@ -98,7 +99,7 @@ asio::awaitable<Result<>> SiteRuns::add_planned(std::string name, std::string ho
         co_return fail(ErrorCode::usage, fmt::format("host {} is at site {}", printable(host.name),
                                                      site.what.planned.place.name));
   const std::function<Result<>()> write = [&folder = parts_.folder, all = names() + name + "\n"] {
-    return folder.write(kNamesFile, all);
+    return folder.write(kSiteNamesFile, all);
   };
   const auto written = co_await file_calls_.call(write, nullptr);
   if (!written) co_return stalled("added");

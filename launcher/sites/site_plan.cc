@@ -22,6 +22,23 @@ Result<LaunchPlan> make_site_plan(const config::JobConfig& job,
   return plan;
 }
 
+Result<std::vector<config::HostSlots>> hosts_of_added(const std::string& site,
+                                                      const std::string& lines, int default_slots) {
+  SORTIE_ASSIGN_OR_RETURN(std::vector<config::HostSlots> hosts,
+                          config::parse_host_file(lines, "sites add", default_slots));
+  if (hosts.empty())
+    return fail(ErrorCode::usage, fmt::format("sites add {}: no host is named", site));
+  for (config::HostSlots& host : hosts) {
+    if (!host.site.empty() && host.site != site)
+      return fail(ErrorCode::usage,
+                  fmt::format("sites add {}: its host {} has site={}; leave site= out of the host "
+                              "lines, or use `sortie sites add {}`",
+                              site, host.name, host.site, host.site));
+    host.site = site;
+  }
+  return hosts;
+}
+
 Result<std::vector<PlannedSite>> plan_sites(const config::JobConfig& job,
                                             const std::vector<config::HostSlots>& hosts,
                                             const std::vector<config::HostSlots>& spares,

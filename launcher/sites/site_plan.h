@@ -30,6 +30,11 @@ Result<LaunchPlan> make_site_plan(const config::JobConfig& job,
                                   const std::vector<config::HostSlots>& hosts,
                                   const LauncherFacts& facts, const SitePlace& place);
 
+/// The hosts of a site that `sortie sites add` adds, from their host lines. ErrorCode::usage if
+/// they are those of another site.
+Result<std::vector<config::HostSlots>> hosts_of_added(const std::string& site,
+                                                      const std::string& lines, int default_slots);
+
 /// Plans each site of `hosts`, in the order in which they first appear.
 Result<std::vector<PlannedSite>> plan_sites(const config::JobConfig& job,
                                             const std::vector<config::HostSlots>& hosts,

@@ -67,10 +67,10 @@ Result<> SiteRuns::open() {
     if (std::ranges::find(known, name, &OuterCoordinator::SiteState::name) == known.end())
       outer_->add_site(name);
   }
-  return parts_.folder.write(kNamesFile, names());
+  return parts_.folder.write(kSiteNamesFile, names());
 }
 
-/// Content of kNamesFile.
+/// Content of kSiteNamesFile.
 std::string SiteRuns::names() const {
   std::string names;
   for (const Site& site : sites_) names += site.what.planned.place.name + "\n";

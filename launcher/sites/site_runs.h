@@ -34,9 +34,6 @@ struct SiteOfRun {
   std::uint32_t configured_ranks = 0;
 };
 
-/// File of the run folder with the names of all sites, one per line.
-inline constexpr const char* kNamesFile = "sites/names";
-
 class SiteRuns final : public SupervisedRun {
  public:
   struct Parts {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from adopt import HOLD, all_say
 from detach import Detached, counting, ended
-from harness import (BUILD, Gates, Run, check, equal, executable_of, in_time, own_store, parent_of, wait_until,
+from harness import (BUILD, PROGRAMS, Gates, Run, check, equal, executable_of, in_time, own_store, parent_of, wait_until,
                      whole_events)
 from machine_clock import now
 from victims import TIMING
@@ -283,6 +283,39 @@ def scenario_full_disk(bed):
                     run.expect(r"of the ranks' output were lost")
                     names = [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")]
                     equal((names[0], names[-1]), ("begin", "end"), "first and last event: the journal has no gap")
+        finally:
+            subprocess.run(["umount", "-l", own], check=True)
+
+
+def scenario_full_disk_with_sites(bed):
+    """While the disk of the state folder is full no round is committed, with a message; then the rounds continue."""
+    with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory(dir=bed.shared) as shared:
+        os.chmod(shared, 0o777)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", own], check=True)
+        try:
+            config, filler = Path(own, "job.toml"), Path(own, "filler")
+            config.write_text('[runner]\nhosts = ["h01 slots=1 site=a", "h02 slots=1 site=b"]\n')
+            program = ("/usr/bin/python3", "-S", PROGRAMS / "site_leader.py", shared, 1_000_000, 0.02)
+            with Run(bed, *program, config=config, hosts="",
+                     settings={"runner.grace": "1s", "logger.log_dir": own, "outer.every": 4}) as run:
+                def rounds():
+                    logs = [path for path in Path(own, "runs").glob("2*/outer.log")]
+                    lines = whole_events(logs[0]) if logs else []
+                    return [line["round"] for line in lines if line["do"] == "commit"]
+                wait_until(lambda: len(rounds()) > 3, 40, "the first rounds")
+                fill(filler)
+                run.wait_for_text("outer.log: No space left on device; no round is committed until it can be written", 40)
+                fill(filler)  # what was cut off of the log
+                before = rounds()
+                time.sleep(5)
+                equal(rounds(), before, "rounds while the disk is full")
+                check(run.process.poll() is None, "the run ended")
+                filler.unlink()
+                wait_until(lambda: len(rounds()) > len(before) + 3, 40, "rounds after that")
+                Path(shared, "end").touch()
+                equal(run.wait(60), 0, "exit code")
+                equal(rounds(), list(range(1, len(rounds()) + 1)), "rounds that were committed")
+                bed.expect_nothing_left(10)
         finally:
             subprocess.run(["umount", "-l", own], check=True)
 

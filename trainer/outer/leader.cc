@@ -22,9 +22,12 @@ class WatchedLinks final : public SiteLinks {
   std::string address() const override { return links_.address(); }
   Result<> open(const training::OuterExchange& order, std::size_t self) override {
     if (epoch_ == order.epoch) return {};  // exchange() opens them again
-    SORTIE_TRY(links_.open(order, self));
-    epoch_ = order.epoch;
-    return {};
+    Result<> opened = links_.open(order, self);
+    if (opened)
+      epoch_ = order.epoch;
+    else if (!failed_)
+      failed_ = links_.unreached();
+    return opened;
   }
   Result<> send(std::size_t peer, std::uint32_t tag, std::span<const std::byte> bytes) override {
     return note(peer, links_.send(peer, tag, bytes));

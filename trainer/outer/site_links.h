@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -29,6 +30,9 @@ class SiteLinks {
   /// Connects to all members of an order; `self` is the index of this site. Drops, on both sides,
   /// what is in flight for an earlier epoch. Links that work are kept between epochs. Blocks.
   virtual Result<> open(const training::OuterExchange& order, std::size_t self) = 0;
+  /// The member because of which the last open() failed: one that it did not reach, or this site if
+  /// it reached none of several. nullopt = no member.
+  virtual std::optional<std::size_t> unreached() const { return {}; }
   /// Queues a message to member `peer`. `bytes` must stay unchanged until flush() or open().
   virtual Result<> send(std::size_t peer, std::uint32_t tag, std::span<const std::byte> bytes) = 0;
   /// Blocks until a message of exactly that size is received. ErrorCode::lost if the peer's link

@@ -48,6 +48,9 @@ std::string TcpLinks::address() const {
 Result<> TcpLinks::open(const training::OuterExchange& order, std::size_t self) {
   return engine_->open(order, self);
 }
+std::optional<std::size_t> TcpLinks::unreached() const {
+  return engine_->unreached();
+}
 Result<> TcpLinks::send(std::size_t peer, std::uint32_t tag, std::span<const std::byte> bytes) {
   return engine_->send(peer, tag, bytes);
 }
@@ -75,12 +78,14 @@ Error TcpLinks::Engine::neither_reaches(const Peer& peer) const {
                                                                peer.last_failure.message.empty()
                                                                    ? "no answer"
                                                                    : peer.last_failure.message);
-  return {
-      ErrorCode::lost,
-      fmt::format("link to site {}: neither side has reached the other within {} s ({}); open "
-                  "the port of outer.port at one of the two sites",
-                  peer.site,
-                  std::chrono::ceil<std::chrono::seconds>(settings_.connect_limit).count(), tried)};
+  return {ErrorCode::lost,
+          fmt::format(
+              "link to site {}: neither side has reached the other within {} s ({}); {}", peer.site,
+              std::chrono::ceil<std::chrono::seconds>(settings_.connect_limit).count(), tried,
+              settings_.forward.empty()
+                  ? "open the port of outer.port at one of the two sites, or set outer.route "
+                    "= \"launcher\""
+                  : "the launcher connects them (outer.route), see its messages about hosts")};
 }
 
 Result<> TcpLinks::Engine::open(const training::OuterExchange& order, std::size_t self) {
@@ -92,6 +97,7 @@ Result<> TcpLinks::Engine::open(const training::OuterExchange& order, std::size_
   if (order.epoch <= epoch_)
     return fail(ErrorCode::protocol,
                 fmt::format("links between sites: epoch {} comes after {}", order.epoch, epoch_));
+  unreached_.reset();
   epoch_ = order.epoch;
   key_ = std::move(key);
   cancelled_ = false;
@@ -126,10 +132,13 @@ Result<> TcpLinks::Engine::open(const training::OuterExchange& order, std::size_
            }));
   });
   if (cancelled_) return std::unexpected(interrupted_link());
-  for (const Peer* peer : members_)
-    if (peer != nullptr && peer->up == 0)
-      return std::unexpected(peer->failure ? *peer->failure : neither_reaches(*peer));
-  return {};
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < members_.size(); ++i)
+    if (members_[i] != nullptr && members_[i]->up == 0) missing.push_back(i);
+  if (missing.empty()) return {};
+  unreached_ = missing.size() > 1 && missing.size() == members_.size() - 1 ? self : missing.front();
+  const Peer& peer = *members_[missing.front()];
+  return std::unexpected(peer.failure ? *peer.failure : neither_reaches(peer));
 }
 
 Result<> TcpLinks::Engine::send(std::size_t peer_number, std::uint32_t tag,

@@ -40,6 +40,7 @@ class TcpLinks : public SiteLinks {
 
   std::string address() const override;
   Result<> open(const training::OuterExchange& order, std::size_t self) override;
+  std::optional<std::size_t> unreached() const override;
   Result<> send(std::size_t peer, std::uint32_t tag, std::span<const std::byte> bytes) override;
   Result<> receive(std::size_t peer, std::uint32_t tag, std::span<std::byte> bytes) override;
   Result<> flush() override;

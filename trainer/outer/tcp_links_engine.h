@@ -28,6 +28,7 @@ class TcpLinks::Engine {
   // For the caller's thread.
   std::string address() const { return own_address_; }
   Result<> open(const training::OuterExchange& order, std::size_t self);
+  std::optional<std::size_t> unreached() const { return unreached_; }
   Result<> send(std::size_t peer, std::uint32_t tag, std::span<const std::byte> bytes);
   Result<> receive(std::size_t peer, std::uint32_t tag, std::span<std::byte> bytes);
   Result<> flush();
@@ -92,6 +93,7 @@ class TcpLinks::Engine {
   const Fd wake_;
   const std::uint64_t instance_;
   std::string own_address_;
+  std::optional<std::size_t> unreached_;  // used by the caller's thread only
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

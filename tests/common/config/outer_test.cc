@@ -297,6 +297,37 @@ TEST_CASE("what is of one world is refused for several sites") {
   }
 }
 
+TEST_CASE("containers of several sites need a network on which the leaders reach each other") {
+  const std::vector<HostSlots> one = {{"h01", {0}, "oslo"}};
+  const std::vector<HostSlots> two = {{"h01", {0}, "oslo"}, {"h02", {0}, "rome"}};
+  JobConfig job;
+  job.trainer.train_iterations = 1000;
+  job.runner.container.engine = "docker";
+  job.runner.container.image = "busybox";
+  const auto text_of = [&](const char* network, const char* route) {
+    job.runner.container.network = network;
+    job.outer.route = route;
+    CHECK(outer_text(check_sites(job, one)) == "");
+    return outer_text(check_sites(job, two));
+  };
+  CHECK(text_of("host", "direct") == "");
+  CHECK(text_of("host", "launcher") == "");
+  CHECK(text_of("macvlan", "direct") == "");  // other hosts may reach it
+  CHECK(
+      text_of("none", "direct") ==
+      "W10 runner.container.network: \"none\" keeps the leaders of the sites from each other; use "
+      "\"host\"");
+  for (const char* network : {"none", "macvlan"})
+    CHECK(
+        text_of(network, "launcher") ==
+        fmt::format("W10 runner.container.network: \"{}\" keeps the leaders of the sites from each "
+                    "other, also through the launcher, whose streams arrive at 127.0.0.1 of the "
+                    "host; use \"host\"",
+                    network));
+  job.runner.program = {"true"};  // it exchanges nothing
+  CHECK(text_of("none", "direct") == "");
+}
+
 TEST_CASE("a site's share of the batch is what its world has") {
   TopologyConfig topology;
   topology.global_batch_size = 12;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_code.h"
-#include "launcher/sites/outer_log.h"
 #include "tests/launcher/sites/coordinator_table.h"
 
 namespace sortie::launcher {
@@ -320,20 +319,6 @@ TEST_CASE("sites: plain steps take the samples that one process would") {
     for (const char* site : {"a", "b", "c"}) table.ready(site, step);
     for (const char* site : {"a", "b", "c"}) table.vote(site, step, table.coordinator->epoch(), 1);
   }
-}
-
-TEST_CASE("sites: what a supervisor that was replaced still writes to the log counts for nothing") {
-  const std::string first =
-      "{\"by\":1,\"do\":\"takes\",\"read\":0}\n{\"by\":1,\"do\":\"left\",\"site\":\"a\"}\n";
-  const std::string late = "{\"by\":1,\"do\":\"left\",\"site\":\"b\"}\n";
-  const std::string takes =
-      fmt::format("{{\"by\":2,\"do\":\"takes\",\"read\":{}}}\n", first.size());
-  const std::string second = "{\"by\":2,\"do\":\"left\",\"site\":\"c\"}\n";
-  const std::string wanted = "{\"by\":1,\"do\":\"left\",\"site\":\"a\"}\n" + second;
-  CHECK(lines_that_count(first + takes + second) == wanted);
-  CHECK(lines_that_count(first + late + takes + second) == wanted);
-  CHECK(lines_that_count(first + takes + late + second) == wanted);
-  CHECK(lines_that_count(first + "{\"by\":1,\"do\":\"le\n" + takes + second) == wanted);
 }
 
 }  // namespace

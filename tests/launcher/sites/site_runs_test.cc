@@ -12,6 +12,7 @@
 #include <string>
 
 #include "common/base/exit_code.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/trackers/wandb_run.h"
 #include "tests/launcher/launch.h"
@@ -148,6 +149,53 @@ TEST_CASE("sites: without global_batch_size a step has the batch of one site tim
   CHECK(batch_of_sites(topology, 2, 4) == 48);
 }
 
+TEST_CASE("sites: one may be called as the file that lists them in older runs") {
+  SitesInMemory world;
+  SiteRuns::Parts parts = world.parts();
+  parts.sites.push_back(world.site("names", 2));
+  SiteRuns runs(std::move(parts));
+  REQUIRE(runs.open());
+  const fs::path run = world.folder->path();
+  CHECK(sites_in(run) == std::vector<std::string>{"a", "b", "names"});
+  CHECK(run_of_site(run / "sites/names") == run);
+  // An older run.
+  const fs::path older = world.dir / "older";
+  fs::create_directories(older / "sites/a");
+  CHECK(!run_of_site(older / "sites/a"));
+  sortie::test::write_text(older / "sites/names", "a\n");
+  CHECK(sites_in(older) == std::vector<std::string>{"a"});
+  CHECK(run_of_site(older / "sites/a") == older);
+}
+
+TEST_CASE("sites: a damaged outer.log is named, with its line") {
+  SitesInMemory world;
+  const std::string log = (world.folder->path() / "outer.log").string();
+  sortie::test::write_text(log,
+                           "{\"by\":1,\"do\":\"takes\",\"read\":0}\n{\"by\":\"x\"}\n"
+                           "{\"by\":1,\"do\":\"left\",\"site\":\"a\"}\n");
+  SiteRuns runs(world.parts());
+  const Result<> opened = runs.open();
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().message.find(log + ": line 2 is damaged; ") == 0);
+}
+
+TEST_CASE("sites: the host lines of one that is added may name no other site") {
+  const auto hosts_of = [](const std::string& lines) { return hosts_of_added("oslo", lines, 2); };
+  for (const char* lines : {"gpu[01-02] slots=1\n", "gpu[01-02] slots=1 site=oslo\n"}) {
+    const auto hosts = hosts_of(lines);
+    REQUIRE(hosts);
+    REQUIRE(hosts->size() == 2);
+    CHECK(hosts->back().site == "oslo");
+  }
+  const auto other = hosts_of("gpu01 site=rome\n");
+  REQUIRE_FALSE(other);
+  CHECK(other.error().code == ErrorCode::usage);
+  CHECK(other.error().message ==
+        "sites add oslo: its host gpu01 has site=rome; leave site= out of the host lines, or use "
+        "`sortie sites add rome`");
+  CHECK(hosts_of("\n").error().message == "sites add oslo: no host is named");
+}
+
 TEST_CASE("sites: one that could not be written to the run folder is not added") {
   SitesInMemory world;
   std::optional<SiteRuns> runs;
@@ -155,7 +203,7 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
   world.transport.host("host-a").script = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
     const bool started = co_await runner.start();
     if (!started) co_return;
-    const fs::path names = world.folder->path() / "sites/names";
+    const fs::path names = world.folder->path() / kSiteNamesFile;
     fs::remove(names);
     fs::create_directory(names);
     nlohmann::json add = {{"do", "add"}, {"site", "c"}, {"hosts", "host-c"}};
@@ -304,7 +352,7 @@ TEST_CASE("sites: the I/O thread goes on while the disk stalls under a site that
     CHECK(added);
     const auto states = co_await states_of(*runs);
     CHECK(states.contains("c"));
-    CHECK(sortie::test::read_text(world.folder->path() / "sites/names") == "a\nb\nc\n");
+    CHECK(sortie::test::read_text(world.folder->path() / kSiteNamesFile) == "a\nb\nc\n");
     runs->stop(false);
     const bool told = co_await runner.until<wire::Stop>();
     if (told) co_await runner.finish(true, SIGTERM);

@@ -228,11 +228,16 @@ TEST_CASE("who has another key is refused, and who can not be reached is named")
   CHECK(opened.error().message.find("link to site site1: neither side has reached the other") == 0);
   CHECK(opened.error().message.find(addresses[1]) != std::string::npos);
   CHECK(opened.error().message.find("outer.port") != std::string::npos);
+  CHECK(opened.error().message.find("outer.route = \"launcher\"") != std::string::npos);
+  CHECK((*first)->unreached() == 1);
   CHECK_FALSE(other.get());
   second->reset();
   const Result<> alone = (*first)->open(order_of(2, addresses), 0);
   REQUIRE_FALSE(alone);
   CHECK(alone.error().message.find("Connection refused") != std::string::npos);
+  // Who reaches none of several others is itself the cause.
+  CHECK_FALSE((*first)->open(order_of(3, {addresses[0], addresses[1], addresses[1]}), 0));
+  CHECK((*first)->unreached() == 0);
   // A port that is in use.
   settings.port = port_of_links(**first);
   const auto taken = TcpLinks::make(settings);

@@ -65,7 +65,8 @@ class LoneCoordinator final : public outer::Coordinator {
 /// leader's thread.
 class LateEnd final : public outer::Coordinator {
  public:
-  std::function<void()> end;
+  std::function<void()> end = [] {};
+  std::string suspect;  // of the last vote
   Result<training::OuterJoined> join(const training::OuterJoin&) override {
     return training::OuterJoined{};
   }
@@ -77,7 +78,8 @@ class LateEnd final : public outer::Coordinator {
     return training::OuterExchange{
         ready.round, ready.fragment, 1, {{"a", "", 0.5}, {"b", "", 0.5}}, ""};
   }
-  Result<training::OuterDecision> vote(const training::OuterVote&) override {
+  Result<training::OuterDecision> vote(const training::OuterVote& vote) override {
+    suspect = vote.suspect;
     return fail(ErrorCode::interrupted, "called off");
   }
   void leave(const training::OuterLeave&) override {}
@@ -112,6 +114,21 @@ class EmptyLinks final : public outer::SiteLinks {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool cancelled_ = false;
+};
+
+/// Links that do not reach the other site.
+class ClosedLinks final : public outer::SiteLinks {
+ public:
+  std::string address() const override { return ""; }
+  Result<> open(const training::OuterExchange&, std::size_t) override {
+    return fail(ErrorCode::lost, "neither side has reached the other");
+  }
+  std::optional<std::size_t> unreached() const override { return 1; }
+  Result<> send(std::size_t, std::uint32_t, std::span<const std::byte>) override { return {}; }
+  Result<> receive(std::size_t, std::uint32_t, std::span<std::byte>) override { return {}; }
+  Result<> flush() override { return {}; }
+  void cancel() override {}
+  outer::LinkCounters counters() const override { return {}; }
 };
 
 struct Alone {
@@ -179,6 +196,25 @@ TEST_CASE("a leader that is cancelled before its links are open does not wait fo
   while (!leader.has_answer()) leader.wait(100ms);
   CHECK(leader.take().error().code == ErrorCode::interrupted);
   CHECK(links.ended_in_time);
+}
+
+TEST_CASE("a leader names the site that its links do not reach") {
+  outer::Site site;
+  site.name = "a";
+  LateEnd coordinator;
+  ClosedLinks links;
+  outer::OuterState state{0, {1.0f, 2.0f}, {0.0f, 0.0f}};
+  outer::LeaderMemory memory;
+  outer::Leader leader(outer::LeaderParts{site, coordinator, links, state, memory, 1}, {2});
+  leader.start(outer::ExchangeTask{.round = 1,
+                                   .fragment = 0,
+                                   .tokens = 10,
+                                   .abstains = false,
+                                   .reason = "",
+                                   .change = {0.5f, 0.5f}});
+  while (!leader.has_answer()) leader.wait(100ms);
+  CHECK(!leader.take());
+  CHECK(coordinator.suspect == "b");
 }
 
 TEST_CASE("a leader that was cancelled answers what is asked later, however late") {
