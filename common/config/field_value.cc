@@ -119,57 +119,53 @@ std::string_view name_of(const Field& field) {
 }
 
 std::string check_value(const Field& field, const JobConfig& job) {
-  return std::visit(Overload{
-                        [&](const bool*) { return std::string(); },
-                        [&](const std::int64_t* value) {
-                          const auto* range = std::get_if<IntegerRange>(&field.rule);
-                          SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
-                          return *value >= range->min && *value <= range->max
-                                     ? std::string()
-                                     : out_of_range(field, fmt::format("{}", *value));
-                        },
-                        [&](const double* value) {
-                          const auto* range = std::get_if<NumberRange>(&field.rule);
-                          SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
-                          return check_number(field, *range, *value);
-                        },
-                        [&](const std::string* value) { return check_text(field, *value); },
-                        [&](const std::vector<std::string>* value) {
-                          for (const std::string& item : *value)
-                            if (std::string error = check_text(field, item); !error.empty())
-                              return error;
-                          return std::string();
-                        },
-                        [&](const std::map<std::string, std::string>* value) {
-                          for (const auto& [name, text] : *value) {
-                            if (std::string error = check_text(field, name); !error.empty())
-                              return error;
-                            if (check_any(text).empty()) continue;
-                            return fmt::format("the value of {} has a NUL character; remove it",
-                                               name);
-                          }
-                          return std::string();
-                        },
-                        [&](const Milliseconds* value) {
-                          const auto* range = std::get_if<DurationRange>(&field.rule);
-                          SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
-                          return *value >= duration(range->min) && *value <= duration(range->max)
-                                     ? std::string()
-                                     : out_of_range(field, quote(duration_text(*value)));
-                        },
-                        [&](const std::vector<std::vector<std::string>>* value) {
-                          const auto* form = std::get_if<Form>(&field.rule);
-                          SORTIE_CHECK(form != nullptr, "{} has no form", field.key);
-                          for (const std::vector<std::string>& items : *value) {
-                            for (const std::string& item : items)
-                              if (std::string error = check_any(item); !error.empty()) return error;
-                            if (std::string error = form->check(join_items(items)); !error.empty())
-                              return error;
-                          }
-                          return std::string();
-                        },
-                    },
-                    slot_of(field, job));
+  const Overload check{
+      [&](const bool*) { return std::string(); },
+      [&](const std::int64_t* value) {
+        const auto* range = std::get_if<IntegerRange>(&field.rule);
+        SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
+        return *value >= range->min && *value <= range->max
+                   ? std::string()
+                   : out_of_range(field, fmt::format("{}", *value));
+      },
+      [&](const double* value) {
+        const auto* range = std::get_if<NumberRange>(&field.rule);
+        SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
+        return check_number(field, *range, *value);
+      },
+      [&](const std::string* value) { return check_text(field, *value); },
+      [&](const std::vector<std::string>* value) {
+        for (const std::string& item : *value)
+          if (std::string error = check_text(field, item); !error.empty()) return error;
+        return std::string();
+      },
+      [&](const std::map<std::string, std::string>* value) {
+        for (const auto& [name, text] : *value) {
+          if (std::string error = check_text(field, name); !error.empty()) return error;
+          if (check_any(text).empty()) continue;
+          return fmt::format("the value of {} has a NUL character; remove it", name);
+        }
+        return std::string();
+      },
+      [&](const Milliseconds* value) {
+        const auto* range = std::get_if<DurationRange>(&field.rule);
+        SORTIE_CHECK(range != nullptr, "{} has no range", field.key);
+        return *value >= duration(range->min) && *value <= duration(range->max)
+                   ? std::string()
+                   : out_of_range(field, quote(duration_text(*value)));
+      },
+      [&](const std::vector<std::vector<std::string>>* value) {
+        const auto* form = std::get_if<Form>(&field.rule);
+        SORTIE_CHECK(form != nullptr, "{} has no form", field.key);
+        for (const std::vector<std::string>& items : *value) {
+          for (const std::string& item : items)
+            if (std::string error = check_any(item); !error.empty()) return error;
+          if (std::string error = form->check(join_items(items)); !error.empty()) return error;
+        }
+        return std::string();
+      },
+  };
+  return std::visit(check, slot_of(field, job));
 }
 
 std::string allowed_text(const Field& field) {

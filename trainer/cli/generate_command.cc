@@ -126,6 +126,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--stop", options->stop, "End before this text; may be given several times")
       ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   command->add_option("--seed", options->sampling.seed, "Seed of the choices")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command
       ->add_option(

@@ -190,7 +190,11 @@ Result<std::string_view> json_line_string(std::string_view line, std::string_vie
   }
   walker.skip_space();
   if (!walker.at_end()) return walker.broken("something after the object");
-  if (!found && other) return fail(ErrorCode::data, fmt::format("\"{}\" is not a string", key));
+  if (!found && other)
+    return fail(ErrorCode::data,
+                fmt::format("\"{}\" is not a string; choose another --json-key, or "
+                            "remove the line",
+                            key));
   if (!found)
     return fail(ErrorCode::data, fmt::format("no \"{}\"; choose another --json-key", key));
   if (!found->has_escapes) return found->raw;

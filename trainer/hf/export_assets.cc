@@ -89,9 +89,11 @@ Result<> add_companions(const Tokenizer& tokenizer, Json& config, const fs::path
   const std::optional<std::int32_t> begin =
       before.empty() ? std::nullopt : std::optional(before.front());
   const std::optional<std::int32_t> end = tokenizer.eod_id();
+  // A model whose vocabulary lacks the end (byte tokens without end marks) never predicts it.
+  const bool ends = end && *end < config.value("vocab_size", std::int64_t{0});
   Json special = Json::object();
   if (begin) special["bos_token"] = tokenizer.token_text(*begin);
-  if (end) special["eos_token"] = tokenizer.token_text(*end);
+  if (ends) special["eos_token"] = tokenizer.token_text(*end);
   // Which class of transformers reads a sentencepiece model depends on how it was made, which is
   // not known here.
   if (tokenizer.name().starts_with("hf:")) {
@@ -101,8 +103,6 @@ Result<> add_companions(const Tokenizer& tokenizer, Json& config, const fs::path
     SORTIE_TRY(add(folder / "tokenizer_config.json", about));
   }
   SORTIE_TRY(add(folder / "special_tokens_map.json", special));
-  // A model whose vocabulary lacks the end (byte tokens without end marks) never predicts it.
-  const bool ends = end && *end < config.value("vocab_size", std::int64_t{0});
   config["bos_token_id"] = id_or_null(begin);
   config["eos_token_id"] = id_or_null(ends ? end : std::nullopt);
   Json generation = Json::object();

@@ -152,6 +152,12 @@ Result<StartPoint> choose_between(const config::TrainerConfig& config, Checkpoin
 Result<StartPoint> start_from(const Source& source) {
   SORTIE_ASSIGN_OR_RETURN(std::optional<CheckpointEntry> entry,
                           checkpoint_in(source.place, CheckDepth::hashes));
+  std::error_code ignored;
+  if (!entry && !fs::exists(source.place, ignored))
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{} {}: no such folder on this host; name a checkpoint, or the "
+                            "trainer.save_dir of a run",
+                            source.key, source.place.string()));
   if (!entry) {
     const std::string place = source.place.string(), hint = site_folders_hint(source.place);
     return fail(ErrorCode::checkpoint,

@@ -44,8 +44,8 @@ Result<DeviceModule*> load_cuda_module() {
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr)
     return fail(ErrorCode::unsupported,
-                fmt::format("{}: can not be loaded: {}; install Sortie's build with CUDA, or set "
-                            "trainer.device = \"cpu\"",
+                fmt::format("{}: can not be loaded: {}; install Sortie's build with CUDA, or use "
+                            "\"cpu\"",
                             file, dlerror()));
   const auto make = reinterpret_cast<MakeDeviceModule>(dlsym(handle, "sortie_device_module"));
   loaded().module = make != nullptr ? make(kDeviceModuleBuild) : nullptr;

@@ -150,8 +150,12 @@ TEST_CASE("a run whose hosts got site=NAME, or lost it, does not begin at step 0
     config::JobConfig named = saving_job(run, 6);
     named.trainer.load_dir = oslo;
     CHECK(start_of(named).kind == Kind::fork);
-    named.trainer.load_dir = run;
     named.trainer.save_dir = dir.str("other");
+    named.trainer.load_dir = dir.str("nowhere");
+    CHECK(start_error(named) == "trainer.load_dir " + dir.str("nowhere") +
+                                    ": no such folder on this host; name a checkpoint, or the "
+                                    "trainer.save_dir of a run");
+    named.trainer.load_dir = run;
     CHECK(start_error(named) == "trainer.load_dir " + run +
                                     ": no committed checkpoint in it; it has the checkpoints of "
                                     "sites: name " +

@@ -241,6 +241,11 @@ TEST_CASE("the byte tokenizer is exported as a tokenizer.json") {
   CHECK(load_model(checkpoint, 1, "f32").value()->tokenizer().value()->name() == "byte");
   REQUIRE(export_hf(checkpoint, place.dir.path() / "out", {}));
   CHECK(sortie::test::read_text(place.dir.path() / "out/tokenizer.json") == byte_tokenizer_json());
+  // The end of a text is token 256, which a model for 256 bytes does not have.
+  const bool ends = load_model(checkpoint, 1, "f32").value()->job.model.vocab_size > 256;
+  const auto special = nlohmann::json::parse(
+      sortie::test::read_text(place.dir.path() / "out/special_tokens_map.json"));
+  CHECK(special.contains("eos_token") == ends);
   REQUIRE(import_hf(place.dir.path() / "out", place.dir.path() / "imported"));
   config::JobConfig job = place.job("bytes", "byte");
   job.trainer.load_dir = place.dir.str("imported");

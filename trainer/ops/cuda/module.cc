@@ -38,7 +38,7 @@ class CudaModule final : public DeviceModule {
     (void)cudaRuntimeGetVersion(&runtime);
     if (error == cudaErrorInsufficientDriver && driver == 0)
       return fail(ErrorCode::unsupported,
-                  "no NVIDIA driver is loaded; install one, or set trainer.device = \"cpu\"");
+                  "no NVIDIA driver is loaded; install one, or use \"cpu\"");
     if (error == cudaErrorInsufficientDriver)
       return fail(ErrorCode::unsupported,
                   fmt::format("the NVIDIA driver supports CUDA {}, this build needs {}; install a "
