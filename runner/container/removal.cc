@@ -56,7 +56,9 @@ boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls
 struct Known {
   std::string name;
   std::map<std::string, std::string> labels;
-  bool running = false;  // also false if the engine does not report it (ctr)
+  // Both are also false if the engine does not report them (ctr).
+  bool running = false;
+  bool paused = false;
   std::string label(std::string_view key) const {
     const auto found = labels.find(std::string(key));
     return found == labels.end() ? std::string() : found->second;
@@ -78,9 +80,11 @@ std::vector<Known> read_containers(std::string_view text) {
     if (holder.contains("Labels") && holder["Labels"].is_object())
       for (const auto& [key, value] : holder["Labels"].items())
         if (value.is_string()) one.labels[key] = value.get<std::string>();
-    if (const auto state = entry.find("State"); state != entry.end() && state->is_object())
+    if (const auto state = entry.find("State"); state != entry.end() && state->is_object()) {
       one.running = state->value("Running", Json()) == true;
     if (!one.name.empty()) known.push_back(std::move(one));
+      one.paused = state->value("Paused", Json()) == true;
+    }
   }
   return known;
 }
@@ -124,7 +128,9 @@ bool is_stale(const Known& container, const Fenced& fenced) {
       return true;
   }
   const std::string folder = container.label(sortie::container::kFolderLabel);
-  return !folder.empty() && may_judge(container) && !may_be_held(folder);
+  if (folder.empty() || !may_judge(container)) return false;
+  // Frozen keepers hold the folder for ever. The runner and its guard are outside the container.
+  return container.paused ? !may_be_held_here(folder) : !may_be_held(folder);
 }
 
 }  // namespace

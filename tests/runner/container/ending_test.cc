@@ -50,6 +50,15 @@ void start(RunnerClient& client, const wire::JobSpec& job) {
 }
 
 std::string name_of(const wire::JobSpec& job) {
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid > 0 && parent_if_alive(pid) == parent) children.push_back(pid);
+  }
+  return children;
+}
+
   return "sortie-" + job.run_id + "-a1-n0";
 }
 
@@ -111,6 +120,26 @@ TEST_CASE("the runner is killed while its container is paused") {
 }
 
 TEST_CASE("docker kill: an end from outside, told as such") {
+TEST_CASE("a paused container without runner and guard is removed by the next job on the host") {
+  const wire::JobSpec job = ending_job({"rank-helper", "sleep"});
+  RunnerClient client;
+  start(client, job);
+  CHECK(DockerEngine::get().run({"pause", name_of(job)}) == name_of(job));
+  client.signal(SIGSTOP);
+  for (const pid_t child : children_of(client.pid())) ::kill(child, SIGKILL);
+  const wire::JobSpec next = ending_job({"true"});
+  RunnerClient second;
+  REQUIRE(second.run(next));
+  CHECK(has(DockerEngine::get().containers(), name_of(job)));  // its runner lives
+  client.signal(SIGKILL);
+  client.wait_exit();
+  const wire::JobSpec last = ending_job({"true"});
+  RunnerClient third;
+  REQUIRE(third.run(last));
+  CHECK_FALSE(has(DockerEngine::get().containers(), name_of(job)));
+  CHECK(left_at_end_of(job) == "");
+}
+
   const wire::JobSpec job = ending_job({"rank-helper", "sleep"}, 2);
   RunnerClient client;
   start(client, job);
