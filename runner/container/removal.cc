@@ -1,6 +1,7 @@
 #include "runner/container/removal.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,9 +83,9 @@ std::vector<Known> read_containers(std::string_view text) {
         if (value.is_string()) one.labels[key] = value.get<std::string>();
     if (const auto state = entry.find("State"); state != entry.end() && state->is_object()) {
       one.running = state->value("Running", Json()) == true;
-    if (!one.name.empty()) known.push_back(std::move(one));
       one.paused = state->value("Paused", Json()) == true;
     }
+    if (!one.name.empty()) known.push_back(std::move(one));
   }
   return known;
 }
@@ -98,6 +99,19 @@ boost::asio::awaitable<std::vector<Known>> inspect(EngineCalls& calls, const Cli
   std::vector<Known> known;
   if (output) known = read_containers(output->out);  // containers that ended meanwhile are left out
   co_return known;
+}
+
+/// "containers still there: NAMES: WHY; remove them with `COMMAND`".
+std::string still_there(const Client& client, const std::vector<std::string>& names,
+                        std::string_view why) {
+  const std::string_view engine = sortie::container::engine_name(client.engine);
+  std::string commands;
+  for (const auto& argv :
+       sortie::container::remove_commands(client.engine, std::string(engine), names))
+    commands += (commands.empty() ? "" : "; ") + sortie::container::shown(argv);
+  return fmt::format("container{} still there: {}: {}; remove {} with `{}`",
+                     names.size() == 1 ? "" : "s", fmt::join(names, ", "), why,
+                     names.size() == 1 ? "it" : "them", commands);
 }
 
 std::uint32_t number(const std::string& text) {
@@ -141,6 +155,10 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
   const auto deadline = Clock::now() + limit;
   boost::asio::steady_timer pause(io);
   Error last{ErrorCode::timeout, "no time"};
+  const auto note = [&last](Error error) {  // the last call only lacks time
+    if (error.code != ErrorCode::timeout || last.code == ErrorCode::timeout)
+      last = std::move(error);
+  };
   while (Clock::now() < deadline) {
     bool all = true;
     auto commands = sortie::container::remove_commands(client.engine, client.program, names);
@@ -151,20 +169,17 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
       const Result<CallOutput> output = co_await calls.run(std::move(call));
       if (output && output->status.success()) continue;
       all = false;
-      last = output ? engine_error(client, "rm", *output) : output.error();
+      note(output ? engine_error(client, "rm", *output) : output.error());
     }
     if (all) co_return Result<>{};
     const auto left =
         co_await list(calls, client, sortie::container::kFolderLabel, folder, left_until(deadline));
     if (left && left->empty()) co_return Result<>{};
-    if (!left) last = left.error();
+    if (!left) note(left.error());
     pause.expires_after(kRemovalPause);
     co_await pause.async_wait(kToken);
   }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  co_return fail(ErrorCode::timeout,
-                 fmt::format("containers that are still there: {}: {}", text, last.message));
+  co_return fail(ErrorCode::timeout, still_there(client, names, last.message));
 }
 
 boost::asio::awaitable<Result<std::size_t>> remove_stale(boost::asio::io_context& io,

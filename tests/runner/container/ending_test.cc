@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/wire/left_behind.h"
 #include "runner/job/node_facts.h"
 #include "tests/support/docker_engine.h"
 #include "tests/support/runner_client.h"
@@ -49,7 +50,6 @@ void start(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.wait_up(job.ranks.size()));
 }
 
-std::string name_of(const wire::JobSpec& job) {
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
@@ -59,6 +59,7 @@ std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
+std::string name_of(const wire::JobSpec& job) {
   return "sortie-" + job.run_id + "-a1-n0";
 }
 
@@ -119,7 +120,6 @@ TEST_CASE("the runner is killed while its container is paused") {
   CHECK(remains(job) == "");
 }
 
-TEST_CASE("docker kill: an end from outside, told as such") {
 TEST_CASE("a paused container without runner and guard is removed by the next job on the host") {
   const wire::JobSpec job = ending_job({"rank-helper", "sleep"});
   RunnerClient client;
@@ -140,6 +140,7 @@ TEST_CASE("a paused container without runner and guard is removed by the next jo
   CHECK(left_at_end_of(job) == "");
 }
 
+TEST_CASE("docker kill: an end from outside, told as such") {
   const wire::JobSpec job = ending_job({"rank-helper", "sleep"}, 2);
   RunnerClient client;
   start(client, job);
@@ -286,6 +287,26 @@ TEST_CASE("the engine ends in order, or is killed, while ranks run") {
     CHECK(client.wait_finished(Ms(30000)));
     CHECK(left_after(client, job) == "");
   }
+}
+
+TEST_CASE("an engine that stays away: its container is named, with the command that removes it") {
+  DockerEngine& engine = DockerEngine::get();
+  const wire::JobSpec job = ending_job({"rank-helper", "exit-on-term"});
+  RunnerClient client;
+  start(client, job);
+  engine.stop(SIGKILL);
+  client.send(wire::Stop{500, "test"});
+  CHECK(client.wait_finished(Ms(30000)));
+  engine.start();
+  REQUIRE(client.errors.size() == 1);
+  CHECK(client.errors[0].code == wire::kLeftBehind);
+  INFO(client.errors[0].message);
+  CHECK(client.errors[0].message.starts_with("container still there: " + name_of(job) +
+                                             ": docker: the engine does not run here"));
+  CHECK(client.errors[0].message.ends_with("; remove it with `docker rm --force --volumes " +
+                                           name_of(job) + "`"));
+  engine.run({"rm", "--force", "--volumes", name_of(job)});
+  CHECK(left_after(client, job) == "");
 }
 
 TEST_CASE("an engine that does not run, or that this user may not use") {
