@@ -137,6 +137,8 @@ TEST_CASE("a paused container without runner and guard is removed by the next jo
   RunnerClient third;
   REQUIRE(third.run(last));
   CHECK_FALSE(has(DockerEngine::get().containers(), name_of(job)));
+  RunnerClient fourth;  // the folder, which the container held when the third began
+  REQUIRE(fourth.run(ending_job({"true"})));
   CHECK(left_at_end_of(job) == "");
 }
 
