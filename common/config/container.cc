@@ -73,6 +73,12 @@ void check_mounts(const ContainerConfig& container, ContainerRules& rules) {
                  fmt::format("{} is less than the 6 MiB without which engines start nothing; use "
                              "more",
                              quote(container.memory)));
+  constexpr double kLeastCpus = 0.01;  // Docker's own
+  if (container.cpus > 0 && container.cpus < kLeastCpus)
+    rules.broken("E2", {key_of("cpus")},
+                 fmt::format("{} is less than the {} CPUs that engines can limit to; use more, or "
+                             "0 for no limit",
+                             container.cpus, kLeastCpus));
 }
 
 /// The options in an argument of an engine: "--env" in "--env=A=b", "-d", "-i" and "-e" in
@@ -168,6 +174,10 @@ void check_together(const RunnerConfig& runner, ContainerRules& rules) {
     rules.broken("E5", {key_of("shm_size"), key_of("ipc")},
                  "has no effect with ipc = \"host\", which uses the host's own /dev/shm; remove "
                  "one of the two");
+  if (container.ipc == "shareable" && container.scope == "rank")
+    rules.broken("E5", {key_of("ipc"), key_of("scope")},
+                 "gives each rank's container a /dev/shm of its own that no other uses; leave ipc "
+                 "empty, and the containers of a host's ranks share one");
   if (container.network != "host" && runner.mpi == "on")
     rules.broken("E5", {key_of("network"), "runner.mpi"},
                  fmt::format("{} keeps MPI programs from the host's PMIx server, which "

@@ -58,6 +58,19 @@ std::string container_name(const Box& box) {
   return name;
 }
 
+std::string full_image_name(const std::string& image) {
+  const std::size_t slash = image.find('/');
+  const std::string first = image.substr(0, slash);
+  const bool registry =
+      slash != image.npos && (first.find_first_of(".:") != first.npos || first == "localhost");
+  std::string name = registry              ? image
+                     : slash == image.npos ? "docker.io/library/" + image
+                                           : "docker.io/" + image;
+  const std::size_t last = name.rfind('/');
+  if (name.find_first_of(":@", last) == name.npos) name += ":latest";
+  return name;
+}
+
 Argv info_command(Engine engine, const std::string& program) {
   switch (engine) {
     case Engine::docker:
@@ -72,17 +85,17 @@ Argv info_command(Engine engine, const std::string& program) {
 }
 
 Argv inspect_image_command(Engine engine, const std::string& program, const std::string& image) {
-  if (engine == Engine::ctr) return {program, "images", "list", "name==" + image};
+  if (engine == Engine::ctr) return {program, "images", "list", "name==" + full_image_name(image)};
   return {program, "image", "inspect", "--format", "{{json .}}", image};
 }
 
 Argv pull_command(Engine engine, const std::string& program, const std::string& image) {
-  if (engine == Engine::ctr) return {program, "images", "pull", image};
+  if (engine == Engine::ctr) return {program, "images", "pull", full_image_name(image)};
   return {program, "pull", image};
 }
 
 Argv save_command(Engine engine, const std::string& program, const std::string& image) {
-  if (engine == Engine::ctr) return {program, "images", "export", "-", image};
+  if (engine == Engine::ctr) return {program, "images", "export", "-", full_image_name(image)};
   return {program, "save", image};
 }
 

@@ -79,6 +79,10 @@ std::string container_name(const Box& box);
 Result<Argv> start_command(const wire::ContainerSpec& spec, const HostFacts& host, const Box& box,
                            const std::string& image, const std::string& socket);
 
+/// The image's name as containerd stores it: "docker.io/library/alpine:latest" for "alpine", by
+/// Docker's rules.
+std::string full_image_name(const std::string& image);
+
 /// Prints facts about the engine as JSON; for ctr as text.
 Argv info_command(Engine engine, const std::string& program);
 /// Prints facts about an image as JSON; fails if it does not exist. For ctr: its line of the list.

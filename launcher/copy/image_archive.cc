@@ -116,7 +116,7 @@ asio::awaitable<Result<ImageArchive>> ImageArchive::save(
   const std::string path = folder + "/image.tar";
   const Fd file(::open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC | O_TRUNC, 0600));
   if (!file) co_return std::unexpected(os_error(errno, path));
-  const std::string program = save.front();
+  const std::string program = save.front(), image = save.back();
   auto child = ChildProcess::start(executor, std::move(save), OnClose::kill);
   if (!child) co_return std::unexpected(std::move(child).error());
   std::array<char, 64u << 10> buffer;
@@ -137,7 +137,9 @@ asio::awaitable<Result<ImageArchive>> ImageArchive::save(
     std::string said = (*child)->stderr_tail();
     while (said.ends_with('\n')) said.pop_back();
     co_return fail(ErrorCode::not_found,
-                   fmt::format("{} save: {}", program, said.empty() ? status->to_string() : said));
+                   fmt::format("image {}: {} can not save it: {}; build or pull it on this "
+                               "machine, or name the engine that has it with --from",
+                               image, program, said.empty() ? status->to_string() : said));
   }
   co_return open(path);
 }

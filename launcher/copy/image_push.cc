@@ -247,9 +247,10 @@ void ImagePush::show_progress() {
     done += group->upload->bytes_done();
     wanted += group->upload->bytes_wanted();
   }
-  progress_.show(loading_ > 0 ? fmt::format("loading on {} hosts", loading_)
-                              : fmt::format("image to {} hosts", crew_.size()),
-                 done, wanted);
+  progress_.show(
+      loading_ > 0 ? fmt::format("loading on {} host{}", loading_, loading_ == 1 ? "" : "s")
+                   : fmt::format("image to {} host{}", crew_.size(), crew_.size() == 1 ? "" : "s"),
+      done, wanted);
 }
 
 int ImagePush::run() {

@@ -59,14 +59,18 @@ inline constexpr const char* kInstallScript =
     "if [ ! -L \"$d\" ] && [ -O \"$d\" ] && startable; then umask \"$mask\"; start; fi; done; "
     "case $machine in any) ;; *) is=$(uname -m); [ \"$is\" = \"$machine\" ] || "
     "fail \"this host is $is, the runner is built for $machine\";; esac; "
+    // A folder with the runner's name would take the runner in. It is only removed if it is empty.
+    "clear() { [ ! -d \"$1\" ] || { [ -L \"$1\" ] && rm -f \"$1\"; } || rmdir \"$1\" 2>/dev/null; "
+    "}; "
     "why=; t=; "
     "for d in \"$own\" \"/tmp/sortie-$user\" \"/var/tmp/sortie-$user\" \"/dev/shm/sortie-$user\"; "
     "do "
     "if [ \"$d\" != \"$own\" ] && [ -L \"$d\" ]; then why=\"$why $d is a link;\"; "
     "elif mkdir -p \"$d\" 2>/dev/null && [ -O \"$d\" ] && chmod 700 \"$d\" 2>/dev/null && "
     "t=$(mktemp \"$d/tmp.XXXXXX\" 2>/dev/null); then chmod 700 \"$t\"; "
+    "if ! clear \"$d/runner-$hash\"; then why=\"$why $d/runner-$hash is a folder, remove it;\"; "
     // access(2) detects noexec mounts.
-    "if [ -x \"$t\" ]; then break; fi; rm -f \"$t\"; why=\"$why $d is mounted noexec;\"; "
+    "elif [ -x \"$t\" ]; then break; else why=\"$why $d is mounted noexec;\"; fi; rm -f \"$t\"; "
     "else why=\"$why $d can not be made or written;\"; fi; t=; done; "
     "[ -n \"$t\" ] || fail \"no folder to keep the runner in:$why\"; "
     // Also for SIGPIPE: if the launcher has gone, an error message must not end the script before
@@ -88,7 +92,7 @@ inline constexpr const char* kInstallScript =
     // Removes other builds that were not used for a week, except the three most recently used
     // files. A running runner updates the access time of its file every hour, because another host
     // may execute the file over the network.
-    "ls -tu \"$d\"/runner-* | tail -n +4 | while read -r old; do "
+    "ls -dtu \"$d\"/runner-* | tail -n +4 | while read -r old; do "
     "[ -n \"$(find \"$old\" -prune -atime +7 2>/dev/null)\" ] && rm -f \"$old\"; done; "
     "start";
 

@@ -151,8 +151,11 @@ asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
                               runner_.startup_timeout.count() / 1000));
     return std::unexpected(std::move(error));
   };
+  const bool prepares = std::holds_alternative<wire::JobSpec>(order);
   auto handed = co_await hand_over(std::move(order), std::move(expected_build));
   if (!handed) co_return outcome(std::move(handed).error());
+  // A runner expects heartbeats while it prepares the job. What follows Adopt is for the holder.
+  if (!greeted_ && prepares) keep_alive();
   auto message = co_await client_->answer();
   if (!message) {
     refusal_ = client_->refusal();
@@ -163,7 +166,7 @@ asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
     co_return outcome({ErrorCode::protocol, fmt::format("runner sent {} before JobReady",
                                                         wire::message_name(*message))});
   *wait = Wait::done;
-  if (!greeted_) keep_alive();
+  if (!greeted_ && !prepares) keep_alive();
   co_return message;
 }
 

@@ -281,6 +281,7 @@ class Attempt {
   void say_what_is_awaited();
   void stop_all(std::uint32_t grace_ms, const std::string& reason);
   void on_runner_error(const Host& host, const wire::RunnerError& error);
+  void note_left(const Host& host, const std::string& what);
   void note_exited(HeldEvent event);
   Cause cause_of_rank(std::uint32_t rank, Cause::What what, int code) const;
   Verdict make_verdict() const;

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/printable.h"
 #include "common/training/event.h"
+#include "common/wire/left_behind.h"
 #include "launcher/host/host_texts.h"
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/supervise/attempt.h"
@@ -232,6 +233,7 @@ void Attempt::refuse_event(const Host& host, std::uint32_t rank, const Error& wh
 /// A process that can not be killed is always reported. Other errors only matter while they may be
 /// the cause.
 void Attempt::on_runner_error(const Host& host, const wire::RunnerError& error) {
+  if (error.code == wire::kLeftBehind) return note_left(host, error.message);
   const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
   Cause cause;
   const bool timed_out = error.code == error_code_name(ErrorCode::timeout);
@@ -296,12 +298,14 @@ void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
     note_not_finalized(cause_of_rank(exited.rank, Cause::What::no_finalize, 0), died_ms);
   }
   note_exited(std::move(event));
-  if (!exited.left.empty()) {
-    parts_.folder.event(JournalEvent::unconfirmed,
-                        {{"host", host.plan->name}, {"why", exited.left}});
-    parts_.console.error(fmt::format("{}: left by rank {}: {}", host.plan->name, exited.rank,
-                                     printable(exited.left)));
-  }
+  if (!exited.left.empty())
+    note_left(host, fmt::format("left by rank {}: {}", exited.rank, printable(exited.left)));
+}
+
+/// Reports what stays on a host after its ranks.
+void Attempt::note_left(const Host& host, const std::string& what) {
+  parts_.folder.event(JournalEvent::unconfirmed, {{"host", host.plan->name}, {"why", what}});
+  parts_.console.error(fmt::format("{}: {}", host.plan->name, what));
 }
 
 /// Like mpirun, Sortie ends the job of a rank that leaves without MPI_Finalize. The other ranks

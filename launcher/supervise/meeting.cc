@@ -198,11 +198,12 @@ Result<Meeting> choose_meeting(const std::vector<HostNetwork>& hosts,
   if (reached != own.end())
     return Meeting{reached->address, reached->interface + ": as this machine reaches it"};
   if (own.size() == 1) return Meeting{own[0].address, own[0].interface + ": its only address"};
-  return Meeting{
-      first.name == "localhost" ? first.hostname : first.name,
-      fmt::format("its name: it has {}, and none is known to be reachable for the others",
-                  list_of(own)),
-      true};
+  return Meeting{first.name == "localhost" ? first.hostname : first.name,
+                 own.empty()
+                     ? "its name: it reports no address that other hosts could use"
+                     : fmt::format("its name: of {}, none is known to be reachable for the others",
+                                   list_of(own)),
+                 true};
 }
 
 Environment interface_environment(const HostNetwork& host, const std::string& interface,

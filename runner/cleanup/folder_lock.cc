@@ -33,8 +33,17 @@ bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-/// Checks all other processes of this user. Also returns true if /proc can not be read.
-bool some_process_has_open(const std::string& folder) {
+/// Whether the process is certainly in another pid namespace. `process`: "/proc/PID".
+bool is_elsewhere(const std::string& process) {
+  std::error_code error, own_error;
+  const fs::path its = fs::read_symlink(process + "/ns/pid", error);
+  const fs::path own = fs::read_symlink("/proc/self/ns/pid", own_error);
+  return !error && !own_error && its != own;
+}
+
+/// Checks all other processes of this user, or only those in this pid namespace. Also returns true
+/// if /proc can not be read.
+bool some_process_has_open(const std::string& folder, bool only_here = false) {
   const auto inside = [&](std::string_view path) {
     return path.starts_with(folder) &&
            (path.size() == folder.size() || path[folder.size()] == '/' ||
@@ -49,7 +58,7 @@ bool some_process_has_open(const std::string& folder) {
     if (!all_digits(entry->path().filename().native()) || process == own ||
         ::stat(process.c_str(), &info) != 0 || info.st_uid != ::geteuid())
       continue;
-    if (has_open(process, inside)) return true;
+    if (has_open(process, inside) && !(only_here && is_elsewhere(process))) return true;
   }
   return static_cast<bool>(error);
 }
@@ -89,6 +98,10 @@ bool may_be_held(const std::string& folder) {
   const Fd file(::open((folder + "/lock").c_str(), kFileFlags));
   if (!file) return errno != ENOENT || some_process_has_open(folder);
   return !lock_alone(file);
+}
+
+bool may_be_held_here(const std::string& folder) {
+  return some_process_has_open(folder, true);
 }
 
 bool has_open(const std::string& process,

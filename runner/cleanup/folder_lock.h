@@ -37,6 +37,10 @@ std::optional<FolderLock> hold_folder(const std::string& folder);
 /// folder is held if a process of this user still has it, or a file in it, open.
 bool may_be_held(const std::string& folder);
 
+/// Returns false only if it is certain that no process of this user in this pid namespace has the
+/// folder, or a file in it, open.
+bool may_be_held_here(const std::string& folder);
+
 /// Whether the process has a file open whose path, as in /proc, satisfies `wanted`. `process`:
 /// "/proc/PID".
 bool has_open(const std::string& process, const std::function<bool(std::string_view path)>& wanted);

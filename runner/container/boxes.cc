@@ -226,9 +226,8 @@ boost::asio::awaitable<Result<>> Boxes::remove(milliseconds limit) {
     const char state = box->init_pid > 0 ? process_state(box->init_pid) : '?';
     alive = alive || (state != '?' && state != 'Z' && state != 'X');
   }
-  if (alive) co_return done;
-  log::warning("their processes have ended, but they were not removed: {}", done.error().message);
-  co_return Result<>{};
+  if (!alive) done.error().code = kLeftBehind;
+  co_return done;
 }
 
 }  // namespace sortie::runner::container

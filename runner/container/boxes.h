@@ -25,6 +25,9 @@ namespace sortie::runner::container {
 
 class Boxes {
  public:
+  /// Code of the error for containers without living processes.
+  static constexpr ErrorCode kLeftBehind = ErrorCode::runner;
+
   struct Events {
     std::function<void(pid_t)> on_keeper;  // a child of this process that is no orphan
     std::function<bool()> stopped;         // whether the job was asked to stop meanwhile
@@ -60,7 +63,8 @@ class Boxes {
   bool lost(std::size_t slot) const { return box_of(slot).lost; }
 
   /// Closes the sockets and has the engine remove the containers. Later calls are no-ops, as is a
-  /// call without containers. Error: a container still exists, with living processes.
+  /// call without containers. Error: a container still exists; ErrorCode::timeout if it has living
+  /// processes, else kLeftBehind.
   boost::asio::awaitable<Result<>> remove(std::chrono::milliseconds limit);
 
  private:

@@ -92,8 +92,15 @@ boost::asio::awaitable<Result<>> pull(
   on_progress(wire::ImageProgress{"pulling " + order.image});
   const Result<CallOutput> output = co_await calls.run(std::move(call));
   if (!output) co_return std::unexpected(about(order.image, output.error()));
-  if (!output->status.success())
-    co_return std::unexpected(about(order.image, engine_error(client, "pull", *output)));
+  if (!output->status.success()) {
+    Error error = engine_error(client, "pull", *output);
+    if (error.code == ErrorCode::runner)  // others say what to do
+      error.message += fmt::format(
+          "; correct the name, let this host reach the registry, log in with "
+          "runner.container.credentials_file, or send the image: sortie image push {} --hosts ...",
+          order.image);
+    co_return std::unexpected(about(order.image, std::move(error)));
+  }
   co_return Result<>{};
 }
 

@@ -1,6 +1,7 @@
 #include "runner/container/removal.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,7 +57,9 @@ boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls
 struct Known {
   std::string name;
   std::map<std::string, std::string> labels;
-  bool running = false;  // also false if the engine does not report it (ctr)
+  // Both are also false if the engine does not report them (ctr).
+  bool running = false;
+  bool paused = false;
   std::string label(std::string_view key) const {
     const auto found = labels.find(std::string(key));
     return found == labels.end() ? std::string() : found->second;
@@ -78,8 +81,10 @@ std::vector<Known> read_containers(std::string_view text) {
     if (holder.contains("Labels") && holder["Labels"].is_object())
       for (const auto& [key, value] : holder["Labels"].items())
         if (value.is_string()) one.labels[key] = value.get<std::string>();
-    if (const auto state = entry.find("State"); state != entry.end() && state->is_object())
+    if (const auto state = entry.find("State"); state != entry.end() && state->is_object()) {
       one.running = state->value("Running", Json()) == true;
+      one.paused = state->value("Paused", Json()) == true;
+    }
     if (!one.name.empty()) known.push_back(std::move(one));
   }
   return known;
@@ -94,6 +99,19 @@ boost::asio::awaitable<std::vector<Known>> inspect(EngineCalls& calls, const Cli
   std::vector<Known> known;
   if (output) known = read_containers(output->out);  // containers that ended meanwhile are left out
   co_return known;
+}
+
+/// "containers still there: NAMES: WHY; remove them with `COMMAND`".
+std::string still_there(const Client& client, const std::vector<std::string>& names,
+                        std::string_view why) {
+  const std::string_view engine = sortie::container::engine_name(client.engine);
+  std::string commands;
+  for (const auto& argv :
+       sortie::container::remove_commands(client.engine, std::string(engine), names))
+    commands += (commands.empty() ? "" : "; ") + sortie::container::shown(argv);
+  return fmt::format("container{} still there: {}: {}; remove {} with `{}`",
+                     names.size() == 1 ? "" : "s", fmt::join(names, ", "), why,
+                     names.size() == 1 ? "it" : "them", commands);
 }
 
 std::uint32_t number(const std::string& text) {
@@ -124,7 +142,9 @@ bool is_stale(const Known& container, const Fenced& fenced) {
       return true;
   }
   const std::string folder = container.label(sortie::container::kFolderLabel);
-  return !folder.empty() && may_judge(container) && !may_be_held(folder);
+  if (folder.empty() || !may_judge(container)) return false;
+  // Frozen keepers hold the folder for ever. The runner and its guard are outside the container.
+  return container.paused ? !may_be_held_here(folder) : !may_be_held(folder);
 }
 
 }  // namespace
@@ -135,6 +155,10 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
   const auto deadline = Clock::now() + limit;
   boost::asio::steady_timer pause(io);
   Error last{ErrorCode::timeout, "no time"};
+  const auto note = [&last](Error error) {  // the last call only lacks time
+    if (error.code != ErrorCode::timeout || last.code == ErrorCode::timeout)
+      last = std::move(error);
+  };
   while (Clock::now() < deadline) {
     bool all = true;
     auto commands = sortie::container::remove_commands(client.engine, client.program, names);
@@ -145,20 +169,17 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
       const Result<CallOutput> output = co_await calls.run(std::move(call));
       if (output && output->status.success()) continue;
       all = false;
-      last = output ? engine_error(client, "rm", *output) : output.error();
+      note(output ? engine_error(client, "rm", *output) : output.error());
     }
     if (all) co_return Result<>{};
     const auto left =
         co_await list(calls, client, sortie::container::kFolderLabel, folder, left_until(deadline));
     if (left && left->empty()) co_return Result<>{};
-    if (!left) last = left.error();
+    if (!left) note(left.error());
     pause.expires_after(kRemovalPause);
     co_await pause.async_wait(kToken);
   }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  co_return fail(ErrorCode::timeout,
-                 fmt::format("containers that are still there: {}: {}", text, last.message));
+  co_return fail(ErrorCode::timeout, still_there(client, names, last.message));
 }
 
 boost::asio::awaitable<Result<std::size_t>> remove_stale(boost::asio::io_context& io,

@@ -13,7 +13,8 @@
 namespace sortie::runner::container {
 
 /// Ends and removes the containers `names`, whose folder label is `folder`. Retries until the
-/// engine lists none of them. Error after `limit`: what is left, with the engine's message.
+/// engine lists none of them. Error after `limit`: what is left, with the engine's message and
+/// the command that removes it.
 boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, EngineCalls& calls,
                                                    Client client, std::vector<std::string> names,
                                                    std::string folder,

@@ -79,6 +79,9 @@ std::vector<std::string> pmix_environment(std::vector<std::string> base, const w
   for (const auto& [name, value] : job.env)
     if (name.starts_with("PMIX_MCA_") || name == "LD_LIBRARY_PATH" || name == "SORTIE_LIBPMIX")
       base.push_back(name + '=' + value);
+  // hwloc, in libpmix, would ask an X server for GPUs: over TCP, which hangs on a host that drops
+  // packets of its loopback.
+  base.emplace_back("HWLOC_COMPONENTS=-gl");
   return base;
 }
 

@@ -150,7 +150,11 @@ std::vector<std::string> Job::environment_of(const Rank& rank) const {
 }
 
 void Job::send_error(ErrorCode code, std::string message, std::int32_t rank) {
-  wire::RunnerError error{std::string(error_code_name(code)), std::move(message), rank};
+  send_error(error_code_name(code), std::move(message), rank);
+}
+
+void Job::send_error(std::string_view code, std::string message, std::int32_t rank) {
+  wire::RunnerError error{std::string(code), std::move(message), rank};
   link_.send(error);
   if (spec_.hold_ms > 0) errors_.push_back(std::move(error));
 }

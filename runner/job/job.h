@@ -175,6 +175,7 @@ class Job {
   boost::asio::awaitable<void> end_health();
   /// Reports an error to the launcher, also to a later one. `rank`: -1 for the host.
   void send_error(ErrorCode code, std::string message, std::int32_t rank = -1);
+  void send_error(std::string_view code, std::string message, std::int32_t rank = -1);
   void send_error(ErrorCode code, std::string message, const Rank& rank) {
     send_error(code, std::move(message), static_cast<std::int32_t>(rank.spec->rank));
   }

@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "common/training/progress.h"
+#include "common/wire/left_behind.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
 #include "runner/unix_time.h"
@@ -221,11 +222,14 @@ boost::asio::awaitable<void> Job::end_health() {
   if (health_->running()) log::warning("sortie-health waits in a driver and does not end yet");
 }
 
-/// Reports an error if a process of a container is still alive; the host then needs attention.
+/// Reports containers that are still there. With a living process this is an error of the job.
 boost::asio::awaitable<void> Job::remove_boxes() {
   if (!boxes_) co_return;
   const Result<> removed = co_await boxes_->remove(kRemovalLimit);
-  if (!removed) send_error(removed.error().code, removed.error().message);
+  if (removed) co_return;
+  const bool harmless = removed.error().code == container::Boxes::kLeftBehind;
+  send_error(harmless ? wire::kLeftBehind : error_code_name(removed.error().code),
+             removed.error().message);
 }
 
 void Job::reap() {

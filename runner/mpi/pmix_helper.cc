@@ -96,7 +96,10 @@ boost::asio::awaitable<Result<wire::PmixReady>> PmixHelper::start(
   link_.send(setup);
   Alarm deadline(io_.get_executor());
   deadline.set(kReadyTimeout, [this] {
-    end_ = "sortie-pmix does not answer";
+    end_ = fmt::format(
+        "sortie-pmix was not ready within {} s: libpmix waits for something on this host; see "
+        "whether TCP over its loopback works, or set runner.mpi = \"off\"",
+        kReadyTimeout.count());
     stop();  // this ends the read below
   });
   auto message = co_await link_.read();

@@ -7,9 +7,11 @@
 #include <csignal>
 
 #include "common/base/exit_code.h"
+#include "common/wire/left_behind.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
 #include "tests/support/patience.h"
+#include "tests/support/text.h"
 
 namespace sortie::launcher {
 namespace {
@@ -19,6 +21,7 @@ using asio::awaitable;
 using std::chrono::milliseconds;
 using test::after_start;
 using test::FakeRunner;
+using test::has;
 using test::Launch;
 using test::run_until_stopped;
 using test::say;
@@ -298,6 +301,46 @@ TEST_CASE("a process that no signal ends is a timeout, with the exit code of one
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == exit_code_for(ErrorCode::timeout));
   CHECK(verdict.text == "h1: rank 0: process 7 does not die of SIGKILL");
+  CHECK(launch.events_named("unconfirmed").size() == 1);
+}
+
+TEST_CASE("a runner gets heartbeats while it prepares a job for a long time") {
+  struct Slow {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool prepared = co_await runner.prepare(milliseconds(300));
+      if (!prepared) co_return;
+      const bool started = co_await runner.until<wire::Start>();
+      if (started) co_await runner.finish(false);
+    }
+  };
+  Launch launch({{"slow", {0}}, {"quick", {0}}});
+  launch.host("slow").script = Slow::run;
+  launch.host("quick").script = succeed;
+  CHECK(launch.run().exit_code == 0);
+  int beats = 0;
+  for (const auto& [time, message] : launch.runner("slow").received) {
+    if (std::holds_alternative<wire::Start>(message)) break;
+    beats += std::holds_alternative<wire::Heartbeat>(message);
+  }
+  CHECK(beats >= 3);
+}
+
+TEST_CASE("a container that was not removed is said, and the run ends as its ranks did") {
+  struct Leaves {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      runner.exit_rank(0, 0);
+      runner.send(wire::RunnerError{std::string(wire::kLeftBehind),
+                                    "container still there: box; remove it", -1});
+      co_await runner.finish(false);
+    }
+  };
+  Launch launch({{"h1", {0}}});
+  launch.host("h1").script = Leaves::run;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 0);
+  CHECK(has(launch.shown, "h1: container still there: box; remove it"));
   CHECK(launch.events_named("unconfirmed").size() == 1);
 }
 

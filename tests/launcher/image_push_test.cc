@@ -147,6 +147,19 @@ TEST_CASE("image push says what is wrong before it touches a host") {
   CHECK(has(none.output, "docker: is not on this machine, so it has no image to push"));
 }
 
+TEST_CASE("image push of an image that is not here says where it was searched, and what to do") {
+  const test::ScopedTempDir dir;
+  const std::string docker = dir.str("docker");
+  test::write_text(docker, "#!/bin/sh\necho 'Error: No such image: trainer:1' >&2; exit 1\n");
+  std::filesystem::permissions(docker, std::filesystem::perms::owner_all);
+  const auto missing = shell("PATH='" + dir.path().string() + "':\"$PATH\" '" + SORTIE_BINARY +
+                             "' image push trainer:1 --hosts localhost");
+  CHECK(missing.code != 0);
+  CHECK(has(missing.output,
+            "image trainer:1: docker can not save it: Error: No such image: trainer:1; build or "
+            "pull it on this machine, or name the engine that has it with --from"));
+}
+
 TEST_CASE("image push that a signal ends while it saves has that signal's exit code") {
   const test::ScopedTempDir dir;
   const std::string began = dir.str("began"), docker = dir.str("docker");

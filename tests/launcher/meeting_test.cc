@@ -115,6 +115,8 @@ TEST_CASE("no common network: as it was reached, or its only address, or its nam
   const auto named = choose_meeting({network("h1", kFirst, {}, "127.0.0.1"), other}, "");
   CHECK(named->address == "h1");
   CHECK(named->doubtful);
+  CHECK(choose_meeting({network("h1", {"lo 127.0.0.1/8"}), other}, "")->how ==
+        "its name: it reports no address that other hosts could use");
   HostNetwork here = network("localhost", kFirst);
   here.hostname = "bastion";
   CHECK(choose_meeting({here, other}, "")->address == "bastion");

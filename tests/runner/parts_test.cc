@@ -82,9 +82,9 @@ TEST_CASE("who wins: PMIX_* and SORTIE_* over rank over job over PMIx' advice ov
 TEST_CASE("sortie-pmix gets the base and what concerns libpmix") {
   wire::JobSpec job = test::make_job({"x"});
   job.env = {{"PMIX_MCA_gds", "hash"}, {"SECRET", "1"}, {"LD_LIBRARY_PATH", "/opt/pmix/lib"}};
-  CHECK(
-      pmix_environment({"PATH=/bin"}, job) ==
-      std::vector<std::string>{"PATH=/bin", "PMIX_MCA_gds=hash", "LD_LIBRARY_PATH=/opt/pmix/lib"});
+  CHECK(pmix_environment({"PATH=/bin"}, job) ==
+        std::vector<std::string>{"PATH=/bin", "PMIX_MCA_gds=hash", "LD_LIBRARY_PATH=/opt/pmix/lib",
+                                 "HWLOC_COMPONENTS=-gl"});
 }
 
 TEST_CASE("PMIx lines: common ones and those of the rank") {

@@ -119,6 +119,12 @@ TEST_CASE("each bad value has one error that says what to write") {
       {"memory = \"1m\"",
        "job:4:10: runner.container.memory: \"1m\" is less than the 6 MiB without which engines "
        "start nothing; use more"},
+      {"cpus = 0.001",
+       "job:4:8: runner.container.cpus: 0.001 is less than the 0.01 CPUs that engines can limit "
+       "to; use more, or 0 for no limit"},
+      {"ipc = \"shareable\"\nscope = \"rank\"",
+       "job:4:7: runner.container.ipc: gives each rank's container a /dev/shm of its own that no "
+       "other uses; leave ipc empty, and the containers of a host's ranks share one"},
       {"ulimits = { memlok = \"-1\" }",
        "job:4:13: runner.container.ulimits: \"memlok\" is not one of core | cpu | data | fsize | "
        "locks | memlock | msgqueue | nice | nofile | nproc | rss | rtprio | rttime | sigpending | "

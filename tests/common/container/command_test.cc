@@ -210,10 +210,25 @@ TEST_CASE("names are unique and short enough for every engine") {
   CHECK(container_name(box) != name);
 }
 
+TEST_CASE("names of images as Docker completes them") {
+  for (const auto& [name, full] : std::vector<std::pair<std::string, std::string>>{
+           {"alpine", "docker.io/library/alpine:latest"},
+           {"alpine:3", "docker.io/library/alpine:3"},
+           {"team/trainer", "docker.io/team/trainer:latest"},
+           {"localhost/trainer:1", "localhost/trainer:1"},
+           {"host:5000/trainer", "host:5000/trainer:latest"},
+           {"ghcr.io/team/trainer:1", "ghcr.io/team/trainer:1"},
+           {"alpine@sha256:0a", "docker.io/library/alpine@sha256:0a"}}) {
+    CHECK(full_image_name(name) == full);
+    CHECK(full_image_name(full) == full);
+  }
+}
+
 TEST_CASE("the other commands") {
   CHECK(shown(inspect_image_command(Engine::docker, "docker", "a:1")) ==
         "docker image inspect --format '{{json .}}' a:1");
-  CHECK(shown(inspect_image_command(Engine::ctr, "ctr", "a:1")) == "ctr images list name==a:1");
+  CHECK(shown(inspect_image_command(Engine::ctr, "ctr", "a:1")) ==
+        "ctr images list name==docker.io/library/a:1");
   CHECK(shown(pull_command(Engine::podman, "/usr/bin/podman", "a:1")) ==
         "/usr/bin/podman pull a:1");
   CHECK(shown(list_command(Engine::docker, "docker", kRunLabel)) ==

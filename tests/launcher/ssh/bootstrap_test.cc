@@ -189,6 +189,35 @@ TEST_SUITE("launcher") {
     CHECK((read_text(installed) == fake_runner()));
   }
 
+  TEST_CASE("a folder with the runner's name: an empty one is replaced, another one passed over") {
+    Bootstrapped world;
+    const auto runner = world.binary();
+    REQUIRE(world.start(runner));
+    const auto installed = world.cache() / ("runner-" + runner.sha256());
+    const auto in_tmp = fmt::format("/tmp/sortie-{}/{}", ::getuid(), installed.filename().string());
+    std::filesystem::remove(installed);
+    bool whole = true;
+    SUBCASE("empty") {
+      std::filesystem::create_directory(installed);
+    }
+    SUBCASE("a link to a folder") {
+      std::filesystem::create_directory(world.folder / "other");
+      std::filesystem::create_directory_symlink(world.folder / "other", installed);
+    }
+    SUBCASE("not empty") {
+      std::filesystem::create_directory(installed);
+      write_text(installed / "kept", "x");
+      whole = false;
+    }
+    auto channel = world.start(runner);
+    REQUIRE_MESSAGE(channel, (channel ? "" : channel.error().message));
+    CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
+    CHECK(std::filesystem::is_regular_file(std::filesystem::symlink_status(installed)) == whole);
+    CHECK(std::filesystem::exists(in_tmp) != whole);
+    CHECK(std::filesystem::exists(installed / "kept") != whole);
+    std::filesystem::remove(in_tmp);
+  }
+
   TEST_CASE("builds that nobody has used for a week go, but for the newest three") {
     Bootstrapped world;
     std::vector<std::filesystem::path> files;

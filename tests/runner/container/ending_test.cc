@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/wire/left_behind.h"
 #include "runner/job/node_facts.h"
 #include "tests/support/docker_engine.h"
 #include "tests/support/runner_client.h"
@@ -47,6 +48,15 @@ std::string left_after(RunnerClient& client, const wire::JobSpec& job) {
 void start(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
   REQUIRE(client.wait_up(job.ranks.size()));
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid > 0 && parent_if_alive(pid) == parent) children.push_back(pid);
+  }
+  return children;
 }
 
 std::string name_of(const wire::JobSpec& job) {
@@ -108,6 +118,28 @@ TEST_CASE("the runner is killed while its container is paused") {
   }
   CHECK(left == "");
   CHECK(remains(job) == "");
+}
+
+TEST_CASE("a paused container without runner and guard is removed by the next job on the host") {
+  const wire::JobSpec job = ending_job({"rank-helper", "sleep"});
+  RunnerClient client;
+  start(client, job);
+  CHECK(DockerEngine::get().run({"pause", name_of(job)}) == name_of(job));
+  client.signal(SIGSTOP);
+  for (const pid_t child : children_of(client.pid())) ::kill(child, SIGKILL);
+  const wire::JobSpec next = ending_job({"true"});
+  RunnerClient second;
+  REQUIRE(second.run(next));
+  CHECK(has(DockerEngine::get().containers(), name_of(job)));  // its runner lives
+  client.signal(SIGKILL);
+  client.wait_exit();
+  const wire::JobSpec last = ending_job({"true"});
+  RunnerClient third;
+  REQUIRE(third.run(last));
+  CHECK_FALSE(has(DockerEngine::get().containers(), name_of(job)));
+  RunnerClient fourth;  // the folder, which the container held when the third began
+  REQUIRE(fourth.run(ending_job({"true"})));
+  CHECK(left_at_end_of(job) == "");
 }
 
 TEST_CASE("docker kill: an end from outside, told as such") {
@@ -257,6 +289,26 @@ TEST_CASE("the engine ends in order, or is killed, while ranks run") {
     CHECK(client.wait_finished(Ms(30000)));
     CHECK(left_after(client, job) == "");
   }
+}
+
+TEST_CASE("an engine that stays away: its container is named, with the command that removes it") {
+  DockerEngine& engine = DockerEngine::get();
+  const wire::JobSpec job = ending_job({"rank-helper", "exit-on-term"});
+  RunnerClient client;
+  start(client, job);
+  engine.stop(SIGKILL);
+  client.send(wire::Stop{500, "test"});
+  CHECK(client.wait_finished(Ms(30000)));
+  engine.start();
+  REQUIRE(client.errors.size() == 1);
+  CHECK(client.errors[0].code == wire::kLeftBehind);
+  INFO(client.errors[0].message);
+  CHECK(client.errors[0].message.starts_with("container still there: " + name_of(job) +
+                                             ": docker: the engine does not run here"));
+  CHECK(client.errors[0].message.ends_with("; remove it with `docker rm --force --volumes " +
+                                           name_of(job) + "`"));
+  engine.run({"rm", "--force", "--volumes", name_of(job)});
+  CHECK(left_after(client, job) == "");
 }
 
 TEST_CASE("an engine that does not run, or that this user may not use") {
