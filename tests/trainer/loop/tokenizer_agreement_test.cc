@@ -237,19 +237,25 @@ TEST_CASE("what a checkpoint holds is carried on by a run whose token files say 
 TEST_CASE("the byte tokenizer is exported as a tokenizer.json") {
   const Workplace place;
   place.build("bytes", "byte");
-  const fs::path checkpoint = place.checkpoint(place.job("bytes", ""), "run");
-  CHECK(load_model(checkpoint, 1, "f32").value()->tokenizer().value()->name() == "byte");
-  REQUIRE(export_hf(checkpoint, place.dir.path() / "out", {}));
-  CHECK(sortie::test::read_text(place.dir.path() / "out/tokenizer.json") == byte_tokenizer_json());
-  // The end of a text is token 256, which a model for 256 bytes does not have.
-  const bool ends = load_model(checkpoint, 1, "f32").value()->job.model.vocab_size > 256;
-  const auto special = nlohmann::json::parse(
-      sortie::test::read_text(place.dir.path() / "out/special_tokens_map.json"));
-  CHECK(special.contains("eos_token") == ends);
-  REQUIRE(import_hf(place.dir.path() / "out", place.dir.path() / "imported"));
-  config::JobConfig job = place.job("bytes", "byte");
-  job.trainer.load_dir = place.dir.str("imported");
-  place.checkpoint(job, "second");  // the import and the byte tokenizer agree
+  // The end of a text is token 256, which a model of 256 bytes does not have.
+  for (const std::int64_t vocabulary : {256, 300}) {
+    CAPTURE(vocabulary);
+    const std::string size = std::to_string(vocabulary);
+    config::JobConfig job = place.job("bytes", "");
+    job.model.vocab_size = vocabulary;
+    const fs::path checkpoint = place.checkpoint(job, "run" + size);
+    CHECK(load_model(checkpoint, 1, "f32").value()->tokenizer().value()->name() == "byte");
+    const fs::path out = place.dir.path() / ("out" + size);
+    REQUIRE(export_hf(checkpoint, out, {}));
+    CHECK(sortie::test::read_text(out / "tokenizer.json") == byte_tokenizer_json());
+    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
+      CHECK(nlohmann::json::parse(sortie::test::read_text(out / name)).contains("eos_token") ==
+            (vocabulary > 256));
+    REQUIRE(import_hf(out, place.dir.path() / ("imported" + size)));
+    job.data.tokenizer = "byte";
+    job.trainer.load_dir = place.dir.str("imported" + size);
+    place.checkpoint(job, "second" + size);  // the import and the byte tokenizer agree
+  }
 }
 
 TEST_CASE("a sentencepiece model lies in the checkpoint") {
