@@ -73,11 +73,10 @@ std::optional<Error> TcpLinks::Engine::obstacle(const Peer& peer) const {
 }
 
 Error TcpLinks::Engine::neither_reaches(const Peer& peer) const {
+  const std::string& failure = peer.last_failure.message;
   const std::string tried = peer.address.empty() ? "it listens nowhere"
-                                                 : fmt::format("{}: {}", peer.address,
-                                                               peer.last_failure.message.empty()
-                                                                   ? "no answer"
-                                                                   : peer.last_failure.message);
+                            : failure.empty()    ? peer.address + ": no answer"
+                                                 : failure;
   return {ErrorCode::lost,
           fmt::format(
               "link to site {}: neither side has reached the other within {} s ({}); {}", peer.site,

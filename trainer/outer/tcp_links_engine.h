@@ -48,7 +48,7 @@ class TcpLinks::Engine {
     std::size_t up = 0;          // connections that are up
     bool dials = false;          // this end dials first
     Clock::time_point dial_at{};
-    Error last_failure;               // of dialling; no message = none
+    Error last_failure;               // of dialling, with the address; no message = none
     Clock::time_point alone_since{};  // no connection is up since then
     // Of the current order:
     bool takes_part = false;

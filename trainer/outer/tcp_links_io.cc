@@ -325,7 +325,7 @@ void TcpLinks::Engine::end(LinkConnection& connection, const Error& error, bool 
   if (found != peers_.end()) {
     Peer& peer = found->second;
     if (connection.was_dialled() && !was_up) {
-      peer.last_failure = error;
+      peer.last_failure = with_context(error, connection.address());
       peer.dial_at = Clock::now() + kDialAgain;
     }
     const bool left = connection.said_bye();
