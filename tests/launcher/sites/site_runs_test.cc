@@ -65,6 +65,17 @@ struct SitesInMemory {
     return parts;
   }
 
+  /// Runs the sites to the end of the run. Returns nullopt if that took too long or has thrown.
+  std::optional<Verdict> run_to_end(SiteRuns& runs) {
+    std::optional<Verdict> verdict;
+    boost::asio::co_spawn(io, runs.run(), [&](std::exception_ptr error, Verdict result) {
+      if (!error) verdict = std::move(result);
+      io.stop();
+    });
+    sortie::test::run_within(io, std::chrono::seconds(20));
+    return verdict;
+  }
+
   sortie::test::ScopedTempDir dir;
   boost::asio::io_context io{1};
   FileCalls file_calls{io.get_executor()};
@@ -223,12 +234,7 @@ TEST_CASE("sites: one that could not be written to the run folder is not added")
   world.transport.host("host-b").script = sortie::test::run_until_stopped;
   runs.emplace(world.parts());
   REQUIRE(runs->open());
-  std::optional<Verdict> verdict;
-  boost::asio::co_spawn(world.io, runs->run(), [&](std::exception_ptr error, Verdict result) {
-    if (!error) verdict = std::move(result);
-    world.io.stop();
-  });
-  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  const auto verdict = world.run_to_end(*runs);
   CHECK(asked);
   REQUIRE(verdict);
   CHECK(verdict->exit_code == 128 + SIGTERM);
@@ -248,12 +254,7 @@ TEST_CASE("sites: a run does not begin without a site that was not started") {
   parts.on_started = [&] { announced = true; };  // on the folder's thread
   SiteRuns runs(std::move(parts));
   REQUIRE(runs.open());
-  std::optional<Verdict> verdict;
-  boost::asio::co_spawn(world.io, runs.run(), [&](std::exception_ptr error, Verdict result) {
-    if (!error) verdict = std::move(result);
-    world.io.stop();
-  });
-  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  const auto verdict = world.run_to_end(runs);
   REQUIRE(world.folder->drain(std::chrono::seconds(60)));
   REQUIRE(verdict);
   CHECK(verdict->exit_code == exit_code_for(ErrorCode::resolve));
@@ -281,9 +282,7 @@ TEST_CASE("sites: one that is removed says by which order it ended") {
   world.transport.host("host-b").script = sortie::test::run_until_stopped;
   runs.emplace(world.parts());
   REQUIRE(runs->open());
-  boost::asio::co_spawn(world.io, runs->run(),
-                        [&](std::exception_ptr, const Verdict&) { world.io.stop(); });
-  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  REQUIRE(world.run_to_end(*runs));
   REQUIRE(world.folder->drain(std::chrono::seconds(60)));  // a separate thread writes the journal
   std::map<std::string, std::string> ended;
   std::istringstream journal(sortie::test::read_text(world.folder->path() / "events.jsonl"));
@@ -328,12 +327,7 @@ TEST_CASE("sites: one that has failed and is removed does not count for the exit
   };
   runs.emplace(world.parts());
   REQUIRE(runs->open());
-  std::optional<Verdict> verdict;
-  boost::asio::co_spawn(world.io, runs->run(), [&](std::exception_ptr error, Verdict result) {
-    if (!error) verdict = std::move(result);
-    world.io.stop();
-  });
-  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  const auto verdict = world.run_to_end(*runs);
   CHECK(again == "site c has ended already");
   REQUIRE(verdict);
   CHECK(verdict->exit_code == 0);
@@ -376,9 +370,7 @@ TEST_CASE("sites: the I/O thread goes on while the disk stalls under a site that
   };
   runs.emplace(std::move(parts));
   REQUIRE(runs->open());
-  boost::asio::co_spawn(world.io, runs->run(),
-                        [&](std::exception_ptr, const Verdict&) { world.io.stop(); });
-  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  REQUIRE(world.run_to_end(*runs));
   CHECK(free);
   CHECK(refused);
 }
@@ -405,9 +397,7 @@ TEST_CASE("sites: the trackers and logs of a site are finished when it ends") {
   };
   SiteRuns runs(std::move(parts));
   REQUIRE(runs.open());
-  boost::asio::co_spawn(world.io, runs.run(),
-                        [&](std::exception_ptr, const Verdict&) { world.io.stop(); });
-  sortie::test::run_within(world.io, std::chrono::seconds(20));
+  REQUIRE(world.run_to_end(runs));
   REQUIRE(runs.site_folders().size() == 2);
   for (const RunFolder* const folder : runs.site_folders())
     REQUIRE(folder->drain(std::chrono::seconds(60)));
