@@ -131,6 +131,30 @@ class ClosedLinks final : public outer::SiteLinks {
   outer::LinkCounters counters() const override { return {}; }
 };
 
+/// The leader of a site that exchanges its change with another one.
+struct OfTwo {
+  explicit OfTwo(outer::SiteLinks& links)
+      : leader(outer::LeaderParts{site, coordinator, links, state, memory, 1}, {2}) {
+    site.name = "a";
+  }
+  Result<outer::LeaderAnswer> exchange() {
+    leader.start(outer::ExchangeTask{.round = 1,
+                                     .fragment = 0,
+                                     .tokens = 10,
+                                     .abstains = false,
+                                     .reason = "",
+                                     .change = {0.5f, 0.5f}});
+    while (!leader.has_answer()) leader.wait(100ms);
+    return leader.take();
+  }
+
+  outer::Site site;
+  LateEnd coordinator;
+  outer::OuterState state{0, {1.0f, 2.0f}, {0.0f, 0.0f}};
+  outer::LeaderMemory memory;
+  outer::Leader leader;
+};
+
 struct Alone {
   outer::Site site;
   LoneCoordinator coordinator;
@@ -179,42 +203,18 @@ TEST_CASE("a leader returns what counts, and does not change the outer weights")
 }
 
 TEST_CASE("a leader that is cancelled before its links are open does not wait for other sites") {
-  outer::Site site;
-  site.name = "a";
-  LateEnd coordinator;
   EmptyLinks links;
-  outer::OuterState state{0, {1.0f, 2.0f}, {0.0f, 0.0f}};
-  outer::LeaderMemory memory;
-  outer::Leader leader(outer::LeaderParts{site, coordinator, links, state, memory, 1}, {2});
-  coordinator.end = [&] { leader.cancel(); };
-  leader.start(outer::ExchangeTask{.round = 1,
-                                   .fragment = 0,
-                                   .tokens = 10,
-                                   .abstains = false,
-                                   .reason = "",
-                                   .change = {0.5f, 0.5f}});
-  while (!leader.has_answer()) leader.wait(100ms);
-  CHECK(leader.take().error().code == ErrorCode::interrupted);
+  OfTwo one(links);
+  one.coordinator.end = [&] { one.leader.cancel(); };
+  CHECK(one.exchange().error().code == ErrorCode::interrupted);
   CHECK(links.ended_in_time);
 }
 
 TEST_CASE("a leader names the site that its links do not reach") {
-  outer::Site site;
-  site.name = "a";
-  LateEnd coordinator;
   ClosedLinks links;
-  outer::OuterState state{0, {1.0f, 2.0f}, {0.0f, 0.0f}};
-  outer::LeaderMemory memory;
-  outer::Leader leader(outer::LeaderParts{site, coordinator, links, state, memory, 1}, {2});
-  leader.start(outer::ExchangeTask{.round = 1,
-                                   .fragment = 0,
-                                   .tokens = 10,
-                                   .abstains = false,
-                                   .reason = "",
-                                   .change = {0.5f, 0.5f}});
-  while (!leader.has_answer()) leader.wait(100ms);
-  CHECK(!leader.take());
-  CHECK(coordinator.suspect == "b");
+  OfTwo one(links);
+  CHECK_FALSE(one.exchange());
+  CHECK(one.coordinator.suspect == "b");
 }
 
 TEST_CASE("a leader that was cancelled answers what is asked later, however late") {
