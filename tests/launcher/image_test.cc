@@ -251,7 +251,7 @@ struct StalledLogins : ContainerLaunch {
   }
 
   static constexpr const char* kLogins = R"({"auths":{"reg.example":{"auth":"bWU6aHVudGVyMg=="}}})";
-  FileCalls impatient{io.get_executor(), milliseconds(300)};
+  FileCalls impatient{io.get_executor(), std::chrono::seconds(2)};
   std::promise<void> disk_is_back;
   std::shared_future<void> back = disk_is_back.get_future().share();
 

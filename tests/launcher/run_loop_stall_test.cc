@@ -63,7 +63,7 @@ TEST_CASE("a stalled disk: the I/O thread goes on while a function of nodes.json
 TEST_CASE("a stalled disk: the run restarts without an answer, and waits for it only once") {
   KilledOnce launch;
   launch.job.recovery.max_restarts = 2;
-  FileCalls impatient(launch.io.get_executor(), std::chrono::milliseconds(300));
+  FileCalls impatient(launch.io.get_executor(), std::chrono::seconds(2));
   std::promise<void> disk_is_back;
   const std::shared_future<void> back = disk_is_back.get_future().share();
   int asked = 0;

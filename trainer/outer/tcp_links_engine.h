@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/repeats.h"
 #include "trainer/outer/link_connection.h"
 #include "trainer/outer/link_mailbox.h"
 #include "trainer/outer/link_sockets.h"
@@ -114,6 +115,7 @@ class TcpLinks::Engine {
   std::vector<const LinkConnection*> ended_;
   bool has_more_ = false;                    // to send, and room for it
   Clock::time_point turned_ = Clock::now();  // start of the last iteration of the loop
+  RepeatFilter refusals_{std::chrono::minutes(1)};  // who is refused dials again at once
   std::thread thread_;
 };
 

@@ -309,10 +309,12 @@ void TcpLinks::Engine::end(LinkConnection& connection, const Error& error, bool 
           ? std::string("a connection from another site")
           : fmt::format("link to site {}{}", connection.site(),
                         connection.was_dialled() ? " at " + connection.address() : std::string());
-  if (!was_up && !connection.was_dialled())
-    log::warning("{}: refused: {}", who, error.message);
-  else
+  if (!was_up && !connection.was_dialled()) {
+    if (const auto line = refusals_.pass(fmt::format("{}: refused: {}", who, error.message), turned_))
+      log::warning("{}", *line);
+  } else {
     log::debug("{}: {}", who, error.message);
+  }
   // The other connections do not bring what one has lost: all are made anew with the next order.
   const bool takes_others = was_up && !harmless && !connection.said_bye();
   if (takes_others)

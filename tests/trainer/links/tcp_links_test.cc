@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/captured_stderr.h"
+#include "tests/support/text.h"
 #include "tests/trainer/links/cut_way.h"
 #include "trainer/outer/link_sockets.h"
 
@@ -222,7 +224,13 @@ TEST_CASE("who has another key is refused, and who can not be reached is named")
   auto other = std::async(std::launch::async, [&] {
     return (*second)->open(order_of(1, addresses, std::string(64, '8')), 1);
   });
+  std::optional<test::CapturedStderr> log(std::in_place);
   const Result<> opened = (*first)->open(order_of(1, addresses), 0);
+  const std::string lines = log->text();
+  log.reset();
+  // Each end dialled about eight times with each of its streams. Each is refused in one line.
+  CHECK_MESSAGE(test::count_of(lines, "refused: ") >= 1, lines);
+  CHECK_MESSAGE(test::count_of(lines, "refused: ") <= 2, lines);
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == ErrorCode::lost);
   CHECK(opened.error().message.find("link to site site1: neither side has reached the other") == 0);
