@@ -13,8 +13,8 @@
 
 namespace sortie {
 
-/// Not thread-safe. Remembers at most kMostTexts texts; beyond that it forgets the oldest one, whose
-/// next repetition passes.
+/// Not thread-safe. Remembers at most kMostTexts texts; beyond that it forgets the oldest one,
+/// whose next repetition passes.
 class RepeatFilter {
  public:
   using Clock = std::chrono::steady_clock;
@@ -32,8 +32,8 @@ class RepeatFilter {
     }
     const std::uint64_t left_out = found == seen_.end() ? 0 : found->second.left_out;
     if (found == seen_.end() && seen_.size() == kMostTexts)
-      seen_.erase(std::ranges::min_element(
-          seen_, {}, [](const auto& entry) { return entry.second.passed; }));
+      seen_.erase(std::ranges::min_element(seen_, {},
+                                           [](const auto& entry) { return entry.second.passed; }));
     seen_[text] = {now, 0};
     if (left_out == 0) return text;
     return fmt::format("{} ({} more {} since the last such line)", text, left_out,

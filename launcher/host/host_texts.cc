@@ -12,7 +12,7 @@ constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096;
 constexpr std::size_t kMaxStackText = 256u << 10;
 constexpr std::size_t kMaxLastWords = 1000;
 constexpr std::size_t kMaxAddresses = 1024;
-constexpr std::size_t kMaxLeft = 32;
+constexpr std::size_t kMaxLeft = 32, kMaxLeftBytes = 2100;  // may end with a command
 
 void limit(std::string& text, std::size_t bytes) {
   if (text.size() > bytes) text = text.substr(0, bytes) + "...";
@@ -40,7 +40,7 @@ void bound(wire::JobReady& ready) {
 
 void bound(wire::Swept& swept) {
   if (swept.left.size() > kMaxLeft) swept.left.resize(kMaxLeft);
-  for (std::string& text : swept.left) limit_shown(text, kMaxWordBytes);
+  for (std::string& text : swept.left) limit_shown(text, kMaxLeftBytes);
 }
 
 }  // namespace

@@ -35,7 +35,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPause{50};
 /// Time in addition to their own grace, for keepers to kill, reap and clean up.
 constexpr milliseconds kKeeperMargin{1000};
-constexpr std::size_t kMaxLeft = 32, kMaxWhy = 150;
+constexpr std::size_t kMaxLeft = 32;
+/// Keeps the command at the end of removal.h's error for a few containers.
+constexpr std::size_t kMaxWhy = 2000;
 
 struct Found {
   std::vector<pid_t> runners, keepers, members, holders;

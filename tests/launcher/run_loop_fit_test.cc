@@ -237,8 +237,8 @@ TEST_CASE("who is not fit when the restart comes is left out, and the run goes o
     }
     co_return fail(ErrorCode::interrupted, "given up");
   };
-  // The restart is requested before the second check begins. An earlier commit would not end attempt
-  // 2, and this program makes no other.
+  // The restart is requested before the second check begins. An earlier commit would not end
+  // attempt 2, and this program makes no other.
   const auto requested = [&launch] { return launch.checked.size() >= 2; };
   in_turn(launch.host("h1"), {after_start(first_rank_exits_1), commits_when(requested), succeed});
   in_turn(launch.host("h2"), {run_until_stopped});

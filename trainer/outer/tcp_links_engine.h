@@ -113,8 +113,8 @@ class TcpLinks::Engine {
   // Used by the I/O thread only:
   LinkConnection::Identity identity_;  // as of the last order seen
   std::vector<const LinkConnection*> ended_;
-  bool has_more_ = false;                    // to send, and room for it
-  Clock::time_point turned_ = Clock::now();  // start of the last iteration of the loop
+  bool has_more_ = false;                           // to send, and room for it
+  Clock::time_point turned_ = Clock::now();         // start of the last iteration of the loop
   RepeatFilter refusals_{std::chrono::minutes(1)};  // who is refused dials again at once
   std::thread thread_;
 };

@@ -310,7 +310,8 @@ void TcpLinks::Engine::end(LinkConnection& connection, const Error& error, bool 
           : fmt::format("link to site {}{}", connection.site(),
                         connection.was_dialled() ? " at " + connection.address() : std::string());
   if (!was_up && !connection.was_dialled()) {
-    if (const auto line = refusals_.pass(fmt::format("{}: refused: {}", who, error.message), turned_))
+    if (const auto line =
+            refusals_.pass(fmt::format("{}: refused: {}", who, error.message), turned_))
       log::warning("{}", *line);
   } else {
     log::debug("{}: {}", who, error.message);

@@ -202,12 +202,15 @@ Result<> check_same_model(const StartPoint& start, const config::JobConfig& job)
   for (const KeyDifference& difference : found)
     text += fmt::format("\n  {}: the checkpoint has {}, this job {}", difference.key,
                         difference.saved, difference.now);
-  text += fmt::format(
-      "\nset these keys as the checkpoint has them (`sortie-train checkpoint model {}` prints its "
-      "[model]), or {}",
-      start.folder.string(),
-      start.kind == StartPoint::Kind::resume ? "set trainer.save_dir to a new folder"
-                                             : fmt::format("remove {}", start.reason));
+  const bool in_model = std::ranges::any_of(
+      found, [](const KeyDifference& difference) { return difference.key.starts_with("model."); });
+  text +=
+      fmt::format("\nset these keys as the checkpoint has them{}, or {}",
+                  in_model ? fmt::format(" (`sortie-train checkpoint model {}` prints its [model])",
+                                         start.folder.string())
+                           : "",
+                  start.kind == StartPoint::Kind::resume ? "set trainer.save_dir to a new folder"
+                                                         : fmt::format("remove {}", start.reason));
   if (saved.lora.rank > 0 && job.lora.rank == 0)
     text += "; `sortie-train merge-lora` makes plain weights of low-rank updates";
   return fail(ErrorCode::config, std::move(text));
