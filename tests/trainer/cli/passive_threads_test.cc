@@ -1,5 +1,5 @@
 // Tests how the compute threads of the built sortie-train wait: the process executes itself again
-// with OMP_WAIT_POLICY=passive, unless the user has chosen a policy.
+// with OMP_WAIT_POLICY=passive and a short spin, unless the user has chosen a policy.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -52,11 +52,18 @@ bool has(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("compute threads wait passively, unless the user wants them to spin") {
-  CHECK(has(environment_of({}, {"train", "--config"}), "\nOMP_WAIT_POLICY=passive\n"));
+  const std::string by_default = environment_of({}, {"train", "--config"});
+  CHECK(has(by_default, "\nOMP_WAIT_POLICY=passive\n"));
+  const std::string spin = "\nGOMP_SPINCOUNT=";
+  REQUIRE(has(by_default, spin));
+  const long spins_for = std::stol(by_default.substr(by_default.find(spin) + spin.size()));
+  CHECK(spins_for >= 100);  // 25 us; an iteration takes 10 to 50 ns
+  CHECK(spins_for <= 10000);
   // A flag before the verb changes nothing.
   CHECK(has(environment_of({}, {"-q", "train", "--config"}), "\nOMP_WAIT_POLICY=passive\n"));
   CHECK(has(environment_of({"OMP_WAIT_POLICY=active"}, {"train", "--config"}),
             "\nOMP_WAIT_POLICY=active\n"));
+  CHECK_FALSE(has(environment_of({"OMP_WAIT_POLICY=active"}, {"train", "--config"}), spin));
   const std::string spins = environment_of({"GOMP_SPINCOUNT=1000"}, {"train", "--config"});
   CHECK(has(spins, "\nGOMP_SPINCOUNT=1000\n"));
   CHECK_FALSE(has(spins, "OMP_WAIT_POLICY"));
