@@ -52,8 +52,6 @@ class Bed:
         self.identity = self.dir / "id_ed25519"
         self.cgroup = Path("/sys/fs/cgroup/unified" if os.path.ismount("/sys/fs/cgroup/unified")
                            else "/sys/fs/cgroup") / f"st-{self.id}"
-        # Container engines make a cgroup of the same name under every controller of cgroup v1.
-        self.cgroups = [self.cgroup, *Path("/sys/fs/cgroup").glob(f"*/{self.cgroup.name}")]
 
     # ---- hosts ----
 
@@ -87,6 +85,12 @@ class Bed:
         if not match or int(match.group(1)) > count:
             fail(f"{host!r} is not a host of bed {self.id!r} (h01 .. {self.host_name(count)})")
         return int(match.group(1))
+
+    def cgroups(self):
+        """Returns the bed's cgroup, and those that container engines have made for its hosts, under every controller of cgroup v1."""
+        root = Path("/sys/fs/cgroup")
+        engines = [path for pattern in (f"{self.cgroup.name}-h*", f"*/{self.cgroup.name}-h*") for path in root.glob(pattern)]
+        return [self.cgroup, *engines]
 
     # ---- processes ----
 

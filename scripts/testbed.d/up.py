@@ -225,7 +225,7 @@ def clear(bed):
             except ProcessLookupError:
                 pass
         time.sleep(0.02)
-    for path in bed.cgroups:
+    for path in bed.cgroups():
         remove_cgroup(path)
     links = set(re.findall(rf"^\d+: (st-{bed.id}-(?:n\d\d|br))[@:]", output("ip", "-o", "link"), re.M))
     ip_batch([f"link del {name}" for name in sorted(links)])

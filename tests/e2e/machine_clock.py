@@ -1,7 +1,7 @@
 """The clock for the scenarios' deadlines: it counts only the time in which the machine let this process run.
 
-When MPI ranks of several containers share two cores, some kernels (seen with 6.18) let nothing else run for up to 40 s. Such a pause says
-nothing about Sortie. On a machine that is merely busy the clock is slower, too."""
+A virtual machine can be paused, and some kernels (seen with 6.18) let nothing but the polling MPI ranks of several containers run for up to 55 s,
+if their cgroups are nested three levels deep. Such a pause says nothing about Sortie. On a machine that is merely busy the clock is slower, too."""
 
 import subprocess
 import threading
