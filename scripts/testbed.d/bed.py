@@ -87,10 +87,9 @@ class Bed:
         return int(match.group(1))
 
     def cgroups(self):
-        """Returns the bed's cgroup, and those that container engines have made for its hosts, under every controller of cgroup v1."""
-        root = Path("/sys/fs/cgroup")
-        engines = [path for pattern in (f"{self.cgroup.name}-h*", f"*/{self.cgroup.name}-h*") for path in root.glob(pattern)]
-        return [self.cgroup, *engines]
+        """Returns the bed's cgroup, and those that container engines have made for its hosts, with cgroup v1 one under every controller."""
+        root, engines = Path("/sys/fs/cgroup"), f"{self.cgroup.name}-h*"
+        return [self.cgroup, *root.glob(engines), *root.glob(f"*/{engines}")]
 
     # ---- processes ----
 

@@ -63,8 +63,8 @@ def prepare(kind):
 
 
 def cgroup_parent(bed, number):
-    """Returns a cgroup directly below the root. One level deeper, polling ranks of several containers have kept all other processes of
-    the machine from running for up to 55 s (kernel 6.18, two cores)."""
+    """Returns a cgroup directly below the root, without processes of its own, as cgroup v2 requires. One level deeper, polling
+    ranks of several containers have kept all other processes of the machine from running for up to 55 s (kernel 6.18, two cores)."""
     return f"/{bed.cgroup.name}-{bed.host_name(number)}"
 
 

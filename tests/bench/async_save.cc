@@ -17,6 +17,7 @@
 #include "tests/bench/gpt124m.h"
 #include "tests/bench/median.h"
 #include "tests/bench/random_source.h"
+#include "trainer/cli/passive_threads.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/parallel/communicator.h"
 
@@ -110,11 +111,7 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, int s
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Compute threads wait passively, as in sortie-train.
-  if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
-    ::setenv("OMP_WAIT_POLICY", "passive", 1);
-    ::execv("/proc/self/exe", argv);
-  }
+  trainer::make_threads_wait_passively(argv);
   const std::filesystem::path place = argc > 1 ? argv[1] : "/tmp";
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;

@@ -16,6 +16,7 @@
 #include "tests/bench/gpt124m.h"
 #include "tests/bench/median.h"
 #include "tests/bench/random_source.h"
+#include "trainer/cli/passive_threads.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/parallel/communicator.h"
 
@@ -86,11 +87,7 @@ Result<> run(const Folders& folders, int threads, int rounds, DType dtype, std::
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Compute threads wait passively, as in sortie-train.
-  if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
-    ::setenv("OMP_WAIT_POLICY", "passive", 1);
-    ::execv("/proc/self/exe", argv);
-  }
+  trainer::make_threads_wait_passively(argv);
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
   const bool f32 = argc > 3 && std::string_view(argv[3]) == "f32";

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +16,8 @@
 
 namespace sortie::trainer {
 namespace {
+
+constexpr std::chrono::microseconds kSpin{25};
 
 /// Returns how many iterations of libgomp's loop (a load and PAUSE) fill kSpin. PAUSE takes 40 to
 /// 140 cycles, depending on the CPU.
