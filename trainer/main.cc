@@ -38,10 +38,10 @@ void collect_verbs(CLI::App& app, const int& exit_code, sortie::cli::Verbs& verb
 constexpr const char* kEnvironment = R"(.SH ENVIRONMENT
 .TP
 \fBOMP_NUM_THREADS\fR
-Compute threads, where the config does not say.
+Number of compute threads, if the config does not set it.
 .TP
 \fBSORTIE_CONFIG\fR, \fBSORTIE_SOCKET\fR, \fBRANK\fR, \fBWORLD_SIZE\fR
-Of a rank; set by \fBsortie\fR(1).
+Set by \fBsortie\fR(1) for each rank.
 )";
 
 /// Whether the verb runs a model, with compute threads. Only -q and -v may precede a verb.

@@ -3,7 +3,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <string>
+#include <memory>
+
+#include "common/base/printable.h"
 
 namespace sortie::log {
 namespace {
@@ -46,17 +48,7 @@ bool enabled(Level level) {
 }
 
 void write(Level level, std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f)
-      (safe += '^') += static_cast<char>(byte ^ 0x40);
-    else if (byte >= 0x80 && byte < 0xa0 && !safe.empty() && safe.back() == '\xc2')
-      safe.back() = '?';  // a C1 control: some terminals obey them
-    else
-      safe += c;
-  }
-  logger().log(to_spdlog(level), safe);
+  logger().log(to_spdlog(level), printable_lines(text));
 }
 
 }  // namespace sortie::log

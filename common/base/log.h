@@ -18,7 +18,7 @@ Level level_named(std::string_view name);
 /// line. Not safe concurrently with writes.
 void init(std::string_view program, Level level);
 bool enabled(Level level);
-/// Shows control bytes as ^X, because a line may contain text from a host.
+/// Writes printable_lines(text), because a line may contain text from a host.
 void write(Level level, std::string_view text);
 
 template <class... Args>

@@ -6,6 +6,11 @@
 
 namespace sortie {
 
+/// Whether the character changes how the text around it is shown: direction marks, embeddings,
+/// overrides and isolates, line separators, invisible operators, tags. It could make a line look
+/// like a different one. False for control characters (C0, C1).
+bool is_hidden_control(char32_t point);
+
 /// Returns `bytes` without anything that controls a terminal. Control bytes become visible (^X),
 /// invalid UTF-8 and C1 controls become U+FFFD, characters that are invisible or change the
 /// direction of text become "<U+202E>" and the like. Tabs and all other valid UTF-8 stay.

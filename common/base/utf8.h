@@ -1,5 +1,5 @@
-// Validation of UTF-8 (Unicode 15, table 3-7). Overlong forms, surrogates and code points above
-// U+10FFFF are invalid.
+// Validation and decoding of UTF-8 (Unicode 15, table 3-7). Overlong forms, surrogates and code
+// points above U+10FFFF are invalid.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +39,31 @@ inline std::size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
   const Utf8Sequence sequence = read_utf8(text);
   return sequence.valid ? sequence.bytes : 0;
+}
+
+/// Returns the code point at `at` and moves `at` past it. `at` must point to the beginning of a
+/// character of valid UTF-8.
+inline char32_t take_char(const char*& at) {
+  const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(at[i])); };
+  const char32_t lead = byte(0);
+  if (lead < 0x80) {
+    at += 1;
+    return lead;
+  }
+  if (lead < 0xe0) {
+    const char32_t c = (lead & 0x1f) << 6 | (byte(1) & 0x3f);
+    at += 2;
+    return c;
+  }
+  if (lead < 0xf0) {
+    const char32_t c = (lead & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
+    at += 3;
+    return c;
+  }
+  const char32_t c =
+      (lead & 0x07) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f);
+  at += 4;
+  return c;
 }
 
 }  // namespace sortie

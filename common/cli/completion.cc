@@ -109,8 +109,9 @@ std::string completion_examples(const std::string& program) {
   const std::string fish =
       fmt::format("{0} completion fish > ~/.config/fish/completions/{0}.fish", program);
   return fmt::format(
-      "Examples:\n  {:<{}}  this shell\n  {:<{}}  a folder of $fpath\n  {}  every fish\n", bash,
-      fish.size(), zsh, fish.size(), fish);
+      "Examples:\n  {:<{}}  for the current shell\n  {:<{}}  for zsh, in a folder of $fpath\n  {}  "
+      "for fish\n",
+      bash, fish.size(), zsh, fish.size(), fish);
 }
 
 }  // namespace

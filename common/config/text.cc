@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/printable.h"
 #include "common/base/utf8.h"
 
 namespace sortie::config {
@@ -25,6 +26,16 @@ std::unexpected<Error> bad_duration(std::string_view text, std::string_view why)
                           quote(shorten(text)), why));
 }
 
+/// The character, or its TOML escape if a terminal obeys it or it changes how the text around it is
+/// shown.
+std::string escaped_or_same(std::string_view character) {
+  const char* at = character.data();
+  const char32_t point = take_char(at);
+  if (point >= 0xa0 && !is_hidden_control(point)) return std::string(character);
+  const auto number = static_cast<std::uint32_t>(point);
+  return point > 0xffff ? fmt::format("\\U{:08X}", number) : fmt::format("\\u{:04X}", number);
+}
+
 }  // namespace
 
 std::string quote(std::string_view text) {
@@ -34,10 +45,8 @@ std::string quote(std::string_view text) {
     const char c = text.front();
     if (length == 0)
       out += "\xef\xbf\xbd";
-    else if (length == 2 && c == '\xc2' && static_cast<unsigned char>(text[1]) < 0xa0)
-      out += fmt::format("\\u00{:02X}", static_cast<unsigned char>(text[1]));  // a C1 control
     else if (length > 1)
-      out += text.substr(0, length);
+      out += escaped_or_same(text.substr(0, length));
     else if (c == '"' || c == '\\')
       (out += '\\') += c;
     else if (c == '\n')

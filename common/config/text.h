@@ -11,7 +11,8 @@
 
 namespace sortie::config {
 
-/// `text` as a TOML basic string. Invalid UTF-8 becomes U+FFFD, because TOML does not allow it.
+/// `text` as a TOML basic string. Control characters and hidden ones (printable.h) are escapes.
+/// Invalid UTF-8 becomes U+FFFD, because TOML does not allow it.
 std::string quote(std::string_view text);
 
 /// The shortest TOML float that reads back as the same value.

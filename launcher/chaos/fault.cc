@@ -24,7 +24,7 @@ constexpr const char* kScript =
     R"(if tr '\0' '\n' < "/proc/$1/environ" 2> /dev/null | grep -qxF "SORTIE_RUN_ID=$2"; then
   kill -s "$3" "$1" && echo "  sent SIG$3 to $1"
 else
-  echo "  $1 is no process of the run any more"
+  echo "  $1 is no longer a process of the run"
 fi
 exit 0)";
 

@@ -10,14 +10,18 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kChaosFooter = R"(Examples:
-  sortie chaos last --every 60s --faults kill,stop     a random rank, killed or stopped, each minute
+  sortie chaos last --every 60s --faults kill,stop     kills or stops a random rank each minute
   sortie chaos k3f9 --every 20s --count 10 --yes       ten faults, without confirmation
   sortie chaos k3f9 --faults kill --seed 7             the same faults for the same ranks
 
-Faults: kill (SIGKILL to a rank), term (SIGTERM), stop (SIGSTOP: it stands still until the watchdog ends it), link (for --link-down nothing that
-the launcher and the rank's host send each other arrives, and there is no new connection; what hosts send each other does arrive), supervisor
-(SIGKILL to the run's supervisor on this machine). Only processes of the run are touched. Signals do not reach ranks in containers. Ends when
-the run does.
+Faults:
+  kill         SIGKILL to a rank
+  term         SIGTERM to a rank
+  stop         SIGSTOP to a rank: it makes no progress until the watchdog ends it
+  link         cuts the link between the launcher and the host of a rank for --link-down; links between hosts stay up
+  supervisor   SIGKILL to the supervisor of the run, on this machine
+
+Only processes of the run receive signals. Signals do not reach ranks in containers. The command ends when the run ends.
 )";
 
 }  // namespace

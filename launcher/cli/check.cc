@@ -18,9 +18,9 @@ constexpr const char* kCheckFooter = R"(Examples:
   sortie check --hosts 'gpu[01-64]' --comm             measures the links of all pairs of hosts
   sortie check job.toml --comm --comm-floor 80Gbit/s   with a minimum rate
 
-PASS, WARN and FAIL of each check on each host, the reason and what to do. With -v also what
-passed, and its values. Nothing is started or changed, but for --comm, which runs a short job. Exit code: 0 all passed, 1 warnings, 2 failures
-(or a wrong command line or config), 3 a link is slow.
+Prints the checks that failed (FAIL) or need attention (WARN) on each host, with the reason and what to do; -v also prints those
+that passed (PASS), with their values. No job is started and nothing is changed, except with --comm, which runs a short job.
+Exit code: 0 all passed, 1 warnings, 2 failures (or a wrong command line or config), 3 a link is slow.
 )";
 
 std::string rate_error(const std::string& text) {

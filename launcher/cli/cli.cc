@@ -33,13 +33,13 @@ constexpr const char* kEnvironment = R"(.SH ENVIRONMENT
 Not empty: no colours.
 .TP
 \fBCLICOLOR_FORCE\fR
-Not empty and not 0: colours also where no terminal is.
+Not empty and not 0: colours even if the output is not a terminal.
 .TP
 \fBSORTIE_USER_CONFIG\fR
-The user's defaults; without it \fIsortie/config.toml\fR below \fBXDG_CONFIG_HOME\fR or \fI\(ti/.config\fR. \fBnone\fR: none are read.
+File with the user's defaults; if not set, \fIsortie/config.toml\fR in \fBXDG_CONFIG_HOME\fR or \fI\(ti/.config\fR. \fBnone\fR: no file is read.
 .TP
 \fBXDG_STATE_HOME\fR
-Runs are kept in \fIsortie/runs\fR below it; without it, below \fI\(ti/.local/state\fR.
+Runs are stored in \fIsortie/runs\fR in this folder; if not set, in \fI\(ti/.local/state\fR.
 )";
 
 /// IDs of the runs in the default state folder, newest last.

@@ -19,21 +19,21 @@ namespace {
 
 constexpr const char* kConfigFooter = R"(Examples:
   sortie config init > job.toml                      a commented config with the most common keys
-  sortie config init --preset gpt2-124m > job.toml   for a published model
+  sortie config init --preset gpt2-124m > job.toml   a config for a published model
   sortie config init --all > job.toml                every key
-  sortie config show job.toml --origin               what differs from the defaults, and where it was set
-  sortie config diff job.toml other.toml             what differs between two configs
-  sortie config schema > sortie.json                 for an editor that completes TOML
-  sortie config reference                            the page docs/config.md
+  sortie config show job.toml --origin               the values that differ from the defaults, and where they were set
+  sortie config diff job.toml other.toml             the differences between two configs
+  sortie config schema > sortie.json                 a JSON schema, for editors that complete TOML
+  sortie config reference                            all keys, as in docs/config.md
 )";
 
 constexpr const char* kDiffExamples = R"(Examples:
   sortie config diff job.toml other.toml     two files
-  sortie config diff last job.toml           the last run and what it would be now
-  sortie config diff k3f9 x7q2               two runs, by their ids
+  sortie config diff last job.toml           the config of the last run and a file
+  sortie config diff k3f9 x7q2               the configs of two runs, by their ids
 
-One key a line: `model.hidden_size: 256 -> 768`. Values count, not where or whether they are written. Exit code: 0 nothing
-differs, 1 something does, 2 a wrong config.
+Prints a line per key: `model.hidden_size: 256 -> 768`. Values are compared after defaults are filled in.
+Exit code: 0 no differences, 1 differences, 2 a wrong config.
 )";
 
 int init(const config::InitOptions& options, const CLI::App& root) {

@@ -11,24 +11,24 @@ namespace {
 constexpr const char* kConnectionsFooter = R"(Examples:
   sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    keeps the connections
   sortie exec --hosts 'gpu[01-64]' --set runner.ssh.persist=10m -- uptime    reuses them
-  sortie connections ls                                                      kept connections, and for how long
-  sortie connections close                                                   closes all
+  sortie connections ls                                                      lists the kept connections and when they end
+  sortie connections close                                                   closes all kept connections
 
-exec, push, pull, check, image push, ssh and shell use connections that are kept; run does with
-on_launcher_loss = "hold T", and else signs in by itself.
+exec, push, pull, check, image push, ssh and shell use kept connections. run uses them only with
+runner.on_launcher_loss = "hold T"; otherwise it signs in itself.
 )";
 
 constexpr const char* kConnectionsLsFooter = R"(Examples:
-  sortie connections ls           host, state, since when it is idle, when it ends; a row for each
-                                  session of `sortie ssh`, too (state terminal or command)
+  sortie connections ls           host, state, idle time and end of each connection, and a row for
+                                  each session of `sortie ssh` (state terminal or command)
   sortie connections ls --json    as JSON (schema sortie/connections/1)
 )";
 
 constexpr const char* kConnectionsCloseFooter = R"(Examples:
-  sortie connections close                   all of them
-  sortie connections close 'gpu[01-08],h7'   those to these hosts
+  sortie connections close                   closes all kept connections
+  sortie connections close 'gpu[01-08],h7'   closes the connections to these hosts
 
-One that a command or a session is using is closed when that ends.
+A connection in use is closed when its command or session ends.
 )";
 
 int print_connections(const Result<std::string>& text) {
@@ -55,16 +55,12 @@ void add_connections_verbs(CLI::App& root, std::vector<Verb>& verbs) {
 
   CLI::App* close = connections->add_subcommand("close", "Close kept connections");
   close->footer(kConnectionsCloseFooter);
-  close->add_option("hosts", options->job.hosts,
-                    "Hosts: 'gpu[01-04],h7,@group,!gpu03'; none = all");
-  close->add_option("--groups", options->job.groups,
-                    "Groups file: gpu = \"gpu[01-64]\"; default ~/.config/sortie/groups.toml");
+  add_hosts_argument(*close, options->job, "; none = all");
+  add_groups_option(*close, options->job);
   verbs.push_back({close, [options] {
                      if (options->job.hosts.empty())
                        return print_connections(warm::close_connections({}));
-                     config::RunnerConfig runner;
-                     runner.groups_file = options->job.groups;
-                     const auto hosts = expand_hosts(options->job.hosts, runner);
+                     const auto hosts = named_hosts(options->job);
                      if (!hosts) return print_error(hosts.error());
                      return print_connections(warm::close_connections(*hosts));
                    }});

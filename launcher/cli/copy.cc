@@ -11,26 +11,26 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kPushFooter = R"(Examples:
-  sortie push --hosts 'gpu[01-16]' data/ /scratch/            the folder as /scratch/data on each host
+  sortie push --hosts 'gpu[01-16]' data/ /scratch/            the folder becomes /scratch/data on each host
   sortie push --hosts 'gpu[01-16]' model.bin /scratch/m.bin   one file, under another name
-  sortie push --config job.toml a.bin b.bin work/             to the hosts of a job, below the home folder
+  sortie push --config job.toml a.bin b.bin work/             to work/ in the home folder, on the hosts of a job
 
-REMOTE ending with / is a folder to put things into; else it is the new name of the one LOCAL.
-Only what differs is sent, an interrupted push goes on where it was, files change all at once.
-Hosts pass pieces on to each other, so that each leaves this machine once: quicker from two hosts and 4 MiB on, several
-times as quick with many hosts and a link of this machine that is slower than all of theirs together. --relay off has
-this machine send all, for hosts that can not reach each other.
+If REMOTE ends with /, it is the folder that receives the files; otherwise it is the new name of the only LOCAL.
+Only pieces that differ are sent. An interrupted push continues where it stopped. Each file is replaced as a whole.
+With two or more hosts and 4 MiB or more, hosts forward pieces to each other, so that this machine sends each piece once.
+That is several times as fast with many hosts behind a slow link of this machine. With --relay off this machine sends
+everything itself, for hosts that can not reach each other.
 )";
 
 constexpr const char* kPullFooter = R"(Examples:
   sortie pull --hosts 'gpu[01-04]' /scratch/run7/metrics results   results/gpu01/metrics, results/gpu02/...
-  sortie pull --config job.toml /var/log/nvidia.log work/out logs  several at once, to logs/HOST/
+  sortie pull --config job.toml /var/log/nvidia.log work/out logs  several paths, to logs/HOST/
   sortie pull --hosts @gpu --exclude gpu07 '/scratch/run7/*/metrics.json' m    patterns, expanded on the hosts: m/HOST/eval/metrics.json
 
-In a pattern * and ? stand for characters within a name, [a-c] for one of some; quote it, or this shell reads it. What matches keeps
-its path from the first name with a wildcard on. A path that a host lacks is reported with exit code 9; all others are fetched.
-Only what differs is fetched. Nothing is written outside LOCALDIR. Modes are masked with the umask. Symlinks come as symlinks,
-except those that point outside the copy: they are left out and named.
+Patterns are expanded on each host: * and ? match characters within a name, [a-c] matches one character. Quote them, so that your
+shell does not expand them. A match keeps its path, starting at the first component with a wildcard. A path that a host lacks is
+reported with exit code 9; all other paths are copied. Only pieces that differ are transferred. Nothing is written outside LOCALDIR.
+The umask applies to modes. Symlinks are copied as symlinks; those that point outside the copy are skipped, with a message.
 )";
 
 void add_copy_options(CLI::App& app, CopyOptions& options) {

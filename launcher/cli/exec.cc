@@ -11,15 +11,15 @@ namespace {
 constexpr const char* kExecFooter = R"(Examples:
   sortie exec --hosts 'gpu[01-64]' -- uptime                       prints lines as they arrive, with [host]
   sortie exec --hosts @gpu --exclude gpu07 --fold -- uname -r      folds equal output
-  sortie exec --hosts @gpu --shell -- 'df -h / | tail -1'          through /bin/sh there
+  sortie exec --hosts @gpu --shell -- 'df -h / | tail -1'          runs a line with /bin/sh of the hosts
   sortie exec --hosts @gpu --timeout 30s -- nvidia-smi             timeout of 30 s per host
   sortie exec --hosts @gpu --stdin -- tee /tmp/list < list         sends stdin to all of them
 
-Everything after -- is the command and its arguments, passed on byte for byte. It runs in the home
-folder, with nothing left of it when it has ended. Hosts have nothing to do with each other: one that
-fails stops no other. The exit code is 0 when it was 0 everywhere, else that of the first to fail:
-its own (128 + signal), 124 after --timeout, 127 and 126 for a program that is not there or may not
-be run, 4 for a host that was not reached, 5 for one that went away; 130 after Ctrl-C.
+Everything after -- is the command and its arguments. They reach the hosts unchanged; no remote shell parses them.
+The command runs in the home folder. When it ends, all its child processes are killed, also those in the background.
+A host that fails does not stop the others. Exit code: 0 if the command returned 0 on all hosts, else that of the host
+that failed first: the exit code of the command (128 + signal), 124 after --timeout, 127 if the program was not found,
+126 if it could not be run, 4 if the host could not be reached, 5 if it was lost. 130 after Ctrl-C.
 )";
 
 }  // namespace

@@ -20,9 +20,9 @@ namespace {
 
 constexpr const char* kExplainFooter = R"(Examples:
   sortie explain 137          what an exit code means and what to do
-  sortie explain host_key     the same for the class of an error: "h07: host_key: ..."
-  sortie explain SIGSEGV      or a signal
-  sortie explain hang         or a class of failures by which a run is restarted
+  sortie explain host_key     the same for the class in an error message: "h07: host_key: ..."
+  sortie explain SIGSEGV      the same for a signal
+  sortie explain hang         a failure class, and whether a run restarts after it
   sortie explain              all of them
 )";
 

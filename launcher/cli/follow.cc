@@ -13,14 +13,14 @@ namespace {
 constexpr const char* kAttachFooter = R"(Examples:
   sortie attach                      live output of the last run, from now on
   sortie attach --from-start k3f9    all earlier output, then live
-  sortie attach --adopt k3f9         its supervisor was killed, and runner.on_launcher_loss is "hold 120s"
+  sortie attach --adopt k3f9         starts a new supervisor for a run whose supervisor was killed
 
-Its exit code is the run's. Ctrl-C leaves the run going (exit code 130). Several may be attached.
+Exit code: that of the run. Ctrl-C detaches (exit code 130), and the run continues. Several terminals can attach to a run.
 )";
 
 constexpr const char* kLogsFooter = R"(Examples:
   sortie logs                                output of all ranks of the last run
-  sortie logs -f --rank 0,8-15               some ranks; follows new output
+  sortie logs -f --rank 0,8-15               output of some ranks, and new output as it arrives
   sortie logs --host 'gpu[01-04]' --since 10m --grep 'nan|inf' k3f9
 )";
 

@@ -9,8 +9,8 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kImageFooter = R"(Examples:
-  sortie image push trainer:1 --hosts 'gpu[01-16]'   an image of this machine to hosts without a registry
-  sortie image push trainer:1 --config job.toml      to the hosts of a job, for its engine
+  sortie image push trainer:1 --hosts 'gpu[01-16]'   copies an image of this machine to hosts, without a registry
+  sortie image push trainer:1 --config job.toml      copies it to the hosts of a job, for its container engine
 )";
 
 constexpr const char* kImagePushFooter = R"(Examples:
@@ -18,8 +18,8 @@ constexpr const char* kImagePushFooter = R"(Examples:
   sortie image push trainer:1 --hosts h1,h2 --engine containerd      to containerd
   sortie image push trainer:1 --config job.toml --json               as JSON
 
-The image is saved here once. Hosts that have it get nothing; hosts that have its first layers get the others (Docker);
-hosts pass on to each other what they get. Every host has the same image id at the end, or the command fails.
+The image is saved once on this machine. Hosts that have the image receive nothing; hosts that have its first layers receive
+the others (Docker). Hosts forward the data to each other. The command fails unless all hosts have the same image id at the end.
 )";
 
 }  // namespace

@@ -16,8 +16,8 @@ constexpr const char* kNodesFooter = R"(Examples:
   sortie nodes uncordon gpu07                               allows runs to use it again
   sortie nodes breaker reset                                allows runs to cordon hosts again
 
-Runs cordon a host by themselves after two failures that speak against it (recovery.cordon). When runs would cordon more than two
-hosts (of 30 or more: a tenth) within ten minutes, the breaker opens: no run cordons hosts until you reset it.
+Runs cordon a host automatically after two failures that are blamed on the host (recovery.cordon). If runs would cordon more than two
+hosts (with 30 hosts or more: a tenth of them) within ten minutes, the breaker opens: no run cordons hosts until you reset it.
 )";
 
 constexpr const char* kNodesLsFooter = R"(Examples:
@@ -29,41 +29,35 @@ constexpr const char* kNodesCordonFooter = R"(Examples:
   sortie nodes cordon gpu07 --reason 'fan is broken'
   sortie nodes cordon 'gpu[01-08]' --reason 'rack 3 is serviced on Friday'
 
-Runs that are on the host go on until they restart. Names count as configs write them.
+Runs that already use the host keep it until they restart. Write names as in configs: two names of one machine are two hosts.
 )";
 
 constexpr const char* kNodesUncordonFooter = R"(Examples:
   sortie nodes uncordon gpu07
-  sortie nodes uncordon 'gpu[01-08]'
+  sortie nodes uncordon 'gpu[01-08]' --exclude gpu07
 )";
 
 constexpr const char* kNodesTestFooter = R"(Examples:
-  sortie nodes test gpu07                  `sortie check` of this host, cordoned or not
+  sortie nodes test gpu07                  runs the checks of `sortie check` on this host
+  sortie nodes test @gpu --exclude gpu01   checks a group without one host
   sortie nodes test 'gpu[07,12]' --json    as JSON (schema sortie/check/1)
 
-Exit code: 0 all passed, 1 warnings, 2 failures. Nothing is started or changed, and the host stays cordoned.
+Exit code: 0 all passed, 1 warnings, 2 failures. No job is started and nothing is changed; a cordoned host stays cordoned.
 )";
 
 constexpr const char* kNodesBreakerFooter = R"(Examples:
-  sortie nodes breaker          is it open, since when, and why
-  sortie nodes breaker reset    close it
+  sortie nodes breaker          shows whether the breaker is open, since when, and why
+  sortie nodes breaker reset    closes the breaker
 )";
 
 int print_nodes(const Result<std::string>& text) {
   return text ? print_text(*text) : print_error(text.error());
 }
 
-/// Adds HOSTS and --groups.
+/// Adds HOSTS, --exclude and --groups.
 void add_node_names(CLI::App& app, JobOptions& options) {
-  app.add_option("hosts", options.hosts, "Hosts: 'gpu[01-04],h7,@group,!gpu03'")->required();
-  app.add_option("--groups", options.groups,
-                 "Groups file: gpu = \"gpu[01-64]\"; default ~/.config/sortie/groups.toml");
-}
-
-Result<std::vector<std::string>> node_names(const JobOptions& options) {
-  config::RunnerConfig runner;
-  runner.groups_file = options.groups;
-  return expand_hosts(options.hosts, runner);
+  add_hosts_argument(app, options)->required();
+  add_groups_option(app, options);
 }
 
 int test_nodes(JobOptions options, check::CheckOptions how, double seconds) {
@@ -102,10 +96,10 @@ void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
   add_node_names(*cordon, options->job);
   cordon
       ->add_option("--reason", options->reason,
-                   "Reason, shown when a job of yours is refused this host")
+                   "Reason, shown when a job is refused because of this host")
       ->required();
   verbs.push_back({cordon, [options] {
-                     const auto hosts = node_names(options->job);
+                     const auto hosts = named_hosts(options->job);
                      if (!hosts) return print_error(hosts.error());
                      return print_nodes(cordon_nodes(*hosts, options->reason));
                    }});
@@ -114,17 +108,16 @@ void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
   uncordon->footer(kNodesUncordonFooter);
   add_node_names(*uncordon, options->job);
   verbs.push_back({uncordon, [options] {
-                     const auto hosts = node_names(options->job);
+                     const auto hosts = named_hosts(options->job);
                      if (!hosts) return print_error(hosts.error());
                      return print_nodes(uncordon_nodes(*hosts));
                    }});
 
   CLI::App* test = nodes->add_subcommand("test", "Check hosts, cordoned or not");
   test->footer(kNodesTestFooter);
-  add_node_names(*test, options->job);
+  add_hosts_argument(*test, options->job)->required();
   add_config_option(*test, options->job);
-  test->add_option("--ssh-config", options->job.ssh_config,
-                   "OpenSSH client config; overrides runner.ssh.config_file");
+  add_way_options(*test, options->job);
   test->add_flag("--json", options->check.json, "As JSON (schema sortie/check/1)");
   test->add_option("--timeout", options->seconds,
                    "Seconds for each stage of a connection, and for an answer")

@@ -38,10 +38,30 @@ void add_shell_flag(CLI::App& app, JobOptions& options) {
   app.add_flag("--shell", options.shell, "The program is one line for /bin/sh -c");
 }
 
+namespace {
+
+constexpr const char* kHostsHelp = "Hosts: 'gpu[01-04],h7,@group,!gpu03'";
+
+CLI::Option* add_exclude_option(CLI::App& app, JobOptions& options, const std::string& like) {
+  return app.add_option("--exclude", options.exclude, "Hosts to leave out, written like " + like);
+}
+
+}  // namespace
+
+CLI::Option* add_hosts_argument(CLI::App& app, JobOptions& options, const std::string& more) {
+  CLI::Option* hosts = app.add_option("hosts", options.hosts, kHostsHelp + more);
+  add_exclude_option(app, options, "the hosts")->needs(hosts);
+  return hosts;
+}
+
+void add_groups_option(CLI::App& app, JobOptions& options) {
+  app.add_option("--groups", options.groups,
+                 "Groups file: gpu = \"gpu[01-64]\"; default ~/.config/sortie/groups.toml");
+}
+
 void add_host_options(CLI::App& app, JobOptions& options) {
-  app.add_option("--hosts", options.hosts,
-                 "Hosts: 'gpu[01-04],h7,@group,!gpu03'; overrides runner.hosts");
-  app.add_option("--exclude", options.exclude, "Hosts to leave out, written like --hosts");
+  app.add_option("--hosts", options.hosts, std::string(kHostsHelp) + "; overrides runner.hosts");
+  add_exclude_option(app, options, "--hosts");
   add_way_options(app, options);
 }
 

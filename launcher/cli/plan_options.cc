@@ -50,11 +50,11 @@ bool wants_reliability(const AskedReliability& asked) {
 void add_suggest_options(CLI::App& app, AskedSuggestions& asked) {
   CLI::Option* wanted =
       app.add_flag("--suggest", asked.wanted,
-                   "Instead of the plan the layouts that these hosts allow with this batch, the "
-                   "fastest first, from the rates below");
+                   "Instead of the plan, show the possible layouts for these hosts and this batch, "
+                   "fastest first, predicted from the rates below");
   app.add_option("--rates", asked.rates_file,
-                 "File with what sortie-train bench step --json and bench comm --links --json "
-                 "print; the options below win")
+                 "File with the output of sortie-train bench step --json and bench comm --links "
+                 "--json; the options below override it")
       ->needs(wanted);
   const auto number = [&](const char* name, std::optional<double>& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::Range(1e-6, 1e9))->needs(wanted);
@@ -102,13 +102,14 @@ Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& ask
 void add_site_options(CLI::App& app, AskedSites& asked) {
   app.add_option(
          "--site-rate", asked.rate,
-         "Rate of the slowest way between two sites, 100Mbit/s; else what `sortie check` has "
-         "measured")
+         "Rate of the slowest link between two sites, 100Mbit/s; default: the rate that `sortie "
+         "check` has measured")
       ->check([](const std::string& text) {
         const auto rate = check::parse_bit_rate(text);
         return rate ? std::string() : rate.error().message;
       });
-  app.add_option("--site-round-trip", asked.round_trip, "Milliseconds there and back between sites")
+  app.add_option("--site-round-trip", asked.round_trip,
+                 "Round-trip time between sites, in milliseconds")
       ->check(CLI::Range(0.0, 60000.0));
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kReportFooter = R"(Examples:
   sortie report                            the newest run: timeline and first cause
-  sortie report 20261121-0954              the run whose id starts with this
+  sortie report 20261121-0954              the run whose id starts with 20261121-0954
   sortie report last --json | jq .cause    as JSON (schema sortie/report/1)
 )";
 

@@ -18,20 +18,20 @@ namespace {
 
 constexpr const char* kRunFooter = R"(Examples:
   sortie run configs/quickstart.toml                      train on this machine
-  sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config, on these hosts
+  sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config on four hosts, with 8 ranks each
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi   an MPI program, without mpirun
-  sortie run --shell -- 'ulimit -c 0; exec ./train.sh'    a line for /bin/sh, in every rank
+  sortie run --shell -- 'ulimit -c 0; exec ./train.sh'    each rank runs the line with /bin/sh
   sortie run --detach job.toml                            start it, print its id, and return
 
-Everything after -- is the program and its arguments, passed on byte for byte.
+Everything after -- is the program and its arguments. They reach the ranks unchanged.
 )";
 
 constexpr const char* kPlanFooter = R"(Examples:
   sortie plan job.toml                                    ranks, devices, memory and commands
   sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
-  sortie plan job.toml --connect                          with CPUs and addresses from the hosts
+  sortie plan job.toml --connect                          connects to the hosts for their CPUs and addresses
   sortie plan job.toml --mttf-node-hours 3700             how often to save, how many spares
-  sortie plan job.toml --suggest --rates measured.json    predicted times of the possible layouts
+  sortie plan job.toml --suggest --rates measured.json    predicted step times of the possible layouts
   sortie plan job.toml --step-time 0.8 --site-rate 50Mbit/s  sites: useful time of each level
   sortie plan --json --hosts h1,h2 -- ./my_mpi            as JSON
 )";
@@ -154,7 +154,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   add_shell_flag(*plan, *options);
   const auto connect = std::make_shared<bool>(false);
   plan->add_flag("--connect", *connect,
-                 "Let every host prepare the job without starting it, to show the CPUs of each "
+                 "Make every host prepare the job without starting it; shows the CPUs of each "
                  "rank and MASTER_ADDR");
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
   const auto asked = std::make_shared<AskedReliability>();

@@ -18,13 +18,13 @@ constexpr const char* kPsFooter = R"(Examples:
 
 constexpr const char* kStatusFooter = R"(Examples:
   sortie status            each host and rank of the run that was started last
-  sortie status k3f9       the end of a run's id will do, or its beginning
+  sortie status k3f9       a run by the end of its id; the beginning works, too
   sortie status --json 20261121-095400-k3f9
 )";
 
 constexpr const char* kStopFooter = R"(Examples:
-  sortie stop              the last run: TERM to all ranks, KILL after runner.grace; waits for the end
-  sortie stop --now k3f9   KILL at once
+  sortie stop              sends TERM to all ranks of the last run, KILL after runner.grace; waits for the end
+  sortie stop --now k3f9   sends KILL at once
 )";
 
 constexpr const char* kPruneFooter = R"(Examples:

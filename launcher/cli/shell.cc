@@ -10,19 +10,24 @@ namespace {
 
 constexpr const char* kShellFooter = R"(Examples:
   sortie shell --hosts @gpu                       a prompt; each line runs on all hosts of the group
-  sortie shell --hosts 'gpu[01-64]' < script      the lines of a file
+  sortie shell --hosts 'gpu[01-64]' < script      runs the lines of a file
   echo 'cd /data; du -s .' | sortie shell --hosts @gpu
 
-Each host has one shell (bash, else sh) as long as the prompt lasts: cd and variables hold from line
-to line. Hosts with the same output are shown together. At the prompt:
-  @gpu07 CMD, @rack1 CMD    on these hosts alone        @gpu07, @    lines go there from now on, to all
-  !CMD                      on this machine             ?            the hosts, and which are lost
-  +gpu09, -gpu07            these too, these no more    =            folded output, or as it comes
-  exit [N], quit, Ctrl-D    leave                       Tab          completes @hosts and @groups
-A line that ends with \ goes on in the next one.
-Ctrl-C ends what the running line has started (once more: TERM; a third time: the shells of hosts
-where it still runs). Commands have no stdin. The exit code is that of the last line, as `sortie
-exec` has it, or of `exit N`.
+Each host runs one shell (bash, else sh) until the prompt ends: cd and variables persist from line
+to line. Hosts with equal output are shown together. At the prompt:
+  @gpu07 CMD, @rack1 CMD    run CMD only on these hosts
+  @gpu07                    send the following lines only to this host
+  @                         send the following lines to all hosts again
+  !CMD                      run CMD on this machine
+  +gpu09, -gpu07            add a host, remove a host
+  ?                         list the hosts, and which of them are lost
+  =                         show output as it arrives; = again folds it
+  Tab                       complete @hosts and @groups
+  exit [N], quit, Ctrl-D    leave the prompt
+A line that ends with \ continues on the next line.
+Ctrl-C sends INT to the processes of the current line, a second Ctrl-C sends TERM, and a third one ends the shells of
+the hosts where the line still runs. Commands have no stdin. The exit code is that of the last line, as with
+`sortie exec`, or that of `exit N`.
 )";
 
 }  // namespace

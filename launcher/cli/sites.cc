@@ -9,28 +9,28 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kSitesFooter = R"(Examples:
-  sortie sites ls                                     who takes part in the rounds of the last run
-  sortie sites add oslo 'gpu[01-04] slots=8'          a site comes; it gets the weights of another one
-  sortie sites remove oslo --run k3f9                 it leaves, and the others go on
+  sortie sites ls                                     lists the sites of the last run and their state
+  sortie sites add oslo 'gpu[01-04] slots=8'          adds a site; it starts with the weights of another site
+  sortie sites remove oslo --run k3f9                 removes a site; the other sites continue
 )";
 
 constexpr const char* kSitesLsFooter = R"(Examples:
-  sortie sites ls                  the sites of the last run: their ranks, and where they are in the rounds
+  sortie sites ls                  the sites of the last run: hosts, number of ranks, state and round
   sortie sites ls --json k3f9      as JSON (schema sortie/sites/1)
 )";
 
 constexpr const char* kSitesAddFooter = R"(Examples:
   sortie sites add oslo 'gpu[01-04] slots=8'
-  sortie sites add oslo gpu01 gpu02 --run k3f9     runner.default_slots ranks each
+  sortie sites add oslo gpu01 gpu02 --run k3f9     two hosts with runner.default_slots ranks each
 
-It starts as the other sites did, with the config of the run, and joins between two rounds.
+The ranks of the new site start with the config of the run. The site joins the run between two rounds.
 )";
 
 constexpr const char* kSitesRemoveFooter = R"(Examples:
   sortie sites remove oslo
   sortie sites remove oslo --run k3f9
 
-A site that has failed can be removed, too: its exit code then does not count for that of the run.
+A site that has failed can also be removed. The exit code of the run then ignores that of the site.
 )";
 
 }  // namespace

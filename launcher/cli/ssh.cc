@@ -12,16 +12,16 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kSshFooter = R"(Examples:
-  sortie ssh gpu07                                  a terminal there
-  sortie ssh --config job.toml gpu07                with the job's user, keys and jump hosts
-  sortie ssh gpu07 tail -n 20 /var/log/syslog       a command; its exit code is this one's
-  sortie ssh -t gpu07 top                           a command with a terminal
-  sortie ssh @login                                 the one host of a group
+  sortie ssh gpu07                                  opens a terminal on the host
+  sortie ssh --config job.toml gpu07                uses the job's user, keys and jump hosts
+  sortie ssh gpu07 tail -n 20 /var/log/syslog       runs a command and returns its exit code
+  sortie ssh -t gpu07 top                           runs a command with a terminal
+  sortie ssh @login                                 the only host of a group
 
-The words behind the host, or behind --, are joined by blanks and read by the login shell there, as
-ssh does; `sortie exec` passes them on byte for byte. In a terminal ~. at the beginning of a line ends
-the connection, ~? lists the others. Exit code: that of the shell or command there (128 + signal), 4 for a host that was not
-reached, 5 for one that went away, 130 after ~.
+The words after the host, or after --, are joined by spaces and interpreted by the login shell of the host, as with ssh;
+`sortie exec` passes them unchanged. In a terminal, ~. at the start of a line ends the connection and ~? lists the other escapes.
+Exit code: that of the shell or command (128 + signal), 4 if the host could not be reached, 5 if the connection was lost,
+130 after ~.
 )";
 
 }  // namespace

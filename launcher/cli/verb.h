@@ -51,6 +51,13 @@ void add_host_options(CLI::App& app, JobOptions& options);
 /// Adds those of them that configure how to reach hosts: --groups, --set, --ssh-config.
 void add_way_options(CLI::App& app, JobOptions& options);
 
+/// Adds the positional argument HOSTS and --exclude, for verbs about named hosts. Returns HOSTS.
+/// `more` is appended to its help.
+CLI::Option* add_hosts_argument(CLI::App& app, JobOptions& options, const std::string& more = "");
+
+/// Adds --groups, for verbs that use no config.
+void add_groups_option(CLI::App& app, JobOptions& options);
+
 /// Adds only --config, for verbs whose positional arguments mean something else.
 void add_config_option(CLI::App& app, JobOptions& options);
 

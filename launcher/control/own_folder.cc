@@ -34,16 +34,33 @@ Result<> check_own(const fs::path& path, bool may_be_missing) {
   return {};
 }
 
+/// Checks what a run folder and the folder of a site have in common. The newest attempt is
+/// determined after `attempts` was checked.
+Result<> check_attempts_and_journal(const fs::path& folder) {
+  for (const char* name : {"events.jsonl", "metrics.jsonl", "logs", "wandb-run", "attempts"})
+    SORTIE_TRY(check_own(folder / name, true));
+  const fs::path newest = attempt_folder(folder, latest_attempt(folder));
+  for (const char* name : {"", "plan.json", "logs"}) SORTIE_TRY(check_own(newest / name, true));
+  return {};
+}
+
 }  // namespace
 
 Result<> check_own_folder(const fs::path& run) {
   SORTIE_TRY(check_own(run, false));
   SORTIE_TRY(check_own(run / "config.toml", false));
   SORTIE_TRY(check_own(run / "plan.json", false));
-  for (const char* name : {"events.jsonl", "logs", "wandb-run", "attempts"})
-    SORTIE_TRY(check_own(run / name, true));
-  const fs::path newest = attempt_folder(run, latest_attempt(run));
-  for (const char* name : {"", "plan.json", "logs"}) SORTIE_TRY(check_own(newest / name, true));
+  SORTIE_TRY(check_own(run / "outer.log", true));
+  SORTIE_TRY(check_attempts_and_journal(run));
+  // The names of the sites are read after these checks.
+  SORTIE_TRY(check_own(run / "sites", true));
+  SORTIE_TRY(check_own(site_names_file(run), true));
+  for (const std::string& site : sites_in(run)) {
+    const fs::path folder = site_folder(run, site);
+    SORTIE_TRY(check_own(folder, true));
+    SORTIE_TRY(check_own(folder / "plan.json", true));
+    SORTIE_TRY(check_attempts_and_journal(folder));
+  }
   return {};
 }
 

@@ -40,11 +40,15 @@ fs::path site_folder(const fs::path& run, const std::string& site) {
   return run / "sites" / site;
 }
 
-std::vector<std::string> sites_in(const fs::path& run) {
-  std::vector<std::string> names;
+fs::path site_names_file(const fs::path& run) {
   std::error_code ignored;
   const fs::path path = run / kSiteNamesFile;
-  std::ifstream file(fs::exists(path, ignored) ? path : older_names_file(run));
+  return fs::exists(path, ignored) ? path : older_names_file(run);
+}
+
+std::vector<std::string> sites_in(const fs::path& run) {
+  std::vector<std::string> names;
+  std::ifstream file(site_names_file(run));
   for (std::string name; std::getline(file, name);)
     if (!name.empty() && !file.eof()) names.push_back(name);
   return names;

@@ -23,6 +23,9 @@ std::filesystem::path site_folder(const std::filesystem::path& run, const std::s
 /// the name of a site has no dot.
 inline constexpr const char* kSiteNamesFile = "sites/names.txt";
 
+/// Returns the file that sites_in() reads: kSiteNamesFile, or that of a run of an older Sortie.
+std::filesystem::path site_names_file(const std::filesystem::path& run);
+
 /// Returns the names of the sites of a run, in the order in which they joined. Empty if it has
 /// none.
 std::vector<std::string> sites_in(const std::filesystem::path& run);

@@ -164,6 +164,15 @@ Result<std::vector<std::string>> expand_hosts(const std::string& expression,
   return config::expand_host_expression(expression, &groups);
 }
 
+Result<std::vector<std::string>> named_hosts(const JobOptions& options) {
+  config::RunnerConfig runner;
+  runner.groups_file = options.groups;
+  SORTIE_ASSIGN_OR_RETURN(const auto hosts, expand_hosts(options.hosts, runner));
+  if (options.exclude.empty()) return hosts;
+  SORTIE_ASSIGN_OR_RETURN(const config::HostGroups groups, groups_for(options.exclude, runner));
+  return config::exclude_hosts(hosts, options.exclude, &groups);
+}
+
 Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpose) {
   SORTIE_TRY(check_program(options));
   SORTIE_TRY(check_config_place(options));

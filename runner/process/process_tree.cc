@@ -119,10 +119,6 @@ void kill_children(std::span<const pid_t> children) {
   }
 }
 
-bool group_exists(pid_t group) {
-  return group > 1 && (::kill(-group, 0) == 0 || errno == EPERM);
-}
-
 char process_state(pid_t pid) {
   const std::string fields = stat_fields(pid);
   return fields.size() > 1 ? fields[1] : '?';

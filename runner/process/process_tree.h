@@ -23,9 +23,6 @@ std::vector<pid_t> direct_children_by_search();
 /// kernel signals a group atomically, so no member can escape by forking meanwhile.
 void kill_children(std::span<const pid_t> children);
 
-/// Whether the group has any process, zombies included.
-bool group_exists(pid_t group);
-
 /// State letter of /proc/PID/stat ('D' is uninterruptible sleep), '?' if there is no such process.
 char process_state(pid_t pid);
 

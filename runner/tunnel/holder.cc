@@ -153,10 +153,7 @@ class Holder {
       if (said_.size() > kKeptOutput) said_.erase(0, said_.size() - kKeptOutput);
     }
     if (count == 0) service_.output.reset();
-    std::string line = said_;
-    for (char& c : line)
-      if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-    return line;
+    return one_line(said_);
   }
   std::string end_of_service() {
     const auto status = ended(service_);

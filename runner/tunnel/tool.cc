@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "common/base/pipe.h"
+#include "common/base/printable.h"
 #include "common/base/process_status.h"
 #include "runner/process/process_tree.h"
 
@@ -93,14 +94,14 @@ bool reap(pid_t pid, Clock::time_point deadline, int& status) {
   }
 }
 
+}  // namespace
+
 std::string one_line(std::string text) {
   for (char& c : text)
     if (c == '\n' || c == '\t') c = ' ';
   while (!text.empty() && text.back() == ' ') text.pop_back();
-  return text.substr(0, kMaxComplaint);
+  return printable(text);
 }
-
-}  // namespace
 
 std::string find_tool(const std::string& name) {
   const char* path = ::getenv("PATH");
@@ -140,7 +141,8 @@ Result<std::string> run_tool(const std::vector<std::string>& argv, const std::st
   if (const ProcessStatus ended = ProcessStatus::from_wait_status(status); !ended.success())
     return fail(ErrorCode::io,
                 fmt::format("{} {}: {}", argv[0], argv.size() > 1 ? argv[1] : "",
-                            complaint.empty() ? ended.to_string() : one_line(complaint)));
+                            complaint.empty() ? ended.to_string()
+                                              : one_line(complaint.substr(0, kMaxComplaint))));
   return output;
 }
 

@@ -21,6 +21,10 @@ std::string find_tool(const std::string& name);
 /// stderr) or did not end within the limit.
 Result<std::string> run_tool(const std::vector<std::string>& argv, const std::string& input);
 
+/// Output of a program on one line, without control characters and without blanks at its end, for a
+/// message.
+std::string one_line(std::string text);
+
 /// A child that dies with this process. Its output goes to a pipe.
 struct Service {
   pid_t pid = -1;

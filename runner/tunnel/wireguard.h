@@ -52,9 +52,7 @@ struct PeerState {
 /// Error: not the output of `wg show DEVICE dump`.
 Result<std::vector<PeerState>> parse_dump(std::string_view text);
 
-/// Bytes that WireGuard adds to a packet, over IPv4 and over IPv6: IP, UDP, its header and its tag.
-inline constexpr int kOverheadV4 = 60, kOverheadV6 = 80;
-/// The part of these bytes that is inside the UDP datagram.
+/// Bytes that WireGuard adds to a packet within the UDP datagram: its header and its tag.
 inline constexpr int kOverheadInDatagram = 32;
 
 }  // namespace sortie::runner::tunnel

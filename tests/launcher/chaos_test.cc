@@ -90,14 +90,14 @@ TEST_CASE("chaos: the command touches processes of the run alone") {
   while (!is_sleep(other) || !is_sleep(mine)) std::this_thread::yield();
   Finished done = order(other);
   CHECK(done.code == 0);
-  CHECK(contains(done.output, " is no process of the run any more\n"));
+  CHECK(contains(done.output, " is no longer a process of the run\n"));
   CHECK(::kill(other, 0) == 0);
   done = order(mine);
   CHECK(contains(done.output, "  sent SIGKILL to "));
   int status = 0;
   CHECK(::waitpid(mine, &status, 0) == mine);
   CHECK(WIFSIGNALED(status));
-  CHECK(contains(order(mine).output, " is no process of the run any more\n"));
+  CHECK(contains(order(mine).output, " is no longer a process of the run\n"));
   ::kill(other, SIGKILL);
   CHECK(::waitpid(other, &status, 0) == other);
 }

@@ -1,4 +1,4 @@
-// The control socket, the locks of supervisors, and which runs may be adopted.
+// The control socket, the locks of supervisors, and the plan of an adopted run.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,7 +10,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <functional>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -19,7 +18,6 @@
 #include "launcher/control/control_client.h"
 #include "launcher/control/control_server.h"
 #include "launcher/control/control_socket.h"
-#include "launcher/control/own_folder.h"
 #include "launcher/control/show_runs.h"
 #include "launcher/control/supervisor_lock.h"
 #include "tests/support/temp_dir.h"
@@ -192,58 +190,6 @@ TEST_CASE("control: a supervisor is gone only when that is certain") {
     const Fd folder(::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     CHECK(::flock(folder.get(), LOCK_EX | LOCK_NB) != 0);
   }
-}
-
-/// Runs `what` as another user; false if it failed.
-bool as_nobody(const std::function<bool()>& what) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(::setgid(65534) == 0 && ::setuid(65534) == 0 && what() ? 0 : 1);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return status == 0;
-}
-
-TEST_CASE("adopt: a folder whose content somebody else could write is not trusted") {
-  test::ScopedTempDir dir;
-  const fs::path run = dir.path() / "20260101-000000-aaaa";
-  fs::create_directories(run / "logs");
-  for (const char* name : {"config.toml", "plan.json", "events.jsonl"}) {
-    test::write_text(run / name, "x");
-    fs::permissions(run / name, fs::perms(0600));
-  }
-  fs::permissions(run, fs::perms(0700));
-  fs::permissions(run / "logs", fs::perms(0700));
-  CHECK(check_own_folder(run));
-  for (const char* name : {"", "config.toml", "plan.json", "events.jsonl", "logs"}) {
-    CAPTURE(name);
-    const fs::perms before = fs::status(run / name).permissions();
-    fs::permissions(run / name, before | fs::perms::group_write);
-    const auto refused = check_own_folder(run);
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == ErrorCode::auth);
-    CHECK(refused.error().message.find("other users may write there (mode ") != std::string::npos);
-    fs::permissions(run / name, before);
-  }
-  fs::rename(run / "config.toml", dir.path() / "elsewhere");
-  CHECK_FALSE(check_own_folder(run));
-  fs::create_symlink(dir.path() / "elsewhere", run / "config.toml");
-  CHECK(check_own_folder(run).error().message.ends_with(
-      "is a symbolic link; only the user who started a run can adopt it"));
-}
-
-TEST_CASE("adopt: a folder of another user is refused" * doctest::skip(::geteuid() != 0)) {
-  test::ScopedTempDir dir;
-  fs::permissions(dir.path(), fs::perms(0755));
-  const fs::path run = dir.path() / "20260101-000000-aaaa";
-  fs::create_directories(run);
-  for (const char* name : {"config.toml", "plan.json"}) test::write_text(run / name, "x");
-  for (const char* name : {"", "config.toml", "plan.json"})
-    fs::permissions(run / name, fs::perms(0755));
-  CHECK(as_nobody([&] {
-    const auto refused = check_own_folder(run);
-    return !refused && refused.error().message.find(
-                           "belongs to uid 0, this process to uid 65534") != std::string::npos;
-  }));
 }
 
 TEST_CASE("adopt: the sweep of a host that is lost later knows that ranks are in containers") {

@@ -166,11 +166,15 @@ TEST_CASE("the config is given by its place or by --config, in every verb of a j
     std::vector<std::string> asked = verb;
     asked.push_back("--help");
     const std::string help = sortie(asked).output;
-    // Verbs with --hosts also accept groups, exclusions and a config.
-    if (!has(help, "\n  --hosts ")) continue;
     CAPTURE(verb);
-    for (const char* option : {"--exclude ", "--groups ", "--config", "--set ", "--ssh-config "})
-      CHECK_MESSAGE(has(help, option), option);
+    // Verbs that select hosts, by --hosts or by an argument, also accept exclusions and groups.
+    if (has(help, "Hosts: 'gpu[01-04],h7,@group,!gpu03'"))
+      for (const char* option : {"\n  --exclude ", "\n  --groups "})
+        CHECK_MESSAGE(has(help, option), option);
+    // Verbs that connect to hosts accept a config and the settings of SSH.
+    if (has(help, "\n  --hosts ") || has(help, "\n  --ssh-config "))
+      for (const char* option : {"--config", "--set ", "--ssh-config "})
+        CHECK_MESSAGE(has(help, option), option);
   }
 }
 

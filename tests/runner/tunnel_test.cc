@@ -81,6 +81,11 @@ TEST_CASE("without a program there is none that ends, whatever other children do
   CHECK_FALSE(ended(*service));
 }
 
+TEST_CASE("what a tool of a tunnel writes is one line that a terminal can show") {
+  CHECK(one_line("wg: no\tdevice\nsee \u00e9\n") == "wg: no device see \u00e9");
+  CHECK(one_line("a\x1b[2J\u202e\xff") == "a^[[2J<U+202E>\ufffd");
+}
+
 TEST_CASE("an order to raise a tunnel is checked member by member") {
   const Json good = {{"do", "up"},
                      {"address", "10.70.1.1"},

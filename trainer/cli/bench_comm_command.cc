@@ -195,10 +195,10 @@ void add_bench_comm(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--iterations", arguments->bench.iterations,
-                   "Of a size at most; slow ones are repeated for about --seconds")
+                   "Most repetitions of a size; slow operations are repeated for about --seconds")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--seconds", arguments->bench.seconds, "For a size, about")
+  command->add_option("--seconds", arguments->bench.seconds, "Approximate time per size")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   command->add_flag("--links", arguments->links,
@@ -213,7 +213,7 @@ void add_bench_comm(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--link-repeats", arguments->link_repeats,
-                   "Of each measurement; the fastest counts")
+                   "Repetitions of each measurement; the fastest counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object of rank 0 instead of a table");

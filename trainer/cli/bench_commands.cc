@@ -88,18 +88,19 @@ void add_matmul(CLI::App& bench, int& exit_code) {
   size("--in", arguments->bench.in, "Columns of the weight");
   command
       ->add_option("--dtype", arguments->dtype,
-                   "Of activations and weights; default: bf16 where the device multiplies it")
+                   "Type of activations and weights; default: bf16 if the device multiplies bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
   command
       ->add_option("--iterations", arguments->bench.iterations,
-                   "The fastest one counts; on a GPU the mean, of the best of three rounds")
+                   "Repetitions; the fastest counts; on a GPU the mean of the best of three rounds")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   add_device_option(*command, arguments->device);
   command
-      ->add_option("--timed", arguments->bench.timed,
-                   "On a GPU: of so many ways to compute a product the fastest is taken; 1: the "
-                   "library's own choice")
+      ->add_option(
+          "--timed", arguments->bench.timed,
+          "On a GPU: number of algorithms to time for a product; the fastest is used; 1: the "
+          "library chooses")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object instead of text");
@@ -141,7 +142,7 @@ void add_copy(CLI::App& bench, int& exit_code) {
   command->add_option("--bytes", arguments->bytes, "Size of the copy (256MB if not given)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
-  command->add_option("--iterations", arguments->iterations, "The fastest one counts")
+  command->add_option("--iterations", arguments->iterations, "Repetitions; the fastest counts")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object instead of text");

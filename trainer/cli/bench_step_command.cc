@@ -89,9 +89,10 @@ void add_bench_step(CLI::App& bench, int& exit_code) {
       ->take_all()
       ->allow_extra_args(false);
   command
-      ->add_option("--layers", arguments->bench.layers,
-                   "Layers of the model, where all of them are too much for one rank; default: "
-                   "those of the job")
+      ->add_option(
+          "--layers", arguments->bench.layers,
+          "Number of layers, if the whole model is too large for one rank; default: that of "
+          "the job")
       ->check(CLI::Range(1, 1 << 16));
   command
       ->add_option("--micro-batches", arguments->bench.micro_batch_sizes,

@@ -212,8 +212,8 @@ void add_build(CLI::App& data, int& exit_code) {
   command->add_flag("--append-eod", options.append_eod,
                     "End every document with the tokenizer's end-of-document id");
   command->add_flag("--add-special-tokens", options.add_special_tokens,
-                    "Put around every document what the tokenizer.json puts around a text, as a "
-                    "token that starts it");
+                    "Add the special tokens of the tokenizer.json to every document, such as a "
+                    "start token");
   command
       ->add_option("--include", options.corpus.include,
                    "File name pattern for folders, as in '*.txt' (repeatable)")
@@ -268,8 +268,9 @@ void add_train_tokenizer(CLI::App& data, int& exit_code) {
               {"gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3"}));
   CLI::Option* special_tokens =
       command
-          ->add_option("--special-token", arguments->bpe.special_tokens,
-                       "First ids of bpe, in place of the default (repeatable)")
+          ->add_option(
+              "--special-token", arguments->bpe.special_tokens,
+              "Special token of bpe; replaces the default (repeatable). They have the first ids")
           ->capture_default_str()
           ->allow_extra_args(false);
   CLI::Option* min_count = command
@@ -285,8 +286,7 @@ void add_train_tokenizer(CLI::App& data, int& exit_code) {
   command->add_option("-o,--output", arguments->output, "The file to write")->required();
   command->add_flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
   command
-      ->add_option("--max-bytes", arguments->max_bytes,
-                   "Stop reading text after this much (64MB, 1GB)")
+      ->add_option("--max-bytes", arguments->max_bytes, "Read at most this much text (64MB, 1GB)")
       ->transform(CLI::AsSizeValue(false));
   command
       ->add_option("--include", arguments->corpus.include,

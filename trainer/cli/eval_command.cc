@@ -153,7 +153,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   command->add_option(
       "--multiple-choice", options->choices,
       "JSONL: {\"context\": \"...\", \"choices\": [\"...\"], \"answer\": 0} a line");
-  command->add_option("--precision", options->precision, "Of the matrix products")
+  command->add_option("--precision", options->precision, "Precision of the matrix products")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
   add_device_option(*command, options->device);

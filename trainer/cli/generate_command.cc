@@ -112,15 +112,19 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--max-tokens", options->sampling.max_tokens, "Tokens to add")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--temperature", options->sampling.temperature, "0 = always the likeliest")
+  command
+      ->add_option("--temperature", options->sampling.temperature,
+                   "0 = always the most likely token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  command->add_option("--top-k", options->sampling.top_k, "Choose among that many, 0 = all")
+  command
+      ->add_option("--top-k", options->sampling.top_k,
+                   "Choose among this many most likely tokens, 0 = all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command
       ->add_option("--top-p", options->sampling.top_p,
-                   "Choose among the likeliest that together have this share, 1 = all")
+                   "Choose among the most likely tokens with this total probability, 1 = all")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--stop", options->stop, "End before this text; may be given several times")
@@ -131,8 +135,8 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command
       ->add_option(
           "--precision", options->precision,
-          "Of the matrix products; with bf16 a near tie may fall another way with the cache "
-          "than without")
+          "Precision of the matrix products; with bf16, tokens of almost equal probability may be "
+          "chosen differently with the cache than without")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
   add_device_option(*command, options->device);

@@ -31,8 +31,8 @@ Result<ComputeDevice> choose_device_of_verb(const std::string& wanted) {
 void add_device_option(CLI::App& command, std::string& device) {
   command
       .add_option("--device", device,
-                  "What computes: cuda = the first GPU of CUDA_VISIBLE_DEVICES; auto = that where "
-                  "there is one, else cpu")
+                  "Device: cuda = the first GPU of CUDA_VISIBLE_DEVICES; auto = cuda if there is a "
+                  "GPU, else cpu")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
 }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/utf8.h"
+
 namespace sortie::trainer::spm {
 namespace {
 
@@ -19,32 +21,6 @@ std::uint32_t label_of(std::uint32_t unit) {
 }
 std::uint32_t offset_of(std::uint32_t unit) {
   return (unit >> 10) << ((unit & (1u << 9)) >> 6);
-}
-
-/// Returns the length of the character at the beginning of `text`; 0 if it is malformed.
-std::size_t valid_char(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto trails = [&](std::size_t count) {
-    if (text.size() <= count) return false;
-    for (std::size_t i = 1; i <= count; ++i)
-      if ((byte(i) & 0xc0) != 0x80) return false;
-    return true;
-  };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if ((lead & 0xe0) == 0xc0) return trails(1) && lead >= 0xc2 ? 2 : 0;
-  if ((lead & 0xf0) == 0xe0) {
-    if (!trails(2)) return 0;
-    const unsigned c = (lead & 0x0fu) << 12 | (byte(1) & 0x3fu) << 6 | (byte(2) & 0x3fu);
-    return c >= 0x800 && (c < 0xd800 || c >= 0xe000) ? 3 : 0;
-  }
-  if ((lead & 0xf8) == 0xf0) {
-    if (!trails(3)) return 0;
-    const unsigned c =
-        (lead & 0x07u) << 18 | (byte(1) & 0x3fu) << 12 | (byte(2) & 0x3fu) << 6 | (byte(3) & 0x3fu);
-    return c >= 0x10000 && c <= 0x10ffff ? 4 : 0;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -126,7 +102,7 @@ Normalizer::Step Normalizer::rule_step(std::string_view input) const {
   }
   if (longest > 0 && replacement < replacements_.size())
     return {replacements_.c_str() + replacement, longest};
-  const std::size_t size = valid_char(input);
+  const std::size_t size = utf8_length(input);
   if (size == 0) return {"\xef\xbf\xbd", 1};
   return {input.substr(0, size), size};
 }

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <map>
 
-#include "common/base/utf8.h"
 #include "trainer/tokenizer/unicode_tables.h"
 
 namespace sortie::trainer {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/utf8.h"
+
 namespace sortie::trainer {
 
 /// The character classes of the patterns. Each code point has exactly one.
@@ -42,31 +44,6 @@ class UnicodeFlags {
   std::array<std::uint16_t, kBlocks> block_of_{};
   std::vector<std::uint8_t> blocks_;
 };
-
-/// Returns the code point at `at` and moves `at` past it. `at` must point to the beginning of a
-/// character of valid UTF-8.
-inline char32_t take_char(const char*& at) {
-  const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(at[i])); };
-  const char32_t lead = byte(0);
-  if (lead < 0x80) {
-    at += 1;
-    return lead;
-  }
-  if (lead < 0xe0) {
-    const char32_t c = (lead & 0x1f) << 6 | (byte(1) & 0x3f);
-    at += 2;
-    return c;
-  }
-  if (lead < 0xf0) {
-    const char32_t c = (lead & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
-    at += 3;
-    return c;
-  }
-  const char32_t c =
-      (lead & 0x07) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f);
-  at += 4;
-  return c;
-}
 
 /// Returns the length of a character whose first byte is `lead`.
 constexpr std::size_t char_bytes(char lead) {

@@ -104,6 +104,22 @@ TEST_CASE("an empty config is the default job and has no origins") {
   CHECK(loaded->origins.empty());
 }
 
+TEST_CASE("a quoted text has no character that a terminal obeys, and TOML reads the same text") {
+  for (const auto& [text, quoted] : std::vector<std::pair<std::string, std::string>>{
+           {"caf\u00e9 \U0001f600", "\"caf\u00e9 \U0001f600\""},
+           {"a\x1b\x7f\n\t\"", R"("a\u001B\u007F\n\t\"")"},
+           {"a\xc2\x9b", R"("a\u009B")"},
+           {"a\u202e\u2028\ufeff", R"("a\u202E\u2028\uFEFF")"},
+           {"a\U000e0041", R"("a\U000E0041")"}}) {
+    CAPTURE(quoted);
+    CHECK(quote(text) == quoted);
+    const auto loaded = load_job_text("[runner]\nprogram = [" + quote(text) + "]\n", "job.toml");
+    REQUIRE(loaded);
+    CHECK(loaded->job.runner.program.at(0) == text);
+  }
+  CHECK(quote("a\xff") == "\"a\ufffd\"");
+}
+
 TEST_CASE("each key loads alone, from the file and from --set, and is the only one that changes") {
   // Rules over several keys forbid changing these alone; the round trip below covers them.
   const std::set<std::string_view> needs_company = {"learning_rate_scheduler.learning_rate_minimum",
