@@ -108,21 +108,26 @@ def scenario_every_verb_without_another_sign_in(bed):
         equal(len(warm.keepers()), 1, "background processes")
         runners = warm.runners()
         before = warm.signs_in()
-        said = warm.exec("sh", "-c", "echo $SORTIE_RUN_ID; tr '\\0' '\\n' < /proc/$PPID/environ | grep -c XDG_RUNTIME || true")
+        # A command can end before the background process has seen its conversation end. The next one would get another runner on the same
+        # connection, so each waits.
+        def rested(result):
+            warm.wait_idle(HOSTS)
+            return result
+
+        said = rested(warm.exec("sh", "-c", "echo $SORTIE_RUN_ID; tr '\\0' '\\n' < /proc/$PPID/environ | grep -c XDG_RUNTIME || true"))
         equal(said.splitlines().count("0"), 4, f"hosts that know nothing of the keeper's environment ({said})")
         sent, back = Path(folder, "sent"), Path(folder, "back")
         sent.write_bytes(os.urandom(3 << 20))
-        warm.run("push", sent, "sent-by-warm")
-        warm.run("pull", "sent-by-warm", back)
+        rested(warm.run("push", sent, "sent-by-warm"))
+        rested(warm.run("pull", "sent-by-warm", back))
         copies = [path for path in back.rglob("*") if path.is_file()]
         equal(len(copies), 4, "files that came back")
         check(all(path.read_bytes() == sent.read_bytes() for path in copies), "a file is not what was sent")
-        warm.exec("rm", "sent-by-warm")
-        checked = json.loads(run_to_end(*warm.argv("check", "--json"), env=warm.environment).stdout)
+        rested(warm.exec("rm", "sent-by-warm"))
+        checked = json.loads(rested(run_to_end(*warm.argv("check", "--json"), env=warm.environment)).stdout)
         equal(sorted(host["host"] for host in checked["hosts"]), HOSTS, "hosts of check")
-        warm.exec("false", code=1)
-        warm.exec("no-such-program", code=127)
-        warm.wait_idle(HOSTS)
+        rested(warm.exec("false", code=1))
+        rested(warm.exec("no-such-program", code=127))
         warm.expect_no_sign_in(before)
         equal(warm.runners(), runners, "runners after all verbs")
         # Ranks of a run with a hold outlive a connection. Any other run signs in by itself, and its runners end with it.
