@@ -42,6 +42,7 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
   if (rank.compute.gpu) {
     facts.gpu = rank.compute.name();
     facts.gpu_libraries = rank.compute.libraries;
+    facts.sum_settings = communicator.settings();
   }
   return facts;
 }

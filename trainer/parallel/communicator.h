@@ -72,6 +72,9 @@ class Communicator {
   virtual const std::string& name() const = 0;
   /// Name and version of the library that performs the collectives, as it reports them at run time.
   virtual std::string library() const = 0;
+  /// Settings of this library that decide the order of sums, as "NAME=VALUE NAME=VALUE"; the same
+  /// on all ranks. "" = it has none.
+  virtual std::string settings() const { return ""; }
 
   /// Reduces `values` over all ranks, in place. ReduceOp::sum does not support u8.
   ///

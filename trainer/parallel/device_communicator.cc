@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <exception>
 #include <numeric>
 
@@ -33,6 +34,11 @@ class DeviceCommunicator final : public Communicator {
   int size() const override { return host_->size(); }
   const std::string& name() const override { return host_->name(); }
   std::string library() const override { return rank_->groups.library(); }
+  std::string settings() const override {
+    std::string lines = group_ ? rank_->groups.settings() : "";
+    std::ranges::replace(lines, '\n', ' ');
+    return lines.substr(0, lines.find_last_not_of(' ') + 1);
+  }
   void poll() override { host_->poll(); }
   const std::atomic<std::uint64_t>* begun() const override { return host_->begun(); }
 

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kBuild = "build";  // names in depends_on
 constexpr const char* kData = "training data";
 constexpr const char* kDevice = "device";
+constexpr const char* kSumSettings = "settings of NCCL";
 
 void record_outliers(const std::string& name, const OutlierState& state, Manifest& manifest) {
   if (state.count == 0) return;
@@ -141,6 +142,7 @@ std::map<std::string, std::string> depends_on(const BitFacts& facts) {
   for (const char* of_cpu : {"instruction set", "oneDNN", "threads"}) names.erase(of_cpu);
   names[kDevice] = facts.gpu;
   names["GPU libraries"] = facts.gpu_libraries;
+  if (!facts.sum_settings.empty()) names[kSumSettings] = facts.sum_settings;
   return names;
 }
 
@@ -151,15 +153,18 @@ Result<std::vector<std::string>> changes_since(const Manifest& manifest,
   std::map<std::string, std::string> was = current_names(manifest.depends_on);
   std::map<std::string, std::string> is = depends_on(facts);
   std::vector<std::string> changes;
-  // Absent facts mean the default, every rank with the whole model, and the CPU.
+  // Absent facts mean the default, every rank with the whole model, the CPU, and no variables of
+  // NCCL but the one that every run has.
   for (auto* names : {&was, &is}) {
     names->try_emplace("layout", "replicas alone");
     names->try_emplace(kDevice, "cpu");
+    names->try_emplace(kSumSettings, "NCCL_NVLS_ENABLE=0");
   }
   // If the kind of device has changed, its other facts are not reported.
   if ((was[kDevice] == "cpu") != (is[kDevice] == "cpu"))
     for (auto* names : {&was, &is})
-      for (const char* of_device : {"instruction set", "oneDNN", "threads", "GPU libraries"})
+      for (const char* of_device :
+           {"instruction set", "oneDNN", "threads", "GPU libraries", kSumSettings})
         names->erase(of_device);
   // Hashes mean nothing to users. Older versions recorded only the paths of the data.
   const bool data_recorded = was.contains(kData);

@@ -45,6 +45,7 @@ struct BitFacts {
   std::string layout;  // "" = only data parallelism, otherwise "tensor 2, pipeline 4"
   std::string precision;
   std::string gpu, gpu_libraries;  // "" = it computes on the CPU
+  std::string sum_settings;        // Communicator::settings()
 };
 
 struct SavedCheckpoint {

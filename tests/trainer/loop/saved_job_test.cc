@@ -267,6 +267,25 @@ TEST_CASE("what makes a resumed run differ in bits is named by key") {
         std::vector<std::string>{
             "order of samples: was not recorded, is 2 epochs, shuffled together"});
 
+  // Variables of NCCL that order its sums differently. A checkpoint without them is of one GPU, or
+  // older.
+  BitFacts on_gpus = facts;
+  on_gpus.gpu = "NVIDIA H200";
+  on_gpus.gpu_libraries = "CUDA 13.0";
+  Manifest of_gpus = manifest;
+  const auto after = [&](const std::string& was, const std::string& is) {
+    BitFacts now = on_gpus;
+    on_gpus.sum_settings = was;
+    now.sum_settings = is;
+    of_gpus.depends_on = depends_on(on_gpus);
+    return changes_since(of_gpus, dir / "run/step-00000004", now, job).value();
+  };
+  CHECK(after("NCCL_NVLS_ENABLE=0", "NCCL_ALGO=Tree") ==
+        std::vector<std::string>{"settings of NCCL: was NCCL_NVLS_ENABLE=0, is NCCL_ALGO=Tree"});
+  CHECK(after("NCCL_ALGO=Tree", "NCCL_ALGO=Tree").empty());
+  CHECK(after("", "NCCL_NVLS_ENABLE=0").empty());
+  CHECK(after("NCCL_NVLS_ENABLE=0", "").empty());
+
   // What older versions recorded: a hash of the config, and the library version that they were
   // compiled against.
   Manifest older = manifest;

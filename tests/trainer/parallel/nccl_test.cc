@@ -199,6 +199,27 @@ TEST_CASE("nccl: a sum has the same bits on all ranks and from run to run") {
   for (const auto& one : runs) CHECK(one == runs[0]);
 }
 
+TEST_CASE("nccl: variables that decide the order of sums are named") {
+  const auto settings = [](int ranks) {
+    std::vector<std::string> of_ranks(static_cast<std::size_t>(ranks));
+    CHECK(all_empty(run_gpu_ranks(ranks, [&](Communicator& world, ExecutionContext&) {
+      of_ranks[static_cast<std::size_t>(world.rank())] = world.settings();
+    })));
+    return of_ranks;
+  };
+  using Texts = std::vector<std::string>;
+  const ScopedVariable nvls("NCCL_NVLS_ENABLE", std::nullopt);
+  {
+    const ScopedVariable algorithm("NCCL_ALGO", std::nullopt);
+    CHECK(settings(2) == Texts{"NCCL_NVLS_ENABLE=0", "NCCL_NVLS_ENABLE=0"});
+    CHECK(settings(1) == Texts{""});  // has no sums
+  }
+  const ScopedVariable algorithm("NCCL_ALGO", "Tree"), protocol("NCCL_PROTO", "Simple");
+  ::unsetenv("NCCL_NVLS_ENABLE");
+  CHECK(settings(2) ==
+        Texts{"NCCL_ALGO=Tree NCCL_PROTO=Simple", "NCCL_ALGO=Tree NCCL_PROTO=Simple"});
+}
+
 TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
   const auto sum_of_all = [](Communicator& world, ExecutionContext& context) {
     for (int i = 0; i < 3; ++i) {
