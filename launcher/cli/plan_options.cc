@@ -100,10 +100,9 @@ Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& ask
 }
 
 void add_site_options(CLI::App& app, AskedSites& asked) {
-  app.add_option(
-         "--site-rate", asked.rate,
-         "Rate of the slowest link between two sites, 100Mbit/s; default: the rate that `sortie "
-         "check` has measured")
+  app.add_option("--site-rate", asked.rate,
+                 "Rate of the slowest link between two sites, 100Mbit/s; default: measured by "
+                 "`sortie check`")
       ->check([](const std::string& text) {
         const auto rate = check::parse_bit_rate(text);
         return rate ? std::string() : rate.error().message;

@@ -14,6 +14,7 @@
 
 #include "tests/bench/filled_tensor.h"
 #include "tests/bench/step_floor_cpu.h"
+#include "tests/support/open_gate.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/demo.h"
@@ -22,7 +23,6 @@
 #include "trainer/ops/linear.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optimizer.h"
-#include "trainer/ops/update_gate.h"
 #include "trainer/tensor/device_module.h"
 
 namespace {
@@ -214,7 +214,7 @@ class OpsBench {
     const std::vector<float> lr = {1e-3f};
     const ops::AdamWStep step{
         ops::tensor_from_host<float>(context_, lr, {1}), 0.9f, 0.95f, 1e-8f, 0.1f,
-        ops::open_gate(context_, 0.9, 0.95, 1)};
+        test::open_gate(context_, 0.9, 0.95, 1)};
     add(
         "adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); }, 0,
         (compute.defined() ? 30 : 28) * count);

@@ -30,13 +30,6 @@ GateOutcome gate_outcome(std::span<const double> values) {
           .state = load_gate_state(values.data() + 3)};
 }
 
-Tensor open_gate(ExecutionContext& context, double beta1, double beta2, std::int64_t t,
-                 float grad_scale) {
-  std::array<float, kGateValues> values{};
-  write_gate({.beta1 = beta1, .beta2 = beta2}, true, t, grad_scale, values.data());
-  return tensor_from_host<float>(context, values, {kGateValues});
-}
-
 void decide_update(ExecutionContext& context, const UpdateRule& rule, const GateStep& step,
                    const Tensor& loss_sum, const Tensor& squared_norm, Tensor& state, Tensor& gate,
                    Tensor& outcome) {

@@ -22,9 +22,6 @@ GateOutcome gate_outcome(std::span<const double> values);
 /// The gate itself, f32 [kGateValues]: 1 if the update is made, else 0; the factor of gradients; 1
 /// - beta1^t; 1 / sqrt(1 - beta2^t), where t counts this update.
 inline constexpr std::int64_t kGateValues = 4;
-/// An open gate with the bias corrections of update `t` (tests and measurements).
-Tensor open_gate(ExecutionContext& context, double beta1, double beta2, std::int64_t t,
-                 float grad_scale = 1.0f);
 
 /// Decides a step's update from loss_sum and squared_norm, f64 [1]. Updates state f64
 /// [kGateStateValues]; writes gate f32 [kGateValues] and outcome f64 [kGateOutcomeValues]. Clipping

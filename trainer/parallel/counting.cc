@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "common/base/check.h"
 
@@ -78,13 +79,6 @@ class CountingCommunicator final : public Communicator {
 };
 
 }  // namespace
-
-double bytes_to(const SentBytes& sent, std::string_view group) {
-  double bytes = 0.0;
-  for (const auto& [to, count] : sent)
-    if (to.group == group) bytes += count;
-  return bytes;
-}
 
 std::unique_ptr<Communicator> make_counting_communicator(int rank, int size, std::string name,
                                                          SentBytes& sent) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "trainer/parallel/communicator.h"
 
@@ -20,8 +19,6 @@ struct SentTo {
 };
 /// Payload bytes that this rank would send, by destination.
 using SentBytes = std::map<SentTo, double>;
-/// Sum over all destinations in `group`.
-double bytes_to(const SentBytes& sent, std::string_view group);
 
 /// Creates the communicator of rank `rank` in a group of `size`. Collectives leave tensors
 /// unchanged. all_gather() of a text returns this rank's text for every rank. split() is not

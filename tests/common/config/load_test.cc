@@ -111,7 +111,6 @@ TEST_CASE("a quoted text has no character that a terminal obeys, and TOML reads 
            {"a\xc2\x9b", R"("a\u009B")"},
            {"a\u202e\u2028\ufeff", R"("a\u202E\u2028\uFEFF")"},
            {"a\U000e0041", R"("a\U000E0041")"}}) {
-    CAPTURE(quoted);
     CHECK(quote(text) == quoted);
     const auto loaded = load_job_text("[runner]\nprogram = [" + quote(text) + "]\n", "job.toml");
     REQUIRE(loaded);

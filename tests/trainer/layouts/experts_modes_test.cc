@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/support/bf16.h"
+#include "tests/support/bytes_to.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/expert_runs.h"
 #include "trainer/hf/import.h"

@@ -4,10 +4,10 @@
 
 #include <numeric>
 
+#include "tests/support/open_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
 #include "tests/trainer/layouts/layout_runs.h"
-#include "trainer/ops/update_gate.h"
 
 namespace sortie::trainer::test {
 namespace {
@@ -61,7 +61,7 @@ void add_updated(Assembled& state, const config::JobConfig& job, CutPlace place,
             weights[static_cast<std::size_t>(run.master + i)];
   for (const std::int64_t step : {1, 2})
     optimizer.update(context, step,
-                     ops::open_gate(context, job.optimizer.beta1, job.optimizer.beta2, step));
+                     open_gate(context, job.optimizer.beta1, job.optimizer.beta2, step));
   state.add(place.index, store, "");
 }
 

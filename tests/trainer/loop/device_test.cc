@@ -4,8 +4,8 @@
 
 #include "tests/support/bf16.h"
 #include "tests/support/every_case.h"
+#include "tests/support/open_gate.h"
 #include "tests/support/tiny_mixture.h"
-#include "trainer/ops/update_gate.h"
 #include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
@@ -76,7 +76,7 @@ Cost cost_of(const config::JobConfig& job, DType dtype, bool recompute, Device d
     graph.backward({});
     Tensor norm = context.empty(DType::f64, {1});
     optimizer.squared_gradient_norm(context, Layout(job.topology, 0, 1), norm);
-    optimizer.update(context, step, ops::open_gate(context, 0.9, 0.95, step));
+    optimizer.update(context, step, open_gate(context, 0.9, 0.95, step));
     store.zero_gradients();
   }
   const Allocator& allocator = context.allocator();

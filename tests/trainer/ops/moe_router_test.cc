@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/support/open_gate.h"
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference_moe.h"
 
@@ -426,7 +427,7 @@ TEST_CASE("a perfectly even load costs exactly one") {
 TEST_CASE("the balancing bias moves by the rate towards the mean, and stays where it is there") {
   ExecutionContext context(1, test::device());
   Tensor bias = make_tensor(context, DType::f32, {4}, {0.5, 0, 0, 0.25});
-  const Tensor gate = ops::open_gate(context, 0.9, 0.95, 1);
+  const Tensor gate = test::open_gate(context, 0.9, 0.95, 1);
   ops::update_router_bias(context, gate, sums(context, {10, 0, 7, 3}), 0.125f, bias);
   CHECK(values_of(bias) == Values{0.375, 0.125, -0.125, 0.375});
   ops::update_router_bias(context, gate, sums(context, {5, 5, 5, 5}), 0.125f, bias);

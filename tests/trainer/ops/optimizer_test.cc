@@ -4,10 +4,10 @@
 #include <array>
 #include <bit>
 
+#include "tests/support/open_gate.h"
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
 #include "trainer/ops/copy.h"
-#include "trainer/ops/update_gate.h"
 #include "trainer/random/random.h"
 
 namespace sortie::trainer {
@@ -26,7 +26,7 @@ ops::AdamWStep step_of(ExecutionContext& context, const reference::AdamW& a) {
       .beta2 = static_cast<float>(a.beta2),
       .eps = static_cast<float>(a.eps),
       .weight_decay = static_cast<float>(a.weight_decay),
-      .gate = ops::open_gate(context, a.beta1, a.beta2, a.step, static_cast<float>(a.grad_scale))};
+      .gate = test::open_gate(context, a.beta1, a.beta2, a.step, static_cast<float>(a.grad_scale))};
 }
 
 /// Element numbers of a range that is a part of a matrix with `stride` columns.

@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "tests/support/bytes_to.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/parallel/thread_ranks.h"
 #include "trainer/planning/rank_plan.h"
