@@ -93,26 +93,24 @@ std::string no_such_verb(const CLI::App& level, const std::string& word,
   return fmt::format("{}: {}; {}", place_of(level), what, remedy);
 }
 
-bool names_a_verb(const CLI::App& root, std::string_view words) {
+bool names_a_verb(const CLI::App& root, const std::vector<std::string>& words) {
   const CLI::App* level = &root;
-  while (!words.empty()) {
-    const std::size_t end = std::min(words.find(' '), words.size());
-    const CLI::App* sub = subverb(*level, words.substr(0, end));
+  for (const std::string& word : words) {
+    const CLI::App* sub = subverb(*level, word);
     // If a verb has verbs below it, the next word must be one of them; otherwise it is an argument.
     if (sub == nullptr) return level != &root && subverbs(*level).empty();
     level = sub;
-    words.remove_prefix(std::min(end + 1, words.size()));
   }
   return level != &root;
 }
 
-std::string next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
+std::string next_steps(const CLI::App& root,
+                       const std::vector<std::vector<std::string>>& commands) {
   std::string out;
-  const std::string name = command_line({});
   std::size_t count = 0;
-  for (const std::string& line : lines)
-    if (count < kMaxNextSteps && names_a_verb(root, line)) {
-      out += fmt::format("{}\n  {} {}", out.empty() ? "next:" : "", name, line);
+  for (const std::vector<std::string>& words : commands)
+    if (count < kMaxNextSteps && names_a_verb(root, words)) {
+      out += fmt::format("{}\n  {}", out.empty() ? "next:" : "", command_line(words));
       ++count;
     }
   return out;

@@ -74,8 +74,9 @@ std::string no_such_verb(const CLI::App& level, const std::string& word, const s
 
 /// True if `words`, which follow "sortie", begin with a verb that exists. Only such commands are
 /// proposed.
-bool names_a_verb(const CLI::App& root, std::string_view words);
-/// "next:\n  sortie logs RUN" for those of `lines` that name a verb, three at most; "" for none.
-std::string next_steps(const CLI::App& root, const std::vector<std::string>& lines);
+bool names_a_verb(const CLI::App& root, const std::vector<std::string>& words);
+/// "next:\n  sortie logs RUN" for those of `commands` that name a verb, three at most; "" for
+/// none. Each command is the words that follow "sortie"; they are quoted for a shell.
+std::string next_steps(const CLI::App& root, const std::vector<std::vector<std::string>>& commands);
 
 }  // namespace sortie::cli

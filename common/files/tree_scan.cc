@@ -97,6 +97,7 @@ Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool 
     if (entry.size > kMaxFileBytes)
       return fail(ErrorCode::unsupported,
                   fmt::format("{}: larger than {} GiB; split it", path, kMaxFileBytes >> 30));
+    if (only_list_) return Step{std::move(entry), false};
     Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
     if (!file) return std::unexpected(os_error(errno, path));
     if (entry.size == 0) SORTIE_TRY(check_empty(file.get(), path));
@@ -108,7 +109,7 @@ Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool 
   } else {
     return fail(ErrorCode::io, path + ": neither a file, a folder nor a symlink; leave it out");
   }
-  paths_.push_back(std::move(path));
+  if (!only_list_) paths_.push_back(std::move(path));
   return Step{std::move(entry), false};
 }
 

@@ -33,6 +33,9 @@ class TreeScan {
   void leave_out_failures(std::function<void(const Error& why)> on_left_out) {
     on_left_out_ = std::move(on_left_out);
   }
+  /// Lists without reading: files are not opened, and their entries have no hashes. path_of() must
+  /// not be called.
+  void only_list() { only_list_ = true; }
 
   struct Step {
     std::optional<wire::FileEntry> entry;  // a complete entry, if this step has finished one
@@ -64,6 +67,7 @@ class TreeScan {
   std::uint64_t at_ = 0;
   std::string buffer_;
   std::uint64_t bytes_hashed_ = 0;
+  bool only_list_ = false;
   std::function<void(const Error& why)> on_left_out_;
 };
 

@@ -40,7 +40,8 @@ int init(const config::InitOptions& options, const CLI::App& root) {
   if (const std::string error = config::check_preset(options.preset); !error.empty())
     return print_error({ErrorCode::usage, fmt::format("sortie: --preset: {}", error)});
   const int code = print_text(config::init_text(options));
-  if (code == kExitOk) print_next_steps(root, {"config show FILE --origin", "plan FILE"});
+  if (code == kExitOk)
+    print_next_steps(root, {{"config", "show", "FILE", "--origin"}, {"plan", "FILE"}});
   return code;
 }
 

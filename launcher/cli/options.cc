@@ -24,9 +24,9 @@ void print_warnings(const config::LoadedJob& loaded) {
     print_stderr("sortie: warning: {}\n", printable(warning));
 }
 
-void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
+void print_next_steps(const CLI::App& root, const std::vector<std::vector<std::string>>& commands) {
   if (output_options().quiet || ::isatty(STDERR_FILENO) != 1) return;
-  const std::string text = cli::next_steps(root, lines);
+  const std::string text = cli::next_steps(root, commands);
   if (!text.empty()) print_stderr("{}\n", printable_lines(text));
 }
 

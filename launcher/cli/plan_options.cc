@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/command_name.h"
 #include "launcher/check/comm.h"
 #include "launcher/cli/verb.h"
 #include "launcher/copy/progress.h"
@@ -112,23 +113,24 @@ void add_site_options(CLI::App& app, AskedSites& asked) {
       ->check(CLI::Range(0.0, 60000.0));
 }
 
-Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked,
-                                  std::optional<double> step_time, bool json) {
+Result<std::string> plan_of_sites(const PlannedJob& job, const JobOptions& options,
+                                  const AskedSites& asked, std::optional<double> step_time,
+                                  bool json) {
   using OrderedJson = nlohmann::ordered_json;
   std::vector<SitePlan> plans;
   for (const PlannedSite& site : job.sites)
     plans.push_back({site.place.name, site.hosts, site.plan});
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path file, site_links_file());
   SORTIE_ASSIGN_OR_RETURN(const std::vector<SiteLink> known, read_site_links(file));
-  SiteOptions options;
+  SiteOptions given;
   if (!asked.rate.empty()) {
     SORTIE_ASSIGN_OR_RETURN(const double gbit, check::parse_bit_rate(asked.rate));
-    options.byte_s = gbit * 1e9 / 8.0;
+    given.byte_s = gbit * 1e9 / 8.0;
   }
-  if (asked.round_trip) options.round_trip = *asked.round_trip / 1e3;
-  options.step_time = step_time;
-  options.config = job.label.config;
-  const SitesPlan between = plan_between_sites(job.loaded.job, job.hosts, plans, known, options);
+  if (asked.round_trip) given.round_trip = *asked.round_trip / 1e3;
+  given.step_time = step_time;
+  given.check_command = command_line(job_command("check", options));
+  const SitesPlan between = plan_between_sites(job.loaded.job, job.hosts, plans, known, given);
   if (!json) {
     std::string text;
     for (const SitePlan& site : plans)

@@ -38,22 +38,18 @@ constexpr const char* kPlanFooter = R"(Examples:
 
 /// Suggests next steps after a run. A run that was interrupted by the user needs no explanation.
 std::string after_run(const CLI::App& root, int exit_code, const std::string& id) {
-  std::vector<std::string> lines;
+  std::vector<std::vector<std::string>> commands;
   const bool failed = exit_code != kExitOk && exit_code != kExitInterrupted;
-  if (failed) lines.push_back(fmt::format("report {}", id));
-  lines.push_back(fmt::format("logs {}", id));
-  if (failed) lines.push_back(fmt::format("explain {}", exit_code));
-  if (!failed) lines.push_back(fmt::format("report {}", id));
-  return cli::next_steps(root, lines);
+  if (failed) commands.push_back({"report", id});
+  commands.push_back({"logs", id});
+  if (failed) commands.push_back({"explain", std::to_string(exit_code)});
+  if (!failed) commands.push_back({"report", id});
+  return cli::next_steps(root, commands);
 }
 
-/// Suggests next steps after `plan`, only if they are short: without overrides or a program.
-std::vector<std::string> after_plan(const JobOptions& options) {
-  if (options.config.empty() || !options.program.empty() || !options.overrides.empty()) return {};
-  const std::string hosts =
-      options.hosts.empty() ? "" : fmt::format(" --hosts '{}'", options.hosts);
-  return {fmt::format("check {}{}", options.config, hosts),
-          fmt::format("run {}{}", options.config, hosts)};
+/// Suggests next steps after `plan`, for the job that was planned.
+std::vector<std::vector<std::string>> after_plan(const JobOptions& options) {
+  return {job_command("check", options), job_command("run", options)};
 }
 
 /// Validates a run name, which is shown in tables and printed in commands. Returns the error, or
@@ -96,8 +92,8 @@ Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& progr
   return other ? std::move(other) : std::move(job);
 }
 
-Result<std::string> shown_plan(const PlannedJob& job, bool json, const AskedReliability& asked,
-                               const AskedSites& sites) {
+Result<std::string> shown_plan(const PlannedJob& job, const JobOptions& options, bool json,
+                               const AskedReliability& asked, const AskedSites& sites) {
   if (config::sites_of(job.hosts).size() > 1) {
     // --step-time also applies to the plan of sites; only other options request reliability.
     AskedReliability others = asked;
@@ -106,7 +102,7 @@ Result<std::string> shown_plan(const PlannedJob& job, bool json, const AskedReli
       return fail(ErrorCode::usage,
                   "plan --reliability: it is about one site, and this job has several; name the "
                   "hosts of one with --hosts");
-    return plan_of_sites(job, sites, asked.options.step_time, json);
+    return plan_of_sites(job, options, sites, asked.options.step_time, json);
   }
   if (!wants_reliability(asked)) return json ? plan_json_text(job.plan) : plan_text(job.plan);
   const Reliability found =
@@ -180,7 +176,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
            const auto text = suggested(*job, *layouts, *json);
            return text ? print_text(*text) : print_error(text.error());
          }
-         const auto shown = shown_plan(*job, *json, *asked, *sites);
+         const auto shown = shown_plan(*job, *options, *json, *asked, *sites);
          if (!shown) return print_error(shown.error());
          const int code = print_text(*shown);
          if (*json) return code;

@@ -94,9 +94,11 @@ struct AskedSites {
 };
 void add_site_options(CLI::App& app, AskedSites& asked);
 /// Returns the plan of a job with several sites, as text or JSON: the plan of each site, then the
-/// links between them. `step_time`: seconds, if given.
-Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked,
-                                  std::optional<double> step_time, bool json);
+/// links between them. `options`: those that `job` was planned with. `step_time`: seconds, if
+/// given.
+Result<std::string> plan_of_sites(const PlannedJob& job, const JobOptions& options,
+                                  const AskedSites& asked, std::optional<double> step_time,
+                                  bool json);
 
 /// Prints all of `text` on stdout; prints an error if that fails (common/cli/print.h). Returns the
 /// exit code.
@@ -107,6 +109,6 @@ void print_warnings(const config::LoadedJob& loaded);
 
 /// Prints cli::next_steps() on stderr if that is a terminal, for verbs whose output goes to stdout.
 /// No-op with --quiet.
-void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines);
+void print_next_steps(const CLI::App& root, const std::vector<std::vector<std::string>>& commands);
 
 }  // namespace sortie::launcher

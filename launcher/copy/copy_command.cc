@@ -22,6 +22,7 @@
 #include "launcher/copy/host_crew.h"
 #include "launcher/copy/progress.h"
 #include "launcher/copy/tree_download.h"
+#include "launcher/host/fold_failures.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -66,11 +67,15 @@ Summary summary_of(const std::vector<HostResult>& results) {
   return sum;
 }
 
-/// Paths that each host lacks or can not read; empty for a push.
-using Missing = std::vector<std::vector<Error>>;
+/// What a pull did not copy from each host; empty for a push.
+struct NotCopied {
+  std::vector<std::vector<Error>> missing;      // paths that the host lacks or can not read
+  std::vector<std::vector<std::string>> links;  // DownloadProgress::links_left_out
+};
 
 std::string json_text(const char* schema, const std::vector<HostResult>& results, double seconds,
-                      const Missing& missing = {}, const std::vector<Error>& left_out = {}) {
+                      const NotCopied& not_copied = {}, const std::vector<Error>& left_out = {}) {
+  const auto& [missing, links] = not_copied;
   nlohmann::ordered_json out = {{"schema", schema}, {"seconds", seconds}};
   for (std::size_t i = 0; i < results.size(); ++i) {
     const HostResult& result = results[i];
@@ -92,25 +97,32 @@ std::string json_text(const char* schema, const std::vector<HostResult>& results
       host["bytes_from_launcher"] = result.done.bytes_from_launcher;
       host["bytes_from_hosts"] = result.done.bytes_from_hosts;
     }
+    if (i < links.size() && !links[i].empty()) host["links_left_out"] = links[i];
     out["hosts"].push_back(std::move(host));
   }
   for (const Error& error : left_out) out["left_out"].push_back(error.message);
   return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-/// Names only a few links: a folder may have thousands.
-void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress>& progresses) {
+/// Prints one line for the hosts with the same links. Names only a few links: a folder may have
+/// thousands.
+void say_links_left_out(const HostCrew& crew, const NotCopied& not_copied) {
   constexpr std::size_t kMostNamed = 3;
-  for (std::size_t host = 0; host < progresses.size(); ++host) {
-    const std::vector<std::string>& links = progresses[host].links_left_out;
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (std::size_t host = 0; host < not_copied.links.size(); ++host) {
+    const std::vector<std::string>& links = not_copied.links[host];
     if (links.empty()) continue;
     const std::size_t named = std::min(links.size(), kMostNamed);
-    print_stderr("{}: {} left out, because what {} to is not in the copy: {}{}\n",
-                 crew.results()[host].host, counted(links.size(), "symlink"),
-                 links.size() == 1 ? "it points" : "they point",
-                 fmt::join(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-                 links.size() > named ? " ..." : "");
+    texts.emplace_back(
+        crew.results()[host].host,
+        fmt::format(
+            "{} left out, because what {} to is not in the copy: {}{}",
+            counted(links.size(), "symlink"), links.size() == 1 ? "it points" : "they point",
+            fmt::join(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+            links.size() > named ? " ..." : ""));
   }
+  for (const FoldedFailure& folded : fold_failures(texts))
+    print_stderr("{}: {}\n", config::fold_host_names(folded.hosts), folded.text);
 }
 
 /// Prints what of this machine's files was not sent.
@@ -123,14 +135,14 @@ void say_left_out(const std::vector<Error>& left_out) {
 
 /// Prints the result and the errors; returns the exit code of the command. A host that failed
 /// determines it before a file that was left out, for which it is always the same.
-int finish(const HostCrew& crew, const std::string& result_text, const Missing& missing = {}) {
+int finish(const HostCrew& crew, const std::string& result_text, const NotCopied& not_copied = {}) {
   const int printed = cli::print_text("sortie", result_text);
   std::vector<HostResult> failed, lacking;
   for (std::size_t i = 0; i < crew.size(); ++i) {
     const HostResult& result = crew.results()[i];
     if (result.error) failed.push_back(result);
-    if (i < missing.size())
-      for (const Error& error : missing[i]) lacking.push_back({result.host, error, {}});
+    if (i < not_copied.missing.size())
+      for (const Error& error : not_copied.missing[i]) lacking.push_back({result.host, error, {}});
   }
   int exit_code = print_host_errors(failed);
   if (print_host_errors(lacking) != kExitOk && exit_code == kExitOk) exit_code = kExitData;
@@ -164,14 +176,14 @@ int push_files(const CopyOptions& options) {
 
   HostCrew crew(targets->runner, targets->hosts);
   LocalTree tree;
-  std::uint64_t hashed = 0;
+  ReadProgress reading;
   std::vector<Error> left_out;
   std::shared_ptr<TreeUpload> upload;
   ProgressLine progress;
   const auto begun = std::chrono::steady_clock::now();
   const auto first = [&]() -> asio::awaitable<Result<>> {
     auto read = co_await read_local_tree(
-        names->roots, [&](std::uint64_t bytes) { hashed = bytes; },
+        names->roots, [&](const ReadProgress& now) { reading = now; },
         [&](const Error& why) { left_out.push_back(why); });
     if (!read) co_return std::unexpected(std::move(read).error());
     tree = std::move(*read);
@@ -193,8 +205,10 @@ int push_files(const CopyOptions& options) {
     if (upload)
       progress.show(fmt::format("push to {}", counted(crew.size(), "host")), upload->bytes_done(),
                     upload->bytes_wanted());
+    else if (reading.to_read == 0)
+      progress.show("listing files", reading.listed, 0, "files and folders");
     else
-      progress.show("reading files", hashed, 0);
+      progress.show("reading files", reading.hashed, reading.to_read);
   };
   const Result<> ran = crew.run(first, work, tick);
   progress.clear();
@@ -254,19 +268,22 @@ int pull_files(const CopyOptions& options) {
   if (!ran) return crew.interrupted().value_or(say(ran.error()));
   const double seconds = seconds_since(begun);
   const Summary sum = summary_of(crew.results());
-  Missing missing;
-  for (DownloadProgress& one : progresses) missing.push_back(std::move(one.missing));
+  NotCopied not_copied;
+  for (DownloadProgress& one : progresses) {
+    not_copied.missing.push_back(std::move(one.missing));
+    not_copied.links.push_back(std::move(one.links_left_out));
+  }
   const bool any = std::ranges::any_of(
       crew.results(), [](const HostResult& result) { return !result.done.folder.empty(); });
   std::string text;
   if (options.json)
-    text = json_text("sortie/pull/1", crew.results(), seconds, missing);
+    text = json_text("sortie/pull/1", crew.results(), seconds, not_copied);
   else if (sum.hosts > 0)
     text = fmt::format("{}, {}, from {} of {} in {:.1f} s{}\n", counted(sum.files, "file"),
                        byte_count(sum.from_hosts), sum.hosts, counted(crew.size(), "host"), seconds,
                        any ? fmt::format("; they are in {}/HOST/", local.string()) : "");
-  const int exit_code = finish(crew, text, missing);
-  say_links_left_out(crew, progresses);
+  const int exit_code = finish(crew, text, not_copied);
+  say_links_left_out(crew, not_copied);
   return exit_code;
 }
 

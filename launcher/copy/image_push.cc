@@ -173,8 +173,7 @@ asio::awaitable<Result<>> ImagePush::make(Group& group, std::size_t layers) {
   roots.push_back(files::ScanRoot());
   roots.back().path = path;
   roots.back().name = file_name(layers);
-  std::function<void(std::uint64_t)> on_bytes = [](std::uint64_t) {};
-  auto read = co_await read_local_tree(std::move(roots), std::move(on_bytes));
+  auto read = co_await read_local_tree(std::move(roots));
   if (!read) co_return std::unexpected(std::move(read).error());
   group.tree = std::move(*read);
   std::function<void(std::string)> on_note = [this](const std::string& text) {

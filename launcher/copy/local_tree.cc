@@ -32,11 +32,34 @@ bool names_folder(const std::string& remote) {
   return remote == "~" || name == "." || name == "..";
 }
 
+/// Sets progress.to_read, for which it lists all files. What can not be listed does not count; it
+/// is reported when the files are read.
+asio::awaitable<void> list_files(std::vector<files::ScanRoot> roots, ReadProgress& progress,
+                                 const std::function<void(const ReadProgress&)>& on_progress) {
+  files::TreeScan scan(std::move(roots));
+  scan.only_list();
+  scan.leave_out_failures([](const Error&) {});
+  std::uint64_t bytes = 0;
+  while (progress.listed < files::ManifestReader::kMaxEntries) {
+    const auto step = scan.step();
+    if (!step || step->done) break;
+    if (step->entry) {
+      ++progress.listed;
+      bytes += step->entry->size;
+      on_progress(progress);
+    }
+    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+  }
+  progress.to_read = bytes;
+}
+
 }  // namespace
 
-asio::awaitable<Result<LocalTree>> read_local_tree(std::vector<files::ScanRoot> roots,
-                                                   std::function<void(std::uint64_t)> on_bytes,
-                                                   std::function<void(const Error&)> on_left_out) {
+asio::awaitable<Result<LocalTree>> read_local_tree(
+    std::vector<files::ScanRoot> roots, std::function<void(const ReadProgress&)> on_progress,
+    std::function<void(const Error&)> on_left_out) {
+  ReadProgress progress;
+  if (on_progress) co_await list_files(roots, progress, on_progress);
   LocalTree tree;
   files::TreeScan scan(std::move(roots));
   if (on_left_out) scan.leave_out_failures(std::move(on_left_out));
@@ -55,7 +78,8 @@ asio::awaitable<Result<LocalTree>> read_local_tree(std::vector<files::ScanRoot> 
       tree.paths.push_back(scan.path_of(tree.entries.size()));
       tree.entries.push_back(std::move(*step->entry));
     }
-    on_bytes(scan.bytes_hashed());
+    progress.hashed = scan.bytes_hashed();
+    if (on_progress) on_progress(progress);
     co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
   }
 }

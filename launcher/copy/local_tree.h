@@ -18,11 +18,19 @@ struct LocalTree {
   std::size_t files = 0;  // entries that are not folders
 };
 
-/// Reads and hashes `roots`. `on_bytes` is called with the number of bytes hashed so far. Yields to
-/// other coroutines meanwhile. With `on_left_out`, what can not be read is left out instead of an
-/// error; it is called with the reason.
+/// How far the reading of a tree is: first its files are listed, then they are read.
+struct ReadProgress {
+  std::size_t listed = 0;     // entries found so far
+  std::uint64_t hashed = 0;   // bytes
+  std::uint64_t to_read = 0;  // bytes of all files; 0 until all are listed
+};
+
+/// Reads and hashes `roots`. `on_progress` may be empty. Yields to other coroutines meanwhile. With
+/// `on_left_out`, what can not be read is left out instead of an error; it is called with the
+/// reason.
 boost::asio::awaitable<Result<LocalTree>> read_local_tree(
-    std::vector<files::ScanRoot> roots, std::function<void(std::uint64_t)> on_bytes,
+    std::vector<files::ScanRoot> roots,
+    std::function<void(const ReadProgress&)> on_progress = nullptr,
     std::function<void(const Error&)> on_left_out = nullptr);
 
 /// Meaning of the arguments of `sortie push LOCAL... REMOTE`: the folder on the hosts, and the name

@@ -39,7 +39,7 @@ asio::awaitable<Result<>> Stager::read() {
     const config::StageItem item = config::parse_stage_item(text);
     roots.push_back({item.path, item.name});
   }
-  auto tree = co_await read_local_tree(std::move(roots), [](std::uint64_t) {});
+  auto tree = co_await read_local_tree(std::move(roots));
   if (!tree) co_return std::unexpected(with_context(std::move(tree).error(), "runner.stage"));
   tree_ = std::move(*tree);
   make_read_only(tree_);

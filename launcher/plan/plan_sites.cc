@@ -125,9 +125,8 @@ const LevelPlan& own_level(const SitesPlan& plan) {
 std::string missing_text(const SitesPlan& plan) {
   std::string text;
   if (plan.load.byte_s <= 0.0 && !plan.unmeasured.empty())
-    text +=
-        fmt::format("    {}: not measured; run `sortie check {}`, or give --site-rate 100Mbit/s\n",
-                    fmt::join(plan.unmeasured, ", "), plan.config.empty() ? "CONFIG" : plan.config);
+    text += fmt::format("    {}: not measured; run `{}`, or give --site-rate 100Mbit/s\n",
+                        fmt::join(plan.unmeasured, ", "), plan.check_command);
   if (plan.load.step_seconds <= 0.0)
     text +=
         "    the time of a step is not known; give --step-time SECONDS, which `sortie status` "
@@ -158,7 +157,7 @@ SitesPlan plan_between_sites(const config::JobConfig& job,
   out.level = out.levels.back().level;
   if (out.level != "configured")
     out.level = config::gradient_compression_level(job.topology, count);
-  out.config = options.config;
+  out.check_command = options.check_command;
   return out;
 }
 

@@ -18,7 +18,7 @@ struct SiteOptions {
   std::optional<double> byte_s{};      // --site-rate
   std::optional<double> round_trip{};  // --site-round-trip, seconds
   std::optional<double> step_time{};   // --step-time, seconds
-  std::string config{};                // config file, for the command that measures
+  std::string check_command{};         // the command that measures the links, for a shell
 };
 
 /// The plan of one site, with a separate world of ranks.
@@ -39,8 +39,8 @@ struct SitesPlan {
   bool rate_given = false;
   OuterLoad load;  // byte_s and step_seconds are 0 if unknown
   std::vector<LevelPlan> levels;
-  std::string level;  // level of the job; "configured" if it is none of the named ones
-  std::string config;
+  std::string level;          // level of the job; "configured" if it is none of the named ones
+  std::string check_command;  // SiteOptions::check_command
 };
 
 /// Makes the part about sites. `known`: measured links, also of other hosts. `plans`: those of all

@@ -158,6 +158,25 @@ Result<> check_config_place(const JobOptions& options) {
 
 }  // namespace
 
+std::vector<std::string> job_command(std::string_view verb, const JobOptions& options) {
+  std::vector<std::string> words = {std::string(verb)};
+  if (!options.config.empty()) words.push_back(options.config);
+  const auto add = [&words](const char* name, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {name, value});
+  };
+  add("--hosts", options.hosts);
+  add("--exclude", options.exclude);
+  add("--groups", options.groups);
+  if (options.slots > 0) add("--slots", std::to_string(options.slots));
+  add("--ssh-config", options.ssh_config);
+  for (const std::string& setting : options.overrides) add("--set", setting);
+  if (options.shell) words.emplace_back("--shell");
+  if (options.program.empty()) return words;
+  words.emplace_back("--");
+  words.insert(words.end(), options.program.begin(), options.program.end());
+  return words;
+}
+
 Result<std::vector<std::string>> expand_hosts(const std::string& expression,
                                               const config::RunnerConfig& runner) {
   SORTIE_ASSIGN_OR_RETURN(const config::HostGroups groups, groups_for(expression, runner));

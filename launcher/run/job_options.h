@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/result.h"
@@ -23,6 +24,10 @@ struct JobOptions {
   bool shell = false;                  // --shell: `program` is one line for /bin/sh -c
   bool cordoned_too = false;           // cordoned hosts are not left out
 };
+
+/// The words, without "sortie", of a command whose `verb` (check, plan, run) has the same job: all
+/// options but --name, which only `run` has.
+std::vector<std::string> job_command(std::string_view verb, const JobOptions& options);
 
 /// What the job is loaded for. Determines which rules are checked.
 enum class Purpose {

@@ -3,6 +3,7 @@ in the README."""
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from harness import BUILD, ROOT, SORTIE, check, equal, run_to_end
 
+FINETUNE_EXAMPLES = ["freeze", "groups", "lora", "chat"]
 SHORT = ["--set", "trainer.train_iterations=60", "--set", "trainer.save_interval=20", "--set", "trainer.eval_interval=30",
          "--set", "runner.grace=1s"]
 
@@ -38,7 +40,7 @@ class Newcomer:
 
     def at_terminal(self, *argv, code=0):
         """Returns what the command shows on a terminal."""
-        words = " ".join(f"'{word}'" for word in argv)
+        words = shlex.join(str(word) for word in argv)
         return self.good("script", "-qec", words, "/dev/null", code=code).replace("\r\n", "\n")
 
     def works(self, lines):
@@ -47,10 +49,9 @@ class Newcomer:
             self.good("bash", "-c", line)
 
 
-def after_heading(text, heading):
-    """Returns the commands below the last such heading, with the comments after them."""
-    below = text[text.rindex(heading) + len(heading):].split("\n\n")[0]
-    return [line.strip() for line in below.splitlines() if line.strip()]
+def after_headings(text, heading):
+    """Returns the commands below every such heading, with the comments after them."""
+    return [line.strip() for below in text.split(heading)[1:] for line in below.split("\n\n")[0].splitlines() if line.strip()]
 
 
 def next_steps(text):
@@ -61,20 +62,44 @@ def next_steps(text):
 def scenario_quickstart_and_finetune(bed):
     with Newcomer() as person:
         text = person.good("scripts/quickstart", *SHORT, seconds=500)
-        commands = after_heading(text, "== next\n")
+        commands = after_headings(text, "== next\n")
         check(len(commands) >= 6, commands)
         person.works(commands)
         person.works(next_steps(text))
-        text = person.good("scripts/finetune", "freeze", "--", *SHORT, "--set", "trainer.train_iterations=80")
-        person.works(after_heading(text, "== next\n"))
+        text = person.good("scripts/finetune", "--", *SHORT, "--set", "trainer.train_iterations=80", seconds=900)
+        commands = after_headings(text, "== next\n")
+        check(len(commands) >= 2 * len(FINETUNE_EXAMPLES), commands)
+        for example in FINETUNE_EXAMPLES:
+            check(any(f"/finetune/{example}-" in command for command in commands), f"no command after {example}: {commands}")
+        person.works(commands)
 
 
 def scenario_the_quickstarts_config_is_whole(bed):
     """configs/quickstart.toml is complete: the README and the first example of `sortie --help` refer to it."""
     with Newcomer() as person:
         text = person.at_terminal(SORTIE, "plan", "configs/quickstart.toml")
-        printed = [line for line in next_steps(text) if " plan " not in line]
-        equal([line.split()[1] for line in printed], ["check", "run"], "verbs after plan")
+        equal([shlex.split(line)[1:] for line in next_steps(text)],
+              [["check", "configs/quickstart.toml"], ["run", "configs/quickstart.toml"]], "words after plan")
+
+
+def scenario_the_commands_after_plan_start_the_planned_job(bed):
+    """With every option that changes the job, and with blanks in its paths."""
+    with Newcomer() as person:
+        job, groups, ssh_config = (person.state / name for name in ("my job.toml", "my groups.toml", "my ssh config"))
+        job.write_text('[runner]\ngrace = "1s"\nprogram = ["sh", "-c", "echo rank $RANK of $WORLD_SIZE on $SORTIE_HOST: $A"]\n')
+        groups.write_text('all = "h[01-04]"\n')
+        shutil.copy(bed.ssh_config, ssh_config)
+        options = ["--groups", groups, "--hosts", "@all", "--exclude", "h[03-04]", "--slots", "3", "--ssh-config", ssh_config,
+                   "--set", "runner.mpi=off", "--set", 'runner.env={A = "a b"}']
+        program = ["--", "sh", "-c", "echo other $RANK of $WORLD_SIZE on $SORTIE_HOST: $A"]
+        for words, shown in ([*options], "rank"), ([*options, *program], "other"):
+            lines = next_steps(person.at_terminal(SORTIE, "plan", job, *words))
+            equal([shlex.split(line)[1] for line in lines], ["check", "run"], "verbs after plan")
+            checked = person.call("bash", "-c", lines[0])
+            check(checked.returncode in (0, 1), f"exit code {checked.returncode} of {lines[0]}: {checked.stdout[-3000:]}")
+            ran = person.good("bash", "-c", lines[1])
+            equal(sorted(re.findall(rf"{shown} \d of \d on h\d+: .*", ran)),
+                  [f"{shown} {rank} of 6 on h0{1 + rank // 3}: a b" for rank in range(6)], f"ranks of {lines[1]}")
 
 
 def scenario_end_of_runs(bed):
@@ -98,6 +123,15 @@ def scenario_a_config_of_ones_own(bed):
         job.write_text(person.good(SORTIE, "config", "init"))
         person.good(SORTIE, "config", "show", job)
         person.good(SORTIE, "plan", job, "--set", 'data.data_prefixes=["/d/t"]', "--hosts", "gpu[01-04]")
+        # What `config init` prints at a terminal works once the file names data, as its user has to do.
+        mine = person.state / "my job.toml"
+        steps = next_steps(person.at_terminal("bash", "-c", f"{SORTIE} config init > {shlex.quote(str(mine))}"))
+        equal([shlex.split(line)[1:] for line in steps], [["config", "show", "FILE", "--origin"], ["plan", "FILE"]],
+              "words after config init")
+        text = mine.read_text()
+        check("\ndata_prefixes = []\n" in text, text)
+        mine.write_text(text.replace("\ndata_prefixes = []\n", '\ndata_prefixes = ["/d/t"]\n'))
+        person.works([line.replace(" FILE", f" {shlex.quote(str(mine))}") for line in steps])
 
 
 def commands_in(path):

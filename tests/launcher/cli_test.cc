@@ -280,6 +280,39 @@ TEST_CASE("push and pull count in words that fit, and name a place only where so
   CHECK(has(none, "not_found: "));
 }
 
+TEST_CASE("pull: symlinks that lead out of the copy are named once for all hosts that have them") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "tree/file", "text");
+  for (const char* name : {"a", "b", "c", "d"})
+    std::filesystem::create_symlink("/etc/hosts", dir / "tree" / name);
+  const auto pulled = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> words = {"pull", "--hosts", "h[1-3]", "--set",
+                                      R"(runner.transport=["env","AT={host}"])"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {dir.str("tree"), dir.str("in")});
+    return sortie(words);
+  };
+  const Finished text = pulled({});
+  CHECK(text.code == 0);
+  CHECK(test::count_of(text.output, "left out") == 1);
+  CHECK_MESSAGE(has(text.output,
+                    "h[1-3]: 4 symlinks left out, because what they point to is not in the copy: "
+                    "tree/a -> /etc/hosts, tree/b -> /etc/hosts, tree/c -> /etc/hosts ...\n"),
+                text.output);
+  const Finished as_json = pulled({"--json"});
+  const Json hosts = Json::parse(as_json.output.substr(0, as_json.output.rfind('}') + 1))["hosts"];
+  REQUIRE(hosts.size() == 3);
+  for (const Json& host : hosts) {
+    CHECK(host["ok"] == true);
+    CHECK(host["links_left_out"] == Json{"tree/a -> /etc/hosts", "tree/b -> /etc/hosts",
+                                         "tree/c -> /etc/hosts", "tree/d -> /etc/hosts"});
+  }
+  std::filesystem::remove_all(dir / "in");
+  for (const char* name : {"a", "b", "c", "d"}) std::filesystem::remove(dir / "tree" / name);
+  const std::string none = pulled({"--json"}).output;
+  CHECK_FALSE(has(none, "left"));
+}
+
 TEST_CASE("a run whose output can not be written says where it is whole") {
   const test::ScopedTempDir dir;
   const std::string run = std::string(SORTIE_BINARY) + " run --set runner.mpi=off --set " +

@@ -240,8 +240,8 @@ TEST_CASE("progress: the rate of the last ten seconds, and the time that is left
   CHECK(rate.per_second() == 0);
   CHECK(progress_text("push to 4 hosts", 128u << 20, 512u << 20, 12.0 * (1u << 20)) ==
         "push to 4 hosts: 128.0 MiB of 512.0 MiB, 25 %, 12.0 MiB/s, ETA 32s");
-  CHECK(progress_text("reading files", 128u << 20, 0, 1u << 20) ==
-        "reading files: 128.0 MiB, 1.0 MiB/s");
+  CHECK(progress_text("saving image", 128u << 20, 0, 1u << 20) ==
+        "saving image: 128.0 MiB, 1.0 MiB/s");
   CHECK(progress_text("plan", 30, 90, 2.0, "layouts") == "plan: 30 of 90 layouts, 33 %, ETA 30s");
   CHECK(progress_text("push to 4 hosts", 0, 100, 0) == "push to 4 hosts: 0 B of 100 B, 0 %");
 }

@@ -27,21 +27,22 @@ TEST_CASE("folding: what is equal is shown once, whatever its size and its piece
   ok.kind = Kind::ok;
   failed.kind = Kind::failed;
   failed.reason = "exit code 2";
-  const std::vector<std::string> names = {"g01", "g02", "g03", "x", "silent", "unreached"};
+  const std::vector<std::string> names = {"g01", "g02", "x", "g03", "silent", "unreached"};
   for (std::size_t i = 0; i < 5; ++i) sink.started(i, names[i]);
-  for (std::size_t at = 0; at < big.size();)  // interleaved, so that parts are mixed in the file
-    for (std::size_t i = 0; i < 3; ++i) {
-      const std::size_t end = std::min(big.size(), at + 5000);
+  for (std::size_t at = 0; at < big.size();) {  // interleaved, so that parts are mixed in the file
+    const std::size_t end = std::min(big.size(), at + 5000);
+    for (const std::size_t i : {0, 1, 3})
       sink.output(i, names[i], wire::Stream::out, std::string_view(big).substr(at, end - at));
-      if (i == 2) at = end;
-    }
+    at = end;
+  }
   sink.output(1, "g02", wire::Stream::err, "no new");
-  sink.output(2, "g03", wire::Stream::err, "no ");
-  sink.output(2, "g03", wire::Stream::err, "new");
-  sink.output(3, "x", wire::Stream::out, "\x1b[2Jpercent 1\rpercent 2\n");
-  for (std::size_t i = 0; i < 6; ++i) sink.finished(i, names[i], i == 3 ? failed : ok);
+  sink.output(3, "g03", wire::Stream::err, "no ");
+  sink.output(3, "g03", wire::Stream::err, "new");
+  sink.output(2, "x", wire::Stream::out, "\x1b[2Jpercent 1\rpercent 2\n");
+  // The last host ends first, so that the first of a group to end is not its first host.
+  for (std::size_t i = 6; i-- > 0;) sink.finished(i, names[i], i == 2 ? failed : ok);
   const std::string text = report(sink);
-  // Groups are in the order of their first hosts, whatever their sizes.
+  // Groups are in the order of their first hosts, whatever their sizes and which host ends first.
   CHECK(text.starts_with("==> g01 (1)\nline 0\n"));
   CHECK(text.find("line 59999\n==> g[02-03] (2)\nline 0\n") != text.npos);
   CHECK(text.find("line 59999\nno new\n==> x (1)") != text.npos);

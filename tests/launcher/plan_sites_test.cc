@@ -185,15 +185,15 @@ TEST_CASE("the plan of sites says what was measured, and else what to run") {
                                        site_plan("rome", 4, 3'000'000)};
   std::vector<config::HostSlots> hosts;
   for (const SitePlan& site : plans) hosts.push_back(site.hosts.front());
-  SiteOptions options{.config = "geo.toml"};
+  SiteOptions options{.check_command = "sortie check geo.toml --slots 2"};
   const auto text_of = [&](const std::vector<SiteLink>& known) {
     return sites_text(plan_between_sites(job, hosts, plans, known, options));
   };
   std::string text = text_of({});
   CHECK(text.contains("oslo          1 host, 2 ranks"));
   CHECK(
-      text.contains("oslo -> rome, rome -> oslo: not measured; run `sortie check geo.toml`, or "
-                    "give --site-rate 100Mbit/s"));
+      text.contains("oslo -> rome, rome -> oslo: not measured; run `sortie check geo.toml --slots "
+                    "2`, or give --site-rate 100Mbit/s"));
   CHECK(text.contains("give --step-time SECONDS"));
   CHECK(!text.contains("%  "));
   options.step_time = 0.1;

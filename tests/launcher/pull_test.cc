@@ -79,6 +79,24 @@ TEST_CASE("pull: what a host gives is what is written") {
   CHECK(test::read_text(dir / "in/h/a") == "text");
 }
 
+TEST_CASE("pull: progress is what was received of what is missing here") {
+  const ScopedTempDir dir;
+  write_text(dir / "in/h/there", "equal");
+  DownloadProgress progress;
+  const std::vector<wire::Message> begin = {
+      wire::FilesManifest{{file("a", "text"), file("b", "more text"), file("there", "equal")}, 1},
+      wire::FilePiece{0, 0, "text"}};
+  std::vector<wire::Message> lost = begin, whole = begin;
+  lost.emplace_back(wire::RunnerError{"io", "/b: Input/output error", -1});
+  REQUIRE_FALSE(pull(dir / "in/h", says(lost), 1u << 20, &progress));
+  CHECK(progress.wanted == 4 + 9);
+  CHECK(progress.done == 4);
+  whole.emplace_back(wire::FilePiece{1, 0, "more text"});
+  write_text(dir / "again/h/there", "equal");
+  REQUIRE(pull(dir / "again/h", says(whole), 1u << 20, &progress));
+  CHECK(progress.done == progress.wanted);
+}
+
 TEST_CASE("pull: a host that falls silent is lost, and nothing is said of ranks") {
   const ScopedTempDir dir;
   const auto silent =

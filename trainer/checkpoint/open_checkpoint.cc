@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/command_name.h"
 #include "common/base/log.h"
 #include "trainer/checkpoint/find.h"
 
@@ -25,12 +26,12 @@ Result<CheckpointReader> open_checkpoint(const std::filesystem::path& place, Che
                             fmt::join(latest.skipped, "; ")));
   if (!latest.entry) {
     const std::string hint = site_folders_hint(place);
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: no committed checkpoint in it{}{}", place.string(), nor,
-                            hint.empty() ? fmt::format("; `sortie-train checkpoint ls {}` shows "
-                                                       "what it has",
-                                                       place.string())
-                                         : hint));
+    return fail(
+        ErrorCode::checkpoint,
+        fmt::format("{}: no committed checkpoint in it{}{}", place.string(), nor,
+                    hint.empty() ? fmt::format("; `{}` shows what it has",
+                                               command_line({"checkpoint", "ls", place.string()}))
+                                 : hint));
   }
   for (const std::string& text : latest.skipped) log::warning("checkpoint skipped: {}", text);
   return CheckpointReader::open(latest.entry->folder, CheckDepth::sizes);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/base/command_name.h"
 #include "trainer/checkpoint/weight_types.h"
 
 namespace sortie::trainer {
@@ -70,11 +71,12 @@ Result<> CheckpointReader::read(const std::string& name, StorageType type, const
       for (std::size_t d = 0; d < s.size(); ++d) result += fmt::format("{}{}", d ? ", " : "", s[d]);
       return result + "]";
     };
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: tensor {} is {}, the model wants {}; `sortie-train "
-                            "checkpoint model {}` prints the [model] that it was saved with",
-                            folder_.string(), name, text(tensor->type, tensor->shape),
-                            text(type, shape), folder_.string()));
+    return fail(
+        ErrorCode::checkpoint,
+        fmt::format("{}: tensor {} is {}, the model wants {}; `{}` prints the [model] that "
+                    "it was saved with",
+                    folder_.string(), name, text(tensor->type, tensor->shape), text(type, shape),
+                    command_line({"checkpoint", "model", folder_.string()})));
   }
   const std::size_t size = storage_bytes(type);
   SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()) * size,

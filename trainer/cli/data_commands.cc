@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/shell_text.h"
 #include "trainer/cli/data_report.h"
 #include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
@@ -172,8 +173,8 @@ Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
     line.finish();
     if (!left_out) return std::unexpected(left_out.error());
     print_left_out(*left_out);
-    fmt::print("{}: {} ids; use it as --tokenizer sentencepiece:{}\n", output, arguments.vocab_size,
-               output);
+    fmt::print("{}: {} ids; use it as --tokenizer {}\n", output, arguments.vocab_size,
+               shell_word("sentencepiece:" + output));
     return {};
   }
   BpeTraining& training = arguments.bpe;
@@ -188,8 +189,9 @@ Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
   if (!trained) return std::unexpected(trained.error());
   const BpeTrainingResult& result = *trained;
   print_left_out(result.left_out);
-  fmt::print("{}: {} ids from {} of text, {} different words; use it as --tokenizer hf:{}\n",
-             output, result.vocab_size, human_bytes(result.text_bytes), result.words, output);
+  fmt::print("{}: {} ids from {} of text, {} different words; use it as --tokenizer {}\n", output,
+             result.vocab_size, human_bytes(result.text_bytes), result.words,
+             shell_word("hf:" + output));
   return {};
 }
 

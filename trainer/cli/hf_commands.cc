@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "common/base/command_name.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/output_options.h"
 #include "trainer/cli/progress.h"
@@ -45,8 +46,8 @@ void add_import(CLI::App& app, int& exit_code) {
     line.finish();
     print_report(report, exit_code, "import");
     if (report && !output_options().quiet)
-      fmt::print("`sortie-train checkpoint model {}` prints the [model] for a config\n",
-                 arguments->out);
+      fmt::print("`{}` prints the [model] for a config\n",
+                 command_line({"checkpoint", "model", arguments->out}));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 
+#include "common/base/command_name.h"
 #include "common/config/architectures.h"
 #include "common/config/fields.h"
 #include "common/config/hostlist.h"
@@ -204,13 +205,13 @@ Result<> check_same_model(const StartPoint& start, const config::JobConfig& job)
                         difference.saved, difference.now);
   const bool in_model = std::ranges::any_of(
       found, [](const KeyDifference& difference) { return difference.key.starts_with("model."); });
-  text +=
-      fmt::format("\nset these keys as the checkpoint has them{}, or {}",
-                  in_model ? fmt::format(" (`sortie-train checkpoint model {}` prints its [model])",
-                                         start.folder.string())
-                           : "",
-                  start.kind == StartPoint::Kind::resume ? "set trainer.save_dir to a new folder"
-                                                         : fmt::format("remove {}", start.reason));
+  text += fmt::format(
+      "\nset these keys as the checkpoint has them{}, or {}",
+      in_model ? fmt::format(" (`{}` prints its [model])",
+                             command_line({"checkpoint", "model", start.folder.string()}))
+               : "",
+      start.kind == StartPoint::Kind::resume ? "set trainer.save_dir to a new folder"
+                                             : fmt::format("remove {}", start.reason));
   if (saved.lora.rank > 0 && job.lora.rank == 0)
     text += "; `sortie-train merge-lora` makes plain weights of low-rank updates";
   return fail(ErrorCode::config, std::move(text));

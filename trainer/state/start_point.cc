@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/command_name.h"
 #include "common/base/log.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
@@ -162,9 +163,8 @@ Result<StartPoint> start_from(const Source& source) {
     const std::string place = source.place.string(), hint = site_folders_hint(source.place);
     return fail(ErrorCode::checkpoint,
                 fmt::format("{} {}: no committed checkpoint in it{}", source.key, place,
-                            hint.empty() ? fmt::format("; `sortie-train checkpoint ls {}` shows "
-                                                       "what is there",
-                                                       place)
+                            hint.empty() ? fmt::format("; `{}` shows what is there",
+                                                       command_line({"checkpoint", "ls", place}))
                                          : hint));
   }
   StartPoint start;

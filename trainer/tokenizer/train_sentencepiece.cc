@@ -4,7 +4,11 @@
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <iostream>
 #include <optional>
+#include <streambuf>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -20,7 +24,14 @@ namespace {
 /// Feeds the lines of the files to the trainer, one mapped file at a time.
 class LineIterator final : public sentencepiece::SentenceIterator {
  public:
-  explicit LineIterator(const SentencepieceTraining& training) : training_(training) { advance(); }
+  explicit LineIterator(const SentencepieceTraining& training) : training_(training) {
+    for (const std::filesystem::path& file : training.files) {
+      std::error_code error;  // is reported when the file is opened
+      const std::uint64_t size = std::filesystem::file_size(file, error);
+      if (!error) bytes_ += size;
+    }
+    advance();
+  }
   bool done() const override { return done_; }
   void Next() override { advance(); }
   const std::string& value() const override { return line_; }
@@ -36,8 +47,7 @@ class LineIterator final : public sentencepiece::SentenceIterator {
     while (rest_.empty()) {
       if (next_file_ == training_.files.size() || used_ >= training_.max_bytes) {
         done_ = true;
-        // The library reports no progress while it learns.
-        if (training_.progress) training_.progress({"learning merges"});
+        if (training_.progress) training_.progress({"counting words"});
         return;
       }
       auto mapped = MappedFile::open(training_.files[next_file_++]);
@@ -54,7 +64,10 @@ class LineIterator final : public sentencepiece::SentenceIterator {
       used_ += wanted - rest_.size();  // of a character that was cut
       const TextKind kind = kind_of_text(rest_, training_.keep_non_text);
       left_out_.add(kind, rest_.size(), training_.files[next_file_ - 1].string());
-      if (kind != TextKind::text) rest_ = {};
+      if (kind != TextKind::text) {
+        bytes_ -= std::min<std::uint64_t>(bytes_, file_.size());
+        rest_ = {};
+      }
     }
     // Overlong lines are cut rather than dropped, so that files without newlines count too.
     constexpr std::size_t kMaxLine = 4096;
@@ -70,11 +83,13 @@ class LineIterator final : public sentencepiece::SentenceIterator {
     used_ += length + skip;
     if (constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
         training_.progress && used_ / kStep != reported_ / kStep)
-      training_.progress({"reading text", reported_ = used_, 0});
+      training_.progress(
+          {"reading text", reported_ = used_, std::min(bytes_, training_.max_bytes)});
   }
 
   const SentencepieceTraining& training_;
   std::size_t next_file_ = 0;
+  std::uint64_t bytes_ = 0;  // of the files, less those that were left out
   std::uint64_t used_ = 0, reported_ = 0;
   LeftOutText left_out_;
   MappedFile file_;
@@ -82,6 +97,68 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   std::string line_;
   bool done_ = false;
   std::optional<Error> error_;
+};
+
+/// Counts the pieces that the library has learned. It reports them nowhere but in its log of level
+/// INFO, which it writes to std::cerr, a line for every 20 pieces:
+///   trainer_interface.cc(541) LOG(INFO) Alphabet size=52
+///   bpe_model_trainer.cc(258) LOG(INFO) Added: freq=30 size=20 all=400 active=41 piece=in
+/// While this object exists, lines of the log below ERROR are not shown; all others are.
+class PieceCounter final : public std::streambuf {
+ public:
+  PieceCounter(const SentencepieceTraining& training, std::int64_t meta_pieces)
+      : progress_(training.progress),
+        vocab_size_(training.vocab_size),
+        meta_pieces_(meta_pieces),
+        shown_(std::cerr.rdbuf(this)) {}
+  ~PieceCounter() override { std::cerr.rdbuf(shown_); }
+  PieceCounter(const PieceCounter&) = delete;
+  PieceCounter& operator=(const PieceCounter&) = delete;
+
+ protected:
+  int_type overflow(int_type character) override {
+    if (character == traits_type::eof()) return traits_type::not_eof(character);
+    line_ += traits_type::to_char_type(character);
+    if (line_.back() != '\n') return character;
+    // A message may have several lines; only the first has a place in front.
+    const bool info = line_.find("LOG(INFO) ") != line_.npos;
+    if (info || line_.find("LOG(WARNING) ") != line_.npos)
+      hidden_ = true;
+    else if (line_.find(".cc(") != line_.npos || line_.find(".h(") != line_.npos)
+      hidden_ = false;
+    if (info) read_line();
+    if (!hidden_) shown_->sputn(line_.data(), static_cast<std::streamsize>(line_.size()));
+    line_.clear();
+    return character;
+  }
+
+ private:
+  /// Returns the number behind `name`; nullopt if the line has none.
+  std::optional<std::int64_t> number_behind(std::string_view name) const {
+    const std::size_t at = line_.find(name);
+    std::int64_t number = 0;
+    if (at == line_.npos) return std::nullopt;
+    const char* const begin = line_.data() + at + name.size();
+    const auto read = std::from_chars(begin, line_.data() + line_.size(), number);
+    return read.ptr == begin || number < 0 ? std::nullopt : std::optional(number);
+  }
+  void read_line() {
+    if (const auto size = number_behind(" Alphabet size=")) alphabet_ = *size;
+    if (line_.find(" Added: freq=") == line_.npos) return;
+    const auto learned = number_behind(" size=");
+    // A total below the count: the library counts in another way.
+    const std::int64_t total = vocab_size_ - meta_pieces_ - alphabet_;
+    if (!learned || !progress_) return;
+    progress_({"learning merges", static_cast<std::uint64_t>(*learned),
+               static_cast<std::uint64_t>(total < *learned ? 0 : total), "pieces"});
+  }
+
+  const OnProgress& progress_;
+  const std::int64_t vocab_size_, meta_pieces_;  // the latter: bytes and marks
+  std::int64_t alphabet_ = 0;
+  std::string line_;
+  bool hidden_ = false;  // the message of the last line is not shown
+  std::streambuf* const shown_;
 };
 
 /// Removes the library's place in front of a message: "(660) [(condition)] Vocabulary size ...".
@@ -109,11 +186,15 @@ Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
       {"bos_id", "-1"},
       {"pad_id", "-1"},
       {"num_threads", "1"},  // the order of equal counts must not depend on threads
-      {"minloglevel", "2"},
+      {"minloglevel", "0"},  // for PieceCounter
   };
+  constexpr std::int64_t kMetaPieces = 2 + 256;  // unk, eos and the bytes
   LineIterator lines(training);
   std::string model;
-  const auto status = sentencepiece::SentencePieceTrainer::Train(options, &lines, &model);
+  const auto status = [&] {
+    const PieceCounter counter(training, kMetaPieces);
+    return sentencepiece::SentencePieceTrainer::Train(options, &lines, &model);
+  }();
   if (lines.error()) return std::unexpected(*lines.error());
   if (!lines.has_text()) return std::unexpected(no_text(lines.left_out()));
   if (!status.ok())

@@ -7,10 +7,12 @@
 #include <set>
 #include <string>
 
+#include "common/base/command_name.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
+#include "trainer/checkpoint/open_checkpoint.h"
 
 namespace sortie::trainer {
 namespace fs = std::filesystem;
@@ -115,6 +117,25 @@ TEST_CASE("reading what is not there, or not so, is an error") {
           .find("is F32 [24], the model wants F32 [4, 6]") != std::string::npos);
   CHECK(message(reader->read("layers.0.bias", StorageType::i32, {24}, Piece::whole({24}), bytes))
             .find("the model wants I32 [24]") != std::string::npos);
+}
+
+TEST_CASE("errors about a checkpoint print commands with its path as one word") {
+  test::ScopedTempDir dir;
+  CheckpointStore store = open_store(dir / "run one");
+  const auto folder = test_job::save(store, 1);
+  auto reader = CheckpointReader::open(*folder, CheckDepth::sizes);
+  REQUIRE(reader.has_value());
+  std::vector<float> out(24);
+  const auto refused = reader->read("layers.0.bias", StorageType::f32, {4, 6}, Piece::whole({4, 6}),
+                                    std::as_writable_bytes(std::span(out)));
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message.contains(
+      "; `" + command_line({"checkpoint", "model", folder->string()}) + "` prints the [model]"));
+  fs::create_directory(dir / "none yet");
+  const auto none = open_checkpoint(dir / "none yet", CheckDepth::sizes, "");
+  REQUIRE_FALSE(none.has_value());
+  CHECK(none.error().message.ends_with(
+      "; `" + command_line({"checkpoint", "ls", dir.str("none yet")}) + "` shows what it has"));
 }
 
 TEST_CASE("the newest good checkpoint is found, broken ones are reported and passed over") {

@@ -90,8 +90,8 @@ TEST_CASE("things that are counted, a new stage, and work whose end is not known
   meter.update({"scoring text", 0, 64, "samples"}, 0);
   CHECK(after(meter, 4, {"scoring text", 8, 64, "samples"}) ==
         "scoring text  12 %  8 of 64 samples  2/s  ETA 0:28");
-  CHECK(after(meter, 5, {"learning merges"}) == "learning merges  0:00 so far");
-  CHECK(meter.text(67) == "learning merges  1:02 so far");
+  CHECK(after(meter, 5, {"counting words"}) == "counting words  0:00 so far");
+  CHECK(meter.text(67) == "counting words  1:02 so far");
   // The first report may count work that was done before.
   CHECK(after(meter, 70, {"writing", 5'000'000, 10'000'000}) == "writing  50 %  5.0 MB of 10.0 MB");
 }

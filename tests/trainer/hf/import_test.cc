@@ -273,6 +273,26 @@ TEST_CASE("a damaged safetensors file is refused, whichever bytes are wrong") {
   CHECK(import_error(folder, scratch).find("over the limit") != std::string::npos);
 }
 
+TEST_CASE("an import reports how much of the checkpoint is written") {
+  const Scratch scratch;
+  std::uint64_t done = 0, total = 0;
+  int reports = 0;
+  const auto imported =
+      import_hf(kData / "llama-a", scratch.path / "checkpoint", [&](const WorkProgress& work) {
+        CHECK(work.stage == "writing the checkpoint");
+        CHECK(work.unit == "");
+        CHECK(work.done > done);
+        CHECK((total == 0 || work.total == total));
+        done = work.done;
+        total = work.total;
+        ++reports;
+      });
+  REQUIRE(imported);
+  CHECK(reports > 1);
+  CHECK(done == total);
+  CHECK(total > 0);
+}
+
 TEST_CASE("an export reports how far it is, from the reading of the checkpoint on") {
   const Scratch scratch;
   std::vector<std::string> stages;

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <numbers>
+#include <vector>
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
@@ -53,8 +55,16 @@ TEST_CASE("loss, perplexity and bits per byte of a text are those of its tokens"
   AlphabetSource source;
   const auto tokenizer = make_byte_tokenizer();
   Trainer& trainer = *training.trainer;
-  const auto score = score_text(trainer.context(), trainer.model(), *tokenizer, source, 7, 3);
+  std::vector<std::uint64_t> done;
+  const auto score = score_text(trainer.context(), trainer.model(), *tokenizer, source, 7, 3,
+                                [&](const WorkProgress& work) {
+                                  CHECK(work.stage == "scoring text");
+                                  CHECK(work.unit == "samples");
+                                  CHECK(work.total == 7);
+                                  done.push_back(work.done);
+                                });
   REQUIRE(score);
+  CHECK(done == std::vector<std::uint64_t>{3, 6, 7});
   CHECK(score->tokens == 7 * 19);
   CHECK(score->bytes == 7 * 19);
   const auto one_by_one = score_text(trainer.context(), trainer.model(), *tokenizer, source, 7, 1);
@@ -96,9 +106,16 @@ TEST_CASE("multiple choice: the likeliest answer, and the likeliest per byte") {
       // Longer than the window: the end of the context decides.
       "{\"context\": \"qqqqqqqqqqqqqqqqqqqqqqqqqqabcdef\", \"choices\": [\"b\", \"ghi\"], "
       "\"answer\": 1}\n");
+  std::vector<WorkProgress> reports;
   const auto score = score_choices(training.trainer->context(), training.trainer->model(),
-                                   *make_byte_tokenizer(), {}, dir / "items.jsonl");
+                                   *make_byte_tokenizer(), {}, dir / "items.jsonl",
+                                   [&](const WorkProgress& work) { reports.push_back(work); });
   REQUIRE(score);
+  REQUIRE(reports.size() == 4);
+  CHECK(reports[0].stage == "scoring choices");
+  CHECK(reports[0].done < reports[1].done);
+  CHECK(reports[3].done == reports[3].total);
+  CHECK(reports[3].total == std::filesystem::file_size(dir / "items.jsonl"));
   CHECK(score->items == 4);
   CHECK(score->right_per_byte == 3);
   CHECK(score->right >= 2);

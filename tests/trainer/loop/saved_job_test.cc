@@ -91,7 +91,7 @@ TEST_CASE("a resume into another model is refused with every key that differs") 
                               ": it is a checkpoint of another model:\n"));
     CHECK(refused.find(std::string("\n  ") + line + "\n") != std::string::npos);
     CHECK(refused.find("set trainer.save_dir to a new folder") != std::string::npos);
-    const bool hints_at_model = refused.find("`sortie-train checkpoint model ") != refused.npos;
+    const bool hints_at_model = refused.find(" checkpoint model ") != refused.npos;
     CHECK(hints_at_model == std::string(line).starts_with("model."));
   }
   // All differences at once. A model that would not fit into any memory is refused, too.

@@ -142,6 +142,67 @@ TEST_CASE("training leaves out what is no text, unless it is to be kept") {
   CHECK(all->count() == 0);
 }
 
+TEST_CASE("training reports the bytes that it reads and the pieces that it learns, with totals") {
+  test::ScopedTempDir dir;
+  std::string text;
+  while (text.size() < (5u << 20)) text += code_like_text();
+  test::write_text(dir.path() / "noise", std::string(1u << 20, '\xff'));
+  test::write_text(dir.path() / "text", text);
+  const auto reports_of = [&](std::uint64_t max_bytes) {
+    std::vector<WorkProgress> reports;
+    const auto trained = train_sentencepiece(
+        {.files = {dir.path() / "noise", dir.path() / "text"},
+         .vocab_size = 400,
+         .output = dir.path() / "t.model",
+         .max_bytes = max_bytes,
+         .progress = [&](const WorkProgress& work) { reports.push_back(work); }});
+    REQUIRE(trained.has_value());
+    return reports;
+  };
+  for (const std::uint64_t max_bytes : {std::uint64_t{1} << 30, std::uint64_t{3} << 20}) {
+    CAPTURE(max_bytes);
+    const auto reports = reports_of(max_bytes);
+    const std::uint64_t total = std::min<std::uint64_t>(text.size(), max_bytes);
+    std::vector<std::string_view> stages;
+    std::uint64_t read = 0, learned = 0, pieces = 0;
+    for (const WorkProgress& work : reports) {
+      if (stages.empty() || stages.back() != work.stage) stages.push_back(work.stage);
+      if (work.stage == "reading text") {
+        CHECK(work.total == total);  // without the file that is left out
+        CHECK(work.done > read);
+        read = work.done;
+      }
+      if (work.stage == "learning merges") {
+        CHECK(work.unit == "pieces");
+        CHECK(work.done > learned);
+        learned = work.done;
+        pieces = work.total;
+      }
+    }
+    CHECK(stages ==
+          std::vector<std::string_view>{"reading text", "counting words", "learning merges"});
+    CHECK(read + (1u << 20) > total);
+    // The pieces that are learned are those that are neither marks, bytes nor single characters.
+    CHECK(learned <= pieces);
+    CHECK(learned + 20 > pieces);
+  }
+}
+
+TEST_CASE(
+    "training shows nothing of the library's log but errors, and leaves std::cerr as it was") {
+  test::ScopedTempDir dir;
+  test::write_text(dir.path() / "text", code_like_text());
+  std::ostringstream shown;
+  std::streambuf* const before = std::cerr.rdbuf(shown.rdbuf());
+  const auto trained = train_sentencepiece(
+      {.files = {dir.path() / "text"}, .vocab_size = 400, .output = dir.path() / "t.model"});
+  const bool same = std::cerr.rdbuf() == shown.rdbuf();
+  std::cerr.rdbuf(before);
+  CHECK(trained.has_value());
+  CHECK(same);
+  CHECK(shown.str() == "");
+}
+
 TEST_CASE("training that can not work says why") {
   test::ScopedTempDir dir;
   test::write_text(dir.path() / "tiny", "abc\n");

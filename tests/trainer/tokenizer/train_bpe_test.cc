@@ -92,6 +92,34 @@ TEST_CASE("training gives the same bytes with any number of threads") {
   }
 }
 
+TEST_CASE("training of BPE reports the bytes that it counts and the tokens that it learns") {
+  test::ScopedTempDir dir;
+  std::string text;
+  while (text.size() < (3u << 20)) text += training_text() + "\nand so on\n";
+  test::write_text(dir.path() / "text", text);
+  std::vector<WorkProgress> counted, learned;
+  const auto trained =
+      train_bpe({.files = {dir.path() / "text"},
+                 .vocab_size = 600,
+                 .output = dir.path() / "t.json",
+                 .keep_non_text = true,
+                 .threads = 1,
+                 .progress = [&](const WorkProgress& work) {
+                   (work.stage == "counting words" ? counted : learned).push_back(work);
+                 }});
+  REQUIRE(trained);
+  REQUIRE(counted.size() >= 3);
+  for (std::size_t i = 1; i < counted.size(); ++i) CHECK(counted[i - 1].done < counted[i].done);
+  CHECK(counted.back().done == text.size());
+  CHECK(counted.back().total == text.size());
+  REQUIRE(learned.size() >= 3);
+  for (std::size_t i = 1; i < learned.size(); ++i) CHECK(learned[i - 1].done < learned[i].done);
+  CHECK(learned.back().stage == "learning merges");
+  CHECK(learned.back().unit == "tokens");
+  CHECK(learned.back().done + 64 > 600);
+  CHECK(learned.back().total == 600);
+}
+
 TEST_CASE("many small files give what one large file gives, and what is no text is left out") {
   test::ScopedTempDir dir;
   std::string all;
