@@ -10,6 +10,7 @@
 #include "common/base/atomic_file.h"
 #include "common/config/architectures.h"
 #include "common/config/fields.h"
+#include "common/config/text.h"
 #include "tests/common/config/load_errors.h"
 
 using namespace sortie;
