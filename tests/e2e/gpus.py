@@ -3,12 +3,13 @@
 import os
 import signal
 
-from harness import BUILD, Run, check, equal, wait_until
-from training import CONFIG, losses, settings, train
+from harness import BUILD, Run, check, equal, wait_until, whole_events
+from training import CONFIG, ENDLESS, losses, settings, train
 
 MODULE = BUILD / "emulated/libsortie-cuda-emulated.so"
 GPUS = {"trainer.device": "cuda", "topology.backend": "nccl", "runner.env.SORTIE_CUDA_MODULE": MODULE}
 STEPS = {"trainer.train_iterations": 6}
+HANG = 6
 
 
 def scenario_2_hosts_x_2_with_nccl_equal_one_rank(bed):
@@ -31,6 +32,35 @@ def scenario_a_rank_killed_beside_nccl_is_the_first_cause(bed):
         os.kill(pid, signal.SIGKILL)
         equal(run.wait(60), 137, "exit code")
         run.expect(rf"rank 2 on {host} .*SIGKILL")
+
+
+def events(run, name):
+    return [event for event in whole_events(run.folder_of_run() / "events.jsonl") if event["event"] == name]
+
+
+def scenario_a_gpu_that_hangs_is_blamed(bed):
+    """After some steps the GPU of rank 2 begins no kernel. The hosts of all ranks have then submitted the same work."""
+    options = settings(bed) | GPUS | {"trainer.train_iterations": ENDLESS, "watchdog.hang_timeout": "20s", "runner.heartbeat_interval": "1s",
+                                      "runner.env.SORTIE_EMULATED_FAULT": "hang:2:2000"}
+    with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=2) as run:
+        ranks = run.wait_for_ranks(4, seconds=30)
+        equal(run.wait(180), HANG, "exit code")
+        hang = events(run, "hang")[0]
+        equal((hang["behind"], hang["host"], hang["standing_ranks"]), ([2], ranks[2][0], 4), f"whom the others wait for: {hang['text']}")
+        check(losses(run), "steps before it")
+    bed.expect_nothing_left(10)
+
+
+def scenario_a_slow_gpu_is_a_slow_host(bed):
+    """Kernels of rank 1 take longer by the clock of its GPU alone: its host is as fast as the others."""
+    options = settings(bed) | GPUS | {"trainer.train_iterations": ENDLESS, "topology.global_batch_size": 6, "watchdog.straggler_windows": 2,
+                                      "runner.env.SORTIE_EMULATED_FAULT": "slow:1:2000"}
+    with Run(bed, config=CONFIG, settings=options, hosts="h[01-03]", slots=1) as run:
+        slow = wait_until(lambda: events(run, "straggler"), 150, "a slow host in the journal")
+        equal([event["host"] for event in slow], ["h02"], f"slow hosts: {slow}")
+        run.expect(r"h02: its own work takes [\d.]+ ms a step")
+        run.signal(signal.SIGINT)
+        equal(run.wait(30), 130, "exit code")
 
 
 def scenario_bench_comm_over_nccl_has_right_values(bed):

@@ -24,6 +24,7 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/loop/world.h"
 #include "trainer/metrics/progress_reporter.h"
+#include "trainer/parallel/device_communicator.h"
 #include "trainer/samples/document_ends.h"
 #include "trainer/samples/token_ids.h"
 #include "trainer/storage/sha256.h"
@@ -176,7 +177,8 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
   SORTIE_ASSIGN_OR_RETURN(auto world, make_world(job.topology.backend, rank));
   end.set_communicator(std::move(world));
-  rank.marks->count_collectives(end.communicator().begun());
+  rank.marks->count_collectives(end.communicator().begun(),
+                                long_wait_between_devices(end.communicator()));
   SORTIE_TRY(resolve_epochs(job, batch.plan, *data.training, rank.sites));
   SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *data.training,
                                     data.validation_sets, cpu, rank.compute, precision)));

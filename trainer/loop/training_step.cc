@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "common/config/mesh.h"
+#include "trainer/loop/stream_progress.h"
 #include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/part_parameters.h"
 #include "trainer/random/random.h"
@@ -47,9 +48,12 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
       optimizer_(job, store_),
       gate_(job),
       fp8_histories_(layout, store_),
-      profiler_(job.profiler, rank.rank) {}
+      profiler_(job.profiler, rank.rank) {
+  follow_stream(marks_, context_);
+}
 
 TrainingStep::~TrainingStep() {
+  marks_.unfollow();
   if (in_flight_.empty() || context_.device().kind != DeviceKind::cuda) return;
   try {  // a GPU still writes to memory that would be reused
     context_.synchronize();

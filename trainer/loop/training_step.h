@@ -146,7 +146,8 @@ class TrainingStep {
            (micro_step * replicas() + layout_.coordinate(Axis::data)) * batch_.micro_batch_size;
   }
   /// Scope of a section of the step: recorded if the profiler is active, and entered in the
-  /// progress marks.
+  /// progress marks. On a GPU it adds a mark to the compute stream, so it must begin before the
+  /// stream is made to wait for what the section waits for.
   class Span {
    public:
     Span(TrainingStep& step, training::Section section)

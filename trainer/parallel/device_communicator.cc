@@ -46,7 +46,7 @@ class DeviceCommunicator final : public Communicator {
     if (!ours(values)) return host_->all_reduce_async(values, op, ready);
     SORTIE_CHECK(can_reduce(values.dtype(), op), "sum of {}", dtype_name(values.dtype()));
     return start(op == ReduceOp::sum ? Collective::all_reduce_sum : Collective::all_reduce_max,
-                 values, values, [&](const WhileWaiting& waiting) {
+                 values, values, ready, [&](const WhileWaiting& waiting) {
                    return group_->all_reduce(values, op, ready, waiting);
                  });
   }
@@ -60,7 +60,7 @@ class DeviceCommunicator final : public Communicator {
                  dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
     return start(
         op == ReduceOp::sum ? Collective::reduce_scatter_sum : Collective::reduce_scatter_max,
-        input, output, [&](const WhileWaiting& waiting) {
+        input, output, ready, [&](const WhileWaiting& waiting) {
           return group_->reduce_scatter(input, output, op, ready, waiting);
         });
   }
@@ -70,7 +70,7 @@ class DeviceCommunicator final : public Communicator {
     SORTIE_CHECK(input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
                  "all-gather of {} {} into {} {} on {} ranks", input.elements(),
                  dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
-    return start(Collective::all_gather, input, output, [&](const WhileWaiting& waiting) {
+    return start(Collective::all_gather, input, output, ready, [&](const WhileWaiting& waiting) {
       return group_->all_gather(input, output, ready, waiting);
     });
   }
@@ -79,7 +79,7 @@ class DeviceCommunicator final : public Communicator {
     if (!ours(values)) return host_->broadcast_async(values, root, ready);
     SORTIE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
     return start(
-        Collective::broadcast, values, values,
+        Collective::broadcast, values, values, ready,
         [&](const WhileWaiting& waiting) {
           return group_->broadcast(values, root, ready, waiting);
         },
@@ -106,9 +106,9 @@ class DeviceCommunicator final : public Communicator {
     check_tensors(input, output);
     check_sound(*rank_, *host_);
     const std::uint64_t sequence =
-        host_->begin_exchange(Collective::all_to_all, input.dtype(), send_counts, receive_counts);
+        host_->number_exchange(Collective::all_to_all, input.dtype(), send_counts, receive_counts);
     return in_flight(
-        Collective::all_to_all, sequence, input, output, [&](const WhileWaiting& waiting) {
+        Collective::all_to_all, sequence, input, output, ready, [&](const WhileWaiting& waiting) {
           return group_->all_to_all(input, send_counts, output, receive_counts, ready, waiting);
         });
   }
@@ -118,13 +118,13 @@ class DeviceCommunicator final : public Communicator {
   // whose stream has no other work, and an exchange, which all ranks begin together.
   Handle send_async(const Tensor& values, int to, const Event& ready) override {
     if (!line_ || !ours(values)) return host_->send_async(values, to, ready);
-    return start_message("send", values, [&](const WhileWaiting& waiting) {
+    return start_message("send", values, ready, [&](const WhileWaiting& waiting) {
       return group_->exchange({{{values, to}}}, {}, ready, waiting);
     });
   }
   Handle receive_async(const Tensor& values, int from, const Event& ready) override {
     if (!line_ || !ours(values)) return host_->receive_async(values, from, ready);
-    return start_message("receive", values, [&](const WhileWaiting& waiting) {
+    return start_message("receive", values, ready, [&](const WhileWaiting& waiting) {
       return group_->exchange({}, {{{values, from}}}, ready, waiting);
     });
   }
@@ -147,10 +147,10 @@ class DeviceCommunicator final : public Communicator {
     const auto send_counts = counts_of(sends), receive_counts = counts_of(receives);
     check_sound(*rank_, *host_);
     const std::uint64_t sequence =
-        host_->begin_exchange(Collective::exchange, dtype, send_counts, receive_counts);
-    if (kept.empty()) return std::make_unique<NoDeviceWork>();
-    return in_flight(host_->label(Collective::exchange, sequence), std::move(kept),
-                     [&](const WhileWaiting& waiting) {
+        host_->number_exchange(Collective::exchange, dtype, send_counts, receive_counts);
+    if (kept.empty()) return nothing();
+    return in_flight(host_->label(Collective::exchange, sequence), DeviceWatch::Kind::collective,
+                     std::move(kept), ready, [&](const WhileWaiting& waiting) {
                        return group_->exchange(sends, receives, ready, waiting);
                      });
   }
@@ -171,6 +171,7 @@ class DeviceCommunicator final : public Communicator {
   }
 
   bool between_devices() const { return group_ != nullptr; }
+  const std::atomic<bool>& waits() const { return rank_->watch.waits(); }
   std::unique_ptr<Communicator> line(int from, int to) {
     const bool ours = rank() == from || rank() == to;
     auto line =
@@ -228,36 +229,46 @@ class DeviceCommunicator final : public Communicator {
     }
   }
 
+  /// `ready` is what `call` makes the collective wait for.
   template <class Call>
-  Handle start(Collective collective, const Tensor& input, const Tensor& output, const Call& call,
-               int root = -1) {
+  Handle start(Collective collective, const Tensor& input, const Tensor& output, const Event& ready,
+               const Call& call, int root = -1) {
     check_tensors(input, output);
     check_sound(*rank_, *host_);
-    const std::uint64_t sequence = host_->begin(collective, input.elements(), input.dtype(), root);
-    if (input.elements() == 0) return std::make_unique<NoDeviceWork>();
-    return in_flight(collective, sequence, input, output, call);
+    const std::uint64_t sequence = host_->number(collective, input.elements(), input.dtype(), root);
+    if (input.elements() == 0) return nothing();
+    return in_flight(collective, sequence, input, output, ready, call);
+  }
+  /// A collective without elements.
+  Handle nothing() {
+    rank_->watch.reached_one();
+    return std::make_unique<NoDeviceWork>();
   }
 
   template <class Call>
   Handle in_flight(Collective collective, std::uint64_t sequence, const Tensor& input,
-                   const Tensor& output, const Call& call) {
-    return in_flight(host_->label(collective, sequence), {input, output}, call);
+                   const Tensor& output, const Event& ready, const Call& call) {
+    return in_flight(host_->label(collective, sequence), DeviceWatch::Kind::collective,
+                     {input, output}, ready, call);
   }
 
   /// The debug mode does not compare the two ends, because neither waits for the other.
   template <class Call>
-  Handle start_message(const char* direction, const Tensor& values, const Call& call) {
+  Handle start_message(const char* direction, const Tensor& values, const Event& ready,
+                       const Call& call) {
     check_tensors(values, values);
     check_sound(*rank_, *host_);
-    return in_flight(fmt::format("{} {}", direction, messages_++), {values}, call);
+    return in_flight(fmt::format("{} {}", direction, messages_++), DeviceWatch::Kind::message,
+                     {values}, ready, call);
   }
 
   template <class Call>
-  Handle in_flight(const std::string& label, std::vector<Tensor> kept, const Call& call) {
+  Handle in_flight(const std::string& label, DeviceWatch::Kind kind, std::vector<Tensor> kept,
+                   const Event& ready, const Call& call) {
     std::string what = fmt::format("{} of group {} ({} ranks)", label, name(), size());
     Event done;
     attempt(what, [&](const WhileWaiting& waiting) { done = call(waiting); });
-    rank_->watch.started(*group_, done, what);
+    rank_->watch.started(*group_, kind, ready, done, what);
     return std::make_unique<DeviceHandle>(rank_, *host_, std::move(what), std::move(done),
                                           std::move(kept));
   }
@@ -275,7 +286,8 @@ Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<C
                                                                DeviceGroups& groups,
                                                                Device device) {
   try {
-    auto rank = std::make_shared<DeviceRank>(groups, device);
+    auto rank = std::make_shared<DeviceRank>(groups, device,
+                                             static_cast<GroupCommunicator&>(*host).counter());
     std::unique_ptr<DeviceGroup> group;
     if (host->size() > 1) {
       const auto tell_all = [&](std::string text) { return host->all_gather(text)[0]; };
@@ -309,6 +321,11 @@ Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<C
 bool sends_between_devices(const Communicator& group) {
   const auto* of_devices = dynamic_cast<const DeviceCommunicator*>(&group);
   return of_devices != nullptr && of_devices->between_devices();
+}
+
+const std::atomic<bool>* long_wait_between_devices(const Communicator& group) {
+  const auto* of_devices = dynamic_cast<const DeviceCommunicator*>(&group);
+  return of_devices != nullptr ? &of_devices->waits() : nullptr;
 }
 
 Communicator::Handle exchange_between_devices(Communicator& group, DType dtype,

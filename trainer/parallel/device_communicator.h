@@ -1,6 +1,7 @@
 // Communicator of ranks that have a GPU each.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 
@@ -17,12 +18,18 @@ namespace sortie::trainer {
 /// The library computes sums of GPU tensors: they are the same on all ranks, and from run to run on
 /// the same machines, but not in rank order. bf16 may be rounded at each step from rank to rank.
 /// Whether a maximum propagates NaN depends on the library.
+///
+/// Communicator::begun() counts a collective between GPUs once the GPU has reached it, at most 50
+/// ms later.
 Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<Communicator> host,
                                                                DeviceGroups& groups, Device device);
 
 /// Whether the tensors of a group are sent directly between GPUs. Required by the functions below
 /// (checked).
 bool sends_between_devices(const Communicator& group);
+/// Whether this rank's GPU has waited for other ranks in a collective for some seconds. Any thread
+/// may read it while the group exists. nullptr for a communicator of another kind.
+const std::atomic<bool>* long_wait_between_devices(const Communicator& group);
 /// Starts messages as one collective. All ranks of the group call it at the same point, each with
 /// its own messages or none. All values are of type `dtype`. Messages of one sender to one receiver
 /// match in list order. A rank must not send to itself (checked). Starts once `ready` has passed,

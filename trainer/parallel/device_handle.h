@@ -1,6 +1,7 @@
 // Handles of collectives between GPUs, and how the rank's thread waits for them.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -13,8 +14,9 @@ namespace sortie::trainer {
 
 /// State that all groups of a rank share.
 struct DeviceRank {
-  DeviceRank(DeviceGroups& made_by, Device gpu)
-      : groups(made_by), device(gpu), watch(made_by, communication_limit()) {}
+  /// `begun` counts the collectives that the rank has begun.
+  DeviceRank(DeviceGroups& made_by, Device gpu, std::shared_ptr<std::atomic<std::uint64_t>> begun)
+      : groups(made_by), device(gpu), watch(made_by, communication_limit(), std::move(begun)) {}
   DeviceGroups& groups;
   const Device device;
   DeviceWatch watch;

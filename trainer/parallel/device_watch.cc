@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace sortie::trainer {
 namespace {
@@ -14,8 +15,13 @@ constexpr std::chrono::seconds kToBeNoticed{5};
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(DeviceGroups& library, std::chrono::duration<double> limit)
-    : library_(library), limit_(limit), last_(WatchClock::now()), thread_([this] { watch(); }) {}
+DeviceWatch::DeviceWatch(DeviceGroups& library, std::chrono::duration<double> limit,
+                         std::shared_ptr<std::atomic<std::uint64_t>> reached)
+    : library_(library),
+      limit_(limit),
+      reached_(std::move(reached)),
+      last_(WatchClock::now()),
+      thread_([this] { watch(); }) {}
 
 DeviceWatch::~DeviceWatch() {
   {
@@ -34,13 +40,34 @@ void DeviceWatch::add(DeviceGroup& group) {
 void DeviceWatch::remove(DeviceGroup& group) {
   const std::lock_guard lock(mutex_);
   std::erase(groups_, &group);
-  std::erase_if(flights_, [&](const Flight& one) { return one.group == &group; });
+  std::erase_if(flights_, [&](Flight& one) {
+    if (one.group != &group) return false;
+    count(one);  // the end of a group waits for its collectives
+    return true;
+  });
 }
 
-void DeviceWatch::started(const DeviceGroup& group, Event done, std::string what) {
+void DeviceWatch::started(const DeviceGroup& group, Kind kind, Event ready, Event done,
+                          std::string what) {
   const std::lock_guard lock(mutex_);
   if (flights_.empty()) last_ = WatchClock::now();
-  flights_.push_back({&group, std::move(done), std::move(what)});
+  flights_.push_back(
+      {&group, kind == Kind::collective, std::move(ready), std::move(done), std::move(what)});
+}
+
+void DeviceWatch::count(Flight& one) {
+  if (!std::exchange(one.counts, false)) return;
+  one.reached = WatchClock::now();
+  reached_one();
+}
+
+void DeviceWatch::count() {
+  // In their order: the first that the GPU has not reached saves the queries for the others.
+  for (Flight& one : flights_) {
+    if (!one.counts) continue;
+    if (!one.ready.poll()) return;
+    count(one);
+  }
 }
 
 std::string DeviceWatch::failure() {
@@ -56,8 +83,15 @@ void DeviceWatch::abort_all() {
 
 std::string DeviceWatch::look() {
   const std::size_t before = flights_.size();
-  std::erase_if(flights_, [](const Flight& one) { return one.done.poll(); });
+  count();
+  std::erase_if(flights_, [this](Flight& one) {
+    if (!one.done.poll()) return false;
+    count(one);
+    return true;
+  });
   const auto now = WatchClock::now();
+  waits_ = std::ranges::any_of(
+      flights_, [since = now - kLongWait](const Flight& one) { return one.reached <= since; });
   if (flights_.size() != before) last_ = now;
   for (DeviceGroup* group : groups_) {
     const std::string problem = group->problem();

@@ -57,8 +57,9 @@ class Engine {
   ScratchBlock take_scratch(std::size_t bytes);
   void give_scratch(ScratchBlock block);
 
-  /// Number of collectives begun, over all groups. Other threads may read it.
-  std::atomic<std::uint64_t> begun{0};
+  /// Number of collectives begun, over all groups. Other threads may read and increase it.
+  const std::shared_ptr<std::atomic<std::uint64_t>> begun =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
 
   /// Number of the next group: above those of all groups that this rank was in.
   int next_group = 1;

@@ -67,10 +67,9 @@ std::string GroupCommunicator::label(Collective collective, std::uint64_t sequen
   return fmt::format("{} {}", collective_name(collective), sequence);
 }
 
-std::uint64_t GroupCommunicator::begin(Collective collective, std::int64_t elements, DType dtype,
-                                       int root) {
+std::uint64_t GroupCommunicator::number(Collective collective, std::int64_t elements, DType dtype,
+                                        int root) {
   const std::uint64_t sequence = sequence_++;
-  engine_->begun.fetch_add(1, std::memory_order_relaxed);
   if (!debug_ || size() == 1) return sequence;
   std::vector<Signature> all(static_cast<std::size_t>(size()));
   Signature& mine = all[static_cast<std::size_t>(rank())];
@@ -85,12 +84,25 @@ std::uint64_t GroupCommunicator::begin(Collective collective, std::int64_t eleme
   return sequence;
 }
 
+std::uint64_t GroupCommunicator::number_exchange(Collective collective, DType dtype,
+                                                 std::span<const std::int64_t> send_counts,
+                                                 std::span<const std::int64_t> receive_counts) {
+  const std::uint64_t sequence = number(collective, 0, dtype);
+  if (debug_ && size() > 1) compare_counts(collective, send_counts, receive_counts);
+  return sequence;
+}
+
+std::uint64_t GroupCommunicator::begin(Collective collective, std::int64_t elements, DType dtype,
+                                       int root) {
+  engine_->begun->fetch_add(1, std::memory_order_relaxed);
+  return number(collective, elements, dtype, root);
+}
+
 std::uint64_t GroupCommunicator::begin_exchange(Collective collective, DType dtype,
                                                 std::span<const std::int64_t> send_counts,
                                                 std::span<const std::int64_t> receive_counts) {
-  const std::uint64_t sequence = begin(collective, 0, dtype);
-  if (debug_ && size() > 1) compare_counts(collective, send_counts, receive_counts);
-  return sequence;
+  engine_->begun->fetch_add(1, std::memory_order_relaxed);
+  return number_exchange(collective, dtype, send_counts, receive_counts);
 }
 
 std::string GroupCommunicator::lost_members() const {

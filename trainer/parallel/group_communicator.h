@@ -35,7 +35,7 @@ class GroupCommunicator final : public Communicator {
   Handle receive_async(const Tensor& values, int from, const Event& ready) override;
   void barrier() override;
   void poll() override { engine_->poll(); }
-  const std::atomic<std::uint64_t>* begun() const override { return &engine_->begun; }
+  const std::atomic<std::uint64_t>* begun() const override { return engine_->begun.get(); }
   std::unique_ptr<Communicator> split(int color, int key, std::string name) override;
   std::vector<std::string> all_gather(std::string_view text) override;
   using Communicator::all_gather;
@@ -44,14 +44,16 @@ class GroupCommunicator final : public Communicator {
 
   // For a communicator that transfers the values of some collectives by other means.
 
-  /// Begins a collective and returns its sequence number. In debug mode, first compares it with
-  /// those of the other ranks.
-  std::uint64_t begin(Collective collective, std::int64_t elements = 0, DType dtype = DType::u8,
-                      int root = -1);
+  /// Numbers a collective and returns its sequence number. In debug mode, first compares it with
+  /// those of the other ranks. The caller counts it in counter() when it begins.
+  std::uint64_t number(Collective collective, std::int64_t elements = 0, DType dtype = DType::u8,
+                       int root = -1);
   /// The same for an all-to-all or an exchange, with the number of elements to and from each rank.
-  std::uint64_t begin_exchange(Collective collective, DType dtype,
-                               std::span<const std::int64_t> send_counts,
-                               std::span<const std::int64_t> receive_counts);
+  std::uint64_t number_exchange(Collective collective, DType dtype,
+                                std::span<const std::int64_t> send_counts,
+                                std::span<const std::int64_t> receive_counts);
+  /// What begun() points to.
+  std::shared_ptr<std::atomic<std::uint64_t>> counter() const { return engine_->begun; }
   /// "all-reduce 17"
   std::string label(Collective collective, std::uint64_t sequence) const;
   /// Members that are known to be lost, and why: "rank 3: it has closed its connection"; empty if
@@ -63,6 +65,12 @@ class GroupCommunicator final : public Communicator {
 
  private:
   GroupCommunicator(std::shared_ptr<Engine> engine, GroupRanks group, int id, bool debug);
+  // Number a collective that begins now, and count it.
+  std::uint64_t begin(Collective collective, std::int64_t elements = 0, DType dtype = DType::u8,
+                      int root = -1);
+  std::uint64_t begin_exchange(Collective collective, DType dtype,
+                               std::span<const std::int64_t> send_counts,
+                               std::span<const std::int64_t> receive_counts);
   /// Starts an operation. The handle keeps the tensors `kept` alive.
   Handle start(std::shared_ptr<Operation> operation, std::vector<Tensor> kept);
   /// Like start(), once `ready` has passed; the tensors may be in device memory.

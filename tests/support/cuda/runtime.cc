@@ -20,6 +20,7 @@ namespace {
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 thread_local int chosen = 0;
+thread_local int running = 0;  // the GPU whose kernel this thread runs
 
 /// Properties that differ between GPUs: SORTIE_EMULATED_GPU=sm_86.
 struct Kind {
@@ -61,9 +62,17 @@ cudaError_t launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStre
       blocks.x > 0x7fffffffu || blocks.y > 65535 || blocks.z > 65535)
     return failed(cudaErrorInvalidConfiguration);
   if (shared_bytes > kind().shared_bytes) return failed(cudaErrorInvalidValue);
-  return add_work(*stream, {.run = [=, index = stream->device, kernel = std::move(kernel)] {
-    run_grid(blocks, threads, shared_bytes, kernel, device(index).random());
-  }});
+  return add_work(*stream, {.run =
+                                [=, index = stream->device, kernel = std::move(kernel)] {
+                                  running = index;
+                                  run_grid(blocks, threads, shared_bytes, kernel,
+                                           device(index).random());
+                                },
+                            .kernel = true});
+}
+
+std::uint64_t time_ns() {
+  return static_cast<std::uint64_t>(device(running).clock.count());
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 
 #include "common/base/check.h"
@@ -16,6 +18,20 @@ constexpr int kDevices = 16;
 std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+/// The number of a fault of this kind: SORTIE_EMULATED_FAULT = "slow:RANK:MICROSECONDS" or
+/// "hang:RANK:KERNELS". Without RANK in the environment the number of the GPU counts.
+std::uint64_t fault_of(std::string_view wanted, int gpu, std::uint64_t otherwise) {
+  const char* text = std::getenv("SORTIE_EMULATED_FAULT");
+  if (text == nullptr) return otherwise;
+  char kind[8] = "";
+  unsigned long long place = 0, number = 0;
+  SORTIE_CHECK(std::sscanf(text, "%7[a-z]:%llu:%llu", kind, &place, &number) == 3 &&
+                   (kind == std::string_view("slow") || kind == std::string_view("hang")),
+               "SORTIE_EMULATED_FAULT is \"{}\"", text);
+  const bool here = place == number_of("RANK", static_cast<std::uint64_t>(gpu));
+  return here && kind == wanted ? number : otherwise;
 }
 
 /// Opens a GPU's memory while the object lives.
@@ -52,8 +68,18 @@ void go_on_alone() {
 
 Device::Device(int index)
     : memory(index, number_of("SORTIE_EMULATED_GPU_MEMORY", std::size_t{1} << 36)),
+      slow(std::chrono::microseconds(fault_of("slow", index, 0))),
+      kernels_left(fault_of("hang", index, kNever)),
       index_(index),
       random_(number_of("SORTIE_TEST_SEED", 1)) {}
+
+void Device::run(const Work& work) {
+  if (work.run) work.run();
+  clock += std::chrono::microseconds(1);
+  if (!work.kernel) return;
+  clock += slow;
+  if (kernels_left != kNever) --kernels_left;
+}
 
 std::uint64_t Device::random() {
   std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ull);
@@ -78,10 +104,11 @@ bool Device::idle() const {
 }
 
 bool Device::stands_still() const {
-  return std::ranges::all_of(streams, [](const Stream* stream) {
+  return std::ranges::all_of(streams, [this](const Stream* stream) {
     if (stream->items.empty()) return true;
     const Item& front = stream->items.front();
-    return (front.after && !front.after->passed) || (front.work.has_news && !front.work.has_news());
+    return (front.after && !front.after->passed) || hangs_at(front.work) ||
+           (front.work.has_news && !front.work.has_news());
   });
 }
 
@@ -99,9 +126,12 @@ bool Device::has_more_than(const Point& point) const {
     const auto& items = stream->items;
     const auto it = std::ranges::find(
         items, &point, [](const Item& item) -> const Point* { return item.passes.get(); });
-    return it != items.end() && std::any_of(it + 1, items.end(), [](const Item& item) {
-             return item.work.run || item.graph;
-           });
+    if (it == items.end()) return false;
+    // One kernel may be a mark of progress, which does not keep a GPU busy.
+    const auto works = [](const Item& item) { return static_cast<bool>(item.work.run); };
+    return std::any_of(it + 1, items.end(),
+                       [](const Item& item) { return item.graph != nullptr; }) ||
+           std::count_if(it + 1, items.end(), works) > 1;
   });
 }
 
@@ -113,7 +143,7 @@ void Device::run_until(const std::function<bool()>& done) {
         return !stream->items.empty() &&
                (stream->items.front().foreign || stream->items.front().work.has_news);
       });
-      ran = may_come ? Ran::none_yet : Ran::none;
+      ran = may_come || kernels_left == 0 ? Ran::none_yet : Ran::none;
     } else {
       name_faults();
       const Open open(memory);
@@ -141,19 +171,18 @@ Device::Ran Device::run_one() {
       if (front.foreign) otherwise = Ran::none_yet;
       continue;
     }
-    if (front.work.ready && !front.work.ready()) {
+    if (!may_run(front.work)) {
       otherwise = Ran::none_yet;
       continue;
     }
     if (front.graph && !front.graph->done()) {
-      if (front.graph->run_one(random())) return Ran::one;
+      if (front.graph->run_one(*this, random())) return Ran::one;
       otherwise = Ran::none_yet;
       continue;
     }
     const Item item = std::move(front);
     stream.items.pop_front();
-    if (item.work.run) item.work.run();
-    clock += std::chrono::microseconds(1);
+    run(item.work);
     if (item.passes) {
       item.passes->when = clock;
       item.passes->passed = true;
@@ -163,15 +192,15 @@ Device::Ran Device::run_one() {
   return otherwise;
 }
 
-bool GraphRun::run_one(std::uint64_t random) {
+bool GraphRun::run_one(Device& on, std::uint64_t random) {
   const auto& nodes = graph_->nodes;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const std::size_t n = (random + i) % nodes.size();
     if (done_[n] ||
         !std::ranges::all_of(nodes[n].after, [&](auto before) { return done_[before]; }))
       continue;
-    if (nodes[n].work.ready && !nodes[n].work.ready()) continue;
-    if (nodes[n].work.run) nodes[n].work.run();
+    if (!on.may_run(nodes[n].work)) continue;
+    on.run(nodes[n].work);
     done_[n] = true;
     --left_;
     return true;
@@ -227,4 +256,23 @@ extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_waits() 
 /// graph. Captured work does not count.
 extern "C" [[gnu::visibility("default")]] std::uint64_t sortie_emulated_launches() {
   return emulated_cuda::launches;
+}
+
+extern "C" [[gnu::visibility("default")]] void sortie_emulated_slow(int gpu, std::uint64_t ns) {
+  emulated_cuda::Device& it = emulated_cuda::device(gpu);
+  const std::lock_guard lock(it.mutex);
+  it.slow = std::chrono::nanoseconds(ns);
+}
+
+extern "C" [[gnu::visibility("default")]] void sortie_emulated_hang(int gpu,
+                                                                    std::uint64_t kernels) {
+  emulated_cuda::Device& it = emulated_cuda::device(gpu);
+  const std::lock_guard lock(it.mutex);
+  it.kernels_left = kernels;
+}
+
+extern "C" [[gnu::visibility("default")]] void sortie_emulated_idle(int gpu, std::uint64_t ns) {
+  emulated_cuda::Device& it = emulated_cuda::device(gpu);
+  const std::lock_guard lock(it.mutex);
+  it.clock += std::chrono::nanoseconds(ns);
 }

@@ -30,6 +30,7 @@ struct Work {
   /// Returns false if nothing has arrived since `ready` last returned false, so that `ready` need
   /// not be called. Called without access to the GPU's memory.
   std::function<bool()> has_news = {};
+  bool kernel = false;
 };
 
 /// A captured graph: each node runs after the earlier nodes that it names.
@@ -43,13 +44,14 @@ struct Graph {
 };
 
 /// One launch of a graph, whose nodes run interleaved with other streams.
+class Device;
 class GraphRun {
  public:
   explicit GraphRun(std::shared_ptr<const Graph> graph)
       : graph_(std::move(graph)), done_(graph_->nodes.size()), left_(done_.size()) {}
   /// Runs a node, which `random` selects. Returns false if every remaining node waits for
   /// something.
-  bool run_one(std::uint64_t random);
+  bool run_one(Device& on, std::uint64_t random);
   bool done() const { return left_ == 0; }
 
  private:
@@ -97,9 +99,14 @@ class Device {
   std::vector<Stream*> streams;
   /// The stream of copies without a stream argument.
   Stream& default_stream();
-  /// Time that events record. It advances by a microsecond per item and by the simulated duration
-  /// of work, so it does not depend on the load of the machine.
+  /// Time that events and kernels read. It advances by a microsecond per item and per node of a
+  /// graph, by the simulated duration of work, and by idle time that a test simulates. So it does
+  /// not depend on the load of the machine.
   std::chrono::nanoseconds clock{0};
+  /// Additional time of each kernel.
+  std::chrono::nanoseconds slow{0};
+  /// After so many more kernels none begins, so that each stream stops at its next one.
+  std::uint64_t kernels_left;
 
   void add(Stream& stream, Item item);
   /// Runs some of the queued work.
@@ -109,9 +116,13 @@ class Device {
   /// Runs work until `done` returns true. If that requires other GPUs or processes, also runs work
   /// of other GPUs. If it can never happen, ends the process with a message.
   void run_until(const std::function<bool()>& done);
-  /// Whether a stream has work after that position.
+  /// Whether a stream has work after that position, other than a single kernel.
   bool has_more_than(const Point& point) const;
   std::uint64_t random();
+  /// Whether work at the front of a stream, or of a graph, can run.
+  bool may_run(const Work& work) const { return !hangs_at(work) && (!work.ready || work.ready()); }
+  bool hangs_at(const Work& work) const { return work.kernel && kernels_left == 0; }
+  void run(const Work& work);
 
  private:
   enum class Ran : std::uint8_t { one, none, none_yet };
@@ -129,6 +140,11 @@ class Device {
   std::size_t first_ = 0;      // index of the stream that is tried first
 };
 
+inline constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
+/// The clock of the GPU whose kernel this thread runs (trainer/ops/cuda/device_clock.h).
+std::uint64_t time_ns();
+
 int device_count();
 Device& device(int index);
 /// Counts that the host waits for all work of a GPU.
@@ -141,3 +157,13 @@ void help_others();
 bool fault_in_memory(const void* address, FaultLine& line);
 
 }  // namespace emulated_cuda
+
+// For tests, by the module's symbols.
+extern "C" {
+/// Each kernel of the GPU takes `ns` longer, by the GPU's clock.
+void sortie_emulated_slow(int gpu, std::uint64_t ns);
+/// After `kernels` more kernels the GPU hangs: none begins. kNever = it goes on.
+void sortie_emulated_hang(int gpu, std::uint64_t kernels);
+/// `ns` pass on the GPU's clock, in which it has nothing to do.
+void sortie_emulated_idle(int gpu, std::uint64_t ns);
+}

@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -138,6 +139,51 @@ TEST_CASE("own time is that of own work, and not of waiting") {
   marks.enter(Section::save);
   CHECK(marks.look().own_us >= before + 30'000);
   CHECK(marks.look().step == 1);
+}
+
+TEST_CASE("marks of a stream: the rank is where the stream is, and its host ahead of it") {
+  ProgressMarks marks;
+  const auto place = std::make_shared<StreamPlace>();
+  std::deque<StreamMark> stream;
+  const auto pass = [&] {
+    const StreamMark mark = stream.front();
+    stream.pop_front();
+    place->value = (place->value & mark.kept) | mark.value;
+    return mark.timed;
+  };
+  const auto stands = [&](std::uint64_t step, Section section) {
+    const ProgressMarks::Seen seen = marks.look();
+    return seen.step == step && seen.section == section;
+  };
+  marks.follow(place, [&](const StreamMark& mark) { stream.push_back(mark); });
+  marks.begin_step(5);
+  CHECK(stands(5, Section::data));  // the stream has not begun: its host's
+  for (const Section section : {Section::data, Section::forward, Section::backward, Section::reduce,
+                                Section::reduce, Section::optimizer})
+    marks.enter(section);
+  marks.begin_step(6);
+  marks.enter(Section::forward);
+  marks.enter(Section::forward);  // the next micro-batch, if its passes are a graph
+  REQUIRE(stream.size() == 8);    // what follows itself is one mark, except passes
+  for (const Section section :
+       {Section::data, Section::forward, Section::backward, Section::reduce, Section::optimizer}) {
+    CHECK(pass() == training::is_own_work(section));
+    CHECK(stands(5, section));
+  }
+  while (!stream.empty()) CHECK(pass());
+  CHECK(stands(6, Section::forward));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  marks.enter(Section::reduce);
+  CHECK(marks.look().own_us == 0);  // not the host's time
+  place->timed_ns = 7'000'000;
+  CHECK(marks.look().own_us == 7000);
+  marks.unfollow();
+  CHECK(stands(6, Section::reduce));
+  marks.enter(Section::optimizer);
+  CHECK(stream.size() == 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  marks.enter(Section::done);
+  CHECK(marks.look().own_us >= 27'000);
 }
 
 TEST_CASE("all ranks have begun the same number of collectives after a step") {

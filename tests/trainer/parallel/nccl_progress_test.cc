@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/support/emulated.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/trainer/parallel/on_ranks.h"
 #include "tests/trainer/parallel/socket_ranks.h"
@@ -172,6 +173,43 @@ TEST_CASE("nccl: the host does not wait at the end of a step for what its stage 
       if (world.rank() == 0 && round == 1) finished = true;
       world.barrier();
     }
+  });
+  CHECK(all_empty(errors));
+  CHECK(wrongs.all() == "");
+}
+
+TEST_CASE("nccl: a collective counts as begun once its GPU has reached it") {
+  Wrongs wrongs;
+  std::atomic<bool> counted = false;
+  const RankErrors errors = run_gpu_ranks(2, [&](Communicator& world, ExecutionContext& context) {
+    const std::atomic<std::uint64_t>& begun = *world.begun();
+    const auto becomes = [&](std::uint64_t wanted) {
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (begun != wanted && std::chrono::steady_clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return begun == wanted;
+    };
+    Tensor values = context.empty(DType::f32, {64});
+    context.synchronize();
+    world.barrier();
+    const std::uint64_t before = begun;
+    if (world.rank() == 1) set_emulated("sortie_emulated_hang", 1, 0);
+    ops::fill(context, 1.0, values);
+    auto sum = world.all_reduce_async(values, ReduceOp::sum, context.record());
+    if (world.rank() == 0) {
+      wrongs.check(becomes(before + 1), "rank 0's GPU stands in the collective");
+      counted = true;
+    } else {
+      while (!counted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // several looks of the watch
+      wrongs.check(begun == before, "a collective that the GPU has not reached is counted");
+      set_emulated("sortie_emulated_hang", 1, kNeverHangs);
+    }
+    sum->wait();
+    wrongs.check(becomes(before + 1), "both have begun it");
+    const Tensor nothing = context.empty(DType::f32, {0});
+    world.all_reduce_async(nothing, ReduceOp::sum, context.record())->wait();
+    wrongs.check(begun == before + 2, "one without elements");
   });
   CHECK(all_empty(errors));
   CHECK(wrongs.all() == "");

@@ -9,10 +9,12 @@
 #include "trainer/ops/cuda/cuda_backend.h"
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/memory.h"
+#include "trainer/ops/cuda/stream_marks.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/parallel/nccl.h"
 #include "trainer/tensor/device_module.h"
 #include "trainer/tensor/device_module_build.h"
+#include "trainer/tensor/marking_module.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -21,7 +23,7 @@ std::string version_text(int version) {  // 13020 = 13.2
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-class CudaModule final : public DeviceModule {
+class CudaModule final : public MarkingModule {
  public:
   DeviceVersions versions() const override {
     int driver = 0, runtime = 0;
@@ -99,6 +101,9 @@ class CudaModule final : public DeviceModule {
   }
   std::unique_ptr<Streams> streams(Device device) override {
     return std::make_unique<CudaStreams>(device);
+  }
+  void mark(ExecutionContext& context, StreamPlace& place, const StreamMark& mark) override {
+    mark_place(current_stream(context), place, mark);
   }
   DeviceGroups& groups() override { return nccl_groups(); }
 
