@@ -5,6 +5,9 @@
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
