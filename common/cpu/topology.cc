@@ -137,4 +137,22 @@ std::vector<Gpu> read_gpus(const fs::path& root) {
   return gpus.empty() ? amd_gpus(root) : gpus;
 }
 
+std::string nvidia_driver_version(const fs::path& root) {
+  const auto is_version = [](std::string_view word) {
+    return word.find('.') != word.npos && word.find_first_not_of("0123456789.") == word.npos;
+  };
+  // The module's own file; containers may show only that in /proc, in whose first line the version
+  // is a word: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ...".
+  for (const char* file : {"sys/module/nvidia/version", "proc/driver/nvidia/version"}) {
+    const std::string text = text_of(root / file);
+    std::string_view line = std::string_view(text).substr(0, text.find('\n'));
+    while (!line.empty()) {
+      const std::string_view word = line.substr(0, line.find(' '));
+      if (is_version(word)) return std::string(word);
+      line.remove_prefix(std::min(line.size(), word.size() + 1));
+    }
+  }
+  return "";
+}
+
 }  // namespace sortie::cpu

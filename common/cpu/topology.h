@@ -34,5 +34,7 @@ struct Topology {
 Topology read_topology(const std::filesystem::path& root, const CpuList& allowed);
 /// Reads only the GPUs, without files for each CPU.
 std::vector<Gpu> read_gpus(const std::filesystem::path& root);
+/// Version of the loaded NVIDIA driver, "580.65.06"; empty if there is none, or it is not shown.
+std::string nvidia_driver_version(const std::filesystem::path& root);
 
 }  // namespace sortie::cpu

@@ -25,11 +25,7 @@ Result<ComputeDevice> open_gpu(const DevicePlace& place) {
   chosen.device = {.kind = DeviceKind::cuda, .index = index};
   chosen.gpu = gpus[static_cast<std::size_t>(index)];
   chosen.libraries = module->libraries();
-  if (chosen.gpu->compute_capability < kOldestGpu)
-    return fail(
-        ErrorCode::unsupported,
-        fmt::format("{} has compute capability {}, and {} or newer is needed", chosen.gpu->name,
-                    capability_text(chosen.gpu->compute_capability), capability_text(kOldestGpu)));
+  SORTIE_TRY(check_gpu(*chosen.gpu));
   SORTIE_ASSIGN_OR_RETURN(chosen.free_bytes, module->open(chosen.device));
   return chosen;
 }
@@ -39,6 +35,13 @@ Result<ComputeDevice> open_gpu(const DevicePlace& place) {
 std::string ComputeDevice::name() const {
   if (!gpu) return "cpu";
   return fmt::format("{} ({})", gpu->name, capability_text(gpu->compute_capability));
+}
+
+Result<> check_gpu(const GpuFacts& gpu) {
+  if (gpu.compute_capability >= kOldestGpu) return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("{} has compute capability {}, and {} or newer is needed", gpu.name,
+                          capability_text(gpu.compute_capability), capability_text(kOldestGpu)));
 }
 
 DevicePlace place_from_environment(int local_rank, int local_ranks) {

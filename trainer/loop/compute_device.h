@@ -34,6 +34,9 @@ DevicePlace place_from_environment(int local_rank, int local_ranks);
 /// there are fewer GPUs than processes.
 Result<int> gpu_of_place(const DevicePlace& place, int gpus);
 
+/// ErrorCode::unsupported if the GPU is too old for Sortie's kernels.
+Result<> check_gpu(const GpuFacts& gpu);
+
 /// Opens the device for a value of trainer.device: "cpu"; "cuda"; "auto" = a GPU if this process
 /// has one, else the CPU. ErrorCode::unsupported with the cause if "cuda" is not available. `key`
 /// names the setting in messages.

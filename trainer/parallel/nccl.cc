@@ -93,6 +93,12 @@ class NcclGroups final : public DeviceGroups {
 
 }  // namespace
 
+std::string nccl_version() {
+  int version = 0;  // 22809 = 2.28.9
+  (void)ncclGetVersion(&version);
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 DeviceGroups& nccl_groups() {
   static auto* groups = new NcclGroups;  // never destroyed
   return *groups;

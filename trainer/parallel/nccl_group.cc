@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/streams.h"
+#include "trainer/parallel/nccl.h"
 
 namespace sortie::trainer::nccl {
 namespace {
@@ -44,9 +45,7 @@ std::size_t count_of(const Tensor& tensor) {
 }  // namespace
 
 std::string library_text() {
-  int version = 0;  // 22809 = 2.28.9
-  (void)ncclGetVersion(&version);
-  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  return "NCCL " + nccl_version();
 }
 
 void fail_with(ncclResult_t result, ncclComm_t communicator, const std::string& what) {

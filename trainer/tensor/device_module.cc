@@ -36,6 +36,11 @@ std::string find_module_file() {
 
 }  // namespace
 
+std::string DeviceModule::libraries() const {
+  const DeviceVersions found = versions();
+  return fmt::format("CUDA {}, cuBLASLt {}, NCCL {}", found.cuda, found.cublaslt, found.nccl);
+}
+
 Result<DeviceModule*> load_cuda_module() {
   std::lock_guard lock(loaded().mutex);
   if (loaded().module != nullptr) return loaded().module;

@@ -25,8 +25,17 @@ struct GpuFacts {
   std::string name;            // "NVIDIA H100 80GB HBM3"
   int compute_capability = 0;  // 90 = 9.0
   int multiprocessors = 0;
-  int clock_mhz = 0;  // maximum
+  int clock_mhz = 0;         // of the multiprocessors, maximum
+  int memory_clock_mhz = 0;  // maximum; 0 = unknown
   std::size_t memory_bytes = 0;
+};
+
+/// The versions that a device module finds at run time, as "13.0".
+struct DeviceVersions {
+  std::string driver_cuda;  // newest CUDA that the driver supports; empty without a driver
+  std::string cuda;         // the runtime in the module
+  std::string cublaslt;
+  std::string nccl;
 };
 
 /// A failure that a device or its driver reports during a step. Ends the rank with its message.
@@ -38,8 +47,9 @@ class DeviceModule {
  public:
   virtual ~DeviceModule() = default;
 
+  virtual DeviceVersions versions() const = 0;
   /// The libraries that it computes with and their versions, as reported at run time.
-  virtual std::string libraries() const = 0;
+  std::string libraries() const;
   /// Returns the GPUs that this process may use, in index order. ErrorCode::unsupported with the
   /// cause: no driver, a driver that is too old (names both versions), no GPU.
   virtual Result<std::vector<GpuFacts>> gpus() = 0;

@@ -46,6 +46,7 @@ class Machine {
                     simds == 0 ? 64 : 0, simds, location));
     if (simds > 0) put(fmt::format("sys/bus/pci/devices/{}/numa_node", pci), fmt::format("{}", at));
   }
+  std::string driver() const { return nvidia_driver_version(dir_.path()); }
   Topology read(const CpuList& allowed) const { return read_topology(dir_.path(), allowed); }
 
  private:
@@ -120,6 +121,17 @@ TEST_CASE("NVIDIA devices in the order of their bus, those of the driver alone")
   CHECK(sets(topology, Policy::core, {1}) == std::vector<std::string>{"8-15,24-31"});
   CHECK(sets(topology, Policy::automatic, {1, 0}) ==
         std::vector<std::string>{"8-15,24-31", "0-7,16-23"});
+}
+
+TEST_CASE("the version of NVIDIA's driver, from its module or from /proc") {
+  Machine machine;
+  CHECK(machine.driver().empty());
+  machine.put("proc/driver/nvidia/version",
+              "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"
+              "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)");
+  CHECK(machine.driver() == "580.65.06");
+  machine.put("sys/module/nvidia/version", "570.10");
+  CHECK(machine.driver() == "570.10");
 }
 
 TEST_CASE("AMD devices as KFD counts them") {

@@ -28,9 +28,13 @@ struct Kind {
   std::size_t shared_bytes = kMaxSharedBytes;
 };
 Kind kind() {
-  constexpr std::array kKinds{Kind{"sm_80", 8, 0, 163 << 10},   Kind{"sm_86", 8, 6, 99 << 10},
-                              Kind{"sm_89", 8, 9, 99 << 10},    Kind{},
-                              Kind{"sm_100", 10, 0, 227 << 10}, Kind{"sm_120", 12, 0, 99 << 10}};
+  constexpr std::array kKinds{Kind{"sm_75", 7, 5, 64 << 10},
+                              Kind{"sm_80", 8, 0, 163 << 10},
+                              Kind{"sm_86", 8, 6, 99 << 10},
+                              Kind{"sm_89", 8, 9, 99 << 10},
+                              Kind{},
+                              Kind{"sm_100", 10, 0, 227 << 10},
+                              Kind{"sm_120", 12, 0, 99 << 10}};
   const char* text = std::getenv("SORTIE_EMULATED_GPU");
   if (text == nullptr) return {};
   const auto* found = std::ranges::find(kKinds, std::string_view(text), &Kind::name);
@@ -91,6 +95,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   if (index < 0 || index >= device_count()) return failed(cudaErrorInvalidDevice);
+  const char* lost = std::getenv("SORTIE_EMULATED_LOST_GPU");
+  if (lost != nullptr && std::atoi(lost) == index) return failed(cudaErrorIllegalState);
   *properties = {"emulated GPU",     kind().major, kind().minor, 4, device(index).memory.bytes(),
                  kind().shared_bytes};
   return cudaSuccess;
@@ -102,6 +108,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
   switch (attribute) {
     case cudaDevAttrClockRate:
       *value = 1'830'000;
+      break;
+    case cudaDevAttrMemoryClockRate:
+      *value = 2'619'000;
       break;
     case cudaDevAttrMultiProcessorCount:
       *value = properties.multiProcessorCount;

@@ -23,12 +23,16 @@ std::string version_text(int version) {  // 13020 = 13.2
 
 class CudaModule final : public DeviceModule {
  public:
-  std::string libraries() const override {
-    int runtime = 0;
+  DeviceVersions versions() const override {
+    int driver = 0, runtime = 0;
+    (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     const std::size_t products = cublasLtGetVersion();  // 130100 = 13.1.0
-    return fmt::format("CUDA {}, cuBLASLt {}.{}.{}, {}", version_text(runtime), products / 10000,
-                       products / 100 % 100, products % 100, nccl_groups().library());
+    return {
+        .driver_cuda = driver > 0 ? version_text(driver) : "",
+        .cuda = version_text(runtime),
+        .cublaslt = fmt::format("{}.{}.{}", products / 10000, products / 100 % 100, products % 100),
+        .nccl = nccl_version()};
   }
 
   Result<std::vector<GpuFacts>> gpus() override {
@@ -60,9 +64,11 @@ class CudaModule final : public DeviceModule {
       facts.name = properties.name;
       facts.compute_capability = 10 * properties.major + properties.minor;
       facts.multiprocessors = properties.multiProcessorCount;
-      int clock_khz = 0;
+      int clock_khz = 0, memory_khz = 0;
       check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, index), "a look at a GPU");
       facts.clock_mhz = clock_khz / 1000;
+      (void)cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, index);
+      facts.memory_clock_mhz = memory_khz / 1000;
       facts.memory_bytes = properties.totalGlobalMem;
       gpus.push_back(std::move(facts));
     }
