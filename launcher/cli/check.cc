@@ -19,7 +19,8 @@ constexpr const char* kCheckFooter = R"(Examples:
   sortie check job.toml --comm --comm-floor 80Gbit/s   with a minimum rate
 
 PASS, WARN and FAIL of each check on each host, the reason and what to do. With -v also what
-passed, and its values. Nothing is started or changed, but for --comm, which runs a short job. Exit code: 0 all passed, 1 warnings, 2 failures
+passed, and its values. Nothing is changed. On the hosts of a training config `sortie-train devices` runs, and with --comm a
+short job. Exit code: 0 all passed, 1 warnings, 2 failures
 (or a wrong command line or config), 3 a link is slow.
 )";
 
