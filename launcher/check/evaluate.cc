@@ -43,6 +43,7 @@ std::vector<std::string> check_names(const Expectations& expect) {
     names.insert(names.end(), {"engine", "image", "image_disk", "gpu_runtime", "mounts"});
   else if (!expect.program.empty())
     names.insert(names.end(), {"program", "mpi"});
+  if (expect.ask_trainer) names.emplace_back("trainer");
   names.push_back("network");
   if (expect.bandwidth) names.push_back("bandwidth");
   if (expect.sites) names.push_back("sites");
@@ -57,7 +58,8 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
   std::vector<std::vector<Finding>> compared = {
       judge_kernels(hosts),        judge_gpus(hosts, expect),    judge_files(hosts, expect),
       judge_mpi(hosts, expect),    judge_network(hosts),         judge_bandwidth(hosts),
-      judge_images(hosts, expect), judge_reached(hosts, expect), judge_sites(hosts, expect)};
+      judge_images(hosts, expect), judge_reached(hosts, expect), judge_sites(hosts, expect),
+      judge_trainer(hosts, expect)};
   const bool own_shm = expect.container && expect.container->ipc != "host";
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostResult& host = hosts[i];

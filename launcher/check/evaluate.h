@@ -61,7 +61,10 @@ struct Expectations {
   bool bandwidth = false;
   bool allow_same_machine = false;
   bool over_transport = false;  // runner.transport reaches the hosts, not SSH
-  bool gpus = false;            // each rank needs one: trainer.device = "cuda"
+  /// trainer.device of Sortie's own trainer: "auto", "cuda" or "cpu"; empty for other programs.
+  std::string device;
+  bool ask_trainer = false;  // the trainer is on the hosts, and is asked for its devices
+  bool one_gpu = false;      // all ranks of a host use one GPU: the user's CUDA_VISIBLE_DEVICES
   std::optional<ContainerExpectations> container;
   std::optional<SiteExpectations> sites;
   std::optional<std::int64_t> tunnel_port;  // set with runner.network.tunnel
@@ -138,6 +141,8 @@ std::vector<Finding> judge_reached(const std::vector<HostResult>& hosts,
 std::vector<Finding> judge_images(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts, const Expectations& expect);
+std::vector<Finding> judge_trainer(const std::vector<HostResult>& hosts,
+                                   const Expectations& expect);
 std::vector<Finding> judge_files(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_network(const std::vector<HostResult>& hosts);

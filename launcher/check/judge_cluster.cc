@@ -2,12 +2,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "common/config/hostlist.h"
-#include "launcher/check/evaluate.h"
+#include "launcher/check/compare.h"
 #include "launcher/console/console.h"
 
 namespace sortie::launcher::check {
@@ -17,99 +16,10 @@ namespace {
 /// least so many milliseconds.
 constexpr double kSlowFactor = 10, kSlowAtLeastMs = 2;
 
-/// Returns the most common value; among equally common ones the alphabetically first. "" if no host
-/// has a value.
-template <class Get>
-std::string most_common(const std::vector<HostResult>& hosts, Get get) {
-  std::map<std::string, std::size_t> votes;
-  for (const HostResult& host : hosts)
-    if (const std::string value = get(host); !value.empty()) ++votes[value];
-  const auto most =
-      std::ranges::max_element(votes, {}, [](const auto& vote) { return vote.second; });
-  return most == votes.end() ? "" : most->first;
-}
-
-std::vector<Finding> blank(const std::vector<HostResult>& hosts, const char* check) {
-  return std::vector<Finding>(hosts.size(), Finding{check, Verdict::none, "", ""});
-}
-
 /// "6.1.0-18-amd64" -> "6.1": patch levels differ on every cluster.
 std::string series(const std::string& release) {
   const std::size_t first = release.find('.');
   return release.substr(0, release.find_first_not_of("0123456789", first + 1));
-}
-
-std::size_t gpu_count(const GpuFacts& facts) {
-  if (!facts.smi.empty() && facts.smi_error.empty()) return facts.names.size();
-  return std::max({facts.driver, facts.devices, facts.rocm});
-}
-
-std::string gpu_names(const GpuFacts& facts) {
-  if (facts.names.empty()) return "";
-  const bool same = std::ranges::count(facts.names, facts.names.front()) ==
-                    static_cast<std::ptrdiff_t>(facts.names.size());
-  return same ? facts.names.front() : "of several kinds";
-}
-
-/// The oldest NVIDIA driver that supports the CUDA version of Sortie's GPU code.
-constexpr std::uint64_t kLeastDriver = 580;
-
-std::uint64_t series_of(const std::string& driver) {
-  std::uint64_t series = 0;
-  std::from_chars(driver.data(), driver.data() + driver.size(), series);
-  return series;
-}
-
-/// Warns about drivers that differ or are too old.
-void judge_drivers(const std::vector<HostResult>& hosts, std::vector<Finding>& findings) {
-  const std::string usual = most_common(hosts, [](const HostResult& host) {
-    return host.report.gpus ? host.report.gpus->driver_version : std::string();
-  });
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    if (!hosts[i].report.gpus || findings[i].verdict == Verdict::fail) continue;
-    const std::string& own = hosts[i].report.gpus->driver_version;
-    if (own.empty()) continue;
-    findings[i].reason += ", driver " + own;
-    if (own == usual && series_of(own) >= kLeastDriver) continue;
-    findings[i].verdict = Verdict::warn;
-    if (series_of(own) < kLeastDriver) {
-      findings[i].reason += fmt::format(": the trainer on GPUs needs {} or newer", kLeastDriver);
-      findings[i].fix = "install a newer NVIDIA driver there";
-    } else {
-      findings[i].reason += fmt::format(", and other hosts have {}", usual);
-      findings[i].fix = "install one NVIDIA driver on all hosts";
-    }
-  }
-}
-
-Finding judge_gpus_of(const HostResult& host, const Expectations& expect, bool others_have) {
-  const GpuFacts& facts = *host.report.gpus;
-  const char* const fix = "see nvidia-smi and dmesg there, and that its user may open /dev/nvidia*";
-  if (!facts.smi_error.empty())
-    return {"gpus", Verdict::fail, fmt::format("{}: {}", facts.smi, facts.smi_error), fix};
-  const std::size_t count = gpu_count(facts);
-  if (count == 0 && expect.gpus)
-    return {"gpus", Verdict::fail, "none, and trainer.device = \"cuda\" needs one for each rank",
-            "use hosts with NVIDIA GPUs, or set trainer.device = \"cpu\""};
-  if (count == 0 && facts.smi.empty() && !others_have)
-    return {"gpus", Verdict::pass, "none: slots are shares of the cores", ""};
-  if (count == 0)
-    return {"gpus", Verdict::warn,
-            others_have ? "none, and other hosts have some" : "none, but nvidia-smi is installed",
-            fix};
-  if (!facts.smi.empty() && facts.driver > count)
-    return {"gpus", Verdict::fail,
-            fmt::format("nvidia-smi lists {} of the {} that the driver has", count, facts.driver),
-            fix};
-  const int last = host.slots.empty() ? 0 : std::ranges::max(host.slots);
-  const std::string names = gpu_names(facts);
-  std::string text = fmt::format("{}{}{}", count, names.empty() ? "" : " x ", names);
-  if (static_cast<std::size_t>(last) >= count)
-    return {"gpus", expect.gpus ? Verdict::fail : Verdict::warn,
-            fmt::format("{}, but slot {} is used", text, last),
-            fmt::format("slots={} or a list of ids below {}: its rank would find no GPU", count,
-                        count)};
-  return {"gpus", Verdict::pass, std::move(text), ""};
 }
 
 struct Peers {
@@ -199,17 +109,6 @@ std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts) {
     else
       findings[i] = {"kernel", Verdict::pass, std::move(text), ""};
   }
-  return findings;
-}
-
-std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts, const Expectations& expect) {
-  std::vector<Finding> findings = blank(hosts, "gpus");
-  const bool any = std::ranges::any_of(hosts, [](const HostResult& host) {
-    return host.report.gpus && gpu_count(*host.report.gpus) > 0;
-  });
-  for (std::size_t i = 0; i < hosts.size(); ++i)
-    if (hosts[i].report.gpus) findings[i] = judge_gpus_of(hosts[i], expect, any);
-  judge_drivers(hosts, findings);
   return findings;
 }
 

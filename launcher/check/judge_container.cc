@@ -102,7 +102,7 @@ Finding judge_gpu_runtime(const HostResult& host, const Expectations& expect) {
   if (!facts || !expect.container || !host.report.gpus)
     return {"gpu_runtime", Verdict::none, "", ""};
   const GpuFacts& gpus = *host.report.gpus;
-  const bool nvidia = gpus.driver + gpus.devices + gpus.names.size() > 0;
+  const bool nvidia = gpus.driver + gpus.devices + gpus.gpus.size() > 0;
   const std::string& wanted = expect.container->gpus;
   if (wanted == "none") return {"gpu_runtime", Verdict::pass, "no GPUs asked for", ""};
   if (!nvidia && gpus.rocm > 0)

@@ -22,6 +22,10 @@ constexpr milliseconds kReachMargin{12000};
 constexpr milliseconds kTurn{50};
 constexpr milliseconds kListenLimit{5000};
 constexpr milliseconds kBandwidthMargin{5000};
+/// The trainer reads large libraries and initializes GPUs: each takes seconds, and more on a cold
+/// host.
+constexpr int kTrainerFactor = 3;
+constexpr milliseconds kTrainerMost{60000}, kTrainerMargin{5000};
 
 }  // namespace
 
@@ -38,8 +42,7 @@ Pass::Pass(PassEnvironment environment, const PlannedJob& job, const Expectation
     hosts_.push_back(
         std::make_shared<CheckHost>(environment.executor, host.name, std::move(slots)));
     const std::size_t index = hosts_.size() - 1;
-    if (expect.sites && index < job.hosts.size())
-      hosts_.back()->result.site = job.hosts[index].site;
+    if (index < job.hosts.size()) hosts_.back()->result.site = job.hosts[index].site;
   }
 }
 
@@ -93,8 +96,17 @@ asio::awaitable<void> Pass::look(std::size_t index) {
   const milliseconds limit = 2 * options_.host_limit + kTurn * static_cast<int>(hosts_.size());
   co_await host->connect(environment_.transport, environment_.binary, limit);
   if (!host->usable()) co_return;
-  std::string request = look_request(job_, expect_, index == 0);
+  std::string request = look_request(job_, expect_, index);
   co_await host->ask("look", std::move(request), options_.host_limit);
+  // A program that can not be started has been reported.
+  const auto& program = host->result.report.program;
+  if (!expect_.ask_trainer || !host->usable() || !program || !program->error.empty() ||
+      !program->missing.empty())
+    co_return;
+  const milliseconds for_trainer = std::min(kTrainerFactor * options_.host_limit, kTrainerMost);
+  std::string question =
+      trainer_request(job_, expect_, index, static_cast<std::uint64_t>(for_trainer.count()));
+  co_await host->ask("trainer", std::move(question), for_trainer + kTrainerMargin);
 }
 
 asio::awaitable<void> Pass::listen(std::size_t index) {

@@ -8,6 +8,7 @@
 
 #include "common/base/quantity.h"
 #include "common/config/hostlist.h"
+#include "launcher/check/gpus.h"
 #include "launcher/host/fold_failures.h"
 
 namespace sortie::launcher::check {
@@ -143,6 +144,43 @@ std::string lower(Verdict verdict) {
   return name;
 }
 
+/// Puts what is known; an unknown number is left out.
+void put_known(nlohmann::ordered_json& out, const char* key, std::uint64_t value) {
+  if (value > 0) out[key] = value;
+}
+void put_known(nlohmann::ordered_json& out, const char* key, const std::string& value) {
+  if (!value.empty()) out[key] = value;
+}
+
+nlohmann::ordered_json gpu_json(const OneGpu& gpu) {
+  nlohmann::ordered_json out = {{"name", gpu.name}};
+  put_known(out, "compute_capability", gpu.compute_capability);
+  put_known(out, "memory_mib", gpu.memory_mib);
+  put_known(out, "sm_clock_mhz", gpu.sm_clock_mhz);
+  put_known(out, "max_sm_clock_mhz", gpu.max_sm_clock_mhz);
+  put_known(out, "app_clock_mhz", gpu.app_clock_mhz);
+  put_known(out, "default_app_clock_mhz", gpu.default_app_clock_mhz);
+  put_known(out, "power_limit_w", gpu.power_limit_w);
+  put_known(out, "default_power_limit_w", gpu.default_power_limit_w);
+  if (gpu.persistence) out["persistence"] = *gpu.persistence;
+  return out;
+}
+
+nlohmann::ordered_json trainer_json(const TrainerFacts& facts) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  put_known(out, "error", facts.error);
+  put_known(out, "version", facts.version);
+  put_known(out, "build", facts.build);
+  put_known(out, "isa", facts.isa);
+  put_known(out, "driver_cuda", facts.driver_cuda);
+  put_known(out, "cuda", facts.cuda);
+  put_known(out, "cublaslt", facts.cublaslt);
+  put_known(out, "nccl", facts.nccl);
+  put_known(out, "problem", facts.problem);
+  out["gpus"] = facts.gpus.size();
+  return out;
+}
+
 nlohmann::ordered_json host_json(const HostResult& host, const std::vector<Finding>& findings) {
   nlohmann::ordered_json out = {{"host", host.host},
                                 {"verdict", lower(worst_of(findings))},
@@ -162,6 +200,13 @@ nlohmann::ordered_json host_json(const HostResult& host, const std::vector<Findi
                       {"reason", finding.reason},
                       {"fix", finding.fix}});
   out["checks"] = checks;
+  if (host.report.gpus) {
+    put_known(out, "driver", host.report.gpus->driver_version);
+    nlohmann::ordered_json gpus = nlohmann::ordered_json::array();
+    for (const OneGpu& gpu : host.report.gpus->gpus) gpus.push_back(gpu_json(gpu));
+    out["gpus"] = gpus;
+  }
+  if (host.report.trainer) out["trainer"] = trainer_json(*host.report.trainer);
   nlohmann::ordered_json links = nlohmann::ordered_json::array();
   for (const PeerFacts& peer : host.report.peers)
     links.push_back({{"to", peer.name},
@@ -186,13 +231,28 @@ std::string masters_text(const std::vector<HostResult>& hosts) {
   return names.empty() ? "" : fmt::format("through an ssh master: {}\n", folded(names));
 }
 
+/// The GPUs of the hosts, with the versions of driver and libraries; equal hosts on one line.
+std::string gpus_text(const std::vector<HostResult>& hosts) {
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const HostResult& host : hosts) {
+    const std::string gpus = gpu_text(host), libraries = library_text(host);
+    if (!gpus.empty())
+      lines.emplace_back(host.host,
+                         fmt::format("{}{}{}", gpus, libraries.empty() ? "" : ", ", libraries));
+  }
+  std::string text;
+  for (const FoldedFailure& line : fold_equal(lines))
+    text += fmt::format("gpus of {}: {}\n", folded(line.hosts), line.text);
+  return text;
+}
+
 }  // namespace
 
 std::string check_text(const std::vector<HostResult>& hosts,
                        const std::vector<std::vector<Finding>>& findings,
                        const PresentOptions& options) {
   std::string text = table(columns_of(hosts, findings), options) +
-                     details(hosts, findings, options) + masters_text(hosts);
+                     details(hosts, findings, options) + gpus_text(hosts) + masters_text(hosts);
   std::map<Verdict, std::size_t> counts;
   for (const auto& list : findings) ++counts[worst_of(list)];
   text += fmt::format("{}: {} passed, {} with warnings, {} failed\n", counted(hosts.size(), "host"),

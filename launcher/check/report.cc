@@ -126,6 +126,60 @@ ContainerFacts container_facts(const Json& part) {
   return facts;
 }
 
+/// Calls `add` with each object of a list; what is no object counts as an empty one.
+template <class Add>
+void for_objects(const Json& part, const char* key, Add add) {
+  const auto list = part.find(key);
+  if (list == part.end() || !list->is_array()) return;
+  const std::size_t count = std::min(list->size(), kMaxNames);
+  for (std::size_t i = 0; i < count; ++i)
+    add((*list)[i].is_object() ? (*list)[i] : Json(Json::object()));
+}
+
+GpuFacts gpu_facts(const Json& part) {
+  GpuFacts facts;
+  facts.driver = number(part, "nvidia_driver");
+  facts.devices = number(part, "nvidia_devices");
+  facts.rocm = number(part, "rocm");
+  facts.smi = text(part, "smi");
+  facts.smi_error = text(part, "smi_error");
+  facts.driver_version = text(part, "driver_version");
+  for_objects(part, "gpus", [&facts](const Json& item) {
+    OneGpu& gpu = facts.gpus.emplace_back();
+    gpu.name = text(item, "name");
+    gpu.compute_capability = text(item, "compute_capability");
+    gpu.memory_mib = number(item, "memory_mib");
+    gpu.sm_clock_mhz = number(item, "sm_clock_mhz");
+    gpu.max_sm_clock_mhz = number(item, "max_sm_clock_mhz");
+    gpu.app_clock_mhz = number(item, "app_clock_mhz");
+    gpu.default_app_clock_mhz = number(item, "default_app_clock_mhz");
+    gpu.power_limit_w = number(item, "power_limit_w");
+    gpu.default_power_limit_w = number(item, "default_power_limit_w");
+    if (item.contains("persistence")) gpu.persistence = flag(item, "persistence");
+  });
+  return facts;
+}
+
+TrainerFacts trainer_facts(const Json& part) {
+  TrainerFacts facts;
+  facts.error = text(part, "error");
+  const Json& answer = object(part, "answer");
+  facts.version = text(answer, "version");
+  facts.build = text(answer, "build");
+  facts.isa = text(object(answer, "cpu"), "isa");
+  facts.driver_cuda = text(answer, "driver_cuda");
+  facts.cuda = text(answer, "cuda");
+  facts.cublaslt = text(answer, "cublaslt");
+  facts.nccl = text(answer, "nccl");
+  facts.problem = text(answer, "problem");
+  for_objects(answer, "gpus", [&facts](const Json& item) {
+    facts.gpus.push_back({text(item, "name"), text(item, "problem"),
+                          number(item, "compute_capability"), number(item, "clock_mhz"),
+                          number(item, "memory_bytes")});
+  });
+  return facts;
+}
+
 WayFacts way_facts(const Json& part, const char* key) {
   const Json& way = object(part, key);
   return {number(way, "bytes"), number(way, "us"), number(way, "segments"), number(way, "again")};
@@ -168,11 +222,8 @@ Result<> take(HostReport& report, const std::string& kind, const Json& part) {
   if (kind == "mpi")
     report.mpi = {text(part, "pmix"), text(part, "pmix-error"), text(part, "mpi"),
                   text(part, "mpi-error"), text(part, "error")};
-  if (kind == "gpus")
-    report.gpus = {number(part, "nvidia_driver"), number(part, "nvidia_devices"),
-                   number(part, "rocm"),          text(part, "smi"),
-                   text(part, "smi_error"),       texts(part, "gpus", "name"),
-                   text(part, "driver_version")};
+  if (kind == "gpus") report.gpus = gpu_facts(part);
+  if (kind == "trainer") report.trainer = trainer_facts(part);
   if (kind == "container") report.container = container_facts(part);
   if (kind == "port") report.port = {number(part, "port"), text(part, "error")};
   if (kind == "listen") {

@@ -48,11 +48,39 @@ struct MpiFacts {
   std::string pmix, pmix_error, mpi, mpi_error, error;
 };
 
+/// A GPU as nvidia-smi shows it. Numbers are 0 if it does not have the value.
+struct OneGpu {
+  std::string name, compute_capability;  // "9.0"
+  std::uint64_t memory_mib = 0;
+  std::uint64_t sm_clock_mhz = 0, max_sm_clock_mhz = 0;        // now, and the highest
+  std::uint64_t app_clock_mhz = 0, default_app_clock_mhz = 0;  // application clocks
+  std::uint64_t power_limit_w = 0, default_power_limit_w = 0;
+  std::optional<bool> persistence;  // persistence mode
+};
+
 struct GpuFacts {
   std::uint64_t driver = 0, devices = 0, rocm = 0;  // as listed by the drivers
   std::string smi, smi_error;                       // path of nvidia-smi
-  std::vector<std::string> names;                   // as listed by nvidia-smi
+  std::vector<OneGpu> gpus;                         // as listed by nvidia-smi
   std::string driver_version;                       // NVIDIA's, "580.65.06"; empty if unknown
+};
+
+/// A GPU that a rank may use, as sortie-train sees it.
+struct TrainerGpu {
+  std::string name;
+  std::string problem;                   // why the trainer can not use it; empty if it can
+  std::uint64_t compute_capability = 0;  // 90 = 9.0
+  std::uint64_t clock_mhz = 0, memory_bytes = 0;
+};
+
+/// The answer of `sortie-train devices --json`. `error`: there is none, and why.
+struct TrainerFacts {
+  std::string error;
+  std::string version, build, isa;   // build: hash of the program
+  std::string driver_cuda;           // newest CUDA that the driver supports; "13.0"
+  std::string cuda, cublaslt, nccl;  // empty if the module with the GPU code does not load
+  std::string problem;               // why its ranks can use no GPU
+  std::vector<TrainerGpu> gpus;
 };
 
 struct ContainerFacts {
@@ -99,6 +127,7 @@ struct HostReport {
   std::optional<ProgramFacts> program;
   std::optional<MpiFacts> mpi;
   std::optional<GpuFacts> gpus;
+  std::optional<TrainerFacts> trainer;
   std::optional<PortFacts> port;
   std::optional<ContainerFacts> container;
   std::optional<std::uint64_t> listen_port;

@@ -27,6 +27,38 @@ std::string dump(const Json& request) {
   return request.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+/// What decides how a rank of this host finds and loads its program: the variables of the job
+/// without secrets, and the GPUs of all its ranks.
+Json rank_environment(const LaunchPlan& plan, const HostPlan& host) {
+  Json lines = Json::array();
+  for (const auto& [name, value] : plan.env)
+    if (!plan.secrets.contains(name)) lines.push_back(name + '=' + value);
+  if (host.ranks.empty()) return lines;
+  std::string all;
+  for (const RankPlan& rank : host.ranks)
+    all += fmt::format("{}{}", all.empty() ? "" : ",", rank.slot);
+  for (const auto& [name, value] : host.ranks.front().env)
+    if (name == "CUDA_VISIBLE_DEVICES")
+      lines.push_back(name + '=' + all);
+    else if (name.starts_with("CUDA_"))
+      lines.push_back(name + '=' + value);
+  return lines;
+}
+
+Json program_of(const LaunchPlan& plan, const HostPlan& host) {
+  return {{"name", plan.argv.front()},
+          {"work_dir", plan.work_dir},
+          {"env", rank_environment(plan, host)}};
+}
+
+/// Whether all ranks of a host use the one GPU that the user's CUDA_VISIBLE_DEVICES names.
+bool uses_one_gpu(const LaunchPlan& plan) {
+  return std::ranges::any_of(plan.env, [](const auto& variable) {
+    return variable.first == "CUDA_VISIBLE_DEVICES" && !variable.second.empty() &&
+           variable.second.find(',') == std::string::npos;
+  });
+}
+
 Json folder(const char* role, const std::string& path, bool write) {
   return {{"role", role}, {"path", path}, {"write", write}};
 }
@@ -148,7 +180,10 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   expect.mpi = planned.plan.mpi;
   // Only Sortie's own trainer reads data and writes checkpoints as the config has it.
   if (job.runner.program.empty()) {
-    expect.gpus = job.trainer.device == "cuda";
+    expect.device = job.trainer.device;
+    // In an image, or not yet on the hosts, it can not be asked.
+    expect.ask_trainer = !expect.container && !names_stage(expect.program);
+    expect.one_gpu = uses_one_gpu(planned.plan);
     expect.save_dir = job.trainer.save_dir;
     expect.files = data_files(job.data);
   }
@@ -163,7 +198,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   return expect;
 }
 
-std::string look_request(const PlannedJob& job, const Expectations& expect, bool first) {
+std::string look_request(const PlannedJob& job, const Expectations& expect, std::size_t index) {
   const bool bare = !expect.program.empty() && !expect.container;
   Json request = {{"kind", "look"}, {"mpi", bare ? expect.mpi : "off"}};
   Json folders = {folder("cache", "~cache", false), folder("run", "~run", false),
@@ -175,15 +210,19 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, bool
     request["container"] = {{"engine", expect.container->engine},
                             {"image", expect.container->image},
                             {"mounts", expect.container->mounts}};
-  if (bare && !names_stage(expect.program)) {  // a staged program is not on the hosts yet
-    Json program = {{"name", expect.program}, {"work_dir", job.plan.work_dir}};
-    for (const auto& [name, value] : job.plan.env)
-      if (name == "PATH") program["path"] = value;
-    request["program"] = program;
-  }
-  if (!expect.program.empty() && first && job.plan.master_port > 0)
+  if (bare && !names_stage(expect.program))  // a staged program is not on the hosts yet
+    request["program"] = program_of(job.plan, job.plan.hosts[index]);
+  if (!expect.program.empty() && index == 0 && job.plan.master_port > 0)
     request["port"] = job.plan.master_port;
   return dump(request);
+}
+
+std::string trainer_request(const PlannedJob& job, const Expectations& expect, std::size_t index,
+                            std::uint64_t limit_ms) {
+  return dump({{"kind", "trainer"},
+               {"program", program_of(job.plan, job.plan.hosts[index])},
+               {"cpu", expect.device == "cpu"},
+               {"limit_ms", limit_ms}});
 }
 
 std::string listen_request(const std::string& token, const std::string& address,

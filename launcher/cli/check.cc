@@ -19,7 +19,8 @@ constexpr const char* kCheckFooter = R"(Examples:
   sortie check job.toml --comm --comm-floor 80Gbit/s   with a minimum rate
 
 Prints the checks that failed (FAIL) or need attention (WARN) on each host, with the reason and what to do; -v also prints those
-that passed (PASS), with their values. No job is started and nothing is changed, except with --comm, which runs a short job.
+that passed (PASS), with their values. Nothing is changed. Two things are started on the hosts: `sortie-train devices`, if the
+config is one of a training, and with --comm a short job.
 Exit code: 0 all passed, 1 warnings, 2 failures (or a wrong command line or config), 3 a link is slow.
 )";
 

@@ -26,7 +26,7 @@ constexpr std::size_t kMaxReport = 256u << 10;
 constexpr std::size_t kMaxQueue = 16;
 constexpr std::size_t kMaxPeers = 1024;
 constexpr auto kFlushLimit = std::chrono::seconds(2);
-constexpr milliseconds kMaxReach{30000}, kMaxBandwidth{10000};
+constexpr milliseconds kMaxReach{30000}, kMaxBandwidth{10000}, kMaxTrainer{90000};
 
 std::uint64_t number_in(const Json& object, const char* key) {
   const auto it = object.find(key);
@@ -124,6 +124,11 @@ asio::awaitable<void> CheckRole::answer(const Json& request) {
           {"unix_us", std::chrono::duration_cast<std::chrono::microseconds>(now).count()}});
   } else if (kind == "look") {
     co_await look_around(request);
+  } else if (kind == "trainer") {
+    const milliseconds limit = time_in(request, "limit_ms", kMaxTrainer);
+    send({{"part", "at"}, {"what", "sortie-train devices"}});
+    co_await link_.flush(kFlushLimit);
+    co_await report(trainer_part(request, limit, defaults_));
   } else if (kind == "listen") {
     listen(request);
   } else if (kind == "reach") {

@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "common/base/pipe.h"
 #include "runner/process/process_tree.h"
@@ -21,12 +23,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxText = 64u << 10;
+constexpr std::size_t kMaxSaid = 300;
 /// A process that survives KILL this long is stuck in the kernel; the check continues.
 constexpr auto kDeathLimit = std::chrono::seconds(1);
 constexpr useconds_t kPause = 1000;
 
 [[noreturn]] void become(const std::string& path, const std::vector<std::string>& argv,
-                         const std::vector<std::string>& extra_env, int output,
+                         const std::vector<std::string>* environment, int output,
                          const ProcessDefaults& defaults) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -35,11 +38,17 @@ constexpr useconds_t kPause = 1000;
   ::dup2(output, 1);
   ::dup2(output, 2);
   restore(defaults);
-  std::vector<char*> arguments;
-  for (const std::string& word : argv) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  for (const std::string& entry : extra_env) ::putenv(const_cast<char*>(entry.c_str()));
-  ::execv(path.c_str(), arguments.data());
+  const auto pointers = [](const std::vector<std::string>& texts) {
+    std::vector<char*> all;
+    for (const std::string& text : texts) all.push_back(const_cast<char*>(text.c_str()));
+    all.push_back(nullptr);
+    return all;
+  };
+  const std::vector<char*> arguments = pointers(argv);
+  if (environment)
+    ::execve(path.c_str(), arguments.data(), pointers(*environment).data());
+  else
+    ::execv(path.c_str(), arguments.data());
   ::dprintf(2, "%s", std::strerror(errno));
   ::_exit(errno == ENOENT ? 127 : 126);
 }
@@ -80,13 +89,13 @@ void end_all_children() {
 }  // namespace
 
 Result<ChildOutput> run_child(const std::string& path, const std::vector<std::string>& argv,
-                              const std::vector<std::string>& extra_env, milliseconds limit,
+                              const std::vector<std::string>* environment, milliseconds limit,
                               const ProcessDefaults& defaults) {
   SORTIE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
   const auto deadline = Clock::now() + limit;
   const pid_t pid = ::fork();
   if (pid < 0) return std::unexpected(os_error(errno, "fork", ErrorCode::spawn));
-  if (pid == 0) become(path, argv, extra_env, pipe.write.get(), defaults);
+  if (pid == 0) become(path, argv, environment, pipe.write.get(), defaults);
   pipe.write.reset();
   ChildOutput output;
   int status = 0;
@@ -97,6 +106,26 @@ Result<ChildOutput> run_child(const std::string& path, const std::vector<std::st
     return fail(ErrorCode::timeout, fmt::format("{}: no end within {} ms", path, limit.count()));
   output.status = ProcessStatus::from_wait_status(status);
   return output;
+}
+
+std::string beginning_of(std::string text) {
+  if (text.size() > kMaxSaid) text.resize(kMaxSaid);
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+nlohmann::json json_object_in(const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    if (text[at] == '{') {
+      nlohmann::json whole = nlohmann::json::parse(text.substr(at), nullptr, false);
+      if (whole.is_object()) return whole;
+      nlohmann::json line = nlohmann::json::parse(text.substr(at, end - at), nullptr, false);
+      if (line.is_object()) return line;
+    }
+    at = end + 1;
+  }
+  return nlohmann::json::object();
 }
 
 }  // namespace sortie::runner::check

@@ -29,26 +29,11 @@ constexpr std::chrono::milliseconds kEngineLimit{15000};
 constexpr std::size_t kMaxMounts = 256;
 constexpr const char* kContainerdRoot = "/var/lib/containerd";
 
-/// The JSON object in a client's output, which may contain warnings too.
-Json object_of(const std::string& text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    if (text[at] == '{') {
-      Json whole = Json::parse(text.substr(at), nullptr, false);
-      if (whole.is_object()) return whole;
-      Json line = Json::parse(text.substr(at, end - at), nullptr, false);
-      if (line.is_object()) return line;
-    }
-    at = end + 1;
-  }
-  return Json::object();
-}
-
 /// Splits the output of a client, both streams in one text, into its JSON object and the other
 /// text.
 CallOutput apart(Engine engine, const ChildOutput& output) {
   CallOutput parts{output.status, output.text, ""};
-  const Json object = engine == Engine::ctr ? Json::object() : object_of(output.text);
+  const Json object = engine == Engine::ctr ? Json::object() : json_object_in(output.text);
   if (!object.empty()) parts.out = object.dump(-1, ' ', false, Json::error_handler_t::replace);
   for (std::size_t at = 0; at < output.text.size();) {
     const std::size_t end = std::min(output.text.find('\n', at), output.text.size());
@@ -96,8 +81,8 @@ void put_image(Json& part, const Client& client, const std::string& image,
                const ProcessDefaults& defaults) {
   const auto output =
       run_child(client.program,
-                sortie::container::inspect_image_command(client.engine, client.program, image), {},
-                kEngineLimit, defaults);
+                sortie::container::inspect_image_command(client.engine, client.program, image),
+                nullptr, kEngineLimit, defaults);
   if (!output) {
     part["image_error"] = output.error().message;
     return;
@@ -141,7 +126,7 @@ Json container_part(const Json& request, const ProcessDefaults& defaults) {
   }
   const auto info =
       run_child(client->program, sortie::container::info_command(client->engine, client->program),
-                {}, kEngineLimit, defaults);
+                nullptr, kEngineLimit, defaults);
   if (!info) {
     part["problem"] = "stopped";
     part["error"] = info.error().message;

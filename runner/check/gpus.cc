@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/cpu/topology.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
 #include "runner/job/environment.h"
@@ -19,7 +20,6 @@ using Json = nlohmann::json;
 
 /// A driver that has lost a GPU can block nvidia-smi for minutes.
 constexpr std::chrono::milliseconds kSmiLimit{5000};
-constexpr std::size_t kMaxSaid = 300;
 constexpr std::size_t kMaxGpus = 256;
 
 /// Names in a folder without hidden files; empty if it does not exist.
@@ -62,22 +62,73 @@ std::string smi_path() {
   return "";
 }
 
-std::string first_lines(std::string text) {
-  if (text.size() > kMaxSaid) text.resize(kMaxSaid);
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text;
+/// What is asked of each GPU. nvidia-smi refuses all of it if it does not know one of the names.
+constexpr const char* kQuery =
+    "name,memory.total,compute_cap,clocks.sm,clocks.max.sm,clocks.applications.graphics,"
+    "clocks.default_applications.graphics,enforced.power.limit,power.default_limit,"
+    "persistence_mode";
+constexpr const char* kShortQuery = "name,memory.total";
+
+/// Splits "NVIDIA H100, 81559, 9.0": the values of a line.
+std::vector<std::string> values_in(std::string_view line) {
+  std::vector<std::string> values;
+  for (;;) {
+    const std::size_t comma = line.find(", ");
+    values.emplace_back(line.substr(0, comma));
+    if (comma == line.npos) return values;
+    line.remove_prefix(comma + 2);
+  }
 }
 
-/// Parses one line "NAME, MIB" per GPU.
+/// Adds a number; a value that the GPU does not have ("[N/A]") is left out. Watts lose their
+/// fraction.
+void put_number(Json& gpu, const char* key, std::string_view value) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc() && end != value.data()) gpu[key] = number;
+}
+
+Json gpu_in(std::string_view line) {
+  const std::vector<std::string> values = values_in(line);
+  constexpr const char* kKeys[] = {nullptr,
+                                   "memory_mib",
+                                   nullptr,
+                                   "sm_clock_mhz",
+                                   "max_sm_clock_mhz",
+                                   "app_clock_mhz",
+                                   "default_app_clock_mhz",
+                                   "power_limit_w",
+                                   "default_power_limit_w"};
+  Json gpu = {{"name", values[0]}};
+  for (std::size_t i = 1; i < std::min(values.size(), std::size(kKeys)); ++i)
+    if (kKeys[i]) put_number(gpu, kKeys[i], values[i]);
+  if (values.size() > 2 && values[2].find('.') != std::string::npos)
+    gpu["compute_capability"] = values[2];
+  if (values.size() > std::size(kKeys)) {
+    const std::string& mode = values[std::size(kKeys)];
+    if (mode == "Enabled" || mode == "Disabled") gpu["persistence"] = mode == "Enabled";
+  }
+  return gpu;
+}
+
+Result<ChildOutput> query(const std::string& smi, const char* what,
+                          const ProcessDefaults& defaults) {
+  return run_child(
+      smi, {"nvidia-smi", fmt::format("--query-gpu={}", what), "--format=csv,noheader,nounits"},
+      nullptr, kSmiLimit, defaults);
+}
+
+/// One line per GPU.
 void ask_smi(const std::string& smi, const ProcessDefaults& defaults, Json& part) {
-  const auto output = run_child(
-      smi, {"nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"}, {},
-      kSmiLimit, defaults);
+  auto output = query(smi, kQuery, defaults);
+  if (output && !output->status.success() &&
+      output->text.find("not a valid field") != std::string::npos)
+    output = query(smi, kShortQuery, defaults);
   part["smi"] = smi;
   if (!output || !output->status.success()) {
     part["smi_error"] =
         !output ? output.error().message
-                : fmt::format("{}: {}", output->status.to_string(), first_lines(output->text));
+                : fmt::format("{}: {}", output->status.to_string(), beginning_of(output->text));
     return;
   }
   Json gpus = Json::array();
@@ -85,11 +136,7 @@ void ask_smi(const std::string& smi, const ProcessDefaults& defaults, Json& part
   while (!text.empty() && gpus.size() < kMaxGpus) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    const std::size_t comma = line.rfind(", ");
-    if (comma == line.npos) continue;
-    std::uint64_t mib = 0;
-    std::from_chars(line.data() + comma + 2, line.data() + line.size(), mib);
-    gpus.push_back({{"name", std::string(line.substr(0, comma))}, {"memory_mib", mib}});
+    if (line.find(", ") != line.npos) gpus.push_back(gpu_in(line));
   }
   part["gpus"] = gpus;
 }
@@ -101,9 +148,8 @@ Json gpus_part(const ProcessDefaults& defaults) {
                {"nvidia_driver", names_in("/proc/driver/nvidia/gpus").size()},
                {"nvidia_devices", nvidia_devices()},
                {"rocm", rocm_gpus()}};
-  // such as "580.65.06"
-  if (const auto version = read_file("/sys/module/nvidia/version", 64))
-    part["driver_version"] = first_lines(*version);
+  if (std::string version = cpu::nvidia_driver_version("/"); !version.empty())
+    part["driver_version"] = std::move(version);
   if (const std::string smi = smi_path(); !smi.empty()) ask_smi(smi, defaults, part);
   return part;
 }

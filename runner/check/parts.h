@@ -2,6 +2,7 @@
 // launcher judges. README.md has their members.
 #pragma once
 
+#include <chrono>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -18,6 +19,11 @@ nlohmann::json gpus_part(const ProcessDefaults& defaults);
 /// Whether the request's program is found and executable, and its libraries are found. The program
 /// is not run.
 nlohmann::json program_part(const nlohmann::json& request, const ProcessDefaults& defaults);
+
+/// What the request's program, a sortie-train, reports about itself, its CPU, GPUs and libraries:
+/// the output of `devices --json`. An error if it does not answer within `limit`.
+nlohmann::json trainer_part(const nlohmann::json& request, std::chrono::milliseconds limit,
+                            const ProcessDefaults& defaults);
 
 /// Versions of libpmix and libmpi, found by loading them in a separate process. `libmpi` is the one
 /// that the program is linked with; empty: the system's.

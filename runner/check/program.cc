@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -25,10 +26,21 @@ constexpr std::chrono::milliseconds kLoaderLimit{5000};
 constexpr std::size_t kMaxMissing = 16;
 constexpr std::size_t kHead = 4096;
 
-std::string path_variable(const Json& request) {
-  if (std::string given = text_in(request, "path"); !given.empty()) return given;
-  const char* own = std::getenv("PATH");
-  return own ? own : "/usr/local/bin:/usr/bin:/bin";
+/// The environment that a rank would have, apart from what only a run knows: what it inherits from
+/// the runner, and the request's lines.
+std::vector<std::string> environment_in(const Json& request) {
+  std::map<std::string, std::string> lines;  // by name
+  const auto put = [&lines](const std::string& line) {
+    if (const std::size_t equals = line.find('='); equals != line.npos && equals > 0)
+      lines[line.substr(0, equals)] = line;
+  };
+  for (const std::string& line : base_environment(environ)) put(line);
+  if (const auto given = request.find("env"); given != request.end() && given->is_array())
+    for (const Json& line : *given)
+      if (line.is_string()) put(line.get<std::string>());
+  std::vector<std::string> environment;
+  for (auto& [name, line] : lines) environment.push_back(std::move(line));
+  return environment;
 }
 
 /// Path that execvp would use from the rank's work folder; else "" and the error of the last
@@ -80,8 +92,10 @@ std::string loader_of(int fd, const Elf64_Ehdr& header) {
 
 /// Asks the dynamic loader for the libraries that it would load. The program itself is not run.
 void list_libraries(const std::string& loader, const std::string& program,
-                    const ProcessDefaults& defaults, Json& part) {
-  const auto output = run_child(loader, {loader, "--list", program}, {}, kLoaderLimit, defaults);
+                    const std::vector<std::string>& environment, const ProcessDefaults& defaults,
+                    Json& part) {
+  const auto output =
+      run_child(loader, {loader, "--list", program}, &environment, kLoaderLimit, defaults);
   if (!output) {
     part["error"] = output.error().message;
     return;
@@ -126,29 +140,45 @@ void look_at_script(std::string_view head, const std::string& path, Json& part) 
     part["error"] = fmt::format("its interpreter {}: {}", wanted, std::strerror(error));
 }
 
+/// The program of a request {"name", "work_dir", "env"} as a rank would find it.
+struct Located {
+  std::string found;  // path; empty if there is none
+  std::string why;    // then the reason
+  bool work_dir = false;
+  std::vector<std::string> environment;
+};
+
+Located locate(const Json& request) {
+  Located located;
+  std::string folder = text_in(request, "work_dir");
+  struct stat info {};
+  located.work_dir = ::stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  if (const char* home = std::getenv("HOME"); !located.work_dir) folder = home ? home : "/";
+  located.environment = environment_in(request);
+  int error = 0;
+  located.found = find_program(text_in(request, "name"), folder,
+                               std::string(env_value(located.environment, "PATH")), error);
+  if (located.found.empty()) located.why = std::strerror(error);
+  return located;
+}
+
 }  // namespace
 
 Json program_part(const Json& request, const ProcessDefaults& defaults) {
-  const std::string name = text_in(request, "name");
-  std::string folder = text_in(request, "work_dir");
-  Json part = {{"part", "program"}, {"name", name}};
-  struct stat info {};
-  const bool work_dir = ::stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-  part["work_dir"] = work_dir;
-  if (const char* home = std::getenv("HOME"); !work_dir) folder = home ? home : "/";
-  const std::string path = path_variable(request);
-  int error = 0;
-  const std::string found = find_program(name, folder, path, error);
-  if (found.empty()) {
-    part["error"] = std::strerror(error);
+  const Located located = locate(request);
+  Json part = {
+      {"part", "program"}, {"name", text_in(request, "name")}, {"work_dir", located.work_dir}};
+  if (located.found.empty()) {
+    part["error"] = located.why;
     return part;
   }
+  const std::string& found = located.found;
   part["found"] = found;
   const Fd file(::open(found.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return part;  // executable but not readable: the kernel can run it
   const std::string head = read_part(file.get(), 0, kHead);
   if (head.starts_with("#!")) {
-    look_at_script(head, path, part);
+    look_at_script(head, std::string(env_value(located.environment, "PATH")), part);
     return part;
   }
   const auto header = elf_header(head);
@@ -162,8 +192,34 @@ Json program_part(const Json& request, const ProcessDefaults& defaults) {
     if (::access(loader.c_str(), X_OK) != 0)
       part["error"] = fmt::format("its loader {}: {}", loader, std::strerror(errno));
     else
-      list_libraries(loader, found, defaults, part);
+      list_libraries(loader, found, located.environment, defaults, part);
   }
+  return part;
+}
+
+Json trainer_part(const Json& request, std::chrono::milliseconds limit,
+                  const ProcessDefaults& defaults) {
+  Json part = {{"part", "trainer"}};
+  const auto program = request.find("program");
+  const Located located =
+      locate(program != request.end() && program->is_object() ? *program : Json::object());
+  if (located.found.empty()) {
+    part["error"] = located.why;
+    return part;
+  }
+  std::vector<std::string> argv = {located.found, "devices", "--json"};
+  if (request.value("cpu", Json()) == Json(true)) argv.emplace_back("--cpu");
+  const auto output = run_child(located.found, argv, &located.environment, limit, defaults);
+  if (!output) {
+    part["error"] = output.error().message;
+    return part;
+  }
+  Json answer = json_object_in(output->text);
+  if (output->status.success() && !answer.empty())
+    part["answer"] = std::move(answer);
+  else
+    part["error"] = fmt::format("`{} devices --json`: {}: {}", located.found,
+                                output->status.to_string(), beginning_of(output->text));
   return part;
 }
 

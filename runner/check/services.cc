@@ -45,7 +45,7 @@ Json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults) {
   }
   const std::string path = fmt::format("/proc/self/fd/{}", program.get());
   const auto output =
-      run_child(path, {"sortie-pmix", "--probe", libmpi.empty() ? "libmpi.so.40" : libmpi}, {},
+      run_child(path, {"sortie-pmix", "--probe", libmpi.empty() ? "libmpi.so.40" : libmpi}, nullptr,
                 kProbeLimit, defaults);
   if (!output) {
     part["error"] = output.error().message;

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import look
-from harness import HOSTS, PATIENCE, ROOT, SORTIE, TRAINER, check, equal, run_to_end, wait_until
+from harness import BUILD, HOSTS, PATIENCE, ROOT, SORTIE, TRAINER, check, equal, run_to_end, wait_until
 from machine_clock import now
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
@@ -114,6 +114,25 @@ def scenario_sound_hosts_and_a_job(bed):
         result.expect("h02", "port", "none")
         equal(bed.run_in("h01", "sh", "-c", f"ls -A {SAVE} 2>/dev/null | wc -l").strip(), "0", "files left in save_dir")
         equal(bed.run_in("h01", "sh", "-c", "ls -d /tmp/.sortie* 2>/dev/null | wc -l").strip(), "0", "files left")
+
+
+def scenario_gpus_and_libraries_are_shown_and_a_module_that_is_missing_fails(bed):
+    """GPUs are emulated; every host has its own /tmp, and so its own module there."""
+    module = "/tmp/libsortie-cuda.so"
+    gpus = ["--set", "trainer.device=cuda", "--set", f"runner.env.SORTIE_CUDA_MODULE={module}"]
+    install = f"ln -s {BUILD}/emulated/libsortie-cuda-emulated.so {module}"
+    with data_on(bed), undone(bed, "h01", install, f"rm {module}"):
+        with undone(bed, "h02", install, f"rm {module}"):
+            result = Checked(bed, *job(*gpus), hosts="h[01-02]")
+            equal(result.failed(), set(), "failures")
+            for host in ("h01", "h02"):
+                result.expect(host, "gpus", "pass", "x emulated GPU")
+                result.expect(host, "trainer", "pass", "NCCL 2.28.9")
+                equal(result.hosts[host]["trainer"]["driver_cuda"], "13.0", "CUDA of the driver")
+        result = Checked(bed, *job(*gpus), hosts="h[01-02]")
+        result.expect("h01", "trainer", "pass")
+        result.expect("h02", "trainer", "fail", f"{module}: can not be loaded")
+        equal(result.code, 2, "exit code")
 
 
 def scenario_staged_files_are_looked_for_here(bed):

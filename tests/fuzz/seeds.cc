@@ -137,6 +137,8 @@ std::vector<wire::Message> messages() {
           TunnelReport{R"({"key":"6dVsUy0f1yTtqWq8yIqPqWk3P7D3j2y3nYc2b9rQz2A="})"},
           CheckRequest{R"({"kind":"clock"})"},
           CheckReport{R"({"part":"clock","unix_us":1700000000000000})"},
+          CheckRequest{R"({"kind":"trainer","program":{"name":"t","env":["A=b"]},"limit_ms":9})"},
+          CheckReport{R"({"part":"trainer","answer":{"build":"ab","gpus":[{"name":"H100"}]}})"},
           FilesOpen{FilesPurpose::put, "~/a", {"b"}, "0a", 1u << 30, 2000, 10000, "10.0.0.1"},
           FilesManifest{{{"d", FileKind::folder, 0755, 0, "", ""},
                          {"d/f", FileKind::file, 0644, 3, std::string(32, 'h'), ""},

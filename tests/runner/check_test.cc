@@ -15,6 +15,8 @@
 #include "common/asio/spawn.h"
 #include "common/base/fd.h"
 #include "runner/check/path_mtu.h"
+#include "tests/runner/checked_runner.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "tests/support/runner_client.h"
 #include "tests/support/temp_dir.h"
@@ -28,42 +30,13 @@ namespace {
 
 constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
 
-/// A runner that has received and answered Hello.
-struct CheckedRunner {
-  explicit CheckedRunner(std::vector<std::string> environment = {})
-      : client(SORTIE_RUNNER_BINARY, std::move(environment)) {
-    client.send(wire::Hello{wire::kProtocolVersion, ""});
-    REQUIRE(client.expect<wire::Hello>());
-  }
-
-  /// Returns all parts of the answer except "at" and "done".
-  std::vector<Json> ask(const Json& request, milliseconds limit = milliseconds(60000)) {
-    client.send(wire::CheckRequest{request.dump()});
-    std::vector<Json> parts;
-    for (;;) {
-      const auto report = client.expect<wire::CheckReport>(limit);
-      REQUIRE(report);
-      Json part = Json::parse(report->json);
-      if (part["part"] == "done") {
-        CHECK(part["kind"] == request["kind"]);
-        return parts;
-      }
-      if (part["part"] != "at") parts.push_back(std::move(part));
-    }
-  }
-
-  Json part_of(const Json& request, const std::string& name) {
-    for (Json& part : ask(request))
-      if (part["part"] == name) return part;
-    FAIL("no part " << name);
-    return {};
-  }
-
-  RunnerClient client;
-};
-
-Json look() {
-  return {{"kind", "look"}, {"mpi", "off"}};
+/// The path of a library that the dynamic loader finds for a program.
+std::string library_of(const std::string& program, const std::string& name) {
+  const testing::Finished listed = testing::run({"/usr/bin/ldd", program});
+  const std::size_t arrow = listed.output.find(name + " => ");
+  REQUIRE(arrow != std::string::npos);
+  const std::size_t begin = arrow + name.size() + 4;
+  return listed.output.substr(begin, listed.output.find(' ', begin) - begin);
 }
 
 /// A TCP connection to this machine.
@@ -190,11 +163,23 @@ TEST_CASE("check: programs: found, scripts, libraries that are missing, another 
   CAPTURE(broken.dump());
   const bool told = broken.contains("error") || !broken["missing"].empty();
   CHECK(told);
+  // The job's variables say where the library is.
+  std::filesystem::create_symlink(library_of("/bin/sh", "libc.so.6"), dir / "libq.so.6");
+  Json request = look();
+  request["program"] = {{"name", "./broken"},
+                        {"work_dir", dir.path().string()},
+                        {"env", Json::array({"LD_LIBRARY_PATH=" + dir.path().string()})}};
+  const Json found = runner.part_of(request, "program");
+  CAPTURE(found.dump());
+  CHECK(found["missing"].empty());
+  // And PATH, where the program is.
+  request["program"] = {{"name", "foreign"}, {"env", Json::array({"PATH=" + dir.path().string()})}};
   binary = test::read_text("/bin/sh");
   binary[18] = static_cast<char>(0xf3);  // e_machine: RISC-V
   binary[19] = 0;
   make("foreign", binary);
   CHECK(look_at("./foreign")["error"] == "it was built for another kind of machine");
+  CHECK(runner.part_of(request, "program")["error"] == "it was built for another kind of machine");
 }
 
 TEST_CASE("check: libpmix and libmpi are loaded to be known; one that is missing is told") {
@@ -208,26 +193,6 @@ TEST_CASE("check: libpmix and libmpi are loaded to be known; one that is missing
   CheckedRunner without(
       {"SORTIE_LIBPMIX=/no/such/libpmix.so", std::string("PATH=") + std::getenv("PATH")});
   CHECK(without.part_of(request, "mpi").contains("pmix-error"));
-}
-
-TEST_CASE("check: nvidia-smi that answers, fails, hangs") {
-  ScopedTempDir dir;
-  const auto gpus = [&](const std::string& script) {
-    test::write_text(dir / "nvidia-smi", "#!/bin/sh\n" + script);
-    std::filesystem::permissions(dir / "nvidia-smi", std::filesystem::perms(0755));
-    CheckedRunner runner({"PATH=" + dir.path().string() + ":/usr/bin:/bin"});
-    return runner.part_of(look(), "gpus");
-  };
-  const Json two = gpus("echo 'NVIDIA H100, 81559'; echo 'NVIDIA H100, 81559'\n");
-  REQUIRE(two["gpus"].size() == 2);
-  CHECK(two["gpus"][1]["memory_mib"] == 81559);
-  const Json failed =
-      gpus("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n");
-  CHECK(failed["smi_error"].get<std::string>().find("exit code 18: Failed to init") == 0);
-  const auto begin = std::chrono::steady_clock::now();
-  const Json hung = gpus("sleep 99 & sleep 98\n");
-  CHECK(hung["smi_error"].get<std::string>().find("no end within") != std::string::npos);
-  CHECK(std::chrono::steady_clock::now() - begin < patient(std::chrono::seconds(60)));
 }
 
 TEST_CASE("check: a port that is free, and one that is taken") {

@@ -144,7 +144,8 @@ TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without")
     GpuFacts gpus;
     gpus.smi = "/usr/bin/nvidia-smi";
     gpus.driver = gpus.devices = count;
-    gpus.names.assign(count, "NVIDIA H100");
+    gpus.gpus.resize(count);
+    for (OneGpu& gpu : gpus.gpus) gpu.name = "NVIDIA H100";
     return gpus;
   };
   hosts[0].report.gpus = with(2);
@@ -154,13 +155,13 @@ TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without")
   CHECK(found[0].reason == "2 x NVIDIA H100");
   CHECK(found[1].verdict == Verdict::warn);
   CHECK(found[2].verdict == Verdict::warn);
-  expect.gpus = true;  // then the ranks would end at once
+  expect.device = "cuda";  // then the ranks would end at once
   CHECK(judge_gpus(hosts, expect)[0].verdict == Verdict::pass);
   CHECK(judge_gpus(hosts, expect)[1].verdict == Verdict::fail);
   CHECK(judge_gpus(hosts, expect)[2].verdict == Verdict::fail);
   CHECK(judge_gpus({sound_host("h3")}, expect)[0].reason.find("trainer.device") !=
         std::string::npos);
-  expect.gpus = false;
+  expect.device = "";
   hosts[0].report.gpus->smi_error = "exit code 255: Unable to determine the device handle";
   CHECK(judge_gpus(hosts, expect)[0].verdict == Verdict::fail);
   hosts[1].report.gpus->driver = 2;
@@ -172,8 +173,9 @@ TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without")
   CHECK(judge_gpus(hosts, expect)[0].verdict == Verdict::pass);
   CHECK(judge_gpus(hosts, expect)[0].reason == "2 x NVIDIA H100, driver 580.65.06");
   hosts[1].report.gpus->driver_version = "570.10";
+  expect.program.clear();  // only hosts are checked
   CHECK(judge_gpus(hosts, expect)[1].verdict == Verdict::warn);
-  CHECK(judge_gpus(hosts, expect)[1].reason.find("needs 580 or newer") != std::string::npos);
+  CHECK(judge_gpus(hosts, expect)[1].reason.find("needs driver 580 or newer") != std::string::npos);
   hosts[0].report.gpus->driver_version = "590.1";
   hosts[1].report.gpus->driver_version = "600.1";
   const auto differ = judge_gpus(hosts, expect);

@@ -72,6 +72,27 @@ boost::asio::awaitable<void> sound(FakeRunner& runner, std::chrono::seconds ahea
   }
 }
 
+/// A host with a trainer, of which a library may be missing.
+boost::asio::awaitable<void> with_trainer(FakeRunner& runner, bool complete) {
+  for (;;) {
+    const std::optional<wire::Message> message = co_await runner.next();
+    if (!message) co_return;
+    if (std::holds_alternative<wire::Hello>(*message))
+      runner.send(wire::Hello{wire::kProtocolVersion, ""});
+    const auto* asked = std::get_if<wire::CheckRequest>(&*message);
+    if (!asked) continue;
+    const std::string kind = nlohmann::json::parse(asked->json)["kind"];
+    if (kind == "clock") answer(runner, {{"part", "clock"}, {"unix_us", 1}});
+    nlohmann::json missing = nlohmann::json::array();
+    if (!complete) missing.push_back("libmpi.so.40");
+    if (kind == "look")
+      answer(runner, {{"part", "program"}, {"found", "/opt/train"}, {"missing", missing}});
+    if (kind == "trainer")
+      answer(runner, {{"part", "trainer"}, {"answer", {{"build", "ab"}, {"nccl", "2.28.9"}}}});
+    answer_done(runner, kind);
+  }
+}
+
 /// Answers Hello and nothing else.
 boost::asio::awaitable<void> silent(FakeRunner& runner) {
   for (;;) {
@@ -218,6 +239,38 @@ TEST_CASE(
     CHECK(link.loss == 0.01);
   }
   CHECK(judge_sites(results, checked.expect)[0].verdict == Verdict::pass);
+}
+
+TEST_CASE("pass: a trainer is asked where it can be started, in jobs that have one") {
+  const auto ask = [](bool complete, bool wanted) {
+    Checked checked({"h1"});
+    checked.expect.ask_trainer = wanted;
+    checked.transport.host("h1").script = [complete](FakeRunner& r) {
+      return with_trainer(r, complete);
+    };
+    const auto results = checked.run();
+    CHECK_FALSE(results[0].error);
+    return results[0].report.trainer;
+  };
+  const auto answered = ask(true, true);
+  REQUIRE(answered);
+  CHECK(answered->build == "ab");
+  CHECK(answered->nccl == "2.28.9");
+  CHECK_FALSE(ask(false, true));
+  CHECK_FALSE(ask(true, false));
+}
+
+TEST_CASE("pass: hosts of different sites need no way to each other if the launcher is the way") {
+  Checked checked(InSites{{{"a1", {0}, "a"}, {"b1", {0}, "b"}, {"a2", {0}, "a"}}});
+  checked.expect.sites.reset();
+  for (const char* name : {"a1", "a2", "b1"})
+    checked.transport.host(name).script = [](FakeRunner& r) {
+      return sound(r, std::chrono::seconds(0));
+    };
+  const auto results = checked.run();
+  CHECK(results[0].asked_peers == std::vector<std::string>{"a2"});
+  CHECK(results[1].asked_peers.empty());
+  CHECK(results[2].site == "a");
 }
 
 TEST_CASE("pass: the error of a host is short and takes over no terminal") {

@@ -118,6 +118,7 @@ TEST_CASE("a hostile host: wrong types count as missing, its escape codes reach 
       const char* part :
       {R"({"part":"host","cpus":-3,"kernel":{"a":1},"memory_bytes":1e300,"memlock":"x","cgroup":7})",
        R"({"part":"gpus","smi":"/usr/bin/\u001b[2J","smi_error":"\u001b]0;owned\u0007","gpus":[1,{"name":2},"z"]})",
+       R"({"part":"trainer","answer":{"build":7,"nccl":"\u001b[2J","cpu":[],"gpus":[1,{"name":"\u001b","clock_mhz":-1}]}})",
        R"({"part":"peer","name":["h0"],"round_trip_us":"fast"})",
        R"({"part":"listen","port":70000})", R"({"part":"clock","unix_us":18446744073709551615})",
        R"({"part":"folder","role":"shm","error":"\u009b31m","free_bytes":18446744073709551615})",
@@ -125,7 +126,11 @@ TEST_CASE("a hostile host: wrong types count as missing, its escape codes reach 
     CHECK(add_part(host.report, part));
   CHECK(host.report.host->cpus == 0);
   CHECK_FALSE(host.report.listen_port);
-  CHECK(host.report.gpus->names.size() == 3);
+  CHECK(host.report.gpus->gpus.size() == 3);
+  CHECK(host.report.trainer->build.empty());
+  CHECK(host.report.trainer->nccl == "^[[2J");
+  CHECK(host.report.trainer->gpus.size() == 2);
+  CHECK(host.report.trainer->gpus[1].clock_mhz == 0);
   const std::vector<HostResult> hosts = {host};
   const auto findings = evaluate(hosts, sound_expectations());
   CHECK(worst(findings) == Verdict::fail);

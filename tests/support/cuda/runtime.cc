@@ -104,6 +104,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   if (index < 0 || index >= device_count()) return failed(cudaErrorInvalidDevice);
+  const char* lost = std::getenv("SORTIE_EMULATED_LOST_GPU");
+  if (lost != nullptr && std::atoi(lost) == index) return failed(cudaErrorIllegalState);
   *properties = {"emulated GPU",     kind().major, kind().minor, 4, device(index).memory.bytes(),
                  kind().shared_bytes};
   return cudaSuccess;

@@ -76,6 +76,9 @@ TEST_CASE("devices: a module that is not there, is another one, or finds no GPU"
   CHECK(absent["gpus"].empty());
   const Json other = devices_json({"SORTIE_CUDA_MODULE=libm.so.6"});
   CHECK(has(other["problem"].get<std::string>(), "belongs to another build"));
+  const Json lost = devices_json({kDevicesModule, "SORTIE_EMULATED_LOST_GPU=1"});
+  CHECK(has(lost["problem"].get<std::string>(), "a look at a GPU failed"));
+  CHECK(lost["gpus"].empty());
   const Json none = devices_json({kDevicesModule, "SORTIE_EMULATED_GPUS=0"});
   CHECK(has(none["problem"].get<std::string>(), "this process sees no GPU"));
   CHECK(none["nccl"] == "2.28.9");  // the module is loaded
