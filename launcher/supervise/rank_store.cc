@@ -40,6 +40,11 @@ void RankStore::take(std::uint32_t rank, const nlohmann::json& question, const A
   if (what == "get") {
     Entry& entry = entries_[key];
     if (entry.there) return answer(rank, line_of(number, "value", entry.value));
+    if (!entry.waiting.contains(rank)) {
+      if (waiting_ == kMostWaiting)
+        return refuse(fmt::format("{} questions wait for values already", kMostWaiting));
+      ++waiting_;
+    }
     entry.waiting[rank] = number;
     return;
   }
@@ -48,11 +53,17 @@ void RankStore::take(std::uint32_t rank, const nlohmann::json& question, const A
     return refuse(fmt::format("value: a text of 1 to {} bytes is expected", kMostValueBytes));
   Entry& entry = entries_[key];
   if (entry.there && entry.value != value) return refuse(key + " has another value already");
+  if (!entry.there) {
+    if (bytes_ + value.size() > kMostBytes)
+      return refuse(fmt::format("the store has its {} bytes", kMostBytes));
+    bytes_ += value.size();
+  }
   entry.value = value;
   entry.there = true;
   answer(rank, line_of(number));
   for (const auto& [waiting, asked] : entry.waiting)
     answer(waiting, line_of(asked, "value", value));
+  waiting_ -= entry.waiting.size();
   entry.waiting.clear();
 }
 

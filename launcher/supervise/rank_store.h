@@ -19,7 +19,10 @@ namespace sortie::launcher {
 /// No I/O. The size is bounded whatever ranks send.
 class RankStore {
  public:
-  static constexpr std::size_t kMostKeys = 1024, kMostKeyBytes = 128, kMostValueBytes = 4096;
+  static constexpr std::size_t kMostKeys = 1u << 16;  // a rank may have keys of its own
+  static constexpr std::size_t kMostKeyBytes = 128, kMostValueBytes = 4096;
+  static constexpr std::size_t kMostBytes = 32u << 20;   // of all values
+  static constexpr std::size_t kMostWaiting = 1u << 17;  // questions that wait for a value
 
   /// Sends `line` to `rank`.
   using Answer = std::function<void(std::uint32_t rank, std::string line)>;
@@ -36,6 +39,8 @@ class RankStore {
     std::map<std::uint32_t, std::uint64_t> waiting;  // rank -> number of its last question
   };
   std::map<std::string, Entry> entries_;
+  std::size_t bytes_ = 0;    // of all values
+  std::size_t waiting_ = 0;  // of all entries
 };
 
 }  // namespace sortie::launcher

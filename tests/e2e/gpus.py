@@ -3,8 +3,8 @@
 import os
 import signal
 
-from harness import BUILD, Run, check, equal, wait_until, whole_events
-from training import CONFIG, ENDLESS, losses, settings, train
+from harness import BUILD, TRAINER, Run, check, equal, wait_until, whole_events
+from training import CONFIG, ENDLESS, build_tokens, losses, settings, train
 
 MODULE = BUILD / "emulated/libsortie-cuda-emulated.so"
 GPUS = {"trainer.device": "cuda", "topology.backend": "nccl", "runner.env.SORTIE_CUDA_MODULE": MODULE}
@@ -77,3 +77,14 @@ def scenario_nccl_without_a_gpu_is_refused(bed):
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
         check(run.wait(60) != 0, "exit code")
         run.expect("topology.backend: nccl is for ranks with a GPU each")
+
+
+def scenario_one_host_without_a_gpu_is_named(bed):
+    job = bed.shared / "mixed.toml"
+    job.write_text(f'{CONFIG.read_text()}\n[data]\ndata_prefixes = ["{build_tokens(bed)}"]\n')
+    job.chmod(0o644)
+    script = f"[ $SORTIE_HOST = h02 ] || export SORTIE_CUDA_MODULE={MODULE}; exec {TRAINER} train {job}"
+    with Run(bed, "sh", "-c", script, hosts="h[01-03]", slots=1) as run:
+        equal(run.wait(60), 3, "exit code")
+        run.expect(r"device differs: cpu on rank 1 \(h02\), emulated GPU \(9\.0\) on ranks 0,2 \(h\[01,03\]\); rank 1 \(h02\): no GPU: ")
+        run.expect(r"leave out h02 \(--exclude 'h02'\)")

@@ -64,5 +64,36 @@ TEST_CASE("rank store: what is out of bounds is refused") {
   refused(put("k", "w"), "k has another value already");
   for (std::size_t i = 1; i < RankStore::kMostKeys; ++i)
     ranks.ask(0, nlohmann::json{{"do", "get"}, {"key", std::to_string(i)}}.dump());
-  refused(put("one more", "v"), "the store has its 1024 keys");
+  refused(put("one more", "v"), "the store has its 65536 keys");
+  // Two ranks that wait for every key are as many questions as the store keeps.
+  const auto get = [](std::size_t key) {
+    return nlohmann::json{{"do", "get"}, {"key", std::to_string(key)}}.dump();
+  };
+  for (std::size_t i = 1; i < RankStore::kMostKeys; ++i) ranks.ask(1, get(i));
+  ranks.ask(2, get(1));
+  ranks.ask(2, get(2));
+  CHECK(ranks.said.empty());
+  ranks.ask(2, get(3));
+  REQUIRE(ranks.said.size() == 1);
+  CHECK(ranks.said[0].find("131072 questions wait") != std::string::npos);
+  ranks.ask(2, get(2));  // a question that is asked again takes no more room
+  CHECK(ranks.said.empty());
+  ranks.ask(0, put("1", "v"));  // three ranks are answered, which makes room
+  CHECK(ranks.said.size() == 4);
+  ranks.ask(2, get(3));
+  CHECK(ranks.said.empty());
+}
+
+TEST_CASE("rank store: the values of all keys together are bounded") {
+  Stored ranks;
+  const std::string value(RankStore::kMostValueBytes, 'v');
+  const auto put = [&](std::size_t key) {
+    ranks.ask(0,
+              nlohmann::json{{"do", "put"}, {"key", std::to_string(key)}, {"value", value}}.dump());
+    return ranks.said.at(0);
+  };
+  const std::size_t most = RankStore::kMostBytes / RankStore::kMostValueBytes;
+  for (std::size_t i = 0; i < most; ++i) REQUIRE(put(i).find("error") == std::string::npos);
+  CHECK(put(most).find("the store has its 33554432 bytes") != std::string::npos);
+  CHECK(put(0).find("error") == std::string::npos);  // the same value again
 }

@@ -18,6 +18,7 @@
 #include "trainer/cli/progress.h"
 #include "trainer/cli/site_setup.h"
 #include "trainer/loop/crowded_hosts.h"
+#include "trainer/loop/device_agreement.h"
 #include "trainer/loop/device_room.h"
 #include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
@@ -57,6 +58,15 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
     agreements.push_back({"validation data " + set.name, set.source->fingerprint(),
                           "copy the same files to every host, or share the folder"});
   return check_agreement(communicator, rank, agreements);
+}
+
+/// Ranks without a GPU open another world than ranks with one, so this comes before it.
+Result<> agree_on_device(const std::string& wanted, const RankContext& rank, RankEnd& end) {
+  SORTIE_ASSIGN_OR_RETURN(auto met, meet_before_world(wanted, rank));
+  if (met) end.set_communicator(std::move(met));
+  SORTIE_ASSIGN_OR_RETURN(const std::string difference, compare_devices(end.communicator(), rank));
+  if (difference.empty()) return {};
+  return end.shared(fail(ErrorCode::unsupported, difference));
 }
 
 /// Only rank 0 writes checkpoints, so only it needs the tokenizer's files.
@@ -158,6 +168,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
                     "trainer.device"));
   log::debug("rank {} computes on {} ({})", rank.rank, rank.compute.name(),
              rank.compute.device.to_string());
+  SORTIE_TRY(agree_on_device(job.trainer.device, rank, end));
   SORTIE_ASSIGN_OR_RETURN(const DType precision,
                           choose_precision(job.model.precision, cpu, rank.compute.gpu));
   SORTIE_TRY(check_device_limits(job.model, rank.compute.device));
@@ -175,7 +186,8 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> unseparated,
                           check_document_ends(job, tokenizer));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
-  SORTIE_ASSIGN_OR_RETURN(auto world, make_world(job.topology.backend, rank));
+  SORTIE_ASSIGN_OR_RETURN(auto world,
+                          make_world(job.topology.backend, rank, end.take_communicator()));
   end.set_communicator(std::move(world));
   rank.marks->count_collectives(end.communicator().begun(),
                                 long_wait_between_devices(end.communicator()));

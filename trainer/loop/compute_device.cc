@@ -64,16 +64,20 @@ Result<int> gpu_of_place(const DevicePlace& place, int gpus) {
 
 Result<ComputeDevice> choose_device(const std::string& wanted, const DevicePlace& place,
                                     std::string_view key) {
-  if (wanted == "cpu") return ComputeDevice{};
+  ComputeDevice cpu;
+  cpu.why_cpu = fmt::format("{} = \"{}\"", key, wanted);
+  if (wanted == "cpu") return cpu;
   if (wanted == "auto" && !may_have_gpus()) {
-    log::debug("{} = \"auto\": cpu: there is no NVIDIA driver", key);
-    return ComputeDevice{};
+    cpu.why_cpu += ": there is no NVIDIA driver";
+    log::debug("computes on the CPU: {}", cpu.why_cpu);
+    return cpu;
   }
   Result<ComputeDevice> gpu = open_gpu(place);
   if (gpu) return gpu;
   if (wanted == "auto") {
-    log::debug("{} = \"auto\": cpu: {}", key, gpu.error().message);
-    return ComputeDevice{};
+    cpu.why_cpu += ": " + gpu.error().message;
+    log::warning("computes on the CPU: {}", cpu.why_cpu);
+    return cpu;
   }
   return std::unexpected(
       with_context(std::move(gpu).error(), fmt::format("{} = \"{}\"", key, wanted)));

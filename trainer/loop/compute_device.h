@@ -16,6 +16,8 @@ struct ComputeDevice {
   std::optional<GpuFacts> gpu;  // if it is one
   std::size_t free_bytes = 0;   // of GPU memory, at the start
   std::string libraries;        // used on it, with their versions
+  /// Why it is the CPU: why "auto" has found no GPU, or that the setting asks for the CPU.
+  std::string why_cpu = {};
 
   /// "cpu", or the GPU's name and compute capability.
   std::string name() const;
@@ -38,8 +40,9 @@ Result<int> gpu_of_place(const DevicePlace& place, int gpus);
 Result<> check_gpu(const GpuFacts& gpu);
 
 /// Opens the device for a value of trainer.device: "cpu"; "cuda"; "auto" = a GPU if this process
-/// has one, else the CPU. ErrorCode::unsupported with the cause if "cuda" is not available. `key`
-/// names the setting in messages.
+/// has one, else the CPU, with a warning if there is a driver or SORTIE_CUDA_MODULE.
+/// ErrorCode::unsupported with the cause if "cuda" is not available. `key` names the setting in
+/// messages.
 Result<ComputeDevice> choose_device(const std::string& wanted, const DevicePlace& place,
                                     std::string_view key);
 

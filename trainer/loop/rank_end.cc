@@ -133,8 +133,13 @@ int RankEnd::exit_code_of(const std::function<Result<>()>& body) {
   if (communicator_->meet(silent ? kRank0Speaks : kPeersFailTogether)) {
     if (!silent) return code;
     // Rank 0 ends first: the launcher shows the last output of the rank that failed first.
+    // Before the ranks are connected, the launcher ends the others with rank 0.
+    const bool apart = communicator_->size() < rank_.world_size;
     communicator_ = make_single_communicator();
-    std::this_thread::sleep_for(kAfterRank0);
+    if (apart)
+      std::this_thread::sleep_for(kRank0Speaks);
+    else
+      std::this_thread::sleep_for(kAfterRank0);
     return code;
   }
   if (rank_.run_id.empty()) communicator_->abort(code);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "trainer/loop/rank_context.h"
 #include "trainer/metrics/event_sink.h"
@@ -33,6 +34,11 @@ class RankEnd {
   void set_events(EventSink events) { events_ = std::move(events); }
   void set_communicator(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
+  }
+  /// Takes it back, until the next one is set; nullptr if none of several ranks was set.
+  std::unique_ptr<Communicator> take_communicator() {
+    if (communicator_->size() == 1) return nullptr;
+    return std::exchange(communicator_, make_single_communicator());
   }
   /// Result of the last save, after a collective has failed.
   struct LastSave {

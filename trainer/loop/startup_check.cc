@@ -22,6 +22,14 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
+/// Hashes are compared by their first digits, names and versions by eye.
+std::string short_text(const std::string& value) {
+  constexpr std::size_t kHash = 32, kShown = 12;
+  const bool hash =
+      value.size() >= kHash && value.find_first_not_of("0123456789abcdef") == value.npos;
+  return hash ? value.substr(0, kShown) : value;
+}
+
 }  // namespace
 
 Result<> check_agreement(Communicator& communicator, const RankContext& context,
@@ -39,7 +47,7 @@ Result<> check_agreement(Communicator& communicator, const RankContext& context,
     if (hosts_by_value.size() == 1) continue;
     std::vector<std::string> parts;
     for (const auto& [value, hosts] : hosts_by_value)
-      parts.push_back(fmt::format("{} on {}", value.substr(0, 12),
+      parts.push_back(fmt::format("{} on {}", short_text(value),
                                   config::fold_host_names({hosts.begin(), hosts.end()})));
     differences.push_back(fmt::format("start-up check: {} differs: {}; {}", agreements[item].what,
                                       fmt::join(parts, ", "), agreements[item].advice));

@@ -55,7 +55,10 @@ Result<MeetingPlace> place_by_launcher(const RankContext& rank, Fd& listener,
                                        std::chrono::milliseconds limit) {
   SORTIE_ASSIGN_OR_RETURN(LauncherStore store, LauncherStore::open(rank.socket_path));
   if (rank.rank != 0) {
-    SORTIE_ASSIGN_OR_RETURN(const std::string text, store.get(kWorldKey, limit));
+    SORTIE_ASSIGN_OR_RETURN(
+        const std::string text,
+        store.get(kWorldKey, limit,
+                  "the launcher has not sent the address of rank 0: see what happened to rank 0"));
     return parse_place(text);
   }
   MeetingPlace place{variable("MASTER_ADDR"), 0, new_secret()};
@@ -79,36 +82,65 @@ Result<MeetingPlace> place_by_environment(const RankContext& rank, Fd& listener)
   return place;
 }
 
-Result<std::unique_ptr<Communicator>> make_nccl_world(const RankContext& rank) {
-  std::chrono::duration<double> limit{0};
-  try {
-    limit = communication_limit();
-  } catch (const CommunicatorError& error) {
-    return fail(ErrorCode::config, error.what());
-  }
-  constexpr std::chrono::hours kNoLimit{24 * 365};
-  const auto wait = limit.count() > 0 ? std::chrono::duration_cast<std::chrono::milliseconds>(limit)
-                                      : std::chrono::milliseconds(kNoLimit);
+/// Connects all ranks over TCP.
+Result<std::unique_ptr<Communicator>> make_tcp_world(const RankContext& rank) {
+  SORTIE_ASSIGN_OR_RETURN(const std::chrono::milliseconds limit, meeting_limit());
   Fd listener;
   SORTIE_ASSIGN_OR_RETURN(const MeetingPlace place, rank.socket_path.empty()
                                                         ? place_by_environment(rank, listener)
-                                                        : place_by_launcher(rank, listener, wait));
-  SORTIE_ASSIGN_OR_RETURN(auto host, make_socket_communicator(rank.rank, rank.world_size, place,
-                                                              std::move(listener), wait));
-  return make_device_communicator(std::move(host), cuda_module().groups(), rank.compute.device);
+                                                        : place_by_launcher(rank, listener, limit));
+  return make_socket_communicator(rank.rank, rank.world_size, place, std::move(listener), limit);
+}
+
+/// Whether Open MPI's mpirun has started this process as a rank of this job.
+bool started_by_mpirun(const RankContext& rank) {
+  return variable("OMPI_COMM_WORLD_SIZE") == std::to_string(rank.world_size);
 }
 
 }  // namespace
 
+Result<std::chrono::milliseconds> meeting_limit() {
+  constexpr std::chrono::hours kNoLimit{24 * 365};
+  try {
+    const std::chrono::duration<double> limit = communication_limit();
+    return limit.count() > 0 ? std::chrono::duration_cast<std::chrono::milliseconds>(limit)
+                             : std::chrono::milliseconds(kNoLimit);
+  } catch (const CommunicatorError& error) {
+    return fail(ErrorCode::config, error.what());
+  }
+}
+
+Result<std::unique_ptr<Communicator>> meet_before_world(const std::string& wanted,
+                                                        const RankContext& rank) {
+  if (wanted != "auto" || rank.world_size == 1 || !rank.socket_path.empty()) return nullptr;
+  if (started_by_mpirun(rank)) return make_mpi_communicator(rank.rank, rank.world_size);
+  // Another launcher of MPI programs, as srun: ranks without GPUs need no MASTER_ADDR.
+  if (!variable("PMIX_RANK").empty()) return nullptr;
+  if (variable("MASTER_ADDR").empty() || variable("MASTER_PORT").empty()) return nullptr;
+  return make_tcp_world(rank);
+}
+
 Result<std::unique_ptr<Communicator>> make_world(const std::string& backend,
-                                                 const RankContext& rank) {
+                                                 const RankContext& rank,
+                                                 std::unique_ptr<Communicator> met) {
   const bool gpu = rank.compute.device.kind == DeviceKind::cuda;
   if (backend == "nccl" && !gpu)
     return fail(ErrorCode::config,
-                "topology.backend: nccl is for ranks with a GPU each, and this one computes on the "
-                "CPU; set trainer.device = \"cuda\", or topology.backend = \"mpi\"");
+                fmt::format("topology.backend: nccl is for ranks with a GPU each, and this one "
+                            "computes on the CPU ({}); set trainer.device = \"cuda\", or "
+                            "topology.backend = \"mpi\"",
+                            rank.compute.why_cpu));
   if (rank.world_size == 1) return make_single_communicator();
-  if (backend == "nccl" || (backend == "auto" && gpu)) return make_nccl_world(rank);
+  const bool met_by_mpi = met != nullptr && started_by_mpirun(rank);
+  if (backend == "nccl" || (backend == "auto" && gpu)) {
+    if (met_by_mpi) met.reset();  // ends MPI
+    if (met == nullptr) {
+      SORTIE_ASSIGN_OR_RETURN(met, make_tcp_world(rank));
+    }
+    return make_device_communicator(std::move(met), cuda_module().groups(), rank.compute.device);
+  }
+  if (met_by_mpi) return met;
+  met.reset();
   return make_mpi_communicator(rank.rank, rank.world_size);
 }
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <random>
 
 namespace sortie::trainer {
 namespace {
@@ -16,6 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 /// An answer is lost if the connection of a host breaks at that moment, so requests are repeated.
 constexpr std::chrono::milliseconds kAskAgain{2000};
+/// Time for the answers of a store that has them, after the limit of a wait for others.
+constexpr std::chrono::milliseconds kLastLook{200};
 
 Error runner_is_gone() {
   return {ErrorCode::lost, "SORTIE_SOCKET: the runner of this host is gone"};
@@ -34,6 +37,11 @@ Result<> write_line(int socket, const std::string& line) {
 
 }  // namespace
 
+// All processes that listen on a rank's socket receive the answers of all, so each begins with
+// numbers of its own.
+LauncherStore::LauncherStore(Fd socket)
+    : socket_(std::move(socket)), number_(std::uint64_t{std::random_device()()} << 20) {}
+
 Result<LauncherStore> LauncherStore::open(const std::string& socket_path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -49,34 +57,75 @@ Result<LauncherStore> LauncherStore::open(const std::string& socket_path) {
   return LauncherStore(std::move(socket));
 }
 
+LauncherStore::Question LauncherStore::question(const char* what, const std::string& key,
+                                                const std::string* value) {
+  nlohmann::json line = {{"type", "store"}, {"number", ++number_}, {"do", what}, {"key", key}};
+  if (value != nullptr) line["value"] = *value;
+  // The text of a driver or of a path may not be UTF-8.
+  return {number_, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), {}};
+}
+
 Result<> LauncherStore::put(const std::string& key, const std::string& value,
                             std::chrono::milliseconds limit) {
-  const nlohmann::json question = {
-      {"type", "store"}, {"number", ++number_}, {"do", "put"}, {"key", key}, {"value", value}};
-  SORTIE_ASSIGN_OR_RETURN(const std::string nothing,
-                          ask(question.dump(), number_, limit,
-                              "the launcher has not acknowledged the "
-                              "address of rank 0: see what happened to it"));
-  (void)nothing;
+  Question put = question("put", key, &value);
+  SORTIE_TRY(ask(std::span(&put, 1), limit));
+  if (put.answer) return {};
+  return fail(
+      ErrorCode::timeout,
+      fmt::format("the launcher has not acknowledged \"{}\" of this rank: see what happened "
+                  "to it",
+                  key));
+}
+
+Result<std::string> LauncherStore::get(const std::string& key, std::chrono::milliseconds limit,
+                                       const std::string& missing) {
+  Question get = question("get", key);
+  SORTIE_TRY(ask(std::span(&get, 1), limit));
+  if (!get.answer) return fail(ErrorCode::timeout, missing);
+  return *std::move(get.answer);
+}
+
+Result<std::vector<std::optional<std::string>>> LauncherStore::get_all(
+    std::span<const std::string> keys, std::chrono::milliseconds limit) {
+  constexpr std::size_t kAtOnce = 128;  // the runner keeps few answers that are not read yet
+  const auto deadline = Clock::now() + limit;
+  std::vector<std::optional<std::string>> values;
+  for (std::size_t begin = 0; begin < keys.size(); begin += kAtOnce) {
+    std::vector<Question> questions;
+    for (const std::string& key : keys.subspan(begin, std::min(kAtOnce, keys.size() - begin)))
+      questions.push_back(question("get", key));
+    SORTIE_TRY(ask(questions, std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                           deadline - Clock::now()),
+                                       kLastLook)));
+    for (Question& one : questions) values.push_back(std::move(one.answer));
+  }
+  return values;
+}
+
+Result<> LauncherStore::take(const std::string& line, std::span<Question> questions) {
+  const auto answer = nlohmann::json::parse(line, nullptr, false);
+  // Ignores messages that do not answer these questions.
+  if (!answer.is_object() || answer.value("type", "") != "stored") return {};
+  const std::uint64_t index =
+      answer.value("number", std::uint64_t{0}) - questions.front().number;  // may wrap around
+  if (index >= questions.size()) return {};
+  if (answer.contains("error"))
+    return fail(ErrorCode::protocol,
+                fmt::format("the launcher has refused: {}", answer.value("error", "")));
+  questions[index].answer = answer.value("value", "");
   return {};
 }
 
-Result<std::string> LauncherStore::get(const std::string& key, std::chrono::milliseconds limit) {
-  const nlohmann::json question = {
-      {"type", "store"}, {"number", ++number_}, {"do", "get"}, {"key", key}};
-  return ask(question.dump(), number_, limit,
-             "the launcher has not sent the address of rank 0: see what happened to rank 0");
-}
-
-Result<std::string> LauncherStore::ask(const std::string& line, std::uint64_t number,
-                                       std::chrono::milliseconds limit, const char* late) {
+Result<> LauncherStore::ask(std::span<Question> questions, std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   auto again = Clock::now();
-  for (;;) {
-    auto now = Clock::now();
-    if (now >= deadline) return fail(ErrorCode::timeout, late);
+  while (
+      !std::ranges::all_of(questions, [](const Question& one) { return one.answer.has_value(); })) {
+    const auto now = Clock::now();
+    if (now >= deadline) return {};
     if (now >= again) {
-      SORTIE_TRY(write_line(socket_.get(), line));
+      for (const Question& one : questions)
+        if (!one.answer) SORTIE_TRY(write_line(socket_.get(), one.line));
       again = now + kAskAgain;
     }
     const auto wait =
@@ -89,18 +138,12 @@ Result<std::string> LauncherStore::ask(const std::string& line, std::uint64_t nu
     if (count <= 0) return std::unexpected(runner_is_gone());
     pending_.append(buffer, static_cast<std::size_t>(count));
     for (std::size_t end; (end = pending_.find('\n')) != std::string::npos;) {
-      const auto answer = nlohmann::json::parse(pending_.substr(0, end), nullptr, false);
+      const std::string line = pending_.substr(0, end);
       pending_.erase(0, end + 1);
-      // Ignores messages that do not answer this request.
-      if (!answer.is_object() || answer.value("type", "") != "stored" ||
-          answer.value("number", std::uint64_t{0}) != number)
-        continue;
-      if (answer.contains("error"))
-        return fail(ErrorCode::protocol,
-                    fmt::format("the launcher has refused: {}", answer.value("error", "")));
-      return answer.value("value", "");
+      SORTIE_TRY(take(line, questions));
     }
   }
+  return {};
 }
 
 }  // namespace sortie::trainer

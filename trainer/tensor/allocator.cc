@@ -13,13 +13,49 @@
 #include "common/base/check.h"
 #include "common/base/size_class.h"
 #include "trainer/tensor/device_memory.h"
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
+
+namespace {
+
+/// The memory of a GPU as its driver reports it, other processes' included; zeros if it does not.
+struct DeviceRoom {
+  std::size_t free = 0, total = 0;
+};
+DeviceRoom room_of(Device device) {
+  if (!memory_is_apart(device)) return {};
+  try {
+    const auto module = load_cuda_module();
+    if (!module) return {};
+    const auto gpus = (*module)->gpus();
+    const auto index = static_cast<std::size_t>(device.index);
+    if (!gpus || index >= gpus->size()) return {};
+    const auto free = (*module)->open(device);
+    if (!free) return {};
+    return {*free, (*gpus)[index].memory_bytes};
+  } catch (const DeviceError&) {
+    return {};  // lack of memory is reported rather than this
+  }
+}
+
+}  // namespace
 
 OutOfMemory::OutOfMemory(Device device, std::size_t asked, std::size_t in_use, std::size_t reserved)
     : device_(device) {
   const auto mebibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  if (memory_is_apart(device))
+  const DeviceRoom room = room_of(device);
+  // What this process has not allocated belongs to other ones, or to the driver and libraries.
+  const std::size_t known = room.free + reserved;
+  if (room.total > 0)
+    std::snprintf(text_, sizeof text_,
+                  "GPU %d gave no %.0f MiB more: of its %.0f MiB tensors have %.0f MiB, %.0f MiB "
+                  "wait to be used again, CUDA and other processes (see nvidia-smi) have %.0f MiB, "
+                  "and %.0f MiB are free",
+                  device.index, mebibytes(asked), mebibytes(room.total), mebibytes(in_use),
+                  mebibytes(reserved - in_use),
+                  mebibytes(room.total > known ? room.total - known : 0), mebibytes(room.free));
+  else if (memory_is_apart(device))
     std::snprintf(text_, sizeof text_,
                   "GPU %d gave no %.0f MiB more: tensors have %.0f MiB of it, and %.0f MiB wait to "
                   "be used again",

@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "tests/support/cuda/capture.h"
+#include "tests/support/cuda/surroundings.h"
 
 namespace emulated_cuda {
 namespace {
@@ -29,6 +30,8 @@ const ErrorText& text_of(cudaError_t error) {
       SORTIE_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
       SORTIE_ERROR(cudaErrorInsufficientDriver,
                    "CUDA driver version is insufficient for CUDA runtime version"),
+      SORTIE_ERROR(cudaErrorDevicesUnavailable,
+                   "CUDA-capable device(s) is/are busy or unavailable"),
       SORTIE_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
       SORTIE_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
       SORTIE_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "tests/support/cuda/faults.h"
 #include "tests/support/cuda/grid.h"
 #include "tests/support/cuda/streams.h"
+#include "tests/support/cuda/surroundings.h"
 
 namespace emulated_cuda {
 namespace {
@@ -93,12 +95,14 @@ cudaError_t enqueue_when(cudaStream_t stream, std::function<bool()> ready,
 using namespace emulated_cuda;
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  return *version = 13000, cudaSuccess;
+  return *version = kRuntimeVersion, cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  return *version = 13000, cudaSuccess;
+  return *version = driver_version(), cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  if (driver_version() < kRuntimeVersion) return failed(cudaErrorInsufficientDriver);
   *count = device_count();
   return *count > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
 }
@@ -140,6 +144,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
 }
 cudaError_t cudaSetDevice(int index) {
   if (index < 0 || index >= device_count()) return failed(cudaErrorInvalidDevice);
+  // The first call for a GPU starts to use it, which later calls do not repeat.
+  static std::atomic<std::uint32_t> begun = 0;  // a bit per GPU
+  const std::uint32_t bit = std::uint32_t{1} << index;
+  if ((begun & bit) == 0) {
+    if (const cudaError_t why = refused(index); why != cudaSuccess) return failed(why);
+    begun |= bit;
+  }
   chosen = index;
   return cudaSuccess;
 }
@@ -158,7 +169,8 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   Device& it = device(chosen);
   Lock lock(it.mutex);
   *total = it.memory.bytes();
-  *free = it.memory.free_bytes();
+  const std::size_t others = used_by_others(), own_free = it.memory.free_bytes();
+  *free = own_free > others ? own_free - others : 0;
   return cudaSuccess;
 }
 
@@ -169,6 +181,7 @@ cudaError_t cudaMalloc(void** block, std::size_t size) {
   name_faults();
   Device& it = device(chosen);
   Lock lock(it.mutex);
+  if (size + used_by_others() > it.memory.free_bytes()) return failed(cudaErrorMemoryAllocation);
   *block = it.memory.take(size);
   return *block != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }

@@ -119,12 +119,13 @@ TEST_CASE("a rank that fails alone ends the job, whatever kind of failure it is"
   const Ended gpu = end_of([](RankEnd& end) {
     end.set_planned_on_gpu(std::int64_t{900} << 20);
     return end.exit_code_of([]() -> Result<> {
-      throw OutOfMemory({.kind = DeviceKind::cuda}, 64u << 20, 512u << 20, 600u << 20);
+      // A GPU that no machine has, so that no driver says what else is in its memory.
+      throw OutOfMemory({.kind = DeviceKind::cuda, .index = 99}, 64u << 20, 512u << 20, 600u << 20);
     });
   });
   CHECK(gpu.code == 103);
   CHECK(gpu.err ==
-        "sortie-train: rank 1 on h02: out of memory: GPU 0 gave no 64 MiB more: tensors have 512 "
+        "sortie-train: rank 1 on h02: out of memory: GPU 99 gave no 64 MiB more: tensors have 512 "
         "MiB of it, and 88 MiB wait to be used again (planned: 900 MiB in all, see `sortie-train "
         "plan`); lower topology.micro_batch_size, set topology.activation_checkpointing_type = "
         "\"every_layer\", share weights and the optimizer's state out with "

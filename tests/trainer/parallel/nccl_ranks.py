@@ -4,27 +4,15 @@ the others exit when one is killed, is late, or its NCCL fails."""
 import json
 import os
 import pathlib
-import random
 import signal
-import socket
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from free_port import free_port
+
 SECONDS = 90  # enough on a busy machine; a deadlock never ends
 TRAINER, MODULE = (str(pathlib.Path(path).resolve()) for path in sys.argv[1:3])
-
-
-def free_port():
-    """Returns a port below the range from which the kernel assigns ports to connections, which concurrent tests make all the time."""
-    for _ in range(100):
-        port = random.randrange(10000, 20000)
-        with socket.socket() as one:
-            try:
-                one.bind(("127.0.0.1", port))
-                return str(port)
-            except OSError:
-                continue
-    sys.exit("no free port")
 
 
 def start(ranks, *arguments, **environment):
