@@ -126,6 +126,13 @@ TEST_CASE("on a GPU: bf16 follows f32, and a rerun has its bits" *
   CHECK(gpu_losses(job, 5, DType::bf16) == narrow);
 }
 
+TEST_CASE("on a GPU: DeMo is refused at the start" * doctest::skip(no_gpu_is_tested())) {
+  config::JobConfig job = gpu_job("llama");
+  job.optimizer.name = "demo";
+  CHECK(start_error(job).find("optimizer.name = \"demo\" computes on CPUs alone") !=
+        std::string::npos);
+}
+
 TEST_CASE("on a GPU: a run is saved, and goes on on the CPU and back" *
           doctest::skip(no_gpu_is_tested())) {
   const auto communicator = make_single_communicator();
