@@ -98,7 +98,8 @@ def check_refused(launcher, folder, lacking, way):
     parts = [f"start-up check: device differs: cpu on rank {lacking} (", f"emulated GPU (9.0) on ranks {others} (",
              f"; rank {lacking} (", f"no GPU: {reason}", f"computes on the CPU: {reason}", 'or set trainer.device = "cpu" to train without GPUs']
     wrong = [part for part in parts if part not in said]
-    errors = [line for line in said.splitlines() if "sortie-train: " in line and "device differs" in line]
+    # `sortie run` repeats the last lines of the rank that failed first, indented.
+    errors = [line for line in said.splitlines() if "sortie-train: " in line and "device differs" in line and not line.startswith("    ")]
     if any(code != 3 for code in codes) or wrong or len(errors) != 1 or "communication between ranks" in said:
         sys.exit(f"{launcher}, rank {lacking} {way}: exit codes {codes}; missing: {wrong}; {len(errors)} errors\n{said}")
 
