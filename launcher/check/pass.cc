@@ -96,7 +96,8 @@ asio::awaitable<void> Pass::look(std::size_t index) {
   const milliseconds limit = 2 * options_.host_limit + kTurn * static_cast<int>(hosts_.size());
   co_await host->connect(environment_.transport, environment_.binary, limit);
   if (!host->usable()) co_return;
-  std::string request = look_request(job_, expect_, index);
+  const HostPlan& planned = job_.plan.hosts[index];
+  std::string request = look_request(job_, expect_, planned, index == 0);
   co_await host->ask("look", std::move(request), options_.host_limit);
   // A program that can not be started has been reported.
   const auto& program = host->result.report.program;
@@ -105,7 +106,7 @@ asio::awaitable<void> Pass::look(std::size_t index) {
     co_return;
   const milliseconds for_trainer = std::min(kTrainerFactor * options_.host_limit, kTrainerMost);
   std::string question =
-      trainer_request(job_, expect_, index, static_cast<std::uint64_t>(for_trainer.count()));
+      trainer_request(job_, expect_, planned, static_cast<std::uint64_t>(for_trainer.count()));
   co_await host->ask("trainer", std::move(question), for_trainer + kTrainerMargin);
 }
 

@@ -198,7 +198,8 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   return expect;
 }
 
-std::string look_request(const PlannedJob& job, const Expectations& expect, std::size_t index) {
+std::string look_request(const PlannedJob& job, const Expectations& expect, const HostPlan& host,
+                         bool first) {
   const bool bare = !expect.program.empty() && !expect.container;
   Json request = {{"kind", "look"}, {"mpi", bare ? expect.mpi : "off"}};
   Json folders = {folder("cache", "~cache", false), folder("run", "~run", false),
@@ -211,16 +212,16 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, std:
                             {"image", expect.container->image},
                             {"mounts", expect.container->mounts}};
   if (bare && !names_stage(expect.program))  // a staged program is not on the hosts yet
-    request["program"] = program_of(job.plan, job.plan.hosts[index]);
-  if (!expect.program.empty() && index == 0 && job.plan.master_port > 0)
+    request["program"] = program_of(job.plan, host);
+  if (!expect.program.empty() && first && job.plan.master_port > 0)
     request["port"] = job.plan.master_port;
   return dump(request);
 }
 
-std::string trainer_request(const PlannedJob& job, const Expectations& expect, std::size_t index,
+std::string trainer_request(const PlannedJob& job, const Expectations& expect, const HostPlan& host,
                             std::uint64_t limit_ms) {
   return dump({{"kind", "trainer"},
-               {"program", program_of(job.plan, job.plan.hosts[index])},
+               {"program", program_of(job.plan, host)},
                {"cpu", expect.device == "cpu"},
                {"limit_ms", limit_ms}});
 }

@@ -14,12 +14,13 @@ namespace sortie::launcher::check {
 /// it.
 Expectations expectations(const PlannedJob& job, bool only_hosts);
 
-/// Asks host `index` of the plan about itself. On the first one, that of rank 0, MASTER_PORT must
-/// be free.
-std::string look_request(const PlannedJob& job, const Expectations& expect, std::size_t index);
+/// Asks a host about itself. `first`: it is the host of rank 0, where MASTER_PORT must be free.
+/// A `host` without ranks is a spare.
+std::string look_request(const PlannedJob& job, const Expectations& expect, const HostPlan& host,
+                         bool first);
 
 /// Asks for what its trainer sees there, with the environment of ranks but without secrets.
-std::string trainer_request(const PlannedJob& job, const Expectations& expect, std::size_t index,
+std::string trainer_request(const PlannedJob& job, const Expectations& expect, const HostPlan& host,
                             std::uint64_t limit_ms);
 
 /// `port`: 0 = any free one.

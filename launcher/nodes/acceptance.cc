@@ -43,7 +43,7 @@ asio::awaitable<Result<>> accept_spare(asio::any_io_executor executor, Transport
   co_await host->connect(transport, job.binary, limit);
   if (host->usable()) {
     const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
-    std::string request = check::look_request(planned, expect, /*first=*/false);
+    std::string request = check::look_request(planned, expect, HostPlan{}, /*first=*/false);
     co_await host->ask("look", std::move(request), std::max(left, milliseconds(1)));
   }
   host->close();

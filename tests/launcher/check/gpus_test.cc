@@ -313,7 +313,8 @@ TEST_CASE("trainer: it is asked with the environment of ranks, without secrets")
   CHECK_FALSE(expect.one_gpu);
   const auto names = check_names(expect);
   CHECK(std::ranges::find(names, "trainer") != names.end());
-  const auto request = nlohmann::json::parse(trainer_request(*job, expect, 0, 30000));
+  const auto request =
+      nlohmann::json::parse(trainer_request(*job, expect, job->plan.hosts[0], 30000));
   CHECK(request["kind"] == "trainer");
   CHECK(request["cpu"] == false);
   CHECK(request["limit_ms"] == 30000);
@@ -326,10 +327,17 @@ TEST_CASE("trainer: it is asked with the environment of ranks, without secrets")
   CHECK(sent("CUDA_DEVICE_ORDER=PCI_BUS_ID"));
   CHECK_FALSE(has(request.dump(), "TOKEN"));
   CHECK_FALSE(has(request.dump(), "hidden"));
-  const auto look = nlohmann::json::parse(look_request(*job, expect, 1));
+  const auto look = nlohmann::json::parse(look_request(*job, expect, job->plan.hosts[1], false));
   CHECK(look["program"] ==
-        nlohmann::json::parse(trainer_request(*job, expect, 1, 30000))["program"]);
+        nlohmann::json::parse(trainer_request(*job, expect, job->plan.hosts[1], 30000))["program"]);
   CHECK(has(look.dump(), "CUDA_VISIBLE_DEVICES=2\""));
+  // MASTER_PORT must be free on the host of rank 0, and not on a spare, which has no ranks yet.
+  REQUIRE(job->plan.master_port > 0);
+  CHECK(nlohmann::json::parse(look_request(*job, expect, job->plan.hosts[0], true))["port"] ==
+        job->plan.master_port);
+  const auto spare = nlohmann::json::parse(look_request(*job, expect, launcher::HostPlan{}, false));
+  CHECK_FALSE(spare.contains("port"));
+  CHECK_FALSE(has(spare.dump(), "CUDA_VISIBLE_DEVICES"));
   // A program of the user is not asked.
   options.overrides.clear();
   options.program = {"./train.py"};
