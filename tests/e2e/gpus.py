@@ -41,7 +41,7 @@ def events(run, name):
 def scenario_a_gpu_that_hangs_is_blamed(bed):
     """After some steps the GPU of rank 2 begins no kernel. The hosts of all ranks have then submitted the same work."""
     options = settings(bed) | GPUS | {"trainer.train_iterations": ENDLESS, "watchdog.hang_timeout": "20s", "runner.heartbeat_interval": "1s",
-                                      "runner.env.SORTIE_EMULATED_FAULT": "hang:2:2000"}
+                                      "runner.env.EMULATED_GPU_FAULT": "hang:2:2000"}
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=2) as run:
         ranks = run.wait_for_ranks(4, seconds=30)
         equal(run.wait(180), HANG, "exit code")
@@ -54,7 +54,7 @@ def scenario_a_gpu_that_hangs_is_blamed(bed):
 def scenario_a_slow_gpu_is_a_slow_host(bed):
     """Kernels of rank 1 take longer by the clock of its GPU alone: its host is as fast as the others."""
     options = settings(bed) | GPUS | {"trainer.train_iterations": ENDLESS, "topology.global_batch_size": 6, "watchdog.straggler_windows": 2,
-                                      "runner.env.SORTIE_EMULATED_FAULT": "slow:1:2000"}
+                                      "runner.env.EMULATED_GPU_FAULT": "slow:1:2000"}
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-03]", slots=1) as run:
         slow = wait_until(lambda: events(run, "straggler"), 150, "a slow host in the journal")
         equal([event["host"] for event in slow], ["h02"], f"slow hosts: {slow}")

@@ -20,16 +20,16 @@ std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-/// The number of a fault of this kind: SORTIE_EMULATED_FAULT = "slow:RANK:MICROSECONDS" or
+/// The number of a fault of this kind: EMULATED_GPU_FAULT = "slow:RANK:MICROSECONDS" or
 /// "hang:RANK:KERNELS". Without RANK in the environment the number of the GPU counts.
 std::uint64_t fault_of(std::string_view wanted, int gpu, std::uint64_t otherwise) {
-  const char* text = std::getenv("SORTIE_EMULATED_FAULT");
+  const char* text = std::getenv("EMULATED_GPU_FAULT");
   if (text == nullptr) return otherwise;
   char kind[8] = "";
   unsigned long long place = 0, number = 0;
   SORTIE_CHECK(std::sscanf(text, "%7[a-z]:%llu:%llu", kind, &place, &number) == 3 &&
                    (kind == std::string_view("slow") || kind == std::string_view("hang")),
-               "SORTIE_EMULATED_FAULT is \"{}\"", text);
+               "EMULATED_GPU_FAULT is \"{}\"", text);
   const bool here = place == number_of("RANK", static_cast<std::uint64_t>(gpu));
   return here && kind == wanted ? number : otherwise;
 }
