@@ -56,6 +56,7 @@ def scenario_a_slow_gpu_is_a_slow_host(bed):
     options = settings(bed) | GPUS | {"trainer.train_iterations": ENDLESS, "topology.global_batch_size": 6, "watchdog.straggler_windows": 2,
                                       "runner.env.EMULATED_GPU_FAULT": "slow:1:2000"}
     with Run(bed, config=CONFIG, settings=options, hosts="h[01-03]", slots=1) as run:
+        run.wait_for_ranks(3, seconds=30)  # the run's folder is there
         slow = wait_until(lambda: events(run, "straggler"), 150, "a slow host in the journal")
         equal([event["host"] for event in slow], ["h02"], f"slow hosts: {slow}")
         run.expect(r"h02: its own work takes [\d.]+ ms a step")
