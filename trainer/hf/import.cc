@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <map>
@@ -122,7 +123,9 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
   SORTIE_ASSIGN_OR_RETURN(const fs::path work, store.begin(0, bytes));
   std::uint64_t written = 0;
   const OnWritten count = [&](std::uint64_t size) {
-    if (progress) progress({"writing the checkpoint", written += size, bytes});
+    // A shard has a header and padding besides the bytes of its pieces.
+    const std::uint64_t before = std::min(written, bytes), now = std::min(written += size, bytes);
+    if (progress && now > before) progress({"writing the checkpoint", now, bytes});
   };
   const auto finish = [&]() -> Result<fs::path> {
     SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard,

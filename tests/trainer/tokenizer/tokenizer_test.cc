@@ -155,7 +155,7 @@ TEST_CASE("training reports the bytes that it reads and the pieces that it learn
     std::vector<WorkProgress> reports;
     const auto trained = train_sentencepiece(
         {.files = {dir.path() / "noise", dir.path() / "text"},
-         .vocab_size = 400,
+         .vocab_size = 320,
          .output = dir.path() / "t.model",
          .max_bytes = max_bytes,
          .progress = [&](const WorkProgress& work) { reports.push_back(work); }});
@@ -198,7 +198,7 @@ TEST_CASE(
   std::ostringstream shown;
   std::streambuf* const before = std::cerr.rdbuf(shown.rdbuf());
   const auto trained = train_sentencepiece(
-      {.files = {dir.path() / "text"}, .vocab_size = 400, .output = dir.path() / "t.model"});
+      {.files = {dir.path() / "text"}, .vocab_size = 320, .output = dir.path() / "t.model"});
   const bool same = std::cerr.rdbuf() == shown.rdbuf();
   std::cerr.rdbuf(before);
   CHECK(trained.has_value());
