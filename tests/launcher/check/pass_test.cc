@@ -10,6 +10,7 @@
 #include <set>
 
 #include "launcher/check/sites.h"
+#include "tests/launcher/check/answer_checks.h"
 #include "tests/launcher/check/reports.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/patience.h"
@@ -29,68 +30,48 @@ void answer(FakeRunner& runner, const nlohmann::json& part) {
   runner.send(wire::CheckReport{part.dump()});
 }
 
-void answer_done(FakeRunner& runner, const std::string& kind) {
-  answer(runner, {{"part", "done"}, {"kind", kind}});
-}
-
 /// A runner that answers everything. Its clock is `ahead` of ours.
 boost::asio::awaitable<void> sound(FakeRunner& runner, std::chrono::seconds ahead) {
-  for (;;) {
-    const std::optional<wire::Message> message = co_await runner.next();
-    if (!message) co_return;
-    if (std::holds_alternative<wire::Hello>(*message))
-      runner.send(wire::Hello{wire::kProtocolVersion, ""});
-    const auto* asked = std::get_if<wire::CheckRequest>(&*message);
-    if (!asked) continue;
-    const auto request = nlohmann::json::parse(asked->json);
-    const std::string kind = request["kind"];
-    if (kind == "clock") {
-      const auto now = std::chrono::system_clock::now().time_since_epoch() + ahead;
-      answer(runner,
-             {{"part", "clock"},
-              {"unix_us", std::chrono::duration_cast<std::chrono::microseconds>(now).count()}});
-    }
-    if (kind == "listen") answer(runner, {{"part", "listen"}, {"port", 1000}});
+  const CheckAnswer parts_for = [ahead](const std::string& kind, const nlohmann::json& request) {
+    std::vector<nlohmann::json> parts;
+    if (kind == "clock") parts.push_back(clock_part(ahead));
+    if (kind == "listen") parts.push_back({{"part", "listen"}, {"port", 1000}});
     if (kind == "reach")
       for (const auto& peer : request["peers"])
-        answer(runner, {{"part", "peer"},
-                        {"name", peer["name"]},
-                        {"round_trip_us", 100},
-                        {"mtu", 1500},
-                        {"own_mtu", 1500}});
+        parts.push_back({{"part", "peer"},
+                         {"name", peer["name"]},
+                         {"round_trip_us", 100},
+                         {"mtu", 1500},
+                         {"own_mtu", 1500}});
     if (kind == "link") {
       const nlohmann::json way = {
           {"bytes", 1000000}, {"us", 1000000}, {"segments", 700}, {"again", 7}};
       const bool measures = request["duration_ms"] > 0;
-      answer(runner, {{"part", "link"},
-                      {"name", request["name"]},
-                      {"round_trip_us", 100},
-                      {"out", measures ? way : nlohmann::json::object()},
-                      {"back", measures ? way : nlohmann::json::object()}});
+      parts.push_back({{"part", "link"},
+                       {"name", request["name"]},
+                       {"round_trip_us", 100},
+                       {"out", measures ? way : nlohmann::json::object()},
+                       {"back", measures ? way : nlohmann::json::object()}});
     }
-    answer_done(runner, kind);
-  }
+    return parts;
+  };
+  co_await answer_checks(runner, parts_for);
 }
 
 /// A host with a trainer, of which a library may be missing.
 boost::asio::awaitable<void> with_trainer(FakeRunner& runner, bool complete) {
-  for (;;) {
-    const std::optional<wire::Message> message = co_await runner.next();
-    if (!message) co_return;
-    if (std::holds_alternative<wire::Hello>(*message))
-      runner.send(wire::Hello{wire::kProtocolVersion, ""});
-    const auto* asked = std::get_if<wire::CheckRequest>(&*message);
-    if (!asked) continue;
-    const std::string kind = nlohmann::json::parse(asked->json)["kind"];
-    if (kind == "clock") answer(runner, {{"part", "clock"}, {"unix_us", 1}});
+  const CheckAnswer parts_for = [complete](const std::string& kind, const nlohmann::json&) {
+    std::vector<nlohmann::json> parts;
     nlohmann::json missing = nlohmann::json::array();
     if (!complete) missing.push_back("libmpi.so.40");
+    if (kind == "clock") parts.push_back({{"part", "clock"}, {"unix_us", 1}});
     if (kind == "look")
-      answer(runner, {{"part", "program"}, {"found", "/opt/train"}, {"missing", missing}});
+      parts.push_back({{"part", "program"}, {"found", "/opt/train"}, {"missing", missing}});
     if (kind == "trainer")
-      answer(runner, {{"part", "trainer"}, {"answer", {{"build", "ab"}, {"nccl", "2.28.9"}}}});
-    answer_done(runner, kind);
-  }
+      parts.push_back({{"part", "trainer"}, {"answer", {{"build", "ab"}, {"nccl", "2.28.9"}}}});
+    return parts;
+  };
+  co_await answer_checks(runner, parts_for);
 }
 
 /// Answers Hello and nothing else.

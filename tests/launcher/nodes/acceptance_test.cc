@@ -8,6 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tests/launcher/check/answer_checks.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/patience.h"
 #include "tests/support/run_within.h"
@@ -24,28 +25,14 @@ using test::FakeRunner;
 
 /// Answers the clock request at once and the look request with `parts`, or not at all if `silent`.
 boost::asio::awaitable<void> looked_at(FakeRunner& runner, std::vector<Json> parts, bool silent) {
-  for (;;) {
-    const std::optional<wire::Message> message = co_await runner.next();
-    if (!message) co_return;
-    if (std::holds_alternative<wire::Hello>(*message))
-      runner.send(wire::Hello{wire::kProtocolVersion, ""});
-    const auto* asked = std::get_if<wire::CheckRequest>(&*message);
-    if (!asked) continue;
-    const std::string kind = Json::parse(asked->json)["kind"];
-    if (kind == "clock") {
-      const auto now = std::chrono::system_clock::now().time_since_epoch();
-      const Json part = {
-          {"part", "clock"},
-          {"unix_us", std::chrono::duration_cast<std::chrono::microseconds>(now).count()}};
-      runner.send(wire::CheckReport{part.dump()});
-    } else if (silent) {
-      continue;
-    } else {
-      for (const Json& part : parts) runner.send(wire::CheckReport{part.dump()});
-    }
-    const Json done = {{"part", "done"}, {"kind", kind}};
-    runner.send(wire::CheckReport{done.dump()});
-  }
+  const test::CheckAnswer parts_for = [parts = std::move(parts), silent](
+                                          const std::string& kind,
+                                          const Json&) -> std::optional<std::vector<Json>> {
+    if (kind == "clock") return std::vector<Json>{test::clock_part()};
+    if (silent) return std::nullopt;
+    return parts;
+  };
+  co_await test::answer_checks(runner, parts_for);
 }
 
 struct Spare {
