@@ -2,37 +2,26 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 #include <memory>
 #include <mutex>
 
 #include "common/base/check.h"
-#include "trainer/random/portable_math.h"
+#include "trainer/ops/demo_values.h"
 
 namespace sortie::trainer::ops {
 namespace {
 
-constexpr float kMostOfValue = 127.0f;
-/// If all coefficients are smaller, nothing is sent: their scale could be flushed to 0.
-constexpr float kLeast = 1e-30f;
-
 void fill_basis(std::int64_t size, CosineBasis& basis) {
   std::ranges::fill(basis.by_frequency, 0.0f);
   std::ranges::fill(basis.by_position, 0.0f);
-  for (std::int64_t k = 0; k < size; ++k) {
-    const double scale = std::sqrt((k == 0 ? 1.0 : 2.0) / static_cast<double>(size));
-    for (std::int64_t n = 0; n < size; ++n) {
-      const std::int64_t parts = (2 * n + 1) * k % (4 * size);  // of 1 / (4 size) turns each
-      const double turns = static_cast<double>(parts) / static_cast<double>(4 * size);
-      const auto value = static_cast<float>(scale * portable_cos_of_turns(turns));
+  const auto side = static_cast<int>(size);
+  const DemoCosines cosines = demo_cosines(side);
+  for (int k = 0; k < side; ++k)
+    for (int n = 0; n < side; ++n) {
+      const int parts = (2 * n + 1) * k % (4 * side);
+      const float value = k == 0 ? cosines.constant : DemoCosines::at(cosines.quarter, side, parts);
       basis.by_frequency[k * kDemoLine + n] = basis.by_position[n * kDemoLine + k] = value;
     }
-  }
-}
-
-std::uint32_t magnitude_of(float value) {
-  return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
 }
 
 }  // namespace
@@ -85,7 +74,7 @@ void DemoBlock::choose(const DemoRoom& room, std::span<DemoCoefficient> chosen) 
     if (count(row, 1, least) == 0) continue;
     for (std::int64_t column = 0; column < columns_; ++column) {
       const float value = room.coefficients[row * kDemoLine + column];
-      const std::uint32_t magnitude = magnitude_of(value);
+      const std::uint32_t magnitude = demo_magnitude(value);
       if (magnitude < least || (magnitude == least && of_least-- <= 0)) continue;
       *to++ = {static_cast<std::uint16_t>(row), static_cast<std::uint16_t>(column), value};
     }
@@ -117,18 +106,10 @@ void write_demo_message(const DemoBlock& block, std::span<DemoCoefficient> coeff
                "{} coefficients in {} bytes", coefficients.size(), message.size());
   std::uint32_t largest = 0;  // bits of the largest magnitude, also if it is NaN
   for (const DemoCoefficient& one : coefficients)
-    largest = std::max(largest, magnitude_of(one.value));
-  const float most = std::bit_cast<float>(largest);
-  // Rounded up, so that no value exceeds 127.
-  std::uint32_t scale_bits = std::bit_cast<std::uint32_t>(most / kMostOfValue) + 0xffffu;
-  scale_bits &= 0xffff0000u;
-  const bool none = most < kLeast;
-  const bool broken = !std::isfinite(most);
-  if (none) scale_bits = 0;
-  if (broken) scale_bits = 0x7fc00000u;
-  const float scale = std::bit_cast<float>(scale_bits);
-  message[0] = static_cast<std::uint8_t>(scale_bits >> 16);
-  message[1] = static_cast<std::uint8_t>(scale_bits >> 24);
+    largest = std::max(largest, demo_magnitude(one.value));
+  const DemoScale scale = demo_scale(largest);
+  message[0] = static_cast<std::uint8_t>(scale.bits >> 16);
+  message[1] = static_cast<std::uint8_t>(scale.bits >> 24);
   std::uint8_t* const indices = message.data() + 2;
   std::uint8_t* const values = indices + slots / 2 * 3;
   for (std::size_t i = 0; i < coefficients.size(); ++i) {
@@ -142,17 +123,16 @@ void write_demo_message(const DemoBlock& block, std::span<DemoCoefficient> coeff
       pair[1] = static_cast<std::uint8_t>(pair[1] | index << 4);
       pair[2] = static_cast<std::uint8_t>(index >> 4);
     }
-    const float value = none ? 0.0f : broken ? 1.0f : std::nearbyint(one.value / scale);
-    values[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(value));
-    one.value = scale * value;
+    const std::int8_t code = scale.code(one.value);
+    values[i] = static_cast<std::uint8_t>(code);
+    one.value = scale.value * static_cast<float>(code);
   }
 }
 
 std::size_t read_demo_message(const DemoBlock& block, std::span<const std::uint8_t> message,
                               std::span<DemoCoefficient> coefficients) {
   const std::size_t slots = (message.size() - 2) / 5 * 2;
-  const float scale =
-      std::bit_cast<float>(std::uint32_t{message[0]} << 16 | std::uint32_t{message[1]} << 24);
+  const float scale = demo_float(std::uint32_t{message[0]} << 16 | std::uint32_t{message[1]} << 24);
   const std::uint8_t* const indices = message.data() + 2;
   const std::uint8_t* const values = indices + slots / 2 * 3;
   const std::size_t sent = std::min(slots, static_cast<std::size_t>(block.elements()));
