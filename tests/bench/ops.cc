@@ -226,7 +226,7 @@ class OpsBench {
         "adamw, moments in bf16", 0,
         [&] { ops::adamw(context_, rounded, w, g, narrow_m, narrow_v, compute); }, 0,
         (compute.defined() ? 22 : 20) * count);
-    if (context_.device().kind == DeviceKind::cpu) add_demo(w, g, m, compute);
+    add_demo(w, g, m, compute);
   }
 
   /// With messages of two members.
@@ -236,18 +236,20 @@ class OpsBench {
     const std::int64_t count = blocks.rows * kColumns;
     const auto part = [count](const Tensor& x) { return x.defined() ? x.slice(0, 0, count) : x; };
     const Tensor messages = context_.zeros(DType::u8, {2, blocks.message_bytes()});
+    const Tensor lr = ops::tensor_from_host<float>(context_, std::vector{1e-3f}, {1});
+    const Tensor gate = test::open_gate(context_, 0.9, 0.95, 1);
     add(
         "demo: send", 0,
         [&] {
           Tensor momentum = part(m), message = messages.slice(0, 0, 1).view({messages.size(1)});
-          ops::demo_send(context_, {0.999f, 1e-3f}, blocks, part(g), momentum, message);
+          ops::demo_send(context_, {0.999f, lr, gate}, blocks, part(g), momentum, message);
         },
         0, 12 * count);
     add(
         "demo: move", 0,
         [&] {
           Tensor weights = part(w), copies = part(compute);
-          ops::demo_move(context_, {1e-3f, 0.1f}, blocks, messages, weights, copies);
+          ops::demo_move(context_, {lr, 0.1f, gate}, blocks, messages, weights, copies);
         },
         0, (compute.defined() ? 10 : 8) * count);
   }

@@ -66,7 +66,7 @@ Result<> TrainingStep::prepare() {
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
   store_.share(share_rules(job_, layout_));
-  SORTIE_TRY(optimizer_.prepare(context_, layout_));
+  SORTIE_TRY(optimizer_.prepare(layout_));
   // With one micro-batch each copy is used once. Gathered weights are released.
   context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1 && !store_.gathers());
   return store_.cut(layout_.places());
@@ -94,6 +94,13 @@ void TrainingStep::allocate(DType precision) {
   // With several micro-batches the later ones add to what the first has left.
   const bool one_pass = batch_.gradient_accumulation_steps == 1 && batch_.rampup_share == 0;
   if (one_pass && passes_->one_by_one() && context_.runs_beside_host()) store_.keep_old_gradients();
+  optimizer_.set_between([this](std::function<void()> act) {
+    update_work_.between(context_, [this, act = std::move(act)] {
+      marks_.enter(Section::reduce);
+      act();
+      marks_.enter(Section::optimizer);
+    });
+  });
   begin_graphs();
   context_.set_poll([this] {
     reducer_->poll();

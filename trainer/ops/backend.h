@@ -193,17 +193,10 @@ class Backend {
   virtual void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) = 0;
   virtual void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
                      Tensor& m, Tensor& v, Tensor& compute) = 0;
-  /// Devices without these two are rejected before training (Optimizer::prepare). They are defined
-  /// here, so that the class is complete in every device module: none of its methods needs a .cc
-  /// file.
-  virtual void demo_send(Context&, const DemoSend&, const DemoBlocks&, const Tensor&, Tensor&,
-                         Tensor&) {
-    SORTIE_CHECK(false, "this device has no DeMo");
-  }
-  virtual void demo_move(Context&, const DemoMove&, const DemoBlocks&, const Tensor&, Tensor&,
-                         Tensor&) {
-    SORTIE_CHECK(false, "this device has no DeMo");
-  }
+  virtual void demo_send(Context& context, const DemoSend& step, const DemoBlocks& blocks,
+                         const Tensor& grad, Tensor& momentum, Tensor& message) = 0;
+  virtual void demo_move(Context& context, const DemoMove& step, const DemoBlocks& blocks,
+                         const Tensor& messages, Tensor& w, Tensor& compute) = 0;
 };
 
 /// Creates the backend for the device's kind, with `threads` compute threads.

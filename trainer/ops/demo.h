@@ -55,8 +55,11 @@ struct DemoBlocks {
   std::int64_t message_bytes() const { return count() * block_bytes(); }
 };
 
+/// Both ops are no-ops if the gate f32 [kGateValues] (update_gate.h) is closed. It and the learning
+/// rate lr f32 [1] are on the device.
 struct DemoSend {
-  float decay, rate;
+  float decay;
+  Tensor lr, gate;  // rate = lr x the gate's factor of gradients
 };
 /// The first line above: adds `grad` to `momentum`, removes what is sent from it, and writes that
 /// to `message` u8 [blocks.message_bytes()]. `grad` and `momentum` are f32, dense, rows x columns.
@@ -65,7 +68,9 @@ void demo_send(ExecutionContext& context, const DemoSend& step, const DemoBlocks
                const Tensor& grad, Tensor& momentum, Tensor& message);
 
 struct DemoMove {
-  float lr, weight_decay;
+  Tensor lr;
+  float weight_decay;
+  Tensor gate;
 };
 /// The other lines: updates w from the messages of all members, u8 [members,
 /// blocks.message_bytes()], added in this order. If `compute` is defined, also compute = bf16(w).

@@ -1,6 +1,7 @@
 // The gate of a step's update: decides on the device, where loss and gradient norm are, whether the
 // update is made, so that the host need not read them first. The updates (adamw(),
-// update_router_bias()) read the decision on the device; the host may read it later.
+// demo_send(), demo_move(), update_router_bias()) read the decision on the device; the host may
+// read it later.
 #pragma once
 
 #include <cstdint>

@@ -20,23 +20,33 @@ DemoExchange::DemoExchange(ExecutionContext& context, const config::OptimizerCon
   messages_ = context.zeros(DType::u8, {members.size(), bytes});
 }
 
-void DemoExchange::update(ExecutionContext& context, float grad_scale,
-                          std::span<const Rates> rates) {
+void DemoExchange::gather(ExecutionContext& context) {
+  members_
+      .all_gather_async(own_message(), messages_.view({messages_.elements()}), context.record())
+      ->wait_on(context);
+}
+
+void DemoExchange::update(ExecutionContext& context, const Tensor& gate,
+                          std::span<const Rates> rates, const Between& between) {
   if (parts_.empty()) return;
-  const Tensor own = messages_.slice(0, members_.rank(), 1).view({message_bytes()});
+  const Tensor own = own_message();
   for (const Part& part : parts_) {
     const std::int64_t count = part.run.flat.elements();
     Tensor momentum = store_.moment1().slice(0, part.run.moment, count);
     Tensor message = own.slice(0, part.begin, part.blocks.message_bytes());
-    ops::demo_send(context, {momentum_decay_, rates[part.parameter].lr * grad_scale}, part.blocks,
+    ops::demo_send(context, {momentum_decay_, rates[part.parameter].lr, gate}, part.blocks,
                    store_.gradients_of(part.run), momentum, message);
   }
-  members_.all_gather_async(own, messages_.view({messages_.elements()}), context.record())
-      ->wait_on(context);
+  if (members_.size() > 1) {
+    if (between)
+      between([this, &context] { gather(context); });
+    else
+      gather(context);
+  }
   for (const Part& part : parts_) {
     Tensor weights = store_.master().slice(0, part.run.master, part.run.flat.elements());
     Tensor copies = store_.copies_of(*store_.parameters()[part.parameter], part.run);
-    ops::demo_move(context, {rates[part.parameter].lr, rates[part.parameter].weight_decay},
+    ops::demo_move(context, {rates[part.parameter].lr, rates[part.parameter].weight_decay, gate},
                    part.blocks, messages_.slice(1, part.begin, part.blocks.message_bytes()),
                    weights, copies);
   }

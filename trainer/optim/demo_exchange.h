@@ -3,6 +3,7 @@
 // not reduced.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,11 +23,17 @@ class DemoExchange {
 
   /// Rates of one parameter of the store.
   struct Rates {
-    float lr, weight_decay;
+    Tensor lr;  // f32 [1], on the device
+    float weight_decay;
   };
-  /// Performs the update of a step, from this rank's own gradients times `grad_scale`. `rates` has
-  /// one entry per parameter of the store. Collective.
-  void update(ExecutionContext& context, float grad_scale, std::span<const Rates> rates);
+  /// Performs what it is given at this point of the update, in every repetition of the update.
+  using Between = std::function<void(std::function<void()> act)>;
+  /// Performs the update of a step, from this rank's own gradients, if the gate (update_gate.h) is
+  /// open. `rates` has one entry per parameter of the store. Collective, whether or not the gate is
+  /// open: it is read on the device alone. If there are other members, the exchange with them is
+  /// given to `between`; if that is empty, it is performed at once.
+  void update(ExecutionContext& context, const Tensor& gate, std::span<const Rates> rates,
+              const Between& between);
 
   /// Bytes that a member sends in a step.
   std::int64_t message_bytes() const { return messages_.size(1); }
@@ -38,6 +45,10 @@ class DemoExchange {
     ops::DemoBlocks blocks;
     std::int64_t begin;  // in a message
   };
+  Tensor own_message() const {
+    return messages_.slice(0, members_.rank(), 1).view({message_bytes()});
+  }
+  void gather(ExecutionContext& context);
 
   float momentum_decay_;
   ParameterStore& store_;

@@ -11,14 +11,9 @@
 
 namespace sortie::trainer {
 
-Result<> Optimizer::prepare(ExecutionContext& context, const Layout& layout) {
+Result<> Optimizer::prepare(const Layout& layout) {
   if (job_.optimizer.moments == "bf16") store_.keep_moments_in(DType::bf16);
   if (job_.optimizer.name != "demo") return {};
-  if (context.device().kind == DeviceKind::cuda)
-    return fail(
-        ErrorCode::config,
-        "optimizer.name = \"demo\" computes on CPUs alone; set trainer.device = \"cpu\", or "
-        "optimizer.name = \"adamw\"");
   if (layout.experts_apart())
     return fail(
         ErrorCode::config,
@@ -187,33 +182,34 @@ float Optimizer::weight_decay_of(std::size_t parameter) const {
   return static_cast<float>(group == 0 ? decay : groups_[group - 1].weight_decay.value_or(decay));
 }
 
+Tensor Optimizer::device_rate_of(std::size_t parameter) const {
+  return device_rates_.slice(0, static_cast<std::int64_t>(group_of_[parameter]), 1);
+}
+
 std::vector<DemoExchange::Rates> Optimizer::rates_of_parameters() const {
   std::vector<DemoExchange::Rates> rates;
   for (std::size_t i = 0; i < group_of_.size(); ++i)
-    rates.push_back({rates_[group_of_[i]], weight_decay_of(i)});
+    rates.push_back({device_rate_of(i), weight_decay_of(i)});
   return rates;
 }
 
 void Optimizer::set_step(ExecutionContext& context, std::int64_t step, double rate) {
-  rates_ = learning_rates(step, rate);
-  const auto count = static_cast<std::int64_t>(rates_.size());
+  const std::vector<float> rates = learning_rates(step, rate);
+  const auto count = static_cast<std::int64_t>(rates.size());
   if (!device_step_.defined()) device_step_ = context.empty(DType::i64, {1});
   if (!device_rates_.defined() || device_rates_.elements() != count)
     device_rates_ = context.empty(DType::f32, {count});
-  ops::copy_from_host<float>(context, rates_, device_rates_);
+  ops::copy_from_host<float>(context, rates, device_rates_);
   ops::write_scalar<std::int64_t>(context, step, device_step_);
 }
 
 void Optimizer::apply(ExecutionContext& context, const Tensor& gate,
                       const std::function<void(std::size_t)>& updated) {
   SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
-  if (!demo_) {
+  if (demo_)
+    demo_->update(context, gate, rates_of_parameters(), between_);
+  else
     update_adamw(context, gate, updated);
-  } else if (context.device().kind == DeviceKind::meta) {  // planned with an open gate
-    demo_->update(context, 1.0f, rates_of_parameters());
-  } else if (const auto decided = ops::copy_to_host<float>(context, gate); decided[0] != 0.0f) {
-    demo_->update(context, decided[1], rates_of_parameters());
-  }
   store_.weights_changed();
 }
 
@@ -235,7 +231,7 @@ void Optimizer::update_adamw(ExecutionContext& context, const Tensor& gate,
     const Parameter& parameter = *store_.parameters()[index];
     if (store_.sharded()) tell_down_to(run.bucket + 1);
     const std::int64_t count = run.flat.elements();
-    step.lr = device_rates_.slice(0, static_cast<std::int64_t>(group_of_[index]), 1);
+    step.lr = device_rate_of(index);
     step.weight_decay = weight_decay_of(index);
     step.rounding = rounding;
     Tensor weights = store_.master().slice(0, run.master, count);

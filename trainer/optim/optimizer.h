@@ -23,12 +23,16 @@ class Optimizer {
   Optimizer(const config::JobConfig& job, ParameterStore& store) : job_(job), store_(store) {}
 
   /// Call before the store is finalized: sets what it keeps for this optimizer. ErrorCode::config
-  /// if the device or the layout does not support the optimizer.
-  Result<> prepare(ExecutionContext& context, const Layout& layout);
+  /// if the layout does not support the optimizer.
+  Result<> prepare(const Layout& layout);
   /// Call after the store is finalized and before the first update. `layout` must outlive it.
   void begin(ExecutionContext& context, const Layout& layout);
   /// Whether gradients are not reduced over the ranks that hold the same parameters.
   bool own_gradients() const { return store_.own_momentum().has_value(); }
+  /// Sets what performs the exchange within an update (DeMo's, between its members). A repeated
+  /// update performs it at this point every time (RepeatedWork::between). If unset, it is performed
+  /// at once.
+  void set_between(DemoExchange::Between between) { between_ = std::move(between); }
 
   /// Assigns parameters to groups. ErrorCode::config for a pattern that matches no parameter, for a
   /// parameter that two groups include, and for a group of which nothing is trained.
@@ -61,6 +65,7 @@ class Optimizer {
   /// The same in two parts: set_step() writes what differs between steps to the device, and apply()
   /// performs the update from there, with the same work in every step.
   void set_step(ExecutionContext& context, std::int64_t step, double rate = 1.0);
+  /// The exchange of DeMo is collective over the replicas, also if the gate is closed.
   void apply(ExecutionContext& context, const Tensor& gate,
              const std::function<void(std::size_t bucket)>& updated = {});
 
@@ -80,6 +85,8 @@ class Optimizer {
   /// Learning rates of a step of the schedule: of parameters in no group, then by group.
   std::vector<float> learning_rates(std::int64_t schedule_step, double rate) const;
   float weight_decay_of(std::size_t parameter) const;
+  /// Learning rate of a parameter, f32 [1] on the device, for the step that was set.
+  Tensor device_rate_of(std::size_t parameter) const;
   /// Rates by parameter, for the step that was set.
   std::vector<DemoExchange::Rates> rates_of_parameters() const;
   void update_adamw(ExecutionContext& context, const Tensor& gate,
@@ -88,12 +95,11 @@ class Optimizer {
   const config::JobConfig& job_;
   ParameterStore& store_;
   std::vector<config::TrainingGroup> groups_;
-  std::vector<std::size_t> group_of_;         // by parameter: 0 = none, else 1 + index of the group
-  std::unique_ptr<DemoExchange> demo_;        // if that is the optimizer
+  std::vector<std::size_t> group_of_;   // by parameter: 0 = none, else 1 + index of the group
+  std::unique_ptr<DemoExchange> demo_;  // if that is the optimizer
+  DemoExchange::Between between_;
   std::vector<std::uint64_t> rounding_keys_;  // by parameter, for moments in bf16
-  // Of the step that was set: its learning rates, on the host and as f32 on the device, and its
-  // number, i64 [1] on the device.
-  std::vector<float> rates_;
+  // Of the step that was set, on the device: its learning rates, f32, and its number, i64 [1].
   Tensor device_rates_, device_step_;
 };
 

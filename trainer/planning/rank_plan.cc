@@ -115,7 +115,7 @@ class MetaRank {
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
     store_.share(share_rules(job_, layout_));
-    SORTIE_TRY(optimizer_.prepare(context_, layout_));
+    SORTIE_TRY(optimizer_.prepare(layout_));
     // With one micro-batch each copy is used only once; gathered weights are released after use.
     context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers());
     store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,

@@ -47,7 +47,7 @@ void add_updated(Assembled& state, const config::JobConfig& job, CutPlace place,
   if (share.count > 1) store.shard(share);
   const Layout layout(job.topology, 0, 1);
   Optimizer optimizer(job, store);
-  REQUIRE(optimizer.prepare(context, layout));
+  REQUIRE(optimizer.prepare(layout));
   store.finalize(context, DType::f32, share.count * kLineElements, true);
   optimizer.begin(context, layout);
   REQUIRE(optimizer.assign_groups());

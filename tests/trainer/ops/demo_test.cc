@@ -8,6 +8,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "tests/support/open_gate.h"
 #include "tests/trainer/ops/op_test.h"
 #include "trainer/ops/cpu/demo_block.h"
 
@@ -280,6 +281,17 @@ TEST_CASE("DeMo: sides are cut into as few equal parts as the chunk allows") {
 
 namespace {
 
+/// A gate and rates as tensors of the device.
+Tensor rate_of(ExecutionContext& context, float value) {
+  return ops::tensor_from_host<float>(context, std::array{value}, {1});
+}
+ops::DemoSend send_step(ExecutionContext& context, float decay, float lr, float factor = 1.0f) {
+  return {decay, rate_of(context, lr), test::open_gate(context, 0.9, 0.99, 1, factor)};
+}
+ops::DemoMove move_step(ExecutionContext& context, float lr, float weight_decay) {
+  return {rate_of(context, lr), weight_decay, test::open_gate(context, 0.9, 0.99, 1)};
+}
+
 Values block_of(const Values& matrix, std::int64_t columns, std::int64_t row, std::int64_t rows,
                 std::int64_t column, std::int64_t width) {
   Values block;
@@ -300,7 +312,7 @@ TEST_CASE("DeMo: what is sent leaves the momentum, and nothing else does") {
                  grad = random_values(DType::f32, 2, count);
     Tensor momentum = make_tensor(v.context, DType::f32, {count}, before);
     Tensor message = v.context.zeros(DType::u8, {blocks.message_bytes()});
-    ops::demo_send(v.context, {0.9f, 0.5f}, blocks,
+    ops::demo_send(v.context, send_step(v.context, 0.9f, 0.5f), blocks,
                    make_tensor(v.context, DType::f32, {count}, grad), momentum, message);
     const Values after = values_of(momentum);
     const auto bytes = numbers_of<std::uint8_t>(message);
@@ -348,7 +360,7 @@ TEST_CASE("DeMo: weights move by the sign of the mean of what was sent, by hand"
     for (std::int64_t member = 0; member < members; ++member) {
       Tensor momentum = v.context.zeros(DType::f32, {count});
       Tensor message = mine.slice(0, member, 1).view({blocks.message_bytes()});
-      ops::demo_send(v.context, {0.9f, 1.0f}, blocks,
+      ops::demo_send(v.context, send_step(v.context, 0.9f, 1.0f), blocks,
                      make_tensor(v.context, DType::f32, {count},
                                  random_values(20 + static_cast<std::uint64_t>(member), count)),
                      momentum, message);
@@ -357,7 +369,8 @@ TEST_CASE("DeMo: weights move by the sign of the mean of what was sent, by hand"
     Tensor weights = make_tensor(v.context, DType::f32, {count}, before);
     Tensor copies = v.context.zeros(DType::bf16, {count}), none;
     const bool narrow = v.dtype == DType::bf16;
-    ops::demo_move(v.context, {0.01f, 0.1f}, blocks, mine, weights, narrow ? copies : none);
+    ops::demo_move(v.context, move_step(v.context, 0.01f, 0.1f), blocks, mine, weights,
+                   narrow ? copies : none);
     const Values after = values_of(weights);
     std::size_t clear = 0;
     for (std::int64_t number = 0; number < 2; ++number) {
@@ -398,10 +411,10 @@ TEST_CASE("DeMo: a momentum that is not finite makes its block's weights NaN, an
   Tensor momentum = context.zeros(DType::f32, {64 * 128});
   Tensor message = context.zeros(DType::u8, {1, blocks.message_bytes()}), none;
   Tensor flat = message.view({blocks.message_bytes()});
-  ops::demo_send(context, {0.9f, 1.0f}, blocks, make_tensor(context, DType::f32, {64 * 128}, grad),
-                 momentum, flat);
+  ops::demo_send(context, send_step(context, 0.9f, 1.0f), blocks,
+                 make_tensor(context, DType::f32, {64 * 128}, grad), momentum, flat);
   Tensor weights = make_tensor(context, DType::f32, {64 * 128}, Values(64 * 128, 1.0));
-  ops::demo_move(context, {0.01f, 0.0f}, blocks, message, weights, none);
+  ops::demo_move(context, move_step(context, 0.01f, 0.0f), blocks, message, weights, none);
   const Values after = values_of(weights);
   std::size_t broken = 0;
   for (std::size_t i = 0; i < after.size(); ++i) {
@@ -409,6 +422,134 @@ TEST_CASE("DeMo: a momentum that is not finite makes its block's weights NaN, an
     broken += std::isnan(after[i]);
   }
   CHECK(broken > 0);
+}
+
+TEST_CASE("DeMo: a step whose gate is closed changes nothing, and a factor scales its gradients") {
+  ExecutionContext context(1, test::device());
+  const DemoBlocks blocks{.rows = 20, .columns = 33, .chunk = 16, .top_k = 5};
+  const std::int64_t count = blocks.rows * blocks.columns;
+  const Values before = random_values(DType::f32, 1, count);
+  const Values grad = random_values(DType::f32, 2, count);
+  struct Step {
+    Values momentum, weights, copies;
+    std::vector<std::uint8_t> messages;
+  };
+  const auto run = [&](float lr, const Tensor& gate) {
+    Tensor momentum = make_tensor(context, DType::f32, {count}, before);
+    Tensor weights = make_tensor(context, DType::f32, {count}, before);
+    Tensor copies = context.zeros(DType::bf16, {count});
+    Tensor messages = context.zeros(DType::u8, {1, blocks.message_bytes()});
+    Tensor message = messages.view({blocks.message_bytes()});
+    ops::demo_send(context, {0.9f, rate_of(context, lr), gate}, blocks,
+                   make_tensor(context, DType::f32, {count}, grad), momentum, message);
+    ops::demo_move(context, {rate_of(context, 0.01f), 0.1f, gate}, blocks, messages, weights,
+                   copies);
+    return Step{values_of(momentum), values_of(weights), values_of(copies),
+                numbers_of<std::uint8_t>(messages)};
+  };
+  std::array<float, ops::kGateValues> closed{0.0f, 1.0f, 1.0f, 1.0f};
+  const Step skipped = run(0.5f, ops::tensor_from_host<float>(context, closed, {ops::kGateValues}));
+  CHECK(skipped.momentum == before);
+  CHECK(skipped.weights == before);
+  CHECK(skipped.copies == Values(before.size()));
+  CHECK(skipped.messages == std::vector<std::uint8_t>(skipped.messages.size()));
+  const Step whole = run(0.5f, test::open_gate(context, 0.9, 0.99, 1));
+  const Step scaled = run(2.0f, test::open_gate(context, 0.9, 0.99, 1, 0.25f));
+  CHECK(whole.momentum != before);
+  CHECK(scaled.momentum == whole.momentum);
+  CHECK(scaled.messages == whole.messages);
+  CHECK(scaled.weights == whole.weights);
+}
+
+namespace {
+
+/// What two steps of three members with different momenta leave: messages, then the momenta of all,
+/// weights and copies in bf16 as bits.
+std::vector<std::uint8_t> state_after_steps(
+    ExecutionContext& context, const DemoBlocks& blocks,
+    const std::function<void(int member, Values& grad)>& change) {
+  constexpr int kMembers = 3;
+  const std::int64_t count = blocks.rows * blocks.columns;
+  std::vector<Tensor> momenta;
+  for (std::uint64_t i = 0; i < kMembers; ++i)
+    momenta.push_back(make_tensor(context, DType::f32, {count}, random_values(40 + i, count)));
+  Tensor weights = make_tensor(context, DType::f32, {count}, random_values(50, count));
+  Tensor copies = context.zeros(DType::bf16, {count});
+  Tensor messages = context.zeros(DType::u8, {kMembers, blocks.message_bytes() + 3});
+  const Tensor part = messages.slice(1, 1, blocks.message_bytes());
+  std::vector<std::uint8_t> all;
+  const auto add = [&](const Tensor& tensor) {
+    for (const std::byte one : memory_of(tensor)) all.push_back(static_cast<std::uint8_t>(one));
+  };
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    for (int i = 0; i < kMembers; ++i) {
+      Values grad = random_values(60 + 10 * step + static_cast<std::uint64_t>(i), count);
+      if (step == 1) change(i, grad);
+      Tensor message = part.slice(0, i, 1).view({blocks.message_bytes()});
+      ops::demo_send(context, send_step(context, 0.95f, 0.7f, 0.9f), blocks,
+                     make_tensor(context, DType::f32, {count}, grad),
+                     momenta[static_cast<std::size_t>(i)], message);
+    }
+    ops::demo_move(context, move_step(context, 0.01f, 0.1f), blocks, part, weights, copies);
+    add(messages);
+  }
+  for (const Tensor& momentum : momenta) add(momentum);
+  add(weights);
+  add(copies);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("DeMo: a GPU has the CPU's bits: messages, momenta, weights and copies" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  struct Case {
+    DemoBlocks blocks;
+    const char* gradients = "random";
+  };
+  for (const Case& one :
+       {Case{{.rows = 64, .columns = 64}}, Case{{.rows = 67, .columns = 100, .top_k = 9}},
+        Case{{.rows = 1, .columns = 200}}, Case{{.rows = 130, .columns = 1, .top_k = 7}},
+        Case{{.rows = 3, .columns = 64, .top_k = 1}},
+        Case{{.rows = 33, .columns = 17, .chunk = 16, .top_k = 256}},
+        Case{{.rows = 64, .columns = 64, .top_k = 4096}}, Case{{.rows = 1, .columns = 1}},
+        Case{{.rows = 48, .columns = 64, .top_k = 21}, "zero"},
+        Case{{.rows = 40, .columns = 130, .top_k = 33}, "constant"},
+        Case{{.rows = 40, .columns = 130, .top_k = 33}, "tiny"}}) {
+    CAPTURE(one.blocks.rows);
+    CAPTURE(one.blocks.columns);
+    CAPTURE(one.blocks.top_k);
+    CAPTURE(std::string(one.gradients));
+    const std::string kind = one.gradients;
+    const auto change = [&](int member, Values& grad) {
+      // With the momenta decayed and the gradients large, these decide what is sent.
+      if (kind == "zero") std::ranges::fill(grad, 0.0);
+      if (kind == "constant") std::ranges::fill(grad, member == 1 ? -1e6 : 1e6);
+      if (kind == "tiny")
+        for (double& value : grad) value *= 1e-33;
+    };
+    ExecutionContext gpu(1, test::device()), cpu(1, Device{});
+    const auto here = state_after_steps(gpu, one.blocks, change);
+    const auto there = [&] {
+      const test::OnDevice chosen(Device{});
+      return state_after_steps(cpu, one.blocks, change);
+    }();
+    REQUIRE(here.size() == there.size());
+    CHECK(std::memcmp(here.data(), there.data(), here.size()) == 0);
+  }
+}
+
+TEST_CASE("DeMo: equal coefficients are sent in their order, on every device") {
+  ExecutionContext context(1, test::device());
+  const DemoBlocks blocks{.rows = 2, .columns = 8, .chunk = 8, .top_k = 6};
+  Tensor momentum = context.zeros(DType::f32, {16});
+  Tensor message = context.zeros(DType::u8, {blocks.message_bytes()});
+  ops::demo_send(context, send_step(context, 0.9f, 1.0f), blocks,
+                 make_tensor(context, DType::f32, {16}, Values(16, 0.0)), momentum, message);
+  // All are 0: the scale is 0, and the first six are listed with values of 0.
+  CHECK(numbers_of<std::uint8_t>(message) == std::vector<std::uint8_t>{0, 0, 0x00, 0x10, 0x00, 0x02,
+                                                                       0x30, 0x00, 0x04, 0x50, 0x00,
+                                                                       0, 0, 0, 0, 0, 0});
 }
 
 TEST_CASE("DeMo has the same bits on any number of threads and every instruction set") {
@@ -420,10 +561,10 @@ TEST_CASE("DeMo has the same bits on any number of threads and every instruction
     Tensor message = messages.view({blocks.message_bytes()});
     Tensor weights = make_tensor(context, DType::f32, {count}, random_values(2, count));
     for (std::uint64_t step = 0; step < 3; ++step) {
-      ops::demo_send(context, {0.99f, 0.1f}, blocks,
+      ops::demo_send(context, send_step(context, 0.99f, 0.1f), blocks,
                      make_tensor(context, DType::f32, {count}, random_values(3 + step, count)),
                      momentum, message);
-      ops::demo_move(context, {0.01f, 0.1f}, blocks, messages, weights, none);
+      ops::demo_move(context, move_step(context, 0.01f, 0.1f), blocks, messages, weights, none);
     }
     Values all = values_of(weights);
     const Values momenta = values_of(momentum);
@@ -432,7 +573,7 @@ TEST_CASE("DeMo has the same bits on any number of threads and every instruction
   };
   check_same_bits(kAnyThreads, make);
   Values first;
-  for (const ops::Isa isa : isas()) {
+  for (const ops::Isa isa : test::on_gpu() ? std::vector<ops::Isa>() : isas()) {
     ExecutionContext context(1, test::device());
     ops::use_isa(context, isa);
     const Values values = make(context);

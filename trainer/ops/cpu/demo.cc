@@ -81,6 +81,9 @@ std::size_t mean_of(const DemoBlock& block, const DemoBlocks& blocks, const Tens
 void CpuBackend::demo_send(ExecutionContext& context, const DemoSend& step,
                            const DemoBlocks& blocks, const Tensor& grad, Tensor& momentum,
                            Tensor& message) {
+  const float* const gate = step.gate.data<float>();
+  if (gate[0] == 0.0f) return;
+  const float rate = *step.lr.data<float>() * gate[1];
   const DemoKernels& kernels = demo_kernels(isa_of(context));
   const float* const gradients = grad.data<float>();
   float* const moments = momentum.data<float>();
@@ -94,7 +97,7 @@ void CpuBackend::demo_send(ExecutionContext& context, const DemoSend& step,
       float* const m = moments + place.first + r * line;
       const float* const g = gradients + place.first + r * line;
       float* const x = room.values + r * kDemoLine;
-      kernels.mix(step.decay, step.rate, g, m, x, place.columns);
+      kernels.mix(step.decay, rate, g, m, x, place.columns);
       std::fill(x + place.columns, x + kDemoLine, 0.0f);
     }
     block.transform(room);
@@ -117,11 +120,12 @@ void CpuBackend::demo_send(ExecutionContext& context, const DemoSend& step,
 void CpuBackend::demo_move(ExecutionContext& context, const DemoMove& step,
                            const DemoBlocks& blocks, const Tensor& messages, Tensor& w,
                            Tensor& compute) {
+  if (step.gate.data<float>()[0] == 0.0f) return;
   const DemoKernels& kernels = demo_kernels(isa_of(context));
   float* const weights = w.data<float>();
   std::uint16_t* const copies = compute.defined() ? &compute.data<bf16>()->bits : nullptr;
   const std::int64_t line = blocks.columns;
-  const float decay = step.lr * step.weight_decay;
+  const float lr = *step.lr.data<float>(), decay = lr * step.weight_decay;
   parallel_tasks(context, blocks.count(), [&](std::int64_t number, int) {
     const Place place = place_of(blocks, number);
     const DemoBlock block(kernels, place.rows, place.columns);
@@ -132,7 +136,7 @@ void CpuBackend::demo_move(ExecutionContext& context, const DemoMove& step,
     for (std::int64_t r = 0; r < place.rows; ++r) {
       const std::int64_t first = place.first + r * line;
       const float* const q = room.values + r * kDemoLine;
-      kernels.move(decay, step.lr, q, weights + first, copies == nullptr ? nullptr : copies + first,
+      kernels.move(decay, lr, q, weights + first, copies == nullptr ? nullptr : copies + first,
                    place.columns);
     }
   });

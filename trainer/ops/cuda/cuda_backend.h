@@ -159,6 +159,10 @@ class CudaBackend final : public Backend {
   void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) override;
   void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad, Tensor& m,
              Tensor& v, Tensor& compute) override;
+  void demo_send(Context& context, const DemoSend& step, const DemoBlocks& blocks,
+                 const Tensor& grad, Tensor& momentum, Tensor& message) override;
+  void demo_move(Context& context, const DemoMove& step, const DemoBlocks& blocks,
+                 const Tensor& messages, Tensor& w, Tensor& compute) override;
 
  private:
   CudaBackend(Device device, const cudaDeviceProp& properties);

@@ -268,12 +268,22 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
 inline unsigned __reduce_min_sync(unsigned, unsigned value) {
   return emulated_cuda::best_of_lanes(value, std::less<unsigned>());
 }
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+  unsigned all[32], sum = 0;
+  std::memcpy(all, emulated_cuda::exchange_in_warp(&value, sizeof value), sizeof all);
+  for (const unsigned other : all) sum += other;
+  return sum;
+}
 /// Ends the kernel, and all that uses the GPU, with an error.
 [[noreturn]] inline void __trap() {
   emulated_cuda::trap();
 }
 inline int __popc(unsigned bits) {
   return __builtin_popcount(bits);
+}
+/// Number of the lowest bit that is set, from 1; 0 if none is.
+inline int __ffs(int bits) {
+  return __builtin_ffs(bits);
 }
 
 inline float __uint_as_float(std::uint32_t bits) {
