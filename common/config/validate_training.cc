@@ -78,10 +78,6 @@ void check_demo(const JobConfig& job, Violations& found) {
     refuse("trainer.memory_checkpoint_interval",
            "hosts keep each other's state in memory by what replicas have alike, and with "
            "optimizer.name = \"demo\" every rank has a momentum of its own; set it to 0");
-  if (job.trainer.device == "cuda")
-    refuse("trainer.device",
-           "optimizer.name = \"demo\" computes on CPUs alone; use \"cpu\", or optimizer.name = "
-           "\"adamw\"");
 }
 
 /// Checks the policy that `key` sets for bad steps. A rollback goes back at least `least` steps.
