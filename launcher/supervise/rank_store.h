@@ -1,6 +1,6 @@
 // RankStore: a small key-value store through which the ranks of an attempt find each other before
-// they are connected. Questions are lines on SORTIE_SOCKET; the answer (wire::RankAnswer) has the
-// same number:
+// they are connected, and ask each other when a collective makes no progress. Questions are lines
+// on SORTIE_SOCKET; the answer (wire::RankAnswer) has the same number:
 //   {"type":"store","number":7,"do":"put","key":K,"value":V}  ->  {"type":"stored","number":7}
 //   {"type":"store","number":8,"do":"get","key":K}            ->
 //   {"type":"stored","number":8,"value":V}

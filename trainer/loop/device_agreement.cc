@@ -8,10 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/config/hostlist.h"
-#include "common/cpu/cpu_list.h"
 #include "trainer/loop/world.h"
 #include "trainer/metrics/launcher_store.h"
+#include "trainer/parallel/rank_set.h"
 
 namespace sortie::trainer {
 namespace {
@@ -48,28 +47,9 @@ DeviceClaim parse_claim(const std::string& text) {
   return {member("host"), member("device"), member("why_cpu")};
 }
 
-/// Ranks that have something in common.
-struct Alike {
-  cpu::CpuList ranks;  // sorted
-  std::set<std::string> hosts;
-
-  void add(std::size_t rank, const std::string& host) {
-    ranks.push_back(static_cast<std::uint32_t>(rank));
-    if (!host.empty()) hosts.insert(host);
-  }
-  std::string rank_text() const {
-    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", cpu::cpu_list_text(ranks));
-  }
-  std::string host_text() const { return config::fold_host_names({hosts.begin(), hosts.end()}); }
-  /// "ranks 0-2,4 (h[01-03])"
-  std::string text() const {
-    return hosts.empty() ? rank_text() : fmt::format("{} ({})", rank_text(), host_text());
-  }
-};
-
 /// What to do with hosts whose devices are not those of the others. Empty if all hosts are.
-std::string leave_out(const Alike& ranks, const std::set<std::string>& all_hosts, bool launched) {
-  if (ranks.hosts.empty() || ranks.hosts == all_hosts) return "";
+std::string leave_out(const RankSet& ranks, const std::set<std::string>& all_hosts, bool launched) {
+  if (ranks.hosts().empty() || ranks.hosts() == all_hosts) return "";
   return launched ? fmt::format("leave out {0} (--exclude '{0}')", ranks.host_text())
                   : fmt::format("leave out {}", ranks.host_text());
 }
@@ -77,13 +57,13 @@ std::string leave_out(const Alike& ranks, const std::set<std::string>& all_hosts
 }  // namespace
 
 std::string device_difference(const std::vector<DeviceClaim>& by_rank, bool launched) {
-  std::map<std::string, Alike> devices;
-  std::map<std::string, Alike> reasons;
+  std::map<std::string, RankSet> devices;
+  std::map<std::string, RankSet> reasons;
   std::set<std::string> hosts;
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
     const DeviceClaim& claim = by_rank[rank];
-    devices[claim.device].add(rank, claim.host);
-    if (!claim.why_cpu.empty()) reasons[claim.why_cpu].add(rank, claim.host);
+    devices[claim.device].add(static_cast<int>(rank), claim.host);
+    if (!claim.why_cpu.empty()) reasons[claim.why_cpu].add(static_cast<int>(rank), claim.host);
     if (!claim.host.empty()) hosts.insert(claim.host);
   }
   if (devices.size() <= 1) return "";
@@ -103,7 +83,7 @@ std::string device_difference(const std::vector<DeviceClaim>& by_rank, bool laun
   const auto on_cpu = devices.find("cpu");
   if (on_cpu == devices.end()) {
     const auto fewest = std::ranges::min_element(
-        devices, {}, [](const auto& entry) { return entry.second.ranks.size(); });
+        devices, {}, [](const auto& entry) { return entry.second.size(); });
     const std::string advice = leave_out(fewest->second, hosts, launched);
     return text +
            "; results of different GPUs differ in their last bits, and replicas with them; " +
@@ -112,7 +92,7 @@ std::string device_difference(const std::vector<DeviceClaim>& by_rank, bool laun
   const std::string advice = leave_out(on_cpu->second, hosts, launched);
   return text +
          fmt::format("; repair {}, {}, or set trainer.device = \"cpu\" to train without GPUs",
-                     on_cpu->second.ranks.size() == 1 ? "that GPU" : "those GPUs",
+                     on_cpu->second.size() == 1 ? "that GPU" : "those GPUs",
                      advice.empty() ? "set the slots of the host to GPUs that work" : advice);
 }
 
@@ -137,16 +117,16 @@ Result<std::string> compare_by_launcher(const RankContext& rank, const DeviceCla
     keys.push_back(device_key(other));
   SORTIE_ASSIGN_OR_RETURN(const auto texts, store.get_all(keys, limit));
   std::vector<DeviceClaim> claims = {mine};
-  Alike missing;
+  RankSet missing;
   for (const auto& text : texts) {
-    if (!text) missing.add(claims.size(), "");
+    if (!text) missing.add(static_cast<int>(claims.size()), "");
     claims.push_back(text ? parse_claim(*text) : DeviceClaim{});
   }
-  if (!missing.ranks.empty())
+  if (!missing.empty())
     return fail(ErrorCode::timeout,
                 fmt::format("{} {} not chosen a device within SORTIE_COMM_TIMEOUT ({} s): see what "
                             "happened there; a GPU that does not answer blocks its rank",
-                            missing.rank_text(), missing.ranks.size() == 1 ? "has" : "have",
+                            missing.rank_text(), missing.size() == 1 ? "has" : "have",
                             std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
   const std::string difference = device_difference(claims, true);
   nlohmann::json verdict;

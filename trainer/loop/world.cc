@@ -8,6 +8,7 @@
 #include <random>
 
 #include "common/base/host_name.h"
+#include "trainer/loop/launcher_inquiry.h"
 #include "trainer/metrics/launcher_store.h"
 #include "trainer/parallel/device_communicator.h"
 #include "trainer/parallel/engine.h"
@@ -92,6 +93,14 @@ Result<std::unique_ptr<Communicator>> make_tcp_world(const RankContext& rank) {
   return make_socket_communicator(rank.rank, rank.world_size, place, std::move(listener), limit);
 }
 
+RunPlace place_of(const RankContext& rank) {
+  RunPlace place{.host = rank.host,
+                 .position = [marks = rank.marks] { return position_text(marks->look()); }};
+  if (!rank.socket_path.empty())
+    place.inquiry = std::make_shared<LauncherInquiry>(rank.socket_path, rank.rank, rank.world_size);
+  return place;
+}
+
 /// Whether Open MPI's mpirun has started this process as a rank of this job.
 bool started_by_mpirun(const RankContext& rank) {
   return variable("OMPI_COMM_WORLD_SIZE") == std::to_string(rank.world_size);
@@ -137,7 +146,8 @@ Result<std::unique_ptr<Communicator>> make_world(const std::string& backend,
     if (met == nullptr) {
       SORTIE_ASSIGN_OR_RETURN(met, make_tcp_world(rank));
     }
-    return make_device_communicator(std::move(met), cuda_module().groups(), rank.compute.device);
+    return make_device_communicator(std::move(met), cuda_module().groups(), rank.compute.device,
+                                    place_of(rank));
   }
   if (met_by_mpi) return met;
   met.reset();

@@ -40,7 +40,13 @@ Result<> write_line(int socket, const std::string& line) {
 // All processes that listen on a rank's socket receive the answers of all, so each begins with
 // numbers of its own.
 LauncherStore::LauncherStore(Fd socket)
-    : socket_(std::move(socket)), number_(std::uint64_t{std::random_device()()} << 20) {}
+    : socket_(std::move(socket)),
+      number_(std::uint64_t{std::random_device()()} << 20),
+      again_(kAskAgain) {}
+
+void LauncherStore::interrupt() const {
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
 
 Result<LauncherStore> LauncherStore::open(const std::string& socket_path) {
   sockaddr_un address{};
@@ -126,7 +132,7 @@ Result<> LauncherStore::ask(std::span<Question> questions, std::chrono::millisec
     if (now >= again) {
       for (const Question& one : questions)
         if (!one.answer) SORTIE_TRY(write_line(socket_.get(), one.line));
-      again = now + kAskAgain;
+      again = now + again_;
     }
     const auto wait =
         std::chrono::duration_cast<std::chrono::milliseconds>(std::min(again, deadline) - now);

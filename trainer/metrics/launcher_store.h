@@ -1,5 +1,6 @@
 // LauncherStore: lets the ranks of an attempt exchange small texts under keys through the launcher
-// (launcher/supervise/rank_store.h), over a separate connection to SORTIE_SOCKET.
+// (launcher/supervise/rank_store.h), over a separate connection to SORTIE_SOCKET. Except for
+// interrupt(), an object is used by one thread.
 #pragma once
 
 #include <chrono>
@@ -19,6 +20,12 @@ class LauncherStore {
   /// ErrorCode::lost if `socket_path` does not accept the connection; ErrorCode::config if it is
   /// not a valid path.
   static Result<LauncherStore> open(const std::string& socket_path);
+
+  /// Time after which a question without an answer is repeated, 2 s by default. For a get() that
+  /// may wait as long as the run lasts.
+  void repeat_every(std::chrono::milliseconds time) { again_ = time; }
+  /// Makes a call that blocks, and all later ones, return ErrorCode::lost. Thread-safe.
+  void interrupt() const;
 
   /// Stores `value` under `key`. A key keeps its first value. All calls block for the launcher's
   /// answer, up to `limit`. ErrorCode::timeout: no answer within `limit`; ErrorCode::lost: the
@@ -51,6 +58,7 @@ class LauncherStore {
   Fd socket_;
   std::string pending_;
   std::uint64_t number_;  // of the last question
+  std::chrono::milliseconds again_;
 };
 
 }  // namespace sortie::trainer

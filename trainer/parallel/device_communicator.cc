@@ -22,7 +22,7 @@ class DeviceCommunicator final : public Communicator {
       : rank_(std::move(rank)),
         host_(static_cast<GroupCommunicator*>(host.release())),
         group_(std::move(group)) {
-    if (group_) rank_->watch.add(*group_);
+    if (group_) rank_->watch.add(*group_, host_->ranks());
   }
   ~DeviceCommunicator() override {
     if (!group_) return;
@@ -148,9 +148,9 @@ class DeviceCommunicator final : public Communicator {
     check_sound(*rank_, *host_);
     const std::uint64_t sequence =
         host_->number_exchange(Collective::exchange, dtype, send_counts, receive_counts);
-    if (kept.empty()) return nothing();
-    return in_flight(host_->label(Collective::exchange, sequence), DeviceWatch::Kind::collective,
-                     std::move(kept), ready, [&](const WhileWaiting& waiting) {
+    if (kept.empty()) return nothing(sequence);
+    return in_flight(collective_name(Collective::exchange), sequence, std::move(kept), ready,
+                     [&](const WhileWaiting& waiting) {
                        return group_->exchange(sends, receives, ready, waiting);
                      });
   }
@@ -162,9 +162,12 @@ class DeviceCommunicator final : public Communicator {
     // A group of one needs no DeviceGroup.
     if (group_) {
       check_sound(*rank_, *host_);
-      attempt(fmt::format("split of group {} into {}", this->name(), name), [&](auto& waiting) {
+      const std::string what = fmt::format("split of group {} into {}", this->name(), name);
+      rank_->watch.call_began(what);
+      attempt(what, nullptr, [&](auto& waiting) {
         group = group_->split(host && host->size() > 1 ? color : -1, key, name, waiting);
       });
+      rank_->watch.call_ended();
     }
     if (!host) return nullptr;
     return std::make_unique<DeviceCommunicator>(rank_, std::move(host), std::move(group));
@@ -213,12 +216,13 @@ class DeviceCommunicator final : public Communicator {
   }
 
   /// Calls `call` with a function that ends futile waits. If it fails, aborts all groups of the
-  /// rank.
+  /// rank. `begins`: the collective that the call begins, or nullptr.
   template <class Call>
-  void attempt(const std::string& what, const Call& call) {
+  void attempt(const std::string& what, const CollectiveName* begins, const Call& call) {
     DeviceWait wait(*rank_, *host_);
-    const WhileWaiting waiting = [&wait] {
-      if (const std::string why = wait.call_failed(); !why.empty()) throw CommunicatorError(why);
+    const WhileWaiting waiting = [&wait, begins] {
+      if (const std::string why = wait.call_failed(begins); !why.empty())
+        throw CommunicatorError(why);
     };
     try {
       call(waiting);
@@ -236,20 +240,19 @@ class DeviceCommunicator final : public Communicator {
     check_tensors(input, output);
     check_sound(*rank_, *host_);
     const std::uint64_t sequence = host_->number(collective, input.elements(), input.dtype(), root);
-    if (input.elements() == 0) return nothing();
+    if (input.elements() == 0) return nothing(sequence);
     return in_flight(collective, sequence, input, output, ready, call);
   }
   /// A collective without elements.
-  Handle nothing() {
-    rank_->watch.reached_one();
+  Handle nothing(std::uint64_t sequence) {
+    rank_->watch.passed(*group_, sequence);
     return std::make_unique<NoDeviceWork>();
   }
 
   template <class Call>
   Handle in_flight(Collective collective, std::uint64_t sequence, const Tensor& input,
                    const Tensor& output, const Event& ready, const Call& call) {
-    return in_flight(host_->label(collective, sequence), DeviceWatch::Kind::collective,
-                     {input, output}, ready, call);
+    return in_flight(collective_name(collective), sequence, {input, output}, ready, call);
   }
 
   /// The debug mode does not compare the two ends, because neither waits for the other.
@@ -258,17 +261,23 @@ class DeviceCommunicator final : public Communicator {
                        const Call& call) {
     check_tensors(values, values);
     check_sound(*rank_, *host_);
-    return in_flight(fmt::format("{} {}", direction, messages_++), DeviceWatch::Kind::message,
-                     {values}, ready, call);
+    return in_flight(direction, messages_++, {values}, ready, call, true);
   }
 
   template <class Call>
-  Handle in_flight(const std::string& label, DeviceWatch::Kind kind, std::vector<Tensor> kept,
-                   const Event& ready, const Call& call) {
-    std::string what = fmt::format("{} of group {} ({} ranks)", label, name(), size());
+  Handle in_flight(std::string_view operation, std::uint64_t number, std::vector<Tensor> kept,
+                   const Event& ready, const Call& call, bool message = false) {
+    CollectiveName collective{.group = name(),
+                              .first = host_->ranks().world_ranks[0],
+                              .size = size(),
+                              .operation = std::string(operation),
+                              .number = number,
+                              .message = message};
+    std::string what = collective.text();
     Event done;
-    attempt(what, [&](const WhileWaiting& waiting) { done = call(waiting); });
-    rank_->watch.started(*group_, kind, ready, done, what);
+    rank_->watch.call_began(what, collective);
+    attempt(what, &collective, [&](const WhileWaiting& waiting) { done = call(waiting); });
+    rank_->watch.started(*group_, std::move(collective), ready, done);
     return std::make_unique<DeviceHandle>(rank_, *host_, std::move(what), std::move(done),
                                           std::move(kept));
   }
@@ -280,24 +289,41 @@ class DeviceCommunicator final : public Communicator {
   std::uint64_t messages_ = 0;  // sent or received on a line
 };
 
+/// Checks that all ranks have the same library, and returns their hosts, by rank. Collective.
+Result<std::vector<std::string>> hosts_with(Communicator& world, const std::string& library,
+                                            const std::string& host) {
+  std::vector<std::string> hosts, libraries;
+  for (const std::string& text : world.all_gather(library + '\n' + host)) {
+    libraries.push_back(text.substr(0, text.find('\n')));
+    hosts.push_back(text.substr(libraries.back().size() + 1));
+  }
+  for (std::size_t other = 1; other < libraries.size(); ++other)
+    if (libraries[other] != libraries[0])
+      return fail(ErrorCode::unsupported,
+                  fmt::format("rank {} has {}, rank 0 has {}: install the same on every host",
+                              other, libraries[other], libraries[0]));
+  return hosts;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<Communicator> host,
-                                                               DeviceGroups& groups,
-                                                               Device device) {
+                                                               DeviceGroups& groups, Device device,
+                                                               RunPlace place) {
   try {
-    auto rank = std::make_shared<DeviceRank>(groups, device,
-                                             static_cast<GroupCommunicator&>(*host).counter());
+    auto& messages = static_cast<GroupCommunicator&>(*host);
+    WatchedRank watched{.rank = host->rank(), .waits_in = messages.long_wait()};
+    if (host->size() > 1) {
+      SORTIE_ASSIGN_OR_RETURN(watched.hosts, hosts_with(*host, groups.library(), place.host));
+      messages.name_hosts(watched.hosts);
+      watched.place = std::move(place);
+    }
+    auto rank =
+        std::make_shared<DeviceRank>(groups, device, messages.counter(), std::move(watched));
     std::unique_ptr<DeviceGroup> group;
     if (host->size() > 1) {
       const auto tell_all = [&](std::string text) { return host->all_gather(text)[0]; };
       const bool first = host->rank() == 0;
-      const auto libraries = host->all_gather(groups.library());
-      for (std::size_t other = 1; other < libraries.size(); ++other)
-        if (libraries[other] != libraries[0])
-          return fail(ErrorCode::unsupported,
-                      fmt::format("rank {} has {}, rank 0 has {}: install the same on every host",
-                                  other, libraries[other], libraries[0]));
       groups.adopt_settings(tell_all(first ? groups.settings() : ""));
       const std::string id = tell_all(first ? groups.new_id() : "");
       const auto limit = communication_limit();

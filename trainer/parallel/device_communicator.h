@@ -7,6 +7,7 @@
 
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/device_group.h"
+#include "trainer/parallel/peer_inquiry.h"
 
 namespace sortie::trainer {
 
@@ -21,8 +22,12 @@ namespace sortie::trainer {
 ///
 /// Communicator::begun() counts a collective between GPUs once the GPU has reached it, at most 50
 /// ms later.
+///
+/// If a collective makes no progress for SORTIE_COMM_TIMEOUT, or fails, the message names the ranks
+/// that are missing, their hosts and where they are, as far as `place` has the means.
 Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<Communicator> host,
-                                                               DeviceGroups& groups, Device device);
+                                                               DeviceGroups& groups, Device device,
+                                                               RunPlace place = {});
 
 /// Whether the tensors of a group are sent directly between GPUs. Required by the functions below
 /// (checked).

@@ -49,13 +49,17 @@ std::string DeviceWait::failed() {
   return failure.empty() ? given_up() : failure;
 }
 
-std::string DeviceWait::call_failed() {
+std::string DeviceWait::call_failed(const CollectiveName* begins) {
   if (std::string why = failed(); !why.empty()) return why;
   if (limit_.count() <= 0 || Clock::now() - begun_ <= limit_) return {};
+  const std::string found =
+      begins == nullptr ? "" : rank_.watch.ask_others(host_.ranks().world_ranks, *begins, false);
   return fmt::format(
-      "{} did not begin in {:g} s (ranks connect when they use a group first): see what happened "
-      "on the other ranks, or set SORTIE_COMM_TIMEOUT to more seconds; NCCL_DEBUG=INFO shows more",
-      rank_.groups.library(), limit_.count());
+      "{} did not begin in {:g} s (ranks connect when they use a group first): {}",
+      rank_.groups.library(), limit_.count(),
+      found.empty() ? "see what happened on the other ranks, or set SORTIE_COMM_TIMEOUT to more "
+                      "seconds; NCCL_DEBUG=INFO shows more"
+                    : found);
 }
 
 void DeviceWait::nap() const {

@@ -15,8 +15,11 @@ namespace sortie::trainer {
 /// State that all groups of a rank share.
 struct DeviceRank {
   /// `begun` counts the collectives that the rank has begun.
-  DeviceRank(DeviceGroups& made_by, Device gpu, std::shared_ptr<std::atomic<std::uint64_t>> begun)
-      : groups(made_by), device(gpu), watch(made_by, communication_limit(), std::move(begun)) {}
+  DeviceRank(DeviceGroups& made_by, Device gpu, std::shared_ptr<std::atomic<std::uint64_t>> begun,
+             WatchedRank watched)
+      : groups(made_by),
+        device(gpu),
+        watch(made_by, communication_limit(), std::move(begun), std::move(watched)) {}
   DeviceGroups& groups;
   const Device device;
   DeviceWatch watch;
@@ -42,8 +45,9 @@ class DeviceWait {
   /// Returns the failure that the watch has found, else given_up().
   std::string failed();
   /// Like failed(), for a call that the library continues in its own threads. The watch does not
-  /// cover such calls, so this also fails after SORTIE_COMM_TIMEOUT.
-  std::string call_failed();
+  /// cover such calls, so this also fails after SORTIE_COMM_TIMEOUT. `begins`: the collective that
+  /// the call begins, about which the other ranks are then asked; nullptr for another call.
+  std::string call_failed(const CollectiveName* begins);
   void nap() const;
 
  private:

@@ -1,7 +1,6 @@
 #include "trainer/parallel/engine.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +9,8 @@
 #include <cstdlib>
 #include <exception>
 #include <limits>
+
+#include "trainer/parallel/rank_set.h"
 
 namespace sortie::trainer {
 namespace {
@@ -35,6 +36,29 @@ std::chrono::duration<double> communication_limit() {
 namespace {
 
 std::atomic<bool> given_up{false};
+
+/// Tells other threads what this one waits for, once it has waited for a second.
+class TellsWait {
+ public:
+  TellsWait(LongWait& to, const Operation& operation) : to_(to), operation_(operation) {}
+  ~TellsWait() {
+    if (told_) to_.set("");
+  }
+  TellsWait(const TellsWait&) = delete;
+  TellsWait& operator=(const TellsWait&) = delete;
+  void idle(EngineClock::duration time) {
+    constexpr std::chrono::seconds kLong{1};
+    if (told_ || time < kLong) return;
+    to_.set(fmt::format("{} of group {} ({} ranks)", operation_.what(), operation_.group().name,
+                        operation_.group().size()));
+    told_ = true;
+  }
+
+ private:
+  LongWait& to_;
+  const Operation& operation_;
+  bool told_ = false;
+};
 
 struct Moving {
   bool& flag;
@@ -103,6 +127,7 @@ void Engine::poll() {
 }
 
 void Engine::wait(Operation& operation) {
+  TellsWait tells(*long_wait, operation);
   auto last = EngineClock::now();
   std::uint64_t completed = transport_->completed();
   while (!operation.done) {
@@ -120,6 +145,7 @@ void Engine::wait(Operation& operation) {
       fail_with(fmt::format("{} of group {}: given up, because this rank was asked to end",
                             operation.what(), operation.group().name));
     const auto idle = EngineClock::now() - last;
+    tells.idle(idle);
     if (limit_.count() > 0 && idle > limit_) give_up(operation, limit_);
     transport_->pause(idle);
   }
@@ -145,12 +171,14 @@ void Engine::give_up(Operation& operation, std::chrono::duration<double> idle) {
   std::ranges::sort(missing);
   const auto repeated = std::ranges::unique(missing);
   missing.erase(repeated.begin(), repeated.end());
-  fail_with(fmt::format(
-      "{} of group {} ({} ranks){}: nothing has arrived for {:g} s; rank{} {} of the run "
-      "did not answer: see what happened there, or set SORTIE_COMM_TIMEOUT to more "
-      "seconds",
-      operation.what(), operation.group().name, operation.group().size(), behind, idle.count(),
-      missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
+  RankSet ranks;
+  for (const int rank : missing) ranks.add(rank, host_of(rank));
+  fail_with(
+      fmt::format("{} of group {} ({} ranks){}: nothing has arrived for {:g} s; {} of the run "
+                  "did not answer: see what happened there, or set SORTIE_COMM_TIMEOUT to more "
+                  "seconds",
+                  operation.what(), operation.group().name, operation.group().size(), behind,
+                  idle.count(), ranks.text()));
 }
 
 void Engine::drop(const std::shared_ptr<Operation>& operation) {

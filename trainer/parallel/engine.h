@@ -9,6 +9,9 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/parallel/operation.h"
@@ -18,6 +21,24 @@ namespace sortie::trainer {
 /// Value of SORTIE_COMM_TIMEOUT, 1800 s if unset; 0 = no limit. Throws CommunicatorError if it is
 /// not a number of seconds.
 std::chrono::duration<double> communication_limit();
+
+/// The operation that the rank's thread has waited for in vain for a second, for other threads.
+class LongWait {
+ public:
+  void set(std::string what) {
+    const std::lock_guard lock(mutex_);
+    what_ = std::move(what);
+  }
+  /// "barrier 12 of group world (4 ranks)"; "" if it does not wait for so long.
+  std::string get() const {
+    const std::lock_guard lock(mutex_);
+    return what_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string what_;
+};
 
 class Engine {
  public:
@@ -60,6 +81,14 @@ class Engine {
   /// Number of collectives begun, over all groups. Other threads may read and increase it.
   const std::shared_ptr<std::atomic<std::uint64_t>> begun =
       std::make_shared<std::atomic<std::uint64_t>>(0);
+  const std::shared_ptr<LongWait> long_wait = std::make_shared<LongWait>();
+  /// Hosts of the ranks of the run, for messages; empty if unknown.
+  std::vector<std::string> hosts;
+  /// Host of a rank of the run, "" if unknown.
+  std::string host_of(int rank) const {
+    const auto number = static_cast<std::size_t>(rank);
+    return number < hosts.size() ? hosts[number] : "";
+  }
 
   /// Number of the next group: above those of all groups that this rank was in.
   int next_group = 1;

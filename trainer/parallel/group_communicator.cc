@@ -7,6 +7,8 @@
 #include <exception>
 #include <numeric>
 
+#include "trainer/parallel/rank_set.h"
+
 namespace sortie::trainer {
 namespace {
 
@@ -110,7 +112,8 @@ std::string GroupCommunicator::lost_members() const {
   for (const int member : group_.world_ranks)
     if (const std::string fate = engine_->transport().fate_of(member);
         member != engine_->transport().rank() && !fate.empty())
-      lost += fmt::format("{}rank {}: {}", lost.empty() ? "" : "; ", member, fate);
+      lost += fmt::format("{}{}: {}", lost.empty() ? "" : "; ",
+                          RankSet(member, engine_->host_of(member)).text(), fate);
   return lost;
 }
 

@@ -54,10 +54,15 @@ class GroupCommunicator final : public Communicator {
                                 std::span<const std::int64_t> receive_counts);
   /// What begun() points to.
   std::shared_ptr<std::atomic<std::uint64_t>> counter() const { return engine_->begun; }
+  /// What the rank's thread waits for in any group of messages.
+  std::shared_ptr<const LongWait> long_wait() const { return engine_->long_wait; }
+  const GroupRanks& ranks() const { return group_; }
   /// "all-reduce 17"
   std::string label(Collective collective, std::uint64_t sequence) const;
-  /// Members that are known to be lost, and why: "rank 3: it has closed its connection"; empty if
-  /// there are none.
+  /// Tells the hosts of the ranks of the run, by rank, to the messages of all groups of the rank.
+  void name_hosts(std::vector<std::string> hosts) { engine_->hosts = std::move(hosts); }
+  /// Members that are known to be lost, and why: "rank 3 (h02): it has closed its connection";
+  /// empty if there are none.
   std::string lost_members() const;
   /// Makes every later wait for a collective throw CommunicatorError. Handles of unfinished
   /// collectives may then be destroyed.

@@ -61,6 +61,11 @@ bool go_on(Calls& work) {
     return false;
   }
   if (work.fault == "kill") ::kill(::getpid(), SIGKILL);
+  if (work.fault == "exit") ::_exit(0);
+  if (work.fault == "stop") {
+    work.fault.clear();
+    ::kill(::getpid(), SIGSTOP);
+  }
   if (!work.begun) {
     for (const Piece& one : work.pieces) {
       if (one.head.what == Ask::received) continue;

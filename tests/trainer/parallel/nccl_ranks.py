@@ -65,6 +65,18 @@ def check_killed():
         sys.exit(f"nobody names rank 1: {ended}")
 
 
+def check_stopped():
+    """Without a launcher the ranks can not ask each other. nccl_missing_rank.py does this with one."""
+    ranks = start(3, *GPUS, "--op", "all_reduce", "--to", "64KB", SORTIE_COMM_TIMEOUT="6", SORTIE_EMULATED_NCCL_FAULT="stop:1:4")
+    ended = finish([ranks[0], ranks[2]])
+    ranks[1].kill()
+    ranks[1].communicate()
+    if any(code == 0 for code, _, _ in ended) or \
+            not any("no collective between GPUs made progress for 6 s: see what happened on the other ranks, or set SORTIE_COMM_TIMEOUT to "
+                    "more seconds" in err for _, _, err in ended):
+        sys.exit(f"a rank that is stopped: {ended}")
+
+
 def check_faults():
     ended = finish(start(2, *GPUS, "--op", "all_reduce", "--to", "64KB", SORTIE_EMULATED_NCCL_FAULT="error:1:3"))
     # Found by the rank's watch, or by the next collective that it begins.
@@ -76,6 +88,7 @@ def check_faults():
     if any(code == 0 for code, _, _ in ended) or \
             not any("no collective between GPUs made progress for 10 s" in err for _, _, err in ended):
         sys.exit(f"a collective that goes nowhere: {ended}")
+    check_stopped()
     ended = finish(start(1, *GPUS, WORLD_SIZE="2", SORTIE_COMM_TIMEOUT="1"))
     if ended[0][0] == 0 or "rank 1 did not connect to rank 0 at 127.0.0.1" not in ended[0][2]:
         sys.exit(f"a rank that does not come: {ended}")

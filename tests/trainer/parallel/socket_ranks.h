@@ -48,14 +48,18 @@ inline RankErrors run_socket_ranks(int size,
 }
 
 /// Calls `body` on each rank with a communicator of GPUs and the context of the rank's GPU.
-inline RankErrors run_gpu_ranks(int size,
-                                const std::function<void(Communicator&, ExecutionContext&)>& body) {
+/// `place`: what each rank knows of the run.
+inline RankErrors run_gpu_ranks(
+    int size, const std::function<void(Communicator&, ExecutionContext&)>& body,
+    const std::function<RunPlace(int rank)>& place = [](int) { return RunPlace{}; }) {
   ::setenv("SORTIE_CUDA_MODULE", SORTIE_EMULATED_MODULE, 0);
   REQUIRE(load_cuda_module());
   return run_socket_ranks(size, [&](std::unique_ptr<Communicator> host) {
     const Device gpu{.kind = DeviceKind::cuda, .index = host->rank()};
     ExecutionContext context(1, gpu);
-    auto world = make_device_communicator(std::move(host), cuda_module().groups(), gpu);
+    RunPlace knows = place(host->rank());
+    auto world =
+        make_device_communicator(std::move(host), cuda_module().groups(), gpu, std::move(knows));
     if (!world) throw CommunicatorError(world.error().message);
     body(**world, context);
   });

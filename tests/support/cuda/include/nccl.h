@@ -11,8 +11,9 @@
 //
 // SORTIE_EMULATED_NCCL_FAULT=KIND:RANK:NUMBER breaks operation NUMBER (from 0) of that rank of the
 // world: "error", an asynchronous one of its communicator; "hang", it never begins; "connect", its
-// call goes on for ever; "kill", its process is killed as it begins. "split" is for a split, whose
-// call goes on for ever. SORTIE_EMULATED_NCCL_CALL_MS: how long a thread is in each call.
+// call goes on for ever; "kill", "stop" and "exit", its process is killed, is stopped (SIGSTOP) or
+// exits with 0 as it begins. "split" is for a split, whose call goes on for ever.
+// SORTIE_EMULATED_NCCL_CALL_MS: how long a thread is in each call.
 #pragma once
 
 #include <cuda_runtime.h>
