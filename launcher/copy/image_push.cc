@@ -98,14 +98,23 @@ asio::awaitable<Result<>> ImagePush::save() {
   if (!made) co_return made;
   const auto client = client_here(options_.from.empty() ? engine_ : options_.from);
   if (!client) co_return std::unexpected(client.error());
-  container::Argv command = container::save_command(
+  const std::vector<container::Argv> commands = container::save_commands(
       *client, std::string(container::engine_name(*client)), options_.image);
-  std::function<void(std::uint64_t)> on_bytes = [this](std::uint64_t bytes) { saved_ = bytes; };
-  auto saved = co_await ImageArchive::save(crew_.io().get_executor(), std::move(command),
-                                           scratch_.path(), std::move(on_bytes));
-  if (!saved) co_return std::unexpected(std::move(saved).error());
-  archive_ = std::move(*saved);
-  co_return Result<>();
+  const std::function<void(std::uint64_t)> on_bytes = [this](std::uint64_t bytes) {
+    saved_ = bytes;
+  };
+  std::optional<Error> first_error;
+  for (const container::Argv& command : commands) {
+    auto saved =
+        co_await ImageArchive::save(crew_.io().get_executor(), command, scratch_.path(), on_bytes);
+    if (saved) {
+      archive_ = std::move(*saved);
+      co_return Result<>();
+    }
+    if (!first_error) first_error = std::move(saved).error();
+    if (first_error->code != ErrorCode::not_found) break;
+  }
+  co_return std::unexpected(*std::move(first_error));
 }
 
 wire::Message ImagePush::query() const {
