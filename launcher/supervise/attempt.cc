@@ -190,6 +190,7 @@ asio::awaitable<Verdict> Attempt::run() {
     }
     // 2. Every host gets its part of the plan and prepares. Ranks start only when all are ready.
     if (staged) co_await for_all_hosts(&Attempt::prepare_host);
+    if (may_start) warn_of_shm_size();
     may_start = staged && !report_host_errors() && !failing();
     may_start = may_start && machines_differ();
     if (may_start) may_start = co_await raise_tunnel();

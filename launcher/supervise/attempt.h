@@ -171,6 +171,7 @@ class Attempt {
     int errors = 0;                         // number of RunnerErrors received
     std::string cgroup;                     // cgroup of the job on the host; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
+    std::uint64_t memory_bytes = 0;         // of the host; 0 = unknown
     std::string image_progress;             // progress text until the image is ready
     bool clear = false;                     // lost, and swept without leftovers
     bool sweeping = false;                  // its sweep has no result yet
@@ -210,6 +211,7 @@ class Attempt {
   std::string image_progress_text() const;
   std::string client_of(const Host& host) const;
   boost::asio::awaitable<bool> raise_tunnel();
+  void warn_of_shm_size() const;
   boost::asio::awaitable<void> tunnel_host(std::size_t index);
   void note_tunnel(double seconds);
   boost::asio::awaitable<void> adopt_host(std::size_t index);
