@@ -199,7 +199,9 @@ class Attempt {
   boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
+  boost::asio::awaitable<void> stage_on_hosts();
   boost::asio::awaitable<void> stage_host(std::size_t index);
+  void show_stage_progress();
   boost::asio::awaitable<bool> read_staged();
   void note_staged();
   void blame_files(const Error& error);
@@ -209,9 +211,9 @@ class Attempt {
   void no_image(Host& host, Error error);
   bool agree_on_image();
   std::string image_progress_text() const;
+  void warn_of_shm_size() const;
   std::string client_of(const Host& host) const;
   boost::asio::awaitable<bool> raise_tunnel();
-  void warn_of_shm_size() const;
   boost::asio::awaitable<void> tunnel_host(std::size_t index);
   void note_tunnel(double seconds);
   boost::asio::awaitable<void> adopt_host(std::size_t index);
@@ -303,6 +305,7 @@ class Attempt {
   std::vector<Rank> ranks_;
   PmixRelay relay_;
   std::unique_ptr<Stager> stager_;                           // if the job stages files
+  std::optional<ProgressPace> stage_pace_;                   // while files are read or sent
   std::string image_id_;                                     // the same on all hosts
   bool imaging_ = false;                                     // hosts are getting the image
   std::unique_ptr<tunnel::MeshSetup> mesh_;                  // if the job has a tunnel
