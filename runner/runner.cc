@@ -147,11 +147,13 @@ boost::asio::awaitable<bool> Runner::hold() {
   job_->drop_forwards();
   const auto until = Clock::now() + milliseconds(job_->spec().hold_ms);
   log::warning("no connection to the launcher; its ranks are held for {} ms", job_->spec().hold_ms);
+  job_->mark_held(unix_ms() + job_->spec().hold_ms);
   while (link_.broken() && !leaving_) {
     const auto left = until - Clock::now();
     if (left <= left.zero()) co_return false;
     co_await held_.wait(left);
   }
+  job_->unmark_held();
   co_return !leaving_;
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 
+#include "common/base/split.h"
 #include "common/config/container_forms.h"
 #include "common/config/fields.h"
 #include "common/config/stage.h"
@@ -238,7 +239,7 @@ class MountRules {
       return rules_.broken("E3", {std::string(key), key_of("mounts")},
                            not_mounted(container_, path, folder, write));
     if (!write || best->size() < 3) return;
-    for (const std::string& option : split_items((*best)[2], ','))
+    for (const std::string& option : split((*best)[2], ','))
       if (option == "ro")
         rules_.broken("E3", {std::string(key), key_of("mounts")},
                       fmt::format("{} is under the mount of {} at {}, which is read-only; take "

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/base/split.h"
 #include "common/config/characters.h"
 #include "common/config/forms.h"
 #include "common/config/text.h"
@@ -148,7 +149,7 @@ std::string check_engine_network(std::string_view text) {
 }
 
 std::string check_device(std::string_view text) {
-  const std::vector<std::string> parts = split_items(text, ':');
+  const std::vector<std::string> parts = split(text, ':');
   const bool cdi = text.contains('=') && !text.starts_with('/') && parts.size() == 1;
   if (cdi && only(text, kLetters, kDigits, "._-/=") && text.contains('/')) return {};
   const bool paths = parts[0].starts_with('/') && parts.size() <= 3 &&

@@ -35,7 +35,6 @@ std::string check_mount_options(std::string_view options);
 
 /// Joins the items of an inner list by NUL, as check_mount() expects them.
 std::string join_items(const std::vector<std::string>& items);
-std::vector<std::string> split_items(std::string_view text, char separator);
 
 /// Removes the prefix "CAP_": "SYS_PTRACE" for "CAP_SYS_PTRACE".
 std::string_view capability_name(std::string_view text);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "common/base/split.h"
 #include "common/config/container_forms.h"
 #include "common/config/forms.h"
 #include "common/config/text.h"
@@ -48,7 +49,7 @@ std::string check_mount_options(std::string_view options) {
   const std::vector<std::string_view> known = {
       "rw",      "ro",       "z",    "Z",     "shared", "rshared",   "slave",     "rslave",
       "private", "rprivate", "bind", "rbind", "cached", "delegated", "consistent"};
-  for (const std::string& option : split_items(options, ','))
+  for (const std::string& option : split(options, ','))
     if (std::ranges::find(known, option) == known.end()) {
       const std::string_view near = nearest(option, {"rw", "ro", "shared", "slave", "private"});
       return fmt::format("{} is no option of a mount; {}", quote(shorten(option)),
@@ -59,7 +60,7 @@ std::string check_mount_options(std::string_view options) {
 }
 
 std::string check_mount(std::string_view text) {
-  const std::vector<std::string> items = split_items(text, '\0');
+  const std::vector<std::string> items = split(text, '\0');
   std::string shown;
   for (const std::string& item : items)
     shown += fmt::format("{}{}", shown.empty() ? "" : ", ", quote(item));
@@ -90,16 +91,6 @@ std::string join_items(const std::vector<std::string>& items) {
     text += items[i];
   }
   return text;
-}
-
-std::vector<std::string> split_items(std::string_view text, char separator) {
-  std::vector<std::string> items;
-  for (;;) {
-    const std::size_t at = text.find(separator);
-    items.emplace_back(text.substr(0, at));
-    if (at == text.npos) return items;
-    text.remove_prefix(at + 1);
-  }
 }
 
 }  // namespace sortie::config

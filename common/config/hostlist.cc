@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "common/base/atomic_file.h"
+#include "common/base/split.h"
 #include "common/config/hostgroups.h"
 #include "common/config/text.h"
 
@@ -167,9 +168,7 @@ Result<std::vector<HostSlots>> parse_host_file(std::string_view text, std::strin
                                                int default_slots, const HostGroups* groups) {
   HostCollector collector;
   for (int number = 1; !text.empty(); ++number) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = take_line(text);
     line = trim(line.substr(0, line.find('#')));
     if (line.empty()) continue;
     const std::string place = fmt::format("{}:{}", where, number);

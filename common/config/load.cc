@@ -3,35 +3,19 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <set>
 
 #include "common/base/atomic_file.h"
-#include "common/config/architectures.h"
 #include "common/config/assign.h"
-#include "common/config/document.h"
-#include "common/config/fields.h"
+#include "common/config/loader.h"
 #include "common/config/secret.h"
 #include "common/config/spelling.h"
 #include "common/config/text.h"
-#include "common/config/user_file.h"
-#include "common/config/validate.h"
 
 namespace sortie::config {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = 4u << 20;
 constexpr std::size_t kMaxProblems = 100;
-
-/// Where a problem or a value comes from, in the order of the report and of precedence.
-enum class From { user_file, file, options };
-
-/// One line of the report. Problems in files come first, by position, then those of --set.
-struct Problem {
-  From from = From::file;
-  std::size_t override_index = 0;  // for From::options: 1 + index of the --set
-  Position at;
-  std::string text;
-};
 
 /// Whether the item is a secret whose value is given in plain text.
 bool exposes_secret(const Field& field, const Value& item) {
@@ -40,53 +24,7 @@ bool exposes_secret(const Field& field, const Value& item) {
   return secret && !(item.type == Value::Type::text && item.text == kSecretShown);
 }
 
-class Loader {
- public:
-  Loader(std::string_view name, const std::vector<std::string>& overrides, const Amend& amend,
-         const UserFile* user)
-      : name_(name), overrides_(overrides), amend_(amend), user_(user) {}
-
-  Result<LoadedJob> load(std::string_view text);
-
- private:
-  /// Origin of a key's value.
-  struct Source {
-    From from = From::file;
-    std::size_t override_index = 0;
-    Position at;
-  };
-  /// A position in the file that is being read.
-  Source in_file(Position at) const { return {reading_, 0, at}; }
-  static Source of_override(std::size_t index) { return {From::options, index, {}}; }
-
-  void read_user_file();
-  void give_way();
-  void report(Source source, std::string text);
-  void report_unknown(const Value& entry, const std::string& key);
-  void read_as_meant(const Value& entry, const std::string& key);
-  void read_table(const Value& table, const std::string& prefix);
-  void read_entry(const Value& entry, const std::string& key);
-  void set(const Field& field, const Value& value, Source source);
-  void apply_override(std::size_t index);
-  void apply_preset(const Value& root);
-  void warn_of_preset();
-  void set_variable(const Field& field, Value item, Source source);
-  void report_exposed(std::string_view name, Source source);
-  void check_rules();
-  void report_broken(const Violation& violation);
-  std::string where(Source source) const;
-  std::string message() const;
-
-  std::string name_;
-  const std::vector<std::string>& overrides_;
-  const Amend& amend_;
-  const UserFile* const user_;
-  From reading_ = From::file;
-  LoadedJob loaded_;
-  std::map<std::string, Source, std::less<>> sources_;
-  std::set<std::string, std::less<>> bad_keys_;  // rules about them would repeat the problem
-  std::vector<Problem> problems_;
-};
+}  // namespace
 
 std::string Loader::where(Source source) const {
   if (source.override_index > 0) {
@@ -213,51 +151,6 @@ void Loader::apply_override(std::size_t index) {
   set(*field, value, source);
 }
 
-/// Warns if `--set model.preset=...` is combined with keys that are set elsewhere: those keys win,
-/// although the preset comes last on the command line. A preset and keys in one file are intended.
-void Loader::warn_of_preset() {
-  const auto named = sources_.find("model.preset");
-  const Preset* preset = find_preset(loaded_.job.model.preset);
-  if (preset == nullptr || named == sources_.end() || named->second.override_index == 0) return;
-  JobConfig shape;
-  shape.model = preset->model;
-  std::string kept;
-  for (const auto& [key, source] : sources_) {
-    const Field* field = find_field(key);
-    if (!key.starts_with("model.") || key == "model.preset" || key == "model.precision" ||
-        key == "model.fp8_scaling" || source.override_index > named->second.override_index ||
-        value_text(*field, loaded_.job) == value_text(*field, shape))
-      continue;
-    kept +=
-        fmt::format("{}{} = {} ({}) instead of {}", kept.empty() ? "" : ", ", key,
-                    value_text(*field, loaded_.job),
-                    source.override_index > 0 ? "--set" : where(source), value_text(*field, shape));
-  }
-  if (kept.empty()) return;
-  loaded_.warnings.push_back(
-      fmt::format("{}: keys that are set win over the preset: {}; remove them, or set them after "
-                  "the preset to the values that you want",
-                  where(named->second), kept));
-}
-
-/// Applies the shape that model.preset names before all other keys, wherever the preset is set.
-void Loader::apply_preset(const Value& root) {
-  std::string name;
-  for (const Value& section : root.items)
-    if (section.key == "model")
-      for (const Value& entry : section.items)
-        if (entry.key == "preset" && entry.type == Value::Type::text) name = entry.text;
-  for (const std::string& text : overrides_)
-    if (constexpr std::string_view kKey = "model.preset="; text.starts_with(kKey))
-      name = override_value(Kind::text, std::string_view(text).substr(kKey.size())).text;
-  const Preset* preset = find_preset(name);
-  if (preset == nullptr) return;  // no preset, or an unknown one, which is reported with its key
-  loaded_.job.model = preset->model;
-  for (const Field& field : fields())
-    if (field.key.starts_with("model.") && value_text(field, loaded_.job) != default_text(field))
-      loaded_.origins[std::string(field.key)] = fmt::format("preset {}", name);
-}
-
 /// Reads the user's defaults, which everything else overrides. Its problems are in the same report.
 void Loader::read_user_file() {
   if (user_ == nullptr) return;
@@ -266,59 +159,6 @@ void Loader::read_user_file() {
   for (const SyntaxError& error : document.errors) report(in_file(error.at), error.message);
   read_table(document.root, "");
   reading_ = From::file;
-}
-
-/// Resets a key of the user's file if the job sets one that excludes it.
-void Loader::give_way() {
-  for (const auto& [key, other] : {std::pair{"runner.transport", "runner.ssh.command"},
-                                   std::pair{"runner.ssh.command", "runner.transport"},
-                                   std::pair{"runner.ssh.persist", "runner.transport"},
-                                   std::pair{"runner.ssh.persist", "runner.ssh.command"}}) {
-    const auto mine = sources_.find(key), theirs = sources_.find(other);
-    if (mine == sources_.end() || theirs == sources_.end() ||
-        mine->second.from != From::user_file || theirs->second.from == From::user_file)
-      continue;
-    const Field& field = *find_field(key);
-    const Field& winner = *find_field(other);
-    if (value_text(winner, loaded_.job) == default_text(winner)) continue;
-    if (const auto slot = field.slot(loaded_.job);
-        auto* const words = std::get_if<std::vector<std::string>*>(&slot))
-      (*words)->clear();
-    else
-      loaded_.job.runner.ssh.persist = {};
-    loaded_.origins[key] = "default";
-    sources_.erase(mine);
-  }
-}
-
-void Loader::report_broken(const Violation& violation) {
-  const auto is_bad = [&](const std::string& key) { return bad_keys_.contains(key); };
-  if (std::ranges::any_of(violation.keys, is_bad)) return;
-  const std::string text = fmt::format("{}: {}", violation.keys.front(), violation.message);
-  const auto from_options = [&](std::string_view origin) {
-    problems_.push_back(
-        {From::options, overrides_.size() + 1, {}, fmt::format("{}: {}", origin, text)});
-  };
-  if (text.starts_with("--")) return from_options("command line");
-  for (const std::string& key : violation.keys) {
-    const auto origin = loaded_.origins.find(key);
-    if (origin != loaded_.origins.end() && origin->second.starts_with("--") &&
-        origin->second != "--set")
-      return from_options(origin->second);
-    if (const auto found = sources_.find(key); found != sources_.end())
-      return report(found->second, text);
-  }
-  report({}, text);
-}
-
-void Loader::check_rules() {
-  const std::vector<Violation> further = amend_ ? amend_(loaded_) : std::vector<Violation>();
-  const std::vector<Violation> broken = validate(loaded_.job);
-  for (const Violation& violation : broken) report_broken(violation);
-  // The rules of `amend` check more closely. A rule that is already broken is not reported twice.
-  for (const Violation& violation : further)
-    if (std::ranges::find(broken, violation.rule, &Violation::rule) == broken.end())
-      report_broken(violation);
 }
 
 std::string Loader::message() const {
@@ -343,6 +183,7 @@ Result<LoadedJob> Loader::load(std::string_view text) {
   read_table(document.root, "");
   for (std::size_t index = 1; index <= overrides_.size(); ++index) apply_override(index);
   give_way();
+  ignore_unread();
   // If lines are missing, rules that involve several keys would judge a job that was never written.
   if (document.errors.empty()) check_rules();
   warn_of_preset();
@@ -352,8 +193,6 @@ Result<LoadedJob> Loader::load(std::string_view text) {
   });
   return fail(ErrorCode::config, message());
 }
-
-}  // namespace
 
 Result<LoadedJob> load_job_text(std::string_view text, std::string_view name,
                                 const std::vector<std::string>& overrides, const Amend& amend,

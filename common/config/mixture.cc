@@ -41,7 +41,8 @@ void check_mixture(const ModelConfig& model, std::vector<Violation>& found) {
     if (!reads(architecture, field.key) && value_text(field, job) != default_text(field))
       found.push_back({"X2",
                        {std::string(field.key), "model.architecture"},
-                       fmt::format("{} has no use for it; remove it", model.architecture)});
+                       fmt::format("{} has no use for it; remove it", model.architecture),
+                       /*unread=*/true});
   }
   if (architecture.mixture) {
     const MoeConfig& moe = model.moe;

@@ -105,7 +105,8 @@ void check_unused(const ModelConfig& model, Violations& found) {
     if (set)
       found.push_back({rule,
                        {fmt::format("model.{}", key), "model.architecture"},
-                       fmt::format("{} {}; {}", model.architecture, why, advice)});
+                       fmt::format("{} {}; {}", model.architecture, why, advice),
+                       /*unread=*/true});
   };
   unused(!architecture.windows && !model.attention_layers.empty(), "M1", "attention_layers",
          "has no local layers", "remove it");

@@ -5,22 +5,13 @@
 
 #include <algorithm>
 
+#include "common/base/split.h"
 #include "common/config/assign.h"
 #include "common/config/fields.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
 namespace {
-
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  while (true) {
-    const std::size_t end = text.find(separator);
-    if (end != 0 && !text.empty()) parts.emplace_back(text.substr(0, end));
-    if (end == text.npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
 
 /// Sets one key of the field table. Returns "why; what to do" if that fails, else "".
 std::string set_key(const std::string& key, const std::string& value, JobConfig& job) {
@@ -38,7 +29,7 @@ std::string set_key(const std::string& key, const std::string& value, JobConfig&
 
 Result<TrainingGroup> parse_training_group(std::string_view line,
                                            const LearningRateSchedulerConfig& schedule) {
-  const std::vector<std::string> words = split(line, ' ');
+  const std::vector<std::string> words = split_filled(line, ' ');
   if (words.empty() || words[0].contains('='))
     return fail(ErrorCode::config, "a group starts with its name; write \"NAME include=PATTERN\"");
   TrainingGroup group;
@@ -53,7 +44,7 @@ Result<TrainingGroup> parse_training_group(std::string_view line,
     const std::string key = words[i].substr(0, equals), value = words[i].substr(equals + 1);
     std::string error;
     if (key == "include" || key == "exclude") {
-      for (std::string& pattern : split(value, ',')) {
+      for (std::string& pattern : split_filled(value, ',')) {
         if (error.empty()) error = check_parameter_pattern(pattern);
         (key == "include" ? group.include : group.exclude).push_back(std::move(pattern));
       }

@@ -16,6 +16,9 @@ struct Violation {
   std::string_view rule;
   std::vector<std::string> keys;
   std::string message;
+  /// The first key is set, but the value of the last one means that nothing reads it. If --set has
+  /// changed the last one, load.h ignores the first one of a file with a warning.
+  bool unread = false;
 };
 
 /// Returns every broken rule; empty if the job is valid. Does not know the world size: see

@@ -206,7 +206,8 @@ Violations check_outer(const JobConfig& job) {
                      {key, kLevelKey},
                      fmt::format("{} = \"{}\" is plain data parallelism, which has no rounds; "
                                  "remove it, or use low, medium or high",
-                                 kLevelKey, level)});
+                                 kLevelKey, level),
+                     /*unread=*/true});
   // The hosts are unknown here, so there may be one site or more: check what holds for rounds.
   const bool may_have_rounds = !none;
   const OuterSettings settings = resolve_outer(job, outer.every > 0 ? 1 : 2);

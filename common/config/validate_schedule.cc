@@ -62,7 +62,8 @@ void check_wsd_keys(const LearningRateSchedulerConfig& set,
                       "learning_rate_scheduler.learning_rate_decay_style"},
                      fmt::format("learning_rate_decay_style = \"{}\" does not read it; remove it, "
                                  "or set learning_rate_decay_style = \"{}\"",
-                                 set.learning_rate_decay_style, kStableDecay)});
+                                 set.learning_rate_decay_style, kStableDecay),
+                     /*unread=*/true});
   };
   if (set.wsd_decay_steps != defaults.wsd_decay_steps) refuse("wsd_decay_steps");
   if (set.wsd_decay_style != defaults.wsd_decay_style) refuse("wsd_decay_style");

@@ -35,7 +35,8 @@ void check_optimizer_keys(const OptimizerConfig& optimizer, Violations& found) {
                          {key, "optimizer.name"},
                          fmt::format("optimizer.name = \"{}\" has no such setting; remove it, or "
                                      "set optimizer.name = \"{}\"",
-                                     optimizer.name, reader)});
+                                     optimizer.name, reader),
+                         /*unread=*/true});
   };
   if (demo)
     check(of_adamw, "adamw");
@@ -174,7 +175,8 @@ void check_trainer(const JobConfig& job, Violations& found) {
     found.push_back({"C11",
                      {"model.fp8_scaling", "model.precision"},
                      "\"delayed\" is a scaling of products in FP8, and there are none; set "
-                     "model.precision = \"fp8\", or remove it"});
+                     "model.precision = \"fp8\", or remove it",
+                     /*unread=*/true});
   if (job.model.fp8_scaling == "delayed" &&
       (trainer.memory_checkpoint_interval > 0 || job.outer.every > 0 || asks_for_rounds(job)))
     found.push_back({"C12",

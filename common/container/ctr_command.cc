@@ -1,6 +1,7 @@
 // `ctr run`. It has few options: a setting that it does not support is an error, never ignored.
 #include <fmt/core.h>
 
+#include "common/base/split.h"
 #include "common/container/run_words.h"
 
 namespace sortie::container {
@@ -18,7 +19,7 @@ Result<> add_ctr_mount(Argv& argv, const Mount& mount) {
   if ((mount.source + mount.target).find(',') != std::string::npos)
     return missing("mount a path with a comma, " + mount.source);
   std::string options = "rbind";
-  for (const std::string& option : split(mount.options, ',')) options += ':' + option;
+  for (const std::string& option : split_filled(mount.options, ',')) options += ':' + option;
   add(argv, "--mount",
       fmt::format("type=bind,src={},dst={},options={}", mount.source, mount.target, options));
   return {};

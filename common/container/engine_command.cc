@@ -7,6 +7,7 @@
 
 #include "common/base/fnv1a.h"
 #include "common/base/shell_text.h"
+#include "common/base/split.h"
 
 namespace sortie::container {
 namespace {
@@ -71,6 +72,25 @@ std::string full_image_name(const std::string& image) {
   return name;
 }
 
+std::vector<std::string> containerd_names(const std::string& image) {
+  std::vector<std::string> names = {full_image_name(image)};
+  if (names.front() != image) names.push_back(image);
+  return names;
+}
+
+std::optional<ListedImage> listed_image(const std::string& image, std::string_view table) {
+  for (const std::string& name : containerd_names(image))
+    for (std::string_view rest = table; !rest.empty();) {
+      const std::string_view line = take_line(rest);
+      if (line.substr(0, line.find_first_of(" \t")) != name) continue;
+      const std::size_t at = line.find("sha256:", name.size());
+      if (at == line.npos) continue;
+      return ListedImage{name,
+                         std::string(line.substr(at, line.substr(at).find_first_of(" \t\r")))};
+    }
+  return std::nullopt;
+}
+
 Argv info_command(Engine engine, const std::string& program) {
   switch (engine) {
     case Engine::docker:
@@ -85,7 +105,11 @@ Argv info_command(Engine engine, const std::string& program) {
 }
 
 Argv inspect_image_command(Engine engine, const std::string& program, const std::string& image) {
-  if (engine == Engine::ctr) return {program, "images", "list", "name==" + full_image_name(image)};
+  if (engine == Engine::ctr) {
+    Argv argv = {program, "images", "list"};
+    for (const std::string& name : containerd_names(image)) argv.push_back("name==" + name);
+    return argv;
+  }
   return {program, "image", "inspect", "--format", "{{json .}}", image};
 }
 
@@ -94,9 +118,13 @@ Argv pull_command(Engine engine, const std::string& program, const std::string& 
   return {program, "pull", image};
 }
 
-Argv save_command(Engine engine, const std::string& program, const std::string& image) {
-  if (engine == Engine::ctr) return {program, "images", "export", "-", full_image_name(image)};
-  return {program, "save", image};
+std::vector<Argv> save_commands(Engine engine, const std::string& program,
+                                const std::string& image) {
+  if (engine != Engine::ctr) return {{program, "save", image}};
+  std::vector<Argv> commands;
+  for (const std::string& name : containerd_names(image))
+    commands.push_back({program, "images", "export", "-", name});
+  return commands;
 }
 
 Argv list_command(Engine engine, const std::string& program, std::string_view label,
@@ -129,8 +157,7 @@ bool has_ended(Engine engine, std::string_view name, const ProcessStatus& status
                std::string_view output) {
   if (engine != Engine::ctr || !status.success()) return !status.success();
   while (!output.empty()) {
-    const std::string_view line = output.substr(0, output.find('\n'));
-    output.remove_prefix(std::min(output.size(), line.size() + 1));
+    const std::string_view line = take_line(output);
     if (line.substr(0, line.find(' ')) == name) return line.contains("STOPPED");
   }
   return true;

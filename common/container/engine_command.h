@@ -82,14 +82,28 @@ Result<Argv> start_command(const wire::ContainerSpec& spec, const HostFacts& hos
 /// The image's name as containerd stores it: "docker.io/library/alpine:latest" for "alpine", by
 /// Docker's rules.
 std::string full_image_name(const std::string& image);
+/// The names under which containerd may have the image, the preferred one first: its full name, and
+/// the name as written, with which `ctr images import` or `tag` may have stored it.
+std::vector<std::string> containerd_names(const std::string& image);
+
+/// An entry of the list of `ctr images list`.
+struct ListedImage {
+  std::string name;    // one of containerd_names()
+  std::string digest;  // "sha256:<hex>" of its manifest or index
+};
+/// Finds the image in the table that inspect_image_command() prints for ctr.
+std::optional<ListedImage> listed_image(const std::string& image, std::string_view table);
 
 /// Prints facts about the engine as JSON; for ctr as text.
 Argv info_command(Engine engine, const std::string& program);
-/// Prints facts about an image as JSON; fails if it does not exist. For ctr: its line of the list.
+/// Prints facts about an image as JSON; fails if it does not exist. For ctr: a table for
+/// listed_image().
 Argv inspect_image_command(Engine engine, const std::string& program, const std::string& image);
 Argv pull_command(Engine engine, const std::string& program, const std::string& image);
-/// Writes an image as a tar stream to stdout.
-Argv save_command(Engine engine, const std::string& program, const std::string& image);
+/// Commands that write an image as a tar stream to stdout. Each one but the first is for another
+/// name of the image, to be tried if those before it fail.
+std::vector<Argv> save_commands(Engine engine, const std::string& program,
+                                const std::string& image);
 
 /// Lists names or ids, one per line, of all containers with a label (empty `value` = any value).
 Argv list_command(Engine engine, const std::string& program, std::string_view label,

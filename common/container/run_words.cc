@@ -8,17 +8,6 @@ namespace sortie::container {
 
 using wire::ContainerSpec;
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  while (begin <= text.size() && !text.empty()) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 void add(Argv& argv, std::string_view option, std::string value) {
   argv.emplace_back(option);
   argv.push_back(std::move(value));

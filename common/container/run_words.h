@@ -14,8 +14,6 @@ void add_rights(Argv& argv, const wire::ContainerSpec& spec);
 bool wants_gpus(const wire::ContainerSpec& spec, const HostFacts& host);
 /// CPU limit of all ranks in the container: "1.5" for 1500 thousandths.
 std::string cpus_text(const wire::ContainerSpec& spec, const Box& box);
-/// Splits a text, without empty parts.
-std::vector<std::string> split(const std::string& text, char separator);
 
 /// start_command for ctr.
 Result<Argv> ctr_run_command(const wire::ContainerSpec& spec, const HostFacts& host, const Box& box,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/base/split.h"
 #include "common/container/run_words.h"
 
 namespace sortie::container {
@@ -32,7 +33,7 @@ bool is_propagation(const std::string& option) {
 void add_mount(Argv& argv, const Mount& mount) {
   std::string words;
   bool plain = true;
-  for (const std::string& option : split(mount.options, ',')) {
+  for (const std::string& option : split_filled(mount.options, ',')) {
     if (option == "ro")
       words += ",readonly";
     else if (is_propagation(option))

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "common/base/atomic_file.h"
+#include "common/base/split.h"
 
 namespace sortie::cpu {
 namespace fs = std::filesystem;
@@ -97,8 +98,7 @@ std::vector<Gpu> nvidia_gpus(const fs::path& root) {
 /// Value of a property in the "name value" lines of a KFD node.
 std::optional<std::uint64_t> property(std::string_view text, std::string_view name) {
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view line = take_line(text);
     if (line.starts_with(name) && line.size() > name.size() && line[name.size()] == ' ')
       return number_in<std::uint64_t>(line.substr(name.size() + 1));
   }

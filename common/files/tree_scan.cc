@@ -61,16 +61,53 @@ Result<> check_empty(int fd, const std::string& path) {
               path + ": has content but no size, as files of /proc; copy what `cat` prints of it");
 }
 
+Result<> check_size(std::uint64_t size, const std::string& path) {
+  if (size <= TreeScan::kMaxFileBytes) return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("{}: larger than {} GiB; split it", path, TreeScan::kMaxFileBytes >> 30));
+}
+
 }  // namespace
+
+Result<FileHasher> FileHasher::open(std::string path, wire::FileEntry entry, bool follow) {
+  FileHasher hasher;
+  hasher.file_ =
+      Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
+  struct stat info {};
+  if (!hasher.file_ || ::fstat(hasher.file_.get(), &info) != 0)
+    return std::unexpected(
+        os_error(errno, path, errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
+  if (!S_ISREG(info.st_mode)) return fail(ErrorCode::io, path + ": is no longer a file");
+  entry.size = static_cast<std::uint64_t>(info.st_size);
+  entry.mode = info.st_mode & 0777;
+  SORTIE_TRY(check_size(entry.size, path));
+  if (entry.size == 0) SORTIE_TRY(check_empty(hasher.file_.get(), path));
+  hasher.path_ = std::move(path);
+  hasher.entry_ = std::move(entry);
+  return hasher;
+}
+
+Result<std::uint64_t> FileHasher::more() {
+  if (done()) return 0;
+  buffer_.resize(wire::kPieceBytes);
+  const auto wanted = static_cast<std::size_t>(std::min(wire::kPieceBytes, entry_.size - at_));
+  SORTIE_ASSIGN_OR_RETURN(const std::size_t count,
+                          read_at(file_.get(), buffer_.data(), wanted, at_, path_));
+  if (count != wanted) return fail(ErrorCode::data, path_ + ": became shorter while it was read");
+  entry_.hashes += hash_bytes({buffer_.data(), count});
+  at_ += count;
+  return count;
+}
 
 TreeScan::TreeScan(std::vector<ScanRoot> roots) : roots_(std::move(roots)) {
   std::ranges::sort(
       roots_, [](const ScanRoot& a, const ScanRoot& b) { return entry_path_less(b.name, a.name); });
 }
 
-Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool follow, bool bare) {
+Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool is_root,
+                                       bool bare) {
   struct stat info {};
-  if ((follow ? ::stat(path.c_str(), &info) : ::lstat(path.c_str(), &info)) != 0)
+  if ((is_root ? ::stat(path.c_str(), &info) : ::lstat(path.c_str(), &info)) != 0)
     return std::unexpected(
         os_error(errno, path, errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
   if (auto checked = check_entry_path(name); !checked)
@@ -94,47 +131,32 @@ Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool 
   } else if (S_ISREG(info.st_mode)) {
     entry.kind = wire::FileKind::file;
     entry.size = static_cast<std::uint64_t>(info.st_size);
-    if (entry.size > kMaxFileBytes)
-      return fail(ErrorCode::unsupported,
-                  fmt::format("{}: larger than {} GiB; split it", path, kMaxFileBytes >> 30));
-    if (only_list_) return Step{std::move(entry), false};
-    Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
-    if (!file) return std::unexpected(os_error(errno, path));
-    if (entry.size == 0) SORTIE_TRY(check_empty(file.get(), path));
-    file_ = std::move(file);
-    paths_.push_back(std::move(path));
-    hashing_ = std::move(entry);
-    at_ = 0;
-    return hash_more();
+    if (!only_list_) {
+      SORTIE_ASSIGN_OR_RETURN(hashing_, FileHasher::open(path, std::move(entry), is_root));
+      paths_.push_back(std::move(path));
+      return hash_more();
+    }
+    SORTIE_TRY(check_size(entry.size, path));
   } else {
     return fail(ErrorCode::io, path + ": neither a file, a folder nor a symlink; leave it out");
   }
-  if (!only_list_) paths_.push_back(std::move(path));
-  return Step{std::move(entry), false};
+  paths_.push_back(std::move(path));
+  return Step{std::move(entry), is_root};
 }
 
 Result<TreeScan::Step> TreeScan::hash_more() {
-  if (at_ < hashing_.size) {
-    buffer_.resize(wire::kPieceBytes);
-    const auto wanted = static_cast<std::size_t>(std::min(wire::kPieceBytes, hashing_.size - at_));
-    SORTIE_ASSIGN_OR_RETURN(const std::size_t count,
-                            read_at(file_.get(), buffer_.data(), wanted, at_, paths_.back()));
-    if (count != wanted)
-      return fail(ErrorCode::data, paths_.back() + ": became shorter while it was read");
-    hashing_.hashes += hash_bytes({buffer_.data(), count});
-    at_ += count;
-    bytes_hashed_ += count;
-    if (at_ < hashing_.size) return Step{};
-  }
-  file_.reset();
-  return Step{std::move(hashing_), false};
+  SORTIE_TRY(hashing_->more());
+  if (!hashing_->done()) return Step{};
+  Step step{hashing_->take()};
+  hashing_.reset();
+  return step;
 }
 
 Result<TreeScan::Step> TreeScan::step() {
   auto taken = step_or_fail();
   if (taken || !on_left_out_) return taken;
-  if (file_) {  // it was being hashed
-    file_.reset();
+  if (hashing_) {
+    hashing_.reset();
     paths_.pop_back();
   }
   on_left_out_(taken.error());
@@ -142,7 +164,7 @@ Result<TreeScan::Step> TreeScan::step() {
 }
 
 Result<TreeScan::Step> TreeScan::step_or_fail() {
-  if (file_) return hash_more();
+  if (hashing_) return hash_more();
   while (!levels_.empty()) {
     Level& level = levels_.back();
     if (level.children.empty()) {
@@ -153,7 +175,7 @@ Result<TreeScan::Step> TreeScan::step_or_fail() {
     level.children.pop_back();
     return visit(joined(level.path, child), level.name + "/" + child, false);
   }
-  if (roots_.empty()) return Step{std::nullopt, true};
+  if (roots_.empty()) return Step{std::nullopt, false, true};
   ScanRoot root = std::move(roots_.back());
   roots_.pop_back();
   return visit(std::move(root.path), std::move(root.name), true, root.bare);

@@ -93,18 +93,18 @@ std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts) {
   const auto release = [](const HostResult& host) {
     return host.report.host ? series(host.report.host->kernel) : std::string();
   };
-  const std::string usual = most_common(hosts, machine),
-                    usual_release = most_common(hosts, release);
+  const Usual machines(hosts, machine, Usual::Among::all);
+  const Usual releases(hosts, release, Usual::Among::all);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (!hosts[i].report.host) continue;
     const HostFacts& facts = *hosts[i].report.host;
     std::string text = fmt::format("{} {}", facts.kernel, facts.machine);
-    if (facts.machine != usual)
+    if (const std::string usual = machines.value(hosts[i]); facts.machine != usual)
       findings[i] = {"kernel", Verdict::fail, fmt::format("{}, most hosts are {}", text, usual),
                      "leave the host out: one program can not run on both"};
-    else if (release(hosts[i]) != usual_release)
+    else if (release(hosts[i]) != releases.value(hosts[i]))
       findings[i] = {"kernel", Verdict::warn,
-                     fmt::format("{}, most hosts have {}", text, usual_release),
+                     fmt::format("{}, most hosts have {}", text, releases.value(hosts[i])),
                      "bring the hosts to one release"};
     else
       findings[i] = {"kernel", Verdict::pass, std::move(text), ""};
@@ -132,7 +132,7 @@ std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expec
   const auto mpi = [](const HostResult& host) {
     return host.report.mpi ? host.report.mpi->mpi : std::string();
   };
-  const std::string usual_pmix = most_common(hosts, pmix), usual_mpi = most_common(hosts, mpi);
+  const Usual all_pmix(hosts, pmix, Usual::Among::all), all_mpi(hosts, mpi, Usual::Among::all);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (!hosts[i].report.mpi) {
       if (expect.mpi == "off") findings[i] = {"mpi", Verdict::pass, "off", ""};
@@ -142,6 +142,7 @@ std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expec
       continue;
     }
     const MpiFacts& facts = *hosts[i].report.mpi;
+    const std::string usual_pmix = all_pmix.value(hosts[i]), usual_mpi = all_mpi.value(hosts[i]);
     const std::string& error = !facts.error.empty() ? facts.error : facts.pmix_error;
     std::string text = fmt::format("{}, PMIx {}", facts.mpi, facts.pmix);
     if (!error.empty())

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 
+#include "launcher/check/compare.h"
 #include "launcher/check/evaluate.h"
 
 namespace sortie::launcher::check {
@@ -46,12 +46,11 @@ Finding judge_engine(const HostResult& host, const Expectations& expect) {
 
 std::vector<Finding> judge_images(const std::vector<HostResult>& hosts,
                                   const Expectations& expect) {
-  std::map<std::string, std::size_t> by_id;
-  for (const HostResult& host : hosts)
-    if (const auto* facts = answering(host); facts && !facts->image_id.empty())
-      ++by_id[facts->image_id];
-  const auto most =
-      std::ranges::max_element(by_id, {}, [](const auto& entry) { return entry.second; });
+  const auto id_of = [](const HostResult& host) {
+    const ContainerFacts* facts = answering(host);
+    return facts ? facts->image_id : std::string();
+  };
+  const Usual ids(hosts, id_of, Usual::Among::all);
   std::vector<Finding> findings;
   for (const HostResult& host : hosts) {
     Finding& finding = findings.emplace_back(Finding{"image", Verdict::none, "", ""});
@@ -69,7 +68,7 @@ std::vector<Finding> judge_images(const std::vector<HostResult>& hosts,
                         fmt::format("{} is not there, and pull = \"never\"", wanted.image), push}
               : Finding{"image", Verdict::pass,
                         fmt::format("{} is not there: the run pulls it", wanted.image), ""};
-    } else if (by_id.size() > 1 && facts->image_id != most->first && wanted.pull != "always") {
+    } else if (ids.differs(host, facts->image_id) && wanted.pull != "always") {
       finding = {"image", Verdict::fail,
                  fmt::format("{} is {}, another one than most hosts have", wanted.image,
                              facts->image_id.substr(0, 19)),
@@ -139,7 +138,9 @@ Finding judge_container_shm(const HostResult& host, const Expectations& expect) 
         "shm", Verdict::warn, std::move(text),
         fmt::format("set runner.container.shm_size to {} or more", size_text(kShmPerRank * ranks))};
   if (bytes > host.report.host->memory_bytes)
-    return {"shm", Verdict::warn, text + ", more than the host has memory",
+    return {"shm", Verdict::warn,
+            fmt::format("{}, more than the host's memory of {}", text,
+                        size_text(host.report.host->memory_bytes)),
             "lower runner.container.shm_size"};
   return {"shm", Verdict::pass, std::move(text), ""};
 }

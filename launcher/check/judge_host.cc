@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/quantity.h"
 #include "launcher/check/evaluate.h"
+#include "launcher/control/held_ranks.h"
 
 namespace sortie::launcher::check {
 namespace {
@@ -143,15 +145,37 @@ Finding judge_cgroup(const HostResult& host) {
           ""};
 }
 
+namespace {
+
+/// "run k3f9 has no launcher; its ranks are held here for at most 12 minutes more". Whole minutes,
+/// so that hosts of one run are folded.
+std::string held_text(const std::vector<HeldRun>& runs) {
+  std::string text;
+  for (const HeldRun& run : runs)
+    text += fmt::format("{}run {} has no launcher; its ranks are held here for at most {} more",
+                        text.empty() ? "" : "; ", run.run_id,
+                        counted(run.seconds_left / 60 + 1, "minute"));
+  return text;
+}
+
+}  // namespace
+
 Finding judge_leftovers(const HostResult& host) {
   if (!host.report.host) return {"leftovers", Verdict::none, "", ""};
   const HostFacts& facts = *host.report.host;
-  if (facts.runs_left + facts.cgroups_left > 0)
-    return {"leftovers", Verdict::warn,
-            fmt::format("{} folder{} and {} cgroup{} of runs that are gone", facts.runs_left,
-                        facts.runs_left == 1 ? "" : "s", facts.cgroups_left,
-                        facts.cgroups_left == 1 ? "" : "s"),
-            "nothing: the next run there removes them"};
+  const std::string gone =
+      facts.runs_left + facts.cgroups_left == 0
+          ? ""
+          : fmt::format("{} and {} of runs that are gone", counted(facts.runs_left, "folder"),
+                        counted(facts.cgroups_left, "cgroup"));
+  if (!facts.without_launcher.empty())
+    return {
+        "leftovers", Verdict::warn,
+        fmt::format("{}{}{}", held_text(facts.without_launcher), gone.empty() ? "" : "; ", gone),
+        fmt::format("on the machine where it was started: {}",
+                    help_for_held(facts.without_launcher.front().run_id))};
+  if (!gone.empty())
+    return {"leftovers", Verdict::warn, gone, "nothing: the next run there removes them"};
   return {"leftovers", Verdict::pass,
           facts.runs_alive > 0 ? fmt::format("none; {} run{} alive", facts.runs_alive,
                                              facts.runs_alive == 1 ? " is" : "s are")

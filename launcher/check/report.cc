@@ -57,6 +57,16 @@ std::vector<std::string> texts(const Json& part, const char* key, const char* me
   return out;
 }
 
+std::vector<HeldRun> held_runs(const Json& folders) {
+  std::vector<HeldRun> runs;
+  const auto list = folders.find("without_launcher");
+  if (list == folders.end() || !list->is_array()) return runs;
+  for (const Json& item : *list)
+    if (runs.size() < kMaxNames && item.is_object())
+      runs.push_back({text(item, "run"), number(item, "seconds_left")});
+  return runs;
+}
+
 HostFacts host_facts(const Json& part) {
   HostFacts facts;
   facts.hostname = text(part, "hostname");
@@ -84,6 +94,7 @@ HostFacts host_facts(const Json& part) {
   facts.run_error = text(runs, "error");
   facts.runs_alive = number(object(runs, "held"), "count");
   facts.runs_left = number(object(runs, "refuse"), "count");
+  facts.without_launcher = held_runs(runs);
   facts.ssh_address = text(part, "ssh_address");
   facts.addresses = texts(part, "addresses", "address");
   return facts;

@@ -13,6 +13,12 @@
 
 namespace sortie::launcher::check {
 
+/// A run whose ranks a host holds without a launcher.
+struct HeldRun {
+  std::string run_id;
+  std::uint64_t seconds_left = 0;
+};
+
 struct HostFacts {
   std::string hostname, kernel, machine;  // kernel: release, "6.1.0-18-amd64"
   std::string machine_id;                 // equal for two names of one machine; empty = unknown
@@ -23,8 +29,9 @@ struct HostFacts {
   bool cgroup_writable = false;
   std::string run_base, run_error;
   std::uint64_t runs_alive = 0, runs_left = 0, cgroups_left = 0;
-  std::string ssh_address;             // address of its sshd, as seen by the last hop
-  std::vector<std::string> addresses;  // "eth0 10.1.0.2/24"
+  std::vector<HeldRun> without_launcher;  // among the living runs
+  std::string ssh_address;                // address of its sshd, as seen by the last hop
+  std::vector<std::string> addresses;     // "eth0 10.1.0.2/24"
 };
 
 struct FolderFacts {

@@ -55,8 +55,10 @@ CLI::Option* add_hosts_argument(CLI::App& app, JobOptions& options, const std::s
 }
 
 void add_groups_option(CLI::App& app, JobOptions& options) {
-  app.add_option("--groups", options.groups,
-                 "Groups file: gpu = \"gpu[01-64]\"; default ~/.config/sortie/groups.toml");
+  app.add_option(
+      "--groups", options.groups,
+      "Groups file: gpu = \"gpu[01-64]\"; overrides runner.groups_file of your defaults, "
+      "default ~/.config/sortie/groups.toml");
 }
 
 void add_host_options(CLI::App& app, JobOptions& options) {

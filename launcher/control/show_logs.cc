@@ -102,6 +102,12 @@ class LinePrinter {
   bool good_ = true;
 };
 
+Result<std::vector<std::string>> hosts_of(const LogsRequest& request) {
+  JobOptions options;
+  options.hosts = request.hosts;
+  return named_hosts(options);
+}
+
 /// `site`: empty, or the site of this record. --host may also name hosts of other sites.
 Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const RunRecord& record,
                                              const std::string& site) {
@@ -110,7 +116,7 @@ Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const R
     SORTIE_ASSIGN_OR_RETURN(ranks, parse_ranks(request.ranks, record.world_size));
   }
   if (request.hosts.empty()) return ranks;
-  SORTIE_ASSIGN_OR_RETURN(const auto names, expand_hosts(request.hosts, {}));
+  SORTIE_ASSIGN_OR_RETURN(const auto names, hosts_of(request));
   // A group of hosts may have more hosts than the run.
   const bool by_group = config::mentions_group(request.hosts);
   std::set<std::uint32_t> on_hosts;
@@ -196,7 +202,7 @@ Result<> print_logs_in(const LogsRequest& request, const std::filesystem::path& 
 Result<std::vector<std::string>> sites_with_hosts(const LogsRequest& request,
                                                   const std::filesystem::path& run,
                                                   const std::vector<std::string>& sites) {
-  SORTIE_ASSIGN_OR_RETURN(const auto names, expand_hosts(request.hosts, {}));
+  SORTIE_ASSIGN_OR_RETURN(const auto names, hosts_of(request));
   std::vector<std::string> chosen, hosts;
   for (const std::string& site : sites) {
     const auto record =

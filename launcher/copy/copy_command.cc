@@ -205,10 +205,8 @@ int push_files(const CopyOptions& options) {
     if (upload)
       progress.show(fmt::format("push to {}", counted(crew.size(), "host")), upload->bytes_done(),
                     upload->bytes_wanted());
-    else if (reading.to_read == 0)
-      progress.show("listing files", reading.listed, 0, "files and folders");
     else
-      progress.show("reading files", reading.hashed, reading.to_read);
+      progress.show(shown_progress(reading));
   };
   const Result<> ran = crew.run(first, work, tick);
   progress.clear();

@@ -258,13 +258,18 @@ std::vector<std::string> ImageArchive::names_of(const std::string& layer) const 
   return names;
 }
 
-asio::awaitable<Result<>> ImageArchive::write_without(std::size_t layers, std::string path) const {
+asio::awaitable<Result<>> ImageArchive::write_without(
+    std::size_t layers, std::string path,
+    std::function<void(std::uint64_t, std::uint64_t)> on_bytes) const {
   std::set<std::string> needed, left_out;
   for (std::size_t i = layers; i < layers_.size(); ++i)
     for (std::string& name : names_of(layers_[i])) needed.insert(std::move(name));
   for (std::size_t i = 0; i < std::min(layers, layers_.size()); ++i)
     for (std::string& name : names_of(layers_[i]))
       if (!needed.contains(name)) left_out.insert(std::move(name));
+  std::uint64_t written_bytes = 0, all_bytes = 0;
+  for (const Part& part : parts_)
+    if (!left_out.contains(part.name)) all_bytes += part.bytes;
   const auto executor = co_await asio::this_coro::executor;
   const Fd in(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   const Fd out(::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600));
@@ -277,6 +282,8 @@ asio::awaitable<Result<>> ImageArchive::write_without(std::size_t layers, std::s
       if (!bytes) co_return std::unexpected(bytes.error());
       const Result<> written = write_all(out.get(), *bytes);
       if (!written) co_return std::unexpected(with_context(written.error(), path));
+      written_bytes += bytes->size();
+      if (on_bytes) on_bytes(written_bytes, all_bytes);
       co_await asio::post(executor, asio::use_awaitable);
     }
   }

@@ -37,8 +37,10 @@ class ImageArchive {
   const std::vector<std::string>& diff_ids() const { return diff_ids_; }
 
   /// Writes the archive without its first `layers` layers to `path`. Yields to other coroutines
-  /// meanwhile.
-  boost::asio::awaitable<Result<>> write_without(std::size_t layers, std::string path) const;
+  /// meanwhile. Calls `on_bytes`, if not empty, with the number of bytes so far and of all.
+  boost::asio::awaitable<Result<>> write_without(
+      std::size_t layers, std::string path,
+      std::function<void(std::uint64_t, std::uint64_t)> on_bytes = nullptr) const;
 
  private:
   Result<> read_parts();

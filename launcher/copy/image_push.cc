@@ -41,6 +41,7 @@ asio::awaitable<Result<wire::Message>> answer_of(std::shared_ptr<HostSession> se
 struct Group {
   explicit Group(asio::io_context& io) : changed(io, Clock::time_point::max()) {}
   LocalTree tree;
+  ArchiveProgress progress;  // without the bytes of `upload`
   std::shared_ptr<TreeUpload> upload;
   std::optional<Error> error;
   bool made = false;
@@ -98,14 +99,23 @@ asio::awaitable<Result<>> ImagePush::save() {
   if (!made) co_return made;
   const auto client = client_here(options_.from.empty() ? engine_ : options_.from);
   if (!client) co_return std::unexpected(client.error());
-  container::Argv command = container::save_command(
+  const std::vector<container::Argv> commands = container::save_commands(
       *client, std::string(container::engine_name(*client)), options_.image);
-  std::function<void(std::uint64_t)> on_bytes = [this](std::uint64_t bytes) { saved_ = bytes; };
-  auto saved = co_await ImageArchive::save(crew_.io().get_executor(), std::move(command),
-                                           scratch_.path(), std::move(on_bytes));
-  if (!saved) co_return std::unexpected(std::move(saved).error());
-  archive_ = std::move(*saved);
-  co_return Result<>();
+  const std::function<void(std::uint64_t)> on_bytes = [this](std::uint64_t bytes) {
+    saved_ = bytes;
+  };
+  std::optional<Error> first_error;
+  for (const container::Argv& command : commands) {
+    auto saved =
+        co_await ImageArchive::save(crew_.io().get_executor(), command, scratch_.path(), on_bytes);
+    if (saved) {
+      archive_ = std::move(*saved);
+      co_return Result<>();
+    }
+    if (!first_error) first_error = std::move(saved).error();
+    if (first_error->code != ErrorCode::not_found) break;
+  }
+  co_return std::unexpected(*std::move(first_error));
 }
 
 wire::Message ImagePush::query() const {
@@ -166,14 +176,22 @@ asio::awaitable<Result<>> ImagePush::make(Group& group, std::size_t layers) {
   std::string path = archive_->path();
   if (layers > 0) {
     path = fmt::format("{}/{}", scratch_.path(), file_name(layers));
-    auto written = co_await archive_->write_without(layers, path);
+    std::function<void(std::uint64_t, std::uint64_t)> on_bytes = [&group](std::uint64_t done,
+                                                                          std::uint64_t all) {
+      group.progress.cut = done;
+      group.progress.to_cut = all;
+    };
+    auto written = co_await archive_->write_without(layers, path, std::move(on_bytes));
     if (!written) co_return written;
   }
   std::vector<files::ScanRoot> roots;
   roots.push_back(files::ScanRoot());
   roots.back().path = path;
   roots.back().name = file_name(layers);
-  auto read = co_await read_local_tree(std::move(roots));
+  std::function<void(const ReadProgress&)> on_progress = [&group](const ReadProgress& now) {
+    group.progress.reading = now;
+  };
+  auto read = co_await read_local_tree(std::move(roots), std::move(on_progress));
   if (!read) co_return std::unexpected(std::move(read).error());
   group.tree = std::move(*read);
   std::function<void(std::string)> on_note = [this](const std::string& text) {
@@ -240,16 +258,15 @@ asio::awaitable<Result<wire::FilesDone>> ImagePush::serve(std::size_t index,
 
 void ImagePush::show_progress() {
   if (!archive_) return progress_.show(fmt::format("saving {}", options_.image), saved_, 0);
-  std::uint64_t done = 0, wanted = 0;
+  std::vector<ArchiveProgress> archives;
   for (const auto& [layers, group] : groups_) {
+    ArchiveProgress& one = archives.emplace_back(group->progress);
     if (!group->upload) continue;
-    done += group->upload->bytes_done();
-    wanted += group->upload->bytes_wanted();
+    one.is_sent = true;
+    one.done = group->upload->bytes_done();
+    one.wanted = group->upload->bytes_wanted();
   }
-  progress_.show(
-      loading_ > 0 ? fmt::format("loading on {} host{}", loading_, loading_ == 1 ? "" : "s")
-                   : fmt::format("image to {} host{}", crew_.size(), crew_.size() == 1 ? "" : "s"),
-      done, wanted);
+  progress_.show(image_progress(archives, crew_.size(), loading_));
 }
 
 int ImagePush::run() {

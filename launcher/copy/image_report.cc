@@ -5,9 +5,29 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/quantity.h"
-#include "launcher/copy/progress.h"
 
 namespace sortie::launcher {
+
+Progress image_progress(std::span<const ArchiveProgress> archives, std::size_t hosts,
+                        std::size_t loading) {
+  ArchiveProgress sum;
+  for (const ArchiveProgress& one : archives) {
+    sum.cut += one.cut;
+    sum.to_cut += one.to_cut;
+    sum.reading.hashed += one.reading.hashed;
+    sum.reading.to_read += one.reading.to_read;
+    sum.is_sent = sum.is_sent || one.is_sent;
+    sum.done += one.done;
+    sum.wanted += one.wanted;
+  }
+  if (loading > 0)
+    return {fmt::format("loading on {}", counted(loading, "host")), sum.done, sum.wanted};
+  if (!sum.is_sent && sum.reading.to_read > 0)
+    return {"reading the image", sum.reading.hashed, sum.reading.to_read};
+  if (!sum.is_sent && sum.to_cut > 0)
+    return {"copying the layers that hosts lack", sum.cut, sum.to_cut};
+  return {fmt::format("image to {}", counted(hosts, "host")), sum.done, sum.wanted};
+}
 
 std::string image_text(const PushReport& report) {
   std::size_t good = 0, present = 0;

@@ -7,16 +7,15 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "common/config/container_forms.h"
+#include "common/base/split.h"
 
 namespace sortie::launcher {
 namespace {
 
 bool in_path(std::string_view name) {
   const char* path = std::getenv("PATH");
-  for (const std::string& folder : config::split_items(path ? path : "", ':'))
-    if (!folder.empty() && ::access(fmt::format("{}/{}", folder, name).c_str(), X_OK) == 0)
-      return true;
+  for (const std::string& folder : split_filled(path ? path : "", ':'))
+    if (::access(fmt::format("{}/{}", folder, name).c_str(), X_OK) == 0) return true;
   return false;
 }
 

@@ -32,25 +32,63 @@ bool names_folder(const std::string& remote) {
   return remote == "~" || name == "." || name == "..";
 }
 
-/// Sets progress.to_read, for which it lists all files. What can not be listed does not count; it
-/// is reported when the files are read.
-asio::awaitable<void> list_files(std::vector<files::ScanRoot> roots, ReadProgress& progress,
-                                 const std::function<void(const ReadProgress&)>& on_progress) {
+/// A list of files that have not been read.
+struct ListedTree {
+  LocalTree tree;
+  std::vector<bool> is_root;  // of each entry: a symlink is followed
+};
+
+Result<> check_amount(std::uint64_t memory, std::size_t entries) {
+  if (memory <= files::ManifestReader::kMaxBytes && entries < files::ManifestReader::kMaxEntries)
+    return {};
+  return fail(ErrorCode::unsupported, "too many files at once; send parts of the tree");
+}
+
+asio::awaitable<Result<ListedTree>> list_tree(
+    std::vector<files::ScanRoot> roots, ReadProgress& progress,
+    const std::function<void(const ReadProgress&)>& on_progress,
+    const std::function<void(const Error&)>& on_left_out) {
   files::TreeScan scan(std::move(roots));
   scan.only_list();
-  scan.leave_out_failures([](const Error&) {});
-  std::uint64_t bytes = 0;
-  while (progress.listed < files::ManifestReader::kMaxEntries) {
-    const auto step = scan.step();
-    if (!step || step->done) break;
+  if (on_left_out) scan.leave_out_failures(on_left_out);
+  ListedTree listed;
+  std::uint64_t bytes = 0, memory = 0;
+  for (;;) {
+    auto step = scan.step();
+    if (!step) co_return std::unexpected(std::move(step).error());
+    if (step->done) break;
     if (step->entry) {
-      ++progress.listed;
+      memory += files::entry_bytes(*step->entry);
+      const Result<> bounded = check_amount(memory, listed.tree.entries.size());
+      if (!bounded) co_return std::unexpected(bounded.error());
       bytes += step->entry->size;
-      on_progress(progress);
+      listed.tree.paths.push_back(scan.path_of(listed.tree.entries.size()));
+      listed.tree.entries.push_back(std::move(*step->entry));
+      listed.is_root.push_back(step->is_root);
+      ++progress.listed;
+      if (on_progress) on_progress(progress);
     }
     co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
   }
   progress.to_read = bytes;
+  co_return listed;
+}
+
+/// Replaces the entry by the complete one. Adds what it reads to progress.hashed.
+asio::awaitable<Result<>> hash_file(std::string path, bool follow, wire::FileEntry& entry,
+                                    ReadProgress& progress,
+                                    const std::function<void(const ReadProgress&)>& on_progress) {
+  auto hasher = files::FileHasher::open(std::move(path), entry, follow);
+  if (!hasher) co_return std::unexpected(std::move(hasher).error());
+  while (!hasher->done()) {
+    const auto count = hasher->more();
+    if (!count) co_return std::unexpected(count.error());
+    progress.hashed += *count;
+    if (on_progress) on_progress(progress);
+    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+  }
+  entry = hasher->take();
+  co_return Result<>();
 }
 
 }  // namespace
@@ -59,29 +97,36 @@ asio::awaitable<Result<LocalTree>> read_local_tree(
     std::vector<files::ScanRoot> roots, std::function<void(const ReadProgress&)> on_progress,
     std::function<void(const Error&)> on_left_out) {
   ReadProgress progress;
-  if (on_progress) co_await list_files(roots, progress, on_progress);
+  auto listed = co_await list_tree(std::move(roots), progress, on_progress, on_left_out);
+  if (!listed) co_return std::unexpected(std::move(listed).error());
   LocalTree tree;
-  files::TreeScan scan(std::move(roots));
-  if (on_left_out) scan.leave_out_failures(std::move(on_left_out));
   std::uint64_t memory = 0;
-  for (;;) {
-    auto step = scan.step();
-    if (!step) co_return std::unexpected(std::move(step).error());
-    if (step->done) co_return tree;
-    if (step->entry) {
-      memory += files::entry_bytes(*step->entry);
-      if (memory > files::ManifestReader::kMaxBytes ||
-          tree.entries.size() >= files::ManifestReader::kMaxEntries)
-        co_return fail(ErrorCode::unsupported, "too many files at once; send parts of the tree");
-      tree.bytes += step->entry->size;
-      if (step->entry->kind != wire::FileKind::folder) ++tree.files;
-      tree.paths.push_back(scan.path_of(tree.entries.size()));
-      tree.entries.push_back(std::move(*step->entry));
+  for (std::size_t i = 0; i < listed->tree.entries.size(); ++i) {
+    wire::FileEntry& entry = listed->tree.entries[i];
+    std::string& path = listed->tree.paths[i];
+    if (entry.kind == wire::FileKind::file) {
+      const Result<> hashed =
+          co_await hash_file(path, listed->is_root[i], entry, progress, on_progress);
+      if (!hashed && !on_left_out) co_return std::unexpected(hashed.error());
+      if (!hashed) {
+        on_left_out(hashed.error());
+        continue;
+      }
     }
-    progress.hashed = scan.bytes_hashed();
-    if (on_progress) on_progress(progress);
-    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+    memory += files::entry_bytes(entry);
+    const Result<> bounded = check_amount(memory, tree.entries.size());
+    if (!bounded) co_return std::unexpected(bounded.error());
+    tree.bytes += entry.size;
+    if (entry.kind != wire::FileKind::folder) ++tree.files;
+    tree.paths.push_back(std::move(path));
+    tree.entries.push_back(std::move(entry));
   }
+  co_return tree;
+}
+
+Progress shown_progress(const ReadProgress& reading) {
+  if (reading.to_read == 0) return {"listing files", reading.listed, 0, "files and folders"};
+  return {"reading files", reading.hashed, reading.to_read};
 }
 
 Result<PushNames> push_names(const std::vector<std::string>& locals, const std::string& remote) {

@@ -8,6 +8,7 @@
 
 #include "common/base/result.h"
 #include "common/files/tree_scan.h"
+#include "launcher/copy/progress.h"
 
 namespace sortie::launcher {
 
@@ -18,14 +19,18 @@ struct LocalTree {
   std::size_t files = 0;  // entries that are not folders
 };
 
-/// How far the reading of a tree is: first its files are listed, then they are read.
+/// How far the reading of a tree is: first its files are listed, then those of the list are read.
 struct ReadProgress {
   std::size_t listed = 0;     // entries found so far
   std::uint64_t hashed = 0;   // bytes
   std::uint64_t to_read = 0;  // bytes of all files; 0 until all are listed
 };
 
-/// Reads and hashes `roots`. `on_progress` may be empty. Yields to other coroutines meanwhile. With
+/// For the user: "listing files", then "reading files" with the total.
+Progress shown_progress(const ReadProgress& reading);
+
+/// Reads and hashes `roots`: the files that are there when it begins, with the content that they
+/// have when they are read. `on_progress` may be empty. Yields to other coroutines meanwhile. With
 /// `on_left_out`, what can not be read is left out instead of an error; it is called with the
 /// reason.
 boost::asio::awaitable<Result<LocalTree>> read_local_tree(

@@ -81,26 +81,32 @@ std::string progress_text(const std::string& what, std::uint64_t done, std::uint
   return text;
 }
 
-ProgressLine::ProgressLine() : terminal_(is_terminal()), quiet_(output_options().quiet) {}
-
-void ProgressLine::show(const std::string& what, std::uint64_t done, std::uint64_t total,
-                        const std::string& unit) {
-  if (quiet_) return;
+std::optional<std::string> ProgressPace::text(const Progress& progress) {
   const auto now = Clock::now();
-  if (what != phase_) {
-    phase_ = what;
+  if (progress.what != phase_) {
+    phase_ = progress.what;
     rate_ = TransferRate();
   }
-  rate_.add(now, done);
-  if (now - begun_ < (terminal_ ? kQuietOnTerminal : kQuietElsewhere)) return;
-  if (any_ && now - shown_ < (terminal_ ? kOnTerminal : kElsewhere)) return;
+  rate_.add(now, progress.done);
+  if (now - begun_ < (terminal_ ? kQuietOnTerminal : kQuietElsewhere)) return std::nullopt;
+  if (any_ && now - shown_ < (terminal_ ? kOnTerminal : kElsewhere)) return std::nullopt;
   any_ = true;
   shown_ = now;
-  const std::string text = progress_text(what, done, total, rate_.per_second(), unit);
+  return progress_text(progress.what, progress.done, progress.total, rate_.per_second(),
+                       progress.unit);
+}
+
+ProgressLine::ProgressLine()
+    : terminal_(is_terminal()), quiet_(output_options().quiet), pace_(terminal_) {}
+
+void ProgressLine::show(const Progress& progress) {
+  if (quiet_) return;
+  const std::optional<std::string> text = pace_.text(progress);
+  if (!text) return;
   if (terminal_)
-    print_stderr("\r\x1b[K{}", text.substr(0, terminal_width() - 1));
+    print_stderr("\r\x1b[K{}", text->substr(0, terminal_width() - 1));
   else
-    print_stderr("{}\n", text);
+    print_stderr("{}\n", *text);
   std::fflush(stderr);
   visible_ = terminal_;
 }

@@ -1,11 +1,11 @@
-// ProgressLine: shows the progress, rate and remaining time of a longer operation on stderr. On a
-// terminal it rewrites one line, starting after one second; elsewhere it prints a line after two
-// seconds and then every ten. Prints nothing with --quiet.
+// The progress, rate and remaining time of a longer operation: ProgressPace says when to show which
+// text, ProgressLine shows it on stderr.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -33,6 +33,33 @@ class TransferRate {
 std::string progress_text(const std::string& what, std::uint64_t done, std::uint64_t total,
                           double per_second, const std::string& unit = "");
 
+/// How far an operation is; `total` and `unit` as in progress_text().
+struct Progress {
+  std::string what;
+  std::uint64_t done = 0, total = 0;
+  std::string unit = {};
+};
+
+/// When to show the progress: on a terminal after one second and then at any time, at most five
+/// times per second; elsewhere, where each text is a line, after two seconds and then every ten.
+class ProgressPace {
+ public:
+  explicit ProgressPace(bool terminal) : terminal_(terminal) {}
+  /// Returns the text to show now; nullopt if it is too early. May be called at any rate. A
+  /// different `what` begins a new phase with a separate rate.
+  std::optional<std::string> text(const Progress& progress);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool terminal_;
+  Clock::time_point begun_ = Clock::now();
+  Clock::time_point shown_ = begun_;
+  std::string phase_;
+  TransferRate rate_;
+  bool any_ = false;
+};
+
+/// Shows progress on stderr; on a terminal it rewrites one line. Prints nothing with --quiet.
 class ProgressLine {
  public:
   ProgressLine();
@@ -40,20 +67,18 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// May be called at any rate. A different `what` begins a new phase with a separate rate.
-  void show(const std::string& what, std::uint64_t done, std::uint64_t total,
-            const std::string& unit = "");
+  /// As ProgressPace::text().
+  void show(const Progress& progress);
+  void show(std::string what, std::uint64_t done, std::uint64_t total, std::string unit = "") {
+    show({std::move(what), done, total, std::move(unit)});
+  }
   /// Removes the line. Call before other output.
   void clear();
 
  private:
-  using Clock = std::chrono::steady_clock;
   const bool terminal_, quiet_;
-  const Clock::time_point begun_ = Clock::now();
-  Clock::time_point shown_ = begun_;
-  std::string phase_;
-  TransferRate rate_;
-  bool visible_ = false, any_ = false;
+  ProgressPace pace_;
+  bool visible_ = false;
 };
 
 }  // namespace sortie::launcher

@@ -39,7 +39,10 @@ asio::awaitable<Result<>> Stager::read() {
     const config::StageItem item = config::parse_stage_item(text);
     roots.push_back({item.path, item.name});
   }
-  auto tree = co_await read_local_tree(std::move(roots));
+  std::function<void(const ReadProgress&)> on_progress = [this](const ReadProgress& now) {
+    reading_ = now;
+  };
+  auto tree = co_await read_local_tree(std::move(roots), std::move(on_progress));
   if (!tree) co_return std::unexpected(with_context(std::move(tree).error(), "runner.stage"));
   tree_ = std::move(*tree);
   make_read_only(tree_);
@@ -67,6 +70,15 @@ asio::awaitable<Result<std::string>> Stager::stage(std::size_t index,
   from_launcher_ += done->bytes_from_launcher;
   from_hosts_ += done->bytes_from_hosts;
   co_return checked_folder(done->folder);
+}
+
+Progress Stager::progress() const {
+  Progress now = shown_progress(reading_);
+  if (upload_)
+    now = {fmt::format("to {}", counted(hosts_, "host")), upload_->bytes_done(),
+           upload_->bytes_wanted()};
+  now.what = "runner.stage: " + now.what;
+  return now;
 }
 
 std::string Stager::summary() const {

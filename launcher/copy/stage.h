@@ -26,6 +26,8 @@ class Stager {
   boost::asio::awaitable<Result<std::string>> stage(std::size_t index,
                                                     std::shared_ptr<HostSession> session,
                                                     std::string build);
+  /// How far read() is, or after it the hosts, for the user.
+  Progress progress() const;
   /// Returns "3 files, 12.0 MiB, staged on 4 hosts: ..."; "on 1 of 4 hosts" if staging is
   /// incomplete.
   std::string summary() const;
@@ -36,6 +38,7 @@ class Stager {
   const config::RunnerConfig& runner_;
   const std::size_t hosts_;
   std::function<void(std::string)> on_note_;
+  ReadProgress reading_;
   LocalTree tree_;
   std::string hash_;
   std::shared_ptr<TreeUpload> upload_;

@@ -50,7 +50,8 @@ void ExecRun::on_message(std::size_t index, wire::Message message) {
 void ExecRun::on_output(std::size_t index, const wire::Output& output) {
   Active& active = *active_[index];
   if (output.rank != 0 || active.exited)
-    return give_up(index, {ErrorCode::protocol, "runner sent output of a rank that is not there"});
+    return give_up(index,
+                   {ErrorCode::protocol, "runner sent output of a process that is not there"});
   for (ExecSink* sink : parts_.sinks)
     sink->output(index, outcomes_[index].host, output.stream, output.bytes);
   active.unacknowledged += output.bytes.size();

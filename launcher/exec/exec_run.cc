@@ -190,7 +190,9 @@ void ExecRun::leave_when_done() {
 void ExecRun::listen(std::size_t index) {
   active_[index]->session->start(
       {[this, index](wire::Message message) { on_message(index, std::move(message)); },
-       [this, index](Error error) { on_lost(index, std::move(error)); }});
+       [this, index](Error error) { on_lost(index, std::move(error)); },
+       {},
+       "its command ends by itself"});
 }
 
 void ExecRun::begin(std::size_t index) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/config/schema.h"
@@ -35,6 +36,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
     std::function<void(wire::Message)> on_message;  // any message except heartbeats
     std::function<void(Error)> on_lost;             // the connection is lost; called once
     std::function<void(const wire::Heartbeat&)> on_beat = {};
+    /// What the runner ends by itself when it loses the launcher, for the message of on_lost.
+    std::string_view job = "its ranks end by themselves";
   };
 
   HostSession(boost::asio::any_io_executor executor, std::string host,

@@ -128,12 +128,12 @@ asio::awaitable<void> HostSession::watch_loop() {
     watch_timer_.expires_after(std::chrono::milliseconds(500));
     co_await watch_timer_.async_wait(kToken);
     if (closed_ || last_heard() != heard) continue;
+    const bool ends = listener_ && runner_.on_launcher_loss == "kill";
     lost({ErrorCode::lost,
           fmt::format(
-              "no heartbeat for {} s (runner.heartbeat_timeout){}",
+              "no heartbeat for {} s (runner.heartbeat_timeout){}{}",
               std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard()).count(),
-              listener_ && runner_.on_launcher_loss == "kill" ? "; its ranks end by themselves"
-                                                              : "")});
+              ends ? "; " : "", ends ? listener_->job : "")});
     co_return;
   }
 }

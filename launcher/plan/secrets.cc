@@ -8,6 +8,7 @@
 #include <map>
 
 #include "common/base/atomic_file.h"
+#include "common/base/split.h"
 #include "common/config/forms.h"
 #include "common/config/secret.h"
 
@@ -24,9 +25,7 @@ Result<Variables> read_secrets(const std::string& path) {
   Variables out;
   std::string_view rest = text;
   for (int number = 1; !rest.empty(); ++number) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    std::string_view line = take_line(rest);
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || line.starts_with('#')) continue;
     const auto bad = [&](std::string_view why) {

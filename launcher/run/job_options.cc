@@ -183,15 +183,6 @@ Result<std::vector<std::string>> expand_hosts(const std::string& expression,
   return config::expand_host_expression(expression, &groups);
 }
 
-Result<std::vector<std::string>> named_hosts(const JobOptions& options) {
-  config::RunnerConfig runner;
-  runner.groups_file = options.groups;
-  SORTIE_ASSIGN_OR_RETURN(const auto hosts, expand_hosts(options.hosts, runner));
-  if (options.exclude.empty()) return hosts;
-  SORTIE_ASSIGN_OR_RETURN(const config::HostGroups groups, groups_for(options.exclude, runner));
-  return config::exclude_hosts(hosts, options.exclude, &groups);
-}
-
 Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpose) {
   SORTIE_TRY(check_program(options));
   SORTIE_TRY(check_config_place(options));
@@ -207,6 +198,18 @@ Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpos
   return options.config.empty()
              ? config::load_job_text("", "command line", options.overrides, amend, user)
              : config::load_job(options.config, options.overrides, amend, user);
+}
+
+Result<std::vector<std::string>> named_hosts(const JobOptions& options) {
+  JobOptions how = options;
+  how.hosts.clear();
+  how.exclude.clear();
+  SORTIE_ASSIGN_OR_RETURN(const config::LoadedJob loaded, load_options(how));
+  const config::RunnerConfig& runner = loaded.job.runner;
+  SORTIE_ASSIGN_OR_RETURN(const auto hosts, expand_hosts(options.hosts, runner));
+  if (options.exclude.empty()) return hosts;
+  SORTIE_ASSIGN_OR_RETURN(const config::HostGroups groups, groups_for(options.exclude, runner));
+  return config::exclude_hosts(hosts, options.exclude, &groups);
 }
 
 }  // namespace sortie::launcher

@@ -40,13 +40,13 @@ enum class Purpose {
 Result<std::vector<std::string>> expand_hosts(const std::string& expression,
                                               const config::RunnerConfig& runner);
 
-/// Returns the hosts of options.hosts without those of options.exclude, for verbs that need only
-/// their names. Reads no config; options.groups (empty = the default file) defines the groups.
-Result<std::vector<std::string>> named_hosts(const JobOptions& options);
-
 /// Loads and checks the job that the options describe. The origin of a value set by an option is
 /// that option. Relative paths stay as written. The error lists every problem of file and options.
 Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpose = Purpose::hosts);
+
+/// Returns the hosts of options.hosts without those of options.exclude, for verbs that need only
+/// their names. Groups are those of load_options(): of --groups, else of the user's defaults.
+Result<std::vector<std::string>> named_hosts(const JobOptions& options);
 
 /// Makes the job's relative paths absolute: relative to the current folder, "~/" relative to $HOME.
 void resolve_job_paths(config::JobConfig& job);

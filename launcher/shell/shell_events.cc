@@ -48,7 +48,8 @@ void ShellHosts::on_message(std::size_t index, wire::Message message) {
 void ShellHosts::on_output(std::size_t index, const wire::Output& output) {
   Host& host = *hosts_[index];
   if (output.rank != 0 || host.exited)
-    return give_up(index, {ErrorCode::protocol, "runner sent output of a rank that is not there"});
+    return give_up(index,
+                   {ErrorCode::protocol, "runner sent output of a process that is not there"});
   host.unacknowledged += output.bytes.size();
   if (host.unacknowledged > kOutputWindow)
     return give_up(index, {ErrorCode::protocol, "runner sent more output than it may"});

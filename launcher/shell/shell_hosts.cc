@@ -98,7 +98,9 @@ asio::awaitable<void> ShellHosts::reach(std::size_t index) {
                     lost.ended = true;
                     changed_.cancel();
                     if (lost.phase != Phase::gone) give_up(index, std::move(error));
-                  }});
+                  },
+                  {},
+                  "its shell ends by itself"});
   write(host, opening_order());
 }
 

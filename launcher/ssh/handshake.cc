@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/shell_text.h"
 #include "launcher/ssh/base64.h"
 #include "launcher/ssh/keys.h"
 
@@ -129,10 +130,18 @@ std::string trust_command(const HostSettings& settings, const HostKey& key,
       settings.jumps.empty() &&
       (settings.key_name == settings.host_name ||
        settings.key_name == fmt::format("[{}]:{}", settings.host_name, settings.port));
-  if (!plain)
-    return fmt::format("echo '{} {} {}' >> {}", settings.key_name, key.type,
-                       base64_encode(key.blob), file);
-  return fmt::format("ssh-keyscan -p {} {} >> {}", settings.port, settings.host_name, file);
+  const std::vector<std::string> words =
+      plain ? std::vector<std::string>{"ssh-keyscan", "-p", std::to_string(settings.port),
+                                       settings.host_name}
+            : std::vector<std::string>{"echo", fmt::format("{} {} {}", settings.key_name, key.type,
+                                                           base64_encode(key.blob))};
+  return fmt::format("{} >> {}", shell_text(words), shell_word(file));
+}
+
+// `place`: "file:line" of an entry for the host.
+std::string forget_command(const HostSettings& settings, const std::string& place) {
+  return shell_text(
+      {"ssh-keygen", "-R", settings.key_name, "-f", place.substr(0, place.rfind(':'))});
 }
 
 using KnownTypes = std::function<Result<std::vector<std::string>>(const KnownHosts&)>;
@@ -172,9 +181,8 @@ Result<> check_host_key(const HostSettings& settings, const KnownHosts& known_ho
           fmt::format(
               "its host key has CHANGED: it shows {}, but {} has another: refused, possibly "
               "a man-in-the-middle attack; if the host was reinstalled, remove the old key with "
-              "`ssh-keygen -R '{}' -f {}` and trust the new one with `{}`",
-              describe(key), check.place, settings.key_name,
-              check.place.substr(0, check.place.rfind(':')), trust));
+              "`{}` and trust the new one with `{}`",
+              describe(key), check.place, forget_command(settings, check.place), trust));
     case HostKeyVerdict::revoked:
       return fail(ErrorCode::host_key,
                   fmt::format("its host key {} is marked @revoked at {}: refused; "

@@ -11,6 +11,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "common/base/split.h"
 #include "launcher/host/sha256.h"
 #include "launcher/ssh/base64.h"
 #include "launcher/ssh/pattern.h"
@@ -66,9 +67,7 @@ std::vector<KnownHostEntry> parse_known_hosts(std::string_view text,
                                               const std::filesystem::path& file) {
   std::vector<KnownHostEntry> entries;
   for (int number = 1; !text.empty(); ++number) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = take_line(text);
 
     KnownHostEntry entry{file, number, false, {}, {}};
     std::string_view names = next_word(line);

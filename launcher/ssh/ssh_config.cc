@@ -10,6 +10,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/log.h"
+#include "common/base/split.h"
 #include "launcher/ssh/pattern.h"
 
 namespace sortie::launcher::ssh {
@@ -58,9 +59,7 @@ Result<std::vector<ConfigLine>> split_config(std::string_view text, std::string_
   std::vector<ConfigLine> lines;
   int number = 0;
   while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = take_line(text);
     ++number;
     while (!line.empty() && is_space(line.front())) line.remove_prefix(1);
     while (!line.empty() && is_space(line.back())) line.remove_suffix(1);

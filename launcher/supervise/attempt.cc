@@ -178,8 +178,7 @@ asio::awaitable<Verdict> Attempt::run() {
   } else if (readable && !report_host_errors() && !failing()) {
     bool staged = true;
     if (stager_) {
-      co_await for_all_hosts(&Attempt::stage_host);
-      note_staged();
+      co_await stage_on_hosts();
       staged = !report_host_errors() && !failing();
     }
     if (staged && plan_.container) {
@@ -191,6 +190,7 @@ asio::awaitable<Verdict> Attempt::run() {
     // 2. Every host gets its part of the plan and prepares. Ranks start only when all are ready.
     if (staged) co_await for_all_hosts(&Attempt::prepare_host);
     may_start = staged && !report_host_errors() && !failing();
+    if (may_start) warn_of_shm_size();
     may_start = may_start && machines_differ();
     if (may_start) may_start = co_await raise_tunnel();
     if (may_start) agree_on_meeting();

@@ -171,6 +171,7 @@ class Attempt {
     int errors = 0;                         // number of RunnerErrors received
     std::string cgroup;                     // cgroup of the job on the host; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
+    std::uint64_t memory_bytes = 0;         // of the host; 0 = unknown
     std::string image_progress;             // progress text until the image is ready
     bool clear = false;                     // lost, and swept without leftovers
     bool sweeping = false;                  // its sweep has no result yet
@@ -198,7 +199,9 @@ class Attempt {
   boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
+  boost::asio::awaitable<void> stage_on_hosts();
   boost::asio::awaitable<void> stage_host(std::size_t index);
+  void show_stage_progress();
   boost::asio::awaitable<bool> read_staged();
   void note_staged();
   void blame_files(const Error& error);
@@ -208,6 +211,7 @@ class Attempt {
   void no_image(Host& host, Error error);
   bool agree_on_image();
   std::string image_progress_text() const;
+  void warn_of_shm_size() const;
   std::string client_of(const Host& host) const;
   boost::asio::awaitable<bool> raise_tunnel();
   boost::asio::awaitable<void> tunnel_host(std::size_t index);
@@ -301,6 +305,7 @@ class Attempt {
   std::vector<Rank> ranks_;
   PmixRelay relay_;
   std::unique_ptr<Stager> stager_;                           // if the job stages files
+  std::optional<ProgressPace> stage_pace_;                   // while files are read or sent
   std::string image_id_;                                     // the same on all hosts
   bool imaging_ = false;                                     // hosts are getting the image
   std::unique_ptr<tunnel::MeshSetup> mesh_;                  // if the job has a tunnel

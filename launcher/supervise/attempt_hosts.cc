@@ -122,6 +122,7 @@ wire::JobSpec Attempt::job_spec_of(const Host& host) const {
 
 void Attempt::note_ready(Host& host, const wire::JobReady& ready) {
   if (ready.cgroup.starts_with("v2 ")) host.cgroup = ready.cgroup.substr(3);
+  host.memory_bytes = ready.memory_bytes;
   parts_.folder.event(JournalEvent::ready, {{"host", host.plan->name},
                                             {"hostname", ready.hostname},
                                             {"cpus", ready.cpus},

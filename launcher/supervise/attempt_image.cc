@@ -142,6 +142,23 @@ bool Attempt::agree_on_image() {
   return true;
 }
 
+/// Engines accept any size. What ranks write there beyond the memory ends them without a reason.
+void Attempt::warn_of_shm_size() const {
+  const std::uint64_t bytes = plan_.container ? plan_.container->shm_bytes : 0;
+  std::vector<std::string> smaller;
+  std::uint64_t least = bytes;
+  for (const Host& host : hosts_) {
+    if (host.memory_bytes == 0 || host.memory_bytes >= bytes) continue;
+    smaller.push_back(host.plan->name);
+    least = std::min(least, host.memory_bytes);
+  }
+  if (smaller.empty()) return;
+  parts_.console.message(
+      fmt::format("runner.container.shm_size: {} is more than the memory of {} ({}): ranks that "
+                  "fill /dev/shm are killed; lower it",
+                  byte_count(bytes), config::fold_host_names(smaller), byte_count(least)));
+}
+
 /// Progress for the user: how many hosts have the image, and what the others do.
 std::string Attempt::image_progress_text() const {
   constexpr std::size_t kMostHosts = 3;

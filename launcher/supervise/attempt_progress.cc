@@ -17,7 +17,10 @@ asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {
     progress_timer_.expires_after(pause);
     co_await progress_timer_.async_wait(kToken);
     if (*done) co_return;
-    parts_.console.progress(progress_text());
+    if (stage_pace_)
+      show_stage_progress();
+    else
+      parts_.console.progress(progress_text());
     pause = std::chrono::milliseconds(200);
   }
 }

@@ -11,7 +11,9 @@ boost::asio::awaitable<bool> Attempt::read_staged() {
   stager_ =
       std::make_unique<Stager>(parts_.executor, job_.runner, hosts_.size(),
                                [this](const std::string& text) { parts_.console.message(text); });
+  stage_pace_.emplace(parts_.console.has_status());
   const Result<> read = co_await stager_->read();
+  stage_pace_.reset();
   if (read) co_return true;
   blame_files(read.error());
   co_return false;
@@ -23,6 +25,22 @@ void Attempt::blame_files(const Error& error) {
   cause.message = error.message;
   cause.exit_code = exit_code_for(error.code);
   blame(std::move(cause));
+}
+
+boost::asio::awaitable<void> Attempt::stage_on_hosts() {
+  stage_pace_.emplace(parts_.console.has_status());
+  co_await for_all_hosts(&Attempt::stage_host);
+  stage_pace_.reset();
+  note_staged();
+}
+
+/// Large files take minutes: also without a terminal the user sees how far they are.
+void Attempt::show_stage_progress() {
+  const std::optional<std::string> text = stage_pace_->text(stager_->progress());
+  if (text && parts_.console.has_status())
+    parts_.console.progress(*text);
+  else if (text)
+    parts_.console.message(*text);
 }
 
 boost::asio::awaitable<void> Attempt::stage_host(std::size_t index) {

@@ -88,8 +88,8 @@ void put_image(Json& part, const Client& client, const std::string& image,
     return;
   }
   if (client.engine == Engine::ctr) {
-    part["image_present"] =
-        output->status.success() && output->text.find(image) != std::string::npos;
+    part["image_present"] = output->status.success() &&
+                            sortie::container::listed_image(image, output->text).has_value();
     return;
   }
   const auto found = container::read_image_json(apart(client.engine, *output).out);

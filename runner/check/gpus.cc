@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/split.h"
 #include "common/cpu/topology.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
@@ -134,8 +135,7 @@ void ask_smi(const std::string& smi, const ProcessDefaults& defaults, Json& part
   Json gpus = Json::array();
   std::string_view text = output->text;
   while (!text.empty() && gpus.size() < kMaxGpus) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view line = take_line(text);
     if (line.find(", ") != line.npos) gpus.push_back(gpu_in(line));
   }
   part["gpus"] = gpus;

@@ -13,6 +13,7 @@
 #include "runner/job/network.h"
 #include "runner/job/node_facts.h"
 #include "runner/process/cgroup.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner::check {
 namespace {
@@ -58,6 +59,16 @@ Json names_json(const std::vector<std::string>& names) {
   return {{"count", names.size()}, {"names", list}};
 }
 
+Json held_runs_json(const std::vector<HeldRun>& runs) {
+  const std::uint64_t now = unix_ms();
+  Json list = Json::array();
+  for (const HeldRun& run : runs)
+    if (list.size() < kMaxNames)
+      list.push_back({{"run", run.run_id},
+                      {"seconds_left", run.until_ms > now ? (run.until_ms - now) / 1000 : 0}});
+  return list;
+}
+
 Json cgroup_json() {
   const Result<cgroup::OwnCgroup> own = cgroup::look_at_own();
   if (!own) return {{"error", own.error().message}};
@@ -95,6 +106,7 @@ Json host_part(const ProcessDefaults& defaults) {
            {{"base", runs.base},
             {"error", runs.error},
             {"held", names_json(runs.held)},
+            {"without_launcher", held_runs_json(runs.without_launcher)},
             {"refuse", names_json(runs.refuse)}}},
           {"addresses", interface_addresses()},
           {"ssh_address", address_of_ssh_server()}};

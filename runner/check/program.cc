@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "common/base/fd.h"
+#include "common/base/split.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
 #include "runner/job/environment.h"
@@ -103,8 +104,7 @@ void list_libraries(const std::string& loader, const std::string& program,
   Json missing = Json::array();
   std::string_view text = output->text;
   while (!text.empty()) {
-    std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    std::string_view line = take_line(text);
     while (line.starts_with('\t') || line.starts_with(' ')) line.remove_prefix(1);
     const std::size_t arrow = line.find(" => ");
     if (line.find("not found") != line.npos && missing.size() < kMaxMissing)

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/fd.h"
+#include "common/base/split.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
 #include "runner/mpi/pmix_binary.h"
@@ -55,8 +56,7 @@ Json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults) {
   // ignored.
   std::string_view text = output->text;
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view line = take_line(text);
     for (const char* key : {"pmix", "pmix-error", "mpi", "mpi-error"})
       if (const std::string prefix = fmt::format("{} ", key); line.starts_with(prefix))
         part[key] = std::string(line.substr(prefix.size()));

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/base/atomic_file.h"
 #include "common/base/fnv1a.h"
 #include "common/base/private_folder.h"
 #include "runner/cleanup/shared_memory.h"
@@ -24,6 +26,10 @@ constexpr std::size_t kMaxRunIdInName = 24;
 /// Ten seconds: on a busy machine the lock's holder may be stalled for several seconds.
 constexpr int kLockTries = 1000;
 constexpr useconds_t kLockPause = 10000;
+/// In a run folder: "UNTIL_MS RUN_ID" while no launcher is connected. The folder's name does not
+/// have the whole id.
+constexpr const char* kHeldFile = "held";
+constexpr std::size_t kMaxHeldBytes = 4096;
 
 Result<std::string> make_base() {
   const std::string base = run_folder_base();
@@ -61,6 +67,17 @@ std::vector<std::string> possible_bases() {
        {std::string_view(runtime ? runtime : ""), std::string_view("/tmp")})
     if (!place.empty()) bases.push_back(fmt::format("{}/sortie-{}", place, ::geteuid()));
   return bases;
+}
+
+std::optional<HeldRun> held_run(const fs::path& folder) {
+  const Result<std::string> text = read_file(folder / kHeldFile, kMaxHeldBytes);
+  if (!text) return std::nullopt;
+  HeldRun run;
+  const char* const end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, run.until_ms);
+  if (error != std::errc() || rest == end) return std::nullopt;
+  run.run_id.assign(rest + 1, end);
+  return run;
 }
 
 /// Returns true if no process held the folder and it was removed.
@@ -125,7 +142,10 @@ RunFolders look_at_run_folders() {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(*base, ignored)) {
     if (!entry.is_directory(ignored)) continue;
-    (may_be_held(entry.path()) ? found.held : found.refuse).push_back(entry.path().filename());
+    const bool held = may_be_held(entry.path());
+    (held ? found.held : found.refuse).push_back(entry.path().filename());
+    if (auto run = held ? held_run(entry.path()) : std::nullopt)
+      found.without_launcher.push_back(*std::move(run));
   }
   return found;
 }
@@ -146,6 +166,15 @@ Result<std::string> RunFolder::make_subfolder(const std::string& name) const {
   const std::string path = path_ + '/' + name;
   if (::mkdir(path.c_str(), 0700) != 0) return std::unexpected(os_error(errno, path));
   return path;
+}
+
+Result<> RunFolder::mark_held(const std::string& run_id, std::uint64_t until_ms) const {
+  unmark_held();
+  return write(kHeldFile, fmt::format("{} {}", until_ms, run_id));
+}
+
+void RunFolder::unmark_held() const {
+  ::unlink((path_ + '/' + kHeldFile).c_str());
 }
 
 void RunFolder::touch() const {

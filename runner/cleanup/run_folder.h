@@ -27,6 +27,11 @@ class RunFolder {
   const std::string& path() const { return path_; }
   Result<> write(const std::string& name, std::string_view content) const;
   Result<std::string> make_subfolder(const std::string& name) const;
+  /// Records that no launcher is connected and the ranks of `run_id` are held until `until_ms`
+  /// (Unix time in milliseconds), for look_at_run_folders().
+  Result<> mark_held(const std::string& run_id, std::uint64_t until_ms) const;
+  /// Removes this record: a launcher is connected again.
+  void unmark_held() const;
   /// Sets the times of everything in it to now, for cleaners that ignore locks and go by age.
   void touch() const;
   void remove();
@@ -41,12 +46,18 @@ class RunFolder {
 Result<std::string> find_run_folder(const std::string& name);
 /// Whether a process of this user may hold the folder of that name, in any base.
 bool run_folder_may_be_held(const std::string& name);
+/// A living run without a launcher.
+struct HeldRun {
+  std::string run_id;
+  std::uint64_t until_ms = 0;  // Unix time at which its runner ends the ranks
+};
 /// The base of the run folders, "" if it can not be created, and its contents.
 struct RunFolders {
   std::string base;
-  std::string error;                // why there is no base
-  std::vector<std::string> held;    // names of folders that living runs hold
-  std::vector<std::string> refuse;  // names of unheld folders; the next run removes them
+  std::string error;                      // why there is no base
+  std::vector<std::string> held;          // names of folders that living runs hold
+  std::vector<HeldRun> without_launcher;  // those of them to which no launcher is connected
+  std::vector<std::string> refuse;        // names of unheld folders; the next run removes them
 };
 RunFolders look_at_run_folders();
 

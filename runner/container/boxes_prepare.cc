@@ -139,9 +139,7 @@ boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::To
 
 boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts) {
   const Client& client = image_.engine.client;
-  const std::string image = client.engine == Engine::ctr
-                                ? sortie::container::full_image_name(spec_.image)
-                                : image_.image.id;
+  const std::string image = client.engine == Engine::ctr ? image_.image.name : image_.image.id;
   const auto limits = spec_.ulimits;  // another container may clear them meanwhile
   auto words = start_command(spec_, facts, box.box, image, box.socket_path);
   if (!words) co_return std::unexpected(words.error());

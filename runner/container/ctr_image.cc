@@ -14,13 +14,6 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::milliseconds kLimit{60000};
 
-/// The first word of the table that is a digest.
-std::string digest_in(std::string_view table) {
-  const std::size_t at = table.find("sha256:");
-  if (at == std::string_view::npos) return {};
-  return std::string(table.substr(at, table.find_first_of(" \t\n", at) - at));
-}
-
 /// Digest of the manifest in the index for this machine's architecture, else of the first one.
 std::string own_manifest(const Json& index) {
   const std::string own = own_architecture();
@@ -102,9 +95,9 @@ boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(Engi
   if (!output) co_return std::unexpected(output.error());
   if (!output->status.success())
     co_return std::unexpected(engine_error(client, "images list", *output));
-  const std::string top = digest_in(output->out);
-  if (top.empty()) co_return std::optional<ImageFacts>{};
-  Result<Json> manifest = co_await content(calls, client, top);
+  const auto listed = sortie::container::listed_image(image, output->out);
+  if (!listed) co_return std::optional<ImageFacts>{};
+  Result<Json> manifest = co_await content(calls, client, listed->digest);
   if (manifest && manifest->contains("manifests") && (*manifest)["manifests"].is_array()) {
     const std::string own = own_manifest(*manifest);
     manifest = co_await content(calls, client, own);
@@ -121,7 +114,8 @@ boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(Engi
     for (const Json& layer : (*manifest)["layers"])
       if (layer.contains("size") && layer["size"].is_number_unsigned())
         facts.bytes += layer["size"].get<std::uint64_t>();
-  facts.repo_digest = fmt::format("{}@{}", image.substr(0, image.rfind(':')), top);
+  facts.name = listed->name;
+  facts.repo_digest = fmt::format("{}@{}", image.substr(0, image.rfind(':')), listed->digest);
   co_return facts;
 }
 

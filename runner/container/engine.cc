@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/split.h"
 #include "runner/job/environment.h"
 #include "runner/streams/json_text.h"
 
@@ -58,8 +59,7 @@ std::string name_of_group(gid_t gid) {
   std::string_view left = groups ? *groups : std::string_view();
   const std::string number = fmt::format(":{}:", gid);
   while (!left.empty()) {
-    const std::string_view line = left.substr(0, left.find('\n'));
-    left.remove_prefix(std::min(left.size(), line.size() + 1));
+    const std::string_view line = take_line(left);
     const std::size_t colon = line.find(':');
     const std::size_t second = colon == std::string_view::npos ? colon : line.find(':', colon + 1);
     if (second != std::string_view::npos && line.substr(second).starts_with(number))
@@ -161,8 +161,7 @@ Result<> may_start(const Client& client) {
 std::string last_words(std::string_view text) {
   std::string words;
   while (!text.empty()) {
-    std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    std::string_view line = take_line(text);
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
     if (line.empty() || line.starts_with("See '") || line.starts_with("Run '") ||
         line.starts_with("Usage:") || line.starts_with("WARNING:"))

@@ -19,7 +19,8 @@ struct ImageFacts {
   std::string architecture;
   std::uint64_t bytes = 0;
   std::vector<std::string> entrypoint;
-  std::string user;  // only read for ctr, which starts no other
+  // Only read for ctr, which starts an image by name, and only as its own user:
+  std::string name, user;
 };
 
 /// What the job needs to know about its engine and image.

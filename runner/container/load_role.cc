@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/asio/spawn.h"
+#include "common/base/split.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -28,8 +29,7 @@ constexpr std::size_t kMaxImages = 500;
 std::vector<std::string> unique_lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view line = take_line(text);
     if (!line.empty() && std::ranges::find(lines, line) == lines.end()) lines.emplace_back(line);
   }
   return lines;

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/base/split.h"
 #include "runner/cleanup/folder_lock.h"
 #include "runner/job/node_facts.h"
 #include "runner/streams/wakeup.h"
@@ -29,16 +30,6 @@ milliseconds left_until(Clock::time_point deadline) {
   return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
 }
 
-std::vector<std::string> lines_of(std::string_view text) {
-  std::vector<std::string> lines;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
-    if (!line.empty()) lines.emplace_back(line);
-  }
-  return lines;
-}
-
 /// Returns the ids of containers with a label, for ctr their names.
 boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls,
                                                               const Client& client,
@@ -51,7 +42,7 @@ boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls
   const Result<CallOutput> output = co_await calls.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());
   if (!output->status.success()) co_return std::unexpected(engine_error(client, "list", *output));
-  co_return lines_of(output->out);
+  co_return split_filled(output->out, '\n');
 }
 
 struct Known {

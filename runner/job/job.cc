@@ -247,6 +247,11 @@ void Job::refresh_folder() {
   mark_in_use();
 }
 
+void Job::mark_held(std::uint64_t until_ms) const {
+  if (const auto marked = folder_.mark_held(spec_.run_id, until_ms); !marked)
+    log::warning("`sortie check` will not name this run: {}", marked.error().message);
+}
+
 void Job::resend(const wire::Adopt& adopt, bool same) {
   resending_ = true;
   if (!same)

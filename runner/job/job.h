@@ -98,6 +98,10 @@ class Job {
   /// Keeps cleaners from removing the run folder because of its age. Cheap enough for every
   /// heartbeat.
   void refresh_folder();
+  /// Records in the run folder that no launcher is connected; `until_ms`: Unix time at which the
+  /// hold ends.
+  void mark_held(std::uint64_t until_ms) const;
+  void unmark_held() const { folder_.unmark_held(); }
   /// Fills in the heartbeat's facts about the ranks and the last committed step. `gap`: time since
   /// the last call during which this process did not run.
   void fill(wire::Heartbeat& beat, std::chrono::steady_clock::duration gap);

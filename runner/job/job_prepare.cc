@@ -66,7 +66,7 @@ std::string no_pmix_inside(const wire::JobSpec& job) {
 
 Result<Pipe> output_pipe() {
   Result<Pipe> pipe = make_pipe();
-  if (!pipe) return std::unexpected(with_context(pipe.error(), "output of a rank"));
+  if (!pipe) return std::unexpected(with_context(pipe.error(), "pipe for output"));
   return pipe;
 }
 
@@ -93,11 +93,12 @@ Result<> check_open_files(const wire::JobSpec& job) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
   if (needed <= limit.rlim_cur) return {};
-  return fail(
-      ErrorCode::unsupported,
-      fmt::format("{} ranks need {} open files, this host allows {}; raise the hard limit of "
-                  "`ulimit -n` there (for example in /etc/security/limits.conf)",
-                  job.ranks.size(), needed, limit.rlim_cur));
+  return fail(ErrorCode::unsupported,
+              fmt::format("{} {} open files, this host allows {}; raise the hard limit of "
+                          "`ulimit -n` there (for example in /etc/security/limits.conf)",
+                          job.ranks.size() == 1 ? "its process needs"
+                                                : fmt::format("{} ranks need", job.ranks.size()),
+                          needed, limit.rlim_cur));
 }
 
 }  // namespace

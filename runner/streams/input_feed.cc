@@ -12,7 +12,7 @@ namespace sortie::runner {
 
 Result<Fd> InputFeed::open() {
   Result<Pipe> pipe = make_pipe();
-  if (!pipe) return std::unexpected(with_context(pipe.error(), "stdin of a rank"));
+  if (!pipe) return std::unexpected(with_context(pipe.error(), "pipe for stdin"));
   auto& [theirs, ours] = *pipe;
   // Only our end: the rank's end is another open file description and stays blocking.
   ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);

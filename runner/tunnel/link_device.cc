@@ -21,6 +21,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "common/base/split.h"
 
 namespace sortie::runner::tunnel {
 namespace {
@@ -194,8 +195,7 @@ std::vector<std::string> networks_in(std::string_view table) {
   std::vector<std::string> networks;
   bool heading = true;
   while (!table.empty() && networks.size() < kMaxNetworks) {
-    std::string_view line = table.substr(0, table.find('\n'));
-    table.remove_prefix(std::min(table.size(), line.size() + 1));
+    std::string_view line = take_line(table);
     if (std::exchange(heading, false)) continue;
     // Iface Destination Gateway Flags RefCnt Use Metric Mask
     std::uint32_t destination = 0, mask = 0;

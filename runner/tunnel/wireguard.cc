@@ -9,6 +9,8 @@
 #include <charconv>
 #include <utility>
 
+#include "common/base/split.h"
+
 namespace sortie::runner::tunnel {
 namespace {
 
@@ -125,8 +127,7 @@ Result<std::vector<PeerState>> parse_dump(std::string_view text) {
   std::vector<PeerState> peers;
   bool own = true;  // the first line describes the device: its keys, port and mark
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view line = take_line(text);
     const auto fields = fields_of(line);
     if (std::exchange(own, false)) {
       if (fields.size() != 4) return fail(ErrorCode::io, "wg show dump: no line of the device");

@@ -1,4 +1,4 @@
-// The lines on stderr that tell how far `sortie push` and `sortie pull` are.
+// The lines on stderr that tell how far `sortie push`, `sortie pull` and staging are.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -36,6 +36,25 @@ TEST_CASE("push and pull show how far they are, and push the time that reading t
   CHECK_MESSAGE(test::has(text, " of 200.0 GiB, "), text);
   CHECK_MESSAGE(test::has(text, "/s, ETA "), text);
   CHECK_MESSAGE(shown("pull").starts_with("pull from 1 host: "), shown("pull"));
+}
+
+TEST_CASE("a run shows how far the reading of files to stage is") {
+  using namespace std::chrono_literals;
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "large", "");
+  std::filesystem::resize_file(dir / "large", 200ull << 30);  // takes no space, but minutes to read
+  testing::Child run({SORTIE_BINARY, "run", "--hosts", "localhost", "--set",
+                      "runner.stage=[\"" + dir.str("large") + "\"]", "--set",
+                      "logger.log_dir=" + dir.str("state"), "--", "true"},
+                     dir.str("shown"));
+  const auto shown = [&] { return test::read_text(dir / "shown"); };
+  const auto end = std::chrono::steady_clock::now() + test::patient(60s);
+  while (std::chrono::steady_clock::now() < end && !test::has(shown(), "ETA"))
+    std::this_thread::sleep_for(50ms);
+  CHECK(run.running());
+  const std::string text = shown();
+  CHECK_MESSAGE(test::has(text, "runner.stage: reading files: "), text);
+  CHECK_MESSAGE(test::has(text, " of 200.0 GiB, "), text);
 }
 
 }  // namespace

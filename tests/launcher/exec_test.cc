@@ -368,7 +368,13 @@ TEST_CASE("hosts that go away, say nothing more, or talk nonsense are lost, alon
   CHECK(exec.run() == 5);
   for (const char* name : {"cut", "frozen", "wrong-rank", "no-end", "fence", "credit", "flood"})
     CHECK_MESSAGE(exec.outcome(name).kind == Kind::lost, name);
-  CHECK(exec.outcome("frozen").reason.find("no heartbeat") != std::string::npos);
+  const std::string& frozen = exec.outcome("frozen").reason;
+  CHECK(frozen.starts_with("no heartbeat for "));
+  CHECK_MESSAGE(frozen.ends_with("; its command ends by itself"), frozen);
+  // A command has no ranks.
+  for (const char* name : {"cut", "frozen", "wrong-rank", "no-end", "fence", "credit", "flood"})
+    CHECK_MESSAGE(exec.outcome(name).reason.find("rank") == std::string::npos,
+                  exec.outcome(name).reason);
   CHECK(exec.outcome("fine").kind == Kind::ok);
 }
 

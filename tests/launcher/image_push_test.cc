@@ -8,6 +8,7 @@
 
 #include "launcher/copy/image_archive.h"
 #include "launcher/copy/image_push.h"
+#include "launcher/copy/image_report.h"
 #include "tests/launcher/command_line.h"
 
 namespace sortie::launcher {
@@ -130,6 +131,50 @@ TEST_CASE("each host has a folder of its own for the archive, also in a home tha
   CHECK(image_folder("gpu02.site") != image_folder("gpu01.site"));
   CHECK(image_folder("../x") == ".cache/sortie/images/_._x");
   CHECK(image_folder("fe80::1%eth0") == ".cache/sortie/images/fe80__1_eth0");
+}
+
+TEST_CASE("image push shows the copying and reading of the archive, then its way to the hosts") {
+  const auto shown = [](std::vector<ArchiveProgress> archives, std::size_t loading = 0) {
+    const Progress now = image_progress(archives, 3, loading);
+    return fmt::format("{}: {}/{}", now.what, now.done, now.total);
+  };
+  CHECK(shown({}) == "image to 3 hosts: 0/0");
+  CHECK(shown({{.cut = 10, .to_cut = 30}, {}}) == "copying the layers that hosts lack: 10/30");
+  const ArchiveProgress reading{
+      .cut = 30, .to_cut = 30, .reading = {.listed = 1, .hashed = 7, .to_read = 30}};
+  CHECK(shown({reading}) == "reading the image: 7/30");
+  ArchiveProgress sent = reading;
+  sent.reading.hashed = 30;
+  sent.is_sent = true;
+  sent.done = 4;
+  sent.wanted = 60;
+  CHECK(shown({reading, sent}) == "image to 3 hosts: 4/60");
+  CHECK(shown({sent}, 1) == "loading on 1 host: 4/60");
+}
+
+TEST_CASE("reading an archive reports its bytes") {
+  const SavedImage image;
+  const auto archive = ImageArchive::open(image.dir.str("image.tar"));
+  REQUIRE(archive);
+  std::vector<std::uint64_t> done;
+  std::uint64_t all = 0;
+  boost::asio::io_context io;
+  std::function<void(std::uint64_t, std::uint64_t)> on_bytes = [&](std::uint64_t now,
+                                                                   std::uint64_t of) {
+    done.push_back(now);
+    all = of;
+  };
+  Result<> result = fail(ErrorCode::internal, "not run");
+  boost::asio::co_spawn(io,
+                        archive->write_without(1, image.dir.str("part.tar"), std::move(on_bytes)),
+                        [&](std::exception_ptr, Result<> outcome) { result = outcome; });
+  io.run();
+  REQUIRE(result);
+  REQUIRE(done.size() > 2);
+  CHECK(done.front() < done.back());
+  CHECK(done.back() == all);
+  // What follows is the end mark of a tar file.
+  CHECK(std::filesystem::file_size(image.dir / "part.tar") == all + 1024);
 }
 
 TEST_CASE("image push says what is wrong before it touches a host") {

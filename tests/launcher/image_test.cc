@@ -286,6 +286,29 @@ TEST_CASE("a disk that stalls under the file of logins: a restart uses those of 
   CHECK(launch.runner("h1").all<wire::ImageOrder>().at(0).credentials == StalledLogins::kLogins);
 }
 
+TEST_CASE(
+    "a /dev/shm larger than the memory of some hosts: one warning names them, and ranks start") {
+  ContainerLaunch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}, {"h4", {0}}});
+  launch.job.runner.container.shm_size = "8GiB";
+  for (const auto& [name, gib] : {std::pair{"h1", 4u}, {"h2", 8u}, {"h3", 2u}, {"h4", 0u}}) {
+    launch.host(name).script = answers({image(kId)});
+    launch.host(name).ready.memory_bytes = std::uint64_t{gib} << 30;  // 0 = unknown
+  }
+  CHECK(launch.run().exit_code == 0);
+  CHECK(test::contains(launch.shown,
+                       "runner.container.shm_size: 8.0 GiB is more than the memory of h[1,3] "
+                       "(2.0 GiB): ranks that fill /dev/shm are killed; lower it\n"));
+}
+
+TEST_CASE("a /dev/shm within the memory: no warning") {
+  ContainerLaunch launch({{"h1", {0}}});
+  launch.job.runner.container.shm_size = "8GiB";
+  launch.host("h1").script = answers({image(kId)});
+  launch.host("h1").ready.memory_bytes = std::uint64_t{8} << 30;
+  CHECK(launch.run().exit_code == 0);
+  CHECK_FALSE(test::has(launch.shown, "shm_size"));
+}
+
 TEST_CASE("a host that speaks to containerd says through which client") {
   ContainerLaunch launch({{"h1", {0}}, {"h2", {0}}});
   launch.job.runner.container.engine = "containerd";

@@ -1,4 +1,6 @@
 // The built `sortie nodes`, and the effect of cordons on other verbs.
+#include <sys/stat.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/launcher/command_line.h"
@@ -71,6 +73,28 @@ TEST_CASE("nodes: --exclude leaves hosts out, --set configures SSH") {
   CHECK(has(tested.output, "node2"));
   CHECK(has(tested.output, "FAIL"));
   CHECK_FALSE(has(tested.output, "node1"));
+}
+
+TEST_CASE("every verb that takes hosts knows the groups of the user's defaults") {
+  const NodesUser user;
+  test::write_text(user.dir / "groups.toml", "rack = \"r[1-2]\"\n");
+  test::write_text(user.dir / "config.toml",
+                   "[runner]\ngroups_file = \"" + user.dir.str("groups.toml") + "\"\n");
+  ::chmod(user.dir.str("config.toml").c_str(), 0600);
+  const auto with_defaults = [&](const std::string& arguments) {
+    return shell("SORTIE_USER_CONFIG=" + user.dir.str("config.toml") + " XDG_STATE_HOME=" +
+                 user.dir.str("state") + " " + SORTIE_BINARY + " " + arguments);
+  };
+  CHECK(has(with_defaults("nodes cordon @rack --reason fans").output, "r[1-2]: cordoned"));
+  CHECK(with_defaults("nodes uncordon @rack --exclude r1").output == "r2: uncordoned\n");
+  const Finished closed = with_defaults("connections close @rack");
+  CHECK_MESSAGE(closed.code == 0, closed.output);
+  CHECK(has(with_defaults("plan --hosts @rack --exclude r1 -- ./x").output, "r2"));
+  // --groups overrides them.
+  test::write_text(user.dir / "other.toml", "rack = \"r7\"\n");
+  CHECK(has(with_defaults("nodes cordon @rack --reason fans --groups " + user.dir.str("other.toml"))
+                .output,
+            "r7: cordoned"));
 }
 
 TEST_CASE("nodes: what is no reason, no host, no action") {

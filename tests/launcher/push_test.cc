@@ -133,6 +133,41 @@ TEST_CASE("push: files are listed before they are read, so that there is a total
   CHECK(hashed == bytes);
 }
 
+TEST_CASE("push: the tree is walked once, and files are read as they are then") {
+  const ScopedTempDir dir;
+  write_text(dir / "tree/a", "short");
+  write_text(dir / "tree/b", "gone before it is read");
+  std::optional<Result<LocalTree>> tree;
+  std::vector<std::string> left_out;
+  asio::io_context io(1);
+  const auto read = [&]() -> asio::awaitable<void> {
+    std::vector<files::ScanRoot> roots(1);
+    roots[0].path = dir.str("tree");
+    roots[0].name = "tree";
+    std::function<void(const ReadProgress&)> on_progress = [&](const ReadProgress& now) {
+      if (now.listed < 3 || now.hashed > 0) return;  // folder, a and b are listed
+      write_text(dir / "tree/a", "longer than before");
+      write_text(dir / "tree/new", "too late");
+      std::filesystem::remove(dir / "tree/b");
+    };
+    std::function<void(const Error&)> on_left_out = [&](const Error& why) {
+      left_out.push_back(why.message);
+    };
+    tree =
+        co_await read_local_tree(std::move(roots), std::move(on_progress), std::move(on_left_out));
+  };
+  spawn(io, read());
+  io.run();
+  REQUIRE(tree);
+  REQUIRE(*tree);
+  REQUIRE((*tree)->entries.size() == 2);  // a second walk would find tree/new
+  CHECK((*tree)->entries[1].path == "tree/a");
+  CHECK((*tree)->entries[1].size == 18);
+  CHECK((*tree)->paths[1] == dir.str("tree/a"));
+  REQUIRE(left_out.size() == 1);
+  CHECK(left_out[0].starts_with(dir.str("tree/b") + ": "));
+}
+
 TEST_CASE("push: why a runner ended is heard also if a write to it fails first") {
   const auto full = push(ends_early(wire::RunnerError{"io", "/x: No space left on device", -1}));
   REQUIRE_FALSE(full);

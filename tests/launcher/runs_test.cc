@@ -12,6 +12,7 @@
 #include "launcher/control/show_runs.h"
 #include "launcher/control/supervisor_lock.h"
 #include "tests/launcher/command_line.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {
@@ -327,6 +328,14 @@ TEST_CASE("logs: --host chooses among the hosts of all sites") {
   CHECK(logs({"--host", "h2"}).output == "[rome 0 h2] of rome\n");
   CHECK(logs({"--host", "h[1-2]"}).output == "[oslo 0 h1] of oslo\n[rome 0 h2] of rome\n");
   CHECK(logs({"--host", "h2", "--follow"}).output == "[rome 0 h2] of rome\n");
+  test::write_text(dir / "groups.toml", "rack = \"h[2-3]\"\n");
+  test::write_text(dir / "config.toml",
+                   "[runner]\ngroups_file = \"" + dir.str("groups.toml") + "\"\n");
+  ::chmod(dir.str("config.toml").c_str(), 0600);
+  {
+    const test::ScopedVariable user("SORTIE_USER_CONFIG", dir.str("config.toml"));
+    CHECK(logs({"--host", "@rack"}).output == "[rome 0 h2] of rome\n");
+  }
   const auto unknown = logs({"--host", "h1,h3"});
   CHECK(unknown.output == "--host h1,h3: h3 is no host of this run; it has h[1-2]\n");
   CHECK(logs({"--host", "h1", "--site", "rome"}).output ==

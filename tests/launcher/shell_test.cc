@@ -1,9 +1,8 @@
 // `sortie shell` and `sortie ssh` without hosts: parsing of lines, marks in output, history,
-// escapes. And lines over fake hosts in memory.
+// escapes.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -11,14 +10,12 @@
 
 #include "common/asio/spawn.h"
 #include "common/base/shell_text.h"
-#include "launcher/exec/fold_sink.h"
+#include "launcher/shell/marks.h"
 #include "launcher/shell/prompt.h"
 #include "launcher/shell/shell_history.h"
-#include "launcher/shell/shell_hosts.h"
 #include "launcher/shell/shell_input.h"
 #include "launcher/terminal/escape.h"
 #include "tests/launcher/command_line.h"
-#include "tests/support/fake_hosts.h"
 #include "tests/support/run_within.h"
 
 namespace sortie::launcher {
@@ -27,7 +24,6 @@ namespace {
 using boost::asio::awaitable;
 using Piece = MarkReader::Piece;
 using Word = ShellInput::Kind;
-using test::FakeRunner;
 
 TEST_CASE("a line at the prompt is for hosts, for this machine, or for the prompt") {
   struct Row {
@@ -317,202 +313,6 @@ TEST_CASE("the history is the user's alone, and is cut") {
   std::filesystem::create_symlink(dir / "elsewhere", file);
   CHECK_FALSE(append_history(file, "x"));
   CHECK_FALSE(std::filesystem::exists(dir / "elsewhere"));
-}
-
-/// Fake hosts in memory whose shells answer each line with `answer`.
-struct Prompted {
-  explicit Prompted(std::vector<std::string> names) : hosts_named(std::move(names)) {
-    runner.startup_timeout = std::chrono::seconds(30);
-    runner.heartbeat_interval = std::chrono::milliseconds(20);
-    runner.heartbeat_timeout = std::chrono::milliseconds(400);
-    test::write_text(dir / "runner", "#!/bin/sh\n");
-  }
-
-  /// Runs the lines one after another.
-  void run(std::vector<std::string> lines) {
-    auto binary = RunnerBinary::open(dir / "runner");
-    REQUIRE(binary);
-    ShellHosts hosts({io.get_executor(), transport, *binary,
-                      [this](const std::string& host, const Outcome& outcome, bool in_line) {
-                        gone += host + (in_line ? " in line: " : ": ") + outcome.reason + "\n";
-                      },
-                      [](std::size_t, const std::string&, std::string_view) {}},
-                     hosts_named, runner, "shell-test");
-    bool ended = false;
-    boost::asio::co_spawn(io, play(hosts, std::move(lines)), [&](std::exception_ptr error) {
-      ended = !error;
-      io.stop();
-    });
-    test::run_within(io, std::chrono::seconds(10));
-    REQUIRE(ended);
-  }
-
-  awaitable<void> play(ShellHosts& hosts, std::vector<std::string> lines) {
-    co_await hosts.connect();
-    for (const std::string& line : lines) {
-      FoldSink fold(true);
-      std::vector<std::size_t> all;
-      for (std::size_t index = 0; index < hosts.size(); ++index) all.push_back(index);
-      const auto outcomes = co_await hosts.run(line, all, fold);
-      codes.push_back(exec_exit_code(outcomes, std::nullopt));
-      while (const auto piece = fold.next_piece()) shown += *piece;
-    }
-    co_await hosts.leave();
-  }
-
-  test::ScopedTempDir dir;
-  boost::asio::io_context io{1};
-  test::FakeTransport transport{io.get_executor()};
-  config::RunnerConfig runner;
-  std::vector<std::string> hosts_named;
-  std::vector<int> codes;
-  std::string shown, gone;
-};
-
-/// Parts of an order: the text between the quotes of `eval '...'`, and the mark.
-struct Order {
-  std::string mark, line;
-};
-std::optional<Order> take_order(std::string& heard) {
-  const std::size_t eval = heard.find("eval '");
-  const std::size_t end = heard.find("%d\\n' ", eval);
-  if (eval == heard.npos || end == heard.npos || heard.find('\n', end) == heard.npos) return {};
-  const std::size_t line = eval + 6;
-  std::istringstream words(heard.substr(end + 6));
-  std::string first, second;
-  words >> first >> second;
-  Order order{"\x1e" + first + second, heard.substr(line, heard.find("'; }", line) - line)};
-  heard.clear();
-  return order;
-}
-
-/// A shell: `status N` ends with status N, `cut HOST` breaks the connection of HOST, `end` ends the
-/// shell, any other line is printed.
-awaitable<void> a_shell(FakeRunner& runner) {
-  const bool started = co_await runner.autostart();
-  if (!started) co_return;
-  std::string heard;
-  for (;;) {
-    const std::optional<wire::Message> message = co_await runner.next();
-    if (!message) co_return;
-    const auto* input = std::get_if<wire::Input>(&*message);
-    if (input == nullptr) continue;
-    if (input->eof != 0) break;
-    runner.send(wire::InputCredit{input->bytes.size(), 0});
-    heard += input->bytes;
-    const std::optional<Order> order = take_order(heard);
-    if (!order) continue;
-    int status = 0;
-    std::string said = order->line == ":" ? "" : order->line + "\n";
-    if (order->line.starts_with("status ")) status = std::stoi(order->line.substr(7));
-    runner.send(wire::Output{0, wire::Stream::err, "noise" + order->mark + "<"});
-    runner.send(wire::Output{0, wire::Stream::out, "noise" + order->mark + "<" + said});
-    if (order->line == "cut " + runner.host()) {
-      runner.cut("broken");
-      co_return;
-    }
-    if (order->line == "end") {
-      runner.exit_rank(0, 3);
-      break;
-    }
-    runner.send(wire::Output{0, wire::Stream::err, order->mark + ">\n"});
-    runner.send(
-        wire::Output{0, wire::Stream::out, order->mark + ">" + std::to_string(status) + "\n"});
-  }
-  co_await runner.finish(false);
-}
-
-TEST_CASE("lines run on all hosts, folded; one that goes is named and the others go on") {
-  Prompted prompt({"a", "b", "c"});
-  for (const char* name : {"a", "b", "c"}) prompt.transport.host(name).script = a_shell;
-  prompt.run({"hello", "status 7", "cut b", "again"});
-  CHECK(prompt.codes == std::vector<int>{0, 7, 5, 0});
-  CHECK(test::contains(prompt.shown, "==> a,b,c (3)\nhello\n"));
-  CHECK(test::contains(prompt.shown, "==> a,b,c (3): exit code 7\nstatus 7\n"));
-  CHECK(test::contains(prompt.shown, "==> a,c (2)\ncut b\n"));
-  CHECK(test::contains(prompt.shown, "==> a,c (2)\nagain\n"));
-  CHECK(test::contains(prompt.gone, "b in line: broken"));
-  CHECK(test::count_of(prompt.gone, "\n") == 1);
-}
-
-TEST_CASE("a shell that ends takes its host out of the prompt") {
-  Prompted prompt({"a", "b"});
-  for (const char* name : {"a", "b"}) prompt.transport.host(name).script = a_shell;
-  prompt.run({"end", "nobody"});
-  CHECK(prompt.codes == std::vector<int>{3, 0});
-  CHECK(test::contains(prompt.gone, "a in line: its shell has ended: exit code 3\n"));
-  CHECK(test::contains(prompt.gone, "b in line: its shell has ended: exit code 3\n"));
-  CHECK_FALSE(prompt.shown.contains("nobody"));
-}
-
-TEST_CASE("ssh and shell say what they can not do") {
-  struct Row {
-    std::vector<std::string> arguments;
-    const char* said;
-  };
-  for (const Row& row :
-       {Row{{"ssh", "localhost"}, "is this machine"}, Row{{"ssh", "h[1-2]"}, "is 2 hosts"},
-        Row{{"ssh", "h[1-2]", "uptime", "-p"}, "is 2 hosts"}, Row{{"ssh"}, "host"},
-        Row{{"ssh", "--terminal", "--set", "runner.transport=[\"x\",\"{host}\"]", "h"},
-            "runner.transport: x gives a command no terminal"},
-        Row{{"shell"}, "no hosts: give --hosts or --config"}}) {
-    const testing::Finished done = test::sortie(row.arguments);
-    CHECK(done.code == 2);
-    CHECK_MESSAGE(test::has(done.output, row.said), done.output);
-  }
-}
-
-TEST_CASE(
-    "a prompt that is told to end while its output waits for a reader asks for no more lines") {
-  const test::ScopedTempDir dir;
-  const auto done = test::shell("cd " + dir.str("") +
-                                R"( && mkfifo in out || exit 1
-timeout --foreground -s KILL 60 )" SORTIE_BINARY
-                                R"( shell --hosts localhost < in > out 2> err &
-exec 3> in 4< out
-echo 'yes 0123456789 | head -n 30000' >&3
-head -c 1 <&4 > first  # from here on it writes, and soon it waits
-sleep 2
-kill -TERM $!
-cat <&4 > all
-wait $!
-echo "code $?")");
-  CHECK_MESSAGE(test::has(done.output, "code 143"), done.output);
-}
-
-TEST_CASE("ssh hands a host's program the words that it needs") {
-  const auto ssh = [](const std::string& options, const std::string& rest) {
-    return test::shell(std::string(SORTIE_BINARY) + " ssh " + options + " " + rest).output;
-  };
-  CHECK(ssh("--set 'runner.transport=[\"echo\",\"to\",\"{host}\"]'", "h7 ls -l '$x'") ==
-        "to h7 /bin/sh -c ls -l $x\n");
-  const std::string own = ssh("--set 'runner.ssh.command=[\"echo\"]' -t", "h7 -- top -d 1");
-  CHECK_MESSAGE(own.contains(" -t "), own);
-  CHECK_MESSAGE(own.ends_with("-- h7 top -d 1\n"), own);
-  CHECK(ssh("--set 'runner.ssh.command=[\"echo\"]'", "h7 run it").ends_with("-- h7 run it\n"));
-}
-
-TEST_CASE("every verb reads the user's defaults, which `config show` names") {
-  const test::ScopedTempDir dir;
-  test::write_text(dir / "mine.toml", "[runner.ssh]\nuser = \"ann\"\n[runner]\ngrace = \"3s\"\n");
-  ::chmod(dir.str("mine.toml").c_str(), 0600);
-  const std::string with = "SORTIE_USER_CONFIG=" + dir.str("mine.toml") + " " + SORTIE_BINARY + " ";
-  const std::string shown =
-      test::shell(with + "config show --hosts a --set runner.grace=4s --origin").output;
-  CHECK_MESSAGE(shown.contains("# user's " + dir.str("mine.toml") + ":2:8\n"), shown);
-  CHECK_MESSAGE(shown.contains("# --set\n"), shown);
-  CHECK(test::shell(with + "ssh --set 'runner.ssh.command=[\"echo\"]' h7 x")
-            .output.contains("-l ann"));
-  // The saved config of a run does not need the user's file.
-  const std::string state = dir.str("state");
-  CHECK(test::shell(with + "run --set runner.mpi=off --set logger.log_dir=" + state + " -- true")
-            .code == 0);
-  CHECK(test::shell("grep -h 'user = \"ann\"' " + state + "/runs/*/config.toml").code == 0);
-  test::write_text(dir / "mine.toml", "[trainer]\nseed = 3\n");
-  const auto refused = test::shell(with + "exec --hosts a -- true");
-  CHECK(refused.code == 2);
-  CHECK_MESSAGE(refused.output.contains("mine.toml:2:1: trainer.seed: is about one job"),
-                refused.output);
 }
 
 }  // namespace

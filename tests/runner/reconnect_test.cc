@@ -6,6 +6,7 @@
 #include <csignal>
 #include <memory>
 
+#include "tests/runner/checked_runner.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;
@@ -51,6 +52,48 @@ std::size_t lines_of(const std::string& text) {
 }
 
 }  // namespace
+
+namespace {
+
+/// The entry of the run among those that a check finds without a launcher; null if it is none.
+nlohmann::json found_without_launcher(const wire::JobSpec& job) {
+  CheckedRunner runner;
+  const nlohmann::json host = runner.part_of(look(), "host");
+  for (const nlohmann::json& run : host["run_folders"]["without_launcher"])
+    if (run["run"] == job.run_id) return run;
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("a check finds a run whose ranks are held, until a launcher has adopted it") {
+  const ScopedTempDir dir;
+  wire::JobSpec job = make_job(
+      {"/bin/sh", "-c", "echo begun; until [ -e \"$0\" ]; do sleep 0.05; done", dir.str("gate")});
+  job.hold_ms = 20000;
+  RunnerClient first;
+  REQUIRE(first.start(job));
+  REQUIRE(first.wait_until([&] { return !first.out[0].empty(); }));
+  CHECK(found_without_launcher(job).is_null());
+  first.close_input();
+  first.close_output();
+  nlohmann::json found;
+  for (int tries = 0; tries < 100 && found.is_null(); ++tries) found = found_without_launcher(job);
+  REQUIRE(found.is_object());
+  CHECK(found["seconds_left"].get<std::uint64_t>() <= 20);
+  RunnerClient second;
+  second.send(wire::Hello{wire::kProtocolVersion, "build"});
+  REQUIRE(second.expect<wire::Hello>());
+  second.send(order_for(job, 2, 1, 0, 0));
+  REQUIRE(second.expect<wire::Adopted>());
+  found = true;
+  for (int tries = 0; tries < 100 && !found.is_null(); ++tries) found = found_without_launcher(job);
+  CHECK(found.is_null());
+  write_text(dir / "gate", "");
+  REQUIRE(second.wait_finished());
+  second.send(wire::Goodbye{});
+  CHECK(first.wait_exit()->success());
+}
 
 TEST_CASE("the launcher's connection breaks: over the next one output and events go on") {
   const wire::JobSpec job = counting_job();

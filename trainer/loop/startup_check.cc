@@ -7,20 +7,12 @@
 #include <set>
 
 #include "common/base/atomic_file.h"
+#include "common/base/split.h"
 #include "common/config/hostlist.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
 namespace {
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + 1)
-    parts.push_back(text.substr(begin, end - begin));
-  parts.push_back(text.substr(begin));
-  return parts;
-}
 
 /// Hashes are compared by their first digits, names and versions by eye.
 std::string short_text(const std::string& value) {
@@ -41,7 +33,7 @@ Result<> check_agreement(Communicator& communicator, const RankContext& context,
   for (std::size_t item = 0; item < agreements.size(); ++item) {
     std::map<std::string, std::set<std::string>> hosts_by_value;
     for (const std::string& text : all) {
-      const std::vector<std::string> lines = split(text, '\n');
+      const std::vector<std::string> lines = sortie::split(text, '\n');
       hosts_by_value[item + 1 < lines.size() ? lines[item + 1] : "missing"].insert(lines[0]);
     }
     if (hosts_by_value.size() == 1) continue;

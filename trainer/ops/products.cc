@@ -1,25 +1,11 @@
 #include "trainer/ops/products.h"
 
 #include <map>
-#include <vector>
 
+#include "common/base/split.h"
 #include "trainer/ops/backend.h"
 
 namespace sortie::trainer::ops {
-namespace {
-
-/// The first line identifies the library and GPU; the others are a shape, a colon, an algorithm.
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
-
-}  // namespace
 
 void set_product_options(ExecutionContext& context, const ProductOptions& options) {
   SORTIE_CHECK(options.timed >= 1, "{} ways to time", options.timed);
@@ -42,12 +28,16 @@ std::string merge_product_choices(std::span<const std::string> texts) {
   std::string_view origin;
   std::map<std::string_view, std::string_view> choices;
   for (const std::string& text : texts) {
-    const std::vector<std::string_view> lines = lines_of(text);
-    if (lines.empty()) continue;
-    if (origin.empty()) origin = lines[0];
-    if (lines[0] != origin) continue;
-    for (const std::string_view line : std::span(lines).subspan(1))
+    // The first line identifies the library and GPU; the others are a shape, a colon, an algorithm.
+    std::string_view rest = text;
+    if (rest.empty()) continue;
+    const std::string_view own_origin = take_line(rest);
+    if (origin.empty()) origin = own_origin;
+    if (own_origin != origin) continue;
+    while (!rest.empty()) {
+      const std::string_view line = take_line(rest);
       choices.try_emplace(line.substr(0, line.find(':')), line);
+    }
   }
   if (origin.empty()) return {};
   std::string merged(origin);
@@ -60,7 +50,9 @@ std::string merge_product_choices(std::span<const std::string> texts) {
 }
 
 std::int64_t count_product_choices(std::string_view text) {
-  return std::max<std::int64_t>(static_cast<std::int64_t>(lines_of(text).size()) - 1, 0);
+  std::int64_t lines = 0;
+  for (; !text.empty(); ++lines) take_line(text);
+  return std::max<std::int64_t>(lines - 1, 0);
 }
 
 }  // namespace sortie::trainer::ops

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/base/fnv1a.h"
+#include "common/base/split.h"
 #include "common/base/utf8.h"
 
 using namespace sortie;
@@ -12,6 +13,26 @@ TEST_CASE("FNV-1a gives the published values") {
   CHECK(fnv1a_32("foobar") == 0xbf9cf968u);
   CHECK(fnv1a_64("") == 0xcbf29ce484222325u);
   CHECK(fnv1a_64("foobar") == 0x85944171f73967e8u);
+}
+
+TEST_CASE("lines are taken off a text, also an unfinished last one and empty ones") {
+  std::string_view text = "a\n\nb";
+  CHECK(take_line(text) == "a");
+  CHECK(take_line(text) == "");
+  CHECK(take_line(text) == "b");
+  CHECK(text.empty());
+  text = "c\n";
+  CHECK(take_line(text) == "c");
+  CHECK(text.empty());
+}
+
+TEST_CASE("items between separators, with and without empty ones") {
+  using Parts = std::vector<std::string>;
+  CHECK(split("a,,b", ',') == Parts{"a", "", "b"});
+  CHECK(split("a,", ',') == Parts{"a", ""});
+  CHECK(split("", ',') == Parts{""});
+  CHECK(split_filled(",a,,b,", ',') == Parts{"a", "b"});
+  CHECK(split_filled("", ',').empty());
 }
 
 TEST_CASE("UTF-8: the longest and shortest forms, and what is none") {

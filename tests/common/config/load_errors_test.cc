@@ -110,6 +110,61 @@ TEST_CASE("a preset of --set over keys that are set says which of them win") {
             .warnings.empty());
 }
 
+TEST_CASE("--set selects what does not read keys of the file: they are ignored with a warning") {
+  struct Row {
+    const char* text;
+    std::vector<std::string> overrides;
+    const char* warning;
+  };
+  const Row rows[] = {
+      {"[learning_rate_scheduler]\nlearning_rate_decay_style = \"warmup-stable-decay\"\n"
+       "wsd_decay_steps = 10\nwsd_decay_style = \"cosine\"\n",
+       {"learning_rate_scheduler.learning_rate_decay_style=constant"},
+       "--set learning_rate_scheduler.learning_rate_decay_style=constant: nothing reads these keys "
+       "then, they are ignored: learning_rate_scheduler.wsd_decay_steps (job.toml:3:19), "
+       "learning_rate_scheduler.wsd_decay_style (job.toml:4:19)"},
+      {"[optimizer]\nbeta2 = 0.99\n",
+       {"optimizer.name=demo"},
+       "--set optimizer.name=demo: nothing reads these keys then, they are ignored: "
+       "optimizer.beta2 (job.toml:2:9)"},
+      {"[model]\nprecision = \"fp8\"\nfp8_scaling = \"delayed\"\n[trainer]\ndevice = \"cuda\"\n",
+       {"model.precision=bf16"},
+       "--set model.precision=bf16: nothing reads these keys then, they are ignored: "
+       "model.fp8_scaling (job.toml:3:15)"},
+      {"[outer]\nevery = 8\nblock = 32\n",
+       {"topology.gradient_compression=none"},
+       "--set topology.gradient_compression=none: nothing reads these keys then, they are ignored: "
+       "outer.every (job.toml:2:9), outer.block (job.toml:3:9)"},
+      {"[model]\narchitecture = \"mixtral\"\n[model.moe]\ntopk = 1\n",
+       {"model.architecture=llama"},
+       "--set model.architecture=llama: nothing reads these keys then, they are ignored: "
+       "model.moe.topk (job.toml:4:8)"},
+  };
+  for (const Row& row : rows) {
+    const auto loaded = load_job_text(row.text, "job.toml", row.overrides);
+    REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+    REQUIRE(loaded->warnings.size() == 1);
+    CHECK(loaded->warnings[0] == row.warning);
+    // What remains is the same job as without these keys.
+    CHECK(to_toml(load_job_text(to_toml(loaded->job), "again.toml").value().job) ==
+          to_toml(loaded->job));
+  }
+  const auto loaded = load_job_text(rows[1].text, "job.toml", rows[1].overrides);
+  CHECK(loaded->job.optimizer.beta2 == JobConfig().optimizer.beta2);
+  CHECK(loaded->origins.at("optimizer.beta2") == "default");
+}
+
+TEST_CASE("keys that nothing reads are an error if one place sets both") {
+  const std::string advice =
+      "optimizer.beta2: optimizer.name = \"demo\" has no such setting; remove it, or set "
+      "optimizer.name = \"adamw\"";
+  CHECK(errors_of("[optimizer]\nname = \"demo\"\nbeta2 = 0.99\n") == "job.toml:3:9: " + advice);
+  CHECK(errors_of("", {"optimizer.name=demo", "optimizer.beta2=0.99"}) ==
+        "--set optimizer.beta2=0.99: " + advice);
+  CHECK(errors_of("[optimizer]\nname = \"demo\"\n", {"optimizer.beta2=0.99"}) ==
+        "--set optimizer.beta2=0.99: " + advice);
+}
+
 TEST_CASE("each syntax error has its place, and lines without errors are still read") {
   struct Row {
     const char* text;

@@ -224,11 +224,36 @@ TEST_CASE("names of images as Docker completes them") {
   }
 }
 
+TEST_CASE("ctr: an image that is stored under the name as written is found, after the full name") {
+  const std::string head = "REF TYPE DIGEST SIZE PLATFORMS LABELS\n";
+  const std::string raw = "a:1   application/x sha256:01 7.0 MiB linux/amd64 -\n";
+  const std::string other = "b/a:1 application/x sha256:02 7.0 MiB linux/amd64 sha256:09\n";
+  const std::string full = "docker.io/library/a:1 application/x sha256:03 7.0 MiB linux/amd64 -\n";
+  CHECK_FALSE(listed_image("a:1", head));
+  CHECK_FALSE(listed_image("a:1", head + other));
+  const auto as_written = listed_image("a:1", head + other + raw);
+  REQUIRE(as_written);
+  CHECK(as_written->name == "a:1");
+  CHECK(as_written->digest == "sha256:01");
+  const auto both = listed_image("a:1", head + raw + full);
+  REQUIRE(both);
+  CHECK(both->name == "docker.io/library/a:1");
+  CHECK(both->digest == "sha256:03");
+  CHECK_FALSE(listed_image("docker.io/library/a:1", head + raw));
+}
+
 TEST_CASE("the other commands") {
   CHECK(shown(inspect_image_command(Engine::docker, "docker", "a:1")) ==
         "docker image inspect --format '{{json .}}' a:1");
   CHECK(shown(inspect_image_command(Engine::ctr, "ctr", "a:1")) ==
+        "ctr images list name==docker.io/library/a:1 name==a:1");
+  CHECK(shown(inspect_image_command(Engine::ctr, "ctr", "docker.io/library/a:1")) ==
         "ctr images list name==docker.io/library/a:1");
+  CHECK(shown(save_commands(Engine::docker, "docker", "a:1").at(0)) == "docker save a:1");
+  const auto saves = save_commands(Engine::ctr, "ctr", "a:1");
+  REQUIRE(saves.size() == 2);
+  CHECK(shown(saves[0]) == "ctr images export - docker.io/library/a:1");
+  CHECK(shown(saves[1]) == "ctr images export - a:1");
   CHECK(shown(pull_command(Engine::podman, "/usr/bin/podman", "a:1")) ==
         "/usr/bin/podman pull a:1");
   CHECK(shown(list_command(Engine::docker, "docker", kRunLabel)) ==

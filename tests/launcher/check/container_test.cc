@@ -122,6 +122,9 @@ TEST_CASE("mounts that are not there, and shared memory that is too small") {
   Expectations expect = docker_job();
   expect.container->shm_bytes = 0;  // the engine's default of 64 MiB, for two ranks
   CHECK(found(host, expect, "shm").verdict == Verdict::warn);
+  expect.container->shm_bytes = 1ull << 40;  // the host has 64 GiB
+  CHECK(found(host, expect, "shm").verdict == Verdict::warn);
+  CHECK(test::has(found(host, expect, "shm").reason, ", more than the host's memory of 64"));
   expect.container->ipc = "host";
   CHECK(found(host, expect, "shm").reason.find("in a container") == std::string::npos);
 }

@@ -115,6 +115,21 @@ TEST_CASE("cores, memory, limits against the slots") {
   CHECK(judge_leftovers(host).verdict == Verdict::warn);
 }
 
+TEST_CASE("ranks that are held without a launcher, and what adopts or ends them") {
+  HostResult host = sound_host("h1");
+  REQUIRE(add_part(host.report,
+                   R"({"part":"host","run_folders":{"base":"/tmp/x","held":{"count":2},
+          "without_launcher":[{"run":"k3f9","seconds_left":700},{"run":"\u001bb","seconds_left":-1},7]}})"));
+  const Finding held = judge_leftovers(host);
+  CHECK(held.verdict == Verdict::warn);
+  CHECK(held.reason.starts_with(
+      "run k3f9 has no launcher; its ranks are held here for at most 12 minutes more; run "));
+  CHECK(held.reason.find('\x1b') == std::string::npos);  // a host is not trusted
+  CHECK(held.reason.ends_with(" for at most 1 minute more"));
+  CHECK(held.fix.find("attach --adopt k3f9` goes on with them") != std::string::npos);
+  CHECK(held.fix.find("stop k3f9` ends them") != std::string::npos);
+}
+
 TEST_CASE("a host that runner.transport does not reach: nothing is said of ssh") {
   HostResult host;
   host.host = "h1";

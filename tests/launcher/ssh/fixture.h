@@ -43,6 +43,11 @@ T finish(boost::asio::io_context& io, boost::asio::awaitable<T> work,
   return std::move(*result);
 }
 
+/// A port of this machine, as a host.
+inline std::string at(int port) {
+  return "127.0.0.1:" + std::to_string(port);
+}
+
 /// A user with a temporary home, an ed25519 key, and no agent.
 struct World {
   World() {

@@ -239,6 +239,9 @@ TEST_CASE("inputs that are wrong are named by file and line, and leave nothing")
         std::string::npos);
   CHECK(message(good + "{\"text\": 3}").find("in:2: \"text\" is not a string") !=
         std::string::npos);
+  for (const char* value : {"null", "true", "[\"a\"]", "{\"text\": \"a\"}"})
+    CHECK(message(good + "{\"text\": " + value + "}").find("in:2: \"text\" is not a string") !=
+          std::string::npos);
   CHECK(message("{\"text\": \"a\"").find("in:1: not a JSON object") != std::string::npos);
   CHECK(message("{\"text\": \"\"}\n").find("no input has text") != std::string::npos);
   const std::string packed = gzip(good);
