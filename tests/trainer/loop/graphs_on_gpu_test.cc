@@ -33,6 +33,12 @@ config::JobConfig graph_job(const std::string& architecture) {
   return job;
 }
 
+void use_small_demo(config::JobConfig& job) {
+  job.optimizer.name = "demo";
+  job.optimizer.chunk = 16;
+  job.optimizer.top_k = 8;
+}
+
 /// A source with targets outside the vocabulary in some samples, which make losses and gradients
 /// NaN.
 class OutsideSource final : public SampleSource {
@@ -124,6 +130,15 @@ TEST_CASE("on a GPU: graphs and what changes from step to step" *
     job.optimizer.moments = "bf16";
     precision = DType::bf16;
   }
+  SUBCASE("DeMo, with a group of parameters, and a step is skipped") {
+    use_small_demo(job);
+    job.optimizer.training_groups = {"fast include=layers.0.* learning_rate=0.004"};
+    precision = DType::bf16;
+    job.trainer.max_consecutive_skips = 5;
+    source = [](std::int64_t vocab) { return std::make_unique<OutsideSource>(vocab, 26, 28); };
+    const GraphRun run = train_graphs(job, "auto", precision, source);
+    CHECK(run.updates == job.trainer.train_iterations - 1);
+  }
   // The third micro-batch is captured. It uses weights that the first one has cast.
   for (const char* scaling : {"current", "delayed"}) SUBCASE(scaling) {
       job = graph_job("llama");
@@ -172,6 +187,10 @@ TEST_CASE("on a GPU: a run of graphs is resumed to the bit" * doctest::skip(no_g
   const sortie::test::ScopedTempDir dir;
   config::JobConfig job = graph_job("gpt2");
   job.model.residual_dropout = 0.1;
+  SUBCASE("AdamW") {}
+  SUBCASE("DeMo") {
+    use_small_demo(job);
+  }
   job.trainer.train_iterations = 8;
   job.learning_rate_scheduler.learning_rate_decay_iters = 8;
   job.trainer.save_dir = dir.str("whole");

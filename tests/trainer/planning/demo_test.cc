@@ -60,6 +60,49 @@ TEST_CASE("DeMo keeps 4 bytes a parameter, and its plan is what members take and
   CHECK(static_cast<double>(bytes) == doctest::Approx(2 * 4 * all_sent(plan)).epsilon(0.02));
 }
 
+TEST_CASE("on a GPU: the plan of a member of DeMo is what its GPU's allocator then has" *
+          doctest::skip(no_gpu_is_tested())) {
+  config::JobConfig job = planned_demo_job("demo");
+  job.model.vocab_size = 503;
+  job.model.num_layers = 2;
+  job.model.sequence_length = 16;
+  job.optimizer.top_k = 4096;  // large messages
+  constexpr int kMembers = 2;
+  const auto plan = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size,
+                                    .world_size = kMembers,
+                                    .rank = 1,
+                                    .dtype = DType::f32,
+                                    .gpu = true});
+  REQUIRE(plan.has_value());
+  std::mutex mutex;
+  std::vector<MemoryUse> measured;
+  run_thread_ranks(kMembers, [&](Communicator& world) {
+    TinyTraining training(job, world);
+    training.losses(2);
+    const std::lock_guard lock(mutex);
+    measured.push_back(
+        tensor_memory(training.trainer->store(), training.trainer->context().allocator()));
+  });
+  REQUIRE(measured.size() == kMembers);
+  const MemoryUse& memory = plan->memory;
+  const auto tensors = [](const MemoryUse& all) { return all.total() - all.process - all.device; };
+  for (const MemoryUse& use : measured) {
+    CHECK(memory.weights == use.weights);
+    CHECK(memory.optimizer == use.optimizer);
+    CHECK(static_cast<double>(tensors(memory)) ==
+          doctest::Approx(static_cast<double>(use.total())).epsilon(0.01));
+  }
+  // Messages are a part of it that the limit above would show.
+  job.optimizer.top_k = 1;
+  const auto narrow = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size,
+                                      .world_size = kMembers,
+                                      .rank = 1,
+                                      .dtype = DType::f32,
+                                      .gpu = true});
+  REQUIRE(narrow.has_value());
+  CHECK(tensors(memory) - tensors(narrow->memory) > tensors(memory) / 30);
+}
+
 TEST_CASE("DeMo sends all others 82 bytes of a block of 4096 gradients") {
   for (const int ranks : {2, 4, 8}) {
     CAPTURE(ranks);

@@ -276,6 +276,9 @@ TEST_CASE("on a GPU: a plan is within a hundredth of what the GPU's allocator th
     config::JobConfig job = gpu_sized_job(row.architecture, row.recompute, row.micro_batches);
     check_memory(job, row.dtype);
   }
+  config::JobConfig demo = gpu_sized_job("llama", "disabled", 1);
+  demo.optimizer.name = "demo";
+  check_memory(demo, DType::bf16);
 }
 
 TEST_CASE("on a GPU: casts to FP8 are in the plan, and take less than what bf16 keeps" *
