@@ -22,6 +22,12 @@ function(sortie_hot target)
   target_compile_options(${target} PRIVATE "$<$<CONFIG:Release>:${level}>")
 endfunction()
 
+# sortie_unoptimized(TARGET) - compiles TARGET without optimization in release builds: tests of code that waits, where -O1 is a
+# third of their compile time.
+function(sortie_unoptimized target)
+  target_compile_options(${target} PRIVATE "$<$<CONFIG:Release>:-O0>")
+endfunction()
+
 find_program(SORTIE_CCACHE ccache)
 if(SORTIE_CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER "${SORTIE_CCACHE}")

@@ -13,8 +13,11 @@ set(SORTIE_PCH_tests ${SORTIE_PCH_standard} <doctest/doctest.h>)
 set(SORTIE_PCH_asio_tests ${SORTIE_PCH_asio} <doctest/doctest.h>)
 
 # sortie_precompile(TARGET STACK) - compiles TARGET with the precompiled headers of STACK: standard, asio, tests, asio_tests, or
-# none for a target with different code generation flags.
+# none for a target with different code generation flags. Targets with asio_tests are compiled without optimization.
 function(sortie_precompile target stack)
+  if(stack STREQUAL "asio_tests")
+    sortie_unoptimized(${target})
+  endif()
   if(NOT SORTIE_PCH OR stack STREQUAL "none")
     return()
   endif()
@@ -25,6 +28,8 @@ function(sortie_precompile target stack)
     target_link_libraries(${owner} PRIVATE sortie_flags sortie_fmt)
     if(NOT stack MATCHES tests)
       sortie_hot(${owner})  # g++ 12 crashes if code at -O2 uses headers precompiled at -O1; the reverse works
+    elseif(stack STREQUAL "asio_tests")
+      sortie_unoptimized(${owner})
     endif()
     if(stack MATCHES asio)
       target_link_libraries(${owner} PRIVATE sortie_asio)
