@@ -11,6 +11,7 @@
 #include "launcher/control/run_index.h"
 #include "launcher/control/show_runs.h"
 #include "launcher/control/supervisor_lock.h"
+#include "launcher/run/run_folder.h"
 #include "tests/launcher/command_line.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
