@@ -84,7 +84,7 @@ TEST_CASE("a check finds a run whose ranks are held, until a launcher has adopte
   RunnerClient second;
   second.send(wire::Hello{wire::kProtocolVersion, "build"});
   REQUIRE(second.expect<wire::Hello>());
-  second.send(order_for(job, 2, 1, 0, 0));
+  second.send(order_for(job, 2, 1, first.out[0].size(), 0));
   REQUIRE(second.expect<wire::Adopted>());
   found = true;
   for (int tries = 0; tries < 100 && !found.is_null(); ++tries) found = found_without_launcher(job);

@@ -5,6 +5,7 @@
 
 #include "launcher/check/requests.h"
 #include "tests/launcher/check/reports.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::launcher::check;
