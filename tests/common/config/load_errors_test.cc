@@ -131,10 +131,10 @@ TEST_CASE("--set selects what does not read keys of the file: they are ignored w
        {"model.precision=bf16"},
        "--set model.precision=bf16: nothing reads these keys then, they are ignored: "
        "model.fp8_scaling (job.toml:3:15)"},
-      {"[outer]\nevery = 8\nblock = 32\n",
+      {"[outer]\nevery = 8\nstart_after = 4\n",
        {"topology.gradient_compression=none"},
        "--set topology.gradient_compression=none: nothing reads these keys then, they are ignored: "
-       "outer.every (job.toml:2:9), outer.block (job.toml:3:9)"},
+       "outer.every (job.toml:2:9), outer.start_after (job.toml:3:15)"},
       {"[model]\narchitecture = \"mixtral\"\n[model.moe]\ntopk = 1\n",
        {"model.architecture=llama"},
        "--set model.architecture=llama: nothing reads these keys then, they are ignored: "

@@ -223,8 +223,8 @@ TEST_CASE("on a GPU: DeMo's members have the same bits with and without graphs a
   job.model.num_layers = 1;
   job.optimizer = {};
   job.optimizer.name = "demo";
-  job.optimizer.chunk = 16;
-  job.optimizer.top_k = 8;
+  job.optimizer.chunk = 64;
+  job.optimizer.top_k = 64;
   job.optimizer.gradient_clipping = 0;
   job.learning_rate_scheduler.learning_rate_warmup_steps = 3;
   job.topology.global_batch_size = 2;

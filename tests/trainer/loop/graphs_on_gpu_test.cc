@@ -35,8 +35,8 @@ config::JobConfig graph_job(const std::string& architecture) {
 
 void use_small_demo(config::JobConfig& job) {
   job.optimizer.name = "demo";
-  job.optimizer.chunk = 16;
-  job.optimizer.top_k = 8;
+  job.optimizer.chunk = 64;
+  job.optimizer.top_k = 64;
 }
 
 /// A source with targets outside the vocabulary in some samples, which make losses and gradients

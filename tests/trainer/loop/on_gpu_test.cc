@@ -53,11 +53,12 @@ config::JobConfig gpu_saving_job(const std::string& save_dir, std::int64_t steps
   return job;
 }
 
-/// Trains with DeMo, in blocks as small as the model.
+/// Trains with DeMo. A block takes the emulation about as long as a small one would: few large
+/// ones.
 void use_demo(config::JobConfig& job) {
   job.optimizer.name = "demo";
-  job.optimizer.chunk = 16;
-  job.optimizer.top_k = 8;
+  job.optimizer.chunk = 64;
+  job.optimizer.top_k = 64;
   job.optimizer.momentum = 0.95;
 }
 
