@@ -163,6 +163,9 @@ class Keeper {
     const Clock::time_point at = Clock::now() + grace;
     kill_at_ = stopping_ ? std::min(kill_at_, at) : at;
     if (!stopping_ && !dead_) {
+      // Peers notice its closed connections before it is a zombie. The Stop that follows from their
+      // failure must not hide that this process was the first.
+      ended_before_stop_ = is_ending(held_);
       // Sent only once: programs treat a second TERM as impatience. The group does not exist before
       // setsid.
       if (::kill(-held_, SIGTERM) != 0) ::kill(held_, SIGTERM);
@@ -189,12 +192,13 @@ class Keeper {
         info.si_pid == held_) {
       if (exec_error_ >= 0) read_exec_result();
       dead_ = true;
-      killed_by_others_ = !stopping_ && info.si_code == CLD_KILLED && info.si_status == SIGKILL;
+      const bool stopped = stopping_ && !ended_before_stop_;
+      killed_by_others_ = !stopped && info.si_code == CLD_KILLED && info.si_status == SIGKILL;
       if (!exec_failed_)
         report({.kind = KeeperReport::Kind::died,
                 .pid = held_,
                 .wait_status = status_of(info),
-                .stopped = stopping_ ? 1u : 0u});
+                .stopped = stopped ? 1u : 0u});
       return;  // end_leftovers() handles the others from here on
     }
     if (!any_zombie()) return;
@@ -333,6 +337,7 @@ class Keeper {
   pid_t held_ = -1;
   bool dead_ = false;
   bool stopping_ = false;
+  bool ended_before_stop_ = false;
   bool exec_failed_ = false;
   bool complained_ = false;
   bool killed_by_others_ = false;

@@ -75,7 +75,7 @@ struct KeeperReport {
   pid_t pid = 0;
   std::int32_t error = 0;
   std::int32_t wait_status = 0;
-  std::uint32_t stopped = 0;  // the keeper had begun to stop it before
+  std::uint32_t stopped = 0;  // the keeper had begun to stop it before it began to end
   std::uint32_t leftovers = 0;
   oom::Evidence oom = oom::Evidence::none;
   std::uint32_t found = 0;  // spawn_failed with ENOENT: only the program's interpreter is missing

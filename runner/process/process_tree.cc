@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -40,18 +41,21 @@ void for_each_number(const char* directory, const std::function<void(int)>& visi
     const std::string_view name = entry->d_name;
     int number = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (error == std::errc{} && end == name.data() + name.size() && number != ::dirfd(dir))
-      numbers.push_back(number);
+    if (error == std::errc{} && end == name.data() + name.size()) numbers.push_back(number);
   }
   ::closedir(dir);
   for (int number : numbers) visit(number);
 }
 
-/// Text after the last ')' of /proc/PID/stat: " S 1 ..." (the name before it may contain anything).
-std::string stat_fields(pid_t pid) {
-  const std::string stat = read_proc(fmt::format("/proc/{}/stat", pid));
+/// Text after the last ')' of a file `stat` in /proc: " S 1 ..." (the name before it may contain
+/// anything).
+std::string stat_fields(const std::string& path) {
+  const std::string stat = read_proc(path);
   const std::size_t end = stat.rfind(')');
   return end == std::string::npos ? std::string() : stat.substr(end + 1);
+}
+std::string stat_fields(pid_t pid) {
+  return stat_fields(fmt::format("/proc/{}/stat", pid));
 }
 
 /// Applies close_range to all descriptors from 3 up except `keep`. Returns false if the kernel
@@ -122,6 +126,20 @@ void kill_children(std::span<const pid_t> children) {
 char process_state(pid_t pid) {
   const std::string fields = stat_fields(pid);
   return fields.size() > 1 ? fields[1] : '?';
+}
+
+bool is_ending(pid_t pid) {
+  constexpr unsigned kExiting = 0x4;  // PF_EXITING of the kernel's flags word
+  bool any = false, all = true;
+  for_each_number(fmt::format("/proc/{}/task", pid).c_str(), [&](int thread) {
+    if (!all) return;
+    const std::string fields = stat_fields(fmt::format("/proc/{}/task/{}/stat", pid, thread));
+    unsigned flags = 0;
+    if (std::sscanf(fields.c_str(), " %*c %*d %*d %*d %*d %*d %u", &flags) != 1) return;
+    any = true;
+    all = (flags & kExiting) != 0;
+  });
+  return any && all;
 }
 
 std::string process_name(pid_t pid) {

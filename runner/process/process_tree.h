@@ -26,6 +26,10 @@ void kill_children(std::span<const pid_t> children);
 /// State letter of /proc/PID/stat ('D' is uninterruptible sleep), '?' if there is no such process.
 char process_state(pid_t pid);
 
+/// Whether the process has begun to exit: true from before the kernel closes its descriptors until
+/// it is reaped. False while any of its threads runs on, and if there is no such process.
+bool is_ending(pid_t pid);
+
 /// Name in /proc/PID/comm, '?' if there is no such process.
 std::string process_name(pid_t pid);
 

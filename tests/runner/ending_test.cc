@@ -5,7 +5,9 @@
 #include <csignal>
 #include <fstream>
 #include <string>
+#include <thread>
 
+#include "runner/process/process_tree.h"
 #include "tests/runner/job_helpers.h"
 #include "tests/support/cpu_time.h"
 #include "tests/support/runner_client.h"
@@ -94,6 +96,23 @@ TEST_CASE("ranks are told that there is no time for others: one is lost, or the 
     say_goodbye(client);
     CHECK(remains(job) == "");
   }
+}
+
+TEST_CASE_TEMPLATE("a rank that was killed before Stop came was not stopped, however long it ends",
+                   User, AsTestUser, WithoutCgroup) {
+  // Peers notice the end of a killed rank, and fail, before it is a zombie: the kernel frees its
+  // memory meanwhile.
+  wire::JobSpec job = make_job({public_helper(), "eat", "1024"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  const pid_t pid = client.pids.at(0);
+  REQUIRE(::kill(pid, SIGKILL) == 0);
+  while (!runner::is_ending(pid) && runner::process_state(pid) != '?') std::this_thread::yield();
+  client.send(wire::Stop{10000, "test"});
+  REQUIRE(client.wait_finished());
+  CHECK(client.exited.at(0).signaled == 1);
+  CHECK(client.exited.at(0).code == SIGKILL);
+  CHECK(client.exited.at(0).stopped == 0);
 }
 
 TEST_CASE_TEMPLATE("a rank that ignores TERM is killed after the grace, not before", User,

@@ -3,13 +3,16 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "runner/cleanup/run_folder.h"
@@ -36,6 +39,12 @@ RankContext host(std::uint32_t cpus) {
   RankContext context;
   context.cpus = cpus;
   return context;
+}
+
+bool comes_true(const std::function<bool()>& what) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!what() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  return what();
 }
 
 }  // namespace
@@ -263,6 +272,22 @@ TEST_CASE("children are found through the children file and through all of /proc
   kill_children(forked);
   for (pid_t pid : forked) CHECK(::waitpid(pid, nullptr, 0) == pid);
   CHECK(direct_children().empty());
+}
+
+TEST_CASE("a process is ending when all of its threads are") {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::thread([] { ::pause(); }).detach();
+    ::syscall(SYS_exit, 0);  // ends this thread only: the process continues with a zombie leader
+  }
+  REQUIRE(pid > 0);
+  REQUIRE(comes_true([&] { return process_state(pid) == 'Z'; }));
+  CHECK_FALSE(is_ending(pid));
+  ::kill(pid, SIGKILL);
+  CHECK(comes_true([&] { return is_ending(pid); }));
+  REQUIRE(::waitpid(pid, nullptr, 0) == pid);
+  CHECK_FALSE(is_ending(pid));
+  CHECK_FALSE(is_ending(::getpid()));
 }
 
 TEST_CASE("descriptors become close-on-exec one by one where close_range is missing") {
