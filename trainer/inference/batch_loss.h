@@ -22,8 +22,8 @@ class BatchLoss {
     if (!graphs) work_.never_capture();
   }
   /// Adds what `pass` computes for the batch to `loss` (f64 [2]). Every call must pass the same
-  /// work. Batches of the first batch's shape run as a graph; others, such as a smaller last batch,
-  /// run op by op.
+  /// work: the graph of the first calls is not compared with that of a later one. Batches of the
+  /// first batch's shape run as a graph; others, such as a smaller last batch, run op by op.
   void add(ExecutionContext& context, std::span<const std::int32_t> tokens,
            std::span<const std::int32_t> targets, Shape shape, const Pass& pass, Tensor& loss);
   std::optional<std::string> take_failure() { return work_.take_failure(); }

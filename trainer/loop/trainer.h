@@ -141,7 +141,7 @@ class Trainer {
   bool whole_ = false;           // the state is complete, and that of progress_
   std::int64_t last_equal_ = 0;  // the step after which all replicas were equal
   std::int64_t evaluated_step_ = -1;
-  std::optional<BatchLoss> validation_losses_;
+  std::optional<ValidationLosses> validation_losses_;
   double validation_loss_ = 0.0;
   double evaluation_seconds_ = 10.0;     // of the last one
   double save_seconds_ = 10.0;           // the longest save so far, to its commit

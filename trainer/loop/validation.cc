@@ -112,13 +112,13 @@ std::int64_t validation_measure(const std::vector<ValidationSet>& sets,
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
                             PipelineStep& passes, const Layout& layout, ProgressMarks& marks,
-                            BatchLoss* losses) {
-  BatchLoss own(/*graphs=*/false);
+                            ValidationLosses* losses) {
+  ValidationLosses own(/*graphs=*/false);
+  if (losses == nullptr) losses = &own;
   Validation result;
   for (const ValidationSet& set : sets) {
-    SORTIE_ASSIGN_OR_RETURN(const double loss,
-                            mean_loss(*set.source, options, context, passes, layout, marks,
-                                      losses != nullptr ? *losses : own));
+    SORTIE_ASSIGN_OR_RETURN(const double loss, mean_loss(*set.source, options, context, passes,
+                                                         layout, marks, losses->of(*set.source)));
     result.sets.push_back({set.name, loss});
     result.loss += loss / static_cast<double>(sets.size());
   }

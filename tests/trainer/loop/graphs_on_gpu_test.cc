@@ -12,6 +12,7 @@
 #include "tests/support/tiny_mixture.h"
 #include "trainer/inference/evaluate.h"
 #include "trainer/inference/generate.h"
+#include "trainer/loop/validation.h"
 #include "trainer/models/families.h"
 
 using namespace sortie;
@@ -241,6 +242,30 @@ TEST_CASE("on a GPU: validations that are graphs have the losses of those that a
     return losses;
   };
   CHECK(validated("auto") == validated("off"));
+}
+
+TEST_CASE("on a GPU: validation sets of plain and of packed sequences have a graph each" *
+          doctest::skip(no_gpu_is_tested())) {
+  const config::JobConfig job = graph_job("llama");
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  ProgressionSource plain(job.model.vocab_size);
+  PackedSource packed(job.model.vocab_size);
+  const auto losses_of = [&](const std::vector<ValidationSet>& sets, ValidationLosses& losses) {
+    const Validation validation =
+        validate(sets, {.samples = 12, .rows = 2}, training.trainer->context(),
+                 training.trainer->passes(), training.trainer->layout(), *training.rank.marks,
+                 &losses)
+            .value();
+    CHECK(losses.take_failure() == std::nullopt);
+    return std::vector<double>{validation.sets[0].loss, validation.sets[1].loss};
+  };
+  const std::vector<ValidationSet> plain_first = {{"code", &plain}, {"chat", &packed}};
+  const std::vector<ValidationSet> packed_first = {{"chat", &packed}, {"code", &plain}};
+  for (const auto& sets : {plain_first, packed_first}) {
+    ValidationLosses by_graph(/*graphs=*/true), by_op(/*graphs=*/false);
+    CHECK(losses_of(sets, by_graph) == losses_of(sets, by_op));
+  }
 }
 
 TEST_CASE("on a GPU: a text is scored by graphs as without, with few things to do" *
