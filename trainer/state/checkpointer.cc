@@ -275,11 +275,7 @@ Result<std::vector<StatePiece>> Checkpointer::read_momenta(const std::filesystem
   for (int member = 1; member < members(); ++member)
     for (const StatePiece& piece : state.pieces(TiedCopies::include)) {
       if (!piece.alone) continue;
-      SORTIE_CHECK(piece.memory == nullptr, "a momentum on a device");
-      StatePiece& other = momenta.emplace_back(piece);
-      other.name = momentum_prefix(member) + piece.parameter->name();
-      other.bytes =
-          std::as_writable_bytes(std::span(room.emplace_back(floats_in(piece.bytes).size())));
+      const StatePiece& other = momenta.emplace_back(momentum_of(member, piece, room));
       if (!none) SORTIE_TRY(read_momentum(reader, other, {member, members()}));
     }
   return momenta;
@@ -315,16 +311,12 @@ Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weig
       if (!piece.alone && !(piece.moment && weights_alone))
         broadcast_values(communicator_, piece, 0);
     if (!for_members) return {};
-    const auto wrap = [](std::span<std::byte> momentum) {
-      return Tensor::wrap(momentum.data(), DType::f32,
-                          {static_cast<std::int64_t>(floats_in(momentum).size())});
-    };
     auto next = momenta.begin();
     for (int member = 1; member < members(); ++member)
       for (const StatePiece& piece : all) {
         if (!piece.alone) continue;
-        if (communicator_.rank() == 0) communicator_.send(wrap((next++)->bytes), member);
-        if (communicator_.rank() == member) communicator_.receive(wrap(piece.bytes), 0);
+        if (communicator_.rank() == 0) send_values(communicator_, *next++, member);
+        if (communicator_.rank() == member) receive_values(communicator_, piece, 0);
       }
   }
   return {};

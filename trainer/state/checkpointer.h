@@ -270,6 +270,9 @@ class Checkpointer {
   bool owns(const Parameter& parameter) const;
   std::uint64_t count_state_bytes() const;
   std::vector<StatePiece> own_share(const std::vector<StatePiece>& all) const;
+  /// The piece of another member's momentum on the host, with memory for its values in `room`.
+  static StatePiece momentum_of(int member, const StatePiece& piece,
+                                std::vector<std::vector<float>>& room);
   std::vector<StatePiece> gather_momenta(const std::vector<StatePiece>& all,
                                          std::vector<std::vector<float>>& room);
   Result<std::vector<StatePiece>> read_momenta(const std::filesystem::path& folder,

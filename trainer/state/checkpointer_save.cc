@@ -63,28 +63,28 @@ std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& a
   return share;
 }
 
+StatePiece Checkpointer::momentum_of(int member, const StatePiece& piece,
+                                     std::vector<std::vector<float>>& room) {
+  StatePiece other = piece;
+  other.name = momentum_prefix(member) + piece.parameter->name();
+  other.bytes = std::as_writable_bytes(std::span(room.emplace_back(floats_in(piece.bytes).size())));
+  other.memory = nullptr;
+  return other;
+}
+
 /// Sends the momenta of the other members to rank 0 if it writes for all. Returns their pieces,
 /// with the values in `room`. Collective.
 std::vector<StatePiece> Checkpointer::gather_momenta(const std::vector<StatePiece>& all,
                                                      std::vector<std::vector<float>>& room) {
   std::vector<StatePiece> gathered;
   if (shared_ || members() == 1) return gathered;
-  const auto wrap = [](std::span<std::byte> momentum) {
-    return Tensor::wrap(momentum.data(), DType::f32,
-                        {static_cast<std::int64_t>(floats_in(momentum).size())});
-  };
   for (int member = 1; member < members(); ++member)
     for (const StatePiece& piece : all) {
       if (!piece.alone) continue;
-      SORTIE_CHECK(piece.memory == nullptr, "a momentum on a device");
-      if (communicator_.rank() == member) communicator_.send(wrap(piece.bytes), 0);
+      if (communicator_.rank() == member) send_values(communicator_, piece, 0);
       if (communicator_.rank() != 0) continue;
-      const auto values =
-          std::as_writable_bytes(std::span(room.emplace_back(floats_in(piece.bytes).size())));
-      communicator_.receive(wrap(values), member);
-      StatePiece& other = gathered.emplace_back(piece);
-      other.name = momentum_prefix(member) + piece.parameter->name();
-      other.bytes = values;
+      StatePiece& other = gathered.emplace_back(momentum_of(member, piece, room));
+      receive_values(communicator_, other, member);
     }
   return gathered;
 }

@@ -76,8 +76,8 @@ namespace {
 /// Bytes of one transfer to or from a device.
 constexpr std::size_t kAtOnce = std::size_t{16} << 20;
 
-/// Calls body(first, bytes) for parts of the piece's bytes; `bytes` is a buffer on the host for
-/// them.
+/// Calls body(first, bytes) for parts of the bytes of a piece in device memory; `bytes` is a buffer
+/// on the host for them.
 Result<> for_each_part(const StatePiece& piece,
                        const std::function<Result<>(std::size_t, std::span<std::byte>)>& body) {
   const std::size_t all = piece.bytes.size(), most = std::min(all, kAtOnce);
@@ -113,6 +113,44 @@ void broadcast_values(Communicator& group, const StatePiece& piece, int root) {
         return {};
       });
   SORTIE_CHECK(sent.has_value(), "what can not fail");
+}
+
+namespace {
+
+Tensor wrap_bytes(std::span<std::byte> bytes) {
+  return Tensor::wrap(bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())});
+}
+
+/// Calls body(first, bytes) for parts of the same sizes in any memory: `bytes` are the values
+/// themselves or a buffer for them.
+void for_each_message(const StatePiece& piece,
+                      const std::function<void(std::size_t, std::span<std::byte>)>& body) {
+  if (piece.memory == nullptr) {
+    for (std::size_t first = 0; first < piece.bytes.size(); first += kAtOnce)
+      body(first, piece.bytes.subspan(first, std::min(kAtOnce, piece.bytes.size() - first)));
+    return;
+  }
+  const auto done = for_each_part(piece, [&](std::size_t first, std::span<std::byte> bytes) {
+    body(first, bytes);
+    return Result<>();
+  });
+  SORTIE_CHECK(done.has_value(), "what can not fail");
+}
+
+}  // namespace
+
+void send_values(Communicator& group, const StatePiece& piece, int to) {
+  for_each_message(piece, [&](std::size_t first, std::span<std::byte> bytes) {
+    if (piece.memory != nullptr) piece.memory->read(piece.bytes.data() + first, bytes);
+    group.send(wrap_bytes(bytes), to);
+  });
+}
+
+void receive_values(Communicator& group, const StatePiece& piece, int from) {
+  for_each_message(piece, [&](std::size_t first, std::span<std::byte> bytes) {
+    group.receive(wrap_bytes(bytes), from);
+    if (piece.memory != nullptr) piece.memory->write(bytes, piece.bytes.data() + first);
+  });
 }
 
 StateView::StateView(ParameterStore& store)

@@ -60,6 +60,11 @@ Result<> fill_values(
 /// Sends the piece's values from `root` to all ranks of the group, which have the same piece.
 void broadcast_values(Communicator& group, const StatePiece& piece, int root);
 
+/// Sends the piece's values to a rank of the group, which receives them into a piece of the same
+/// size, in whatever memory each of the two is.
+void send_values(Communicator& group, const StatePiece& piece, int to);
+void receive_values(Communicator& group, const StatePiece& piece, int from);
+
 /// Access to the state in place, while this object exists. The constructor waits for all streams.
 class StateView {
  public:
