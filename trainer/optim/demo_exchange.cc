@@ -1,5 +1,7 @@
 #include "trainer/optim/demo_exchange.h"
 
+#include "common/base/check.h"
+
 namespace sortie::trainer {
 
 DemoExchange::DemoExchange(ExecutionContext& context, const config::OptimizerConfig& settings,
@@ -8,14 +10,18 @@ DemoExchange::DemoExchange(ExecutionContext& context, const config::OptimizerCon
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < store.parameters().size(); ++i) {
     const Parameter& parameter = *store.parameters()[i];
-    if (!parameter.trained() || parameter.elements() == 0) continue;
-    const Shape& shape = parameter.shape();
-    const ops::DemoBlocks blocks{.rows = shape.elements() / shape[-1],
-                                 .columns = shape[-1],
-                                 .chunk = settings.chunk,
-                                 .top_k = settings.top_k};
-    parts_.push_back({i, parameter.own_runs().front(), blocks, bytes});
-    bytes += blocks.message_bytes();
+    if (!parameter.trained()) continue;
+    for (const OwnPart& own : parameter.own_parts()) {
+      SORTIE_CHECK(own.run.flat.elements() == own.block->elements(), "a part of a block of {}",
+                   parameter.name());
+      const bool is_vector = parameter.spec().shape.dims() == 1;
+      const ops::DemoBlocks blocks{.rows = is_vector ? 1 : own.block->rows,
+                                   .columns = is_vector ? own.block->rows : own.block->columns,
+                                   .chunk = settings.chunk,
+                                   .top_k = settings.top_k};
+      parts_.push_back({i, own.run, blocks, bytes});
+      bytes += blocks.message_bytes();
+    }
   }
   messages_ = context.zeros(DType::u8, {members.size(), bytes});
 }

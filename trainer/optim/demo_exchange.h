@@ -39,6 +39,9 @@ class DemoExchange {
   std::int64_t message_bytes() const { return messages_.size(1); }
 
  private:
+  /// A block of the whole parameter (cut.h). What several ranks of a tensor-parallel group hold,
+  /// such as a repeated key-value head, must not be transformed together with what only one of them
+  /// holds: its copies would differ. Rows that pad a part are in no block and stay zero.
   struct Part {
     std::size_t parameter;
     OwnRun run;

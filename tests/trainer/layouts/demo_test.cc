@@ -72,6 +72,14 @@ TEST_CASE("DeMo: weights of all members are equal to the bit in every layout, an
   }
 }
 
+TEST_CASE("DeMo: copies of a key-value head that ranks share stay equal") {
+  config::JobConfig job = job_of(demo_job(), {4, 4});  // 2 key-value heads for 4 ranks
+  // A block of the rank's q, k and v together would have rows of all three.
+  job.optimizer.chunk = 64;
+  job.optimizer.top_k = 64;
+  CHECK(run_layout(job, 4, 3).wrong == "");
+}
+
 TEST_CASE("DeMo: late ops and late messages change no bit") {
   const OnDevice cpu(Device{});  // only CPU contexts can defer ops
   const LayoutRun plain = run_layout(demo_job(), 2, 4);
@@ -192,6 +200,22 @@ TEST_CASE("DeMo: a run that is cut in two goes on with the bits of one that is n
     CHECK(demo_state(dir.str("run"), 3, cut, false) == first);
     CHECK(demo_state(dir.str("run"), 6, cut, true) == whole);
   }
+}
+
+TEST_CASE("DeMo: rows that only pad a part are not trained, so a resume loses nothing") {
+  config::JobConfig job = job_of(demo_job(), {3, 3});
+  job.model.num_attention_heads = job.model.attention_num_kv_heads = 3;
+  job.model.ffn_hidden_size = 96;
+  job.optimizer.chunk = 64;
+  const auto state_after = [&](int steps, const std::string& folder) {
+    job.trainer.train_iterations = steps;
+    job.trainer.save_dir = folder;
+    return whole_state(job, 3, true);
+  };
+  const WholeTensors whole = state_after(6, "");
+  const sortie::test::ScopedTempDir dir;
+  (void)state_after(3, dir.str("run"));
+  CHECK(state_after(6, dir.str("run")) == whole);
 }
 
 TEST_CASE("DeMo: what cut of the model has saved a momentum makes no difference") {
