@@ -229,8 +229,8 @@ Result<std::optional<StepOrder>> OuterLoop::next_step(TrainingProgress& progress
   order.step = scheduled_step(round, done_ + 1, total_);
   order.first_sample = work_.first_sample + done_ * work_.batch;
   order.end_sample = work_.first_sample + work_.steps * work_.batch;
-  if (warm_steps_ > 0)
-    order.rate = static_cast<double>(kJoinWarmUp - warm_steps_ + 1) / (kJoinWarmUp + 1);
+  if (progress_.warm_up > 0)
+    order.rate = static_cast<double>(kJoinWarmUp - progress_.warm_up + 1) / (kJoinWarmUp + 1);
   if (plain(round))
     order.sum_over_sites = [this, &progress](double loss, std::int64_t targets) {
       return mean_gradients(loss, targets, progress);
@@ -245,7 +245,7 @@ Result<> OuterLoop::step_taken(const StepReport& report, TrainingProgress& progr
   const std::int64_t round = work_.round;
   ++done_;
   tokens_ += report.tokens;
-  if (warm_steps_ > 0) --warm_steps_;
+  if (progress_.warm_up > 0) --progress_.warm_up;
   if (plain(round)) {
     seconds_in_steps_ += std::max(seconds - seconds_waited_, 0.0);
     step_seconds_ = seconds_in_steps_;

@@ -174,10 +174,9 @@ class OuterLoop {
   std::unique_ptr<Leader> leader_;  // nullptr: this rank leads no part
   bool fresh_ = false, joined_ = false, lacks_state_ = false, cancelled_ = false;
   bool missed_end_ = false;
-  std::int64_t refusals_ = 0;       // in a row
-  std::int64_t pending_ = 0;        // tasks of the leaders whose answers are not taken yet
-  std::int64_t steps_in_vain_ = 0;  // since the site last joined
-  std::int64_t warm_steps_ = 0;
+  std::int64_t refusals_ = 0;          // in a row
+  std::int64_t pending_ = 0;           // tasks of the leaders whose answers are not taken yet
+  std::int64_t steps_in_vain_ = 0;     // since the site last joined
   training::OuterWork work_;           // of the current round; steps 0 = none
   OuterProgress progress_, resumed_;   // current; of the checkpoint, until used
   std::int64_t next_position_ = 0;     // progress_.position once the round is committed

@@ -168,7 +168,7 @@ Result<> OuterLoop::sit_out(TrainingProgress& progress) {
   lacks_state_ = false;
   map_.scatter(PartValues::weights, state_.weights);
   weights_written();
-  warm_steps_ = kJoinWarmUp;
+  progress_.warm_up = kJoinWarmUp;
   progress.step = first_step_of(round) + steps_of(round);
   end_round(progress);
   own_differs_ = false;

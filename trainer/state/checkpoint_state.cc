@@ -66,6 +66,7 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
     manifest.counters["outer.work_batch"] = outer.work_batch;
     manifest.counters["outer.own"] = outer.own;
     manifest.counters["outer.begin"] = outer.begin;
+    if (outer.warm_up > 0) manifest.counters["outer.warm_up"] = outer.warm_up;
   }
   if (std::isfinite(progress.best.loss)) {
     manifest.scalars["best_validation_loss"] = progress.best.loss;
@@ -99,7 +100,8 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
                     .work_steps = outer("outer.work_steps"),
                     .work_batch = outer("outer.work_batch"),
                     .own = outer("outer.own"),
-                    .begin = outer("outer.begin")};
+                    .begin = outer("outer.begin"),
+                    .warm_up = outer("outer.warm_up")};
   progress.best = {.loss = value_of(manifest.scalars, "best_validation_loss", progress.best.loss),
                    .step = value_of<std::int64_t>(manifest.counters, "best_validation_step", 0),
                    .measure = value_of<std::int64_t>(manifest.counters, "validation_measure", 0)};

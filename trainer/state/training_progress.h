@@ -20,6 +20,8 @@ struct OuterProgress {
   std::int64_t own = 0;
   /// Step of the schedule after which the next round begins; 0 = not recorded, or the first round.
   std::int64_t begin = 0;
+  /// Steps for which the learning rate still rises, because the site has joined.
+  std::int64_t warm_up = 0;
 };
 
 /// The lowest validation loss so far. With trainer.keep_best only losses count whose checkpoint is

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <set>
 
 #include "tests/support/site_training.h"
@@ -13,6 +14,7 @@
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/loop/signals.h"
+#include "trainer/outer/outer_loop.h"
 #include "trainer/storage/sha256.h"
 
 using namespace sortie;
@@ -157,6 +159,47 @@ TEST_CASE("sites that go on from their checkpoints have the bits of a run that n
   }
   if (job.outer.fragments == 1) CHECK(resumed[0].whole == resumed[1].whole);
   if (job.outer.fragments == 1) CHECK(resumed[0].weights == resumed[1].weights);
+}
+
+TEST_CASE("a site that has joined and is stopped goes on with the warm-up of its learning rate") {
+  const sortie::test::ScopedTempDir dir;
+  SitesJob job = saved_rounds(dir.path(), 12);
+  job.restart = true;
+  job.hub.whole_from = 3;
+  std::mutex mutex;
+  bool killed = false;
+  job.hub.kills = [&](const std::string& site, const std::string& what, std::int64_t round,
+                      bool answered) {
+    const std::lock_guard lock(mutex);
+    const bool now = !killed && site == "b" && what == "ready" && round == 2 && !answered;
+    return killed |= now, now;
+  };
+  for (const SiteRun& run : Sites(job).run()) REQUIRE(run.error == "");
+  REQUIRE(killed);
+  const auto left_in = [&](const char* folder) {
+    auto reader = CheckpointReader::open(dir.path() / folder / "step-00000012", CheckDepth::hashes);
+    REQUIRE(reader);
+    const auto& counters = reader->manifest().counters;
+    return counters.contains("outer.warm_up") ? counters.at("outer.warm_up") : 0;
+  };
+  const std::int64_t left = left_in("site-b");
+  CHECK(left > 0);
+  CHECK(left < outer::kJoinWarmUp);
+  CHECK(left_in("site-a") == 0);
+
+  job.job.trainer.train_iterations = 18;
+  job.hub.kills = {};
+  job.restart = job.whole_run = false;
+  std::vector<std::int64_t> seen;
+  job.after_step = [&](std::size_t site, Trainer& trainer) {
+    const std::lock_guard lock(mutex);
+    if (site == 1) seen.push_back(trainer.progress().outer.warm_up);
+    return true;
+  };
+  for (const SiteRun& run : Sites(job).run()) REQUIRE(run.error == "");
+  REQUIRE(seen.size() == 6);
+  for (std::size_t i = 0; i < seen.size(); ++i)
+    CHECK(seen[i] == std::max<std::int64_t>(0, left - 1 - static_cast<std::int64_t>(i)));
 }
 
 TEST_CASE("sites that are stopped within a round go on in it, with the bits of an unstopped run") {
