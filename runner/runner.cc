@@ -209,7 +209,11 @@ Result<> Runner::adopt(const wire::Adopt& adopt, Fd in, Fd out) {
   link_number_ = adopt.link;
   log::info("{} launcher of epoch {} has a new connection (link {})", same ? "the" : "another",
             epoch_, link_number_);
+  // The launcher's side of all streams ended with its connection, which may not be broken here.
+  job_->drop_forwards();
   link_.send(wire::Adopted{epoch_, link_number_, job_->first_event(adopt, same)});
+  // The launcher needs this host's time to date the ends that are sent again.
+  send_heartbeat(0, Clock::duration::zero());
   job_->resend(adopt, same);
   beat_timer_.cancel();
   spawn(io_, link_.write_loop());
@@ -260,6 +264,15 @@ void Runner::listen_for_adoption() {
     log::warning("this run can not be adopted: {}", opened.error().message);
 }
 
+void Runner::send_heartbeat(std::uint64_t sequence, Clock::duration gap) {
+  wire::Heartbeat beat;
+  beat.sequence = sequence;
+  beat.time_unix_ms = unix_ms();
+  beat.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
+  if (job_) job_->fill(beat, gap);
+  link_.send(beat);
+}
+
 /// Sends heartbeats and checks for the launcher's. Time in which this process did not run (stopped,
 /// or the machine suspended) does not count as the launcher's silence: its messages may still be in
 /// transit.
@@ -288,12 +301,7 @@ boost::asio::awaitable<void> Runner::beat() {
       link_.excuse(late);
     if (late > kNotRunning) gap += late;
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
-      wire::Heartbeat beat;
-      beat.sequence = ++sequence;
-      beat.time_unix_ms = unix_ms();
-      beat.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
-      if (job_) job_->fill(beat, std::exchange(gap, Clock::duration::zero()));
-      link_.send(beat);
+      send_heartbeat(++sequence, std::exchange(gap, Clock::duration::zero()));
       if (job_) {
         job_->wake_keepers();
         job_->refresh_folder();

@@ -46,6 +46,8 @@ class Runner {
   boost::asio::awaitable<void> sweep(wire::Sweep order);
   boost::asio::awaitable<void> serve_signals();
   boost::asio::awaitable<void> beat();
+  /// `gap`: time since the last heartbeat in which this process did not run.
+  void send_heartbeat(std::uint64_t sequence, std::chrono::steady_clock::duration gap);
   boost::asio::awaitable<void> leave_when_finished();
   boost::asio::awaitable<void> limit_handshake();
 

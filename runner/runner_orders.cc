@@ -225,7 +225,11 @@ Result<bool> Runner::handle_tunnel(const wire::TunnelOrder& order) {
     };
     events.on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
     events.on_lost = [this](const Error& error) {
-      if (!ending_) send_error(error);
+      if (ending_) return;
+      if (job_)
+        job_->send_error(error.code, error.message);
+      else
+        send_error(error);
     };
     tunnel_ = std::make_shared<tunnel::Tunnel>(io_, link_, defaults_, std::move(events));
   }

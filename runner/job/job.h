@@ -91,6 +91,8 @@ class Job {
   void drop_forwards() {
     if (forwards_) forwards_->drop_all();
   }
+  /// Reports an error to the launcher, also to a later one. `rank`: -1 for the host.
+  void send_error(ErrorCode code, std::string message, std::int32_t rank = -1);
   /// Passes a message to sortie-pmix. Error: the job has none.
   Result<> to_pmix(const wire::Message& message);
   /// Continues keepers that were stopped (SIGSTOP): a stopped keeper can not end its rank.
@@ -177,8 +179,6 @@ class Job {
   void start_health();
   void on_health(const std::string& line);
   boost::asio::awaitable<void> end_health();
-  /// Reports an error to the launcher, also to a later one. `rank`: -1 for the host.
-  void send_error(ErrorCode code, std::string message, std::int32_t rank = -1);
   void send_error(std::string_view code, std::string message, std::int32_t rank = -1);
   void send_error(ErrorCode code, std::string message, const Rank& rank) {
     send_error(code, std::move(message), static_cast<std::int32_t>(rank.spec->rank));

@@ -95,6 +95,8 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
     case KeeperReport::Kind::keeper_lost:
       log::warning("rank {}: its keeper was killed; killing its processes", rank.spec->rank);
       rank.keeper_lost = true;
+      // A Stop that comes before the rank is reaped is not what ends it.
+      if (!rank.has_status) rank.exited.stopped = stopped_ ? 1 : 0;
       if (!rank.cgroup.empty()) cgroup::kill_all(rank.cgroup);
       start_sweep();
       break;
@@ -286,9 +288,8 @@ void Job::settle_lost_keeper(std::size_t slot) {
     set_status(rank, found != orphan_statuses_.end() ? found->second : SIGKILL);
     set_time_of_death(rank.exited);
   }
-  rank.exited.stopped = stopped_ ? 1 : 0;
   look_for_oom(rank);
-  if (boxes_ && !stopped_ && !rank.exited.oom_killed)
+  if (boxes_ && !rank.exited.stopped && !rank.exited.oom_killed)
     if (std::string why = boxes_->why_lost(slot); !why.empty())
       send_error(ErrorCode::lost, std::move(why), rank);
   if (!rank.cgroup.empty()) cgroup::remove(rank.cgroup);

@@ -119,13 +119,15 @@ class Keeper {
       look_at_held();
       if (dead_ == was_dead) read_command();  // a death before the command is no stop
     }
-    if (polled[1].revents) {
-      signalfd_siginfo discarded[8];
-      while (::read(signals_, discarded, sizeof discarded) > 0) {
-      }
-    }
+    if (polled[1].revents) discard_signals();
     look_at_held();
     if (!dead_ && stopping_ && Clock::now() >= kill_at_) kill_held();
+  }
+
+  void discard_signals() {
+    signalfd_siginfo discarded[8];
+    while (::read(signals_, discarded, sizeof discarded) > 0) {
+    }
   }
 
   void read_exec_result() {
@@ -166,12 +168,29 @@ class Keeper {
       // Peers notice its closed connections before it is a zombie. The Stop that follows from their
       // failure must not hide that this process was the first.
       ended_before_stop_ = is_ending(held_);
+      if (!ended_before_stop_ && has_ending_descendant(held_)) await_own_end(at);
+    }
+    if (!stopping_ && !dead_) {
       // Sent only once: programs treat a second TERM as impatience. The group does not exist before
       // setsid.
       if (::kill(-held_, SIGTERM) != 0) ::kill(held_, SIGTERM);
       ::kill(-held_, SIGCONT);  // a stopped process handles TERM only after CONT
     }
     stopping_ = true;
+  }
+
+  /// The trainer of a wrapper script is ending. The script, whose end is the rank's, ends a moment
+  /// later by itself.
+  void await_own_end(Clock::time_point kill_at) {
+    constexpr milliseconds kMoment{300}, kLook{10};
+    const Clock::time_point until = std::min(Clock::now() + kMoment, kill_at);
+    while (!dead_ && Clock::now() < until && has_ending_descendant(held_)) {
+      pollfd polled = {signals_, POLLIN, 0};
+      ::poll(&polled, 1, static_cast<int>(kLook.count()));
+      discard_signals();
+      look_at_held();
+    }
+    if (!dead_) ended_before_stop_ = is_ending(held_);
   }
 
   void kill_held() {
@@ -257,9 +276,7 @@ class Keeper {
       complain_if_unkillable();
       pollfd polled = {signals_, POLLIN, 0};
       ::poll(&polled, 1, static_cast<int>(pause.count()));
-      signalfd_siginfo discarded[8];
-      while (::read(signals_, discarded, sizeof discarded) > 0) {
-      }
+      discard_signals();
       if (Clock::now() - killed_at_ > milliseconds(500)) pause = milliseconds(20);
       if (complained_) pause = milliseconds(1000);
     }

@@ -58,6 +58,21 @@ std::string stat_fields(pid_t pid) {
   return stat_fields(fmt::format("/proc/{}/stat", pid));
 }
 
+/// The pids in a file `children` of /proc.
+std::vector<pid_t> children_in(const std::string& path) {
+  const std::string text = read_proc(path);
+  std::vector<pid_t> children;
+  const char* cursor = text.data();
+  const char* end = cursor + text.size();
+  while (cursor < end) {
+    pid_t pid = 0;
+    const auto [next, error] = std::from_chars(cursor, end, pid);
+    if (error == std::errc{}) children.push_back(pid);
+    cursor = next == cursor ? cursor + 1 : next;
+  }
+  return children;
+}
+
 /// Applies close_range to all descriptors from 3 up except `keep`. Returns false if the kernel
 /// lacks it or the flag.
 bool close_ranges(std::initializer_list<int> keep, unsigned flags) {
@@ -82,19 +97,7 @@ bool close_ranges(std::initializer_list<int> keep, unsigned flags) {
 std::vector<pid_t> direct_children() {
   const pid_t self = ::getpid();
   const std::string path = fmt::format("/proc/self/task/{}/children", self);
-  std::vector<pid_t> children;
-  if (::access(path.c_str(), R_OK) == 0) {
-    const std::string text = read_proc(path);
-    const char* cursor = text.data();
-    const char* end = cursor + text.size();
-    while (cursor < end) {
-      pid_t pid = 0;
-      const auto [next, error] = std::from_chars(cursor, end, pid);
-      if (error == std::errc{}) children.push_back(pid);
-      cursor = next == cursor ? cursor + 1 : next;
-    }
-    return children;
-  }
+  if (::access(path.c_str(), R_OK) == 0) return children_in(path);
   return direct_children_by_search();
 }
 
@@ -140,6 +143,20 @@ bool is_ending(pid_t pid) {
     all = (flags & kExiting) != 0;
   });
   return any && all;
+}
+
+bool has_ending_descendant(pid_t pid) {
+  constexpr std::size_t kMost = 256;
+  std::vector<pid_t> seen = {pid};
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (i > 0 && is_ending(seen[i])) return true;
+    for_each_number(fmt::format("/proc/{}/task", seen[i]).c_str(), [&](int thread) {
+      for (const pid_t child :
+           children_in(fmt::format("/proc/{}/task/{}/children", seen[i], thread)))
+        if (seen.size() <= kMost) seen.push_back(child);
+    });
+  }
+  return false;
 }
 
 std::string process_name(pid_t pid) {

@@ -30,6 +30,10 @@ char process_state(pid_t pid);
 /// it is reaped. False while any of its threads runs on, and if there is no such process.
 bool is_ending(pid_t pid);
 
+/// Whether any of its descendants is ending, or is a zombie. Looks at no more than 256 of them.
+/// False on kernels without CONFIG_PROC_CHILDREN.
+bool has_ending_descendant(pid_t pid);
+
 /// Name in /proc/PID/comm, '?' if there is no such process.
 std::string process_name(pid_t pid);
 

@@ -115,6 +115,33 @@ TEST_CASE_TEMPLATE("a rank that was killed before Stop came was not stopped, how
   CHECK(client.exited.at(0).stopped == 0);
 }
 
+TEST_CASE_TEMPLATE("what ended before Stop came was not stopped: a wrapped trainer, a keeper", User,
+                   AsTestUser, WithoutCgroup) {
+  // `exit` keeps the shell from becoming the trainer. A killed keeper's rank is killed by the
+  // runner.
+  wire::JobSpec job = make_job({"/bin/sh", "-c", "\"$0\" eat 256; exit $?", public_helper()});
+  bool of_keeper = false;
+  SUBCASE("the trainer of a wrapper script") {}
+  SUBCASE("a keeper") {
+    of_keeper = true;
+    job = make_job({public_helper(), "eat", "1024"});
+  }
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  const pid_t rank = client.pids.at(0);
+  REQUIRE(children_of(rank).size() == (of_keeper ? 0 : 1));
+  const pid_t trainer = of_keeper ? rank : children_of(rank).front();
+  REQUIRE(::kill(of_keeper ? parent_of(rank) : trainer, SIGKILL) == 0);
+  while (!runner::is_ending(trainer) && runner::process_state(trainer) != '?')
+    std::this_thread::yield();
+  client.send(wire::Stop{10000, "test"});
+  REQUIRE(client.wait_finished());
+  CHECK(client.exited.at(0).signaled == (of_keeper ? 1 : 0));
+  CHECK(client.exited.at(0).code == (of_keeper ? SIGKILL : 128 + SIGKILL));
+  CHECK(client.exited.at(0).stopped == 0);
+  CHECK(remains(job) == "");
+}
+
 TEST_CASE_TEMPLATE("a rank that ignores TERM is killed after the grace, not before", User,
                    AsTestUser, WithoutCgroup) {
   wire::JobSpec job = make_job({public_helper(), "ignore-term"});

@@ -172,6 +172,26 @@ TEST_CASE("of several connections the holder obeys the highest epoch, then the h
   CHECK(remains(job) == "");
 }
 
+TEST_CASE("a launcher that adopts knows the host's time before it hears of ranks that have ended") {
+  wire::JobSpec job = make_job({public_helper(), "by-rank"}, 2);
+  job.hold_ms = 20000;
+  RunnerClient first;
+  REQUIRE(first.start(job));
+  REQUIRE(first.expect<wire::RankExited>());
+  first.close_input();
+  first.close_output();
+  RunnerClient second;
+  second.send(wire::Hello{wire::kProtocolVersion, "build"});
+  REQUIRE(second.expect<wire::Hello>());
+  second.send(order_for(job, 2, 1, 0, 0));
+  REQUIRE(second.expect<wire::Adopted>());
+  REQUIRE(second.expect<wire::RankExited>());
+  CHECK(second.beats_before_exit.begin()->second == 1);
+  CHECK(second.last_beat->time_boot_ms >= second.exited.begin()->second.time_boot_ms);
+  second.send(wire::Goodbye{});
+  CHECK(first.wait_exit());
+}
+
 TEST_CASE("whoever asks for a run that nobody holds is told so") {
   wire::JobSpec job = counting_job();
   RunnerClient client;

@@ -11,8 +11,6 @@
 
 #include <csignal>
 #include <filesystem>
-#include <iterator>
-#include <sstream>
 
 #include "common/base/exit_code.h"
 #include "common/wire/serving.h"
@@ -151,12 +149,6 @@ wire::JobSpec waiting_job() {
   wire::JobSpec job = shell_job("echo up; exec cat");
   job.input_window = 4096;
   return job;
-}
-
-/// Child processes of `pid` that are not reaped yet.
-std::vector<pid_t> children_of(pid_t pid) {
-  std::istringstream text(read_text(fmt::format("/proc/{0}/task/{0}/children", pid)));
-  return {std::istream_iterator<pid_t>(text), {}};
 }
 
 /// Waits for the process that serves the next conversation. `before`, which served the last one,

@@ -40,6 +40,11 @@ pid_t parent_of(pid_t pid) {
   throw std::runtime_error("process " + std::to_string(pid) + " is gone");
 }
 
+std::vector<pid_t> children_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  return {std::istream_iterator<pid_t>(file), {}};
+}
+
 wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks) {
   static int counter = 0;
   wire::JobSpec job;
@@ -191,6 +196,7 @@ void RunnerClient::take(wire::Message message) {
   if (auto* exit = std::get_if<wire::RankExited>(&message)) {
     if (exited.contains(exit->rank)) std::abort();  // exactly one per rank
     exited[exit->rank] = *exit;
+    beats_before_exit[exit->rank] = beats;
     exit_order.push_back(exit->rank);
   }
   if (auto* started = std::get_if<wire::RankStarted>(&message))

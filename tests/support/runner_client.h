@@ -26,6 +26,8 @@ const std::string& public_helper();
 /// kill(-1) would reach the test itself.
 pid_t parent_of(pid_t pid);
 std::optional<pid_t> parent_if_alive(pid_t pid);
+/// Children of the main thread of `pid` that are not reaped yet.
+std::vector<pid_t> children_of(pid_t pid);
 
 /// A job of `ranks` ranks that run `argv`, with short timeouts; world_size = ranks.
 wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks = 1);
@@ -102,6 +104,7 @@ class RunnerClient {
   std::vector<std::uint32_t> exit_order;
   std::optional<wire::Heartbeat> last_beat;
   std::size_t beats = 0;
+  std::map<std::uint32_t, std::size_t> beats_before_exit;
   std::uint64_t output_bytes = 0;  // received, whether acknowledged or not
   std::uint64_t output_after_exit = 0;
   bool finished = false;
