@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 #include <tuple>
 
@@ -28,6 +29,14 @@ struct Bits {
 };
 
 }  // namespace
+
+TEST_CASE("random bits are the published sequence of SplitMix64") {
+  constexpr std::uint64_t kPublished[] = {6457827717110365317u, 3203168211198807973u,
+                                          9817491932198370423u, 4593380528125082431u,
+                                          16408922859458223821u};
+  for (std::uint64_t i = 0; i < std::size(kPublished); ++i)
+    CHECK(random_bits(1234567, i) == kPublished[i]);
+}
 
 TEST_CASE("portable functions are right to the last bits") {
   double worst = 0.0;
