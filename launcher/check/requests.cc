@@ -11,7 +11,6 @@
 #include "common/base/check.h"
 #include "common/base/hex.h"
 #include "common/config/container.h"
-#include "common/config/forms.h"
 #include "common/config/hostlist.h"
 #include "common/config/stage.h"
 #include "common/config/validation_sets.h"

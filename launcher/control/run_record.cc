@@ -8,7 +8,6 @@
 #include "common/base/atomic_file.h"
 #include "common/base/json_member.h"
 #include "common/config/hostlist.h"
-#include "common/config/text.h"
 #include "launcher/run/attempt_folder.h"
 #include "launcher/view/run_view.h"
 

@@ -14,7 +14,6 @@
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/stage.h"
-#include "common/config/text.h"
 #include "common/files/piece.h"
 #include "common/wire/codec.h"
 #include "common/wire/node_list.h"

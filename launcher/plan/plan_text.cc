@@ -8,7 +8,6 @@
 #include "common/base/check.h"
 #include "common/base/quantity.h"
 #include "common/base/shell_text.h"
-#include "common/config/secret.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan_container.h"
 #include "launcher/plan/plan_layout.h"

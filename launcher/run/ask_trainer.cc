@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "common/base/exit_code.h"
 #include "common/base/fd.h"
 #include "common/base/pipe.h"
 #include "common/base/process_status.h"

@@ -11,7 +11,6 @@
 #include <set>
 
 #include "common/base/hex.h"
-#include "common/config/hostlist.h"
 #include "common/files/piece.h"
 
 namespace sortie::launcher::tunnel {

@@ -16,7 +16,6 @@
 #include "runner/job/environment.h"
 #include "runner/memory/memory_folder.h"
 #include "runner/process/cgroup.h"
-#include "runner/process/process_tree.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {

@@ -21,7 +21,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "common/base/atomic_file.h"
 #include "common/base/exit_code.h"
 #include "runner/process/process_tree.h"
 #include "runner/streams/json_text.h"
