@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "common/base/c_strings.h"
 #include "runner/mpi/mpi_program.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
@@ -16,18 +17,11 @@
 namespace sortie::runner {
 namespace {
 
-std::vector<char*> pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
 /// Tries every candidate as execvp does: skips missing ones, remembers one that may not be
 /// executed, and passes a text without #! to /bin/sh. Returns the errno that explains the failure.
 int try_candidates(const HeldSpec& spec) {
-  std::vector<char*> argv = pointers(spec.argv);
-  const std::vector<char*> env = pointers(spec.env);
+  const std::vector<char*> argv = c_strings(spec.argv);
+  const std::vector<char*> env = c_strings(spec.env);
   int reason = ENOENT;
   for (const std::string& path : spec.candidates) {
     if (spec.refuse_mpi && ::access(path.c_str(), X_OK) == 0)
@@ -37,7 +31,7 @@ int try_candidates(const HeldSpec& spec) {
     if (errno == ENOEXEC) {
       std::vector<std::string> shell = {"/bin/sh", path};
       shell.insert(shell.end(), spec.argv.begin() + 1, spec.argv.end());
-      ::execve("/bin/sh", pointers(shell).data(), env.data());
+      ::execve("/bin/sh", c_strings(shell).data(), env.data());
     }
     if (errno == ENOENT || errno == ENOTDIR) continue;
     reason = errno;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/asio/spawn.h"
+#include "common/base/c_strings.h"
 #include "common/base/fd.h"
 #include "runner/process/process_tree.h"
 #include "runner/streams/json_text.h"
@@ -43,10 +44,7 @@ std::string own_program() {
   cloexec_all_descriptors();
   if (::chdir("/") != 0) ::_exit(127);
   restore(defaults);
-  std::vector<char*> words;
-  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  ::execv(words[0], words.data());
+  ::execv(argv.front().c_str(), c_strings(argv).data());
   ::_exit(127);
 }
 
