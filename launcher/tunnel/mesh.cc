@@ -61,12 +61,6 @@ std::string v4_text(std::uint32_t address) {
                      address & 255);
 }
 
-bool is_loopback(const InterfaceAddress& address) {
-  if (!address.v6) return address.bytes[0] == 127;
-  return std::all_of(address.bytes.begin(), address.bytes.end() - 1,
-                     [](unsigned char byte) { return byte == 0; });
-}
-
 bool in_one_network(const InterfaceAddress& a, const InterfaceAddress& b) {
   if (a.v6 != b.v6 || a.bytes == b.bytes) return false;
   for (int bit = 0; bit < std::min(a.bits, b.bits); ++bit) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "trainer/storage/make_folder.h"
 #include "trainer/storage/sha256.h"
 #include "trainer/tokenizer/tokenizer_json.h"
 
@@ -46,13 +47,6 @@ std::string vocabulary_of(const TokenizerId& id) {
   const auto tokenizer = make_tokenizer(id.name);
   if (!tokenizer || (*tokenizer)->model_hash() != id.sha256) return {};
   return vocabulary_hash(**tokenizer);
-}
-
-Result<> make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) return std::unexpected(os_error(error.value(), folder.string()));
-  return {};
 }
 
 Error damaged(const fs::path& file, std::string_view problem) {

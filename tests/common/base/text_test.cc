@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/c_strings.h"
+#include "common/base/digits.h"
 #include "common/base/fnv1a.h"
 #include "common/base/split.h"
 #include "common/base/utf8.h"
@@ -24,6 +25,11 @@ TEST_CASE("texts for exec() end with a null pointer") {
   for (std::size_t i = 0; i < texts.size(); ++i) CHECK(pointers[i] == texts[i].c_str());
   CHECK(pointers.back() == nullptr);
   CHECK(c_strings({}) == std::vector<char*>{nullptr});
+}
+
+TEST_CASE("a number is at least one digit, and nothing else") {
+  for (const char* text : {"0", "007", "4194304"}) CHECK(all_digits(text));
+  for (const char* text : {"", "-1", "1 ", "self", "1a"}) CHECK_FALSE(all_digits(text));
 }
 
 TEST_CASE("lines are taken off a text, also an unfinished last one and empty ones") {
