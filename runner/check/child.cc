@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/c_strings.h"
+#include "common/base/exit_code.h"
 #include "common/base/pipe.h"
 #include "runner/process/process_tree.h"
 
@@ -45,7 +46,7 @@ constexpr useconds_t kPause = 1000;
   else
     ::execv(path.c_str(), arguments.data());
   ::dprintf(2, "%s", std::strerror(errno));
-  ::_exit(errno == ENOENT ? 127 : 126);
+  ::_exit(errno == ENOENT ? kExitNotFound : kExitNotRunnable);
 }
 
 /// Reads to the end of the stream. Returns false at `deadline`.

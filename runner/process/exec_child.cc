@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/c_strings.h"
+#include "common/base/exit_code.h"
 #include "runner/mpi/mpi_program.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
@@ -46,14 +47,14 @@ void begin_child(pid_t keeper) {
   ::setsid();
   // If keeper and runner are killed together, at least the process itself dies too.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != keeper) ::_exit(127);
+  if (::getppid() != keeper) ::_exit(kExitNotFound);
 }
 
 void exec_child(const HeldSpec& spec, int error_fd, int control) {
   if (!spec.cgroup.empty()) cgroup::join(spec.cgroup);
   if (spec.announce) {
     const KeeperReport here{.kind = KeeperReport::Kind::announced};
-    if (::send(control, &here, sizeof here, MSG_NOSIGNAL) < 0) ::_exit(127);
+    if (::send(control, &here, sizeof here, MSG_NOSIGNAL) < 0) ::_exit(kExitNotFound);
   }
   const int input = spec.stdin_fd >= 0 ? spec.stdin_fd : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(input, 0);
@@ -65,8 +66,8 @@ void exec_child(const HeldSpec& spec, int error_fd, int control) {
   if (!spec.cpus.empty()) cpu::confine_to(spec.cpus);
   restore(spec.defaults);
   const int reason = try_candidates(spec);
-  if (::write(error_fd, &reason, sizeof reason) < 0) ::_exit(126);
-  ::_exit(127);
+  if (::write(error_fd, &reason, sizeof reason) < 0) ::_exit(kExitNotRunnable);
+  ::_exit(kExitNotFound);
 }
 
 }  // namespace sortie::runner
