@@ -22,8 +22,8 @@
 #include <string_view>
 
 #include "common/base/exit_code.h"
+#include "common/base/json_member.h"
 #include "runner/process/process_tree.h"
-#include "runner/streams/json_text.h"
 #include "runner/tunnel/holder_orders.h"
 #include "runner/tunnel/link_device.h"
 #include "runner/tunnel/tool.h"
@@ -128,7 +128,7 @@ class Holder {
   Json greeting() const { return {{"key", keys_.open}, {"via", via_}}; }
 
   Json answer(const Json& order) {
-    const std::string what = text_in(order, "do");
+    const std::string what = json_member::text(order, "do");
     if (what == "up") {
       const Result<> done = up(order);
       return done ? Json{{"up", true}} : error_json(done.error());

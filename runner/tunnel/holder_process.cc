@@ -16,8 +16,8 @@
 #include "common/asio/spawn.h"
 #include "common/base/c_strings.h"
 #include "common/base/fd.h"
+#include "common/base/json_member.h"
 #include "runner/process/process_tree.h"
-#include "runner/streams/json_text.h"
 #include "runner/tunnel/link_device.h"
 #include "runner/tunnel/tool.h"
 
@@ -91,7 +91,7 @@ asio::awaitable<void> HolderProcess::listen() {
     if (error) break;
     Json answer = Json::parse(buffer.substr(0, count), nullptr, /*allow_exceptions=*/false);
     buffer.erase(0, count);
-    if (const std::string why = text_in(answer, "lost"); !why.empty()) {
+    if (const std::string why = json_member::text(answer, "lost"); !why.empty()) {
       if (started_ && !ending_ && on_lost)
         std::exchange(on_lost, nullptr)({ErrorCode::runner, "the tunnel is gone: " + why});
       continue;
@@ -124,8 +124,8 @@ asio::awaitable<Result<Json>> HolderProcess::next_answer(milliseconds limit) {
                        : "tunnel: the process that should hold it has ended");
   Json answer = std::move(answers_.front());
   answers_.pop_front();
-  if (const std::string why = text_in(answer, "error"); !why.empty())
-    co_return fail(text_in(answer, "code") == error_code_name(ErrorCode::unsupported)
+  if (const std::string why = json_member::text(answer, "error"); !why.empty())
+    co_return fail(json_member::text(answer, "code") == error_code_name(ErrorCode::unsupported)
                        ? ErrorCode::unsupported
                        : ErrorCode::runner,
                    "tunnel: " + why);
