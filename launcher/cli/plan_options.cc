@@ -13,6 +13,7 @@
 #include "launcher/plan/suggest.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 
 void add_reliability_options(CLI::App& app, AskedReliability& asked) {
   app.add_flag(
@@ -116,7 +117,6 @@ void add_site_options(CLI::App& app, AskedSites& asked) {
 Result<std::string> plan_of_sites(const PlannedJob& job, const JobOptions& options,
                                   const AskedSites& asked, std::optional<double> step_time,
                                   bool json) {
-  using OrderedJson = nlohmann::ordered_json;
   std::vector<SitePlan> plans;
   for (const PlannedSite& site : job.sites)
     plans.push_back({site.place.name, site.hosts, site.plan});

@@ -14,6 +14,7 @@
 #include "launcher/plan/plan_traffic.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 namespace {
 
 /// ADDRESS:PORT, with placeholders for values that are chosen at start.
@@ -118,7 +119,6 @@ std::string plan_text(const LaunchPlan& plan) {
 }
 
 nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
-  using OrderedJson = nlohmann::ordered_json;
   OrderedJson hosts = OrderedJson::array();
   for (const HostPlan& host : plan.hosts) {
     OrderedJson ranks = OrderedJson::array();
