@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
+#include "common/base/json_text.h"
 #include "common/base/quantity.h"
 #include "common/base/shell_text.h"
 #include "launcher/console/console.h"
@@ -180,8 +181,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
 }
 
 std::string plan_json_text(const LaunchPlan& plan) {
-  return plan_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return json_text(plan_json(plan), 2) + "\n";
 }
 
 }  // namespace sortie::launcher

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "launcher/health/health_event.h"
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/view/journal_event.h"
@@ -147,7 +148,7 @@ void RunReducer::cause(const Json& event, double at) {
   view_.cause_at = died_at > 0 ? std::max(0.0, died_at - view_.begun) : at;
   view_.cause = text(event, "text");
   view_.cause_what = text(event, "what");
-  view_.cause_json = event.dump(-1, ' ', false, Json::error_handler_t::replace);
+  view_.cause_json = json_text(event);
 }
 
 void RunReducer::end_run(const Json& event, double at) {

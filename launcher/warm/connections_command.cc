@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/printable.h"
 #include "common/base/quantity.h"
 #include "common/wire/frame.h"
@@ -99,7 +100,7 @@ Result<std::string> list_connections(bool json) {
   });
   if (!json) return table(all);
   const OrderedJson whole = {{"schema", "sortie/connections/1"}, {"connections", std::move(all)}};
-  return whole.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(whole, 2) + "\n";
 }
 
 Result<std::string> close_connections(const std::vector<std::string>& hosts) {

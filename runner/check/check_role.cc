@@ -9,6 +9,7 @@
 
 #include "common/asio/spawn.h"
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "runner/check/folders.h"
 #include "runner/check/parts.h"
 #include "runner/check/peers.h"
@@ -256,7 +257,7 @@ asio::awaitable<void> CheckRole::link(const Json& request) {
 }
 
 void CheckRole::send(const Json& part) {
-  std::string text = part.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(part);
   if (text.size() > kMaxReport) text = R"({"part":"too large"})";
   link_.send(wire::CheckReport{std::move(text)});
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "common/container/engine_command.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
@@ -34,7 +35,7 @@ constexpr const char* kContainerdRoot = "/var/lib/containerd";
 CallOutput apart(Engine engine, const ChildOutput& output) {
   CallOutput parts{output.status, output.text, ""};
   const Json object = engine == Engine::ctr ? Json::object() : json_object_in(output.text);
-  if (!object.empty()) parts.out = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (!object.empty()) parts.out = json_text(object);
   for (std::size_t at = 0; at < output.text.size();) {
     const std::size_t end = std::min(output.text.find('\n', at), output.text.size());
     if (output.text[at] != '{') parts.err += output.text.substr(at, end - at) + '\n';

@@ -23,6 +23,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "runner/process/process_tree.h"
 #include "runner/tunnel/holder_orders.h"
 #include "runner/tunnel/link_device.h"
@@ -82,7 +83,7 @@ void remove_dead_sockets() {
 }
 
 bool say(const Json& answer) {
-  std::string line = answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::string line = json_text(answer) + "\n";
   for (std::string_view left = line; !left.empty();) {
     const ssize_t count = ::write(1, left.data(), left.size());
     if (count <= 0) return false;

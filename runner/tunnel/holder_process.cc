@@ -17,6 +17,7 @@
 #include "common/base/c_strings.h"
 #include "common/base/fd.h"
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "runner/process/process_tree.h"
 #include "runner/tunnel/link_device.h"
 #include "runner/tunnel/tool.h"
@@ -145,7 +146,7 @@ asio::awaitable<Result<Json>> HolderProcess::start(std::string name,
 
 asio::awaitable<Result<Json>> HolderProcess::ask(Json order) {
   const auto self = shared_from_this();
-  const std::string line = order.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string line = json_text(order) + "\n";
   const auto [error, count] = co_await asio::async_write(socket_, asio::buffer(line), kToken);
   if (error) co_return fail(ErrorCode::lost, "tunnel: its holder is gone");
   co_return co_await next_answer(kAnswerLimit);

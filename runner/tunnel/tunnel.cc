@@ -11,6 +11,7 @@
 #include "common/asio/spawn.h"
 #include "common/base/atomic_file.h"
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "common/base/log.h"
 #include "runner/tunnel/holder_orders.h"
 #include "runner/tunnel/link_device.h"
@@ -124,7 +125,7 @@ asio::awaitable<void> Tunnel::carry_out(Json order) {
     co_return;
   }
   (*answer)["part"] = what;
-  link_.send(wire::TunnelReport{answer->dump(-1, ' ', false, Json::error_handler_t::replace)});
+  link_.send(wire::TunnelReport{json_text(*answer)});
 }
 
 /// Binds the port `wanted` or one of the following ones; tries `tries` ports in total.
