@@ -34,9 +34,9 @@ constexpr ExitCode kExitCodes[] = {
      "The message has the first cause of each; correct it before you start the job again. `sortie report RUN` shows all attempts"},
     {kExitPreempted, "preempted", "sortie-train received SIGTERM and saved a checkpoint: the run can resume",
      "The same command resumes from that checkpoint; with [recovery] the run resumes automatically"},
-    {124, "timed_out", "A time limit has passed: the code that timeout(1) uses too", "Raise the limit, or find what is slow"},
-    {126, "not_runnable", "A program was found but could not be run: no permission to, or of another format", "chmod +x it; see whether it is built for that host"},
-    {127, "not_found", "A program was not found", "Use its full path, or extend PATH with runner.env on the hosts"},
+    {kExitTimedOut, "timed_out", "A time limit has passed: the code that timeout(1) uses too", "Raise the limit, or find what is slow"},
+    {kExitNotRunnable, "not_runnable", "A program was found but could not be run: no permission to, or of another format", "chmod +x it; see whether it is built for that host"},
+    {kExitNotFound, "not_found", "A program was not found", "Use its full path, or extend PATH with runner.env on the hosts"},
 };
 
 constexpr ErrorClass kErrorClasses[] = {

@@ -23,6 +23,8 @@ inline constexpr int kExitData = 9;           // data or storage
 inline constexpr int kExitNoProgress = 10;    // attempts without a newer checkpoint: do not requeue
 inline constexpr int kExitPreempted = 75;     // sortie-train got SIGTERM and saved a checkpoint
 inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout; the same code as timeout(1)
+inline constexpr int kExitNotRunnable = 126;  // a program could not be run; as in shells
+inline constexpr int kExitNotFound = 127;     // a program was not found; as in shells
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
 
 /// One exit code. A code that is not in the table is a program's own; see explain_exit_code().

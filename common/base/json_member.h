@@ -1,5 +1,6 @@
 // Reads members of a JSON object that may be missing or have another type, because the file may
-// have been edited by hand. Such a member reads as zero, empty or false.
+// have been edited by hand, or another program or host wrote the text. Such a member reads as zero,
+// empty or false; so does every member of a value that is no object.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,12 @@ inline double number(const nlohmann::json& object, const char* key) {
 /// Clamped to 0 to 4e9.
 inline std::uint32_t u32(const nlohmann::json& object, const char* key) {
   return static_cast<std::uint32_t>(std::clamp(number(object, key), 0.0, 4e9));
+}
+
+/// 0 also for a number that is negative or has a fraction.
+inline std::uint64_t u64(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
 }
 
 inline std::string text(const nlohmann::json& object, const char* key) {

@@ -7,7 +7,6 @@
 #include "common/config/architectures.h"
 #include "common/config/assign.h"
 #include "common/config/loader.h"
-#include "common/config/text.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {

@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <string_view>
 
+#include "common/base/environment.h"
 #include "common/base/fd.h"
 
 namespace sortie::config {
@@ -16,15 +16,10 @@ namespace {
 
 constexpr std::size_t kMaxUserFileBytes = 1u << 20;
 
-std::string_view variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
 std::string usual_place() {
-  if (const std::string_view folder = variable("XDG_CONFIG_HOME"); folder.starts_with('/'))
+  if (const std::string folder = environment_variable("XDG_CONFIG_HOME"); folder.starts_with('/'))
     return fmt::format("{}/sortie/config.toml", folder);
-  const std::string_view home = variable("HOME");
+  const std::string home = environment_variable("HOME");
   return home.starts_with('/') ? fmt::format("{}/.config/sortie/config.toml", home) : "";
 }
 
@@ -67,7 +62,7 @@ Result<std::string> read_all(int fd, const std::string& path) {
 }  // namespace
 
 Result<std::optional<UserFile>> read_user_file() {
-  const std::string named(variable(kUserFileVariable));
+  const std::string named = environment_variable(kUserFileVariable);
   if (named == "none") return std::nullopt;
   const std::string path = named.empty() ? usual_place() : named;
   if (path.empty()) return std::nullopt;

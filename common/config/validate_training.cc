@@ -6,7 +6,6 @@
 #include "common/config/forms.h"
 #include "common/config/mesh.h"
 #include "common/config/outer.h"
-#include "common/config/text.h"
 #include "common/config/validate.h"
 #include "common/config/validation_sets.h"
 

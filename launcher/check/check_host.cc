@@ -7,7 +7,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
-#include "common/asio/token.h"
 #include "common/asio/within.h"
 #include "launcher/console/console.h"
 

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "common/base/printable.h"
-#include "common/config/hostlist.h"
 
 namespace sortie::launcher::check {
 namespace {

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <utility>
 
+#include "common/base/c_strings.h"
 #include "common/base/elapsed.h"
 #include "common/base/fd.h"
 #include "common/base/printable.h"
@@ -93,11 +94,6 @@ Result<pid_t> start(const std::vector<std::string>& argv, const fs::path& state,
   std::vector<std::string> variables = {fmt::format("XDG_STATE_HOME={}", state.string())};
   for (char** entry = environ; *entry != nullptr; ++entry)
     if (!std::string_view(*entry).starts_with("XDG_STATE_HOME=")) variables.emplace_back(*entry);
-  std::vector<char*> arguments, environment;
-  for (const std::string& one : argv) arguments.push_back(const_cast<char*>(one.c_str()));
-  for (const std::string& one : variables) environment.push_back(const_cast<char*>(one.c_str()));
-  arguments.push_back(nullptr);
-  environment.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&actions);
@@ -110,7 +106,7 @@ Result<pid_t> start(const std::vector<std::string>& argv, const fs::path& state,
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
   pid_t pid = -1;
   const int failed = ::posix_spawn(&pid, argv.front().c_str(), &actions, &attributes,
-                                   arguments.data(), environment.data());
+                                   c_strings(argv).data(), c_strings(variables).data());
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   if (failed != 0) return std::unexpected(os_error(failed, argv.front()));

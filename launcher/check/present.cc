@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/quantity.h"
 #include "common/config/hostlist.h"
 #include "launcher/check/gpus.h"
@@ -273,7 +274,7 @@ std::string check_json_text(const std::vector<HostResult>& hosts,
   out["hosts"] = list;
   if (comm != nullptr) out["comm"] = *comm;
   if (sites != nullptr) out["sites"] = *sites;
-  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  return json_text(out, 2) + '\n';
 }
 
 int check_exit_code(Verdict verdict) {

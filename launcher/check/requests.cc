@@ -10,8 +10,8 @@
 
 #include "common/base/check.h"
 #include "common/base/hex.h"
+#include "common/base/json_text.h"
 #include "common/config/container.h"
-#include "common/config/forms.h"
 #include "common/config/hostlist.h"
 #include "common/config/stage.h"
 #include "common/config/validation_sets.h"
@@ -22,10 +22,6 @@ namespace sortie::launcher::check {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string dump(const Json& request) {
-  return request.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 /// What decides how a rank of this host finds and loads its program: the variables of the job
 /// without secrets, and the GPUs of all its ranks.
@@ -215,48 +211,48 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, cons
     request["program"] = program_of(job.plan, host);
   if (!expect.program.empty() && first && job.plan.master_port > 0)
     request["port"] = job.plan.master_port;
-  return dump(request);
+  return json_text(request);
 }
 
 std::string trainer_request(const PlannedJob& job, const Expectations& expect, const HostPlan& host,
                             std::uint64_t limit_ms) {
-  return dump({{"kind", "trainer"},
-               {"program", program_of(job.plan, host)},
-               {"cpu", expect.device == "cpu"},
-               {"limit_ms", limit_ms}});
+  return json_text(Json{{"kind", "trainer"},
+                        {"program", program_of(job.plan, host)},
+                        {"cpu", expect.device == "cpu"},
+                        {"limit_ms", limit_ms}});
 }
 
 std::string listen_request(const std::string& token, const std::string& address,
                            std::int64_t port) {
   Json request = {{"kind", "listen"}, {"token", token}, {"address", address}};
   if (port > 0) request["port"] = static_cast<std::uint64_t>(port);
-  return dump(request);
+  return json_text(request);
 }
 
 std::string link_request(const PeerAddress& peer, std::uint64_t limit_ms, std::uint64_t duration_ms,
                          std::int64_t streams) {
-  return dump({{"kind", "link"},
-               {"name", peer.name},
-               {"address", peer.address},
-               {"port", peer.port},
-               {"limit_ms", limit_ms},
-               {"duration_ms", duration_ms},
-               {"streams", static_cast<std::uint64_t>(streams)}});
+  return json_text(Json{{"kind", "link"},
+                        {"name", peer.name},
+                        {"address", peer.address},
+                        {"port", peer.port},
+                        {"limit_ms", limit_ms},
+                        {"duration_ms", duration_ms},
+                        {"streams", static_cast<std::uint64_t>(streams)}});
 }
 
 std::string reach_request(const std::vector<PeerAddress>& peers, std::uint64_t limit_ms) {
   Json list = Json::array();
   for (const PeerAddress& peer : peers)
     list.push_back({{"name", peer.name}, {"address", peer.address}, {"port", peer.port}});
-  return dump({{"kind", "reach"}, {"limit_ms", limit_ms}, {"peers", list}});
+  return json_text(Json{{"kind", "reach"}, {"limit_ms", limit_ms}, {"peers", list}});
 }
 
 std::string bandwidth_request(const PeerAddress& peer, std::uint64_t duration_ms) {
-  return dump({{"kind", "bandwidth"},
-               {"name", peer.name},
-               {"address", peer.address},
-               {"port", peer.port},
-               {"duration_ms", duration_ms}});
+  return json_text(Json{{"kind", "bandwidth"},
+                        {"name", peer.name},
+                        {"address", peer.address},
+                        {"port", peer.port},
+                        {"duration_ms", duration_ms}});
 }
 
 std::string random_token() {

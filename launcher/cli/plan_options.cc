@@ -6,6 +6,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/command_name.h"
+#include "common/base/json_text.h"
 #include "launcher/check/comm.h"
 #include "launcher/cli/verb.h"
 #include "launcher/copy/progress.h"
@@ -13,6 +14,7 @@
 #include "launcher/plan/suggest.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 
 void add_reliability_options(CLI::App& app, AskedReliability& asked) {
   app.add_flag(
@@ -116,7 +118,6 @@ void add_site_options(CLI::App& app, AskedSites& asked) {
 Result<std::string> plan_of_sites(const PlannedJob& job, const JobOptions& options,
                                   const AskedSites& asked, std::optional<double> step_time,
                                   bool json) {
-  using OrderedJson = nlohmann::ordered_json;
   std::vector<SitePlan> plans;
   for (const PlannedSite& site : job.sites)
     plans.push_back({site.place.name, site.hosts, site.plan});
@@ -141,7 +142,7 @@ Result<std::string> plan_of_sites(const PlannedJob& job, const JobOptions& optio
   OrderedJson out = {{"schema", "sortie/plan-sites/1"}, {"plans", OrderedJson::object()}};
   for (const SitePlan& site : plans) out["plans"][site.name] = plan_json(site.plan);
   out["between"] = sites_json(between);
-  return out.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(out, 2) + "\n";
 }
 
 }  // namespace sortie::launcher

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "launcher/cli/verb.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
@@ -72,7 +73,7 @@ Result<std::string> made(const ReportOptions& options) {
       json["sites"][site] = report_json(part->view, part->training);
       json["sites"][site]["goodput"] = goodput_json(part->time);
     }
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/json_text.h"
 #include "common/cli/tree.h"
 #include "launcher/cli/verb.h"
 #include "launcher/console/console.h"
@@ -110,7 +111,7 @@ Result<std::string> shown_plan(const PlannedJob& job, const JobOptions& options,
   if (!json) return plan_text(job.plan) + reliability_text(found);
   nlohmann::ordered_json out = plan_json(job.plan);
   out["reliability"] = reliability_json(found);
-  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(out, 2) + "\n";
 }
 
 }  // namespace

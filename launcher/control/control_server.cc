@@ -11,6 +11,7 @@
 
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
+#include "common/base/json_text.h"
 #include "launcher/control/control_socket.h"
 
 namespace sortie::launcher {
@@ -26,7 +27,7 @@ constexpr int kMaxCutMs = 3'600'000;
 std::string line_of(OrderedJson fields) {
   OrderedJson line = {{"sortie", kControlVersion}};
   line.update(fields);
-  return line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(line) + "\n";
 }
 
 std::string refusal(const std::string& why) {

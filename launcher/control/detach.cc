@@ -12,6 +12,7 @@
 
 #include "common/base/command_name.h"
 #include "common/base/exit_code.h"
+#include "common/base/json_text.h"
 #include "common/base/print_stderr.h"
 #include "common/base/process_status.h"
 #include "launcher/console/console.h"
@@ -31,12 +32,12 @@ Result<> StartNotice::leave_terminal(const std::filesystem::path& run) {
 
 void StartNotice::started(const std::string& run_id) {
   const nlohmann::json line = {{"started", true}, {"run", run_id}, {"folder", run_.string()}};
-  say(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  say(json_text(line) + "\n");
 }
 
 void StartNotice::failed(int exit_code, const std::string& text) {
   const nlohmann::json line = {{"started", false}, {"exit_code", exit_code}, {"text", text}};
-  say(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  say(json_text(line) + "\n");
 }
 
 void StartNotice::pass_on(const std::string& line) {

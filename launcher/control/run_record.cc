@@ -7,8 +7,8 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "common/config/hostlist.h"
-#include "common/config/text.h"
 #include "launcher/run/attempt_folder.h"
 #include "launcher/view/run_view.h"
 
@@ -89,9 +89,7 @@ Result<> write_result(const fs::path& run, const RunResult& result) {
       {"exit_code", result.exit_code},     {"text", result.text},
       {"ended_after", result.ended_after}, {"aftermath", result.aftermath},
       {"started", result.started},         {"ended", result.ended}};
-  return write_file_atomic(
-      run / "result.json",
-      document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);
+  return write_file_atomic(run / "result.json", json_text(document, 2) + "\n", 0600);
 }
 
 std::optional<RunResult> read_result(const fs::path& run) {
@@ -127,9 +125,7 @@ std::string default_run_name(const fs::path& config, const std::vector<std::stri
 Result<> write_label(const fs::path& run, const RunLabel& label) {
   const nlohmann::ordered_json document = {
       {"schema", "sortie/run/1"}, {"name", label.name}, {"config", label.config}};
-  return write_file_atomic(
-      run / "run.json",
-      document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);
+  return write_file_atomic(run / "run.json", json_text(document, 2) + "\n", 0600);
 }
 
 RunLabel read_label(const fs::path& run) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/quantity.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
@@ -32,7 +33,7 @@ std::string ago(double then) {
 }
 
 std::string dump(const OrderedJson& json) {
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 OrderedJson run_json(const RunRecord& record, const TrainingView& training) {

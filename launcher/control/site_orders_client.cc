@@ -8,6 +8,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "common/base/print_stderr.h"
 #include "common/base/printable.h"
 #include "common/config/hostlist.h"
@@ -71,7 +72,7 @@ Result<std::string> ask_about_sites(const SitesRequest& request) {
     nlohmann::ordered_json out = {{"schema", "sortie/sites/1"}, {"run", record.id}};
     for (const char* key : {"round", "epoch", "sites"})
       if (answer.contains(key)) out[key] = answer[key];
-    return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return json_text(out, 2) + "\n";
   }
   if (request.order == "add")
     return fmt::format("site {} is starting; it joins between two rounds\n", request.site);

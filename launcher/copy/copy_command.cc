@@ -12,6 +12,7 @@
 #include "common/base/command_name.h"
 #include "common/base/elapsed.h"
 #include "common/base/exit_code.h"
+#include "common/base/json_text.h"
 #include "common/base/print_stderr.h"
 #include "common/base/printable.h"
 #include "common/base/quantity.h"
@@ -73,7 +74,7 @@ struct NotCopied {
   std::vector<std::vector<std::string>> links;  // DownloadProgress::links_left_out
 };
 
-std::string json_text(const char* schema, const std::vector<HostResult>& results, double seconds,
+std::string copy_json(const char* schema, const std::vector<HostResult>& results, double seconds,
                       const NotCopied& not_copied = {}, const std::vector<Error>& left_out = {}) {
   const auto& [missing, links] = not_copied;
   nlohmann::ordered_json out = {{"schema", schema}, {"seconds", seconds}};
@@ -101,7 +102,7 @@ std::string json_text(const char* schema, const std::vector<HostResult>& results
     out["hosts"].push_back(std::move(host));
   }
   for (const Error& error : left_out) out["left_out"].push_back(error.message);
-  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(out, 2) + "\n";
 }
 
 /// Prints one line for the hosts with the same links. Names only a few links: a folder may have
@@ -215,7 +216,7 @@ int push_files(const CopyOptions& options) {
   const Summary sum = summary_of(crew.results());
   std::string text;
   if (options.json) {
-    text = json_text("sortie/push/1", crew.results(), seconds, {}, left_out);
+    text = copy_json("sortie/push/1", crew.results(), seconds, {}, left_out);
   } else if (sum.hosts > 0) {
     text = fmt::format("{}, {}, on {} of {} in {:.1f} s: {} written", counted(tree.files, "file"),
                        byte_count(tree.bytes), sum.hosts, counted(crew.size(), "host"), seconds,
@@ -275,7 +276,7 @@ int pull_files(const CopyOptions& options) {
       crew.results(), [](const HostResult& result) { return !result.done.folder.empty(); });
   std::string text;
   if (options.json)
-    text = json_text("sortie/pull/1", crew.results(), seconds, not_copied);
+    text = copy_json("sortie/pull/1", crew.results(), seconds, not_copied);
   else if (sum.hosts > 0)
     text = fmt::format("{}, {}, from {} of {} in {:.1f} s{}\n", counted(sum.files, "file"),
                        byte_count(sum.from_hosts), sum.hosts, counted(crew.size(), "host"), seconds,

@@ -14,7 +14,6 @@
 #include "common/base/heap.h"
 #include "common/base/print_stderr.h"
 #include "common/base/printable.h"
-#include "common/config/hostlist.h"
 #include "launcher/console/console.h"
 #include "launcher/console/terminal_signals.h"
 #include "launcher/host/host_errors.h"

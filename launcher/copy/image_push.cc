@@ -12,7 +12,6 @@
 #include "common/base/print_stderr.h"
 #include "common/cli/print.h"
 #include "common/config/container_forms.h"
-#include "common/config/hostlist.h"
 #include "common/container/engine_command.h"
 #include "launcher/console/console.h"
 #include "launcher/copy/copy_targets.h"

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/quantity.h"
 
 namespace sortie::launcher {
@@ -69,7 +70,7 @@ std::string image_json(const PushReport& report) {
     }
     out["hosts"].push_back(std::move(host));
   }
-  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(out, 2) + "\n";
 }
 
 }  // namespace sortie::launcher

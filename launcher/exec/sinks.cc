@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "launcher/ssh/base64.h"
 
 namespace sortie::launcher {
@@ -26,10 +27,6 @@ std::optional<std::string> dumped(const OrderedJson& json) {
   }
 }
 
-std::string lenient(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 }  // namespace
 
 void LiveSink::output(std::size_t index, const std::string& host, Stream stream,
@@ -45,11 +42,11 @@ JsonSink::JsonSink(Console& console, std::size_t hosts, const std::vector<std::s
     : console_(console) {
   OrderedJson json = {{"event", "start"}, {"schema", "sortie/exec/1"}, {"hosts", hosts}};
   json["argv"] = argv;
-  console_.plain(lenient(json) + "\n");
+  console_.plain(json_text(json) + "\n");
 }
 
 void JsonSink::started(std::size_t, const std::string& host) {
-  console_.plain(lenient({{"event", "started"}, {"host", host}}) + "\n");
+  console_.plain(json_text(OrderedJson{{"event", "started"}, {"host", host}}) + "\n");
 }
 
 void JsonSink::line(const std::string& host, Stream stream, std::string_view text, bool whole) {
@@ -61,7 +58,7 @@ void JsonSink::line(const std::string& host, Stream stream, std::string_view tex
   std::optional<std::string> out = dumped(with_text);
   if (!out) {
     json["base64"] = base64_encode(text);
-    out = lenient(json);
+    out = json_text(json);
   }
   console_.plain(*out + "\n");
 }
@@ -92,7 +89,7 @@ void JsonSink::finished(std::size_t index, const std::string& host, const Outcom
   if (outcome.status.kind == ProcessStatus::Kind::signaled) json["signal"] = outcome.status.code;
   json["seconds"] = outcome.seconds;
   if (!outcome.reason.empty()) json["reason"] = outcome.reason;
-  console_.plain(lenient(json) + "\n");
+  console_.plain(json_text(json) + "\n");
 }
 
 void JsonSink::end(std::span<const HostOutcome> hosts, int exit_code) {
@@ -100,7 +97,7 @@ void JsonSink::end(std::span<const HostOutcome> hosts, int exit_code) {
   for (const HostOutcome& host : hosts) ++counts[std::string(outcome_name(host.outcome.kind))];
   OrderedJson json = {{"event", "end"}, {"exit_code", exit_code}};
   json["outcomes"] = counts;
-  console_.plain(lenient(json) + "\n");
+  console_.plain(json_text(json) + "\n");
 }
 
 Result<std::unique_ptr<FolderSink>> FolderSink::open(const std::filesystem::path& folder) {

@@ -16,6 +16,7 @@
 
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
+#include "common/base/c_strings.h"
 #include "common/base/fd.h"
 #include "common/base/pipe.h"
 
@@ -26,8 +27,8 @@ namespace {
 constexpr std::chrono::seconds kUntilKill{1};
 using Descriptor = asio::posix::stream_descriptor;
 
-Result<pid_t> start_program(std::vector<std::string>& words,
-                            std::optional<std::vector<std::string>>& variables, int input,
+Result<pid_t> start_program(const std::vector<std::string>& words,
+                            const std::optional<std::vector<std::string>>& variables, int input,
                             int output, int error) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -43,17 +44,11 @@ Result<pid_t> start_program(std::vector<std::string>& words,
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
   std::vector<char*> given;
-  if (variables) {
-    for (std::string& variable : *variables) given.push_back(variable.data());
-    given.push_back(nullptr);
-  }
+  if (variables) given = c_strings(*variables);
   pid_t pid = -1;
-  const int failed = ::posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(),
-                                    variables ? given.data() : environ);
+  const int failed = ::posix_spawnp(&pid, words.front().c_str(), &actions, &attributes,
+                                    c_strings(words).data(), variables ? given.data() : environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (failed)

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "common/base/json_text.h"
 #include "common/base/printable.h"
 #include "common/base/quantity.h"
 #include "common/config/hostlist.h"
@@ -73,7 +74,7 @@ std::string nodes_json(const NodeState& state, const NodeStore& store, double no
   json["breaker"]["within_window"] = recent_cordons(state, now);
   json["breaker"]["most"] = most_cordons(state);
   json["file"] = store.file().string();
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 Result<std::string> list_nodes(bool json) {

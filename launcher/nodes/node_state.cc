@@ -11,6 +11,7 @@
 #include "common/base/quantity.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 namespace {
 
 using Json = nlohmann::json;
@@ -143,8 +144,7 @@ std::string blames_text(const std::vector<Blame>& blames, double window, double 
 }
 
 nlohmann::ordered_json to_json(const NodeState& state) {
-  using Ordered = nlohmann::ordered_json;
-  Ordered cordoned = Ordered::array();
+  OrderedJson cordoned = OrderedJson::array();
   for (const Cordon& one : state.cordons)
     cordoned.push_back({{"host", one.host},
                         {"reason", one.reason},
@@ -152,7 +152,7 @@ nlohmann::ordered_json to_json(const NodeState& state) {
                         {"run", one.run},
                         {"time", one.time},
                         {"blames", one.blames}});
-  Ordered blames = Ordered::array();
+  OrderedJson blames = OrderedJson::array();
   for (const Blame& one : state.blames)
     blames.push_back({{"host", one.host},
                       {"run", one.run},
@@ -163,7 +163,8 @@ nlohmann::ordered_json to_json(const NodeState& state) {
   return {{"schema", kSchema},
           {"cordoned", cordoned},
           {"breaker",
-           {{"open_since", state.breaker_open ? Ordered(*state.breaker_open) : Ordered(nullptr)},
+           {{"open_since",
+             state.breaker_open ? OrderedJson(*state.breaker_open) : OrderedJson(nullptr)},
             {"recent", state.recent}}},
           {"seen", state.seen},
           {"blames", blames}};

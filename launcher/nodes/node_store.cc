@@ -14,6 +14,7 @@
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
 #include "common/base/file_lock.h"
+#include "common/base/json_text.h"
 #include "launcher/control/supervisor_lock.h"
 #include "launcher/run/run_folder.h"
 
@@ -79,8 +80,7 @@ Result<> NodeStore::change(const std::function<void(NodeState&)>& change) const 
   const NodeState before = state;
   change(state);
   if (state == before) return {};
-  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
-  return write_file_atomic(file_, to_json(state).dump(2, ' ', false, kReplace) + "\n", 0600);
+  return write_file_atomic(file_, json_text(to_json(state), 2) + "\n", 0600);
 }
 
 Result<NodeState> cordoned_hosts() {

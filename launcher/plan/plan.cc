@@ -14,7 +14,6 @@
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/stage.h"
-#include "common/config/text.h"
 #include "common/files/piece.h"
 #include "common/wire/codec.h"
 #include "common/wire/node_list.h"
@@ -61,6 +60,147 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                   kMaxExecBytes - kKeptFree, kMaxExecBytes, kKeptFree));
 }
 
+/// What each rank runs, and the files that are staged for it.
+Result<> put_program(const config::JobConfig& job, const LauncherFacts& facts, LaunchPlan& plan) {
+  plan.argv = job.runner.program;
+  if (plan.argv.empty()) {
+    const bool staged = config::is_staged(job.runner, "sortie-train");
+    const bool contained = job.runner.container.used();
+    plan.argv = {staged      ? fmt::format("{}/sortie-train", config::kStagePlaceholder)
+                 : contained ? "sortie-train"
+                             : facts.trainer,
+                 "train"};
+  }
+  // Checked again: the program may come from the command line, after the config was checked.
+  for (const config::Violation& violation : config::check_stage(job))
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}", violation.keys.front(), violation.message));
+  for (const std::string& item : job.runner.stage) {
+    config::StageItem parsed = config::parse_stage_item(item);
+    plan.stage.emplace_back(std::move(parsed.path), std::move(parsed.name));
+  }
+  return {};
+}
+
+/// Settings that are the same on all hosts.
+void put_host_settings(const config::JobConfig& job, const LauncherFacts& facts, LaunchPlan& plan) {
+  plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
+  plan.master_addr = job.runner.master_addr;
+  plan.master_port = job.runner.master_port;
+  plan.interface = job.runner.network.interface;
+  if (job.runner.network.tunnel != "none") plan.tunnel = job.runner.network.tunnel;
+  plan.cpu_binding = job.runner.cpu_binding;
+  plan.mpi = job.runner.mpi;
+  // With NCCL the trainer's ranks do not need MPI.
+  if (plan.mpi == "auto" && job.runner.program.empty() && job.topology.backend == "nccl")
+    plan.mpi = "off";
+}
+
+/// Variables that all ranks get, and which of them are secrets.
+Result<> put_environment(const config::JobConfig& job, const LauncherFacts& facts,
+                         LaunchPlan& plan) {
+  // Variables of the config override those passed through.
+  std::map<std::string, std::string> env;
+  for (const auto& [name, value] : facts.environment)
+    for (const std::string& pattern : job.runner.env_passthrough)
+      if (matches_pattern(pattern, name)) env[name] = value;
+  for (const auto& [name, value] : job.runner.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.container.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.secret_env) {
+    env[name] = value;
+    plan.secrets.insert(name);
+  }
+  plan.env.assign(env.begin(), env.end());
+  for (const auto& [name, value] : plan.env)
+    if (config::looks_secret(name)) plan.secrets.insert(name);
+  return check_exec_size(plan);
+}
+
+/// Hosts and their ranks, numbered in the order of the config.
+void put_hosts(const std::vector<config::HostSlots>& hosts, LaunchPlan& plan) {
+  wire::NodeList nodes;
+  for (const config::HostSlots& entry : hosts) {
+    HostPlan host;
+    host.name = entry.name;
+    host.node_rank = static_cast<std::uint32_t>(plan.hosts.size());
+    for (const int slot : entry.slots) {
+      RankPlan rank;
+      rank.rank = plan.world_size++;
+      rank.local_rank = static_cast<std::uint32_t>(host.ranks.size());
+      rank.slot = slot;
+      host.ranks.push_back(std::move(rank));
+    }
+    nodes.emplace_back(host.name, static_cast<std::uint32_t>(host.ranks.size()));
+    plan.hosts.push_back(std::move(host));
+  }
+  plan.nodes = wire::fold_nodes(nodes);
+}
+
+/// Warnings about settings that have no effect with this number of hosts.
+void put_host_warnings(const config::JobConfig& job, LaunchPlan& plan) {
+  if (!plan.tunnel.empty() && plan.hosts.size() < 2)
+    plan.warnings.emplace_back(
+        "runner.network.tunnel: a job on one host needs no tunnel; none is made");
+  if (job.recovery.max_restarts > 0 &&
+      job.recovery.min_hosts > static_cast<std::int64_t>(plan.hosts.size()))
+    plan.warnings.push_back(fmt::format(
+        "recovery.min_hosts: {} are more hosts than the {} of the job: it never continues on fewer",
+        job.recovery.min_hosts, plan.hosts.size()));
+}
+
+/// The variables and the devices of each rank; of this machine also the cores, the number of GPUs
+/// and the memory.
+void put_ranks(const config::JobConfig& job, const LauncherFacts& facts, LaunchPlan& plan) {
+  for (HostPlan& host : plan.hosts) {
+    for (RankPlan& rank : host.ranks) {
+      rank.env = {{"RANK", fmt::format("{}", rank.rank)},
+                  {"WORLD_SIZE", fmt::format("{}", plan.world_size)},
+                  {"LOCAL_RANK", fmt::format("{}", rank.local_rank)},
+                  {"LOCAL_WORLD_SIZE", fmt::format("{}", host.ranks.size())},
+                  {"NODE_RANK", fmt::format("{}", host.node_rank)},
+                  {"GROUP_RANK", fmt::format("{}", host.node_rank)},
+                  {"GROUP_WORLD_SIZE", fmt::format("{}", plan.hosts.size())},
+                  {"ROLE_NAME", "default"},
+                  {"ROLE_RANK", fmt::format("{}", rank.rank)},
+                  {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
+      put_devices(job.runner, host, plan.env, rank);
+    }
+    if (host.local() && facts.topology) {
+      show_binding(plan, host, *facts.topology);
+      host.gpus = static_cast<std::uint32_t>(facts.topology->gpus.size());
+    }
+    if (host.local()) host.memory_bytes = facts.memory_bytes;
+  }
+}
+
+/// The batch, the parallel layout, the config and the model of Sortie's own trainer.
+Result<> put_training(const config::JobConfig& job, const LauncherFacts& facts, LaunchPlan& plan) {
+  config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
+  std::vector<config::Violation> broken = config::validate_training(job);
+  const std::vector<config::Violation> mounted = config::check_mounted(job);
+  broken.insert(broken.end(), mounted.begin(), mounted.end());
+  broken.insert(broken.end(), outcome.violations.begin(), outcome.violations.end());
+  if (!broken.empty()) {
+    std::string text;
+    for (const config::Violation& violation : broken)
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", violation.keys.front(),
+                          violation.message);
+    return fail(ErrorCode::config, std::move(text));
+  }
+  plan.batch = outcome.plan;
+  if (config::cuts_model(job.topology)) {
+    SORTIE_ASSIGN_OR_RETURN(plan.mesh,
+                            config::Mesh::make(static_cast<int>(plan.world_size),
+                                               config::mesh_sizes(job.topology, plan.world_size)));
+  }
+  plan.keeps_memory = keeps_memory(job);
+  config::JobConfig read_by_trainer = job;
+  read_by_trainer.runner = {};
+  read_by_trainer.runner.stage = job.runner.stage;  // names may begin with {stage}
+  plan.trainer_config = config::to_toml(read_by_trainer);
+  return plan_model(job, facts.ask_trainer, plan);
+}
+
 }  // namespace
 
 std::string_view shown_value(const LaunchPlan& plan, const std::string& name,
@@ -93,121 +233,18 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts) {
   LaunchPlan plan;
-  plan.argv = job.runner.program;
-  const bool trainer = plan.argv.empty();
+  SORTIE_TRY(put_program(job, facts, plan));
+  put_host_settings(job, facts, plan);
   const bool contained = job.runner.container.used();
-  if (trainer) plan.argv = {contained ? "sortie-train" : facts.trainer, "train"};
-  if (trainer && config::is_staged(job.runner, "sortie-train"))
-    plan.argv = {fmt::format("{}/sortie-train", config::kStagePlaceholder), "train"};
-  // Checked again: the program may come from the command line, after the config was checked.
-  for (const config::Violation& violation : config::check_stage(job))
-    return fail(ErrorCode::config,
-                fmt::format("{}: {}", violation.keys.front(), violation.message));
-  for (const std::string& item : job.runner.stage) {
-    config::StageItem parsed = config::parse_stage_item(item);
-    plan.stage.emplace_back(std::move(parsed.path), std::move(parsed.name));
-  }
-  plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
-  plan.master_addr = job.runner.master_addr;
-  plan.master_port = job.runner.master_port;
-  plan.interface = job.runner.network.interface;
-  if (job.runner.network.tunnel != "none") plan.tunnel = job.runner.network.tunnel;
-  plan.cpu_binding = job.runner.cpu_binding;
-  plan.mpi = job.runner.mpi;
-  // With NCCL the trainer's ranks do not need MPI.
-  if (plan.mpi == "auto" && job.runner.program.empty() && job.topology.backend == "nccl")
-    plan.mpi = "off";
   if (contained) {
     SORTIE_TRY(check_network(job.runner, hosts.size()));
     plan.container = container_spec(job.runner);
   }
-
-  // Variables of the config override those passed through.
-  std::map<std::string, std::string> env;
-  for (const auto& [name, value] : facts.environment)
-    for (const std::string& pattern : job.runner.env_passthrough)
-      if (matches_pattern(pattern, name)) env[name] = value;
-  for (const auto& [name, value] : job.runner.env) env[name] = value;
-  for (const auto& [name, value] : job.runner.container.env) env[name] = value;
-  for (const auto& [name, value] : job.runner.secret_env) {
-    env[name] = value;
-    plan.secrets.insert(name);
-  }
-  plan.env.assign(env.begin(), env.end());
-  for (const auto& [name, value] : plan.env)
-    if (config::looks_secret(name)) plan.secrets.insert(name);
-  SORTIE_TRY(check_exec_size(plan));
-
-  wire::NodeList nodes;
-  for (const config::HostSlots& entry : hosts) {
-    HostPlan host;
-    host.name = entry.name;
-    host.node_rank = static_cast<std::uint32_t>(plan.hosts.size());
-    for (const int slot : entry.slots) {
-      RankPlan rank;
-      rank.rank = plan.world_size++;
-      rank.local_rank = static_cast<std::uint32_t>(host.ranks.size());
-      rank.slot = slot;
-      host.ranks.push_back(std::move(rank));
-    }
-    nodes.emplace_back(host.name, static_cast<std::uint32_t>(host.ranks.size()));
-    plan.hosts.push_back(std::move(host));
-  }
-  plan.nodes = wire::fold_nodes(nodes);
-  if (!plan.tunnel.empty() && plan.hosts.size() < 2)
-    plan.warnings.emplace_back(
-        "runner.network.tunnel: a job on one host needs no tunnel; none is made");
-  if (job.recovery.max_restarts > 0 &&
-      job.recovery.min_hosts > static_cast<std::int64_t>(plan.hosts.size()))
-    plan.warnings.push_back(fmt::format(
-        "recovery.min_hosts: {} are more hosts than the {} of the job: it never continues on fewer",
-        job.recovery.min_hosts, plan.hosts.size()));
-  for (HostPlan& host : plan.hosts) {
-    for (RankPlan& rank : host.ranks) {
-      rank.env = {{"RANK", fmt::format("{}", rank.rank)},
-                  {"WORLD_SIZE", fmt::format("{}", plan.world_size)},
-                  {"LOCAL_RANK", fmt::format("{}", rank.local_rank)},
-                  {"LOCAL_WORLD_SIZE", fmt::format("{}", host.ranks.size())},
-                  {"NODE_RANK", fmt::format("{}", host.node_rank)},
-                  {"GROUP_RANK", fmt::format("{}", host.node_rank)},
-                  {"GROUP_WORLD_SIZE", fmt::format("{}", plan.hosts.size())},
-                  {"ROLE_NAME", "default"},
-                  {"ROLE_RANK", fmt::format("{}", rank.rank)},
-                  {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
-      put_devices(job.runner, host, plan.env, rank);
-    }
-    if (host.local() && facts.topology) {
-      show_binding(plan, host, *facts.topology);
-      host.gpus = static_cast<std::uint32_t>(facts.topology->gpus.size());
-    }
-    if (host.local()) host.memory_bytes = facts.memory_bytes;
-  }
-  if (trainer) {
-    config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
-    std::vector<config::Violation> broken = config::validate_training(job);
-    const std::vector<config::Violation> mounted = config::check_mounted(job);
-    broken.insert(broken.end(), mounted.begin(), mounted.end());
-    broken.insert(broken.end(), outcome.violations.begin(), outcome.violations.end());
-    if (!broken.empty()) {
-      std::string text;
-      for (const config::Violation& violation : broken)
-        text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", violation.keys.front(),
-                            violation.message);
-      return fail(ErrorCode::config, std::move(text));
-    }
-    plan.batch = outcome.plan;
-    if (config::cuts_model(job.topology)) {
-      SORTIE_ASSIGN_OR_RETURN(
-          plan.mesh, config::Mesh::make(static_cast<int>(plan.world_size),
-                                        config::mesh_sizes(job.topology, plan.world_size)));
-    }
-    plan.keeps_memory = keeps_memory(job);
-    config::JobConfig read_by_trainer = job;
-    read_by_trainer.runner = {};
-    read_by_trainer.runner.stage = job.runner.stage;  // names may begin with {stage}
-    plan.trainer_config = config::to_toml(read_by_trainer);
-    SORTIE_TRY(plan_model(job, facts.ask_trainer, plan));
-  }
+  SORTIE_TRY(put_environment(job, facts, plan));
+  put_hosts(hosts, plan);
+  put_host_warnings(job, plan);
+  put_ranks(job, facts, plan);
+  if (job.runner.program.empty()) SORTIE_TRY(put_training(job, facts, plan));
   if (contained)
     if (auto commands = container_commands(plan, plan.hosts.front()); !commands)
       return std::unexpected(std::move(commands).error());

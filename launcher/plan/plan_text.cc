@@ -6,15 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
+#include "common/base/json_text.h"
 #include "common/base/quantity.h"
 #include "common/base/shell_text.h"
-#include "common/config/secret.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan_container.h"
 #include "launcher/plan/plan_layout.h"
 #include "launcher/plan/plan_traffic.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 namespace {
 
 /// ADDRESS:PORT, with placeholders for values that are chosen at start.
@@ -119,7 +120,6 @@ std::string plan_text(const LaunchPlan& plan) {
 }
 
 nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
-  using OrderedJson = nlohmann::ordered_json;
   OrderedJson hosts = OrderedJson::array();
   for (const HostPlan& host : plan.hosts) {
     OrderedJson ranks = OrderedJson::array();
@@ -181,8 +181,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
 }
 
 std::string plan_json_text(const LaunchPlan& plan) {
-  return plan_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return json_text(plan_json(plan), 2) + "\n";
 }
 
 }  // namespace sortie::launcher

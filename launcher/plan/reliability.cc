@@ -11,6 +11,7 @@
 #include "launcher/recovery/spares.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 namespace {
 
 constexpr double kDay = 86400, kHour = 3600;
@@ -153,9 +154,8 @@ std::string reliability_text(const Reliability& found) {
 }
 
 nlohmann::ordered_json reliability_json(const Reliability& found) {
-  using Ordered = nlohmann::ordered_json;
   const auto maybe = [](const std::optional<double>& value) {
-    return value ? Ordered(*value) : Ordered(nullptr);
+    return value ? OrderedJson(*value) : OrderedJson(nullptr);
   };
   const ReliabilityInputs& in = found.inputs;
   return {{"inputs",

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_text.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
@@ -150,8 +151,7 @@ Result<> keep_site_links(const std::filesystem::path& file, const std::vector<Si
     out["links"].push_back(site_link_json(link));
   std::error_code ignored;
   std::filesystem::create_directories(file.parent_path(), ignored);
-  return write_file_atomic(
-      file, out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  return write_file_atomic(file, json_text(out, 1) + "\n");
 }
 
 Result<std::filesystem::path> site_links_file() {

@@ -9,7 +9,7 @@ namespace sortie::launcher {
 namespace {
 
 using Json = nlohmann::json;
-using Fields = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using json_member::flag;
 using json_member::number;
 using json_member::text;
@@ -31,7 +31,7 @@ std::vector<std::string> texts(const Json& event, const char* key) {
 
 }  // namespace
 
-Fields event_fields(const AttemptBegin& begin) {
+OrderedJson event_fields(const AttemptBegin& begin) {
   return {{"attempt", begin.attempt}, {"hosts", begin.hosts}, {"ranks", begin.ranks}};
 }
 
@@ -39,8 +39,9 @@ AttemptBegin read_attempt_begin(const Json& event) {
   return {std::max(1u, u32(event, "attempt")), texts(event, "hosts"), u32(event, "ranks")};
 }
 
-Fields event_fields(const AttemptResumed& resumed) {
-  Fields fields = {{"attempt", resumed.attempt}, {"from", resumed.from}, {"step", resumed.step}};
+OrderedJson event_fields(const AttemptResumed& resumed) {
+  OrderedJson fields = {
+      {"attempt", resumed.attempt}, {"from", resumed.from}, {"step", resumed.step}};
   if (!resumed.path.empty()) fields["path"] = resumed.path;
   if (resumed.lost_steps) fields["lost_steps"] = *resumed.lost_steps;
   return fields;
@@ -51,8 +52,8 @@ AttemptResumed read_attempt_resumed(const Json& event) {
           maybe(event, "step").value_or(0), text(event, "path"), maybe(event, "lost_steps")};
 }
 
-Fields event_fields(const AttemptEnd& end) {
-  Fields fields = {{"attempt", end.attempt}, {"exit_code", end.exit_code}};
+OrderedJson event_fields(const AttemptEnd& end) {
+  OrderedJson fields = {{"attempt", end.attempt}, {"exit_code", end.exit_code}};
   if (end.exit_code != 0) {
     fields["class"] = failure_class_name(end.failure);
     fields["cause"] = end.cause;
@@ -93,12 +94,12 @@ AttemptEnd read_attempt_end(const Json& event) {
   return end;
 }
 
-Fields event_fields(const DecisionMade& made) {
+OrderedJson event_fields(const DecisionMade& made) {
   const Decision& decision = made.decision;
   const bool restart = decision.action == Decision::Action::restart;
-  Fields fields = {{"attempt", made.attempt},
-                   {"action", restart ? "restart" : "stop"},
-                   {"reason", decision.reason}};
+  OrderedJson fields = {{"attempt", made.attempt},
+                        {"action", restart ? "restart" : "stop"},
+                        {"reason", decision.reason}};
   if (restart) {
     fields["pause_s"] = static_cast<double>(decision.pause.count()) / 1000;
     fields["hosts"] = decision.hosts;

@@ -14,6 +14,7 @@
 #include "launcher/view/rounds_text.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 
 namespace {
 
@@ -148,22 +149,23 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
 }
 
 nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& training) {
-  using Ordered = nlohmann::ordered_json;
-  const auto maybe = [](const auto& value) { return value ? Ordered(*value) : Ordered(nullptr); };
+  const auto maybe = [](const auto& value) {
+    return value ? OrderedJson(*value) : OrderedJson(nullptr);
+  };
   const auto stage = [](const Stage& s) {
-    return Ordered{
+    return OrderedJson{
         {"hosts", s.hosts}, {"first_s", s.first}, {"last_s", s.last}, {"slowest", s.slowest}};
   };
-  Ordered aftermath = Ordered::object();
+  OrderedJson aftermath = OrderedJson::object();
   for (const auto& [how, count] : report.aftermath) aftermath[how] = count;
-  Ordered json = {{"schema", "sortie/report/1"},
-                  {"run", report.id},
-                  {"folder", report.path},
-                  {"begun", report.begun},
-                  {"hosts", report.hosts},
-                  {"ranks", report.ranks},
-                  {"connected", stage(report.connected)},
-                  {"ready", stage(report.ready)}};
+  OrderedJson json = {{"schema", "sortie/report/1"},
+                      {"run", report.id},
+                      {"folder", report.path},
+                      {"begun", report.begun},
+                      {"hosts", report.hosts},
+                      {"ranks", report.ranks},
+                      {"connected", stage(report.connected)},
+                      {"ready", stage(report.ready)}};
   if (report.image_at)
     json["image"] = {{"name", report.image},
                      {"id", report.image_id},
@@ -175,9 +177,10 @@ nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& tra
   json["stop_s"] = maybe(report.stop_at);
   json["end_s"] = maybe(report.ended);
   json["exit_code"] = maybe(report.exit_code);
-  json["exit_code_meaning"] = report.exit_code ? Ordered(exit_meaning(report)) : Ordered(nullptr);
-  json["cause"] = report.cause_json.empty() ? Ordered(nullptr)
-                                            : Ordered::parse(report.cause_json, nullptr, false);
+  json["exit_code_meaning"] =
+      report.exit_code ? OrderedJson(exit_meaning(report)) : OrderedJson(nullptr);
+  json["cause"] = report.cause_json.empty() ? OrderedJson(nullptr)
+                                            : OrderedJson::parse(report.cause_json, nullptr, false);
   json["restarts"] = report.restarts();
   json["attempts"] = attempts_json(report);
   json["cordoned"] = report.cordoned;
@@ -190,13 +193,13 @@ nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& tra
   json["failed_hosts"] = report.failed_hosts;
   json["stragglers"] = report.stragglers;
   json["fit_again"] = report.fit_again;
-  json["hang"] = report.hang_at ? Ordered{{"at_s", *report.hang_at},
-                                          {"text", report.hang},
-                                          {"stacks", report.hang_stacks}}
-                                : Ordered(nullptr);
+  json["hang"] = report.hang_at ? OrderedJson{{"at_s", *report.hang_at},
+                                              {"text", report.hang},
+                                              {"stacks", report.hang_stacks}}
+                                : OrderedJson(nullptr);
   json["link_gaps"] = report.gaps;
   json["lost"] = report.lost;
-  Ordered health = Ordered::object();
+  OrderedJson health = OrderedJson::object();
   for (const std::string& host : report.health.hosts())
     health[host] = incidents_json(report.health, host);
   json["health"] = health;

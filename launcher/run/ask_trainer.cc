@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "common/base/exit_code.h"
+#include "common/base/c_strings.h"
 #include "common/base/fd.h"
 #include "common/base/pipe.h"
 #include "common/base/process_status.h"
@@ -66,11 +66,8 @@ class TrainerProcess {
     ::posix_spawn_file_actions_adddup2(&actions, out.write.get(), 1);
     ::posix_spawn_file_actions_adddup2(&actions, error.write.get(), 2);
     ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    std::vector<char*> argv;
-    for (const std::string& argument : arguments)
-      argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    const int failed = ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), environ);
+    const int failed = ::posix_spawn(&pid_, arguments.front().c_str(), &actions, &attributes,
+                                     c_strings(arguments).data(), environ);
     ::posix_spawn_file_actions_destroy(&actions);
     ::posix_spawnattr_destroy(&attributes);
     if (failed == 0) return {};

@@ -14,6 +14,7 @@
 
 #include "common/asio/file_thread.h"
 #include "common/base/atomic_file.h"
+#include "common/base/json_text.h"
 #include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_journal.h"
 
@@ -217,8 +218,7 @@ void RunFolder::event(JournalEvent event, const nlohmann::ordered_json& fields) 
   nlohmann::ordered_json line = {
       {"schema", "sortie/events/1"}, {"time", unix_time()}, {"event", journal_event_name(event)}};
   line.update(fields);
-  std::string text =
-      line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  std::string text = json_text(line) + "\n";
   const std::size_t bytes = text.size();
   thread_->post([journal = journal_.get(), text = std::move(text)] { journal->event(text); },
                 bytes);

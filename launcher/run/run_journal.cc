@@ -11,6 +11,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "common/base/json_text.h"
 #include "launcher/run/attempt_folder.h"
 
 namespace sortie::launcher {
@@ -79,8 +80,7 @@ void RunJournal::metric(const nlohmann::json& event, double now) {
   guarded([&] {
     nlohmann::json line = event;
     line["time"] = now;
-    note(metrics_.append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                         "\n"));
+    note(metrics_.append(json_text(line) + "\n"));
     trackers_.event(event, now);
   });
   if (trackers_.trouble() && !std::exchange(tracker_trouble_told_, true))
@@ -91,8 +91,7 @@ void RunJournal::profile(std::uint32_t rank, const nlohmann::json& trace_events)
   if (look_for_newer()) return;
   std::string entries;
   for (const auto& entry : trace_events)
-    entries += (entries.empty() ? "" : ",\n") +
-               entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    entries += (entries.empty() ? "" : ",\n") + json_text(entry);
   if (!entries.empty())
     note(append_trace(run_ / fmt::format("profile-rank-{}.json", rank), entries));
 }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "common/asio/token.h"
+#include "common/base/exit_code.h"
 #include "common/base/fd.h"
 #include "common/base/process_status.h"
 #include "launcher/shell/shell_history.h"
@@ -124,7 +125,7 @@ int run_command_here(const std::string& command, bool terminal, std::atomic<pid_
   const int error = ::posix_spawn(&pid, "/bin/sh", &files, &attributes, argv, environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
-  if (error != 0) return 126;
+  if (error != 0) return kExitNotRunnable;
   running = pid;
   // Keep it a zombie, so that its pid is not reused, until end() can no longer signal it.
   wait_for_end(pid);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -201,6 +202,9 @@ class OuterCoordinator {
   void take_join(Site& site, std::uint32_t rank, const training::NumberedQuestion& question);
   std::string misfit(const Site& site, const training::OuterJoin& join) const;
   void begin_rounds();
+  void begin_at(std::int64_t first, const std::vector<Site*>& come);
+  static std::int64_t round_at(const Site& site);
+  static std::vector<std::uint64_t> state_of(const Site& site);
   void admit_joiners();
   void admit(Site& site, const std::vector<const Site*>& donors, bool same);
   bool same_state(const Site& site) const;
@@ -233,6 +237,12 @@ class OuterCoordinator {
   bool end_unreachable(const Fragment& fragment, const std::vector<std::size_t>& members);
   // coordinator_log.cc
   Result<> restore_line(std::string_view text);
+  void restore_order(const nlohmann::json& json);
+  void restore_begin(const nlohmann::json& json);
+  void restore_joined(const nlohmann::json& json);
+  void restore_grant(const nlohmann::json& json);
+  void restore_left(const nlohmann::json& json);
+  Result<> restore_commit(const nlohmann::json& json);
 
   const Settings settings_;
   const NewKey new_key_;

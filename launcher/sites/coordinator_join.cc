@@ -109,35 +109,41 @@ void OuterCoordinator::begin_rounds() {
     if (now_ < until) return due(until);
     if (static_cast<std::int64_t>(come.size()) < wanted_sites()) return;
   }
-  // A site whose parts or fragments have different rounds has no consistent state.
-  const auto round_at = [](const Site& site) {
-    std::int64_t least = join_of(*site.leaders.begin()->second.asked).round;
-    const bool same = std::ranges::all_of(site.leaders, [&](const auto& entry) {
-      return join_of(*entry.second.asked).round == least;
-    });
-    return same && !site.mixed ? least : -1;
-  };
-  std::int64_t first = -1, position = 0;
+  std::int64_t first = -1;
   for (const Site* site : come) first = std::max(first, round_at(*site));
-  if (first < 0) {
-    for (Site* site : come)
-      answer_all(*site, OuterRefused{fmt::format(
-                            "the parts or fragments of site {} are of different rounds, and no "
-                            "other site has whole ones; start again from a checkpoint",
-                            site->name)});
-    return;
-  }
+  if (first >= 0) return begin_at(first, come);
+  for (Site* site : come)
+    answer_all(*site, OuterRefused{fmt::format(
+                          "the parts or fragments of site {} are of different rounds, and no "
+                          "other site has whole ones; start again from a checkpoint",
+                          site->name)});
+}
+
+/// The round of the state that a site has, all of whose leaders ask to join; -1 if its parts or
+/// fragments have different rounds, so that it has no consistent state.
+std::int64_t OuterCoordinator::round_at(const Site& site) {
+  const std::int64_t round = join_of(*site.leaders.begin()->second.asked).round;
+  const bool same = std::ranges::all_of(
+      site.leaders, [&](const auto& entry) { return join_of(*entry.second.asked).round == round; });
+  return same && !site.mixed ? round : -1;
+}
+
+/// The hashes of the parts of such a site.
+std::vector<std::uint64_t> OuterCoordinator::state_of(const Site& site) {
+  std::vector<std::uint64_t> hashes;
+  for (const auto& [part, leader] : site.leaders) hashes.push_back(join_of(*leader.asked).hash);
+  return hashes;
+}
+
+/// Begins the rounds with the state of round `first`, the newest that one of the sites has.
+void OuterCoordinator::begin_at(std::int64_t first, const std::vector<Site*>& come) {
+  std::int64_t position = 0;
   std::vector<Site*> with, without;
   for (Site* site : come) (round_at(*site) == first ? with : without).push_back(site);
   for (const Site* site : with)
     for (const auto& [part, leader] : site->leaders)
       position = std::max(position, join_of(*leader.asked).position);
   // The state that most of them have; among equals that of the first site.
-  const auto state_of = [](const Site& site) {
-    std::vector<std::uint64_t> hashes;
-    for (const auto& [part, leader] : site.leaders) hashes.push_back(join_of(*leader.asked).hash);
-    return hashes;
-  };
   std::map<std::vector<std::uint64_t>, int> votes;
   for (const Site* site : with) ++votes[state_of(*site)];
   const Site* model = with.front();

@@ -8,10 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/base/json_text.h"
+
 namespace sortie::launcher {
 
 inline std::string outer_line(const nlohmann::ordered_json& fields) {
-  return fields.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(fields) + "\n";
 }
 
 inline std::string left_out_text(std::int64_t round, const std::string& site) {

@@ -12,7 +12,7 @@
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-using SiteJson = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 static std::unexpected<Error> stalled(std::string_view what) {
   return fail(ErrorCode::timeout,
@@ -21,8 +21,8 @@ static std::unexpected<Error> stalled(std::string_view what) {
                           what));
 }
 
-SiteJson SiteRuns::site_list() const {
-  SiteJson list = SiteJson::array();
+OrderedJson SiteRuns::site_list() const {
+  OrderedJson list = OrderedJson::array();
   const auto states = outer_->coordinator().sites();
   for (const Site& site : sites_) {
     const std::string& name = site.what.planned.place.name;
@@ -31,13 +31,13 @@ SiteJson SiteRuns::site_list() const {
     // The loop knows which spares have taken the place of hosts.
     const LaunchPlan& plan = site.loop ? site.loop->plan() : site.what.planned.plan;
     for (const HostPlan& host : plan.hosts) hosts.push_back(host.name);
-    SiteJson entry = {{"site", name},
-                      {"hosts", hosts},
-                      {"ranks", plan.world_size},
-                      {"state", site.verdict ? "ended"
-                                : site.loop  ? site.loop->state()
-                                             : "ended"},
-                      {"attempt", site.loop ? site.loop->attempt() : 1}};
+    OrderedJson entry = {{"site", name},
+                         {"hosts", hosts},
+                         {"ranks", plan.world_size},
+                         {"state", site.verdict ? "ended"
+                                   : site.loop  ? site.loop->state()
+                                                : "ended"},
+                         {"attempt", site.loop ? site.loop->attempt() : 1}};
     if (known != states.end()) {
       entry["rounds"] = known->state;
       entry["round"] = known->round;
@@ -50,7 +50,7 @@ SiteJson SiteRuns::site_list() const {
   return list;
 }
 
-asio::awaitable<Result<SiteJson>> SiteRuns::sites_order(nlohmann::json order) {
+asio::awaitable<Result<OrderedJson>> SiteRuns::sites_order(nlohmann::json order) {
   const std::string what = json_member::text(order, "do"), name = json_member::text(order, "site");
   Result<> done;
   if (what == "add")
@@ -60,9 +60,9 @@ asio::awaitable<Result<SiteJson>> SiteRuns::sites_order(nlohmann::json order) {
   else if (what != "ls")
     done = fail(ErrorCode::usage, "sites: no such order; there are: ls, add, remove");
   if (!done) co_return std::unexpected(done.error());
-  co_return SiteJson{{"round", outer_->coordinator().round()},
-                     {"epoch", outer_->coordinator().epoch()},
-                     {"sites", site_list()}};
+  co_return OrderedJson{{"round", outer_->coordinator().round()},
+                        {"epoch", outer_->coordinator().epoch()},
+                        {"sites", site_list()}};
 }
 
 Result<> SiteRuns::may_add(const std::string& name) {

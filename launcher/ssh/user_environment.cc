@@ -3,30 +3,22 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <string_view>
 
+#include "common/base/environment.h"
 #include "common/base/host_name.h"
 
 namespace sortie::launcher::ssh {
-namespace {
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
-}  // namespace
 
 UserEnvironment UserEnvironment::from_process() {
   UserEnvironment result;
-  result.home = variable("HOME");
+  result.home = environment_variable("HOME");
   if (const passwd* entry = ::getpwuid(::getuid())) {
     result.user = entry->pw_name;
     if (result.home.empty()) result.home = entry->pw_dir;
   }
-  if (result.user.empty()) result.user = variable("USER");
-  result.agent_socket = variable("SSH_AUTH_SOCK");
+  if (result.user.empty()) result.user = environment_variable("USER");
+  result.agent_socket = environment_variable("SSH_AUTH_SOCK");
   result.system_config = "/etc/ssh/ssh_config";
   result.system_known_hosts = "/etc/ssh/ssh_known_hosts";
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/asio/spawn.h"
-#include "common/asio/token.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/host_errors.h"
 #include "launcher/host/reconnect.h"

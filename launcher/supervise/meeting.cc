@@ -35,12 +35,6 @@ std::optional<InterfaceAddress> parse_network(std::string_view text, bool bits_n
   return out;
 }
 
-bool is_loopback(const InterfaceAddress& address) {
-  if (!address.v6) return address.bytes[0] == 127;
-  return std::all_of(address.bytes.begin(), address.bytes.end() - 1,
-                     [](unsigned char byte) { return byte == 0; });
-}
-
 /// Whether `address` is in the network of `network`.
 bool in_network(const InterfaceAddress& address, const InterfaceAddress& network) {
   if (address.v6 != network.v6) return false;
@@ -149,6 +143,12 @@ Result<> check_interface_everywhere(const std::vector<HostNetwork>& hosts,
 }
 
 }  // namespace
+
+bool is_loopback(const InterfaceAddress& address) {
+  if (!address.v6) return address.bytes[0] == 127;
+  return std::all_of(address.bytes.begin(), address.bytes.end() - 1,
+                     [](unsigned char byte) { return byte == 0; });
+}
 
 Result<std::vector<InterfaceAddress>> parse_addresses(const std::vector<std::string>& lines) {
   std::vector<InterfaceAddress> addresses;

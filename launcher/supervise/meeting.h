@@ -19,6 +19,9 @@ struct InterfaceAddress {
   int bits = 0;  // prefix length of the network
 };
 
+/// Whether the address is in 127.0.0.0/8, or is ::1 (or another one whose first 15 bytes are 0).
+bool is_loopback(const InterfaceAddress& address);
+
 /// What one host has reported.
 struct HostNetwork {
   std::string name;        // as in the plan

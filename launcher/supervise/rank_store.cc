@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
+
 namespace sortie::launcher {
 namespace {
 
@@ -16,7 +18,7 @@ std::string line_of(std::uint64_t number, const char* member = nullptr,
                     const std::string& text = {}) {
   nlohmann::json line = {{"type", "stored"}, {"number", number}};
   if (member != nullptr) line[member] = text;
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(line);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/asio/run.h"
+#include "common/base/c_strings.h"
 #include "common/base/exit_code.h"
 #include "common/base/print_stderr.h"
 #include "common/base/printable.h"
@@ -87,10 +88,7 @@ Result<std::vector<std::string>> program_words(const SshOptions& options,
 
 /// Replaces this process by the program. Returns only if that fails.
 Error become(const std::vector<std::string>& words) {
-  std::vector<char*> argv;
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  ::execvp(argv.front(), argv.data());
+  ::execvp(words.front().c_str(), c_strings(words).data());
   return os_error(errno, fmt::format("sortie ssh: {}", words.front()));
 }
 

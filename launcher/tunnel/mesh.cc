@@ -11,7 +11,6 @@
 #include <set>
 
 #include "common/base/hex.h"
-#include "common/config/hostlist.h"
 #include "common/files/piece.h"
 
 namespace sortie::launcher::tunnel {
@@ -60,12 +59,6 @@ bool overlap(const Network& a, const Network& b) {
 std::string v4_text(std::uint32_t address) {
   return fmt::format("{}.{}.{}.{}", address >> 24, address >> 16 & 255, address >> 8 & 255,
                      address & 255);
-}
-
-bool is_loopback(const InterfaceAddress& address) {
-  if (!address.v6) return address.bytes[0] == 127;
-  return std::all_of(address.bytes.begin(), address.bytes.end() - 1,
-                     [](unsigned char byte) { return byte == 0; });
 }
 
 bool in_one_network(const InterfaceAddress& a, const InterfaceAddress& b) {

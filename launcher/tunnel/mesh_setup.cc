@@ -9,6 +9,7 @@
 
 #include "common/base/check.h"
 #include "common/base/hex.h"
+#include "common/base/json_member.h"
 #include "launcher/host/host_texts.h"
 
 namespace sortie::launcher::tunnel {
@@ -41,21 +42,6 @@ std::string random_token() {
 Error unexpected_report(const MeshHost& host, const char* what) {
   return {ErrorCode::protocol,
           fmt::format("{}: runner sent a TunnelReport outside the grammar ({})", host.name, what)};
-}
-
-std::string text_of(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
-std::uint64_t number_of(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
-}
-
-bool flag_of(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_boolean() && it->get<bool>();
 }
 
 /// Base64 of 32 bytes. Checked because the key becomes a line of a configuration on every other
@@ -182,9 +168,9 @@ Json MeshSetup::peers_of(std::size_t host) const {
 
 Result<> MeshSetup::take_open(std::size_t index, const Json& report) {
   MeshHost& host = hosts_[index];
-  host.key = text_of(report, "key");
-  host.via = text_of(report, "via");
-  const std::uint64_t port = number_of(report, "port");
+  host.key = json_member::text(report, "key");
+  host.via = json_member::text(report, "via");
+  const std::uint64_t port = json_member::u64(report, "port");
   if (!is_key(host.key) || (host.via != "kernel" && host.via != "wireguard-go") || port == 0 ||
       port > 65535)
     return std::unexpected(unexpected_report(host, "open"));
@@ -201,14 +187,15 @@ Result<> MeshSetup::take_open(std::size_t index, const Json& report) {
 
 Result<> MeshSetup::take_survey(std::size_t index, const Json& report) {
   for (const Json& peer : peers_in(report)) {
-    const std::uint64_t other = peer.is_object() ? number_of(peer, "index") : hosts_.size();
+    const std::uint64_t other = peer.is_object() ? json_member::u64(peer, "index") : hosts_.size();
     if (other >= hosts_.size() || other == index)
       return std::unexpected(unexpected_report(hosts_[index], "survey"));
     Contact& contact = contacts_[index][other];
-    contact.endpoint = text_of(peer, "endpoint");
-    contact.learned = flag_of(peer, "learned");
-    contact.mtu = static_cast<std::uint32_t>(std::min<std::uint64_t>(number_of(peer, "mtu"), 8920));
-    contact.round_trip_us = number_of(peer, "round_trip_us");
+    contact.endpoint = json_member::text(peer, "endpoint");
+    contact.learned = json_member::flag(peer, "learned");
+    contact.mtu =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(json_member::u64(peer, "mtu"), 8920));
+    contact.round_trip_us = json_member::u64(peer, "round_trip_us");
     if (!is_endpoint_text(contact.endpoint))
       return std::unexpected(unexpected_report(hosts_[index], "endpoint"));
   }
@@ -216,7 +203,7 @@ Result<> MeshSetup::take_survey(std::size_t index, const Json& report) {
 }
 
 Result<> MeshSetup::take_raise(std::size_t index, const Json& report) {
-  const std::uint64_t port = number_of(report, "port");
+  const std::uint64_t port = json_member::u64(report, "port");
   if (port == 0 || port > 65535) return std::unexpected(unexpected_report(hosts_[index], "raise"));
   inner_ports_[index] = static_cast<std::uint16_t>(port);
   return {};
@@ -239,16 +226,17 @@ Result<> MeshSetup::judge(const std::vector<Json>& reports) const {
   for (std::size_t i = 0; i < reports.size(); ++i) {
     std::vector<bool> small(hosts_.size()), full(hosts_.size()), shaken(hosts_.size());
     for (const Json& peer : peers_in(reports[i])) {
-      const std::uint64_t other = peer.is_object() ? number_of(peer, "index") : hosts_.size();
+      const std::uint64_t other =
+          peer.is_object() ? json_member::u64(peer, "index") : hosts_.size();
       if (other >= hosts_.size()) return std::unexpected(unexpected_report(hosts_[i], "prove"));
-      small[other] = flag_of(peer, "small");
-      full[other] = flag_of(peer, "full");
+      small[other] = json_member::flag(peer, "small");
+      full[other] = json_member::flag(peer, "full");
     }
     if (const auto list = reports[i].find("handshakes"); list != reports[i].end())
       for (const Json& peer : *list)
         for (std::size_t other = 0; peer.is_object() && other < hosts_.size(); ++other)
-          if (text_of(peer, "key") == hosts_[other].key)
-            shaken[other] = number_of(peer, "handshake_unix_s") > 0;
+          if (json_member::text(peer, "key") == hosts_[other].key)
+            shaken[other] = json_member::u64(peer, "handshake_unix_s") > 0;
     for (std::size_t other = 0; other < hosts_.size(); ++other) {
       if (other == i || full[other]) continue;
       const std::string relay = relayed_by(i, other);
@@ -278,7 +266,7 @@ Result<bool> MeshSetup::take(const std::vector<std::string>& texts) {
     Json report = texts[i].size() <= kMaxReport
                       ? Json::parse(texts[i], nullptr, /*allow_exceptions=*/false)
                       : Json();
-    if (!report.is_object() || text_of(report, "part") != step())
+    if (!report.is_object() || json_member::text(report, "part") != step())
       return std::unexpected(unexpected_report(hosts_[i], step()));
     if (step_ == Step::open) SORTIE_TRY(take_open(i, report));
     if (step_ == Step::survey) SORTIE_TRY(take_survey(i, report));

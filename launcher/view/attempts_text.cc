@@ -11,7 +11,7 @@
 namespace sortie::launcher {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string how_it_ended(const AttemptView& attempt) {
   if (!attempt.ended) return attempt.all_running ? "it runs" : "its ranks are being started";
@@ -32,11 +32,11 @@ std::string where_it_went_on(const AttemptView& attempt) {
   return text;
 }
 
-Ordered resumed_json(const AttemptResumed& resumed) {
+OrderedJson resumed_json(const AttemptResumed& resumed) {
   return {{"from", resumed.from},
           {"step", resumed.step},
-          {"path", resumed.path.empty() ? Ordered() : Ordered(resumed.path)},
-          {"lost_steps", resumed.lost_steps ? Ordered(*resumed.lost_steps) : Ordered()}};
+          {"path", resumed.path.empty() ? OrderedJson() : OrderedJson(resumed.path)},
+          {"lost_steps", resumed.lost_steps ? OrderedJson(*resumed.lost_steps) : OrderedJson()}};
 }
 
 }  // namespace
@@ -66,20 +66,20 @@ std::string attempt_end_text(const AttemptView& attempt) {
                      attempt.decision);
 }
 
-Ordered attempts_json(const RunView& view) {
-  Ordered list = Ordered::array();
+OrderedJson attempts_json(const RunView& view) {
+  OrderedJson list = OrderedJson::array();
   for (const AttemptView& attempt : view.attempts) {
-    Ordered entry = {
+    OrderedJson entry = {
         {"attempt", attempt.number},
         {"hosts", attempt.hosts},
         {"begun_s", attempt.begun},
-        {"all_running_s", attempt.all_running ? Ordered(*attempt.all_running) : Ordered()},
-        {"ended_s", attempt.ended ? Ordered(*attempt.ended) : Ordered()},
-        {"resumed", attempt.resumed ? resumed_json(*attempt.resumed) : Ordered()}};
+        {"all_running_s", attempt.all_running ? OrderedJson(*attempt.all_running) : OrderedJson()},
+        {"ended_s", attempt.ended ? OrderedJson(*attempt.ended) : OrderedJson()},
+        {"resumed", attempt.resumed ? resumed_json(*attempt.resumed) : OrderedJson()}};
     if (attempt.ended) {
       entry["exit_code"] = attempt.end.exit_code;
       entry["committed_step"] =
-          attempt.end.committed_step ? Ordered(*attempt.end.committed_step) : Ordered();
+          attempt.end.committed_step ? OrderedJson(*attempt.end.committed_step) : OrderedJson();
     }
     if (attempt.ended && attempt.end.exit_code != 0) {
       entry["class"] = failure_class_name(attempt.end.failure);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "launcher/health/health_event.h"
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/view/journal_event.h"
@@ -28,6 +29,10 @@ constexpr std::size_t kMaxNamed = 64;
 
 std::size_t count(const Json& event, const char* key) {
   return static_cast<std::size_t>(std::clamp(number(event, key), 0.0, 1e15));
+}
+
+int exit_code_in(const Json& event) {
+  return static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
 }
 
 /// A host counts once per attempt: after an adoption it connects again. `reached`: those that
@@ -128,6 +133,31 @@ void RunReducer::end_attempt(const Json& event, double at) {
     if (rank.state == "running") rank.state = "lost";
 }
 
+void RunReducer::decision(const Json& event) {
+  DecisionMade made = read_decision(event);
+  std::ranges::move(made.decision.cordon, std::back_inserter(view_.cordoned));
+  if (view_.attempts.empty()) return;
+  AttemptView& attempt = view_.attempts.back();
+  attempt.decision = std::move(made.decision.reason);
+  attempt.restarts = made.decision.action == Decision::Action::restart;
+  attempt.no_progress = made.decision.no_progress;
+}
+
+void RunReducer::cause(const Json& event, double at) {
+  const double died_at = number(event, "died_at");
+  view_.cause_at = died_at > 0 ? std::max(0.0, died_at - view_.begun) : at;
+  view_.cause = text(event, "text");
+  view_.cause_what = text(event, "what");
+  view_.cause_json = json_text(event);
+}
+
+void RunReducer::end_run(const Json& event, double at) {
+  if (!view_.attempts.empty()) view_.attempts.back().restarts = false;
+  view_.ended = at;
+  view_.exit_code = exit_code_in(event);
+  view_.end_text = text(event, "text");
+}
+
 /// Adds a health event. Duplicates are skipped: hosts repeat their events to a supervisor that has
 /// adopted the run.
 void RunReducer::health(const Json& event, double time) {
@@ -144,6 +174,16 @@ SiteView& RunReducer::site(const std::string& name) {
   const auto known = std::ranges::find(view_.sites, name, &std::pair<std::string, SiteView>::first);
   return known != view_.sites.end() ? known->second
                                     : view_.sites.emplace_back(name, SiteView()).second;
+}
+
+void RunReducer::site_changed(const Json& event) {
+  SiteView& known = site(text(event, "site"));
+  // A site that was removed then ends, too; why is known already.
+  if (known.state == "removed" && text(event, "state") == "ended") return;
+  known.state = text(event, "state");
+  known.exit_code.reset();
+  if (event.contains("exit_code")) known.exit_code = exit_code_in(event);
+  known.text = text(event, "text");
 }
 
 void RunReducer::round(const Json& event, double at) {
@@ -196,15 +236,9 @@ void RunReducer::journal(const Json& event) {
     case JournalEvent::attempt_end:
       end_attempt(event, at);
       break;
-    case JournalEvent::decision: {
-      DecisionMade made = read_decision(event);
-      std::ranges::move(made.decision.cordon, std::back_inserter(view_.cordoned));
-      if (view_.attempts.empty()) break;
-      view_.attempts.back().decision = std::move(made.decision.reason);
-      view_.attempts.back().restarts = made.decision.action == Decision::Action::restart;
-      view_.attempts.back().no_progress = made.decision.no_progress;
+    case JournalEvent::decision:
+      decision(event);
       break;
-    }
     case JournalEvent::connected:
       reach(view_.connected, connected_, event, at);
       view_.host_state[host] = "connected";
@@ -238,11 +272,7 @@ void RunReducer::journal(const Json& event) {
       if (!view_.attempts.empty()) view_.attempts.back().resumed = read_attempt_resumed(event);
       break;
     case JournalEvent::cause:
-      view_.cause_at =
-          number(event, "died_at") > 0 ? std::max(0.0, number(event, "died_at") - view_.begun) : at;
-      view_.cause = text(event, "text");
-      view_.cause_what = text(event, "what");
-      view_.cause_json = event.dump(-1, ' ', false, Json::error_handler_t::replace);
+      cause(event, at);
       break;
     case JournalEvent::stop:
       if (!view_.stop_at) view_.stop_at = at;
@@ -305,25 +335,14 @@ void RunReducer::journal(const Json& event) {
     case JournalEvent::planned:
       view_.planned += (view_.planned.empty() ? "" : "; ") + text(event, "reason");
       break;
-    case JournalEvent::site: {
-      SiteView& known = site(text(event, "site"));
-      // A site that was removed then ends, too; why is known already.
-      if (known.state == "removed" && text(event, "state") == "ended") break;
-      known.state = text(event, "state");
-      known.exit_code.reset();
-      if (event.contains("exit_code"))
-        known.exit_code = static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
-      known.text = text(event, "text");
+    case JournalEvent::site:
+      site_changed(event);
       break;
-    }
     case JournalEvent::round:
       round(event, at);
       break;
     case JournalEvent::end:
-      if (!view_.attempts.empty()) view_.attempts.back().restarts = false;
-      view_.ended = at;
-      view_.exit_code = static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
-      view_.end_text = text(event, "text");
+      end_run(event, at);
       break;
     case JournalEvent::staged:
     case JournalEvent::tunnel:

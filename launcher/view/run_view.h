@@ -130,8 +130,12 @@ class RunReducer {
   void rank_exited(const nlohmann::json& event);
   void begin_attempt(const nlohmann::json& event, double at);
   void end_attempt(const nlohmann::json& event, double at);
+  void decision(const nlohmann::json& event);
+  void cause(const nlohmann::json& event, double at);
+  void end_run(const nlohmann::json& event, double at);
   void health(const nlohmann::json& event, double time);
   SiteView& site(const std::string& name);
+  void site_changed(const nlohmann::json& event);
   void round(const nlohmann::json& event, double at);
 
   RunView& view_;

@@ -15,6 +15,7 @@
 #include "launcher/run/attempt_folder.h"
 
 namespace sortie::launcher {
+using OrderedJson = nlohmann::ordered_json;
 namespace {
 
 namespace fs = std::filesystem;
@@ -203,30 +204,30 @@ std::string training_summary(const TrainingView& training, const TrainingRun& ru
 
 nlohmann::ordered_json training_json(const TrainingView& training, const TrainingRun& run,
                                      double now) {
-  using Ordered = nlohmann::ordered_json;
   if (!training.any()) return nullptr;
   const auto validation = [](const std::optional<TrainingView::Validation>& value) {
-    if (!value) return Ordered(nullptr);
-    Ordered json = {{"step", value->step}, {"loss", value->loss}};
+    if (!value) return OrderedJson(nullptr);
+    OrderedJson json = {{"step", value->step}, {"loss", value->loss}};
     if (!value->sets.empty()) json["sets"] = value->sets;
     return json;
   };
   const auto checkpoint = [](const std::optional<TrainingView::Checkpoint>& value) {
-    return value ? Ordered{{"step", value->step}, {"path", value->path}} : Ordered(nullptr);
+    return value ? OrderedJson{{"step", value->step}, {"path", value->path}} : OrderedJson(nullptr);
   };
-  return {{"step", training.step},
-          {"steps", training.steps},
-          {"loss", training.loss},
-          {"tokens_per_s", training.tokens_per_s},
-          {"eta_s", run.alive ? Ordered(training.eta_at(now)) : Ordered(nullptr)},
-          {"validation", validation(training.validation)},
-          {"best", validation(training.best)},
-          {"checkpoint", checkpoint(training.checkpoint)},
-          {"best_checkpoint", checkpoint(training.best_checkpoint)},
-          {"memory_step",
-           run.alive && training.memory_step ? Ordered(*training.memory_step) : Ordered(nullptr)},
-          {"profiles", profiles(training, run)},
-          {"go_on", can_go_on(training, run) ? Ordered(go_on_command(run)) : Ordered(nullptr)}};
+  return {
+      {"step", training.step},
+      {"steps", training.steps},
+      {"loss", training.loss},
+      {"tokens_per_s", training.tokens_per_s},
+      {"eta_s", run.alive ? OrderedJson(training.eta_at(now)) : OrderedJson(nullptr)},
+      {"validation", validation(training.validation)},
+      {"best", validation(training.best)},
+      {"checkpoint", checkpoint(training.checkpoint)},
+      {"best_checkpoint", checkpoint(training.best_checkpoint)},
+      {"memory_step", run.alive && training.memory_step ? OrderedJson(*training.memory_step)
+                                                        : OrderedJson(nullptr)},
+      {"profiles", profiles(training, run)},
+      {"go_on", can_go_on(training, run) ? OrderedJson(go_on_command(run)) : OrderedJson(nullptr)}};
 }
 
 }  // namespace sortie::launcher

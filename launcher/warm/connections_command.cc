@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/printable.h"
 #include "common/base/quantity.h"
 #include "common/wire/frame.h"
@@ -17,12 +18,12 @@
 namespace sortie::launcher::warm {
 namespace {
 
-using Listed = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kAnswerMs = 3000;
 
 /// Sends the request to one background process and returns its answer.
-Result<Listed> ask(const Place& place, const std::string& build, const Request& request) {
+Result<OrderedJson> ask(const Place& place, const std::string& build, const Request& request) {
   SORTIE_ASSIGN_OR_RETURN(const Fd socket, place.connect(build));
   const std::string frame = request_frame(request);
   if (::write(socket.get(), frame.data(), frame.size()) != static_cast<ssize_t>(frame.size()))
@@ -42,7 +43,7 @@ Result<Listed> ask(const Place& place, const std::string& build, const Request& 
     decoder.feed({bytes, static_cast<std::size_t>(count)});
     SORTIE_ASSIGN_OR_RETURN(const auto answer, decoder.next());
     if (!answer) continue;
-    Listed json = Listed::parse(answer->payload, nullptr, /*allow_exceptions=*/false);
+    OrderedJson json = OrderedJson::parse(answer->payload, nullptr, /*allow_exceptions=*/false);
     if (answer->type != static_cast<std::uint8_t>(Record::answer) || !json.is_object())
       return fail(ErrorCode::protocol, "connections: an answer that is none");
     return json;
@@ -51,9 +52,9 @@ Result<Listed> ask(const Place& place, const std::string& build, const Request& 
 
 /// Returns the answers of all background processes. One that has just exited keeps no connections
 /// and is skipped.
-Result<std::vector<Listed>> ask_all(const Request& request) {
+Result<std::vector<OrderedJson>> ask_all(const Request& request) {
   SORTIE_ASSIGN_OR_RETURN(const Place place, Place::open());
-  std::vector<Listed> answers;
+  std::vector<OrderedJson> answers;
   for (const std::string& build : place.builds()) {
     auto answer = ask(place, build, request);
     if (answer)
@@ -64,17 +65,17 @@ Result<std::vector<Listed>> ask_all(const Request& request) {
   return answers;
 }
 
-std::string table(const Listed& all) {
+std::string table(const OrderedJson& all) {
   if (all.empty())
     return "no connection is kept; runner.ssh.persist = \"10m\" keeps them after a command\n";
   std::size_t host_width = 4, address_width = 7;
-  for (const Listed& one : all) {
+  for (const OrderedJson& one : all) {
     host_width = std::max(host_width, printable(one.value("host", "")).size());
     address_width = std::max(address_width, printable(one.value("address", "")).size());
   }
   std::string out = fmt::format("{:<{}}  {:<{}}  {:<8}  {:>8}  {:>8}  {:>10}\n", "host", host_width,
                                 "address", address_width, "state", "idle", "ends in", "bytes");
-  for (const Listed& one : all) {
+  for (const OrderedJson& one : all) {
     const auto time = [&](const char* key) {
       return one.contains(key) ? short_time(one.value(key, 0.0)) : std::string("-");
     };
@@ -90,15 +91,16 @@ std::string table(const Listed& all) {
 
 Result<std::string> list_connections(bool json) {
   SORTIE_ASSIGN_OR_RETURN(const auto answers, ask_all(Request{}));
-  Listed all = Listed::array();
-  for (const Listed& answer : answers)
-    for (const Listed& one : answer.value("connections", Listed::array())) all.push_back(one);
-  std::stable_sort(all.begin(), all.end(), [](const Listed& one, const Listed& other) {
+  OrderedJson all = OrderedJson::array();
+  for (const OrderedJson& answer : answers)
+    for (const OrderedJson& one : answer.value("connections", OrderedJson::array()))
+      all.push_back(one);
+  std::stable_sort(all.begin(), all.end(), [](const OrderedJson& one, const OrderedJson& other) {
     return one.value("host", "") < other.value("host", "");
   });
   if (!json) return table(all);
-  const Listed whole = {{"schema", "sortie/connections/1"}, {"connections", std::move(all)}};
-  return whole.dump(2, ' ', false, Listed::error_handler_t::replace) + "\n";
+  const OrderedJson whole = {{"schema", "sortie/connections/1"}, {"connections", std::move(all)}};
+  return json_text(whole, 2) + "\n";
 }
 
 Result<std::string> close_connections(const std::vector<std::string>& hosts) {
@@ -107,7 +109,7 @@ Result<std::string> close_connections(const std::vector<std::string>& hosts) {
   request.hosts = hosts;
   SORTIE_ASSIGN_OR_RETURN(const auto answers, ask_all(request));
   std::size_t closed = 0, busy = 0;
-  for (const Listed& answer : answers) {
+  for (const OrderedJson& answer : answers) {
     closed += answer.value("closed", std::size_t{0});
     busy += answer.value("busy", std::size_t{0});
   }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/asio/spawn.h"
 #include "common/base/log.h"
 #include "launcher/warm/client.h"
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/result.h"
 #include "launcher/warm/keeper.h"
 
@@ -31,8 +32,7 @@ std::string Keeper::list() const {
                    {"state", person.terminal ? "terminal" : "command"},
                    {"bytes", person.traffic.bytes},
                    {"idle_s", seconds(person.traffic.last, now)}});
-  return nlohmann::ordered_json{{"connections", std::move(all)}}.dump(
-      -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_text(nlohmann::ordered_json{{"connections", std::move(all)}});
 }
 
 /// Closes idle runners at once, and busy ones at the end of their conversation.

@@ -18,6 +18,7 @@
 #include "common/asio/run.h"
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
+#include "common/base/c_strings.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "launcher/control/control_socket.h"
@@ -142,18 +143,12 @@ Result<> start_keeper(const Place& place, const std::string& build,
   ::posix_spawnattr_setsigdefault(&actions.attributes, &all);
   ::posix_spawnattr_setflags(&actions.attributes,
                              POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  std::vector<std::string> words = {"sortie", kKeeperWord, build, runner_file.string(),
-                                    runner_hash};
-  std::vector<std::string> variables = plain_environment();
-  const auto pointers = [](std::vector<std::string>& texts) {
-    std::vector<char*> out;
-    for (std::string& text : texts) out.push_back(text.data());
-    out.push_back(nullptr);
-    return out;
-  };
+  const std::vector<std::string> words = {"sortie", kKeeperWord, build, runner_file.string(),
+                                          runner_hash};
+  const std::vector<std::string> variables = plain_environment();
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, sortie.c_str(), &actions.files, &actions.attributes,
-                                  pointers(words).data(), pointers(variables).data());
+                                  c_strings(words).data(), c_strings(variables).data());
   if (error == 0) return {};
   place.remove_socket(build);
   return std::unexpected(os_error(error, sortie.string()));

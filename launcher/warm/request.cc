@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/wire/frame.h"
 
 namespace sortie::launcher::warm {
@@ -11,10 +12,6 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr const char* kKinds[] = {"want", "list", "close", "retire", "terminal"};
-
-std::string to_text(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 // Paths and names may be invalid UTF-8, so their bytes are encoded as Latin-1 characters.
 std::string wide(std::string_view bytes) {
@@ -134,7 +131,7 @@ std::string request_frame(const Request& request) {
     json["hosts"] = Json::array();
     for (const std::string& host : request.hosts) json["hosts"].push_back(wide(host));
   }
-  return wire::encode_frame(kRequestFrame, to_text(json));
+  return wire::encode_frame(kRequestFrame, json_text(json));
 }
 
 Result<Request> read_request(const std::string& payload) try {
@@ -167,20 +164,20 @@ std::string record(Record type, std::string_view payload) {
 }
 
 std::string ready_record(const Ready& ready) {
-  return record(Record::ready, to_text({{"address", wide(ready.address)},
-                                        {"warm", ready.warm},
-                                        {"names", ready.names},
-                                        {"times", ready.times}}));
+  return record(Record::ready, json_text(Json{{"address", wide(ready.address)},
+                                              {"warm", ready.warm},
+                                              {"names", ready.names},
+                                              {"times", ready.times}}));
 }
 
 std::string failed_record(const Error& error) {
-  return record(Record::failed, to_text({{"code", static_cast<int>(error.code)},
-                                         {"message", wide(error.message)}}));
+  return record(Record::failed, json_text(Json{{"code", static_cast<int>(error.code)},
+                                               {"message", wide(error.message)}}));
 }
 
 std::string ended_record(const ProcessStatus& status) {
   return record(Record::ended,
-                to_text({{"kind", static_cast<int>(status.kind)}, {"code", status.code}}));
+                json_text(Json{{"kind", static_cast<int>(status.kind)}, {"code", status.code}}));
 }
 
 Result<Ready> read_ready(const std::string& payload) try {

@@ -8,12 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "common/asio/spawn.h"
+#include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "runner/check/folders.h"
 #include "runner/check/parts.h"
 #include "runner/check/peers.h"
 #include "runner/check/site_link.h"
 #include "runner/cleanup/run_folder.h"
-#include "runner/streams/json_text.h"
 
 namespace sortie::runner::check {
 namespace asio = boost::asio;
@@ -28,11 +29,6 @@ constexpr std::size_t kMaxPeers = 1024;
 constexpr auto kFlushLimit = std::chrono::seconds(2);
 constexpr milliseconds kMaxReach{30000}, kMaxBandwidth{10000}, kMaxTrainer{90000};
 
-std::uint64_t number_in(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
-}
-
 const Json& list_in(const Json& object, const char* key) {
   static const Json empty = Json::array();
   const auto it = object.find(key);
@@ -40,15 +36,16 @@ const Json& list_in(const Json& object, const char* key) {
 }
 
 milliseconds time_in(const Json& object, const char* key, milliseconds most) {
-  return std::min(most, milliseconds(std::min<std::uint64_t>(number_in(object, key), 1000000)));
+  return std::min(most,
+                  milliseconds(std::min<std::uint64_t>(json_member::u64(object, key), 1000000)));
 }
 
 bool peer_in(const Json& object, Peer& peer) {
   if (!object.is_object()) return false;
   boost::system::error_code error;
-  peer.name = text_in(object, "name");
-  peer.address = asio::ip::make_address(text_in(object, "address"), error);
-  const std::uint64_t port = number_in(object, "port");
+  peer.name = json_member::text(object, "name");
+  peer.address = asio::ip::make_address(json_member::text(object, "address"), error);
+  const std::uint64_t port = json_member::u64(object, "port");
   peer.port = static_cast<unsigned short>(port);
   return !error && port > 0 && port < 65536;
 }
@@ -63,10 +60,10 @@ std::string folder_path(const std::string& path) {
 }
 
 Json folder_json(const Json& wanted) {
-  const std::string path = folder_path(text_in(wanted, "path"));
+  const std::string path = folder_path(json_member::text(wanted, "path"));
   const bool write = wanted.is_object() && wanted.value("write", Json()) == Json(true);
   const FolderFacts facts = look_at_folder(path, write);
-  return {{"role", text_in(wanted, "role")},
+  return {{"role", json_member::text(wanted, "role")},
           {"path", path},
           {"at", facts.at},
           {"exists", facts.exists},
@@ -110,14 +107,15 @@ asio::awaitable<void> CheckRole::answer_all() {
     requests_.pop_front();
     const Json request = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (request.is_object()) co_await answer(request);
-    Json done = {{"part", "done"}, {"kind", request.is_object() ? text_in(request, "kind") : ""}};
+    Json done = {{"part", "done"},
+                 {"kind", request.is_object() ? json_member::text(request, "kind") : ""}};
     co_await report(done);
   }
   answering_ = false;
 }
 
 asio::awaitable<void> CheckRole::answer(const Json& request) {
-  const std::string kind = text_in(request, "kind");
+  const std::string kind = json_member::text(request, "kind");
   if (kind == "clock") {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     send({{"part", "clock"},
@@ -143,10 +141,10 @@ asio::awaitable<void> CheckRole::answer(const Json& request) {
 /// What can hang (a dead file system, a lost GPU) is checked last and named before it is touched.
 asio::awaitable<void> CheckRole::look_around(const Json& request) {
   co_await report(host_part(defaults_));
-  if (const std::uint64_t port = number_in(request, "port"); port > 0 && port < 65536)
+  if (const std::uint64_t port = json_member::u64(request, "port"); port > 0 && port < 65536)
     co_await report(port_part(static_cast<unsigned>(port)));
   for (const Json& wanted : list_in(request, "folders")) {
-    send({{"part", "at"}, {"what", "folder " + text_in(wanted, "path")}});
+    send({{"part", "at"}, {"what", "folder " + json_member::text(wanted, "path")}});
     co_await link_.flush(kFlushLimit);
     Json part = folder_json(wanted);
     part["part"] = "folder";
@@ -163,13 +161,13 @@ asio::awaitable<void> CheckRole::look_around(const Json& request) {
   std::string libmpi;
   if (const auto program = request.find("program");
       program != request.end() && program->is_object()) {
-    send({{"part", "at"}, {"what", "program " + text_in(*program, "name")}});
+    send({{"part", "at"}, {"what", "program " + json_member::text(*program, "name")}});
     co_await link_.flush(kFlushLimit);
     const Json part = program_part(*program, defaults_);
-    libmpi = text_in(part, "libmpi");
+    libmpi = json_member::text(part, "libmpi");
     co_await report(part);
   }
-  const std::string mpi = text_in(request, "mpi");
+  const std::string mpi = json_member::text(request, "mpi");
   if (mpi == "on" || (mpi == "auto" && !libmpi.empty())) {
     send({{"part", "at"}, {"what", "libpmix and libmpi"}});
     co_await link_.flush(kFlushLimit);
@@ -177,7 +175,7 @@ asio::awaitable<void> CheckRole::look_around(const Json& request) {
   }
   if (const auto container = request.find("container");
       container != request.end() && container->is_object()) {
-    send({{"part", "at"}, {"what", "mounts, and " + text_in(*container, "engine")}});
+    send({{"part", "at"}, {"what", "mounts, and " + json_member::text(*container, "engine")}});
     co_await link_.flush(kFlushLimit);
     co_await report(container_part(*container, defaults_));
   }
@@ -187,13 +185,13 @@ asio::awaitable<void> CheckRole::look_around(const Json& request) {
 }
 
 void CheckRole::listen(const Json& request) {
-  token_ = text_in(request, "token");
+  token_ = json_member::text(request, "token");
   if (listener_) listener_->close();
   listener_ = std::make_shared<PeerListener>(io_, token_);
   Json part = {{"part", "listen"}};
-  const std::uint64_t port = number_in(request, "port");
+  const std::uint64_t port = json_member::u64(request, "port");
   const auto wanted = static_cast<unsigned short>(port < 65536 ? port : 0);
-  if (auto opened = listener_->open(text_in(request, "address"), wanted); opened) {
+  if (auto opened = listener_->open(json_member::text(request, "address"), wanted); opened) {
     listener_->start();
     part["port"] = listener_->port();
   } else {
@@ -238,7 +236,7 @@ asio::awaitable<void> CheckRole::link(const Json& request) {
   Peer peer;
   if (!peer_in(request, peer)) co_return;
   const auto streams =
-      static_cast<int>(std::clamp<std::uint64_t>(number_in(request, "streams"), 1, 64));
+      static_cast<int>(std::clamp<std::uint64_t>(json_member::u64(request, "streams"), 1, 64));
   const LinkFacts facts =
       co_await measure_link(io_, peer, token_, time_in(request, "limit_ms", kMaxReach),
                             time_in(request, "duration_ms", kMaxWay), streams);
@@ -259,7 +257,7 @@ asio::awaitable<void> CheckRole::link(const Json& request) {
 }
 
 void CheckRole::send(const Json& part) {
-  std::string text = part.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(part);
   if (text.size() > kMaxReport) text = R"({"part":"too large"})";
   link_.send(wire::CheckReport{std::move(text)});
 }

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "common/base/c_strings.h"
+#include "common/base/exit_code.h"
 #include "common/base/pipe.h"
 #include "runner/process/process_tree.h"
 
@@ -38,19 +40,13 @@ constexpr useconds_t kPause = 1000;
   ::dup2(output, 1);
   ::dup2(output, 2);
   restore(defaults);
-  const auto pointers = [](const std::vector<std::string>& texts) {
-    std::vector<char*> all;
-    for (const std::string& text : texts) all.push_back(const_cast<char*>(text.c_str()));
-    all.push_back(nullptr);
-    return all;
-  };
-  const std::vector<char*> arguments = pointers(argv);
+  const std::vector<char*> arguments = c_strings(argv);
   if (environment)
-    ::execve(path.c_str(), arguments.data(), pointers(*environment).data());
+    ::execve(path.c_str(), arguments.data(), c_strings(*environment).data());
   else
     ::execv(path.c_str(), arguments.data());
   ::dprintf(2, "%s", std::strerror(errno));
-  ::_exit(errno == ENOENT ? 127 : 126);
+  ::_exit(errno == ENOENT ? kExitNotFound : kExitNotRunnable);
 }
 
 /// Reads to the end of the stream. Returns false at `deadline`.

@@ -8,12 +8,13 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "common/container/engine_command.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
 #include "runner/container/engine.h"
 #include "runner/container/image.h"
-#include "runner/streams/json_text.h"
 
 namespace sortie::runner::check {
 namespace {
@@ -34,7 +35,7 @@ constexpr const char* kContainerdRoot = "/var/lib/containerd";
 CallOutput apart(Engine engine, const ChildOutput& output) {
   CallOutput parts{output.status, output.text, ""};
   const Json object = engine == Engine::ctr ? Json::object() : json_object_in(output.text);
-  if (!object.empty()) parts.out = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (!object.empty()) parts.out = json_text(object);
   for (std::size_t at = 0; at < output.text.size();) {
     const std::size_t end = std::min(output.text.find('\n', at), output.text.size());
     if (output.text[at] != '{') parts.err += output.text.substr(at, end - at) + '\n';
@@ -112,7 +113,7 @@ Json container_part(const Json& request, const ProcessDefaults& defaults) {
         missing.push_back(fmt::format("{}: {}", source.get<std::string>(), std::strerror(errno)));
     }
   part["missing_mounts"] = missing;
-  const Result<Client> client = container::find_client(text_in(request, "engine"));
+  const Result<Client> client = container::find_client(json_member::text(request, "engine"));
   if (!client) {
     part["problem"] = "absent";
     part["error"] = client.error().message;
@@ -139,7 +140,7 @@ Json container_part(const Json& request, const ProcessDefaults& defaults) {
     return part;
   }
   put_engine(part, *facts);
-  if (const std::string image = text_in(request, "image"); !image.empty())
+  if (const std::string image = json_member::text(request, "image"); !image.empty())
     put_image(part, facts->client, image, defaults);
   return part;
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/digits.h"
 #include "common/base/split.h"
 #include "common/cpu/topology.h"
 #include "runner/check/child.h"
@@ -32,10 +33,6 @@ std::vector<std::string> names_in(const char* folder) {
     ::closedir(dir);
   }
   return names;
-}
-
-bool all_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
 /// Number of device files /dev/nvidia0, /dev/nvidia1 ...

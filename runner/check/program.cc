@@ -12,11 +12,11 @@
 #include <optional>
 
 #include "common/base/fd.h"
+#include "common/base/json_member.h"
 #include "common/base/split.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
 #include "runner/job/environment.h"
-#include "runner/streams/json_text.h"
 
 namespace sortie::runner::check {
 namespace {
@@ -150,13 +150,13 @@ struct Located {
 
 Located locate(const Json& request) {
   Located located;
-  std::string folder = text_in(request, "work_dir");
+  std::string folder = json_member::text(request, "work_dir");
   struct stat info {};
   located.work_dir = ::stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
   if (const char* home = std::getenv("HOME"); !located.work_dir) folder = home ? home : "/";
   located.environment = environment_in(request);
   int error = 0;
-  located.found = find_program(text_in(request, "name"), folder,
+  located.found = find_program(json_member::text(request, "name"), folder,
                                std::string(env_value(located.environment, "PATH")), error);
   if (located.found.empty()) located.why = std::strerror(error);
   return located;
@@ -166,8 +166,9 @@ Located locate(const Json& request) {
 
 Json program_part(const Json& request, const ProcessDefaults& defaults) {
   const Located located = locate(request);
-  Json part = {
-      {"part", "program"}, {"name", text_in(request, "name")}, {"work_dir", located.work_dir}};
+  Json part = {{"part", "program"},
+               {"name", json_member::text(request, "name")},
+               {"work_dir", located.work_dir}};
   if (located.found.empty()) {
     part["error"] = located.why;
     return part;

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "common/base/digits.h"
+
 namespace sortie::runner {
 namespace {
 
@@ -27,10 +29,6 @@ bool lock_shared(const Fd& fd) {
 
 bool lock_alone(const Fd& fd) {
   return ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
-}
-
-bool all_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
 /// Whether the process is certainly in another pid namespace. `process`: "/proc/PID".

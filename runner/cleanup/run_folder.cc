@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "common/base/atomic_file.h"
+#include "common/base/digits.h"
 #include "common/base/fnv1a.h"
 #include "common/base/private_folder.h"
 #include "runner/cleanup/shared_memory.h"
@@ -213,11 +214,8 @@ bool is_run_folder_name(std::string_view name, const std::string& run_id) {
   if (!name.starts_with(prefix)) return false;
   name.remove_prefix(prefix.size());
   const std::size_t dash = name.find('-');
-  const auto is_number = [](std::string_view text) {
-    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-  };
-  return dash != std::string_view::npos && is_number(name.substr(0, dash)) &&
-         is_number(name.substr(dash + 1));
+  return dash != std::string_view::npos && all_digits(name.substr(0, dash)) &&
+         all_digits(name.substr(dash + 1));
 }
 
 }  // namespace sortie::runner

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/exit_code.h"
 #include "runner/container/init_report.h"
 #include "runner/job/environment.h"
 #include "runner/process/keeper.h"
@@ -35,12 +36,11 @@ namespace {
 constexpr const char* kName = "sortie-keep-box";
 /// Above that of process 1 and keepers: when the container is out of memory, a rank is killed.
 constexpr const char* kRankOomScore = "50";
-constexpr int kExitLost = 1;
 constexpr int kPauseMs = 10;
 
 int complain(const std::string& what, int error) {
   std::fprintf(stderr, "container-init: %s: %s\n", what.c_str(), std::strerror(error));
-  return kExitLost;
+  return kExitFailed;
 }
 
 bool become(const std::string& user) {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "runner/streams/json_text.h"
+#include "common/base/json_member.h"
 
 namespace sortie::runner::container {
 namespace {
@@ -19,9 +19,10 @@ std::string own_manifest(const Json& index) {
   const std::string own = own_architecture();
   std::string first;
   for (const Json& manifest : index["manifests"]) {
-    std::string digest = text_in(manifest, "digest");
+    std::string digest = json_member::text(manifest, "digest");
     if (first.empty()) first = digest;
-    if (manifest.contains("platform") && text_in(manifest["platform"], "architecture") == own)
+    if (manifest.contains("platform") &&
+        json_member::text(manifest["platform"], "architecture") == own)
       return digest;
   }
   return first;
@@ -45,10 +46,10 @@ boost::asio::awaitable<Result<Json>> content(EngineCalls& calls, const Client& c
 ImageFacts read_config(const Json& config, const std::string& id) {
   ImageFacts facts;
   facts.id = id;
-  facts.architecture = text_in(config, "architecture");
+  facts.architecture = json_member::text(config, "architecture");
   if (!config.contains("config") || !config["config"].is_object()) return facts;
   const Json& its = config["config"];
-  facts.user = text_in(its, "User");
+  facts.user = json_member::text(its, "User");
   if (its.contains("Entrypoint") && its["Entrypoint"].is_array())
     for (const Json& word : its["Entrypoint"])
       if (word.is_string()) facts.entrypoint.push_back(word.get<std::string>());
@@ -104,7 +105,7 @@ boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(Engi
   }
   if (!manifest) co_return std::unexpected(manifest.error());
   std::string id;
-  if (manifest->contains("config")) id = text_in((*manifest)["config"], "digest");
+  if (manifest->contains("config")) id = json_member::text((*manifest)["config"], "digest");
   if (id.empty())
     co_return fail(ErrorCode::runner, fmt::format("image {}: its manifest names no config", image));
   const Result<Json> config = co_await content(calls, client, id);

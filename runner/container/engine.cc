@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_member.h"
 #include "common/base/split.h"
 #include "runner/job/environment.h"
-#include "runner/streams/json_text.h"
 
 namespace sortie::runner::container {
 namespace {
@@ -93,15 +93,15 @@ bool read_info(const Json& info, EngineFacts& facts) {
   if (!info.is_object()) return false;
   if (info.contains("host")) {
     facts.client.engine = Engine::podman;
-    if (info.contains("version")) facts.version = text_in(info["version"], "Version");
+    if (info.contains("version")) facts.version = json_member::text(info["version"], "Version");
     const Json& host = info["host"];
     facts.rootless =
         host.is_object() && host.contains("security") && is_true(host["security"], "rootless");
-    if (info.contains("store")) facts.root = text_in(info["store"], "graphRoot");
+    if (info.contains("store")) facts.root = json_member::text(info["store"], "graphRoot");
     return true;
   }
-  facts.version = text_in(info, "ServerVersion");
-  facts.root = text_in(info, "DockerRootDir");
+  facts.version = json_member::text(info, "ServerVersion");
+  facts.root = json_member::text(info, "DockerRootDir");
   if (info.contains("SecurityOptions") && info["SecurityOptions"].is_array())
     for (const Json& option : info["SecurityOptions"]) {
       const std::string text = option.is_string() ? option.get<std::string>() : std::string();

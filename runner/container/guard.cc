@@ -11,6 +11,7 @@
 #include <chrono>
 #include <optional>
 
+#include "common/base/c_strings.h"
 #include "runner/cleanup/folder_lock.h"
 #include "runner/cleanup/shared_memory.h"
 #include "runner/process/keeper.h"
@@ -37,10 +38,7 @@ bool run(const std::vector<std::string>& argv) {
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    std::vector<char*> words;
-    for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-    words.push_back(nullptr);
-    ::execv(words[0], words.data());
+    ::execv(argv.front().c_str(), c_strings(argv).data());
     ::_exit(127);
   }
   const auto deadline = Clock::now() + kCommandLimit;

@@ -8,7 +8,6 @@
 #include "common/base/heap.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
-#include "runner/files/user_path.h"
 
 namespace sortie::runner {
 namespace {

@@ -10,7 +10,6 @@
 #include <memory>
 #include <ranges>
 
-#include "common/base/printable.h"
 #include "common/files/entry_path.h"
 #include "runner/files/user_path.h"
 

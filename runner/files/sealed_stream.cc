@@ -7,7 +7,6 @@
 #include <boost/asio/write.hpp>
 #include <string_view>
 
-#include "common/base/check.h"
 #include "common/wire/codec.h"
 #include "runner/streams/wakeup.h"
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/c_strings.h"
 #include "common/base/fd.h"
 #include "common/base/pipe.h"
 #include "common/base/process_status.h"
@@ -22,13 +23,6 @@
 
 namespace sortie::runner {
 namespace {
-
-std::vector<char*> c_strings(const std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
 
 /// Runs in the child, a direct child of the runner that dies with it.
 [[noreturn]] void become_helper(const std::string& path, const std::vector<std::string>& argv,

@@ -9,6 +9,7 @@
 
 #include "common/asio/spawn.h"
 #include "common/base/boot_clock.h"
+#include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/container/inside.h"
@@ -16,7 +17,6 @@
 #include "runner/job/environment.h"
 #include "runner/memory/memory_folder.h"
 #include "runner/process/cgroup.h"
-#include "runner/process/process_tree.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {

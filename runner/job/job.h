@@ -40,9 +40,6 @@
 
 namespace sortie::runner {
 
-/// Exit codes of a rank that could not be started, as in shells.
-inline constexpr std::uint32_t kExitNotRunnable = 126, kExitNotFound = 127;
-
 class Job {
  public:
   /// `spec` has passed check_job(). `link` and `defaults` must outlive the job. `keeper` is used

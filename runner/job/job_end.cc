@@ -12,6 +12,7 @@
 
 #include "common/asio/spawn.h"
 #include "common/base/boot_clock.h"
+#include "common/base/exit_code.h"
 #include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"

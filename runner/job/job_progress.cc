@@ -1,7 +1,6 @@
 // The part of Job that tracks the progress of ranks and collects stacks of ranks that hang.
 #include <algorithm>
 
-#include "common/asio/spawn.h"
 #include "common/base/log.h"
 #include "runner/job/job.h"
 #include "runner/progress/stacks.h"

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <vector>
 
+#include "common/base/c_strings.h"
+#include "common/base/exit_code.h"
 #include "runner/mpi/mpi_program.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
@@ -16,18 +18,11 @@
 namespace sortie::runner {
 namespace {
 
-std::vector<char*> pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
 /// Tries every candidate as execvp does: skips missing ones, remembers one that may not be
 /// executed, and passes a text without #! to /bin/sh. Returns the errno that explains the failure.
 int try_candidates(const HeldSpec& spec) {
-  std::vector<char*> argv = pointers(spec.argv);
-  const std::vector<char*> env = pointers(spec.env);
+  const std::vector<char*> argv = c_strings(spec.argv);
+  const std::vector<char*> env = c_strings(spec.env);
   int reason = ENOENT;
   for (const std::string& path : spec.candidates) {
     if (spec.refuse_mpi && ::access(path.c_str(), X_OK) == 0)
@@ -37,7 +32,7 @@ int try_candidates(const HeldSpec& spec) {
     if (errno == ENOEXEC) {
       std::vector<std::string> shell = {"/bin/sh", path};
       shell.insert(shell.end(), spec.argv.begin() + 1, spec.argv.end());
-      ::execve("/bin/sh", pointers(shell).data(), env.data());
+      ::execve("/bin/sh", c_strings(shell).data(), env.data());
     }
     if (errno == ENOENT || errno == ENOTDIR) continue;
     reason = errno;
@@ -52,14 +47,14 @@ void begin_child(pid_t keeper) {
   ::setsid();
   // If keeper and runner are killed together, at least the process itself dies too.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != keeper) ::_exit(127);
+  if (::getppid() != keeper) ::_exit(kExitNotFound);
 }
 
 void exec_child(const HeldSpec& spec, int error_fd, int control) {
   if (!spec.cgroup.empty()) cgroup::join(spec.cgroup);
   if (spec.announce) {
     const KeeperReport here{.kind = KeeperReport::Kind::announced};
-    if (::send(control, &here, sizeof here, MSG_NOSIGNAL) < 0) ::_exit(127);
+    if (::send(control, &here, sizeof here, MSG_NOSIGNAL) < 0) ::_exit(kExitNotFound);
   }
   const int input = spec.stdin_fd >= 0 ? spec.stdin_fd : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(input, 0);
@@ -71,8 +66,8 @@ void exec_child(const HeldSpec& spec, int error_fd, int control) {
   if (!spec.cpus.empty()) cpu::confine_to(spec.cpus);
   restore(spec.defaults);
   const int reason = try_candidates(spec);
-  if (::write(error_fd, &reason, sizeof reason) < 0) ::_exit(126);
-  ::_exit(127);
+  if (::write(error_fd, &reason, sizeof reason) < 0) ::_exit(kExitNotRunnable);
+  ::_exit(kExitNotFound);
 }
 
 }  // namespace sortie::runner

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runner/streams/json_text.h"
+#include "common/base/json_member.h"
 
 namespace sortie::runner {
 namespace {
@@ -26,7 +26,7 @@ bool take_number(const nlohmann::json& object, const char* key, std::uint64_t& v
 LineKind read_progress_line(std::string_view line, ProgressLine& progress) {
   if (line.size() > kMaxProgressBytes || !line.contains("\"progress\"")) return LineKind::event;
   const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (text_in(json, "type") != "progress") return LineKind::event;
+  if (json_member::text(json, "type") != "progress") return LineKind::event;
   ProgressLine read;
   const bool numbers = json.contains("step") && take_number(json, "step", read.step) &&
                        take_number(json, "sequence", read.sequence) &&
@@ -34,7 +34,7 @@ LineKind read_progress_line(std::string_view line, ProgressLine& progress) {
                        take_number(json, "own_us", read.own_us);
   if (!numbers) return LineKind::broken;
   if (json.contains("section")) {
-    const auto section = training::section_of(text_in(json, "section"));
+    const auto section = training::section_of(json_member::text(json, "section"));
     if (!section) return LineKind::broken;
     read.section = *section;
   }

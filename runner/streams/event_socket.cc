@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_member.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
-#include "runner/streams/json_text.h"
 
 namespace sortie::runner {
 namespace {
@@ -31,7 +31,7 @@ bool is_valid_text(std::string_view text) {
 bool asks_for_answers(std::string_view line) {
   constexpr std::size_t kLongest = 256;
   if (line.size() > kLongest || line.find("listen") == std::string_view::npos) return false;
-  return text_in(nlohmann::json::parse(line, nullptr, false), "type") == "listen";
+  return json_member::text(nlohmann::json::parse(line, nullptr, false), "type") == "listen";
 }
 
 }  // namespace

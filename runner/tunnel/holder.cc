@@ -21,10 +21,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "common/base/atomic_file.h"
 #include "common/base/exit_code.h"
+#include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "runner/process/process_tree.h"
-#include "runner/streams/json_text.h"
 #include "runner/tunnel/holder_orders.h"
 #include "runner/tunnel/link_device.h"
 #include "runner/tunnel/tool.h"
@@ -83,7 +83,7 @@ void remove_dead_sockets() {
 }
 
 bool say(const Json& answer) {
-  std::string line = answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::string line = json_text(answer) + "\n";
   for (std::string_view left = line; !left.empty();) {
     const ssize_t count = ::write(1, left.data(), left.size());
     if (count <= 0) return false;
@@ -129,7 +129,7 @@ class Holder {
   Json greeting() const { return {{"key", keys_.open}, {"via", via_}}; }
 
   Json answer(const Json& order) {
-    const std::string what = text_in(order, "do");
+    const std::string what = json_member::text(order, "do");
     if (what == "up") {
       const Result<> done = up(order);
       return done ? Json{{"up", true}} : error_json(done.error());

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "runner/streams/json_text.h"
+#include "common/base/json_member.h"
 
 namespace sortie::runner::tunnel {
 using Json = nlohmann::json;
@@ -20,7 +20,7 @@ Result<std::int64_t> number_within(const Json& object, const char* key, std::int
 Result<UpOrder> read_up_order(const Json& order) {
   if (!order.is_object()) return fail(ErrorCode::protocol, "tunnel: no object");
   UpOrder up;
-  up.address = text_in(order, "address");
+  up.address = json_member::text(order, "address");
   SORTIE_ASSIGN_OR_RETURN(const auto prefix, number_within(order, "prefix", 8, 30));
   SORTIE_ASSIGN_OR_RETURN(const auto mtu, number_within(order, "mtu", kLeastMtu, kMostMtu));
   SORTIE_ASSIGN_OR_RETURN(const auto port, number_within(order, "port", 1, 65535));
@@ -33,8 +33,8 @@ Result<UpOrder> read_up_order(const Json& order) {
     return fail(ErrorCode::protocol, "tunnel: no list of peers");
   for (const Json& object : *peers) {
     Peer peer;
-    peer.key = text_in(object, "key");
-    peer.endpoint = text_in(object, "endpoint");
+    peer.key = json_member::text(object, "key");
+    peer.endpoint = json_member::text(object, "endpoint");
     if (!object.is_object()) return fail(ErrorCode::protocol, "tunnel: a peer that is no object");
     if (object.contains("keepalive")) {
       SORTIE_ASSIGN_OR_RETURN(const auto seconds, number_within(object, "keepalive", 0, 65535));

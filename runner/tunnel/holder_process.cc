@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "common/asio/spawn.h"
+#include "common/base/c_strings.h"
 #include "common/base/fd.h"
+#include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "runner/process/process_tree.h"
-#include "runner/streams/json_text.h"
 #include "runner/tunnel/link_device.h"
 #include "runner/tunnel/tool.h"
 
@@ -43,10 +45,7 @@ std::string own_program() {
   cloexec_all_descriptors();
   if (::chdir("/") != 0) ::_exit(127);
   restore(defaults);
-  std::vector<char*> words;
-  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  ::execv(words[0], words.data());
+  ::execv(argv.front().c_str(), c_strings(argv).data());
   ::_exit(127);
 }
 
@@ -93,7 +92,7 @@ asio::awaitable<void> HolderProcess::listen() {
     if (error) break;
     Json answer = Json::parse(buffer.substr(0, count), nullptr, /*allow_exceptions=*/false);
     buffer.erase(0, count);
-    if (const std::string why = text_in(answer, "lost"); !why.empty()) {
+    if (const std::string why = json_member::text(answer, "lost"); !why.empty()) {
       if (started_ && !ending_ && on_lost)
         std::exchange(on_lost, nullptr)({ErrorCode::runner, "the tunnel is gone: " + why});
       continue;
@@ -126,8 +125,8 @@ asio::awaitable<Result<Json>> HolderProcess::next_answer(milliseconds limit) {
                        : "tunnel: the process that should hold it has ended");
   Json answer = std::move(answers_.front());
   answers_.pop_front();
-  if (const std::string why = text_in(answer, "error"); !why.empty())
-    co_return fail(text_in(answer, "code") == error_code_name(ErrorCode::unsupported)
+  if (const std::string why = json_member::text(answer, "error"); !why.empty())
+    co_return fail(json_member::text(answer, "code") == error_code_name(ErrorCode::unsupported)
                        ? ErrorCode::unsupported
                        : ErrorCode::runner,
                    "tunnel: " + why);
@@ -147,7 +146,7 @@ asio::awaitable<Result<Json>> HolderProcess::start(std::string name,
 
 asio::awaitable<Result<Json>> HolderProcess::ask(Json order) {
   const auto self = shared_from_this();
-  const std::string line = order.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string line = json_text(order) + "\n";
   const auto [error, count] = co_await asio::async_write(socket_, asio::buffer(line), kToken);
   if (error) co_return fail(ErrorCode::lost, "tunnel: its holder is gone");
   co_return co_await next_answer(kAnswerLimit);

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "common/base/c_strings.h"
 #include "common/base/pipe.h"
 #include "common/base/printable.h"
 #include "common/base/process_status.h"
@@ -46,11 +47,8 @@ constexpr std::string_view kFolders =
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
-  std::vector<char*> words;
-  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
   for (const std::string& entry : variables) ::putenv(const_cast<char*>(entry.c_str()));
-  ::execv(words[0], words.data());
+  ::execv(argv.front().c_str(), c_strings(argv).data());
   ::_exit(127);
 }
 

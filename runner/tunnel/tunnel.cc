@@ -10,8 +10,9 @@
 
 #include "common/asio/spawn.h"
 #include "common/base/atomic_file.h"
+#include "common/base/json_member.h"
+#include "common/base/json_text.h"
 #include "common/base/log.h"
-#include "runner/streams/json_text.h"
 #include "runner/tunnel/holder_orders.h"
 #include "runner/tunnel/link_device.h"
 
@@ -108,7 +109,7 @@ Result<> Tunnel::take(const std::string& text) {
 
 asio::awaitable<void> Tunnel::carry_out(Json order) {
   const auto self = shared_from_this();
-  const std::string what = text_in(order, "do");
+  const std::string what = json_member::text(order, "do");
   Answer answer = fail(ErrorCode::protocol, "TunnelOrder: unknown, or out of order");
   if (what == "open" && !holder_)
     answer = co_await open(std::move(order));
@@ -124,7 +125,7 @@ asio::awaitable<void> Tunnel::carry_out(Json order) {
     co_return;
   }
   (*answer)["part"] = what;
-  link_.send(wire::TunnelReport{answer->dump(-1, ' ', false, Json::error_handler_t::replace)});
+  link_.send(wire::TunnelReport{json_text(*answer)});
 }
 
 /// Binds the port `wanted` or one of the following ones; tries `tries` ports in total.
@@ -148,10 +149,11 @@ Result<> Tunnel::take_port(std::uint16_t wanted, int tries) {
 }
 
 asio::awaitable<Tunnel::Answer> Tunnel::open(Json order) {
-  const std::string name = text_in(order, "name");
+  const std::string name = json_member::text(order, "name");
   const auto port = number_within(order, "port", 1, 65535);
   const auto me = number_within(order, "me", 0, 65535);
-  if (!port || !me || !is_device_name(name) || !read_token(text_in(order, "token"), token_))
+  if (!port || !me || !is_device_name(name) ||
+      !read_token(json_member::text(order, "token"), token_))
     co_return fail(ErrorCode::protocol, "TunnelOrder: open: name, port, number or token");
   me_ = static_cast<std::uint16_t>(*me);
   name_ = name;
@@ -193,7 +195,7 @@ asio::awaitable<Tunnel::Answer> Tunnel::survey(Json order) {
 }
 
 asio::awaitable<Tunnel::Answer> Tunnel::raise(Json order) {
-  const std::string address = text_in(order, "address");
+  const std::string address = json_member::text(order, "address");
   outside_->close();
   outside_.reset();
   order["do"] = "up";

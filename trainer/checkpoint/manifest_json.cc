@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
+#include "common/base/json_text.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/storage/json_problem.h"
 
@@ -186,7 +187,7 @@ std::string to_json(const Manifest& manifest) {
                       {"step", manifest.origin->step},
                       {"folder", manifest.origin->folder}};
   if (!manifest.product_choices.empty()) root["product_choices"] = manifest.product_choices;
-  return root.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(root, 1) + "\n";
 }
 
 Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {

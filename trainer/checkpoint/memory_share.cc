@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_text.h"
 #include "common/base/log.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
@@ -154,7 +155,7 @@ Result<> seal_share(const fs::path& folder, const SealedShare& share) {
   const nlohmann::ordered_json root = {{"attempt", share.attempt},
                                        {"manifest", to_json(share.manifest)},
                                        {"shard", serialize(share.shard)}};
-  const std::string body = root.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string body = json_text(root);
   const fs::path path = seal_path(folder, share.name);
   // A unique name: a process that was killed here may have left such a file.
   const fs::path written =

@@ -11,6 +11,7 @@
 #include "common/base/atomic_file.h"
 #include "common/base/file_lock.h"
 #include "common/base/host_name.h"
+#include "common/base/json_text.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/small_file.h"
@@ -41,7 +42,7 @@ std::string to_text(const Owner& owner) {
                                        {"token", owner.token},
                                        {"host", owner.host},
                                        {"pid", owner.pid}};
-  return root.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(root) + "\n";
 }
 
 Owner parse_owner(std::string_view text) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_text.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/manifest.h"
@@ -109,7 +110,7 @@ Result<> write_rollbacks(const fs::path& save_dir, const RollbackFile& file) {
   const OrderedJson root = {{"format", kRollbackFormat},
                             {"lineage", file.lineage},
                             {"rollbacks", to_json(file.rollbacks)}};
-  const std::string text = root.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  const std::string text = json_text(root, 1) + "\n";
   const fs::path written = save_dir / fmt::format(".tmp-rollbacks.{}", new_lineage());
   SORTIE_TRY(write_small_file(written, text));
   SORTIE_TRY(file_ops::rename_path(written, save_dir / kRollbackFile));
@@ -133,7 +134,7 @@ std::vector<Rollback> rollbacks_from(const Manifest& manifest,
 }
 
 std::string to_json_text(const std::vector<Rollback>& rollbacks) {
-  return to_json(rollbacks).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return json_text(to_json(rollbacks));
 }
 
 Result<std::vector<Rollback>> parse_rollbacks(std::string_view text, std::string_view where) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/exit_code.h"
+#include "common/base/json_text.h"
 #include "common/config/describe.h"
 #include "common/config/saved.h"
 #include "trainer/checkpoint/find.h"
@@ -215,7 +216,7 @@ Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
     const auto best = best_of(entries).entry;
     for (auto it = entries.begin(); it != entries.end(); ++it)
       list.push_back(to_json(*it, it == best));
-    fmt::print("{}\n", list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(list, 2));
   } else {
     print_table(entries, depth == CheckDepth::files ? "verified" : "committed");
   }

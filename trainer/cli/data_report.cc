@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/elapsed.h"
+#include "common/base/json_text.h"
 #include "common/base/printable.h"
 #include "common/base/quantity.h"
 #include "common/config/text.h"
@@ -73,8 +74,7 @@ void print_build(const BuildResult& result, const BuildOptions& options, double 
 void print_inspection(std::string_view prefix, const Inspection& inspection,
                       const Tokenizer* tokenizer, bool json) {
   if (json) {
-    fmt::print("{}\n", to_json(prefix, inspection, tokenizer)
-                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(to_json(prefix, inspection, tokenizer), 2));
     return;
   }
   fmt::print("{}: {}, {} ({}), .bin {}, .idx {}\n", prefix,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/cpu/topology.h"
 #include "trainer/cli/report.h"
 #include "trainer/loop/compute_device.h"
@@ -106,8 +107,7 @@ void print_devices(const Devices& found, bool only_cpu) {
 Result<> show_devices(bool as_json, bool only_cpu) {
   SORTIE_ASSIGN_OR_RETURN(const Devices found, find_devices(only_cpu));
   if (as_json)
-    fmt::print("{}\n",
-               devices_json(found).dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+    fmt::print("{}\n", json_text(devices_json(found)));
   else
     print_devices(found, only_cpu);
   return {};

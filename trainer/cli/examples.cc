@@ -3,8 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "common/base/check.h"
-
 namespace sortie::trainer {
 namespace {
 

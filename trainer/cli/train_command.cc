@@ -123,18 +123,15 @@ void tell_notes(const std::vector<std::string>& notes, EventSink& events) {
   }
 }
 
-Result<> train(const std::string& config_path, RankEnd& end) {
-  std::signal(SIGUSR1, SIG_IGN);  // requests a save; before the first step there is nothing to save
-  SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
-  end.set_rank(rank);
-  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
-  end.set_events(std::move(events));
-  std::unique_ptr<ProgressReporter> reporter;
-  if (!rank.socket_path.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(
-        reporter, ProgressReporter::start(rank.socket_path, *rank.marks, file_ops::operations));
-  }
-  const std::string path = config_path.empty() ? rank.config_path : config_path;
+struct RankJob {
+  config::JobConfig job;
+  config::JobConfig told;  // the same on every host, unlike the paths of staged files in `job`
+  std::optional<outer::Site> site;
+};
+
+/// Reads the config, checks it and resolves its paths. Sets the number of threads of `rank` if the
+/// config does.
+Result<RankJob> load_rank_job(const std::string& path, RankContext& rank) {
   if (path.empty())
     return fail(ErrorCode::usage,
                 "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run "
@@ -149,15 +146,31 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   std::error_code ignored;
   const char* home = std::getenv("HOME");
   config::resolve_paths(job, std::filesystem::current_path(ignored).string(), home ? home : "/");
-  const config::JobConfig told = job;  // the same on every host, unlike the paths of staged files
+  config::JobConfig told = job;
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
   if (rank.sites > 0 && rank.socket_path.empty())
     return fail(ErrorCode::config,
                 "SORTIE_SITES: without SORTIE_SOCKET there is no coordinator of rounds; start "
                 "the job with `sortie run`");
-  const std::optional<outer::Site> site = site_of_rank(job, rank);
-  job = job_of_site(std::move(job), rank);
+  std::optional<outer::Site> site = site_of_rank(job, rank);
+  return RankJob{job_of_site(std::move(job), rank), std::move(told), std::move(site)};
+}
+
+Result<> train(const std::string& config_path, RankEnd& end) {
+  std::signal(SIGUSR1, SIG_IGN);  // requests a save; before the first step there is nothing to save
+  SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
+  end.set_rank(rank);
+  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
+  end.set_events(std::move(events));
+  std::unique_ptr<ProgressReporter> reporter;
+  if (!rank.socket_path.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(
+        reporter, ProgressReporter::start(rank.socket_path, *rank.marks, file_ops::operations));
+  }
+  const std::string path = config_path.empty() ? rank.config_path : config_path;
+  SORTIE_ASSIGN_OR_RETURN(RankJob loaded, load_rank_job(path, rank));
+  config::JobConfig& job = loaded.job;
   log::debug("config {}: rank {} of {}, {} threads", path, rank.rank, rank.world_size,
              rank.threads);
 
@@ -192,7 +205,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   rank.marks->count_collectives(end.communicator().begun(),
                                 long_wait_between_devices(end.communicator()));
   SORTIE_TRY(resolve_epochs(job, batch.plan, *data.training, rank.sites));
-  SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *data.training,
+  SORTIE_TRY(end.shared(check_start(end.communicator(), rank, loaded.told, build, *data.training,
                                     data.validation_sets, cpu, rank.compute, precision)));
   SORTIE_TRY(end.shared(
       share_failure(end.communicator(), rank, check_room(job, batch.plan, rank, precision, end))));
@@ -205,7 +218,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *data.training,
                   data.validation_sets, cpu, precision, build);
   trainer.set_tokenizer(std::move(tokenizer));
-  if (site) trainer.set_site(*site);
+  if (loaded.site) trainer.set_site(*loaded.site);
   end.set_last_save([&] { return trainer.save_last(); });
   const Result<> outcome = end.guard([&]() -> Result<> {
     SORTIE_TRY(trainer.check_own());

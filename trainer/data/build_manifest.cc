@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_text.h"
 #include "trainer/storage/json_problem.h"
 
 namespace sortie::trainer {
@@ -37,7 +38,7 @@ std::string to_json(const BuildManifest& manifest) {
                       {"left_out_bytes", manifest.left_out_bytes},
                       {"parts", parts}};
   if (manifest.eod_id) root["eod_id"] = *manifest.eod_id;
-  return root.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(root, 2) + "\n";
 }
 
 Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where) {

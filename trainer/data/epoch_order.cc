@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 namespace {
 
 /// Distinct keys for the two shuffles of an epoch.
 std::uint64_t shuffle_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t purpose) {
-  return mix64(mix64(mix64(seed) + epoch) + purpose);
+  return random_bits(random_bits(random_bits(seed) + epoch) + purpose);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "common/base/check.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 
@@ -21,8 +22,9 @@ std::uint64_t Permutation::operator()(std::uint64_t index) const {
     std::uint64_t low = value & ((std::uint64_t{1} << low_bits_) - 1);
     std::uint64_t high = value >> low_bits_;
     for (std::uint64_t round = 0; round < kRounds; round += 2) {
-      high ^= mix64(key_ + mix64(low + (round << 32))) >> (64 - high_bits_);
-      if (low_bits_ > 0) low ^= mix64(key_ + mix64(high + ((round + 1) << 32))) >> (64 - low_bits_);
+      high ^= random_bits(key_ + random_bits(low + (round << 32))) >> (64 - high_bits_);
+      if (low_bits_ > 0)
+        low ^= random_bits(key_ + random_bits(high + ((round + 1) << 32))) >> (64 - low_bits_);
     }
     value = (high << low_bits_) | low;
   } while (value >= size_);

@@ -27,12 +27,4 @@ class Permutation {
   int high_bits_ = 0;
 };
 
-/// The 64-bit finaliser of splitmix64: every input bit reaches every output bit.
-constexpr std::uint64_t mix64(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 }  // namespace sortie::trainer

@@ -5,6 +5,7 @@
 #include "trainer/hf/config_json.h"
 #include "trainer/hf/export_assets.h"
 #include "trainer/hf/import.h"
+#include "trainer/storage/make_folder.h"
 
 namespace sortie::trainer {
 namespace {
@@ -143,8 +144,7 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& folde
   fs::path work = out;
   work += ".tmp";
   fs::remove_all(work, error);
-  fs::create_directories(work, error);
-  if (error) return std::unexpected(os_error(error.value(), work.string()));
+  SORTIE_TRY(make_folder(work));
   const auto fill = [&]() -> Result<> {
     SORTIE_TRY(write_weights(found, types, work, options));
     SORTIE_TRY(export_assets(opened, config, work));

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_text.h"
 #include "trainer/tokenizer/spm_json.h"
 #include "trainer/tokenizer/stored_tokenizer.h"
 
@@ -19,7 +20,7 @@ using Json = nlohmann::json;
 Result<> add(const fs::path& path, const Json& json) {
   std::error_code ignored;
   if (fs::exists(path, ignored)) return {};
-  return write_file_atomic(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return write_file_atomic(path, json_text(json, 2) + "\n");
 }
 
 Result<Json> read_object(const fs::path& path) {
@@ -42,7 +43,7 @@ Result<> change(const fs::path& path, bool must_be, const std::function<void(Jso
     return {};
   }
   set(json);
-  return write_file_atomic(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return write_file_atomic(path, json_text(json, 2) + "\n");
 }
 
 /// Returns the ids in a value of eos_token_id.

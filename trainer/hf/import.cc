@@ -13,6 +13,7 @@
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/checkpoint/weight_types.h"
+#include "trainer/storage/make_folder.h"
 
 namespace sortie::trainer {
 namespace {
@@ -21,13 +22,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kTensorNotes = "tensors.json";
-
-Result<> make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) return std::unexpected(os_error(error.value(), folder.string()));
-  return {};
-}
 
 Result<> write_import_notes(const OpenedModel& opened, const fs::path& folder) {
   const fs::path notes = folder / kHfNotes;

@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "common/base/atomic_file.h"
 #include "common/config/saved.h"
 #include "trainer/checkpoint/open_checkpoint.h"
 #include "trainer/checkpoint/weight_types.h"

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "common/base/json_text.h"
 #include "trainer/loop/world.h"
 #include "trainer/metrics/launcher_store.h"
 #include "trainer/parallel/rank_set.h"
@@ -26,15 +27,10 @@ std::string device_key(std::size_t rank) {
   return fmt::format("device/{}", rank);
 }
 
-std::string dumped(const nlohmann::json& json) {
-  // Texts of drivers may not be UTF-8, or be cut within a character.
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 std::string text_of(const DeviceClaim& claim) {
-  return dumped({{"host", claim.host},
-                 {"device", claim.device},
-                 {"why_cpu", claim.why_cpu.substr(0, kMostReasonBytes)}});
+  return json_text(nlohmann::json{{"host", claim.host},
+                                  {"device", claim.device},
+                                  {"why_cpu", claim.why_cpu.substr(0, kMostReasonBytes)}});
 }
 
 DeviceClaim parse_claim(const std::string& text) {
@@ -131,7 +127,7 @@ Result<std::string> compare_by_launcher(const RankContext& rank, const DeviceCla
   const std::string difference = device_difference(claims, true);
   nlohmann::json verdict;
   verdict["difference"] = difference.substr(0, kMostVerdictBytes);
-  SORTIE_TRY(store.put(kVerdictKey, dumped(verdict), limit));
+  SORTIE_TRY(store.put(kVerdictKey, json_text(verdict), limit));
   return difference;
 }
 

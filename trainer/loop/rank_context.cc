@@ -5,21 +5,16 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 
+#include "common/base/environment.h"
 #include "common/base/host_name.h"
 
 namespace sortie::trainer {
 namespace {
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 Result<int> number(const char* name, int missing, int low, int high) {
-  const std::string text = environment(name);
+  const std::string text = environment_variable(name);
   if (text.empty()) return missing;
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -51,18 +46,18 @@ Result<RankContext> rank_context_from_environment() {
   SORTIE_ASSIGN_OR_RETURN(context.timed_products, number("SORTIE_TIMED_PRODUCTS", 8, 1, 64));
   SORTIE_ASSIGN_OR_RETURN(context.sites, number("SORTIE_SITES", 0, 0, kMaxRanks));
   SORTIE_ASSIGN_OR_RETURN(context.site_index, number("SORTIE_SITE_INDEX", 0, 0, kMaxRanks));
-  context.site = environment("SORTIE_SITE");
+  context.site = environment_variable("SORTIE_SITE");
   if (context.sites > 0 && context.site.empty())
     return fail(ErrorCode::config,
                 "environment: SORTIE_SITES is set and SORTIE_SITE is not: the name of this rank's "
                 "site is expected");
-  context.host = environment("SORTIE_HOST");
+  context.host = environment_variable("SORTIE_HOST");
   if (context.host.empty()) context.host = host_name();
-  context.run_id = environment("SORTIE_RUN_ID");
-  context.config_path = environment("SORTIE_CONFIG");
-  context.socket_path = environment("SORTIE_SOCKET");
-  context.forward_path = environment("SORTIE_FORWARD");
-  context.memory_folder = environment("SORTIE_MEMORY");
+  context.run_id = environment_variable("SORTIE_RUN_ID");
+  context.config_path = environment_variable("SORTIE_CONFIG");
+  context.socket_path = environment_variable("SORTIE_SOCKET");
+  context.forward_path = environment_variable("SORTIE_FORWARD");
+  context.memory_folder = environment_variable("SORTIE_MEMORY");
   return context;
 }
 

@@ -1,6 +1,5 @@
 #include "trainer/loop/trainer.h"
 
-#include <dnnl.h>
 #include <fmt/core.h>
 #include <gnu/libc-version.h>
 
@@ -12,9 +11,10 @@
 
 #include "common/base/elapsed.h"
 #include "common/base/log.h"
-#include "common/config/forms.h"
+#include "common/config/mesh.h"
 #include "trainer/loop/product_choice.h"
 #include "trainer/loop/replica_check.h"
+#include "trainer/ops/onednn_version.h"
 #include "trainer/planning/fp8_rules.h"
 
 namespace sortie::trainer {
@@ -28,8 +28,7 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
                    const std::string& build) {
   BitFacts facts;
   facts.isa = cpu.isa;
-  const dnnl_version_t& onednn = *dnnl_version();
-  facts.onednn = fmt::format("{}.{}.{} {}", onednn.major, onednn.minor, onednn.patch, onednn.hash);
+  facts.onednn = ops::onednn_version();
   facts.mpi = communicator.library();
   facts.libm = fmt::format("glibc {}", gnu_get_libc_version());
   facts.data = training.fingerprint();

@@ -5,6 +5,7 @@
 
 #include "common/config/mesh.h"
 #include "trainer/loop/stream_progress.h"
+#include "trainer/nn/shares.h"
 #include "trainer/planning/fp8_rules.h"
 #include "trainer/planning/part_parameters.h"
 #include "trainer/random/random.h"
@@ -73,8 +74,7 @@ Result<> TrainingStep::prepare() {
 }
 
 void TrainingStep::allocate(DType precision) {
-  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
-  store_.finalize(context_, precision, layout_.replicas().size() * kShardUnit,
+  store_.finalize(context_, precision, layout_.replicas().size() * kLineElements,
                   /*with_optimizer=*/true);
   optimizer_.begin(context_, layout_);
   gate_.allocate(context_);

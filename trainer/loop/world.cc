@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <random>
 
+#include "common/base/environment.h"
 #include "common/base/host_name.h"
 #include "trainer/loop/launcher_inquiry.h"
 #include "trainer/metrics/launcher_store.h"
@@ -19,11 +19,6 @@ namespace sortie::trainer {
 namespace {
 
 constexpr const char* kWorldKey = "world";
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 std::string new_secret() {
   std::random_device random;
@@ -62,7 +57,7 @@ Result<MeetingPlace> place_by_launcher(const RankContext& rank, Fd& listener,
                   "the launcher has not sent the address of rank 0: see what happened to rank 0"));
     return parse_place(text);
   }
-  MeetingPlace place{variable("MASTER_ADDR"), 0, new_secret()};
+  MeetingPlace place{environment_variable("MASTER_ADDR"), 0, new_secret()};
   if (place.host.empty()) place.host = host_name();  // an address, unlike rank.host
   SORTIE_ASSIGN_OR_RETURN(listener, listen_for_ranks(place.port));
   SORTIE_TRY(store.put(kWorldKey, text_of(place), limit));
@@ -70,13 +65,14 @@ Result<MeetingPlace> place_by_launcher(const RankContext& rank, Fd& listener,
 }
 
 Result<MeetingPlace> place_by_environment(const RankContext& rank, Fd& listener) {
-  auto place = parse_place(variable("MASTER_ADDR") + " " + variable("MASTER_PORT") + " ");
+  auto place = parse_place(environment_variable("MASTER_ADDR") + " " +
+                           environment_variable("MASTER_PORT") + " ");
   if (!place || place->host.empty() || place->port == 0)
     return fail(
         ErrorCode::config,
         fmt::format("environment: MASTER_ADDR='{}' MASTER_PORT='{}': the address and a free "
                     "port of rank 0 are expected; `sortie run` needs neither",
-                    variable("MASTER_ADDR"), variable("MASTER_PORT")));
+                    environment_variable("MASTER_ADDR"), environment_variable("MASTER_PORT")));
   if (rank.rank == 0) {
     SORTIE_ASSIGN_OR_RETURN(listener, listen_for_ranks(place->port));
   }
@@ -103,7 +99,7 @@ RunPlace place_of(const RankContext& rank) {
 
 /// Whether Open MPI's mpirun has started this process as a rank of this job.
 bool started_by_mpirun(const RankContext& rank) {
-  return variable("OMPI_COMM_WORLD_SIZE") == std::to_string(rank.world_size);
+  return environment_variable("OMPI_COMM_WORLD_SIZE") == std::to_string(rank.world_size);
 }
 
 }  // namespace
@@ -124,8 +120,9 @@ Result<std::unique_ptr<Communicator>> meet_before_world(const std::string& wante
   if (wanted != "auto" || rank.world_size == 1 || !rank.socket_path.empty()) return nullptr;
   if (started_by_mpirun(rank)) return make_mpi_communicator(rank.rank, rank.world_size);
   // Another launcher of MPI programs, as srun: ranks without GPUs need no MASTER_ADDR.
-  if (!variable("PMIX_RANK").empty()) return nullptr;
-  if (variable("MASTER_ADDR").empty() || variable("MASTER_PORT").empty()) return nullptr;
+  if (!environment_variable("PMIX_RANK").empty()) return nullptr;
+  if (environment_variable("MASTER_ADDR").empty() || environment_variable("MASTER_PORT").empty())
+    return nullptr;
   return make_tcp_world(rank);
 }
 

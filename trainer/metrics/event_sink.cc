@@ -14,6 +14,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
+
 namespace sortie::trainer {
 namespace {
 constexpr std::size_t kMaxPendingBytes = 1u << 20;
@@ -41,8 +43,7 @@ Result<EventSink> EventSink::open(const std::string& socket_path) {
 void EventSink::send(const nlohmann::json& event) {
   if (!socket_) return;
   // NaN and Inf become null in JSON; "replace" keeps any path or message printable.
-  const std::string line =
-      event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string line = json_text(event) + "\n";
   if (pending_.size() + line.size() > kMaxPendingBytes) {
     ++dropped_;
     return;

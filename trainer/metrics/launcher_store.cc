@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "common/base/json_text.h"
+
 namespace sortie::trainer {
 namespace {
 
@@ -68,7 +70,7 @@ LauncherStore::Question LauncherStore::question(const char* what, const std::str
   nlohmann::json line = {{"type", "store"}, {"number", ++number_}, {"do", what}, {"key", key}};
   if (value != nullptr) line["value"] = *value;
   // The text of a driver or of a path may not be UTF-8.
-  return {number_, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), {}};
+  return {number_, json_text(line), {}};
 }
 
 Result<> LauncherStore::put(const std::string& key, const std::string& value,

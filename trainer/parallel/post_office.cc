@@ -4,18 +4,9 @@
 
 #include <cstring>
 
+#include "trainer/random/random.h"
+
 namespace sortie::trainer {
-namespace {
-
-/// SplitMix64 (Steele et al. 2014): a function of its argument.
-std::uint64_t scrambled(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15ull;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-  return value ^ (value >> 31);
-}
-
-}  // namespace
 
 PostOffice::PostOffice(int size, const ThreadRankOptions& options)
     : options_(options), ranks_(static_cast<std::size_t>(size)) {
@@ -67,8 +58,8 @@ void PostOffice::send(int from, int to, int tag, std::span<const std::byte> byte
   }
   if (options_.on_send) options_.on_send(from, to, bytes.size());
   Rank& sender = ranks_[static_cast<std::size_t>(from)];
-  const std::uint64_t random =
-      scrambled(options_.seed ^ scrambled(static_cast<std::uint64_t>(from) << 32 | sender.sends++));
+  const std::uint64_t random = random_bits(
+      options_.seed ^ random_bits(static_cast<std::uint64_t>(from) << 32 | sender.sends++));
   Sent sent{bytes, {}, &message, {}};
   if ((random & 1) != 0) {  // as MPI does with short messages: the sender continues at once
     sent.copy.assign(bytes.begin(), bytes.end());

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/json_text.h"
 #include "trainer/parallel/rank_set.h"
 
 namespace sortie::trainer {
@@ -21,10 +22,6 @@ using nlohmann::json;
 constexpr std::array<std::string_view, 6> kPlaces = {"there",   "blocked", "queued",
                                                      "nowhere", "differs", "elsewhere"};
 constexpr std::size_t kMostTextBytes = 500;  // of a name, so that a question fits into the store
-
-std::string dumped(const json& members) {
-  return members.dump(-1, ' ', false, json::error_handler_t::replace);
-}
 
 /// Reads a member; another rank may have sent anything.
 template <class T>
@@ -109,14 +106,14 @@ std::string CollectiveName::text() const {
 }
 
 std::string WaitQuestion::to_text() const {
-  return dumped({{"rank", rank},
-                 {"group", collective.group.substr(0, kMostTextBytes)},
-                 {"first", collective.first},
-                 {"size", collective.size},
-                 {"operation", collective.operation.substr(0, kMostTextBytes)},
-                 {"number", collective.number},
-                 {"message", collective.message},
-                 {"failed", failed}});
+  return json_text(json{{"rank", rank},
+                        {"group", collective.group.substr(0, kMostTextBytes)},
+                        {"first", collective.first},
+                        {"size", collective.size},
+                        {"operation", collective.operation.substr(0, kMostTextBytes)},
+                        {"number", collective.number},
+                        {"message", collective.message},
+                        {"failed", failed}});
 }
 
 std::optional<WaitQuestion> WaitQuestion::parse(const std::string& text) {
@@ -132,8 +129,8 @@ std::optional<WaitQuestion> WaitQuestion::parse(const std::string& text) {
 }
 
 std::string WaitAnswer::to_text() const {
-  return dumped({{"place", kPlaces[static_cast<std::size_t>(place)]},
-                 {"text", text.substr(0, kMostTextBytes)}});
+  return json_text(json{{"place", kPlaces[static_cast<std::size_t>(place)]},
+                        {"text", text.substr(0, kMostTextBytes)}});
 }
 
 std::optional<WaitAnswer> WaitAnswer::parse(const std::string& text) {

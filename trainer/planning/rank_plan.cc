@@ -16,6 +16,7 @@
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/models/shape.h"
+#include "trainer/nn/shares.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/meta/planned_gpu.h"
 #include "trainer/optim/optimizer.h"
@@ -43,7 +44,6 @@ constexpr std::int64_t kMostReductionBytes = 32 * kMebibyte;
 /// allocator's; and NCCL's buffers per group of ranks, which are not measured.
 constexpr std::int64_t kGpuContextBytes = 540 * kMebibyte;
 constexpr std::int64_t kNcclGroupBytes = 256 * kMebibyte;
-constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as in TrainingStep
 
 /// Rejects sizes that are allowed separately but whose products overflow 64 bits, or whose list of
 /// parameters takes a minute to build.
@@ -118,7 +118,7 @@ class MetaRank {
     SORTIE_TRY(optimizer_.prepare(layout_));
     // With one micro-batch each copy is used only once; gathered weights are released after use.
     context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers());
-    store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
+    store_.finalize(context_, options_.dtype, layout_.replicas().size() * kLineElements,
                     /*with_optimizer=*/true);
     optimizer_.begin(context_, layout_);
     gate_.allocate(context_);

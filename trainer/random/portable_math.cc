@@ -6,12 +6,6 @@
 
 namespace sortie::trainer {
 
-double portable_log(double x) {
-  return uncontracted::log(x);
-}
-double portable_sin_of_turns(double turns) {
-  return uncontracted::sin_of_turns(turns);
-}
 double portable_cos_of_turns(double turns) {
   return uncontracted::cos_of_turns(turns);
 }

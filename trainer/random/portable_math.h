@@ -1,6 +1,6 @@
-// Logarithm, sine, cosine and powers with the same bits on every x86-64 CPU and with every libm:
-// for values that each rank computes for itself and that must be equal on all of them. A libm picks
-// its code by the CPU (with FMA or without), and may change from version to version.
+// Cosine and powers with the same bits on every x86-64 CPU and with every libm: for values that
+// each rank computes for itself and that must be equal on all of them. A libm picks its code by the
+// CPU (with FMA or without), and may change from version to version.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,7 @@
 
 namespace sortie::trainer {
 
-/// Natural logarithm of a normal number above 0.
-double portable_log(double x);
-/// Sine and cosine of 2 pi `turns`, for turns in [0, 1].
-double portable_sin_of_turns(double turns);
+/// Cosine of 2 pi `turns`, for turns in [0, 1].
 double portable_cos_of_turns(double turns);
 /// 2^x for x in [-1, 0].
 double portable_exp2(double x);

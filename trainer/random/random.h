@@ -9,12 +9,20 @@
 
 namespace sortie::trainer {
 
-/// 64 well-mixed bits. SplitMix64 finaliser (Steele, Lea & Flood 2014) over key and counter.
-SORTIE_HOST_DEVICE inline std::uint64_t random_bits(std::uint64_t key, std::uint64_t index) {
-  std::uint64_t z = key + 0x9e3779b97f4a7c15ull * (index + 1);
+/// SplitMix64's finaliser (Steele, Lea & Flood 2014): a bijection of 64 bits in which every bit of
+/// z changes every bit of the result. Maps 0 to 0.
+SORTIE_HOST_DEVICE constexpr std::uint64_t mix64(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
+}
+
+/// The increment of SplitMix64's counter.
+inline constexpr std::uint64_t kMixStep = 0x9e3779b97f4a7c15ull;
+
+/// 64 well-mixed bits: number `index` of the SplitMix64 sequence that starts at `key`.
+SORTIE_HOST_DEVICE constexpr std::uint64_t random_bits(std::uint64_t key, std::uint64_t index = 0) {
+  return mix64(key + kMixStep * (index + 1));
 }
 
 /// Uniform in (0, 1), never 0 or 1.

@@ -50,6 +50,7 @@ SORTIE_HOST_DEVICE inline Angle angle_of(double turns) {
   return {quarter & 3, (turns - 0.25 * quarter) * kTwoPi};
 }
 
+/// Natural logarithm of a normal number above 0.
 SORTIE_HOST_DEVICE inline double log(double x) {
   // x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2).
   std::uint64_t bits = 0;
@@ -73,6 +74,7 @@ SORTIE_HOST_DEVICE inline double log(double x) {
   return e * kLn2High - ((half - (s * (half + (odd + even)) + e * kLn2Low)) - f);
 }
 
+/// Sine and cosine of 2 pi `turns`, for turns in [0, 1].
 SORTIE_HOST_DEVICE inline double sin_of_turns(double turns) {
   const Angle angle = angle_of(turns);
   const double value = (angle.quarter & 1) ? cosine(angle.rest) : sine(angle.rest);

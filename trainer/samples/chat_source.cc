@@ -8,6 +8,7 @@
 
 #include "common/base/atomic_file.h"
 #include "trainer/data/ordered_pool.h"
+#include "trainer/random/random.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -168,7 +169,7 @@ void ChatSource::make_rows() {
     rows_ = pack_in_order(lengths, sequence_length_);
     return;
   }
-  const Permutation mixed(mix64(seed_), count);
+  const Permutation mixed(random_bits(seed_), count);
   std::vector<std::uint32_t> order(count);
   for (std::size_t i = 0; i < count; ++i) order[i] = static_cast<std::uint32_t>(mixed(i));
   rows_ = pack_tightly(lengths, order, sequence_length_);
@@ -203,7 +204,7 @@ Result<> ChatSource::sample(std::int64_t index, std::span<std::int32_t> tokens,
   if (shuffle_) {
     if (const std::int64_t epoch = index / count; epoch != epoch_) {
       epoch_ = epoch;
-      order_ = Permutation(mix64(seed_ + mix64(static_cast<std::uint64_t>(epoch))),
+      order_ = Permutation(random_bits(seed_ + random_bits(static_cast<std::uint64_t>(epoch))),
                            static_cast<std::uint64_t>(count));
     }
     at = static_cast<std::int64_t>(order_(static_cast<std::uint64_t>(at)));

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "common/base/check.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 
@@ -18,12 +19,9 @@ void Event::State::wait() {
   while (!poll()) std::this_thread::yield();
 }
 
-std::uint64_t WorkQueues::random() {  // SplitMix64 (Steele, Lea & Flood 2014)
-  state_ += 0x9e3779b97f4a7c15ull;
-  std::uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
+std::uint64_t WorkQueues::random() {
+  state_ += kMixStep;
+  return mix64(state_);
 }
 
 bool WorkQueues::Point::poll() {

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_text.h"
+#include "trainer/storage/make_folder.h"
 #include "trainer/storage/sha256.h"
 #include "trainer/tokenizer/tokenizer_json.h"
 
@@ -46,13 +48,6 @@ std::string vocabulary_of(const TokenizerId& id) {
   const auto tokenizer = make_tokenizer(id.name);
   if (!tokenizer || (*tokenizer)->model_hash() != id.sha256) return {};
   return vocabulary_hash(**tokenizer);
-}
-
-Result<> make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) return std::unexpected(os_error(error.value(), folder.string()));
-  return {};
 }
 
 Error damaged(const fs::path& file, std::string_view problem) {
@@ -143,8 +138,7 @@ Result<> write_tokenizer_files(const TokenizerFiles& files, const fs::path& fold
   if (files.eod_id) about["eod_id"] = *files.eod_id;
   if (files.form.special_tokens) about["add_special_tokens"] = *files.form.special_tokens;
   if (files.form.chatml) about["conversations"] = kChatMl;
-  return write_file_atomic(to / kAbout,
-                           about.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+  return write_file_atomic(to / kAbout, json_text(about, 1) + "\n");
 }
 
 Result<> carry_tokenizer_files(const fs::path& from, const fs::path& to) {

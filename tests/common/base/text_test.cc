@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
 
+#include "common/base/c_strings.h"
+#include "common/base/digits.h"
 #include "common/base/fnv1a.h"
 #include "common/base/split.h"
 #include "common/base/utf8.h"
@@ -13,6 +16,20 @@ TEST_CASE("FNV-1a gives the published values") {
   CHECK(fnv1a_32("foobar") == 0xbf9cf968u);
   CHECK(fnv1a_64("") == 0xcbf29ce484222325u);
   CHECK(fnv1a_64("foobar") == 0x85944171f73967e8u);
+}
+
+TEST_CASE("texts for exec() end with a null pointer") {
+  const std::vector<std::string> texts = {"a", "", "b c"};
+  const std::vector<char*> pointers = c_strings(texts);
+  REQUIRE(pointers.size() == 4);
+  for (std::size_t i = 0; i < texts.size(); ++i) CHECK(pointers[i] == texts[i].c_str());
+  CHECK(pointers.back() == nullptr);
+  CHECK(c_strings({}) == std::vector<char*>{nullptr});
+}
+
+TEST_CASE("a number is at least one digit, and nothing else") {
+  for (const char* text : {"0", "007", "4194304"}) CHECK(all_digits(text));
+  for (const char* text : {"", "-1", "1 ", "self", "1a"}) CHECK_FALSE(all_digits(text));
 }
 
 TEST_CASE("lines are taken off a text, also an unfinished last one and empty ones") {

@@ -1,7 +1,11 @@
 // Construction of the CPU backend, and what oneDNN reports about this CPU.
 #include "trainer/ops/cpu/cpu_backend.h"
 
+#include <fmt/core.h>
+
 #include <fstream>
+
+#include "trainer/ops/onednn_version.h"
 
 namespace sortie::trainer {
 namespace {
@@ -52,6 +56,11 @@ CpuFacts cpu_facts() {
 }
 
 namespace ops {
+
+std::string onednn_version() {
+  const dnnl_version_t& version = *dnnl_version();
+  return fmt::format("{}.{}.{} {}", version.major, version.minor, version.patch, version.hash);
+}
 
 CpuBackend::CpuBackend(int threads) {
   state.kernels = &kernels_of(isa_within_limit());

@@ -4,26 +4,16 @@
 
 #include "trainer/ops/cpu/cpu_backend.h"
 #include "trainer/ops/cpu/dropout_rows.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer::ops {
-namespace {
-
-/// SplitMix64 finaliser (Steele, Lea & Flood 2014).
-std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
 
 DropoutRow dropout_row(const Dropout& dropout, std::int64_t b, std::int64_t begin) {
   const std::int64_t first = dropout.first.defined() ? *dropout.first.data<std::int64_t>() : 0;
   const auto sample = static_cast<std::uint64_t>(first + dropout.first_sample + b);
   const auto position = static_cast<std::uint64_t>(begin);
   const std::uint64_t high = position >> 32;
-  const std::uint64_t key =
-      mix(mix(dropout.key + 0x9e3779b97f4a7c15ull * (sample + 1)) + 0x9e3779b97f4a7c15ull * high);
+  const std::uint64_t key = mix64(random_bits(dropout.key, sample) + kMixStep * high);
   DropoutRow row{};
   row.key0 = static_cast<std::uint32_t>(key);
   row.key1 = static_cast<std::uint32_t>(key >> 32);
