@@ -136,6 +136,7 @@ class RunLoop : public SupervisedRun {
   bool may_run_on(const std::vector<std::string>& hosts) const;
   bool needs_sweeps(const Started& started, const Decision& decision) const;
   boost::asio::awaitable<bool> go_on(Verdict& verdict);
+  Verdict stopped_before_next() const;
   boost::asio::awaitable<std::optional<Decision>> choose(Verdict& verdict);
   boost::asio::awaitable<bool> joiners_are_fit(const Decision& decision);
   boost::asio::awaitable<Result<>> check_fitness(config::HostSlots host);

@@ -319,11 +319,11 @@ void Attempt::interrupt(int signal_number) {
   cause.code = signal_number;
   cause.exit_code = 128 + signal_number;
   cause.message = "interrupted by " + signal_name(signal_number);
-  if (interrupts_ == 1 && !failing()) {
+  if (interrupts_ == 1 && (!failing() || ends_as_planned())) {
     parts_.console.message(fmt::format(
         "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
         signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
-    return blame(std::move(cause));
+    return blame(std::move(cause));  // no effect on a planned end: its order to stop was sent
   }
   parts_.console.message("killing all ranks now");
   blame(std::move(cause));
@@ -339,7 +339,7 @@ void Attempt::stop(bool now, const std::string& by) {
   if (ended_) return;
   count_interrupt();
   if (over_) return wake();
-  if (!failing()) {
+  if (!failing() || ends_as_planned()) {
     parts_.console.message(fmt::format("stopping all ranks{}, by {}", now ? " at once" : "", by));
     Cause cause;
     cause.what = Cause::What::interrupted;

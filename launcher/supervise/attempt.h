@@ -123,7 +123,8 @@ class Attempt {
   bool at_work() const;
 
   /// Handles Ctrl-C, TERM or HUP: the first call stops the ranks with the grace period, the next
-  /// one kills them at once.
+  /// one kills them at once. After a failure the first call kills them at once, too; ranks that are
+  /// being stopped for a planned restart keep their grace period.
   void interrupt(int signal_number);
   /// Handles `sortie stop`, or what else `by` names in the messages: stops the ranks with the grace
   /// period, or kills them at once (`now`). The run ends as after SIGTERM.
@@ -278,6 +279,10 @@ class Attempt {
   /// cause is settled kSettleTime later (cause.h); later failures are consequences.
   void blame(Cause failure);
   bool failing() const { return !failures_.empty(); }
+  /// Whether the ranks are being stopped for a planned restart.
+  bool ends_as_planned() const {
+    return failing() && failures_.front().what == Cause::What::planned;
+  }
   /// wire::Stop::peers_lost: true after a failure, false if the stop was requested or planned.
   bool peers_lost() const { return failing() && !is_wanted(failures_.front().what); }
   void settle();

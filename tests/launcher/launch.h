@@ -97,6 +97,12 @@ class Launch {
       if (loop_) loop_->interrupt(signal);
     });
   }
+  /// Stops the run, as `sortie stop` does. For use in scripts.
+  void stop() {
+    boost::asio::post(io, [this] {
+      if (loop_) loop_->stop(false);
+    });
+  }
   /// Calls `act` once, when RunLoop::state() first equals `state`.
   void on_state(std::string state, std::function<void(launcher::RunLoop&)> act) {
     state_ = std::move(state);
