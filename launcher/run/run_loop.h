@@ -156,7 +156,9 @@ class RunLoop : public SupervisedRun {
   std::optional<config::TopologyConfig> topology_on(std::int64_t ranks) const;
   void conclude(const Decision& decision, Verdict& verdict);
   void say_restart(const Decision& decision, const Verdict& verdict);
+  void order_stop(bool first, const std::function<void()>& act);
   void after_adoption(std::function<void()> act);
+  bool adopting() const;
   bool recovers() const;
   void drop_finished();
   boost::asio::awaitable<void> hold_memory();

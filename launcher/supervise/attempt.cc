@@ -319,6 +319,13 @@ void Attempt::interrupt(int signal_number) {
   cause.code = signal_number;
   cause.exit_code = 128 + signal_number;
   cause.message = "interrupted by " + signal_name(signal_number);
+  if (interrupts_ == 1 && !failing() && adopting()) {
+    parts_.console.message(fmt::format(
+        "{}: the adoption is given up; all hosts are reached again to end the ranks there; once "
+        "more does not wait for that",
+        signal_name(signal_number)));
+    return blame(std::move(cause));
+  }
   if (interrupts_ == 1 && (!failing() || ends_as_planned())) {
     parts_.console.message(fmt::format(
         "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",

@@ -279,6 +279,8 @@ class Attempt {
   /// cause is settled kSettleTime later (cause.h); later failures are consequences.
   void blame(Cause failure);
   bool failing() const { return !failures_.empty(); }
+  /// Whether hosts are still asked for the ranks that a lost supervisor has left there.
+  bool adopting() const { return parts_.adopts && starting_; }
   /// Whether the ranks are being stopped for a planned restart.
   bool ends_as_planned() const {
     return failing() && failures_.front().what == Cause::What::planned;
