@@ -120,7 +120,8 @@ int weight(const Cause& cause) {
     case What::oom:
       return 1;
     case What::signal:
-      for (const int own : {SIGABRT, SIGPIPE, SIGTERM, SIGINT, SIGHUP})
+      // SIGQUIT: the runner sends it to ranks that hang, for their stacks.
+      for (const int own : {SIGABRT, SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT})
         if (cause.code == own) return 2;
       return 1;
     default:

@@ -54,6 +54,8 @@ TEST_CASE("which of two failures was first") {
       {"abort is what processes do when peers go", failure(What::exit, 1, 100),
        failure(What::signal, SIGABRT, 101), 0},
       {"broken pipe too", failure(What::signal, SIGPIPE, 100), failure(What::exit, 3, 99), 1},
+      {"SIGQUIT is what ranks that hang get for their stacks", failure(What::hang, 0, 100),
+       failure(What::signal, SIGQUIT, 101), 0},
       {"out of memory before MPI_Abort", failure(What::mpi_abort, 1, 100),
        failure(What::oom, SIGKILL, 101), 1},
       {"MPI_Abort before the exits that follow it", failure(What::mpi_abort, 7, 100),
