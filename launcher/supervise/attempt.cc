@@ -275,7 +275,7 @@ void Attempt::give_up_on(Host& host) {
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
   parts_.folder.event(JournalEvent::not_ended, {{"host", host.plan->name}});
   end_of(host, HostState::lost);
-  if (host.lost_at <= host.restored_at) host.lost_at = Clock::now();
+  if (host.lost_at <= host.restored_at) note_loss(host);
   abandon_reconnect(host);
   host.session->close();
   start_sweep(host);

@@ -165,6 +165,7 @@ class Attempt {
     std::shared_ptr<Reconnect> way_back;  // set while the connection is broken
     std::optional<Error> loss;            // why the connection broke last
     std::chrono::steady_clock::time_point lost_at{};  // when that was noticed
+    std::int64_t lost_boot_ms = 0;                    // the same, by the boot clock
     std::chrono::steady_clock::time_point restored_at{};
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
     std::string stage_folder;          // path of the staged files, if any
@@ -270,6 +271,7 @@ class Attempt {
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);
   void lose(Host& host, Error error);
+  static void note_loss(Host& host);
   void give_up(Host& host, std::string why);
   bool owns(const Host& host, std::uint32_t rank) const;
   void on_notice(const Host& host, const wire::PmixNotice& notice);
@@ -289,6 +291,7 @@ class Attempt {
   bool peers_lost() const { return failing() && !is_wanted(failures_.front().what); }
   void settle();
   void await_settlement();
+  void settle_unless_away();
   void say_what_is_awaited();
   void stop_all(std::uint32_t grace_ms, const std::string& reason);
   void on_runner_error(const Host& host, const wire::RunnerError& error);
@@ -357,7 +360,7 @@ class Attempt {
   Alarm finalize_timer_;                // for the other ranks, after not_finalized_
   std::optional<Cause> not_finalized_;  // the first rank that left without MPI_Finalize
   std::string planned_;                 // reason for the planned restart; empty = none
-  std::chrono::steady_clock::time_point stop_deadline_{};
+  std::chrono::steady_clock::time_point stop_deadline_{}, settle_latest_{};
 };
 
 }  // namespace sortie::launcher

@@ -339,11 +339,17 @@ void Attempt::on_lost(Host& host, Error error) {
   lose(host, std::move(error));
 }
 
-/// Gives up on the host without another reconnect.
+void Attempt::note_loss(Host& host) {
+  host.lost_at = std::chrono::steady_clock::now();
+  host.lost_boot_ms = boot_ms();
+}
+
+/// Gives up on the host without another reconnect. The failure is dated by the loss of the
+/// connection: what peers did during the attempts to reconnect followed from it.
 void Attempt::lose(Host& host, Error error) {
   if (host.state != HostState::running) return;
   end_of(host, HostState::lost);
-  if (host.lost_at <= host.restored_at) host.lost_at = std::chrono::steady_clock::now();
+  if (host.lost_at <= host.restored_at) note_loss(host);
   for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
   Cause cause;
   cause.what = Cause::What::lost;
@@ -351,7 +357,7 @@ void Attempt::lose(Host& host, Error error) {
   cause.message =
       fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
   cause.exit_code = kExitLost;
-  cause.time_unix_ms = unix_time_ms();
+  cause.at_ms = host.lost_boot_ms;
   parts_.folder.event(
       JournalEvent::host_lost,
       {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});

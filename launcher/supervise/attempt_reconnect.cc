@@ -35,7 +35,7 @@ bool Attempt::may_reconnect(const Host& host, const Error& error) const {
 
 void Attempt::start_reconnect(Host& host, Error error) {
   host.loss = std::move(error);
-  host.lost_at = Clock::now();
+  note_loss(host);
   const double held = static_cast<double>(hold_.count()) / 1000;
   parts_.folder.event(JournalEvent::link_lost, {{"host", host.plan->name},
                                                 {"link", host.link},

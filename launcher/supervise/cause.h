@@ -68,6 +68,9 @@ bool is_wanted(Cause::What what);
 /// at once. The time is as long as a process on a busy host may wait for a CPU: the end of a killed
 /// rank may be reported that much later than the end of the peer that noticed it.
 inline constexpr std::chrono::milliseconds kSettleTime{1000};
+/// The same while the connection to a host is broken (runner.on_launcher_loss = "hold ..."):
+/// whether its runner lives shows only at the next connection.
+inline constexpr std::chrono::milliseconds kMostSettleTime{5000};
 
 /// Returns the index of the first cause among `failures` within the settle time (at least one):
 ///  1. Inflicted ends (SIGKILL, SIGSEGV and the like, the OOM killer, the end of a rank's container

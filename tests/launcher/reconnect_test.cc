@@ -121,6 +121,38 @@ TEST_CASE("a host that does not hold the ranks any more is lost at once") {
   CHECK(with.launch.ran < test::patient(milliseconds(5000)));
 }
 
+TEST_CASE("a lost host counts from the break of its connection: what peers do then is no cause") {
+  struct Gone {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool asked = co_await runner.until<wire::Adopt>();
+      if (asked) runner.send(wire::RunnerError{"lost", "no runner holds this run here", -1});
+    }
+  };
+  struct Notices {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      co_await runner.sleep(milliseconds(150));
+      runner.exit_rank(1, 1);
+      co_await runner.finish(false);
+    }
+  };
+  // The answer of h1 comes within the settle time, and after it.
+  for (const milliseconds delay : {milliseconds(500), kSettleTime + milliseconds(800)}) {
+    CAPTURE(delay.count());
+    Fixture with;
+    with.launch.host("h1").after_loss = Gone::run;
+    with.launch.host("h1").reconnect_delay = delay;
+    with.launch.host("h2").script = Notices::run;
+    const Verdict verdict = with.launch.run();
+    CHECK(verdict.exit_code == kExitLost);
+    CHECK(verdict.text == "h1: lost: Connection reset by peer; no runner holds this run here");
+    const auto causes = with.launch.events_named("cause");
+    REQUIRE(causes.size() == 1);
+    CHECK(causes[0]["died_at"] < with.launch.events_named("host_lost").at(0)["time"]);
+  }
+}
+
 TEST_CASE("a host that is not reached within the hold is lost when it is over") {
   Fixture with("hold 1s");
   with.launch.host("h2").script = run_until_stopped;
