@@ -267,6 +267,7 @@ class Attempt {
   void refuse_event(const Host& host, std::uint32_t rank, const Error& why);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
   void note_not_finalized(Cause cause, std::int64_t died_ms);
+  void await_others(std::chrono::seconds time);
   bool has_running_ranks() const;
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);

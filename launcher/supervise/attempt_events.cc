@@ -22,6 +22,9 @@ namespace {
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 constexpr int kMaxHostErrors = 256;
+/// Time for the other ranks to end, after one that left without MPI_Finalize; and for a host that
+/// was away to report the ends of its ranks.
+constexpr std::chrono::seconds kTimeForOthers{5}, kTimeForReports{1};
 
 /// Other events of this type report completed rounds.
 bool is_outer_question(const nlohmann::json& event) {
@@ -311,7 +314,6 @@ void Attempt::note_left(const Host& host, const std::string& what) {
 /// Like mpirun, Sortie ends the job of a rank that leaves without MPI_Finalize. The other ranks
 /// have some time, since a program whose ranks all skip it ends by itself.
 void Attempt::note_not_finalized(Cause cause, std::int64_t died_ms) {
-  constexpr std::chrono::seconds kTimeForOthers{5};
   if (not_finalized_ || stopping_ || failing() || !has_running_ranks()) return;
   cause.at_ms = died_ms;
   cause.exit_code = kExitFailed;
@@ -319,8 +321,17 @@ void Attempt::note_not_finalized(Cause cause, std::int64_t died_ms) {
       "rank {} on {} exited with code 0 without MPI_Finalize; the other ranks have {} s",
       cause.rank.value_or(0), cause.host, kTimeForOthers.count()));
   not_finalized_ = std::move(cause);
-  finalize_timer_.set(kTimeForOthers, [this] {
+  await_others(kTimeForOthers);
+}
+
+void Attempt::await_others(std::chrono::seconds time) {
+  finalize_timer_.set(time, [this] {
     if (stopping_ || failing() || over_ || superseded() || !has_running_ranks()) return;
+    // Ranks of a host whose connection is broken, or was until now, may have ended.
+    const auto now = std::chrono::steady_clock::now();
+    for (const Host& host : hosts_)
+      if (host.way_back || now - host.restored_at < kTimeForReports)
+        return await_others(kTimeForReports);
     blame(*not_finalized_);
   });
 }

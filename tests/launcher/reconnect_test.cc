@@ -201,6 +201,47 @@ TEST_CASE("a stop that comes while a host is away reaches it when it is back") {
   CHECK(with.launch.transport.sweeper("h1").all<wire::Stop>().size() == 1);
 }
 
+TEST_CASE(
+    "a host that is away when a rank has left without MPI_Finalize: its ranks may have ended") {
+  const auto leave = [](FakeRunner& runner, std::uint32_t rank) {
+    wire::RankExited exited;
+    exited.rank = rank;
+    exited.not_finalized = 1;
+    runner.end_rank(exited);
+  };
+  Fixture with;
+  with.launch.limit = std::chrono::seconds(30);
+  with.launch.host("h1").reconnect_delay = milliseconds(5500);
+  with.launch.host("h2").script = [leave](FakeRunner& runner) -> awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    co_await runner.sleep(milliseconds(100));  // h1 is away
+    leave(runner, 1);
+    co_await runner.finish(false);
+  };
+  int code = 0;
+  SUBCASE("they have") {
+    with.launch.host("h1").after_loss = [leave](FakeRunner& runner) -> awaitable<void> {
+      const bool asked = co_await runner.adopted();
+      if (!asked) co_return;
+      leave(runner, 0);
+      co_await runner.finish(false);
+    };
+  }
+  SUBCASE("they have not") {
+    code = 1;
+    with.launch.host("h1").after_loss = [](FakeRunner& runner) -> awaitable<void> {
+      const bool asked = co_await runner.adopted();
+      const bool told = asked && co_await runner.until<wire::Stop>();
+      if (told) co_await runner.finish(true, SIGTERM);
+    };
+  }
+  const Verdict verdict = with.launch.run();
+  CHECK_MESSAGE(verdict.exit_code == code, verdict.text);
+  CHECK(with.launch.events_named("link_restored").size() == 1);
+  CHECK(with.launch.events_named("cause").size() == static_cast<std::size_t>(code));
+}
+
 TEST_CASE("twice Ctrl-C does not wait for a host that is away") {
   Fixture with("hold 60s");
   Launch& launch = with.launch;
