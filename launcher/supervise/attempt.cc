@@ -221,36 +221,6 @@ asio::awaitable<Verdict> Attempt::run() {
   co_return make_verdict();
 }
 
-/// Makes the runners clean up and exit. A runner that does not answer is left to its lease.
-asio::awaitable<void> Attempt::let_runners_go() {
-  for (Host& host : hosts_)
-    if (host.state == HostState::finished) host.session->say_goodbye();
-  const auto goodbye = Clock::now() + std::chrono::seconds(2);
-  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
-    return h.state == HostState::finished && !h.session->closed();
-  }));
-  while (Clock::now() < goodbye && leaving_ > 0) {
-    changed_.expires_at(goodbye);
-    co_await changed_.async_wait(kToken);
-  }
-  for (Host& host : hosts_) {
-    abandon_reconnect(host);
-    host.session->close();
-  }
-  tell_links();
-}
-
-asio::awaitable<void> Attempt::swept() {
-  while (sweeps_ > 0 && interrupts_ < 2) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
-  ended_ = true;
-  for (Host& host : hosts_)
-    if (host.sweeping)
-      note_swept(host, fail(ErrorCode::interrupted, "interrupted before the host was reached"));
-}
-
 void Attempt::note_connected(const Host& host) {
   parts_.folder.event(JournalEvent::connected,
                       {{"host", host.plan->name}, {"address", host.session->address()}});
@@ -267,18 +237,6 @@ void Attempt::listen_to(Host& host) {
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
        [this, &host](Error error) { on_lost(host, std::move(error)); },
        [this, &host](const wire::Heartbeat& beat) { on_heartbeat(host, beat); }});
-}
-
-void Attempt::give_up_on(Host& host) {
-  parts_.console.error(fmt::format(
-      "{}: ranks did not end within {:.3g} s after the order to stop; a process there may hang",
-      host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event(JournalEvent::not_ended, {{"host", host.plan->name}});
-  end_of(host, HostState::lost);
-  if (host.lost_at <= host.restored_at) note_loss(host);
-  abandon_reconnect(host);
-  host.session->close();
-  start_sweep(host);
 }
 
 /// Counts running hosts instead of scanning all of them, because thousands may end at once.

@@ -177,6 +177,7 @@ class Attempt {
     std::string image_progress;             // progress text until the image is ready
     bool clear = false;                     // lost, and swept without leftovers
     bool sweeping = false;                  // its sweep has no result yet
+    bool waits_for_goodbye = false;         // finished; its runner outlasts a broken connection
     HealthIntake health;
   };
   struct HeldEvent {
@@ -225,6 +226,8 @@ class Attempt {
   void listen_to(Host& host);
   bool may_reconnect(const Host& host, const Error& error) const;
   void start_reconnect(Host& host, Error error);
+  Reconnect::Parts way_to(Host& host, std::chrono::milliseconds time,
+                          std::chrono::milliseconds first_pause);
   boost::asio::awaitable<void> reconnect(Host& host, std::shared_ptr<Reconnect> way);
   boost::asio::awaitable<void> reconnect_by(Host& host, std::shared_ptr<Reconnect> way);
   void resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts);
@@ -246,6 +249,8 @@ class Attempt {
   std::string progress_text() const;
 
   boost::asio::awaitable<void> let_runners_go();
+  void start_farewell(Host& host);
+  boost::asio::awaitable<void> farewell(Host& host, std::shared_ptr<Reconnect> way);
   void note_connected(const Host& host);
   void note_ready(Host& host, const wire::JobReady& ready);
   void start_all();

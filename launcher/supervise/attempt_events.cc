@@ -98,6 +98,7 @@ void Attempt::on_finished(Host& host) {
   for (const RankPlan& rank : host.plan->ranks)
     if (!ranks_[rank.rank].status)
       return give_up(host, fmt::format("runner finished without the end of rank {}", rank.rank));
+  host.waits_for_goodbye = hold_.count() > 0 && !stopping_;
   end_of(host, HostState::finished);
 }
 
@@ -338,45 +339,6 @@ void Attempt::await_others(std::chrono::seconds time) {
 
 bool Attempt::has_running_ranks() const {
   return std::ranges::any_of(ranks_, [](const Rank& rank) { return !rank.status; });
-}
-
-void Attempt::on_lost(Host& host, Error error) {
-  if (host.state == HostState::finished) {  // the runner ended after Goodbye
-    if (leaving_ > 0 && --leaving_ == 0) wake();
-    return;
-  }
-  if (host.state != HostState::running || superseded()) return;
-  if (may_reconnect(host, error)) return start_reconnect(host, std::move(error));
-  lose(host, std::move(error));
-}
-
-void Attempt::note_loss(Host& host) {
-  host.lost_at = std::chrono::steady_clock::now();
-  host.lost_boot_ms = boot_ms();
-}
-
-/// Gives up on the host without another reconnect. The failure is dated by the loss of the
-/// connection: what peers did during the attempts to reconnect followed from it.
-void Attempt::lose(Host& host, Error error) {
-  if (host.state != HostState::running) return;
-  end_of(host, HostState::lost);
-  if (host.lost_at <= host.restored_at) note_loss(host);
-  for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
-  Cause cause;
-  cause.what = Cause::What::lost;
-  cause.host = host.plan->name;
-  cause.message =
-      fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
-  cause.exit_code = kExitLost;
-  cause.at_ms = host.lost_boot_ms;
-  parts_.folder.event(
-      JournalEvent::host_lost,
-      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
-  // Print it now: the verdict follows only after the sweep.
-  parts_.console.error(cause.message);
-  cause.shown = true;
-  blame(std::move(cause));
-  start_sweep(host);
 }
 
 /// Reports each text once, because all ranks may send the same.

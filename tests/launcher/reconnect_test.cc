@@ -242,6 +242,48 @@ TEST_CASE(
   CHECK(with.launch.events_named("cause").size() == static_cast<std::size_t>(code));
 }
 
+TEST_CASE("a connection that breaks after the last rank of its host: its runner is let go") {
+  Fixture with;
+  Launch& launch = with.launch;
+  launch.host("h1").script = [](FakeRunner& runner) -> awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    runner.exit_rank(0, 0);
+    runner.send(wire::Finished{});
+    runner.cut("Connection reset by peer");
+  };
+  launch.host("h2").script = [](FakeRunner& runner) -> awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    co_await runner.sleep(milliseconds(200));
+    co_await runner.finish(false);
+  };
+  bool told = false;
+  SUBCASE("it is reached again") {
+    launch.host("h1").after_loss = [&told](FakeRunner& runner) -> awaitable<void> {
+      const bool asked = co_await runner.adopted();
+      if (!asked) co_return;
+      runner.exit_rank(0, 0);
+      runner.send(wire::Finished{});
+      told = co_await runner.until<wire::Goodbye>();
+      runner.end();
+    };
+    const Verdict verdict = launch.run();
+    CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+    CHECK(told);
+    CHECK(launch.events_named("unconfirmed").empty());
+    CHECK(launch.events_named("rank_exited").size() == 2);
+  }
+  SUBCASE("it is not reached: the runner that stays is named") {
+    const Verdict verdict = launch.run();  // connections are refused
+    CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+    CHECK(launch.events_named("unconfirmed").at(0)["host"] == "h1");
+    CHECK(
+        launch.shown.contains("h1: its connection broke after its ranks had ended, and it is not "
+                              "reached again: its runner exits after a hold of 20s"));
+  }
+}
+
 TEST_CASE("twice Ctrl-C does not wait for a host that is away") {
   Fixture with("hold 60s");
   Launch& launch = with.launch;
