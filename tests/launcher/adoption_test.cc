@@ -24,7 +24,7 @@ struct Adopting : Launch {
   }
 };
 
-awaitable<void> sweeps(FakeRunner& runner) {
+awaitable<void> sweeps_held_rank(FakeRunner& runner) {
   const bool asked = co_await runner.until<wire::Sweep>();
   if (!asked) co_return;
   runner.send(wire::Hello{});
@@ -34,31 +34,38 @@ awaitable<void> sweeps(FakeRunner& runner) {
   co_await runner.until<wire::Goodbye>();
 }
 
-/// Two orders to end the run, while h2 is not reached.
+/// Two orders to end the run, while h2 does not answer.
 TEST_CASE("adoption: the second order to stop ends it, and no host is left with its ranks unsaid") {
   Adopting launch;
   std::function<void()> order = [&] { launch.interrupt(SIGINT); };
   int code = 130;
-  SUBCASE("Ctrl-C twice") {}
+  bool connects = true;
+  SUBCASE("h2 does not answer to Adopt") {}
+  SUBCASE("h2 is not connected") {
+    connects = false;
+  }
   SUBCASE("`sortie stop` twice") {
     order = [&] { launch.stop(); };
     code = 143;
   }
   launch.host("h1").script = [&](FakeRunner& runner) -> awaitable<void> {
-    const bool asked = co_await runner.adopted();
-    if (!asked) co_return;
+    if (connects) co_await runner.adopted();
     order();
     co_await runner.sleep(milliseconds(100));  // deferred: h2 may answer
     CHECK_FALSE(runner.closed_by_launcher);
     order();
-    co_await runner.until<wire::Stop>();
+    co_await runner.until<wire::Goodbye>();
   };
-  launch.host("h1").after_loss = sweeps;
-  launch.host("h2").connect_delay = milliseconds(60000);
+  launch.host("h1").after_loss = sweeps_held_rank;
+  launch.host("h2").script = [](FakeRunner& runner) -> awaitable<void> {
+    co_await runner.until<wire::Goodbye>();
+  };
+  if (!connects) launch.host("h2").connect_delay = milliseconds(60000);
   launch.sweep_reach = milliseconds(2000);
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == code);
   CHECK(launch.runner("h1").closed_by_launcher);
+  CHECK(launch.runner("h1").all<wire::Stop>().empty());
   const auto orders = launch.transport.sweeper("h1").all<wire::Sweep>();
   REQUIRE(orders.size() == 1);
   CHECK(orders[0].run_id == launch.run_folder.filename().string());
@@ -81,9 +88,10 @@ wire::Heartbeat timed_beat() {
 /// A runner that holds a rank which has died at `died_ms` of the boot clock. Like the runner of
 /// Sortie it sends a heartbeat with its time right after Adopted.
 awaitable<void> holds_dead_rank(FakeRunner& runner, std::uint32_t rank, std::uint32_t code,
-                                std::int64_t died_ms) {
+                                std::int64_t died_ms, milliseconds delay) {
   const bool asked = co_await runner.until<wire::Adopt>();
   if (!asked) co_return;
+  if (delay.count() > 0) co_await runner.sleep(delay);
   const wire::Adopt order = std::get<wire::Adopt>(runner.received.back().second);
   runner.send(wire::Hello{});
   runner.send(wire::Adopted{order.epoch, order.link, order.events});
@@ -103,7 +111,7 @@ TEST_CASE("adoption: of ranks that died before it, the one that died first is th
   struct Row {
     const char* why;
     std::int64_t ago_1, ago_2;  // when the ranks died, in milliseconds before the adoption
-    milliseconds delay_2;       // until h2 is connected
+    milliseconds delay_2;       // until h2 answers
     int code;
   };
   for (const Row& row : {Row{"h1 is read first", 500, 1000, milliseconds(0), 4},
@@ -114,12 +122,11 @@ TEST_CASE("adoption: of ranks that died before it, the one that died first is th
     launch.job.runner.heartbeat_timeout = milliseconds(10000);  // only one heartbeat is sent
     const std::int64_t begun = boot_ms();
     launch.host("h1").script = [&](FakeRunner& runner) {
-      return holds_dead_rank(runner, 0, 3, begun - row.ago_1);
+      return holds_dead_rank(runner, 0, 3, begun - row.ago_1, milliseconds(0));
     };
     launch.host("h2").script = [&](FakeRunner& runner) {
-      return holds_dead_rank(runner, 1, 4, begun - row.ago_2);
+      return holds_dead_rank(runner, 1, 4, begun - row.ago_2, row.delay_2);
     };
-    launch.host("h2").connect_delay = row.delay_2;
     CHECK(launch.run().exit_code == row.code);
     const double died = launch.events_named("cause").at(0)["died_at"];
     const auto age_ms = static_cast<double>(boot_ms() - begun + std::max(row.ago_1, row.ago_2));

@@ -172,7 +172,7 @@ TEST_CASE(
 }
 
 /// Rank 0, which waits for rank 1, ends while stacks are collected. Its end is dated by its runner.
-awaitable<void> ends_when_asked(FakeRunner& runner, wire::RankExited how) {
+awaitable<void> ends_at_dump(FakeRunner& runner, wire::RankExited how) {
   const bool started = co_await runner.start();
   if (!started) co_return;
   co_await runner.sleep(milliseconds(50));
@@ -196,11 +196,11 @@ TEST_CASE("a rank that waits for the one that hangs, and ends while stacks are c
     wire::RankExited how;
     how.signaled = signaled;
     how.code = signaled ? SIGQUIT : 3;
-    Standing launch([how](FakeRunner& runner) { return ends_when_asked(runner, how); },
+    Standing launch([how](FakeRunner& runner) { return ends_at_dump(runner, how); },
                     [](FakeRunner& runner) { return stands(runner, Section::forward, ""); });
     const Verdict verdict = launch.run();
     CHECK(verdict.exit_code == kExitHang);
-    CHECK(verdict.ended_after == 2);
+    CHECK(verdict.ended_after == 1);
     const auto causes = launch.events_named("cause");
     REQUIRE(causes.size() == 1);
     CHECK(causes[0]["what"] == "hang");
