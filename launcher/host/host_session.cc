@@ -128,7 +128,27 @@ asio::awaitable<Result<>> HostSession::adopt(wire::Adopt order, std::string expe
   if (!adopted || adopted->epoch != epoch || adopted->link != link)
     co_return fail(ErrorCode::protocol, "runner sent an unexpected answer to Adopt");
   events_taken_ = adopted->events;
+  co_return co_await hear_clock();
+}
+
+/// Reads the first message after Adopted: a heartbeat, or what an older runner sends before one.
+/// The clock is set by the time at which a heartbeat arrives, and start() may come many seconds
+/// later, when all other hosts have been adopted, too.
+asio::awaitable<Result<>> HostSession::hear_clock() {
+  const auto self = shared_from_this();
+  client_->touch();
+  reading_ = true;  // limited by runner.heartbeat_timeout
+  auto message = co_await client_->receive();
+  reading_ = false;
+  if (!message && lost_early_) co_return std::unexpected(*lost_early_);  // the actual reason
+  if (!message) co_return std::unexpected(std::move(message).error());
+  early_ = std::move(*message);
   co_return Result<>{};
+}
+
+asio::awaitable<Result<wire::Message>> HostSession::receive() {
+  if (early_) co_return *std::exchange(early_, std::nullopt);
+  co_return co_await client_->receive();
 }
 
 asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,

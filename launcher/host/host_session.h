@@ -77,7 +77,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
                                                          std::string expected_build);
 
   /// The same for a job that a runner holds because its launcher or the connection to it was lost.
-  /// Then heartbeats are sent.
+  /// Also waits for the heartbeat that the runner sends next, so that clock() is known before the
+  /// ends of ranks are read. Then heartbeats are sent.
   boost::asio::awaitable<Result<>> adopt(wire::Adopt order, std::string expected_build);
   /// The RunnerError with which the runner refused prepare() or adopt(), if any.
   const std::optional<wire::RunnerError>& refusal() const { return refusal_; }
@@ -114,6 +115,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<Result<>> hand_over(wire::Message order, std::string build);
   /// Sends `order`, preceded by Hello unless greet() was called, and waits for its answer.
   boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
+  boost::asio::awaitable<Result<>> hear_clock();
+  boost::asio::awaitable<Result<wire::Message>> receive();
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
   boost::asio::awaitable<void> hear_last_words();
@@ -135,7 +138,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::optional<Listener> listener_;
   std::optional<Error> lost_early_;  // lost before start()
   std::optional<wire::RunnerError> refusal_;
-  HostClock known_clock_;  // used before there is a client
+  std::optional<wire::Message> early_;  // read by adopt(), for the listener
+  HostClock known_clock_;               // used before there is a client
   std::uint64_t events_taken_ = 0;
   bool greeted_ = false;                   // the loops are running
   bool reading_ = false;                   // next() is waiting: silence counts

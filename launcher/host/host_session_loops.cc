@@ -46,7 +46,7 @@ void HostSession::start(Listener listener) {
 asio::awaitable<void> HostSession::read_loop() {
   const auto self = shared_from_this();
   while (!closed_) {
-    auto message = co_await client_->receive();
+    auto message = co_await receive();
     if (closed_) co_return;
     if (!message) {
       lost(std::move(message).error());

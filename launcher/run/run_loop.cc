@@ -231,6 +231,9 @@ asio::awaitable<bool> RunLoop::go_on(Verdict& verdict) {
     ended = started.attempt.get();
     between_ = true;
   }
+  // The end of an attempt for a planned restart is no reason for the end of the run.
+  const bool as_planned = history_.back().failure == FailureClass::planned;
+  if (verdict.exit_code != 0 && stop_order_ && as_planned) verdict = stopped_before_next();
   if (verdict.exit_code == 0 || stop_order_ || !recovers()) co_return false;
   const std::optional<Decision> decision = co_await choose(verdict);
   if (!decision) co_return false;
@@ -294,10 +297,17 @@ asio::awaitable<bool> RunLoop::pause(Clock::time_point until, const Attempt* end
     co_return false;
   }
   if (!stop_order_) co_return true;
-  verdict = Verdict();
+  verdict = stopped_before_next();
+  co_return false;
+}
+
+/// Verdict of a run that the user has stopped between two attempts, or while the ranks were being
+/// stopped for a planned restart.
+Verdict RunLoop::stopped_before_next() const {
+  Verdict verdict;
   verdict.exit_code = stop_order_->exit_code;
   verdict.text = stop_order_->text + " before the next attempt";
-  co_return false;
+  return verdict;
 }
 
 /// Topology of the whole job if this site has `ranks` ranks.

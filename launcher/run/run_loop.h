@@ -136,6 +136,7 @@ class RunLoop : public SupervisedRun {
   bool may_run_on(const std::vector<std::string>& hosts) const;
   bool needs_sweeps(const Started& started, const Decision& decision) const;
   boost::asio::awaitable<bool> go_on(Verdict& verdict);
+  Verdict stopped_before_next() const;
   boost::asio::awaitable<std::optional<Decision>> choose(Verdict& verdict);
   boost::asio::awaitable<bool> joiners_are_fit(const Decision& decision);
   boost::asio::awaitable<Result<>> check_fitness(config::HostSlots host);
@@ -155,7 +156,9 @@ class RunLoop : public SupervisedRun {
   std::optional<config::TopologyConfig> topology_on(std::int64_t ranks) const;
   void conclude(const Decision& decision, Verdict& verdict);
   void say_restart(const Decision& decision, const Verdict& verdict);
+  void order_stop(bool first, const std::function<void()>& act);
   void after_adoption(std::function<void()> act);
+  bool adopting() const;
   bool recovers() const;
   void drop_finished();
   boost::asio::awaitable<void> hold_memory();

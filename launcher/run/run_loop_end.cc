@@ -37,14 +37,24 @@ void RunLoop::say_restart(const Decision& decision, const Verdict& verdict) {
       fmt::format("attempt {} has failed; {}", history_.back().attempt, decision.reason));
 }
 
-/// Defers the first order to stop until a running adoption is complete. Hosts hand their ranks over
-/// within a moment; a host whose connection is closed before that continues to hold its ranks.
+/// Calls `act`, which orders the attempts to stop. The first order is deferred until a running
+/// adoption is complete: hosts hand their ranks over within a moment, and end them in order then. A
+/// second order is not, as one of the hosts may not answer. The attempt then ends ranks by sweeps.
+void RunLoop::order_stop(bool first, const std::function<void()>& act) {
+  if (first) return after_adoption(act);
+  if (adopting()) adoption_look_.cancel();  // the attempt gets one order instead of two
+  act();
+}
+
+bool RunLoop::adopting() const {
+  return !started_.empty() && started_.back()->adopted &&
+         std::string_view(started_.back()->attempt->state()) == "starting";
+}
+
 void RunLoop::after_adoption(std::function<void()> act) {
   constexpr std::chrono::milliseconds kLook{20};
   if (ended_) return;
-  const bool adopting = !started_.empty() && started_.back()->adopted &&
-                        std::string_view(started_.back()->attempt->state()) == "starting";
-  if (!adopting) return act();
+  if (!adopting()) return act();
   adoption_look_.set(kLook, [this, act] { after_adoption(act); });
 }
 
@@ -58,7 +68,7 @@ void RunLoop::interrupt(int signal_number) {
   const auto act = [this, signal_number] {
     for (const auto& started : started_) started->attempt->interrupt(signal_number);
   };
-  first ? after_adoption(act) : act();
+  order_stop(first, act);
 }
 
 void RunLoop::stop(bool now) {
@@ -75,7 +85,7 @@ void RunLoop::stop(bool now, const std::string& by) {
   const auto act = [this, now, by] {
     for (const auto& started : started_) started->attempt->stop(now, by);
   };
-  first ? after_adoption(act) : act();
+  order_stop(first, act);
 }
 
 nlohmann::ordered_json RunLoop::progress() const {

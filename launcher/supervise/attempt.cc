@@ -221,36 +221,6 @@ asio::awaitable<Verdict> Attempt::run() {
   co_return make_verdict();
 }
 
-/// Makes the runners clean up and exit. A runner that does not answer is left to its lease.
-asio::awaitable<void> Attempt::let_runners_go() {
-  for (Host& host : hosts_)
-    if (host.state == HostState::finished) host.session->say_goodbye();
-  const auto goodbye = Clock::now() + std::chrono::seconds(2);
-  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
-    return h.state == HostState::finished && !h.session->closed();
-  }));
-  while (Clock::now() < goodbye && leaving_ > 0) {
-    changed_.expires_at(goodbye);
-    co_await changed_.async_wait(kToken);
-  }
-  for (Host& host : hosts_) {
-    abandon_reconnect(host);
-    host.session->close();
-  }
-  tell_links();
-}
-
-asio::awaitable<void> Attempt::swept() {
-  while (sweeps_ > 0 && interrupts_ < 2) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
-  ended_ = true;
-  for (Host& host : hosts_)
-    if (host.sweeping)
-      note_swept(host, fail(ErrorCode::interrupted, "interrupted before the host was reached"));
-}
-
 void Attempt::note_connected(const Host& host) {
   parts_.folder.event(JournalEvent::connected,
                       {{"host", host.plan->name}, {"address", host.session->address()}});
@@ -267,18 +237,6 @@ void Attempt::listen_to(Host& host) {
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
        [this, &host](Error error) { on_lost(host, std::move(error)); },
        [this, &host](const wire::Heartbeat& beat) { on_heartbeat(host, beat); }});
-}
-
-void Attempt::give_up_on(Host& host) {
-  parts_.console.error(fmt::format(
-      "{}: ranks did not end within {:.3g} s after the order to stop; a process there may hang",
-      host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event(JournalEvent::not_ended, {{"host", host.plan->name}});
-  end_of(host, HostState::lost);
-  if (host.lost_at <= host.restored_at) host.lost_at = Clock::now();
-  abandon_reconnect(host);
-  host.session->close();
-  start_sweep(host);
 }
 
 /// Counts running hosts instead of scanning all of them, because thousands may end at once.
@@ -319,11 +277,18 @@ void Attempt::interrupt(int signal_number) {
   cause.code = signal_number;
   cause.exit_code = 128 + signal_number;
   cause.message = "interrupted by " + signal_name(signal_number);
-  if (interrupts_ == 1 && !failing()) {
+  if (interrupts_ == 1 && !failing() && adopting()) {
+    parts_.console.message(fmt::format(
+        "{}: the adoption is given up; all hosts are reached again to end the ranks there; once "
+        "more does not wait for that",
+        signal_name(signal_number)));
+    return blame(std::move(cause));
+  }
+  if (interrupts_ == 1 && (!failing() || ends_as_planned())) {
     parts_.console.message(fmt::format(
         "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
         signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
-    return blame(std::move(cause));
+    return blame(std::move(cause));  // no effect on a planned end: its order to stop was sent
   }
   parts_.console.message("killing all ranks now");
   blame(std::move(cause));
@@ -339,7 +304,7 @@ void Attempt::stop(bool now, const std::string& by) {
   if (ended_) return;
   count_interrupt();
   if (over_) return wake();
-  if (!failing()) {
+  if (!failing() || ends_as_planned()) {
     parts_.console.message(fmt::format("stopping all ranks{}, by {}", now ? " at once" : "", by));
     Cause cause;
     cause.what = Cause::What::interrupted;

@@ -123,7 +123,8 @@ class Attempt {
   bool at_work() const;
 
   /// Handles Ctrl-C, TERM or HUP: the first call stops the ranks with the grace period, the next
-  /// one kills them at once.
+  /// one kills them at once. After a failure the first call kills them at once, too; ranks that are
+  /// being stopped for a planned restart keep their grace period.
   void interrupt(int signal_number);
   /// Handles `sortie stop`, or what else `by` names in the messages: stops the ranks with the grace
   /// period, or kills them at once (`now`). The run ends as after SIGTERM.
@@ -164,6 +165,7 @@ class Attempt {
     std::shared_ptr<Reconnect> way_back;  // set while the connection is broken
     std::optional<Error> loss;            // why the connection broke last
     std::chrono::steady_clock::time_point lost_at{};  // when that was noticed
+    std::int64_t lost_boot_ms = 0;                    // the same, by the boot clock
     std::chrono::steady_clock::time_point restored_at{};
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
     std::string stage_folder;          // path of the staged files, if any
@@ -175,6 +177,7 @@ class Attempt {
     std::string image_progress;             // progress text until the image is ready
     bool clear = false;                     // lost, and swept without leftovers
     bool sweeping = false;                  // its sweep has no result yet
+    bool waits_for_goodbye = false;         // finished; its runner outlasts a broken connection
     HealthIntake health;
   };
   struct HeldEvent {
@@ -223,6 +226,8 @@ class Attempt {
   void listen_to(Host& host);
   bool may_reconnect(const Host& host, const Error& error) const;
   void start_reconnect(Host& host, Error error);
+  Reconnect::Parts way_to(Host& host, std::chrono::milliseconds time,
+                          std::chrono::milliseconds first_pause);
   boost::asio::awaitable<void> reconnect(Host& host, std::shared_ptr<Reconnect> way);
   boost::asio::awaitable<void> reconnect_by(Host& host, std::shared_ptr<Reconnect> way);
   void resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts);
@@ -244,6 +249,8 @@ class Attempt {
   std::string progress_text() const;
 
   boost::asio::awaitable<void> let_runners_go();
+  void start_farewell(Host& host);
+  boost::asio::awaitable<void> farewell(Host& host, std::shared_ptr<Reconnect> way);
   void note_connected(const Host& host);
   void note_ready(Host& host, const wire::JobReady& ready);
   void start_all();
@@ -265,10 +272,12 @@ class Attempt {
   void refuse_event(const Host& host, std::uint32_t rank, const Error& why);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
   void note_not_finalized(Cause cause, std::int64_t died_ms);
+  void await_others(std::chrono::seconds time);
   bool has_running_ranks() const;
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);
   void lose(Host& host, Error error);
+  static void note_loss(Host& host);
   void give_up(Host& host, std::string why);
   bool owns(const Host& host, std::uint32_t rank) const;
   void on_notice(const Host& host, const wire::PmixNotice& notice);
@@ -278,10 +287,17 @@ class Attempt {
   /// cause is settled kSettleTime later (cause.h); later failures are consequences.
   void blame(Cause failure);
   bool failing() const { return !failures_.empty(); }
+  /// Whether hosts are still asked for the ranks that a lost supervisor has left there.
+  bool adopting() const { return parts_.adopts && starting_; }
+  /// Whether the ranks are being stopped for a planned restart.
+  bool ends_as_planned() const {
+    return failing() && failures_.front().what == Cause::What::planned;
+  }
   /// wire::Stop::peers_lost: true after a failure, false if the stop was requested or planned.
   bool peers_lost() const { return failing() && !is_wanted(failures_.front().what); }
   void settle();
   void await_settlement();
+  void settle_unless_away();
   void say_what_is_awaited();
   void stop_all(std::uint32_t grace_ms, const std::string& reason);
   void on_runner_error(const Host& host, const wire::RunnerError& error);
@@ -350,7 +366,7 @@ class Attempt {
   Alarm finalize_timer_;                // for the other ranks, after not_finalized_
   std::optional<Cause> not_finalized_;  // the first rank that left without MPI_Finalize
   std::string planned_;                 // reason for the planned restart; empty = none
-  std::chrono::steady_clock::time_point stop_deadline_{};
+  std::chrono::steady_clock::time_point stop_deadline_{}, settle_latest_{};
 };
 
 }  // namespace sortie::launcher

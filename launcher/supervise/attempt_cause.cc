@@ -21,6 +21,8 @@ namespace {
 constexpr milliseconds kMostPatience{5000};
 /// After this time of silence since the settlement, the attempt prints what it waits for.
 constexpr milliseconds kSilence{200};
+/// Interval of looks for hosts that are away, and the time for what a host reports when it is back.
+constexpr milliseconds kLookForHosts{200};
 }  // namespace
 
 static Result<wire::Swept> not_looked() {
@@ -65,7 +67,18 @@ void Attempt::blame(Cause failure) {
 }
 
 void Attempt::await_settlement() {
-  settle_timer_.set(kSettleTime, [this] { settle(); });
+  settle_latest_ = std::chrono::steady_clock::now() + kMostSettleTime;
+  settle_timer_.set(kSettleTime, [this] { settle_unless_away(); });
+}
+
+/// A host whose connection is broken may be lost, and may have been the first to fail.
+void Attempt::settle_unless_away() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool away = std::ranges::any_of(hosts_, [now](const Host& host) {
+    return host.way_back || now - host.restored_at < kLookForHosts;
+  });
+  if (!away || now >= settle_latest_) return settle();
+  settle_timer_.set(kLookForHosts, [this] { settle_unless_away(); });
 }
 
 void Attempt::settle() {

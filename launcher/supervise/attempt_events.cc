@@ -22,6 +22,9 @@ namespace {
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 constexpr int kMaxHostErrors = 256;
+/// Time for the other ranks to end, after one that left without MPI_Finalize; and for a host that
+/// was away to report the ends of its ranks.
+constexpr std::chrono::seconds kTimeForOthers{5}, kTimeForReports{1};
 
 /// Other events of this type report completed rounds.
 bool is_outer_question(const nlohmann::json& event) {
@@ -95,6 +98,7 @@ void Attempt::on_finished(Host& host) {
   for (const RankPlan& rank : host.plan->ranks)
     if (!ranks_[rank.rank].status)
       return give_up(host, fmt::format("runner finished without the end of rank {}", rank.rank));
+  host.waits_for_goodbye = hold_.count() > 0 && !stopping_;
   end_of(host, HostState::finished);
 }
 
@@ -311,7 +315,6 @@ void Attempt::note_left(const Host& host, const std::string& what) {
 /// Like mpirun, Sortie ends the job of a rank that leaves without MPI_Finalize. The other ranks
 /// have some time, since a program whose ranks all skip it ends by itself.
 void Attempt::note_not_finalized(Cause cause, std::int64_t died_ms) {
-  constexpr std::chrono::seconds kTimeForOthers{5};
   if (not_finalized_ || stopping_ || failing() || !has_running_ranks()) return;
   cause.at_ms = died_ms;
   cause.exit_code = kExitFailed;
@@ -319,47 +322,23 @@ void Attempt::note_not_finalized(Cause cause, std::int64_t died_ms) {
       "rank {} on {} exited with code 0 without MPI_Finalize; the other ranks have {} s",
       cause.rank.value_or(0), cause.host, kTimeForOthers.count()));
   not_finalized_ = std::move(cause);
-  finalize_timer_.set(kTimeForOthers, [this] {
+  await_others(kTimeForOthers);
+}
+
+void Attempt::await_others(std::chrono::seconds time) {
+  finalize_timer_.set(time, [this] {
     if (stopping_ || failing() || over_ || superseded() || !has_running_ranks()) return;
+    // Ranks of a host whose connection is broken, or was until now, may have ended.
+    const auto now = std::chrono::steady_clock::now();
+    for (const Host& host : hosts_)
+      if (host.way_back || now - host.restored_at < kTimeForReports)
+        return await_others(kTimeForReports);
     blame(*not_finalized_);
   });
 }
 
 bool Attempt::has_running_ranks() const {
   return std::ranges::any_of(ranks_, [](const Rank& rank) { return !rank.status; });
-}
-
-void Attempt::on_lost(Host& host, Error error) {
-  if (host.state == HostState::finished) {  // the runner ended after Goodbye
-    if (leaving_ > 0 && --leaving_ == 0) wake();
-    return;
-  }
-  if (host.state != HostState::running || superseded()) return;
-  if (may_reconnect(host, error)) return start_reconnect(host, std::move(error));
-  lose(host, std::move(error));
-}
-
-/// Gives up on the host without another reconnect.
-void Attempt::lose(Host& host, Error error) {
-  if (host.state != HostState::running) return;
-  end_of(host, HostState::lost);
-  if (host.lost_at <= host.restored_at) host.lost_at = std::chrono::steady_clock::now();
-  for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
-  Cause cause;
-  cause.what = Cause::What::lost;
-  cause.host = host.plan->name;
-  cause.message =
-      fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
-  cause.exit_code = kExitLost;
-  cause.time_unix_ms = unix_time_ms();
-  parts_.folder.event(
-      JournalEvent::host_lost,
-      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
-  // Print it now: the verdict follows only after the sweep.
-  parts_.console.error(cause.message);
-  cause.shown = true;
-  blame(std::move(cause));
-  start_sweep(host);
 }
 
 /// Reports each text once, because all ranks may send the same.

@@ -96,14 +96,16 @@ void Attempt::sweep_unprepared(Host& host) {
 }
 
 /// Closes the connection to a host on which nothing was started; its runner, if any, sees EOF. A
-/// frozen runner does not: it has missed heartbeats, and is swept.
+/// frozen runner does not: it has missed heartbeats, and is swept. In an adoption that is not
+/// complete, hosts may hold ranks of the lost supervisor and would continue to: each is swept.
 void Attempt::let_go(Host& host) {
   const auto heard = std::max(host.ordered, host.session->last_heard());
   const auto silent = std::chrono::steady_clock::now() - heard;
   const bool ordered = host.state == HostState::connected && !host.session->closed() &&
                        host.ordered != std::chrono::steady_clock::time_point{};
   host.session->close();
-  if (ordered && silent > 3 * job_.runner.heartbeat_interval) start_sweep(host);
+  const bool frozen = ordered && silent > 3 * job_.runner.heartbeat_interval;
+  if ((frozen || adopting()) && !host.sweeping) start_sweep(host);
 }
 
 wire::JobSpec Attempt::job_spec_of(const Host& host) const {

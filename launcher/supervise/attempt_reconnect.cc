@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/asio/spawn.h"
+#include "common/base/boot_clock.h"
+#include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/host_errors.h"
 #include "launcher/host/reconnect.h"
@@ -26,6 +28,45 @@ constexpr milliseconds kNewsTime{300};
 constexpr milliseconds kFlapTime{5000}, kFlapPause{1000};
 }  // namespace
 
+void Attempt::on_lost(Host& host, Error error) {
+  if (host.state == HostState::finished) {  // the runner ended after Goodbye
+    if (leaving_ > 0 && --leaving_ == 0) wake();
+    return;
+  }
+  if (host.state != HostState::running || superseded()) return;
+  if (may_reconnect(host, error)) return start_reconnect(host, std::move(error));
+  lose(host, std::move(error));
+}
+
+void Attempt::note_loss(Host& host) {
+  host.lost_at = Clock::now();
+  host.lost_boot_ms = boot_ms();
+}
+
+/// Gives up on the host without another reconnect. The failure is dated by the loss of the
+/// connection: what peers did during the attempts to reconnect followed from it.
+void Attempt::lose(Host& host, Error error) {
+  if (host.state != HostState::running) return;
+  end_of(host, HostState::lost);
+  if (host.lost_at <= host.restored_at) note_loss(host);
+  for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
+  Cause cause;
+  cause.what = Cause::What::lost;
+  cause.host = host.plan->name;
+  cause.message =
+      fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
+  cause.exit_code = kExitLost;
+  cause.at_ms = host.lost_boot_ms;
+  parts_.folder.event(
+      JournalEvent::host_lost,
+      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
+  // Print it now: the verdict follows only after the sweep.
+  parts_.console.error(cause.message);
+  cause.shown = true;
+  blame(std::move(cause));
+  start_sweep(host);
+}
+
 bool Attempt::may_reconnect(const Host& host, const Error& error) const {
   // A runner that breaks the protocol would do so again.
   return hold_.count() > 0 && host.state == HostState::running && !ended_ &&
@@ -34,7 +75,7 @@ bool Attempt::may_reconnect(const Host& host, const Error& error) const {
 
 void Attempt::start_reconnect(Host& host, Error error) {
   host.loss = std::move(error);
-  host.lost_at = Clock::now();
+  note_loss(host);
   const double held = static_cast<double>(hold_.count()) / 1000;
   parts_.folder.event(JournalEvent::link_lost, {{"host", host.plan->name},
                                                 {"link", host.link},
@@ -43,20 +84,25 @@ void Attempt::start_reconnect(Host& host, Error error) {
   lost_links_.emplace_back(host.plan->name, *host.loss);
   tell_links_soon();
   if (parts_.on_forwards_end) parts_.on_forwards_end(host.plan->name);
-  Reconnect::Parts way{parts_.executor,
-                       parts_.transport,
-                       parts_.binary,
-                       [this, &host] {
-                         auto session = std::make_shared<HostSession>(parts_.executor,
-                                                                      host.plan->name, job_.runner);
-                         session->follow(*host.session);
-                         return session;
-                       },
-                       [this, &host] { return adopt_order(host); },
-                       hold_ + job_.runner.heartbeat_timeout,
-                       host.lost_at - host.restored_at < kFlapTime ? kFlapPause : milliseconds(0)};
-  host.way_back = std::make_shared<Reconnect>(std::move(way));
+  const bool flaps = host.lost_at - host.restored_at < kFlapTime;
+  host.way_back = std::make_shared<Reconnect>(
+      way_to(host, hold_ + job_.runner.heartbeat_timeout, flaps ? kFlapPause : milliseconds(0)));
   spawn(parts_.executor, reconnect(host, host.way_back));
+}
+
+Reconnect::Parts Attempt::way_to(Host& host, milliseconds time, milliseconds first_pause) {
+  const auto make_session = [this, &host] {
+    auto session = std::make_shared<HostSession>(parts_.executor, host.plan->name, job_.runner);
+    session->follow(*host.session);
+    return session;
+  };
+  return {parts_.executor,
+          parts_.transport,
+          parts_.binary,
+          make_session,
+          [this, &host] { return adopt_order(host); },
+          time,
+          first_pause};
 }
 
 asio::awaitable<void> Attempt::reconnect(Host& host, std::shared_ptr<Reconnect> way) {

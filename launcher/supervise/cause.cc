@@ -119,8 +119,13 @@ int weight(const Cause& cause) {
       return 0;
     case What::oom:
       return 1;
+    case What::runner:
+      // Of a rank: its container was ended from outside. The end of the rank itself follows, and is
+      // no failure of its own.
+      return cause.rank ? 1 : 2;
     case What::signal:
-      for (const int own : {SIGABRT, SIGPIPE, SIGTERM, SIGINT, SIGHUP})
+      // SIGQUIT: the runner sends it to ranks that hang, for their stacks.
+      for (const int own : {SIGABRT, SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT})
         if (cause.code == own) return 2;
       return 1;
     default:

@@ -68,10 +68,14 @@ bool is_wanted(Cause::What what);
 /// at once. The time is as long as a process on a busy host may wait for a CPU: the end of a killed
 /// rank may be reported that much later than the end of the peer that noticed it.
 inline constexpr std::chrono::milliseconds kSettleTime{1000};
+/// The same while the connection to a host is broken (runner.on_launcher_loss = "hold ..."):
+/// whether its runner lives shows only at the next connection.
+inline constexpr std::chrono::milliseconds kMostSettleTime{5000};
 
 /// Returns the index of the first cause among `failures` within the settle time (at least one):
-///  1. Inflicted ends (SIGKILL, SIGSEGV and the like, the OOM killer) come before ends that a
-///     process causes itself when a peer is gone (exit codes, SIGABRT, SIGPIPE, MPI_Abort).
+///  1. Inflicted ends (SIGKILL, SIGSEGV and the like, the OOM killer, the end of a rank's container
+///     from outside) come before ends that a process causes itself when a peer is gone (exit codes,
+///     SIGABRT, SIGPIPE, MPI_Abort) or when it is asked for its stacks (SIGQUIT).
 ///  2. Among equals the earliest counts, by clocks corrected for the offset of their host.
 ///  3. Among equals the lowest rank counts.
 /// An interrupt by the user, a planned restart and an unreachable host come before all others.

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "launcher/console/console.h"
 #include "launcher/run/run_folder.h"
@@ -115,6 +116,7 @@ void RankWatch::on_hang(Hang hang) {
   parts_.folder.event(JournalEvent::hang, fields);
   parts_.console.error("hang: " + text);
   hang_ = std::move(hang);
+  hang_at_ms_ = boot_ms();
   if (job_.watchdog.dump_timeout.count() == 0) return finish_hang();
   awaited_ = running_;
   std::map<std::size_t, wire::DumpStacks> orders;
@@ -137,7 +139,8 @@ void RankWatch::take(wire::StackDump dump) {
   if (awaited_.empty()) finish_hang();
 }
 
-/// Blames the hang, once all stacks have arrived or their time is over.
+/// Blames the hang, once all stacks have arrived or their time is over. It is dated by its
+/// detection: ranks that end while stacks are collected do so because of it.
 void RankWatch::finish_hang() {
   if (!hang_) return;
   dump_timer_.cancel();
@@ -148,6 +151,7 @@ void RankWatch::finish_hang() {
   cause.what = Cause::What::hang;
   if (hang.host) cause.host = plan_.hosts[*hang.host].name;
   if (hang.behind.size() == 1) cause.rank = hang.where.rank;
+  cause.at_ms = hang_at_ms_;
   cause.exit_code = kExitHang;
   cause.message = hang_text(hang, host_name(hang.where.rank), plan_.world_size);
   if (stacks_kept_ > 0)

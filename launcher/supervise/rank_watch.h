@@ -79,6 +79,7 @@ class RankWatch {
   Alarm look_timer_, dump_timer_;
   std::set<std::uint32_t> running_;
   std::optional<Hang> hang_;
+  std::int64_t hang_at_ms_ = 0;      // when it was found, by the boot clock
   std::set<std::uint32_t> awaited_;  // ranks whose stacks have not arrived
   std::size_t stack_bytes_ = 0, stacks_kept_ = 0;
 };

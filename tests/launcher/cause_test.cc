@@ -54,6 +54,8 @@ TEST_CASE("which of two failures was first") {
       {"abort is what processes do when peers go", failure(What::exit, 1, 100),
        failure(What::signal, SIGABRT, 101), 0},
       {"broken pipe too", failure(What::signal, SIGPIPE, 100), failure(What::exit, 3, 99), 1},
+      {"SIGQUIT is what ranks that hang get for their stacks", failure(What::hang, 0, 100),
+       failure(What::signal, SIGQUIT, 101), 0},
       {"out of memory before MPI_Abort", failure(What::mpi_abort, 1, 100),
        failure(What::oom, SIGKILL, 101), 1},
       {"MPI_Abort before the exits that follow it", failure(What::mpi_abort, 7, 100),
@@ -61,6 +63,8 @@ TEST_CASE("which of two failures was first") {
       {"a lost host by its time", failure(What::exit, 1, 100), failure(What::lost, 0, 90), 1},
       {"at the same moment the lower rank", failure(What::exit, 1, 5, 3),
        failure(What::exit, 2, 5, 1), 1},
+      {"the end of a rank's container before an exit", failure(What::exit, 1, 100, 1),
+       failure(What::runner, 0, 150, 0), 1},
       {"the user's word", failure(What::interrupted, SIGINT, 100),
        failure(What::signal, SIGKILL, 10), 0},
   };
@@ -198,6 +202,25 @@ TEST_CASE("the rank that was killed is the cause, though its host had no process
   };
   launch.host("h2").script = Killed::run;
   CHECK(launch.run().exit_code == 137);
+}
+
+TEST_CASE("a container that was ended from outside is the cause, not the peer that noticed it") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  struct Ended {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      co_await runner.until<wire::Stop>();
+      runner.send(wire::RunnerError{"lost", "container c was ended from outside the run", 0});
+      runner.exit_rank(0, SIGKILL, true);
+      co_await runner.finish(false);
+    }
+  };
+  launch.host("h1").script = Ended::run;
+  launch.host("h2").script = after_start([](FakeRunner& runner) { runner.exit_rank(1, 1); });
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitLost);
+  CHECK(verdict.text == "h1: rank 0: container c was ended from outside the run");
+  CHECK(launch.events_named("cause").at(0)["what"] == "runner");
 }
 
 TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth decides") {

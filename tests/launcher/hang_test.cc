@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "common/training/progress.h"
 #include "launcher/report/report.h"
@@ -168,6 +169,43 @@ TEST_CASE(
   CHECK(quick.runner("h1").all<wire::DumpStacks>().empty());
   CHECK_FALSE(has(verdict.text, "stacks of"));
   CHECK_FALSE(std::filesystem::exists(quick.run_folder / "attempts"));
+}
+
+/// Rank 0, which waits for rank 1, ends while stacks are collected. Its end is dated by its runner.
+awaitable<void> ends_at_dump(FakeRunner& runner, wire::RankExited how) {
+  const bool started = co_await runner.start();
+  if (!started) co_return;
+  co_await runner.sleep(milliseconds(50));
+  wire::Heartbeat beat = standing(0, Section::reduce, 9000);
+  beat.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
+  runner.send(beat);
+  const bool asked = co_await runner.until<wire::DumpStacks>();
+  if (!asked) co_return;
+  co_await runner.sleep(milliseconds(50));
+  how.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
+  co_await runner.sleep(milliseconds(100));  // its output is read to the end
+  runner.end_rank(how);
+  const bool told = co_await runner.until<wire::Stop>();
+  if (told) co_await runner.finish(true, SIGTERM);
+}
+
+TEST_CASE("a rank that waits for the one that hangs, and ends while stacks are collected") {
+  // A time-out of a communicator, and a program that passes SIGQUIT on to its default action.
+  for (const bool signaled : {false, true}) {
+    CAPTURE(signaled);
+    wire::RankExited how;
+    how.signaled = signaled;
+    how.code = signaled ? SIGQUIT : 3;
+    Standing launch([how](FakeRunner& runner) { return ends_at_dump(runner, how); },
+                    [](FakeRunner& runner) { return stands(runner, Section::forward, ""); });
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == kExitHang);
+    CHECK(verdict.ended_after == 1);
+    const auto causes = launch.events_named("cause");
+    REQUIRE(causes.size() == 1);
+    CHECK(causes[0]["what"] == "hang");
+    CHECK(causes[0]["rank"] == 1);
+  }
 }
 
 TEST_CASE("a slow host is named once, and the run goes on") {

@@ -97,6 +97,12 @@ class Launch {
       if (loop_) loop_->interrupt(signal);
     });
   }
+  /// Stops the run, as `sortie stop` does. For use in scripts.
+  void stop() {
+    boost::asio::post(io, [this] {
+      if (loop_) loop_->stop(false);
+    });
+  }
   /// Calls `act` once, when RunLoop::state() first equals `state`.
   void on_state(std::string state, std::function<void(launcher::RunLoop&)> act) {
     state_ = std::move(state);
@@ -127,6 +133,7 @@ class Launch {
   milliseconds stop_slack{3000};  // for hosts that end their ranks in time
   milliseconds sweep_reach{100};  // for hosts that are not reached again
   bool terminal = false;          // the console behaves as on a terminal
+  bool adopts = false;            // the first attempt adopts ranks that hosts hold
   std::string shown;              // output of the console, both streams
   std::vector<nlohmann::json> events;
   std::filesystem::path run_folder;
@@ -136,7 +143,8 @@ class Launch {
  private:
   launcher::RunLoop::Parts parts(const launcher::RunnerBinary& binary, launcher::Console& console,
                                  launcher::RunFolder& folder) {
-    return {{io.get_executor(), router, binary, console, folder, stop_slack, sweep_reach},
+    launcher::RunLoop::Parts made{
+            {io.get_executor(), router, binary, console, folder, stop_slack, sweep_reach},
             *files,
             [](const config::JobConfig& changed, const std::vector<config::HostSlots>& hosts) {
               return launcher::make_plan(changed, hosts, {});
@@ -155,6 +163,8 @@ class Launch {
             },
             fitness,
             note_blames};
+    made.attempt.adopts = adopts;
+    return made;
   }
 
   boost::asio::awaitable<void> watch_state() {

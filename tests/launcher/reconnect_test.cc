@@ -121,6 +121,38 @@ TEST_CASE("a host that does not hold the ranks any more is lost at once") {
   CHECK(with.launch.ran < test::patient(milliseconds(5000)));
 }
 
+TEST_CASE("a lost host counts from the break of its connection: what peers do then is no cause") {
+  struct Gone {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool asked = co_await runner.until<wire::Adopt>();
+      if (asked) runner.send(wire::RunnerError{"lost", "no runner holds this run here", -1});
+    }
+  };
+  struct Notices {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      co_await runner.sleep(milliseconds(150));
+      runner.exit_rank(1, 1);
+      co_await runner.finish(false);
+    }
+  };
+  // The answer of h1 comes within the settle time, and after it.
+  for (const milliseconds delay : {milliseconds(500), kSettleTime + milliseconds(800)}) {
+    CAPTURE(delay.count());
+    Fixture with;
+    with.launch.host("h1").after_loss = Gone::run;
+    with.launch.host("h1").reconnect_delay = delay;
+    with.launch.host("h2").script = Notices::run;
+    const Verdict verdict = with.launch.run();
+    CHECK(verdict.exit_code == kExitLost);
+    CHECK(verdict.text == "h1: lost: Connection reset by peer; no runner holds this run here");
+    const auto causes = with.launch.events_named("cause");
+    REQUIRE(causes.size() == 1);
+    CHECK(causes[0]["died_at"] < with.launch.events_named("host_lost").at(0)["time"]);
+  }
+}
+
 TEST_CASE("a host that is not reached within the hold is lost when it is over") {
   Fixture with("hold 1s");
   with.launch.host("h2").script = run_until_stopped;
@@ -167,6 +199,89 @@ TEST_CASE("a stop that comes while a host is away reaches it when it is back") {
   CHECK(verdict.exit_code == 3);
   CHECK(with.launch.events_named("link_restored").size() == 1);
   CHECK(with.launch.transport.sweeper("h1").all<wire::Stop>().size() == 1);
+}
+
+TEST_CASE(
+    "a host that is away when a rank has left without MPI_Finalize: its ranks may have ended") {
+  const auto leave = [](FakeRunner& runner, std::uint32_t rank) {
+    wire::RankExited exited;
+    exited.rank = rank;
+    exited.not_finalized = 1;
+    runner.end_rank(exited);
+  };
+  Fixture with;
+  with.launch.limit = std::chrono::seconds(30);
+  with.launch.host("h1").reconnect_delay = milliseconds(5500);
+  with.launch.host("h2").script = [leave](FakeRunner& runner) -> awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    co_await runner.sleep(milliseconds(100));  // h1 is away
+    leave(runner, 1);
+    co_await runner.finish(false);
+  };
+  int code = 0;
+  SUBCASE("they have") {
+    with.launch.host("h1").after_loss = [leave](FakeRunner& runner) -> awaitable<void> {
+      const bool asked = co_await runner.adopted();
+      if (!asked) co_return;
+      leave(runner, 0);
+      co_await runner.finish(false);
+    };
+  }
+  SUBCASE("they have not") {
+    code = 1;
+    with.launch.host("h1").after_loss = [](FakeRunner& runner) -> awaitable<void> {
+      const bool asked = co_await runner.adopted();
+      const bool told = asked && co_await runner.until<wire::Stop>();
+      if (told) co_await runner.finish(true, SIGTERM);
+    };
+  }
+  const Verdict verdict = with.launch.run();
+  CHECK_MESSAGE(verdict.exit_code == code, verdict.text);
+  CHECK(with.launch.events_named("link_restored").size() == 1);
+  CHECK(with.launch.events_named("cause").size() == static_cast<std::size_t>(code));
+}
+
+TEST_CASE("a connection that breaks after the last rank of its host: its runner is let go") {
+  Fixture with;
+  Launch& launch = with.launch;
+  launch.host("h1").script = [](FakeRunner& runner) -> awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    runner.exit_rank(0, 0);
+    runner.send(wire::Finished{});
+    runner.cut("Connection reset by peer");
+  };
+  launch.host("h2").script = [](FakeRunner& runner) -> awaitable<void> {
+    const bool started = co_await runner.start();
+    if (!started) co_return;
+    co_await runner.sleep(milliseconds(200));
+    co_await runner.finish(false);
+  };
+  bool told = false;
+  SUBCASE("it is reached again") {
+    launch.host("h1").after_loss = [&told](FakeRunner& runner) -> awaitable<void> {
+      const bool asked = co_await runner.adopted();
+      if (!asked) co_return;
+      runner.exit_rank(0, 0);
+      runner.send(wire::Finished{});
+      told = co_await runner.until<wire::Goodbye>();
+      runner.end();
+    };
+    const Verdict verdict = launch.run();
+    CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+    CHECK(told);
+    CHECK(launch.events_named("unconfirmed").empty());
+    CHECK(launch.events_named("rank_exited").size() == 2);
+  }
+  SUBCASE("it is not reached: the runner that stays is named") {
+    const Verdict verdict = launch.run();  // connections are refused
+    CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+    CHECK(launch.events_named("unconfirmed").at(0)["host"] == "h1");
+    CHECK(
+        launch.shown.contains("h1: its connection broke after its ranks had ended, and it is not "
+                              "reached again: its runner exits after a hold of 20s"));
+  }
 }
 
 TEST_CASE("twice Ctrl-C does not wait for a host that is away") {

@@ -217,6 +217,49 @@ TEST_CASE("a run whose ranks have all exited with 0 when a planned restart comes
   CHECK(launch.events_named("attempt_end").at(1)["exit_code"] == 0);
 }
 
+TEST_CASE(
+    "a run that the user ends in a planned restart: its ranks may save, and it is no code 75") {
+  for (const bool by_signal : {true, false}) {
+    CAPTURE(by_signal);
+    Shrinking launch("checkpoint");
+    const auto order = [&launch, by_signal] {
+      by_signal ? launch.interrupt(SIGINT) : launch.stop();
+    };
+    const auto ended_by_user = [&](FakeRunner& runner) -> boost::asio::awaitable<void> {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      while (launch.checked.size() < 4) co_await runner.sleep(milliseconds(5));
+      const std::uint32_t rank = runner.job.ranks[0].rank;
+      runner.send(wire::RankEvent{rank, R"({"type":"checkpoint","path":"/c","step":50})"});
+      const bool told = co_await runner.until<wire::Stop>();
+      if (!told) co_return;
+      order();
+      co_await runner.sleep(milliseconds(100));  // its rank saves; another Stop would arrive
+      runner.exit_rank(rank, 75);
+      runner.send(wire::Finished{});
+      co_await runner.until<wire::Goodbye>();
+      runner.end();
+    };
+    in_turn(launch.host("h1"), {after_start(first_rank_exits_1), ended_by_user});
+    in_turn(launch.host("h2"), {run_until_stopped});
+    in_turn(launch.host("h3"), {run_until_stopped, ends_when_asked(75)});
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == (by_signal ? 130 : 143));
+    CHECK(verdict.text == (by_signal ? "interrupted by SIGINT before the next attempt"
+                                     : "stopped by `sortie stop` before the next attempt"));
+    CHECK_FALSE(verdict.shown);
+    const auto stops = launch.transport.sweeper("h1").all<wire::Stop>();
+    REQUIRE(stops.size() == 1);
+    CHECK(stops[0].grace_ms == 1000);
+    CHECK(contains(launch.shown, by_signal
+                                     ? "SIGINT: stopping all ranks (TERM, then KILL after 1 s)"
+                                     : "stopping all ranks, by `sortie stop`"));
+    CHECK(launch.events_named("attempt").size() == 2);
+    CHECK(launch.events_named("attempt_end").at(1)["class"] == "planned");
+    CHECK(launch.events_named("end").at(0)["exit_code"] == verdict.exit_code);
+  }
+}
+
 TEST_CASE("who is not fit when the restart comes is left out, and the run goes on as it was") {
   Shrinking launch("checkpoint");
   // The first check succeeds. A check during an attempt lasts until the attempt ends. A check after
