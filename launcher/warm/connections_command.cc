@@ -44,7 +44,9 @@ Result<Listed> ask(const Place& place, const std::string& build, const Request& 
     if (!answer) continue;
     Listed json = Listed::parse(answer->payload, nullptr, /*allow_exceptions=*/false);
     if (answer->type != static_cast<std::uint8_t>(Record::answer) || !json.is_object())
-      return fail(ErrorCode::protocol, "connections: an answer that is none");
+      return fail(ErrorCode::protocol,
+                  "connections: the background process sent an invalid answer; run `sortie "
+                  "connections close`");
     return json;
   }
 }
