@@ -2,8 +2,8 @@
 # instantiated, only once. File-local names must therefore differ within a target. The dev preset and scripts/lint compile file
 # by file.
 option(SORTIE_UNITY "Compile the sources of a target together" OFF)
-# 192 KiB are about 4,500 lines, which g++ compiles in 40 s. Smaller groups take more time in total; with larger ones, machines
-# with many cores wait for the last group.
+# 192 KiB are about 4,500 lines. Smaller groups take more time in total; with larger ones, machines with many cores wait for
+# the last group.
 set(SORTIE_UNITY_KIB 192 CACHE STRING "How many KiB of sources are compiled together at most")
 
 # sortie_unity() - groups the sources of each target in the global property SORTIE_UNITY_TARGETS, in the order of the target's

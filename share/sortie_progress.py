@@ -1,7 +1,7 @@
 """Tells Sortie where a program is: for `sortie status`, and so that a hang is found and its stacks are kept.
 
     import sortie_progress
-    sortie_progress.step(1)              # at the begin of each step, counted from 1
+    sortie_progress.step(1)              # at the start of each step, counted from 1
     sortie_progress.section("evaluate")  # where the step is; not needed
 
 Without section() a step may take ten times watchdog.hang_minimum; with "data", "forward", "backward", "reduce" (waits for

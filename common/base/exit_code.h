@@ -21,11 +21,16 @@ inline constexpr int kExitAdopted = 7;        // another supervisor has taken th
 inline constexpr int kExitCheckpoint = 8;     // no usable checkpoint
 inline constexpr int kExitData = 9;           // data or storage
 inline constexpr int kExitNoProgress = 10;    // attempts without a newer checkpoint: do not requeue
-inline constexpr int kExitPreempted = 75;     // sortie-train got SIGTERM and saved a checkpoint
+inline constexpr int kExitPreempted = 75;     // it can resume: SIGTERM and saved, or lost sites
 inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout; the same code as timeout(1)
 inline constexpr int kExitNotRunnable = 126;  // a program could not be run; as in shells
 inline constexpr int kExitNotFound = 127;     // a program was not found; as in shells
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
+
+/// Meaning of the exit codes of `sortie check`: they are its verdict, not those of the table.
+inline constexpr std::string_view kCheckExitCodes =
+    "0 all checks passed, 1 warnings, 2 failures (or a wrong command line or config), 3 a slow "
+    "link";
 
 /// One exit code. A code that is not in the table is a program's own; see explain_exit_code().
 struct ExitCode {

@@ -24,7 +24,7 @@ bool has_option(const CLI::App& app, const char* name) {
 /// none.
 /// - It is empty, as in `--hosts "$HOSTS"` if that variable is not set. What the user meant is
 ///   unknown, and to treat the option as absent would run on this machine.
-/// - It is NaN, which lies in every range, as no comparison with it is true.
+/// - It is NaN, which passes every check of a range, as no comparison with it is true.
 std::string unusable_value(const CLI::App* app) {
   for (; app != nullptr; app = app->get_parent())
     for (const CLI::Option* option : app->get_options()) {

@@ -39,7 +39,9 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   if (!rest.empty() && (power == 0 || (rest != "b" && rest != "ib"))) return bad();
   const double bytes =
       std::ldexp(std::strtod(digits.c_str(), nullptr), 10 * static_cast<int>(power));
-  if (bytes < 1) return fail(ErrorCode::config, "a size of 0 bytes is none; leave it empty");
+  if (bytes < 1)
+    return fail(ErrorCode::config,
+                "a size must be at least 1 byte; for the default leave the key empty");
   if (bytes > 1e18)
     return fail(ErrorCode::config, fmt::format("{} is too large", quote(shorten(text))));
   return static_cast<std::uint64_t>(bytes);

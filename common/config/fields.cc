@@ -50,7 +50,7 @@ const Section kSections[] = {
     {"watchdog", "Detection of hung ranks and slow hosts"},
     {"logger", "Logs and metrics of a run"},
     {"topology", "How the model and the batch are divided among the ranks"},
-    {"optimizer", "AdamW with decoupled decay on matrices only"},
+    {"optimizer", "AdamW or DeMo; weight decay is decoupled and applies to matrices only"},
     {"learning_rate_scheduler", "The learning rate of each step"},
     {"outer",
      "Training over several sites (site=NAME in host lines) on slow links; defaults depend on "

@@ -20,7 +20,8 @@ class TreeSync {
   static bool replaces_fsync(int tree);
 
   /// After `limit` of time in fsync() the whole file system of the tree is synced instead. Not at
-  /// once, because syncfs() also waits for what other programs have written.
+  /// once, because syncfs() also waits for what other programs have written. For tests, which
+  /// shorten the limit.
   void set_limit(std::chrono::nanoseconds limit) { limit_ = limit; }
 
   /// Makes the content of `file` durable, which belongs to the tree in the folder `tree`. All

@@ -64,8 +64,7 @@ std::optional<KernelRecord> parse_kernel_record(std::string_view record) {
   if (!priority || *priority > 0xffff || !take(record, ",")) return std::nullopt;
   const auto sequence = take_number<std::uint64_t>(record);
   if (!sequence || !take(record, ",")) return std::nullopt;
-  const auto time = take_number<std::uint64_t>(record);
-  if (!time) return std::nullopt;
+  if (!take_number<std::uint64_t>(record)) return std::nullopt;  // microseconds since boot
   // Flags, and any fields that later kernels add.
   const std::size_t end = record.find(';');
   if (end == record.npos || record.substr(0, end).contains('\n')) return std::nullopt;
@@ -73,7 +72,6 @@ std::optional<KernelRecord> parse_kernel_record(std::string_view record) {
   parsed.level = static_cast<int>(*priority & 7);
   parsed.facility = static_cast<int>(*priority >> 3);
   parsed.sequence = *sequence;
-  parsed.time_us = *time;
   parsed.text = record.substr(0, record.find('\n'));
   return parsed;
 }

@@ -16,8 +16,7 @@ struct KernelRecord {
   int level = 0;     // 0 to 7
   int facility = 0;  // 0 = the kernel itself; others were written by processes
   std::uint64_t sequence = 0;
-  std::uint64_t time_us = 0;  // since boot
-  std::string_view text;      // the first line; a view into the record
+  std::string_view text;  // the first line; a view into the record
 };
 
 /// Returns nullopt if the text is no record.

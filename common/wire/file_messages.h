@@ -97,7 +97,7 @@ struct FilesFetch {
 /// runner -> launcher, from time to time: bytes of pieces that this host has received.
 struct FilesProgress {
   std::uint64_t bytes = 0;
-  std::string waits_for;  // for the user: why the transfer stands still; empty = it does not
+  std::string waits_for;  // for the user: why the transfer makes no progress; empty = it does
 };
 
 /// runner -> launcher: all files are complete, in place and synced to disk.

@@ -37,7 +37,7 @@ std::vector<std::string> check_names(const Expectations& expect) {
   if (!expect.save_dir.empty()) names.push_back("save_dir");
   if (!expect.files.empty()) names.push_back("data");
   if (!expect.staged.empty()) names.push_back("staged");
-  names.insert(names.end(), {"shm", "memlock", "open_files", "cgroup", "leftovers"});
+  names.insert(names.end(), {"shm", "memlock", "open_files", "cgroup", "run_folder", "leftovers"});
   if (!expect.program.empty()) names.push_back("port");
   if (expect.container)  // the program and its MPI are in the image
     names.insert(names.end(), {"engine", "image", "image_disk", "gpu_runtime", "mounts"});
@@ -69,6 +69,7 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
                                 judge_memlock(host),
                                 judge_open_files(host, expect),
                                 judge_cgroup(host),
+                                judge_run_folder(host),
                                 judge_leftovers(host),
                                 judge_disk(host),
                                 judge_save_dir(host),

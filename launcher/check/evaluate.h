@@ -120,6 +120,7 @@ Finding judge_memory(const HostResult& host);
 Finding judge_memlock(const HostResult& host);
 Finding judge_open_files(const HostResult& host, const Expectations& expect);
 Finding judge_cgroup(const HostResult& host);
+Finding judge_run_folder(const HostResult& host);
 Finding judge_leftovers(const HostResult& host);
 Finding judge_disk(const HostResult& host);
 Finding judge_save_dir(const HostResult& host);

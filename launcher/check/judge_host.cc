@@ -160,6 +160,16 @@ std::string held_text(const std::vector<HeldRun>& runs) {
 
 }  // namespace
 
+/// A runner makes this folder, by the same rules, before it starts ranks.
+Finding judge_run_folder(const HostResult& host) {
+  if (!host.report.host) return {"run_folder", Verdict::none, "", ""};
+  const HostFacts& facts = *host.report.host;
+  if (facts.run_error.empty()) return {"run_folder", Verdict::pass, facts.run_base, ""};
+  return {"run_folder", Verdict::fail, "no rank can start: " + facts.run_error,
+          "make that folder usable for this user on the host, or set XDG_RUNTIME_DIR there to a "
+          "private folder of the user"};
+}
+
 Finding judge_leftovers(const HostResult& host) {
   if (!host.report.host) return {"leftovers", Verdict::none, "", ""};
   const HostFacts& facts = *host.report.host;
@@ -176,6 +186,7 @@ Finding judge_leftovers(const HostResult& host) {
                     help_for_held(facts.without_launcher.front().run_id))};
   if (!gone.empty())
     return {"leftovers", Verdict::warn, gone, "nothing: the next run there removes them"};
+  if (!facts.run_error.empty()) return {"leftovers", Verdict::none, "", ""};  // not known
   return {"leftovers", Verdict::pass,
           facts.runs_alive > 0 ? fmt::format("none; {} run{} alive", facts.runs_alive,
                                              facts.runs_alive == 1 ? " is" : "s are")

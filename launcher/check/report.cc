@@ -83,7 +83,6 @@ HostFacts host_facts(const Json& part) {
   facts.available_bytes = number(part, "available_bytes");
   facts.memlock = limit(part, "memlock");
   facts.open_files = limit(part, "open_files");
-  facts.open_files_hard = limit(part, "open_files_hard");
   facts.infiniband = flag(part, "infiniband");
   const Json& cgroup = object(part, "cgroup");
   facts.cgroup_error = text(cgroup, "error");
@@ -132,7 +131,6 @@ ContainerFacts container_facts(const Json& part) {
   facts.image_present = flag(part, "image_present");
   facts.free_bytes = number(part, "free_bytes");
   facts.total_bytes = number(part, "total_bytes");
-  facts.image_bytes = number(part, "image_bytes");
   facts.missing_mounts = texts(part, "missing_mounts", "path");
   return facts;
 }
@@ -268,7 +266,7 @@ Result<> add_part(HostReport& report, std::string_view text_of_part) {
   };
   const Json part = Json::parse(text_of_part, watch, /*allow_exceptions=*/false);
   if (too_deep || !part.is_object())
-    return fail(ErrorCode::protocol, "CheckReport: not the object that it should be");
+    return fail(ErrorCode::protocol, "CheckReport: not a JSON object of the expected form");
   return take(report, text(part, "part"), part);
 }
 

@@ -23,11 +23,11 @@ struct HostFacts {
   std::string hostname, kernel, machine;  // kernel: release, "6.1.0-18-amd64"
   std::string machine_id;                 // equal for two names of one machine; empty = unknown
   std::uint64_t cpus = 0, memory_bytes = 0, available_bytes = 0;
-  std::optional<std::uint64_t> memlock, open_files, open_files_hard;  // nullopt: unlimited
+  std::optional<std::uint64_t> memlock, open_files;  // nullopt: unlimited
   bool infiniband = false;
   std::string cgroup_error;
   bool cgroup_writable = false;
-  std::string run_base, run_error;
+  std::string run_base, run_error;  // folder of the runs, or why a runner can not make it
   std::uint64_t runs_alive = 0, runs_left = 0, cgroups_left = 0;
   std::vector<HeldRun> without_launcher;  // among the living runs
   std::string ssh_address;                // address of its sshd, as seen by the last hop
@@ -95,7 +95,7 @@ struct ContainerFacts {
   std::string root;                             // where the engine stores images
   std::string image_id, image_error;
   bool rootless = false, gpu_runtime = false, image_present = false;
-  std::uint64_t free_bytes = 0, total_bytes = 0, image_bytes = 0;
+  std::uint64_t free_bytes = 0, total_bytes = 0;
   std::vector<std::string> missing_mounts;  // "PATH: why"
 };
 

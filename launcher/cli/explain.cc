@@ -125,6 +125,7 @@ std::string list_text() {
   for (const ExitCode& entry : exit_codes())
     out += fmt::format("  {:<7}  {:<12}  {}\n", entry.code, entry.name, entry.meaning);
   out += fmt::format("  {:<7}  {:<12}  {}\n\n", "128 + N", "SIG...", "Ended by signal N");
+  out += fmt::format("exit codes of `sortie check`, its verdict\n  {}\n\n", kCheckExitCodes);
   out += "failure classes, with their exit codes\n";
   for (const ErrorClass& entry : error_classes())
     out += fmt::format("  {:<12}  {:>3}  {}\n", error_code_name(entry.code), entry.exit_code,

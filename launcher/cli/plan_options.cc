@@ -20,7 +20,7 @@ void add_reliability_options(CLI::App& app, AskedReliability& asked) {
   app.add_flag(
       "--reliability", asked.wanted,
       "Also mean time to failure, how often to save, spares, share of useful time; implied "
-      "by --failures to --step-time");
+      "by each of the six options that follow");
   const auto number = [&app](const char* name, std::optional<double>& value, const char* help,
                              double least, double most) {
     return app.add_option(name, value, help)->check(CLI::Range(least, most));

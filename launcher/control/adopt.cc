@@ -79,7 +79,7 @@ Result<> may_adopt(const RunRecord& record, const config::JobConfig& job) {
     return fail(ErrorCode::usage,
                 fmt::format("{0}: its supervisor ({1}) lives; use `sortie attach {0}`", record.id,
                             boss.process()));
-  // Silent, and where it runs is not known: another one beside it could be the result.
+  // It does not answer, and its host is not known: a second supervisor could be the result.
   if (boss.pid == 0)
     return fail(ErrorCode::lost, fmt::format("{}: it may have a supervisor: {}", record.id,
                                              help_without_file(record.path, boss)));

@@ -101,7 +101,7 @@ class TrainerProcess {
         }
         streams[i].text.append(bytes, static_cast<std::size_t>(got));
         if (streams[i].text.size() > kMostOutput)
-          return fail(ErrorCode::protocol, "writes more than an answer has");
+          return fail(ErrorCode::protocol, "wrote more than 4 MiB");
       }
     }
     return {};

@@ -137,8 +137,8 @@ void OuterCoordinator::watch_pause() {
                       count_in(), wanted, std::chrono::duration<double>(settings_.rejoin).count())};
 }
 
-/// Tells the leaders of excluded sites that a round was committed without them. Otherwise they
-/// would train on until their next question.
+/// Notifies the leaders of excluded sites that a round was committed without them. Otherwise they
+/// would continue to train until their next question.
 void OuterCoordinator::tell_left_out() {
   for (Site& site : sites_) {
     const bool some_work = std::ranges::any_of(

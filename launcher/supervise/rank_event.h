@@ -10,8 +10,8 @@
 namespace sortie::launcher {
 
 /// Parses and checks one event. `type` must be a string. In event types that Sortie knows, the
-/// fields that it reads (`step`, `loss`, `first_run` ...) must have their type, and those without
-/// which the event says nothing must be there; null fields and numbers beyond 1e24 are removed.
+/// fields that it reads (`step`, `loss`, `first_run` ...) must have their type, and those that an
+/// event of the type needs must exist; null fields and numbers beyond 1e24 are removed.
 /// Other fields and other event types are not checked. ErrorCode::data with the reason if the event
 /// is refused.
 Result<nlohmann::json> check_rank_event(std::string_view line);

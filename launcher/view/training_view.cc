@@ -60,8 +60,8 @@ struct Taker {
     view.suspect_step = 0;
     view.checkpoint = TrainingView::Checkpoint{e.to, printable(e.path), when};
     view.time = when;
-    // The run has left these steps and removed their checkpoints. The next validation tells the
-    // lowest loss before them.
+    // The run has left these steps and removed their checkpoints. The event of the next
+    // validation has the lowest loss before them.
     const auto forget = [&](auto& known) {
       if (known && known->step > e.to) known.reset();
     };

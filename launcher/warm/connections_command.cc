@@ -45,7 +45,9 @@ Result<OrderedJson> ask(const Place& place, const std::string& build, const Requ
     if (!answer) continue;
     OrderedJson json = OrderedJson::parse(answer->payload, nullptr, /*allow_exceptions=*/false);
     if (answer->type != static_cast<std::uint8_t>(Record::answer) || !json.is_object())
-      return fail(ErrorCode::protocol, "connections: an answer that is none");
+      return fail(ErrorCode::protocol,
+                  "connections: the background process sent an invalid answer; run `sortie "
+                  "connections close`");
     return json;
   }
 }

@@ -97,7 +97,6 @@ void put_image(Json& part, const Client& client, const std::string& image,
   if (!output->status.success() || !found) return;
   part["image_present"] = true;
   part["image_id"] = found->id;
-  part["image_bytes"] = found->bytes;
 }
 
 }  // namespace

@@ -87,7 +87,6 @@ Json host_part(const ProcessDefaults& defaults) {
   const bool infiniband = std::filesystem::exists("/sys/class/infiniband", ignored) &&
                           !std::filesystem::is_empty("/sys/class/infiniband", ignored);
   const RunFolders runs = look_at_run_folders();
-  const char* home = std::getenv("HOME");
   return {{"part", "host"},
           {"hostname", facts.hostname},
           {"machine_id", facts.machine_id},
@@ -96,12 +95,9 @@ Json host_part(const ProcessDefaults& defaults) {
           {"memory_bytes", facts.memory_bytes},
           {"available_bytes", available_memory()},
           {"memlock", limit_json(memlock.rlim_cur)},
-          {"memlock_hard", limit_json(memlock.rlim_max)},
           {"open_files", limit_json(defaults.open_files.rlim_cur)},
-          {"open_files_hard", limit_json(defaults.open_files.rlim_max)},
           {"infiniband", infiniband},
           {"cgroup", cgroup_json()},
-          {"home", home ? home : ""},
           {"run_folders",
            {{"base", runs.base},
             {"error", runs.error},

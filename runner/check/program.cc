@@ -128,7 +128,6 @@ void look_at_script(std::string_view head, const std::string& path, Json& part) 
     return std::string(found);
   };
   const std::string interpreter = word();
-  part["interpreter"] = interpreter;
   if (::access(interpreter.c_str(), X_OK) != 0) {
     part["error"] = fmt::format("its interpreter {}: {}", interpreter, std::strerror(errno));
     return;

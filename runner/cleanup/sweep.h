@@ -18,8 +18,8 @@ Result<> check_sweep(const wire::Sweep& order);
 
 /// Ends everything of the run: processes that hold its folder (runner, keepers), that are in its
 /// cgroup, or that have SORTIE_RUN_ID in their environment; then removes its containers, folders
-/// and cgroup. The time is bounded: the order's patience, two seconds for keepers, ten for
-/// processes that survive KILL, and the time that the engine needs.
+/// and cgroup. The time is bounded: the order's patience, two seconds for keepers, five
+/// for processes that survive KILL, and the time that the engine needs.
 boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire::Sweep order,
                                               const ProcessDefaults& defaults);
 

@@ -13,10 +13,6 @@
 
 namespace sortie::runner {
 
-struct PortRange {
-  std::uint32_t first = 0, last = 0;  // inclusive
-};
-
 /// Ports to try: above the well-known ones, and outside the range from which the kernel assigns
 /// local ports of connections (within it if nothing is left outside), without the reserved ones.
 /// Pure: the arguments are the texts of net.ipv4.ip_local_port_range ("32768\t60999") and

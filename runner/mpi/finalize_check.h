@@ -14,7 +14,7 @@ namespace sortie::runner {
 
 class FinalizeCheck {
  public:
-  /// Called once for each rank that is asked about; `not_finalized` is false if nobody answers.
+  /// Called once for each rank that is asked about; `not_finalized` is false if there is no answer.
   using Answer = std::function<void(std::uint32_t rank, bool not_finalized)>;
 
   FinalizeCheck(const boost::asio::any_io_executor& executor, Answer answer)

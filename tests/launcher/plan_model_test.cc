@@ -202,7 +202,7 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
       {"echo 'plan: no such verb' >&2; exit 2", " plan: exit code 2: plan: no such verb; install"},
       {"sleep 60", " plan: has not answered in time", std::chrono::milliseconds(500)},
       {"exec 1>&- 2>&-; sleep 60", " plan: signal 9 (SIGKILL)", std::chrono::milliseconds(4000)},
-      {"exec yes", " plan: writes more than an answer has"},
+      {"exec yes", " plan: wrote more than 4 MiB"},
       {"kill -SEGV $$", " plan: signal 11 (SIGSEGV"},
       {"true", " plan: no object with parameters"},
   };

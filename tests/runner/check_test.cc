@@ -75,6 +75,18 @@ TEST_CASE("check: clock and the host's facts") {
   CHECK(ended->success());
 }
 
+TEST_CASE("check: a folder of runs that can not be used is reported, with the reason of a run") {
+  const ScopedTempDir dir;
+  ::chmod(dir.path().c_str(), 0700);
+  const std::string base = dir.str("sortie-" + std::to_string(::geteuid()));
+  std::ofstream(base) << "a file\n";
+  CheckedRunner runner({"PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + dir.path().string()});
+  const Json folders = runner.part_of(look(), "host")["run_folders"];
+  CHECK(folders["base"] == "");
+  CHECK(folders["error"] ==
+        base + ": not a private folder of this user; remove it or set XDG_RUNTIME_DIR");
+}
+
 TEST_CASE("check: folders that are there, to be made, not writable; nothing is left in them") {
   CheckedRunner runner;
   ScopedTempDir dir;

@@ -62,8 +62,8 @@ void check_entry(CheckpointEntry& entry, CheckDepth depth, const OnProgress& pro
     entry.problem = std::move(manifest).error().message;
 }
 
-/// Folders in the save folder and in its kBestFolder, newest step first. What is there of another
-/// run than those beside that folder is marked as a problem.
+/// Folders in the save folder and in its kBestFolder, newest step first. Entries of kBestFolder
+/// that are of another run than those of the save folder are marked as a problem.
 Result<std::vector<CheckpointEntry>> list_candidates(const fs::path& save_dir) {
   SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_folders(save_dir));
   const fs::path best_folder = save_dir / kBestFolder;

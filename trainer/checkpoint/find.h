@@ -81,8 +81,8 @@ struct LatestCheckpoint {
 
 /// Finds the newest checkpoint that passes the check and that no rollback has abandoned; a suspect
 /// one only if there is no other. The one in kBestFolder counts too, unless it is of another run
-/// than those beside that folder; of the same step, the one beside it is used. An absent or empty
-/// save folder has none. Reads only what is necessary, newest first.
+/// than those of the save folder; of the same step, that of the save folder is used. An absent or
+/// empty save folder has none. Reads only what is necessary, newest first.
 Result<LatestCheckpoint> find_latest(const std::filesystem::path& save_dir,
                                      CheckDepth depth = CheckDepth::sizes,
                                      const OnProgress& progress = {});

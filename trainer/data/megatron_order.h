@@ -31,7 +31,7 @@ class MegatronOrder {
   /// Describes how the order depends on `samples`, such as "3 epochs, the last apart".
   std::string text() const;
 
-  // The index arrays that Megatron caches.
+  /// The index arrays that Megatron caches. For tests.
   std::span<const std::uint32_t> document_index() const { return documents_; }
   std::span<const std::uint32_t> shuffle_index() const { return shuffled_; }
   /// Start of sample `sample` of the stream: index into document_index(), and token offset within

@@ -42,7 +42,7 @@ class NextToken {
   /// Returns the logits [1, vocab_size] f32 after `text`, which must begin with the text of the
   /// previous call and be longer. The result is valid until the next call.
   Tensor logits(const std::vector<std::int32_t>& text);
-  /// Whether the last token ran as one graph on a GPU.
+  /// Whether the last token ran as one graph on a GPU. For tests.
   bool was_graph() const { return was_graph_; }
   std::optional<std::string> take_graph_failure() { return one_token_.take_failure(); }
 

@@ -144,6 +144,7 @@ class Parameter {
   /// After the last use is done the gradient of this micro-batch is final.
   void use_recorded() { ++pending_uses_; }
   void use_done();
+  /// For tests.
   int pending_uses() const { return pending_uses_; }
 
  private:

@@ -111,8 +111,10 @@ class ParameterStore {
   /// Finds a parameter by its name, in constant time; nullptr if there is none.
   Parameter* find(std::string_view name);
 
-  std::int64_t flat_elements() const { return flat_elements_; }        // with padding
-  std::int64_t trained_elements() const { return trained_elements_; }  // at the front of these
+  /// For tests: elements of the flat buffers, with padding.
+  std::int64_t flat_elements() const { return flat_elements_; }
+  /// For tests: those of trained parameters, which are at the front of these.
+  std::int64_t trained_elements() const { return trained_elements_; }
   std::int64_t parameter_elements() const;  // without any padding and state
   DType compute_dtype() const { return compute_; }
   /// The buckets of a sharded store, in the order of the flat buffers; empty otherwise. If

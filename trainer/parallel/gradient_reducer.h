@@ -51,6 +51,7 @@ class GradientReducer {
   /// Whether any bucket is reduced with other ranks.
   bool reduces() const { return !buckets_.empty(); }
 
+  /// For tests.
   std::size_t bucket_count() const { return buckets_.size(); }
   /// Elements [begin, end) of the flat buffer.
   std::pair<std::int64_t, std::int64_t> bucket(std::size_t index) const {
@@ -59,7 +60,7 @@ class GradientReducer {
   /// Buckets that poll() has found complete; after finish() all of them, some of which the stream
   /// may still wait for.
   std::size_t reduced_buckets() const;
-  /// Buckets that were complete before finish() had to wait, in the last step.
+  /// Buckets that were complete before finish() had to wait, in the last step. For tests.
   std::size_t overlapped_buckets() const { return overlapped_; }
 
  private:

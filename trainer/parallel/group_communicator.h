@@ -59,7 +59,7 @@ class GroupCommunicator final : public Communicator {
   const GroupRanks& ranks() const { return group_; }
   /// "all-reduce 17"
   std::string label(Collective collective, std::uint64_t sequence) const;
-  /// Tells the hosts of the ranks of the run, by rank, to the messages of all groups of the rank.
+  /// Sets the hosts of the ranks of the run, by rank, for the messages of all groups of the rank.
   void name_hosts(std::vector<std::string> hosts) { engine_->hosts = std::move(hosts); }
   /// Members that are known to be lost, and why: "rank 3 (h02): it has closed its connection";
   /// empty if there are none.

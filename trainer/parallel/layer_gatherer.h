@@ -48,7 +48,7 @@ class LayerGatherer {
   /// replicas.
   void gather_ahead();
 
-  /// Number of gathers, and number of uses that found the unit prefetched.
+  /// For tests: number of gathers, and number of uses that found the unit prefetched.
   std::int64_t gathered() const { return gathered_; }
   std::int64_t used_ahead() const { return used_ahead_; }
 

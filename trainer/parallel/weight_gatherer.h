@@ -45,7 +45,7 @@ class WeightGatherer {
   /// Makes the current stream wait for all gathers: work that is added from now on sees all values.
   void finish();
 
-  /// Buckets that are in flight or not known to be complete.
+  /// Buckets that are in flight or not known to be complete. For tests.
   std::size_t open_buckets() const { return open_; }
 
  private:

@@ -214,7 +214,7 @@ class Checkpointer {
 
   std::uint64_t snapshot_bytes() const { return snapshot_.bytes(); }
   std::uint64_t memory_bytes() const { return memory_ ? memory_->bytes() : 0; }
-  /// Whether all ranks write into trainer.save_dir; known after prepare().
+  /// Whether all ranks write into trainer.save_dir; known after prepare(). For tests.
   bool shares_folder() const { return shared_; }
 
  private:

@@ -1,4 +1,4 @@
-// ModelLoader: loads the model of a checkpoint, ready to predict.
+// Loads the model of a checkpoint, ready to predict.
 #pragma once
 
 #include <filesystem>

@@ -66,6 +66,7 @@ class Allocator {
   std::size_t peak_bytes_in_use() const;   // since construction or reset_peak
   std::size_t bytes_reserved() const;      // in use and cached
   std::size_t system_allocations() const;  // allocations from the system so far
+  /// Sets the peak to the bytes in use. For tests.
   void reset_peak();
 
  private:

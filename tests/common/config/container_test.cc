@@ -259,6 +259,8 @@ TEST_CASE("sizes as Docker and people write them") {
     CAPTURE(bad);
     CHECK(!parse_size(bad));
   }
+  CHECK(parse_size("0g").error().message ==
+        "a size must be at least 1 byte; for the default leave the key empty");
 }
 
 TEST_CASE("what the trainer reads and writes lies under a mount") {

@@ -115,6 +115,24 @@ TEST_CASE("cores, memory, limits against the slots") {
   CHECK(judge_leftovers(host).verdict == Verdict::warn);
 }
 
+TEST_CASE("a host on which the folder of runs can not be made fails: no rank could start") {
+  HostResult host = sound_host("h1");
+  CHECK(judge_run_folder(host).verdict == Verdict::pass);
+  CHECK(judge_run_folder(host).reason == "/run/user/0/sortie-0");
+  REQUIRE(add_part(
+      host.report,
+      R"({"part":"host","run_folders":{"error":"/tmp/sortie-7: \u001bPermission denied"}})"));
+  const Finding bad = finding_of({host}, sound_expectations(), "run_folder", 0);
+  CHECK(bad.verdict == Verdict::fail);
+  CHECK(bad.reason.starts_with("no rank can start: /tmp/sortie-7: "));
+  CHECK(bad.reason.find('\x1b') == std::string::npos);  // a host is not trusted
+  CHECK(bad.fix.find("XDG_RUNTIME_DIR") != std::string::npos);
+  // The contents of the folder are not known; what else is known is still reported.
+  CHECK(judge_leftovers(host).verdict == Verdict::none);
+  host.report.host->cgroups_left = 1;
+  CHECK(judge_leftovers(host).verdict == Verdict::warn);
+}
+
 TEST_CASE("ranks that are held without a launcher, and what adopts or ends them") {
   HostResult host = sound_host("h1");
   REQUIRE(add_part(host.report,

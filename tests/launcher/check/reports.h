@@ -32,7 +32,7 @@ inline launcher::check::HostResult sound_host(const std::string& name) {
        {R"({"part":"clock","unix_us":1700000000000000})",
         R"({"part":"host","hostname":"x","kernel":"Linux 6.1.0-18 x86_64","cpus":8,
             "memory_bytes":68719476736,"available_bytes":60000000000,"memlock":null,
-            "open_files":1024,"open_files_hard":null,"cgroup":{"folder":"/sys/fs/cgroup/x","writable":true},
+            "open_files":1024,"cgroup":{"folder":"/sys/fs/cgroup/x","writable":true},
             "run_folders":{"base":"/run/user/0/sortie-0"}})",
         R"({"part":"gpus","nvidia_driver":0,"nvidia_devices":0,"rocm":0})",
         R"({"part":"folder","role":"cache","path":"/root/.cache/sortie","exists":true,

@@ -7,7 +7,6 @@
 //
 // Products are asynchronous. Between warpgroup_begin() and warpgroup_wait(), no thread may touch
 // their sums, their left operands in registers or what they read in shared memory.
-// touch their sums, their left operands in registers or what they read in shared memory.
 #pragma once
 
 #include "trainer/ops/cuda/tensor_core.h"

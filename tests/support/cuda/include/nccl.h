@@ -7,7 +7,7 @@
 // ncclCommGetAsyncError is asked, and only its end gives the stream something to do; the first one
 // of a communicator, or of a pair, waits for the other ranks. One thread at a time may be in calls
 // of a communicator. ncclCommAbort waits for all that its GPU was given, and frees the
-// communicator; those of a group of calls are told before one of them waits.
+// communicator; those of a group of calls are all aborted before one of them waits.
 //
 // SORTIE_EMULATED_NCCL_FAULT=KIND:RANK:NUMBER breaks operation NUMBER (from 0) of that rank of the
 // world: "error", an asynchronous one of its communicator; "hang", it never begins; "connect", its
